@@ -108,6 +108,11 @@ impl ClientId {
         Some(ClientId(id).of_version(8))
     }
 
+    /// The id under which something is kept beside the clients that has a name, and no client.
+    pub(crate) fn of_hash(hash: u128) -> ClientId {
+        ClientId(Uuid::from_u128(hash)).of_version(8)
+    }
+
     fn of_version(self, version: u8) -> ClientId {
         let mut bytes = self.0.into_bytes();
         bytes[6] = bytes[6] & 0x0f | version << 4;
@@ -180,6 +185,17 @@ impl Owner {
             *place = byte;
         }
         id
+    }
+
+    /// Whether a text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Anything else in a store is
+    /// somebody's data, and neither to be shown nor to be ended as a hold: see `owners.lua`.
+    pub(crate) fn is_one(text: &str) -> bool {
+        text.rsplit_once(':').is_some_and(|(client, number)| {
+            let digits = number.strip_prefix('-').unwrap_or(number);
+            ClientId::read(client).is_some()
+                && !digits.is_empty()
+                && digits.bytes().all(|byte| byte.is_ascii_digit())
+        })
     }
 
     /// The client's id, the part before the colon. On a server that refuses the client the line of waiters, the id has
@@ -399,6 +415,19 @@ mod tests {
     fn an_owner_is_written_as_uuid_and_number() {
         let owner = Owner::new(ClientId::random(), 7);
         let text = owner.to_string();
+        assert!(Owner::is_one(&text) && Owner::is_one(&text.replace(":7", ":-7")));
+        for other in [
+            "",
+            ":",
+            "item:1",
+            "Bearer abc",
+            &text[..36],
+            &text[1..],
+            &format!("{text}x"),
+            &text.replace(":7", ":"),
+        ] {
+            assert!(!Owner::is_one(other), "{other}");
+        }
         let (uuid, number) = text.split_once(':').unwrap();
         assert_eq!(uuid.len(), 36);
         assert_eq!(uuid, uuid.to_lowercase());

@@ -42,6 +42,8 @@ pub struct Inspection {
     pub waiters: Vec<Waiter>,
     /// How many of them there are in all.
     pub waiting: u64,
+    /// Whether there may be more: they were counted by their own accounts, and not all accounts were looked at.
+    pub waiting_at_least: bool,
     /// How many clients listen for it to become free, and a few seconds longer than they wait. Fair locks count elsewhere.
     pub listeners: Option<u64>,
     /// How many permits are available, or how many are still to count down.
@@ -297,6 +299,7 @@ impl Inspection {
             fence: None,
             waiters: Vec::new(),
             waiting: 0,
+            waiting_at_least: false,
             listeners: None,
             count: None,
             permits: Vec::new(),
@@ -327,6 +330,9 @@ impl Inspection {
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.kind)?;
+        if self.kind == ObjectKind::Absent {
+            f.write_str(": it is free, or no such name is in use")?;
+        }
         match (&self.kind, self.count) {
             (ObjectKind::Absent | ObjectKind::Foreign { .. }, _) => {}
             (ObjectKind::Counter, Some(count)) => write!(f, ", at {count}")?,
@@ -353,7 +359,7 @@ impl fmt::Display for Inspection {
                 RemainingText(permit.remaining)
             )?;
         }
-        more(f, self.out, self.permits.len())?;
+        more(f, self.out, self.permits.len(), "")?;
         for (place, waiter) in self.waiters.iter().enumerate() {
             write!(f, "\n  waits, {}.: {}{}", place + 1, waiter.owner, own(waiter.by_this_client))?;
             if let Some(remaining) = waiter.remaining {
@@ -366,15 +372,15 @@ impl fmt::Display for Inspection {
                 write!(f, ", {place}")?;
             }
         }
-        more(f, self.waiting, self.waiters.len())
+        more(f, self.waiting, self.waiters.len(), if self.waiting_at_least { ", at least" } else { "" })
     }
 }
 
 /// The number of entries left out of a list.
-fn more(f: &mut fmt::Formatter<'_>, all: u64, shown: usize) -> fmt::Result {
+fn more(f: &mut fmt::Formatter<'_>, all: u64, shown: usize, how: &str) -> fmt::Result {
     match all.saturating_sub(u64::try_from(shown).unwrap_or(u64::MAX)) {
-        0 => Ok(()),
-        rest => write!(f, "\n  and {rest} more"),
+        0 if how.is_empty() => Ok(()),
+        rest => write!(f, "\n  and {rest} more{how}"),
     }
 }
 
@@ -508,6 +514,9 @@ mod tests {
             "slots: a semaphore with leases, 2 to be had, without an end\n  out: {id}, without an end"
         );
         assert_eq!(seen.to_string(), expected);
-        assert_eq!(Inspection::new("x", ObjectKind::Absent).to_string(), "x: nothing");
+        assert_eq!(
+            Inspection::new("x", ObjectKind::Absent).to_string(),
+            "x: nothing: it is free, or no such name is in use"
+        );
     }
 }

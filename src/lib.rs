@@ -140,6 +140,7 @@ mod topologies;
 pub use client::{ClientBuilder, Clients, ListCost, ListedLock, LockClient, Locks, PausedClient};
 pub use config::{ClusterPubSub, RedlockNode};
 pub use crossbeam_channel;
+pub use directory::run::LastRun;
 pub use directory::{ClientInfo, LockUse};
 pub use engine::acquire::terms::Backoff;
 pub use error::{Error, ErrorKind, NotHeld, Result};

@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::run::inherited::Inherited;
@@ -20,6 +21,38 @@ pub(crate) struct Cli {
     pub(crate) common: Common,
     #[command(subcommand)]
     pub(crate) action: Action,
+}
+
+impl Cli {
+    /// The arguments as they were meant: a name that begins with a dash is the first behind `--`, and the command behind the next.
+    pub(crate) fn read() -> Result<Cli, clap::Error> {
+        Cli::read_from(std::env::args_os())
+    }
+
+    fn read_from(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+        let mut cli = Cli::try_parse_from(words)?;
+        let (name, command) = match &mut cli.action {
+            Action::Run(args) => (&mut args.name, &mut args.command),
+            Action::Once(args) => (&mut args.name, &mut args.command),
+            Action::Elect(args) => (&mut args.name, &mut args.command),
+            _ => return Ok(cli),
+        };
+        if name.is_empty() {
+            let is_name =
+                |first: &&str| first.starts_with('-') && command.get(1).is_some_and(|two| two == "--");
+            match command.first().and_then(|first| first.to_str()).filter(is_name) {
+                Some(first) if command.len() > 2 => {
+                    *name = first.to_owned();
+                    command.drain(..2);
+                }
+                _ => {
+                    let words = "the name is missing: it comes before `--`, and the command behind\n";
+                    return Err(Cli::command().error(ErrorKind::MissingRequiredArgument, words));
+                }
+            }
+        }
+        Ok(cli)
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -77,11 +110,9 @@ pub(crate) enum Action {
     /// stand in the same election.
     Elect(ElectArgs),
     /// Shows what locks are: holders, waiters, permits, what is left of their leases.
-    Show {
-        /// The locks' names.
-        #[arg(required = true, value_name = "NAME")]
-        names: Vec<String>,
-    },
+    ///
+    /// The exit code is 65 if one of them is no lock. Nothing of such an object is shown.
+    Show(ShowArgs),
     /// Lists the locks that are held, a page of the server's keys at a time, and says what that cost.
     Ls {
         /// The form of the names: `*` is any text, `?` a character.
@@ -132,7 +163,8 @@ impl Part {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
-    /// The lock's name.
+    /// The lock's name. One that begins with a dash goes behind `--`: `run -- -name -- COMMAND`.
+    #[arg(default_value = "", hide_default_value = true)]
     pub(crate) name: String,
     /// Does not wait: exits with 75 if the lock is busy.
     #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
@@ -172,7 +204,8 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OnceArgs {
-    /// The job's name.
+    /// The job's name. One that begins with a dash goes behind `--`: `once … -- -name -- COMMAND`.
+    #[arg(default_value = "", hide_default_value = true)]
     pub(crate) name: String,
     /// Nobody runs it again within so long after it began: longer than the clocks of the machines differ.
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -192,7 +225,8 @@ pub(crate) struct OnceArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ElectArgs {
-    /// The name that is led.
+    /// The name that is led. One that begins with a dash goes behind `--`: `elect -- -name -- COMMAND`.
+    #[arg(default_value = "", hide_default_value = true)]
     pub(crate) name: String,
     /// Does not wait for the first election: exits with 75 if another leads.
     #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
@@ -219,12 +253,25 @@ pub(crate) struct ElectArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+pub(crate) struct ShowArgs {
+    /// The locks' names.
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Takes a string for a token lock, whichever program wrote it, and shows the token. It may be a secret.
+    #[arg(long)]
+    pub(crate) token: bool,
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ForceArgs {
     /// The lock's name.
     pub(crate) name: String,
     /// Does it. Without, the holder is shown and nothing is done.
     #[arg(long)]
     pub(crate) yes: bool,
+    /// Takes a string for a token lock, whichever program wrote it.
+    #[arg(long)]
+    pub(crate) token: bool,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -286,6 +333,9 @@ pub(crate) struct ServeArgs {
     /// A name by which browsers and scrapers may ask, besides localhost and the address; may be repeated.
     #[arg(long = "host", value_name = "NAME", value_parser = host)]
     pub(crate) hosts: Vec<String>,
+    /// A job of `once`, of whose last run and last success the metrics tell; may be repeated. Each is a request more for a list.
+    #[arg(long = "job", value_name = "NAME")]
+    pub(crate) jobs: Vec<String>,
 }
 
 /// What is the same for all that run a command.
@@ -449,7 +499,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use std::ffi::OsStr;
 
     #[test]
     fn the_definition_has_no_contradiction() {
@@ -510,6 +560,24 @@ mod tests {
             words.push("NAME".to_owned());
         }
         Some(words)
+    }
+
+    #[test]
+    fn a_name_that_begins_with_a_dash_is_behind_the_first_two_dashes() {
+        let read = |line: &str| match Cli::read_from(line.split(' ')).map(|cli| cli.action) {
+            Ok(
+                Action::Run(RunArgs { name, command, .. }) | Action::Elect(ElectArgs { name, command, .. }),
+            ) => Some(format!("{name}: {}", command.join(OsStr::new(" ")).display())),
+            _ => None,
+        };
+        assert_eq!(read("x run -n -- -job -- sh -c --").as_deref(), Some("-job: sh -c --"));
+        assert_eq!(read("x elect -- --job -- true").as_deref(), Some("--job: true"));
+        assert_eq!(read("x run job -- -odd -- x").as_deref(), Some("job: -odd -- x"));
+        for wrong in
+            ["x run -- true", "x run -- job -- true", "x run -- -job --", "x run -- -job true", "x run --"]
+        {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) enum Exit {
     NoPermission,
     /// Arguments that cannot be used, or a kind that the store cannot keep: `EX_USAGE`.
     Usage,
+    /// The name stands for something that is no lock: `EX_DATAERR`.
+    NotALock,
     /// The system refused what this program needs, or its helper was killed: `EX_SOFTWARE`.
     Internal,
     /// The command cannot be run.
@@ -47,6 +49,7 @@ impl Exit {
             Exit::Unavailable => 69,
             Exit::NoPermission => 77,
             Exit::Usage => 64,
+            Exit::NotALock => 65,
             Exit::Internal => 70,
             Exit::CannotRun => 126,
             Exit::NotFound => 127,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Common, Format};
 use crate::exit::Exit;
-use crate::say::{Say, json_text, plain};
+use crate::say::{Say, fitted, json_text, plain};
 use crate::show::{place_as_json, seconds};
 use crate::store::{self, explain};
 
@@ -67,7 +67,7 @@ fn cost(say: Say, found: u64, what: &str, cost: ListCost) {
 
 fn print(common: &Common, text: impl FnOnce() -> String, object: impl FnOnce() -> Value) {
     let line = match common.format {
-        Format::Text => text(),
+        Format::Text => fitted(&text()).trim_end().to_owned(),
         Format::Json => json_text(&object()),
     };
     // A reader that has seen enough is no failure.

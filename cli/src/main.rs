@@ -4,6 +4,7 @@ mod args;
 mod clock;
 mod doctor;
 mod exit;
+mod job;
 mod list;
 mod permits;
 mod run;
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| Part::NAMES.iter().any(|name| word == *name)) {
         return part().into();
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return usage(error).into(),
     };
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
         Action::Run(args) => run::run(&cli.common, args),
         Action::Once(args) => run::once(&cli.common, args),
         Action::Elect(args) => run::elect(&cli.common, args),
-        Action::Show { names } => show::show(&cli.common, names),
+        Action::Show(args) => show::show(&cli.common, args),
         Action::Ls { pattern } => list::locks(&cli.common, pattern),
         Action::Clients => list::clients(&cli.common),
         Action::Force(args) => show::force(&cli.common, args),

@@ -111,6 +111,47 @@ fn is_acted_upon(char: char) -> bool {
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// The lines of a text, each of which has room in so many columns.
+pub(crate) fn folded(text: &str, width: u16) -> Vec<String> {
+    let width = usize::from(width.max(1));
+    let mut lines = Vec::new();
+    for mut rest in text.lines() {
+        while let Some((end, _)) = rest.char_indices().nth(width) {
+            // After a space, if a word has not all of the line.
+            let end = rest[..end].rfind(' ').map_or(end, |space| space + 1);
+            let (line, behind) = rest.split_at(end);
+            lines.push(line.to_owned());
+            rest = behind;
+        }
+        lines.push(rest.to_owned());
+    }
+    lines
+}
+
+/// Narrower terminals would break words.
+const NARROW: u16 = 80;
+
+/// Text for people as it is printed: on a narrow terminal broken at spaces, with what goes on further in.
+pub(crate) fn fitted(text: &str) -> String {
+    let output = std::io::stdout();
+    let width = rustix::termios::tcgetwinsize(&output).map_or(NARROW, |size| size.ws_col);
+    if width == 0 || width >= NARROW { text.to_owned() } else { fitted_to(text, width) }
+}
+
+fn fitted_to(text: &str, width: u16) -> String {
+    let mut fitted = String::with_capacity(text.len() * 2);
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len() + 2;
+        let lines =
+            folded(line.trim_start(), width.saturating_sub(u16::try_from(indent).unwrap_or(0)).max(8));
+        for (at, part) in lines.iter().enumerate() {
+            let indent = if at == 0 { indent - 2 } else { indent };
+            fitted += &format!("{:indent$}{}\n", "", part.trim_end());
+        }
+    }
+    fitted
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,5 +171,23 @@ mod tests {
         let text = json_text(&value);
         assert!(!text.chars().any(is_acted_upon), "{text:?}");
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+    }
+
+    #[test]
+    fn a_text_is_folded_at_its_spaces() {
+        assert_eq!(folded("held by\n one, in äöü\n", 7), ["held by", " one, ", "in äöü"]);
+        assert_eq!(folded("abcdefg", 3), ["abc", "def", "g"]);
+        assert_eq!(folded("ab", 0), ["a", "b"]);
+    }
+
+    #[test]
+    fn on_a_narrow_terminal_no_word_is_broken_and_what_goes_on_is_further_in() {
+        let text = "import: a lock, held, lease of 24.1 s\n  held by me, on db-3 in process 4711, program leasehold\n";
+        let fitted = fitted_to(text, 24);
+        assert!(fitted.lines().all(|line| line.chars().count() <= 24), "{fitted}");
+        assert_eq!(
+            fitted,
+            "import: a lock, held,\n  lease of 24.1 s\n  held by me, on db-3\n    in process 4711,\n    program leasehold\n"
+        );
     }
 }

@@ -3,25 +3,33 @@
 use std::io::Write;
 use std::time::Duration;
 
-use leasehold::{Inspection, LockClient, Mode, ObjectKind, Whereabouts};
+use leasehold::{Inspection, LastRun, LockClient, Mode, ObjectKind, Whereabouts};
 use serde_json::{Map, Value, json};
 
-use crate::args::{Common, ForceArgs, Format};
+use crate::args::{Common, ForceArgs, Format, ShowArgs};
 use crate::exit::Exit;
-use crate::say::{Say, json_text, plain};
+use crate::job;
+use crate::say::{Say, fitted, json_text, plain};
 use crate::store::{self, explain};
 
 /// Prints what each name is in the store.
-pub(crate) fn show(common: &Common, names: &[String]) -> Exit {
+pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
     let say = Say::new(common);
     let client = match store::connect(common, None, None, say) {
         Ok(client) => client,
         Err(exit) => return exit,
     };
     let mut exit = Exit::Success;
-    for name in names {
-        match client.inspect(name) {
-            Ok(shown) => print(common, &shown),
+    for name in &args.names {
+        match look(&client, name, args.token) {
+            Ok(shown) => {
+                // Where there are no records, or no right to them, there is nothing to add.
+                let last = client.last_run(name).ok().flatten();
+                print_with(common, &shown, last.as_ref());
+                if is_foreign(&shown) {
+                    exit = Exit::NotALock;
+                }
+            }
             Err(error) => {
                 exit = explain(&error, say);
                 break;
@@ -39,15 +47,18 @@ pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
         Ok(client) => client,
         Err(exit) => return exit,
     };
-    let exit = match client.inspect(&args.name) {
+    let exit = match look(&client, &args.name, args.token) {
         Err(error) => explain(&error, say),
-        Ok(shown) if !shown.is_held() => {
+        Ok(shown) if shown.kind == ObjectKind::Absent || is_lock(&shown) && !shown.is_held() => {
             say.notice("free", &format!("{} is held by nobody", args.name), &json!({"name": args.name}));
             Exit::Success
         }
         Ok(shown) => {
             print(common, &shown);
-            if args.yes {
+            if !is_lock(&shown) {
+                say.error(&impossible(&shown));
+                if is_foreign(&shown) { Exit::NotALock } else { Exit::Usage }
+            } else if args.yes {
                 say_evicted(&client, &shown, say)
             } else {
                 say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it");
@@ -57,6 +68,31 @@ pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
     };
     store::finish(client);
     exit
+}
+
+/// What is under a name; a string as a token lock, where that is asked for.
+fn look(client: &LockClient, name: &str, as_token: bool) -> leasehold::Result<Inspection> {
+    let mut shown = client.inspect(name)?;
+    if as_token
+        && matches!(shown.kind, ObjectKind::Foreign { .. } | ObjectKind::Counter | ObjectKind::Semaphore)
+        && let Some(holder) = client.token_lock(name).holder()?
+    {
+        shown.kind = ObjectKind::TokenLock;
+        shown.count = None;
+        shown.holders.push(holder);
+    }
+    Ok(shown)
+}
+
+/// Whether it is somebody's data, and none of the objects of this crate.
+pub(crate) fn is_foreign(shown: &Inspection) -> bool {
+    matches!(shown.kind, ObjectKind::Foreign { .. })
+}
+
+/// Whether it is of a kind that has a holder whose hold can be ended.
+pub(crate) fn is_lock(shown: &Inspection) -> bool {
+    use ObjectKind::{FairLock, FencedLock, Lock, ReadWriteLock, TokenLock};
+    matches!(shown.kind, Lock | FencedLock | FairLock | ReadWriteLock { .. } | TokenLock)
 }
 
 fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
@@ -94,11 +130,11 @@ pub(crate) enum Forced {
 /// Ends the hold that was shown, and no other as far as one look just before can tell.
 pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Result<Forced> {
     use ObjectKind::{FairLock, FencedLock, Lock, ReadWriteLock, TokenLock};
-    if !matches!(shown.kind, Lock | FencedLock | FairLock | ReadWriteLock { .. } | TokenLock) {
+    if !is_lock(shown) {
         return Ok(Forced::Impossible);
     }
     let name = &shown.name;
-    let now = client.inspect(name)?;
+    let now = look(client, name, shown.kind == TokenLock)?;
     if !now.is_held() {
         return Ok(Forced::WasFree);
     }
@@ -127,14 +163,40 @@ pub(crate) fn another(name: &str) -> String {
     format!("{name} has another holder by now: nothing was done")
 }
 
+/// Why nothing was done, and what can be.
 pub(crate) fn impossible(shown: &Inspection) -> String {
-    format!("{} is {}, of which nothing can be released by force", shown.name, shown.kind)
+    let (name, kind) = (&shown.name, &shown.kind);
+    match kind {
+        ObjectKind::Foreign { what } => {
+            format!(
+                "{name} is not a lock, but {what}: nothing was done. --token takes a string for the token lock of another program"
+            )
+        }
+        ObjectKind::ExpirableSemaphore => format!(
+            "{name} is {kind}, which has permits and no holder: nothing was done. A permit comes back when its program ends, with its \
+             lease at the latest; `leasehold permits {name} --remove` forgets all"
+        ),
+        _ => format!("{name} is {kind}, which has no holder to be released by force: nothing was done"),
+    }
 }
 
 fn print(common: &Common, shown: &Inspection) {
+    print_with(common, shown, None);
+}
+
+fn print_with(common: &Common, shown: &Inspection, last: Option<&LastRun>) {
     let text = match common.format {
-        Format::Text => format!("{}\n", harmless(shown)),
-        Format::Json => format!("{}\n", json_text(&as_json(shown))),
+        Format::Text => {
+            let told = last.map(|last| format!("  {}\n", job::line(shown, last)));
+            fitted(&format!("{}\n{}", harmless(shown), told.unwrap_or_default()))
+        }
+        Format::Json => {
+            let mut object = as_json(shown);
+            if let (Some(fields), Some(last)) = (object.as_object_mut(), last) {
+                fields.insert("last_run".to_owned(), job::as_json(shown, last));
+            }
+            format!("{}\n", json_text(&object))
+        }
     };
     // A reader that has seen enough is no failure.
     drop(std::io::stdout().write_all(text.as_bytes()));
@@ -198,6 +260,7 @@ fn as_json(shown: &Inspection) -> Value {
         "holders": holders.collect::<Vec<_>>(),
         "waiters": waiters.collect::<Vec<_>>(),
         "waiting": shown.waiting,
+        "waiting_at_least": shown.waiting_at_least,
         "listeners": shown.listeners,
         "count": shown.count,
         "permits": permits.map(|one| json!({"id": one.id, "remaining_seconds": one.remaining.as_secs_f64()})).collect::<Vec<_>>(),

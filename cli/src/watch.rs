@@ -231,6 +231,7 @@ fn first(seen: &Inspection) -> Change {
 fn state(seen: &Inspection) -> String {
     match (&seen.kind, seen.count) {
         (ObjectKind::Absent, _) => "free".to_owned(),
+        (ObjectKind::Foreign { .. }, _) => seen.kind.to_string(),
         (kind, Some(count)) => format!("{kind}, at {count}"),
         (kind, None) if seen.is_held() => kind.to_string(),
         (kind, None) => format!("{kind}, free"),

@@ -85,10 +85,10 @@ impl ClientBuilder {
     /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
     /// | `LEASEHOLD_SCRIPTS` | `no`: [`without_scripts`](Self::without_scripts) | `no` |
     ///
-    /// Times are a whole number and `ms`, `s`, `m` or `h`. Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or
-    /// `0`. Lists have spaces or line ends between. A server of a ring may have its [label](crate::RingNode::label), `*` and its
-    /// [weight](crate::RingNode::weight), or both, and `=` before its URL. A program sets by its code an observer, a mapping of
-    /// names, and whether it connects lazily.
+    /// Times are seconds, or whole numbers with `ms`, `s`, `m`, `h` or `d`, one behind the other: `30`, `500ms`, `1h30m`. Switches
+    /// are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Lists have spaces or line ends between. A server of a ring
+    /// may have its [label](crate::RingNode::label), `*` and its [weight](crate::RingNode::weight), or both, and `=` before its
+    /// URL. A program sets by its code an observer, a mapping of names, and whether it connects lazily.
     ///
     /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD` and
     /// `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name (`LEASEHOLD_URL_FILE`), which
@@ -300,7 +300,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn time(text: &str) -> std::result::Result<Duration, &'static str> {
-    parse_time(text).ok_or("it is not a whole number and ms, s, m or h, as in 500ms")
+    parse_time(text)
+        .ok_or("it is neither seconds nor whole numbers with ms, s, m, h or d, as in 500ms or 1h30m")
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> std::result::Result<N, &'static str> {
@@ -325,16 +326,35 @@ fn pub_sub(text: &str) -> std::result::Result<ClusterPubSub, &'static str> {
     }
 }
 
+/// Seconds, or whole numbers with units, as the program `leasehold` reads its options: a time that works there works here.
 fn parse_time(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-    let number: u64 = number.parse().ok()?;
-    match unit.trim_start() {
-        "ms" => Some(Duration::from_millis(number)),
-        "s" => Some(Duration::from_secs(number)),
-        "m" => number.checked_mul(60).map(Duration::from_secs),
-        "h" => number.checked_mul(3600).map(Duration::from_secs),
-        _ => None,
+    let mut rest = text.trim();
+    if let Ok(seconds) = rest.parse() {
+        return rest.bytes().all(|byte| byte.is_ascii_digit()).then(|| Duration::from_secs(seconds));
+    }
+    let mut time = Duration::ZERO;
+    loop {
+        let (number, behind) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
+        let number: u64 = number.parse().ok()?;
+        let (unit, behind) =
+            behind.split_at(behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len()));
+        let seconds = match unit.trim() {
+            "ms" => None,
+            "s" => Some(1),
+            "m" => Some(60),
+            "h" => Some(3600),
+            "d" => Some(86_400),
+            _ => return None,
+        };
+        let part = match seconds {
+            None => Duration::from_millis(number),
+            Some(seconds) => Duration::from_secs(number.checked_mul(seconds)?),
+        };
+        time = time.checked_add(part)?;
+        if behind.is_empty() {
+            return Some(time);
+        }
+        rest = behind;
     }
 }
 
@@ -350,17 +370,25 @@ mod tests {
     }
 
     #[test]
-    fn times_are_a_number_and_a_unit() {
+    fn times_are_seconds_or_numbers_with_units() {
         let ms = Duration::from_millis;
-        for (text, time) in
-            [("500ms", ms(500)), ("30s", ms(30_000)), ("2 m", ms(120_000)), (" 1h ", ms(3_600_000))]
-        {
+        for (text, time) in [
+            ("500ms", ms(500)),
+            ("30s", ms(30_000)),
+            ("30", ms(30_000)),
+            ("2 m", ms(120_000)),
+            (" 1h ", ms(3_600_000)),
+            ("1h30m", ms(5_400_000)),
+            ("1m 500ms", ms(60_500)),
+            ("1d", ms(86_400_000)),
+        ] {
             assert_eq!(parse_time(text), Some(time), "{text}");
         }
         for bad in [
             "",
-            "30",
             "s",
+            "+30",
+            "1h30",
             "-1s",
             "1.5s",
             "30 seconds",
@@ -549,7 +577,7 @@ mod tests {
             ("LEASEHOLD_LEASE", "1ms"),
             ("LEASEHOLD_COMMAND_TIMEOUT", "0s"),
             ("LEASEHOLD_CONNECT_TIMEOUT", "redis://u:S3CR3T@localhost"),
-            ("LEASEHOLD_PATIENCE", "30"),
+            ("LEASEHOLD_PATIENCE", "30 seconds"),
         ] {
             let error = with(&[(name, value)]).map(drop).unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);

@@ -5,6 +5,7 @@ mod env;
 mod lists;
 mod open;
 mod paused;
+mod runs;
 mod unwind;
 
 use std::fmt;

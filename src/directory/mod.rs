@@ -4,6 +4,7 @@
 //! ago as they were when it was written, and how long ago that was is known by what is left of the entry's own time.
 
 mod json;
+pub(crate) mod run;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -103,6 +104,8 @@ pub struct LockUse {
     pub since: Duration,
     /// Whether it waits.
     pub waits: bool,
+    /// How many more of the client's threads wait for the same lock, for which there was no room; with the last that there was.
+    pub more: u64,
 }
 
 /// The facts about a client that do not change.
@@ -204,7 +207,11 @@ impl ClientInfo {
             text.push_str(",\"thread\":");
             quote(&one.thread, &mut text);
             let (owner, waits, since_ms) = (one.owner, one.waits, millis(one.since));
-            text.push_str(&format!(",\"owner\":{owner},\"waits\":{waits},\"since_ms\":{since_ms}}}"));
+            text.push_str(&format!(",\"owner\":{owner},\"waits\":{waits},\"since_ms\":{since_ms}"));
+            if one.more > 0 {
+                text.push_str(&format!(",\"more\":{}", one.more));
+            }
+            text.push('}');
         }
         let long = self.uses.iter().filter(|one| !is_short(one)).count();
         let unlisted = self.unlisted.saturating_add(u64::try_from(long).unwrap_or(u64::MAX));
@@ -226,6 +233,7 @@ impl ClientInfo {
                 thread: one.get("thread").and_then(Json::text).map(shown).unwrap_or_default(),
                 since: ms(one, "since_ms")?.saturating_add(written),
                 waits: one.get("waits") == Some(&Json::Bool(true)),
+                more: one.get("more").and_then(Json::number).unwrap_or(0),
             })
         });
         Some(ClientInfo {
@@ -298,6 +306,7 @@ pub(crate) fn add_holders(
             thread: place.thread.clone(),
             since: holder.held_for.unwrap_or_default(),
             waits: false,
+            more: 0,
         };
         let client = clients.entry(id).or_insert_with(|| ClientInfo {
             id,

@@ -19,11 +19,12 @@ use crate::seam::{Answer, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// One look asks for the entries of so many clients at most: in a cluster each is a request.
-const MOST_CLIENTS: usize = 128;
+/// The entries of so many clients are asked for at a time: in a cluster each is a request.
+const CLIENTS_TOGETHER: usize = 128;
 
-/// One look goes through so many pages of the directory at most. On Redis those are of all keys.
-const MOST_PAGES: usize = 40;
+/// One look goes through so many pages of the directory at most, and says so if there are more. On Redis those are of all keys,
+/// and so many take the server some 50 ms in all, between which it serves others.
+const MOST_PAGES: usize = 400;
 
 /// Of those who wait for a lock so many are shown, as by the stores that know them.
 const MOST_WAITERS: usize = 100;
@@ -151,25 +152,23 @@ impl Announcer {
             if client == self.id {
                 // As it is now, not as it was written.
                 known.entry(client).or_insert_with(|| Some(self.own(registry, now)));
-            } else if !known.contains_key(&client) && !asked.contains(&client) && asked.len() < MOST_CLIENTS {
+            } else if !known.contains_key(&client) && !asked.contains(&client) {
                 asked.push(client);
             }
         }
         let mut requests = 0;
-        if !asked.is_empty()
-            && let Some(directory) = store.capabilities().directory
-        {
+        let directory = store.capabilities().directory;
+        for together in asked.chunks(CLIENTS_TOGETHER) {
             // Without the right to it, or without the store, the owners are ids.
-            let posted = match directory.read(&asked, deadline) {
-                Answer::Done(page) => {
-                    requests = page.requests;
-                    page.found
-                }
-                Answer::Refused(_) | Answer::Unknown(_) => Vec::new(),
+            let Some(Answer::Done(page)) = directory.map(|directory| directory.read(together, deadline))
+            else {
+                break;
             };
-            for (client, posted) in asked.into_iter().zip(posted) {
-                let info = posted.and_then(|posted| ClientInfo::read(client, &posted.text, posted.remaining));
-                known.insert(client, info);
+            requests += page.requests;
+            for (client, posted) in together.iter().zip(page.found) {
+                let info =
+                    posted.and_then(|posted| ClientInfo::read(*client, &posted.text, posted.remaining));
+                known.insert(*client, info);
             }
         }
         for (key, one) in seen {
@@ -203,19 +202,34 @@ impl Announcer {
         }
         let own = self.own(registry, now);
         let mut waiters: Vec<Waiter> = waiters_of(&own, key).collect();
+        // Of a client with many threads not all are in its entry.
+        let more_of = |info: &ClientInfo| {
+            let its = info.uses.iter().filter(|one| one.waits && one.name == key);
+            its.map(|one| one.more).fold(0, u64::saturating_add)
+        };
+        let mut unnamed = more_of(&own);
         let mut next = capabilities.directory.map(|directory| (directory, Place::default()));
-        for _ in 0..MOST_PAGES {
-            let Some((directory, place)) = next.take() else { break };
+        let mut pages = 0;
+        while let Some((directory, place)) = next.take() {
+            if pages == MOST_PAGES {
+                seen.waiting_at_least = true;
+                break;
+            }
             // Without the right to it, or without the store, nobody is named.
-            let Answer::Done(page) = directory.clients(&place, deadline) else { break };
+            let Answer::Done(page) = directory.clients(&place, deadline) else {
+                seen.waiting_at_least = pages > 0;
+                break;
+            };
+            pages += 1;
             for (id, posted) in page.found.into_iter().filter(|(id, _)| *id != self.id) {
                 let info = ClientInfo::read(id, &posted.text, posted.remaining);
+                unnamed = info.iter().map(more_of).fold(unnamed, u64::saturating_add);
                 waiters.extend(info.iter().flat_map(|info| waiters_of(info, key)));
             }
             next = page.next.map(|place| (directory, place));
         }
         waiters.sort_by_key(|one| std::cmp::Reverse(one.waiting_for));
-        seen.waiting = u64::try_from(waiters.len()).unwrap_or(u64::MAX);
+        seen.waiting = u64::try_from(waiters.len()).unwrap_or(u64::MAX).saturating_add(unnamed);
         waiters.truncate(MOST_WAITERS);
         seen.waiters = waiters;
     }

@@ -20,6 +20,7 @@ pub(crate) mod queue;
 pub(crate) mod registry;
 pub(crate) mod release;
 mod renewals;
+mod runs;
 mod stage;
 mod timer;
 pub(crate) mod watchdog;

@@ -391,6 +391,7 @@ impl Registry {
                 thread: thread.to_owned(),
                 since: now.since(since),
                 waits,
+                more: 0,
             };
             let is_live = |hold: &&Arc<Hold>| !matches!(hold.standing(now), Standing::Lost(_));
             let held = entry.holds.iter().take(room).filter(is_live);
@@ -400,8 +401,12 @@ impl Registry {
                 used(hold.owner().number(), name, hold.since(), false)
             }));
             let room = most.saturating_sub(uses.len());
-            let waiting = entry.queue.sleepers().take(room);
-            uses.extend(waiting.map(|one| used(one.number, one.thread.name(), one.since, true)));
+            let mut waiting = entry.queue.sleepers();
+            let (named, before) = (waiting.by_ref().take(room), uses.len());
+            uses.extend(named.map(|one| used(one.number, one.thread.name(), one.since, true)));
+            if let Some(last) = uses.get_mut(before..).and_then(<[LockUse]>::last_mut) {
+                last.more = u64::try_from(waiting.count()).unwrap_or(u64::MAX);
+            }
         }
         let unlisted = entries.by_key.len().saturating_sub(locks);
         (uses, u64::try_from(unlisted).unwrap_or(u64::MAX))

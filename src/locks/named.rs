@@ -8,7 +8,8 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
 use crate::engine::acquire::terms::Terms;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{LockName, unbound_number};
+use crate::ident::{ClientId, LockName, unbound_number};
+use crate::inspect::Holder;
 use crate::interrupt::Interrupt;
 use crate::locks::guard::{Guard, OwnedGuard};
 use crate::seam::{Counting, Kind};
@@ -125,7 +126,8 @@ impl RedisLock {
     ///
     /// # Errors
     ///
-    /// The server could not be used. With [`outcome_unknown`](Error::outcome_unknown) it is not repeated.
+    /// The server could not be used. Of kind [`WrongType`](crate::ErrorKind::WrongType), and nothing is done, if the name stands for
+    /// something that is no lock: on Redis a hash with other fields than owners. A token lock is any string. With [`outcome_unknown`](Error::outcome_unknown) it is not repeated.
     pub fn force_unlock(&self) -> Result<bool> {
         self.engine.force("force_unlock", self.kind, self.checked("force_unlock")?)
     }
@@ -142,6 +144,29 @@ impl RedisLock {
     pub fn is_locked(&self) -> Result<bool> {
         let name = self.checked("is_locked")?;
         Ok(self.engine.inspect("is_locked", self.kind, name)?.is_some())
+    }
+
+    /// The holder, whoever it is, as the server knows it; `None` if the lock is free. Of a [token lock](crate::LockClient::token_lock) its
+    /// token, whichever library wrote it: [`inspect`](crate::LockClient::inspect), which is not told the kind, takes a string for a
+    /// lock only if its token is one of this crate's. A token releases its lock, so it is a secret of its holder's.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The server could not be used, or the name is in use as another kind of object.
+    pub fn holder(&self) -> Result<Option<Holder>> {
+        let snapshot = self.engine.inspect("holder", self.kind, self.checked("holder")?)?;
+        Ok(snapshot.map(|snapshot| Holder {
+            by_this_client: snapshot
+                .holder
+                .rsplit_once(':')
+                .is_some_and(|(client, _)| ClientId::read(client) == Some(self.engine.id)),
+            remaining: Some(snapshot.remaining.unwrap_or(Duration::MAX)),
+            ..Holder::new(snapshot.holder)
+        }))
     }
 
     /// Whether the calling thread holds the lock. The server answers; if it says no, a hold that this client believed

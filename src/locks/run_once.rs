@@ -23,6 +23,27 @@ pub(crate) fn run_once<R>(
     at_most: Duration,
     job: impl FnOnce(&OwnedGuard) -> R,
 ) -> Result<Option<R>> {
+    run(engine, (Kind::Mutex, name), at_least, at_most, job)
+}
+
+/// The same under a fencing token.
+pub(crate) fn run_once_fenced<R>(
+    engine: &Arc<Engine>,
+    name: &Arc<LockName>,
+    at_least: Duration,
+    at_most: Duration,
+    job: impl FnOnce(&OwnedGuard) -> R,
+) -> Result<Option<R>> {
+    run(engine, (Kind::Fenced, name), at_least, at_most, job)
+}
+
+fn run<R>(
+    engine: &Arc<Engine>,
+    (kind, name): (Kind, &Arc<LockName>),
+    at_least: Duration,
+    at_most: Duration,
+    job: impl FnOnce(&OwnedGuard) -> R,
+) -> Result<Option<R>> {
     const ACTION: &str = "run_once";
     let on_this = |error: Error| error.on(name.given());
     let at_least = checked_span(ACTION, "at_least", at_least).map_err(on_this)?;
@@ -37,12 +58,12 @@ pub(crate) fn run_once<R>(
     }
     let want = AcquireCall {
         action: ACTION,
-        kind: Kind::Mutex,
+        kind,
         name,
         lease: Lease::Fixed(at_most),
         limit: WaitLimit::Once,
         interrupt: None,
-        terms: Terms::default(),
+        terms: Terms { fenced: kind == Kind::Fenced, ..Terms::default() },
         by_thread: false,
     };
     let Some(entered) = enter(engine, &want)? else { return Ok(None) };

@@ -11,6 +11,7 @@ contracts!(
     every_way_to_take_a_fenced_lock_has_a_token,
     reentry_keeps_the_token,
     a_plain_and_a_fenced_handle_are_one_lock,
+    the_token_of_a_holder_is_shown,
     a_fenced_reentry_of_a_plain_hold_gets_a_token,
     a_token_of_a_reentry_is_below_that_of_an_earlier_waiter,
     a_busy_fenced_lock_gives_no_token,
@@ -64,6 +65,14 @@ fn reentry_keeps_the_token(store: &Store) {
     (0..3).for_each(|_| lock.unlock().unwrap());
     assert!(lock.lock_and_get_token().unwrap() > token);
     lock.unlock().unwrap();
+}
+
+fn the_token_of_a_holder_is_shown(store: &Store) {
+    let name = fresh("shown");
+    let guard = store.client().fenced_lock(&name).acquire().unwrap();
+    let seen = store.client().inspect(&name).unwrap();
+    assert_eq!(seen.fence, guard.fence(), "{seen}");
+    guard.unlock().unwrap();
 }
 
 fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {

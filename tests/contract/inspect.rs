@@ -19,7 +19,7 @@ fn a_name_that_nobody_has_used_is_shown_as_nothing(store: &Store) {
     assert_eq!((&seen.kind, &seen.name), (&ObjectKind::Absent, &name));
     assert!(!seen.is_held() && seen.remaining.is_none() && seen.fence.is_none());
     assert_eq!((seen.waiting, seen.out, seen.count), (0, 0, None));
-    assert_eq!(seen.to_string(), format!("{name}: nothing"));
+    assert_eq!(seen.to_string(), format!("{name}: nothing: it is free, or no such name is in use"));
 }
 
 fn a_holder_is_shown_to_every_client(store: &Store) {

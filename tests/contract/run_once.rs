@@ -16,6 +16,8 @@ contracts!(needs RunOnce:
     a_long_job_lets_others_in_when_it_is_over,
     a_job_that_panics_counts_as_run,
     a_job_that_outlasts_its_most_says_so,
+    a_fenced_job_has_a_token_that_grows_from_run_to_run,
+    the_last_run_is_told_with_its_code_and_the_last_success,
     times_that_cannot_be_used_are_refused_and_the_job_is_not_run,
 );
 
@@ -91,4 +93,49 @@ fn times_that_cannot_be_used_are_refused_and_the_job_is_not_run(store: &Store) {
         let refused = client.run_once("times", at_least, at_most, |_| panic!("the job ran")).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     }
+}
+
+fn a_fenced_job_has_a_token_that_grows_from_run_to_run(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("fenced-job");
+    let mut last = None;
+    for runs in [&client, &other, &client] {
+        let fence = || runs.run_once_fenced(&name, ms(1), LONG, |guard| guard.fence().unwrap()).unwrap();
+        let mut given = None;
+        comes_true_within(SLACK, || {
+            given = fence();
+            given.is_some()
+        });
+        assert!(given > last, "{given:?} after {last:?}");
+        last = given;
+    }
+    // Jobs without a token and with one are one job.
+    let inside =
+        client.run_once_fenced(&name, LONG, LONG, |_| other.run_once(&name, ms(1), LONG, |_| ()).unwrap());
+    assert!(inside.unwrap().is_none_or(|other| other.is_none()));
+}
+
+fn the_last_run_is_told_with_its_code_and_the_last_success(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("recorded");
+    assert_eq!(other.last_run(&name).unwrap(), None);
+    let run = |code: u8| {
+        let ran = client.run_once(&name, ms(1), LONG, |guard| {
+            client.record_run(guard, code, ms(70)).unwrap();
+            guard.owner().to_string()
+        });
+        ran.unwrap()
+    };
+    let owner = run(0).unwrap();
+    let begun = now();
+    let last = other.last_run(&name).unwrap().unwrap();
+    assert_eq!((last.code, last.took, &last.owner), (0, ms(70), &owner));
+    assert!(last.ended <= SLACK + begun.elapsed() && last.succeeded == Some(last.ended), "{last:?}");
+    // It is no client; a failure leaves the success as it was.
+    assert!(other.clients().all(|one| one.unwrap().pid == std::process::id()));
+    comes_true_within(SLACK, || run(3).is_some());
+    let last = other.last_run(&name).unwrap().unwrap();
+    assert_eq!(last.code, 3);
+    assert!(last.succeeded.unwrap() >= last.ended, "{last:?}");
+    assert_eq!(other.last_run(&fresh("another")).unwrap(), None);
 }

@@ -126,11 +126,18 @@ fn keys_of_other_programs_are_shown_with_their_type() {
     assert_eq!(kind("set", "SADD set a"), foreign("a set"));
     assert_eq!(kind("person", "HSET person name ada"), foreign("a hash"));
     assert_eq!(kind("odd", "HSET odd mode sideways a 1"), foreign("a hash"));
-    assert_eq!(kind("token", "SET token 7d9f PX 60000"), ObjectKind::TokenLock);
+    assert_eq!(kind("flag", "HSET flag mode read"), foreign("a hash"));
+    assert_eq!(kind("cart", "HSET cart item:1 2 item:2 1"), foreign("a hash"));
+    assert_eq!(kind("session", "SET session Bearer-S3CR3T PX 60000"), foreign("a string"));
+    let token = "SET token 8a3f0e0e-0000-4000-8000-000000000001:7 PX 60000";
+    assert_eq!(kind("token", token), ObjectKind::TokenLock);
     assert_eq!(kind("number", "SET number 3"), ObjectKind::Counter);
     assert_eq!(kind("none", "SET none 0"), ObjectKind::Semaphore);
-    assert_eq!(kind("lock", "HSET lock somebody:1 2"), ObjectKind::Lock);
-    assert_eq!(kind("queue", "RPUSH redisson_lock_queue:{queue} somebody:2"), ObjectKind::FairLock);
+    assert_eq!(kind("lock", "HSET lock 8a3f0e0e-0000-4000-8000-000000000001:1 2"), ObjectKind::Lock);
+    assert_eq!(
+        kind("queue", "RPUSH redisson_lock_queue:{queue} 8a3f0e0e-0000-4000-8000-000000000001:2"),
+        ObjectKind::FairLock
+    );
     assert_eq!(kind("fenced", "SET redisson_lock_token:{fenced} 17"), ObjectKind::FencedLock);
     let seen = client.inspect("lock").unwrap();
     assert_eq!((seen.remaining, seen.holders[0].holds), (Some(Duration::MAX), Some(2)), "{seen}");
@@ -140,17 +147,23 @@ fn keys_of_other_programs_are_shown_with_their_type() {
     // Redisson's lock of several values, and a reader whose marker has run out.
     run(
         &mut admin,
-        "HSET group v somebody:3 v:somebody:3:lock_count 1 v:somebody:3:expire_time 99999999999999",
+        "HSET group v 8a3f0e0e-0000-4000-8000-000000000001:3 v:8a3f0e0e-0000-4000-8000-000000000001:3:lock_count 1 v:8a3f0e0e-0000-4000-8000-000000000001:3:expire_time 99999999999999",
     );
     let seen = client.inspect("group").unwrap();
-    assert_eq!((&seen.kind, &*seen.holders[0].owner), (&ObjectKind::GroupLock, "somebody:3"));
-    run(&mut admin, "HSET rw mode read somebody:4 1 somebody:5 1");
-    run(&mut admin, "SET {rw}:somebody:5:rwlock_timeout:1 1 PX 50000");
+    assert_eq!(
+        (&seen.kind, &*seen.holders[0].owner),
+        (&ObjectKind::GroupLock, "8a3f0e0e-0000-4000-8000-000000000001:3")
+    );
+    run(
+        &mut admin,
+        "HSET rw mode read 8a3f0e0e-0000-4000-8000-000000000001:4 1 8a3f0e0e-0000-4000-8000-000000000001:5 1",
+    );
+    run(&mut admin, "SET {rw}:8a3f0e0e-0000-4000-8000-000000000001:5:rwlock_timeout:1 1 PX 50000");
     let seen = client.inspect("rw").unwrap();
     assert_eq!(seen.kind, ObjectKind::ReadWriteLock { mode: Mode::Read });
     let left = |owner: &str| seen.holders.iter().find(|one| one.owner == owner).unwrap().remaining.unwrap();
-    assert_eq!(left("somebody:4"), Duration::ZERO);
-    assert!(left("somebody:5") > Duration::from_secs(10));
+    assert_eq!(left("8a3f0e0e-0000-4000-8000-000000000001:4"), Duration::ZERO);
+    assert!(left("8a3f0e0e-0000-4000-8000-000000000001:5") > Duration::from_secs(10));
 }
 
 #[test]
@@ -158,7 +171,6 @@ fn a_look_is_one_request_and_shows_the_beginning_of_long_lists() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(&server.url()).unwrap();
     let mut admin = server.admin();
-    run(&mut admin, "HSET lock somebody:1 1");
     for number in 0..250 {
         run(&mut admin, &format!("RPUSH redisson_lock_queue:{{lock}} waiter:{number}"));
     }
@@ -178,6 +190,53 @@ fn a_look_is_one_request_and_shows_the_beginning_of_long_lists() {
     assert!(seen.to_string().ends_with("and 150 more"), "{seen}");
 }
 
+/// A cart, a session's secret: neither is shown as a holder, named in an error, or deleted.
+#[test]
+fn data_of_others_is_neither_told_nor_deleted_by_force() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = LockClient::connect(&server.url()).unwrap();
+    let mut admin = server.admin();
+    let owner = "8a3f0e0e-0000-4000-8000-000000000001:1";
+    run(&mut admin, "HSET cart item:S3CR3T 2 item:2 1");
+    run(&mut admin, "HSET settings mode read theme S3CR3T");
+    run(&mut admin, &format!("HSET mixed {owner} 1 item:S3CR3T 2"));
+    run(&mut admin, "SET session Bearer-S3CR3T PX 60000");
+    let before: u64 = redis::cmd("DBSIZE").query(&mut admin).unwrap();
+    for name in ["cart", "settings", "mixed", "session"] {
+        let seen = client.inspect(name).unwrap();
+        assert!(matches!(seen.kind, ObjectKind::Foreign { .. }) && !seen.is_held(), "{seen}");
+        let rw = client.read_write_lock(name);
+        let mut errors = vec![
+            client.lock(name).force_unlock().unwrap_err(),
+            client.fair_lock(name).force_unlock().unwrap_err(),
+            client.lock(name).unlock().unwrap_err(),
+            client.fair_lock(name).unlock().unwrap_err(),
+            rw.read().unlock().unwrap_err(),
+            rw.write().unlock().unwrap_err(),
+            client.token_lock(name).unlock().unwrap_err(),
+        ];
+        errors.extend(
+            [rw.read().force_unlock(), rw.write().force_unlock()].into_iter().filter_map(Result::err),
+        );
+        for error in &errors[..2] {
+            assert_eq!(error.kind(), leasehold::ErrorKind::WrongType, "{name}: {error}");
+        }
+        for error in errors {
+            assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{name}: {error:?}");
+        }
+    }
+    assert!(client.read_write_lock("settings").read().force_unlock().is_err());
+    let after: u64 = redis::cmd("DBSIZE").query(&mut admin).unwrap();
+    assert_eq!(after, before);
+    // Java's lock, and what is a token lock's by the caller's word.
+    run(&mut admin, &format!("HSET java {owner} 1"));
+    assert!(client.lock("java").force_unlock().unwrap());
+    let token = client.token_lock("session");
+    assert_eq!(token.holder().unwrap().unwrap().owner, "Bearer-S3CR3T");
+    assert!(token.force_unlock().unwrap());
+    assert!(token.holder().unwrap().is_none());
+}
+
 /// It may be anybody's: neither the server's time nor the connection that locks share is spent on it.
 #[test]
 fn a_large_key_that_is_no_lock_is_shown_as_one() {
@@ -193,8 +252,7 @@ fn a_large_key_that_is_no_lock_is_shown_as_one() {
     let guard = client.lock("lock").acquire().unwrap();
     for name in ["config", "text", "table"] {
         let seen = client.inspect(name).unwrap();
-        // A string that is no number might be a token lock's.
-        assert!(name == "text" || matches!(seen.kind, ObjectKind::Foreign { .. }), "{seen}");
+        assert!(matches!(seen.kind, ObjectKind::Foreign { .. }) && !seen.is_held(), "{seen}");
         assert!(seen.to_string().len() < 2_000, "{name}");
     }
     client.inspect("readers").unwrap();

@@ -169,3 +169,50 @@ fn a_client_without_scripts_cannot_list() {
     assert_eq!(client.clients().next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
     guard.unlock().unwrap();
 }
+
+/// More than are asked about at a time: each has a client of its own, whose entry says where it is.
+#[test]
+fn of_many_clients_each_holder_is_located() {
+    const CLIENTS: u32 = 200;
+    let Some(server) = RedisServer::start_default() else { return };
+    let script = "for n = 1, tonumber(ARGV[1]) do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) \
+                  redis.call('hset', 'lock:' .. n, id .. ':1', 1) redis.call('pexpire', 'lock:' .. n, 600000) \
+                  redis.call('set', 'leasehold_client:' .. id, '{\"host\":\"ada\",\"pid\":7,\"lease_ms\":600000,\"uses\":[]}', \
+                  'PX', 600000) end";
+    run(&server, &["EVAL", script, "0", &CLIENTS.to_string()]);
+    let client = LockClient::connect(&server.url()).unwrap();
+    let locks: Vec<_> = client.list("lock:*").map(|lock| lock.unwrap()).collect();
+    let located =
+        locks.iter().filter(|lock| lock.holders[0].whereabouts.as_ref().is_some_and(|at| at.host == "ada"));
+    assert_eq!((locks.len(), located.count()), (200, 200));
+    // So are the readers of one lock.
+    let script = "redis.call('hset', 'rw', 'mode', 'read') for n = 1, tonumber(ARGV[1]) do \
+                  redis.call('hset', 'rw', string.format('8a3f0e0e-0000-8000-8000-%012x', n) .. ':1', 1) end";
+    run(&server, &["EVAL", script, "0", &CLIENTS.to_string()]);
+    let seen = client.inspect("rw").unwrap();
+    assert_eq!(seen.holders.iter().filter(|holder| holder.whereabouts.is_some()).count(), 200);
+}
+
+/// Among the keys of others, and with more threads than an entry names.
+#[test]
+fn all_who_wait_are_counted_and_where_they_cannot_be_that_is_said() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let client = LockClient::connect(&server.url()).unwrap();
+    // 16 clients of 312 threads each wait to read, among keys of others.
+    let script = "for n = 1, 16 do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) local uses = {} \
+                  for at = 1, 64 do uses[at] = '{\"lock\":\"rw\",\"owner\":' .. at .. ',\"waits\":true,\"since_ms\":1}' end \
+                  uses[64] = uses[64]:gsub('}', ',\"more\":248}') \
+                  redis.call('set', 'leasehold_client:' .. id, '{\"host\":\"ada\",\"pid\":7,\"lease_ms\":600000,\"uses\":[' .. \
+                  table.concat(uses, ',') .. ']}', 'PX', 600000) end \
+                  for n = 1, 40000 do redis.call('set', 'data:' .. n, 'x') end";
+    run(&server, &["EVAL", script, "0"]);
+    let writer = client.read_write_lock("rw").write().acquire().unwrap();
+    let mut admin = server.admin();
+    let mut listens = admin.as_pubsub();
+    listens.subscribe("redisson_rwlock:{rw}").unwrap();
+    let seen = client.inspect("rw").unwrap();
+    assert_eq!((seen.waiting, seen.waiters.len(), seen.waiting_at_least), (16 * 312, 100, false), "{seen}");
+    assert!(seen.to_string().ends_with("and 4892 more"), "{seen}");
+    drop(listens);
+    writer.unlock().unwrap();
+}

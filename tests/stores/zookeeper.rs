@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{ClientInfo, Error, ErrorKind, HoldState, Interrupt, LockClient, LossReason, Observer, Owner};
+use leasehold::{
+    ClientInfo, Error, ErrorKind, HoldState, Interrupt, LockClient, LossReason, Observer, Owner,
+};
 
 use crate::support::stalls;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{RecvTimeoutError, bounded};
-use leasehold::{AcquireOptions, Error, Interrupt, LockClient, OwnedGuard, RedisLock};
+use leasehold::{AcquireOptions, Error, ErrorKind, Interrupt, LockClient, OwnedGuard, RedisLock};
 use serde_json::json;
 
 use crate::args::RunArgs;
@@ -13,7 +13,7 @@ use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::signals::Caught;
 use crate::say::Say;
-use crate::store::explain;
+use crate::store::{explain, text};
 
 /// Why there is no lock.
 pub(super) enum Refusal {
@@ -48,6 +48,10 @@ pub(super) fn acquire(
         };
         // A signal that came with the grant still ends it all: the guard's drop releases.
         match (outcome, caught.signals.try_recv()) {
+            (Err(error), Err(_)) if error.kind() == ErrorKind::Unsupported => {
+                say.error(&format!("{}; {}", text(&error), way_out(args)));
+                return Err(Refusal::Failed(Exit::Usage));
+            }
             (Err(error), Err(_)) => return Err(Refusal::Failed(explain(&error, say))),
             (Ok(_) | Err(_), Ok(signal)) => return Err(Refusal::Signal(signal)),
             (Ok(None), Err(_)) => return Err(Refusal::Busy),
@@ -65,6 +69,19 @@ pub(super) fn acquire(
                 }
             }
         }
+    }
+}
+
+/// What can be done where a store cannot keep the kind of lock that was asked for.
+fn way_out(args: &RunArgs) -> &'static str {
+    if args.fair {
+        "--fair needs Redis, etcd or ZooKeeper: without it the lock excludes as well, and serves those who wait in no promised order"
+    } else if args.read || args.write {
+        "-s and -x need Redis or ZooKeeper: without them one command runs at a time"
+    } else if args.permits.is_some() {
+        "--permits needs Redis: without it one command runs at a time"
+    } else {
+        "use another store"
     }
 }
 

@@ -16,12 +16,15 @@ use leasehold::{ClientBuilder, ErrorKind, LockClient, OwnedGuard};
 use serde_json::json;
 
 use crate::args::{self, Common, ElectArgs, OnceArgs, RunArgs, Terms};
+use crate::clock::Moment;
 use crate::exit::Exit;
+use crate::job::{self, State};
 use crate::run::acquire::Refusal;
 use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
 use crate::run::supervisor::Task;
 use crate::say::Say;
+use crate::show;
 use crate::store;
 
 /// Between two elections.
@@ -106,7 +109,8 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
     }
     with_client(common, None, &args.terms, Away::Fails, |client, caught, say| {
         let mut ran = None;
-        let outcome = client.run_once(name, args.at_least, args.at_most, |guard| {
+        let outcome = client.run_once_fenced(name, args.at_least, args.at_most, |guard| {
+            let begun = Moment::now();
             said_acquired(name, guard, say);
             let task = Task {
                 name,
@@ -118,7 +122,11 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 format: common.format,
                 command: &args.command,
             };
-            ran = Some((supervisor::supervise(&task, guard, caught, say), guard.owner().to_string()));
+            let end = supervisor::supervise(&task, guard, caught, say);
+            if !end.was_never_begun {
+                record(client, guard, end.exit, Moment::now().since(begun), caught, say);
+            }
+            ran = Some((end, guard.owner().to_string()));
         });
         let ran = ran.map(|(ran, owner)| {
             if ran.was_never_begun {
@@ -127,13 +135,11 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
             ran.exit
         });
         match (ran, outcome) {
-            (None, Ok(_)) => busy(
-                client,
-                name,
-                "is run by another, or was within --at-least",
-                args.conflict_exit_code,
-                say,
-            ),
+            (None, Ok(_)) => is_run(client, name, args.conflict_exit_code, say),
+            (None, Err(error)) if error.kind() == ErrorKind::Unsupported => {
+                say.error(&format!("{}; {NO_ONCE}", store::text(&error)));
+                Exit::Usage
+            }
             (None, Err(error)) => store::explain(&error, say),
             // It was said already.
             (Some(exit @ (Exit::Lost(_) | Exit::MaxHold)), _) | (Some(exit), Ok(_)) => exit,
@@ -144,6 +150,34 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
             }
         }
     })
+}
+
+/// The way out where a store has no `once`.
+const NO_ONCE: &str = "`leasehold run -n` there keeps others out while the command runs, and no longer, and `elect` keeps one scheduler; \
+                       `once` needs Redis, PostgreSQL, MySQL, MariaDB or SQLite";
+
+/// Leaves for those who look how the run ended, while the job is still this owner's. One that was lost is perhaps another's.
+fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, caught: &Caught, say: Say) {
+    if matches!(exit, Exit::Lost(_)) || caught.is_hurried() {
+        return;
+    }
+    if let Err(error) = client.record_run(guard, exit.code(), took) {
+        let words = format!("how {} ended is not recorded: {error}", guard.name());
+        say.notice("unrecorded", &words, &json!({"name": guard.name()}));
+    }
+}
+
+/// Says whether a job that is not run here runs, or has run.
+fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
+    if !say.is_quiet()
+        && let (Ok(shown), Ok(Some(last))) = (client.inspect(name), client.last_run(name))
+        && State::of(&shown, &last) == State::HasRun
+    {
+        let words = format!("{name} has run within --at-least: {}", job::as_text(&last));
+        say.notice("has_run", &words, &json!({"name": name, "last_run": job::as_json(&shown, &last)}));
+        return Exit::Busy(code);
+    }
+    busy(client, name, "runs already", code, say)
 }
 
 /// Gives a job back whose command was never started, so that another machine may run it. The lock is kept by this owner until
@@ -272,11 +306,14 @@ fn said_acquired(name: &str, guard: &OwnedGuard, say: Say) {
 /// Says who has it, where that can be told.
 fn busy(client: &LockClient, name: &str, how: &str, code: u8, say: Say) -> Exit {
     if !say.is_quiet() {
-        let holder = client.inspect(name).ok();
-        let holder = holder.and_then(|shown| shown.holders.first().map(ToString::to_string));
-        let words = match &holder {
-            Some(holder) => format!("{name} {how}: held by {holder}"),
-            None => format!("{name} {how}"),
+        let shown = client.inspect(name).ok();
+        let foreign =
+            shown.as_ref().filter(|shown| show::is_foreign(shown)).map(|shown| shown.kind.to_string());
+        let holder = shown.and_then(|shown| shown.holders.first().map(ToString::to_string));
+        let words = match (&holder, foreign) {
+            (Some(holder), _) => format!("{name} {how}: held by {holder}"),
+            (None, Some(kind)) => format!("{name} {how}: it is {kind}, and is free when that is gone"),
+            (None, None) => format!("{name} {how}"),
         };
         say.notice("busy", &words, &json!({"name": name, "holder": holder}));
     }

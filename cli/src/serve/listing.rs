@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use leasehold::{ClientInfo, Error, ListedLock, LockClient};
+use leasehold::{ClientInfo, Error, LastRun, ListedLock, LockClient};
 use serde_json::{Map, Value, json};
 
 use crate::clock::Moment;
@@ -25,9 +25,18 @@ pub(crate) struct Listing {
     /// The fields of the object for programs that do not change with its age, each with a comma before it.
     fields: String,
     pub(crate) groups: BTreeMap<String, Group>,
+    /// The jobs that were asked for, with the last run of each that has one, and whether it runs now.
+    pub(crate) jobs: Vec<Job>,
     pub(crate) requests: u64,
     pub(crate) keys: u64,
     pub(crate) took: Duration,
+}
+
+/// A job of `once`.
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) last: Option<LastRun>,
+    pub(crate) runs: bool,
 }
 
 /// The locks whose names begin alike.
@@ -71,11 +80,13 @@ impl Groups {
 pub(crate) fn list(
     client: &LockClient,
     groups: &mut Groups,
+    jobs: &[String],
     progress: &Progress<'_>,
 ) -> Result<Listing, Error> {
     let start = Moment::now();
     let mut counted = groups.empty();
     let (mut shown, mut found, mut waiting) = (Vec::new(), 0_u64, 0_u64);
+    let mut owners: HashMap<String, String> = HashMap::new();
     let mut locks = client.list("*");
     for lock in locks.by_ref() {
         let lock = lock?;
@@ -83,12 +94,25 @@ pub(crate) fn list(
         found += 1;
         waiting += lock.waiting;
         counted.entry(groups.of(&lock.name)).or_default().add(&lock);
+        if let Some(holder) = lock.holders.first().filter(|_| jobs.contains(&lock.name)) {
+            owners.insert(lock.name.clone(), holder.owner.clone());
+        }
         if shown.len() < MOST_LOCKS {
             shown.push(lock);
         }
     }
     let cost = locks.cost();
     let (mut requests, mut keys) = (cost.requests, cost.keys);
+    let mut told = Vec::with_capacity(jobs.len());
+    for name in jobs {
+        let last = client.last_run(name)?;
+        progress.report();
+        requests += 1;
+        // Who has run it keeps others from it for a while.
+        let runs =
+            owners.get(name).is_some_and(|owner| last.as_ref().is_none_or(|last| last.owner != *owner));
+        told.push(Job { name: name.clone(), last, runs });
+    }
     let mut waiters = Waiters::default();
     if shown.iter().any(|lock| lock.waiting > 0) {
         let mut clients = client.clients();
@@ -115,7 +139,7 @@ pub(crate) fn list(
     ] {
         fields += &format!(",\"{field}\":{value}");
     }
-    Ok(Listing { fields, groups: counted, requests, keys, took })
+    Ok(Listing { fields, groups: counted, jobs: told, requests, keys, took })
 }
 
 impl Group {
@@ -194,7 +218,7 @@ mod tests {
     fn the_object_is_json_with_and_without_locks() {
         let client = LockClient::in_memory();
         let _guard = client.lock("a:1").acquire().unwrap();
-        let listing = list(&client, &mut Groups::default(), &Progress::none()).unwrap();
+        let listing = list(&client, &mut Groups::default(), &[], &Progress::none()).unwrap();
         assert_eq!(listing.groups.get("a").map(|group| group.held), Some(1));
         let seen = |last| Seen { last, trouble: None, made_total: 0, failed_total: 0 };
         let text = as_json(&seen(Some((std::sync::Arc::new(listing), Duration::from_secs(2)))));

@@ -1,9 +1,11 @@
 //! The numbers of the store in the text format of Prometheus.
 
 use std::fmt::{Display, Write as _};
+use std::time::Duration;
 
+use crate::clock::wall;
 use crate::serve::fresh::Seen;
-use crate::serve::listing::{Group, Listing};
+use crate::serve::listing::{Group, Job, Listing};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -40,7 +42,26 @@ pub(crate) fn as_text(seen: &Seen<Listing>) -> String {
     text.by_group("locks_without_end", help, groups, |group| Some(group.without_end));
     let help = "For how long the longest hold has lasted, of those whose holders say so.";
     text.by_group("oldest_hold_seconds", help, groups, |group| group.oldest.map(|span| span.as_secs_f64()));
+    jobs(&mut text, &listing.jobs, *age);
     text.0
+}
+
+/// The jobs that were asked for. One without a run in 40 days, or without a success, has no sample of that.
+fn jobs(text: &mut Text, jobs: &[Job], age: Duration) {
+    let now = wall();
+    let then = |ago: Duration| now.saturating_sub(ago.saturating_add(age)).as_secs_f64();
+    let help = "Whether the job runs now: 1, else 0.";
+    text.by_job("job_runs", help, jobs, |job| Some(f64::from(u8::from(job.runs))));
+    let help = "When the last run of the job ended, in seconds since 1970.";
+    text.by_job("job_last_run_timestamp_seconds", help, jobs, |job| Some(then(job.last.as_ref()?.ended)));
+    let help = "When the last run of the job ended that was a success, in seconds since 1970.";
+    text.by_job("job_last_success_timestamp_seconds", help, jobs, |job| {
+        Some(then(job.last.as_ref()?.succeeded?))
+    });
+    let help = "The exit code of the last run of the job.";
+    text.by_job("job_last_exit_code", help, jobs, |job| Some(f64::from(job.last.as_ref()?.code)));
+    let help = "How long the last run of the job took.";
+    text.by_job("job_last_duration_seconds", help, jobs, |job| Some(job.last.as_ref()?.took.as_secs_f64()));
 }
 
 struct Text(String);
@@ -74,6 +95,16 @@ impl Text {
                 self.metric(name, "gauge", help);
             }
             self.sample(name, Some(("group", group)), number);
+        }
+    }
+
+    fn by_job(&mut self, name: &str, help: &str, jobs: &[Job], number: impl Fn(&Job) -> Option<f64>) {
+        let known = jobs.iter().filter_map(|job| Some((job, number(job)?)));
+        for (at, (job, number)) in known.enumerate() {
+            if at == 0 {
+                self.metric(name, "gauge", help);
+            }
+            self.sample(name, Some(("job", &job.name)), number);
         }
     }
 

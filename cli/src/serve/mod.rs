@@ -52,6 +52,10 @@ fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit
     if let Some(Err(error)) = client.list("*").next() {
         return Err(explain(&error, say));
     }
+    // So is a store without records of jobs.
+    if let Some(error) = args.jobs.first().and_then(|job| client.last_run(job).err()) {
+        return Err(explain(&error, say));
+    }
     let listener = TcpListener::bind(&args.listen);
     let listener = listener.map_err(|error| {
         let exit = refused(&format!("cannot listen on {}", args.listen), &error);
@@ -95,11 +99,11 @@ struct Site {
 
 impl Site {
     fn start(client: &LockClient, args: &ServeArgs, say: Say) -> std::io::Result<Site> {
-        let (lists, mut groups) = (client.clone(), Groups::default());
+        let (lists, mut groups, jobs) = (client.clone(), Groups::default(), args.jobs.clone());
         let mut reports = Reports { say, failed: false };
         let locks = Fresh::start(
             "list",
-            move |progress| listing::list(&lists, &mut groups, progress),
+            move |progress| listing::list(&lists, &mut groups, &jobs, progress),
             move |failure| reports.outcome(failure),
         )?;
         locks.want(); // the first who asks does not wait for it
@@ -115,9 +119,10 @@ impl Site {
                 "this host is not known here; start the program with --host and its name",
             );
         }
-        if request.method != "GET" {
+        // Monitors ask by HEAD, which gets the same without the body.
+        if request.method != "GET" && request.method != "HEAD" {
             let refusal = Answer::text(405, "nothing can be changed here");
-            return Answer { headers: "Allow: GET\r\n".to_owned(), ..refusal };
+            return Answer { headers: "Allow: GET, HEAD\r\n".to_owned(), ..refusal };
         }
         match request.path.as_str() {
             "/" => self.page(),

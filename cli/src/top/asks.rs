@@ -151,7 +151,10 @@ impl Thread {
         let by_name: HashMap<&str, &ListedLock> =
             locks.iter().map(|lock| (lock.name.as_str(), lock)).collect();
         for name in visible.iter().take(MOST_TOKENS) {
-            let lock = by_name.get(name.as_str()).filter(|lock| lock.kind == ObjectKind::FencedLock);
+            // On etcd and ZooKeeper all locks are fair, and have tokens.
+            let is_fenced =
+                |lock: &&&ListedLock| matches!(lock.kind, ObjectKind::FencedLock | ObjectKind::FairLock);
+            let lock = by_name.get(name.as_str()).filter(is_fenced);
             let Some(holder) = lock.and_then(|lock| lock.holders.first()) else { continue };
             let known = before.remove(name).filter(|((owner, held_for), _)| {
                 *owner == holder.owner && held_for.is_some() && *held_for <= holder.held_for

@@ -9,7 +9,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Row as TableRow, Table, TableState};
 
 use crate::clock::Moment;
-use crate::say::plain;
+use crate::say::{folded, plain};
 use crate::show::harmless;
 use crate::top::view::{Mode, Row, View};
 
@@ -21,8 +21,13 @@ const OLD: Style = Style::new().add_modifier(Modifier::DIM);
 const KEYS: &str = "q quit  ↑↓ move  / filter  s sort  r reverse  f force  Enter look now";
 
 pub(crate) fn draw(frame: &mut Frame<'_>, view: &mut View, now: Moment) {
+    let width = frame.area().width;
+    // Nothing of the question may be cut off, nor on a narrow screen of the selected lock.
     let question = match &view.mode {
-        Mode::Question(seen) => folded(&harmless(seen).to_string(), frame.area().width),
+        Mode::Question(seen) => folded(&harmless(seen).to_string(), width),
+        Mode::Moving if width < NARROW => {
+            view.rows.get(view.at()).map_or(Vec::new(), |row| folded(&row.words(), width))
+        }
         _ => Vec::new(),
     };
     let below = u16::try_from(question.len()).unwrap_or(u16::MAX).min(frame.area().height / 2);
@@ -33,24 +38,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, view: &mut View, now: Moment) {
     for (line, row) in question.iter().zip(shown.rows()) {
         frame.render_widget(line.as_str(), row);
     }
-    frame.render_widget(last_line(view, now), bottom);
-}
-
-/// Nothing of the question may be cut off.
-fn folded(text: &str, width: u16) -> Vec<String> {
-    let width = usize::from(width.max(1));
-    let mut lines = Vec::new();
-    for mut rest in text.lines() {
-        while let Some((end, _)) = rest.char_indices().nth(width) {
-            // After a space, if a word has not all of the line.
-            let end = rest[..end].rfind(' ').map_or(end, |space| space + 1);
-            let (line, behind) = rest.split_at(end);
-            lines.push(line.to_owned());
-            rest = behind;
-        }
-        lines.push(rest.to_owned());
-    }
-    lines
+    frame.render_widget(last_line(view, now, width), bottom);
 }
 
 fn summary(view: &View, now: Moment) -> String {
@@ -79,12 +67,13 @@ fn summary(view: &View, now: Moment) -> String {
         + &format!("; {} requests, {} keys, {} ms", look.cost.requests, look.cost.keys, look.took.as_millis())
 }
 
-fn last_line(view: &View, now: Moment) -> Line<'static> {
+fn last_line(view: &View, now: Moment, width: u16) -> Line<'static> {
     match &view.mode {
         Mode::Filtering => {
             Line::raw(format!("filter: {}_   (Enter keeps it, Esc clears it)", plain(&view.filter)))
         }
         Mode::Asking(name) => Line::raw(format!("who has {}?", plain(name))),
+        Mode::Question(_) if width < WIDE => Line::styled("release it by force? y: yes, else: no", BOLD),
         Mode::Question(_) => Line::styled(
             "release it by force? Its holder goes on without it, unless it looks. y: yes, any other key: no",
             BOLD,
@@ -101,6 +90,8 @@ fn last_line(view: &View, now: Moment) -> Line<'static> {
 
 /// Narrower screens have no column for the kind.
 const WIDE: u16 = 100;
+/// Narrower ones have only those that are looked for first, and below them the whole of the selected lock.
+const NARROW: u16 = 72;
 
 fn table(frame: &mut Frame<'_>, view: &mut View, area: Rect, now: Moment) {
     let age = view.look.as_ref().map_or(Duration::ZERO, |look| now.since(look.since));
@@ -133,11 +124,26 @@ fn table(frame: &mut Frame<'_>, view: &mut View, area: Rect, now: Moment) {
 }
 
 fn kept(cells: [String; 7], width: u16) -> Vec<String> {
-    let is_kept = |name: &str| width >= WIDE || name != "KIND";
+    let is_kept = |name: &str| match name {
+        "KIND" => width >= WIDE,
+        "LEFT" | "FENCE" => width >= NARROW,
+        _ => true,
+    };
     NAMES.iter().zip(cells).filter(|(name, _)| is_kept(name)).map(|(_, cell)| cell).collect()
 }
 
 const NAMES: [&str; 7] = ["NAME", "KIND", "HOLDER", "SINCE", "LEFT", "WAITERS", "FENCE"];
+
+impl Row {
+    /// All of it in words.
+    fn words(&self) -> String {
+        let mut words = format!("{}: {}, held by {}", plain(&self.name), self.kind, self.holder);
+        if let Some(fence) = self.fence {
+            words += &format!(", token {fence}");
+        }
+        words
+    }
+}
 
 /// Times run on from the look.
 fn cells(row: &Row, age: Duration) -> [String; 7] {
@@ -171,13 +177,6 @@ fn time(span: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_text_is_folded_at_its_spaces() {
-        assert_eq!(folded("held by\n one, in äöü\n", 7), ["held by", " one, ", "in äöü"]);
-        assert_eq!(folded("abcdefg", 3), ["abc", "def", "g"]);
-        assert_eq!(folded("ab", 0), ["a", "b"]);
-    }
 
     #[test]
     fn a_time_has_at_most_six_letters() {

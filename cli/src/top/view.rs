@@ -3,11 +3,12 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use leasehold::{Inspection, ListedLock};
+use leasehold::{Inspection, ListedLock, ObjectKind};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::clock::Moment;
 use crate::say::plain;
+use crate::show;
 use crate::store;
 use crate::top::asks::{Answer, Look};
 
@@ -120,8 +121,11 @@ impl View {
                 if !matches!(&self.mode, Mode::Asking(name) if *name == seen.name) {
                     return;
                 }
-                if seen.is_held() {
+                if show::is_lock(&seen) && seen.is_held() {
                     self.mode = Mode::Question(seen);
+                } else if !show::is_lock(&seen) && seen.kind != ObjectKind::Absent {
+                    self.mode = Mode::Moving;
+                    self.say(show::impossible(&seen));
                 } else {
                     self.mode = Mode::Moving;
                     self.say(format!("{} is held by nobody", seen.name));

@@ -1,5 +1,9 @@
 //! `once`: a job that timers of many machines fire, and one of them runs.
 
+use std::fs;
+
+use serde_json::Value;
+
 use crate::world::{Run, Server, eventually, outcome, stamps};
 
 /// Appends a line to the file of its first argument.
@@ -26,7 +30,7 @@ fn of_three_machines_one_runs_the_job() {
     // Over long ago, and not again so soon. The lock says so.
     let (code, said) = outcome(&mut once(&server, ["30s", "60s"], ""));
     assert_eq!((code, runs(&server)), (75, 1));
-    assert!(said.contains("job is run by another, or was within --at-least: held by "), "{said}");
+    assert!(said.contains("job has run within --at-least: exit code 0 after "), "{said}");
 }
 
 #[test]
@@ -129,4 +133,122 @@ fn a_job_that_could_not_be_started_is_left_to_other_machines() {
         assert_eq!(server.keys(), Vec::<String>::new(), "{files}: {said}");
     }
     assert!(unstarted > 0 && made.exists(), "{unstarted}");
+}
+
+fn shown(server: &Server, url: &str) -> Value {
+    let mut show = server.leasehold(&["-q", "--format", "json", "show", "job"]);
+    let (code, said) = outcome(show.env("LEASEHOLD_URL", url));
+    assert_eq!(code, 0, "{said}");
+    serde_json::from_str(said.trim()).unwrap()
+}
+
+#[test]
+fn a_job_has_a_fence_and_its_last_run_tells_whether_it_runs_or_has_run() {
+    let server = Server::start();
+    for url in [server.url(), format!("sqlite://{}", server.path("locks.db").display())] {
+        let fences = server.path("fences");
+        fs::write(&fences, "").unwrap();
+        let job = |script: &str, least: &str| {
+            let mut command =
+                server.leasehold(&["once", "job", "--at-least", least, "--at-most", "60s", "--"]);
+            command.args(["sh", "-c", &format!("echo $LEASEHOLD_FENCE >> $0; {script}")]).arg(&fences);
+            command.env("LEASEHOLD_URL", &url);
+            command
+        };
+        assert_eq!(shown(&server, &url)["last_run"], Value::Null);
+        assert_eq!(outcome(&mut job("exit 0", "1ms")).0, 0);
+        let last = &shown(&server, &url)["last_run"];
+        assert_eq!((&last["exit_code"], &last["state"]), (&0.into(), &"may_run".into()), "{last}");
+        // A failure leaves the last success as it was.
+        eventually("its least time is over", || outcome(&mut job("sleep 0.1; exit 3", "30s")).0 == 3);
+        let last = &shown(&server, &url)["last_run"];
+        assert_eq!((&last["exit_code"], &last["state"]), (&3.into(), &"has_run".into()), "{last}");
+        let seconds = |field: &str| last[field].as_f64().unwrap();
+        assert!(seconds("took_seconds") >= 0.1, "{last}");
+        assert!(seconds("succeeded_seconds_ago") >= seconds("ended_seconds_ago") + 0.1, "{last}");
+        let (code, said) = outcome(&mut job("exit 0", "30s"));
+        assert!(code == 75 && said.contains("job has run within --at-least: exit code 3 after "), "{said}");
+        let (_, said) = outcome(server.leasehold(&["show", "job"]).env("LEASEHOLD_URL", &url));
+        assert!(
+            said.contains("\n  has run: exit code 3 after ") && said.contains("; last success "),
+            "{said}"
+        );
+        // While it runs again, that is told from its last run.
+        assert_eq!(outcome(server.leasehold(&["force", "job", "--yes"]).env("LEASEHOLD_URL", &url)).0, 0);
+        let mut running = Run::start(&mut job("while [ -s $0 ]; do sleep 0.05; done", "30s"));
+        eventually("it runs", || shown(&server, &url)["last_run"]["state"] == "runs");
+        let (code, said) = outcome(&mut job("exit 0", "30s"));
+        assert!(code == 75 && said.contains("job runs already: held by "), "{said}");
+        let told = fs::read_to_string(&fences).unwrap();
+        fs::write(&fences, "").unwrap();
+        assert_eq!(running.wait().code(), Some(0));
+        let told: Vec<u64> = told.lines().map(|fence| fence.parse().unwrap()).collect();
+        assert!(told.len() == 3 && told.is_sorted_by(|one, next| one < next), "{told:?}");
+    }
+    // The record ends by itself.
+    let keys = server.ask(&["KEYS", "leasehold_client:*"]);
+    let records: Vec<&str> = keys.lines().filter(|line| line.starts_with("leasehold_client:")).collect();
+    for record in records {
+        assert!(!server.ask(&["PTTL", record]).contains(":-1"), "{record}");
+    }
+}
+
+/// A command that could not be started has not run.
+#[test]
+fn a_job_that_did_not_run_leaves_its_last_run_as_it_was() {
+    let server = Server::start();
+    assert_eq!(outcome(&mut once(&server, ["1ms", "5s"], "")).0, 0);
+    let before = shown(&server, &server.url())["last_run"]["owner"].clone();
+    let mut lost = once(&server, ["1ms", "60s"], "sleep 60");
+    let mut lost = Run::start(&mut lost);
+    eventually("it runs", || runs(&server) == 2);
+    server.ask(&["DEL", "job"]);
+    drop(lost.0.kill());
+    lost.wait();
+    assert_eq!(shown(&server, &server.url())["last_run"]["owner"], before);
+}
+
+#[test]
+fn a_crontab_of_a_page_works_as_written_and_shows_no_url_to_other_users() {
+    for page in ["README.md", "docs/command-line.md", "docs/operating.md"] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
+        let text = fs::read_to_string(path).unwrap();
+        for block in text.split("```crontab\n").skip(1) {
+            crontab(page, block.split("```").next().unwrap());
+        }
+    }
+}
+
+/// As cron does it: a line that is an assignment is for the environment, the command of any other goes to a shell, which all users see.
+fn crontab(page: &str, block: &str) {
+    let server = Server::start();
+    // In place of the command, which is to be somebody's: says what all see, and that it ran.
+    let seen = server.path("seen");
+    let script = server.path("report.sh");
+    fs::write(&script, format!("#!/bin/sh\nps -eww -o args > {}\n", seen.display())).unwrap();
+    outcome(std::process::Command::new("chmod").arg("+x").arg(&script));
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold"));
+    let mut environment =
+        vec![("PATH".to_owned(), format!("{}:/usr/bin:/bin", program.parent().unwrap().display()))];
+    let mut jobs = 0;
+    for line in block.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let first = line.split(' ').next().unwrap();
+        if let Some((name, value)) = line.split_once('=').filter(|_| first.contains('=')) {
+            let is_url = name == "LEASEHOLD_URL";
+            environment.push((name.to_owned(), if is_url { server.url() } else { value.to_owned() }));
+            continue;
+        }
+        let command = line.splitn(6, ' ').nth(5).unwrap().trim_start();
+        let (before, _) = command.split_once(" -- ").unwrap_or_else(|| panic!("{page}: {line}"));
+        // What it names for a store is this test's.
+        let before = before.replace("redis://locks:6379", &server.url());
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &format!("{before} -- {}", script.display())]).env_clear();
+        let (code, said) = outcome(shell.envs(environment.iter().map(|(name, value)| (name, value))));
+        assert_eq!(code, 0, "{page}: {line}: {said}");
+        let seen = fs::read_to_string(&seen).unwrap();
+        assert!(seen.contains("leasehold") && !seen.contains(&server.url()), "{page}: {line} shows the URL");
+        jobs += 1;
+    }
+    assert!(jobs > 0, "{page}: {block}");
 }

@@ -207,11 +207,10 @@ fn what_is_not_there_and_what_would_change_something_is_refused() {
     let host = site.address.to_string();
     assert_eq!(site.get("/favicon.ico").status, 404);
     assert_eq!(site.get("/../etc/passwd").status, 404);
-    for method in ["HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "get"] {
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "get"] {
         for path in ["/", "/locks.json", "/metrics", "/healthz", "/none"] {
             let answer = site.ask(method, path, &host);
-            assert_eq!((answer.status, answer.header("allow")), (405, Some("GET")), "{method} {path}");
-            assert!(method != "HEAD" || answer.body.is_empty());
+            assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method} {path}");
         }
     }
     // With a body, of which nothing is read: the answer arrives all the same.
@@ -223,6 +222,14 @@ fn what_is_not_there_and_what_would_change_something_is_refused() {
         let got = site.get(path);
         assert!(got.header("content-type").unwrap().starts_with(kind));
         assert_eq!(got.header("content-length").unwrap(), got.body.len().to_string());
+    }
+    // Monitors ask so.
+    for (path, status) in
+        [("/", 200), ("/locks.json", 200), ("/metrics", 200), ("/healthz", 200), ("/none", 404)]
+    {
+        let head = site.ask("HEAD", path, &host);
+        assert_eq!((head.status, &*head.body), (status, ""), "{path}");
+        assert!(head.header("content-length").unwrap().parse::<usize>().unwrap() > 0, "{path}");
     }
 }
 
@@ -477,4 +484,38 @@ fn what_cannot_be_served_is_said_at_once() {
     let url = server.url().replace("redis://", "redis://poor:pw@");
     let (exit, said) = outcome(leasehold(&["serve", "--listen", "127.0.0.1:0"]).env("LEASEHOLD_URL", url));
     assert_eq!(exit, 77, "{said}");
+}
+
+#[test]
+fn the_last_success_of_a_job_is_told_by_its_time_and_stays_when_a_later_run_fails() {
+    let server = Server::start();
+    let once = |script: &str, least: &str| {
+        let arguments =
+            ["once", "-q", "nightly", "--at-least", least, "--at-most", "60s", "--", "sh", "-c", script];
+        let mut command = server.leasehold(&arguments);
+        command.arg(server.path("go"));
+        command
+    };
+    let serve =
+        ["--format", "json", "serve", "--listen", "127.0.0.1:0", "--job", "nightly", "--job", "never"];
+    let site = Site::with(&mut server.leasehold(&serve));
+    let of = |name: &str| samples(&scraped(&site), name).get("nightly").copied();
+    assert_eq!((of("job_runs"), of("job_last_exit_code")), (Some(0.0), None));
+    assert_eq!(outcome(&mut once("exit 0", "1ms")).0, 0);
+    eventually("it is told", || of("job_last_exit_code") == Some(0.0));
+    let success = of("job_last_success_timestamp_seconds").unwrap();
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((wall - success).abs() < 60.0, "{success} at {wall}");
+    // This one runs until it is let go.
+    let script = "while [ ! -e $0 ]; do sleep 0.05; done; exit 3";
+    let mut failing = Run::start(&mut once(script, "50s"));
+    eventually("it is told to run", || of("job_runs") == Some(1.0));
+    std::fs::write(server.path("go"), "").unwrap();
+    assert_eq!(failing.wait().code(), Some(3));
+    eventually("its end is told", || of("job_last_exit_code") == Some(3.0));
+    // Kept from running again, it does not run; and its last success was no other.
+    assert_eq!(of("job_runs"), Some(0.0));
+    assert!((of("job_last_success_timestamp_seconds").unwrap() - success).abs() < 2.0);
+    assert!(of("job_last_run_timestamp_seconds").unwrap() > success);
+    assert_eq!(samples(&scraped(&site), "job_last_exit_code").len(), 1, "the other never ran");
 }

@@ -301,3 +301,23 @@ fn the_locks_in_a_file_are_shown_too() {
     top.types("q");
     assert_eq!(top.ends(), 0);
 }
+
+#[test]
+fn on_40_columns_the_selected_lock_is_there_whole_and_the_question_can_be_answered() {
+    let server = Server::start();
+    let _holder = run(&server, "nightly-import-of-all-the-orders", &["import-of-orders"]);
+    let mut top = Top::sized(&server.url(), &["--interval", "100ms"], 14, 40);
+    top.shows(&["NAME", "HOLDER", "SINCE", "WAITERS"]);
+    top.shows_no_more("FENCE");
+    let whole = |words: &str| {
+        eventually(words, || {
+            top.lines().join(" ").split_whitespace().collect::<Vec<_>>().join(" ").contains(words)
+        });
+    };
+    whole("import-of-orders: fenced lock, held by");
+    whole("nightly-import-of-all-the-orders");
+    top.types("f");
+    top.shows(&["release it by force? y: yes, else: no"]);
+    top.types("n");
+    top.shows(&["nothing was done"]);
+}

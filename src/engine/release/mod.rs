@@ -17,7 +17,7 @@ use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::engine::release::handoff::HandoffStart;
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
-use crate::ident::LockName;
+use crate::ident::{LockName, Owner};
 use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
@@ -296,6 +296,11 @@ impl Engine {
     pub(crate) fn not_holding(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Error {
         match self.inspect(action, kind, name) {
             Ok(None) => Error::not_holding(action, name.given(), NotHeld::Free),
+            // Another program's token is its secret: whoever has it can release the lock.
+            Ok(Some(snapshot)) if kind.is_token() && !Owner::is_one(&snapshot.holder) => {
+                let holder = "the token of another program".to_owned();
+                Error::not_holding(action, name.given(), NotHeld::HeldBy(holder))
+            }
             Ok(Some(snapshot)) => Error::not_holding(action, name.given(), NotHeld::HeldBy(snapshot.holder)),
             Err(error) => error,
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{ClientId, LockName};
+use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
 use crate::seam::{Answer, Failure, Outcome};
@@ -178,19 +178,12 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
 /// lock, it is none.
 pub(super) fn listed(seen: Result<Inspection>) -> Result<Option<Inspection>> {
     match seen {
-        Ok(seen) => Ok(Some(seen).filter(|seen| seen.holders.iter().all(|holder| is_owner(&holder.owner)))),
+        Ok(seen) => {
+            Ok(Some(seen).filter(|seen| seen.holders.iter().all(|holder| Owner::is_one(&holder.owner))))
+        }
         Err(error) if error.kind() == ErrorKind::WrongType => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// Whether a text is a client's UUID and a number: so do Redisson and this crate write owners.
-fn is_owner(text: &str) -> bool {
-    text.rsplit_once(':').is_some_and(|(client, number)| {
-        ClientId::read(client).is_some()
-            && number.bytes().all(|byte| byte.is_ascii_digit())
-            && !number.is_empty()
-    })
 }
 
 impl Directory for RedisStore {

@@ -72,12 +72,12 @@ scripts! {
     RENEW = "renew.lua";
     EXPIRE_IN = "expire_in.lua";
     FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
-    FAIR_RELEASE = "fair_release.lua";
+    FAIR_RELEASE = "owners.lua", "fair_release.lua";
     RW_ACQUIRE = "fence.lua", "rw_acquire.lua";
     RW_RELEASE = "rw_release.lua";
     RW_RENEW = "rw_renew.lua";
     RW_INSPECT = "rw_inspect.lua";
-    RW_FORCE = "rw_force.lua";
+    RW_FORCE = "owners.lua", "rw_force.lua";
     SEMAPHORE_ACQUIRE = "semaphore_acquire.lua";
     SEMAPHORE_RELEASE = "semaphore_release.lua";
     COUNTER = "counter.lua";
@@ -92,7 +92,7 @@ scripts! {
     INSPECT = "inspect.lua";
     SHOW = "show.lua";
     ENTRIES = "entries.lua";
-    FORCE = "line.lua", "force.lua";
+    FORCE = "owners.lua", "line.lua", "force.lua";
     TOKEN_RELEASE = "token_release.lua";
     TOKEN_RENEW = "token_renew.lua";
     TOKEN_ACQUIRE = "token_acquire.lua";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::error::Result;
-use crate::ident::{Fence, LockName};
+use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, PermitOut, Waiter, Whereabouts};
 use crate::seam::{Failure, Outcome};
 use crate::stores::redis::conn::connections::Connections;
@@ -186,7 +186,13 @@ impl<'a> Shown<'a> {
         let mode = fields.iter().position(|field| field.name == "mode").map(|at| fields.remove(at));
         if fields.iter().any(|field| field.name.ends_with(":lock_count")) {
             seen.holders = self.group(&fields);
-            return Ok(ObjectKind::GroupLock);
+            let is_group = seen.holders.iter().all(|holder| Owner::is_one(&holder.owner));
+            return Ok(if is_group {
+                ObjectKind::GroupLock
+            } else {
+                seen.holders.clear();
+                a_hash()
+            });
         }
         let mode = match mode.as_ref().map(|mode| mode.value.as_str()) {
             None => None,
@@ -195,7 +201,11 @@ impl<'a> Shown<'a> {
             Some(_) => return Ok(a_hash()),
         };
         let owners: Option<Vec<Holder>> = fields.iter().map(|field| self.holder(field, mode)).collect();
-        let Some(holders) = owners else { return Ok(a_hash()) };
+        // What is in anything else is somebody's data: neither shown nor called a holder.
+        let is_owner = |holder: &Holder| Owner::is_one(&holder.owner);
+        let Some(holders) = owners.filter(|all| !all.is_empty() && all.iter().all(is_owner)) else {
+            return Ok(a_hash());
+        };
         seen.holders = holders;
         if let Some(about) = about {
             self.tell_about(&about.value, seen);
@@ -231,7 +241,9 @@ impl<'a> Shown<'a> {
     fn group(&self, fields: &[Field]) -> Vec<Holder> {
         let held = fields.iter().filter_map(|field| {
             let hold = field.name.strip_suffix(":lock_count")?;
-            let (_value, owner) = hold.split_once(':')?;
+            // A value may have colons of its own; an owner has one.
+            let (at, _) = hold.rmatch_indices(':').nth(1)?;
+            let owner = hold.get(at + 1..)?;
             let ends = fields.iter().find(|other| other.name == format!("{hold}:expire_time"));
             let remaining = ends.and_then(|ends| ends.value.parse().ok()).map(|ends| self.left(ends));
             Some(Holder { holds: field.count(), remaining, ..Holder::new(owner.to_owned()) })
@@ -255,7 +267,12 @@ impl<'a> Shown<'a> {
     fn string(&self, seen: &mut Inspection) -> Result<ObjectKind> {
         let Some(count) = std::str::from_utf8(self.value).ok().and_then(|text| text.parse::<i64>().ok())
         else {
-            let holder = Holder::new(owner_text(self.value));
+            let owner = owner_text(self.value);
+            // Another library's token looks like anybody's secret: `RedisLock::holder` of a token lock asks for it by its kind.
+            if !Owner::is_one(&owner) {
+                return Ok(ObjectKind::Foreign { what: "a string".to_owned() });
+            }
+            let holder = Holder::new(owner);
             seen.holders.push(Holder { holds: Some(1), remaining: ttl(self.ttl_ms), ..holder });
             return Ok(ObjectKind::TokenLock);
         };

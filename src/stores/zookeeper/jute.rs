@@ -236,6 +236,13 @@ pub(super) fn data(body: &[u8]) -> Result<Vec<u8>, Error> {
     JuteReader(body).buffer().map(<[u8]>::to_vec)
 }
 
+/// The transaction that made the node whose data a reply has: it is the first of what follows the data.
+pub(super) fn maker(body: &[u8]) -> Result<u64, Error> {
+    let mut from = JuteReader(body);
+    from.buffer()?;
+    from.long().map(i64::unsigned_abs)
+}
+
 pub(super) fn children(body: &[u8]) -> Result<Vec<String>, Error> {
     let mut from = JuteReader(body);
     let count = from.int()?;

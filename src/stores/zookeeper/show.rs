@@ -1,11 +1,11 @@
 //! The owners at a lock, as the nodes there say.
 
-use crate::ident::LockName;
+use crate::ident::{Fence, LockName};
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, Waiter};
 use crate::seam::Family;
 use crate::stores::zookeeper::ZooKeeperStore;
 use crate::stores::zookeeper::answer::{described, whereabouts};
-use crate::stores::zookeeper::jute::{Operation, code, data};
+use crate::stores::zookeeper::jute::{Operation, code, data, maker};
 use crate::stores::zookeeper::path::NodeLine;
 use crate::stores::zookeeper::session::{Found, NoReply};
 use crate::time::{Clock, Moment};
@@ -42,7 +42,13 @@ impl ZooKeeperStore {
             let said =
                 match self.session.call(&Operation::Data { path: &format!("{lock}/{}", one.name) }, deadline)
                 {
-                    Ok(reply) => data(&reply.body)?,
+                    Ok(reply) => {
+                        if has_it {
+                            // As of etcd's keys: each holder has such a token, whether it asked or not.
+                            seen.fence = seen.fence.max(Some(Fence::new(maker(&reply.body)?)));
+                        }
+                        data(&reply.body)?
+                    }
                     Err(NoReply::Code(code::NO_NODE)) => continue, // it has just gone
                     Err(failure) => return Err(failure),
                 };

@@ -1,9 +1,9 @@
 //! Replies that the scripts of several kinds give.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::Fence;
-use crate::seam::Outcome;
+use crate::ident::{Fence, Owner};
 use crate::seam::{AFTER_KEPT, AFTER_LEASE, Attempt, Handoff, Others, Release, Snapshot, Wakeups};
+use crate::seam::{Failure, Outcome};
 use crate::stores::redis::reply::{Tagged, decoded, ttl};
 use crate::time::random_between;
 
@@ -60,6 +60,7 @@ pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Outcome<Release> {
         b"freed" if reply.is_tag_alone() => Ok(Release::Freed { others: Others::Nobody }),
         b"freed" => reply.number(1).map(|listeners| freed(listeners, own_listeners)),
         b"still_held" => Ok(Release::StillHeld),
+        b"no_lock" => return Err(no_lock()),
         b"not_held" => reply.text(1).map(|holder| Release::NotHeld { holder: holder.map(known) }),
         _ => Err(reply.unexpected()),
     })
@@ -75,7 +76,12 @@ pub(super) fn freed(listeners: i64, own_listeners: i64) -> Release {
 }
 
 fn known(holder: String) -> String {
-    if holder.is_empty() { "another owner (this user may not read whom)".to_owned() } else { holder }
+    if holder.is_empty() {
+        return "another owner (this user may not read whom)".to_owned();
+    }
+    // Anything else may be anybody's, and a secret.
+    let is_owner = Owner::is_one(holder.strip_suffix(":write").unwrap_or(&holder));
+    if is_owner { holder } else { "something that is no owner of a lock".to_owned() }
 }
 
 /// The reply of a renewal: whether the owner holds it.
@@ -92,8 +98,15 @@ pub(super) fn forced(reply: &Tagged) -> Outcome<bool> {
     decoded(match reply.tag() {
         b"freed" => Ok(true),
         b"free" => Ok(false),
+        b"no_lock" => return Err(no_lock()),
         _ => Err(reply.unexpected()),
     })
+}
+
+/// The hash is somebody's data, which is not this crate's to delete.
+pub(super) fn no_lock() -> Failure {
+    let words = "the key holds a hash that is no lock: an owner is a UUID, a colon and a number";
+    Failure::Refused(Error::new(ErrorKind::WrongType, "force_unlock", words))
 }
 
 /// The reply of a look at a hash's holder.
@@ -111,10 +124,11 @@ fn snapshot(reply: &Tagged) -> Result<Snapshot> {
         return Err(Error::new(
             ErrorKind::WrongType,
             "inspect",
-            format!("the hold count in the key is not an integer: {count:?}"),
+            "the key holds a hash that is no lock: the hold count is not an integer",
         ));
     };
-    Ok(Snapshot { holder: reply.text(3)?.unwrap_or_default(), count, remaining: ttl(reply.number(1)?) })
+    let holder = reply.text(3)?.filter(|holder| !holder.is_empty()).map(known);
+    Ok(Snapshot { holder: holder.unwrap_or_default(), count, remaining: ttl(reply.number(1)?) })
 }
 
 /// The reply of something that counts.

@@ -14,9 +14,13 @@
 --         {'still_held'}         the owner holds it with that count, for as long as before
 --         {'not_held'}           nobody holds it
 --         {'not_held', holder}   another holds it; '': the user may not HKEYS
+--         {'no_lock'}            with 'force': the hash is something else; nothing changed
 local lock, queue, timeouts, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, left, lease_ms, way, channels = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 
+if way == 'force' and redis.call('pttl', lock) ~= -2 and not is_lock(lock) then
+  return {'no_lock'}
+end
 local is_held = redis.call('hexists', lock, owner) == 1
 if is_held and left ~= '0' then
   -- To its own TTL: changes nothing, but lets the count pass when the server is out of memory.

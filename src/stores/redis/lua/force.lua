@@ -5,12 +5,14 @@
 --                   while the slot moves
 -- ARGV[1] channel   see KEYS[2]
 --
--- Returns {'freed'}   it was held
---         {'free'}    nobody held it
+-- Returns {'freed'}    it was held
+--         {'free'}     nobody held it
+--         {'no_lock'}  the hash is something else; nothing changed
 local lock, channel = KEYS[1], KEYS[2] or ARGV[1]
 
--- Raises if the key holds something else: that is not ours to delete.
-redis.call('hexists', lock, '')
+if redis.call('pttl', lock) ~= -2 and not is_lock(lock) then
+  return {'no_lock'}
+end
 if redis.call('del', lock) == 0 then
   return {'free'}
 end

@@ -6,8 +6,9 @@
 -- ARGV[1] half      'read' or 'write'
 -- ARGV[2] channel   see KEYS[2]
 --
--- Returns {'freed'}   it was held so
---         {'free'}    it was not; nothing changed
+-- Returns {'freed'}    it was held so
+--         {'free'}     it was not; nothing changed
+--         {'no_lock'}  the hash is something else; nothing changed
 local lock, channel = KEYS[1], KEYS[2] or ARGV[2]
 local half = ARGV[1]
 
@@ -15,6 +16,9 @@ if redis.call('hget', lock, 'mode') ~= half then
   -- Removes nothing, but a replica refuses it.
   redis.call('hdel', lock, '')
   return {'free'}
+end
+if not is_lock(lock) then
+  return {'no_lock'}
 end
 redis.call('del', lock)
 -- 1 wakes all of Redisson's waiters that sleep; 0 is kept for one that is about to.

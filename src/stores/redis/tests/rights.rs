@@ -171,7 +171,7 @@ fn a_grant_of_a_fair_lock_is_told_whatever_cannot_be_cleared_up_after_it() {
 #[test]
 fn without_the_right_to_publish_a_lock_is_freed_all_the_same() {
     let server = Server::start(&[]);
-    let store = open(&user(&server, &["-publish"]));
+    let store = open(&user(&server, &["-publish", "+hkeys"]));
     let me = claim(Kind::Mutex, "app:a", 30_000);
     granted(store.attempt(&me, 1, soon()));
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));

@@ -1,0 +1,84 @@
+//! The last run of a job of `once`, and how it stands with the job now.
+
+use std::time::Duration;
+
+use leasehold::{Inspection, LastRun};
+use serde_json::{Value, json};
+
+use crate::say::plain;
+use crate::show::seconds;
+
+/// How it stands with a job that has run before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Runs,
+    /// Its lock is still held by who has run it: others are kept from running it again.
+    HasRun,
+    /// Nobody holds its lock.
+    MayRun,
+}
+
+impl State {
+    pub(crate) fn of(shown: &Inspection, last: &LastRun) -> State {
+        match shown.is_held() {
+            true if shown.holders.iter().any(|holder| holder.owner == last.owner) => State::HasRun,
+            true => State::Runs,
+            false => State::MayRun,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            State::Runs => "runs",
+            State::HasRun => "has_run",
+            State::MayRun => "may_run",
+        }
+    }
+}
+
+/// A line for people.
+pub(crate) fn line(shown: &Inspection, last: &LastRun) -> String {
+    let state = match State::of(shown, last) {
+        State::Runs => "runs now; the run before",
+        State::HasRun => "has run",
+        State::MayRun => "last run",
+    };
+    format!("{state}: {}", as_text(last))
+}
+
+/// The last run alone.
+pub(crate) fn as_text(last: &LastRun) -> String {
+    let mut words = format!("exit code {} after {}, {} ago", last.code, span(last.took), span(last.ended));
+    if !last.host.is_empty() {
+        words += &format!(" on {}", last.host);
+    }
+    match last.succeeded {
+        _ if last.code == 0 => {}
+        Some(ago) => words += &format!("; last success {} ago", span(ago)),
+        None => words += "; no success in 40 days",
+    }
+    plain(&words)
+}
+
+/// The same for programs.
+pub(crate) fn as_json(shown: &Inspection, last: &LastRun) -> Value {
+    json!({
+        "state": State::of(shown, last).word(),
+        "exit_code": last.code,
+        "took_seconds": last.took.as_secs_f64(),
+        "ended_seconds_ago": last.ended.as_secs_f64(),
+        "succeeded_seconds_ago": seconds(last.succeeded),
+        "host": last.host,
+        "owner": last.owner,
+    })
+}
+
+fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match seconds {
+        0..=59 => format!("{:.1} s", span.as_secs_f64()),
+        60..=3599 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..=86_399 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}

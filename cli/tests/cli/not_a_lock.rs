@@ -1,0 +1,73 @@
+//! Data of other programs under a lock's name: a cart, a session. It is neither shown nor ended.
+
+use serde_json::Value;
+
+use crate::world::{Run, Server, eventually, outcome};
+
+const SECRET: &str = "Bearer-S3CR3T";
+
+#[test]
+fn what_is_no_lock_is_said_to_be_none_and_left_alone() {
+    let server = Server::start();
+    server.ask(&["HSET", "cart:7", "item:S3CR3T", "2", "item:2", "1"]);
+    server.ask(&["SET", "session:42", SECRET]);
+    for name in ["cart:7", "session:42"] {
+        for arguments in [
+            &["show", name][..],
+            &["--format", "json", "show", name],
+            &["show", "free", name],
+            &["force", name],
+            &["force", name, "--yes"],
+        ] {
+            let (code, said) = outcome(&mut server.leasehold(arguments));
+            assert_eq!(code, 65, "{arguments:?}: {said}");
+            assert!(!said.contains("held by") && !said.contains("S3CR3T"), "{arguments:?}: {said}");
+        }
+        let (_, said) = outcome(&mut server.leasehold(&["force", name, "--yes"]));
+        assert!(said.contains(&format!("{name} is not a lock, but a ")), "{said}");
+        for arguments in [
+            &["run", "-n", name, "--", "true"][..],
+            &["run", "-nx", name, "--", "true"],
+            &["watch", name, "--for", "0"],
+            &["ls"],
+            &["clients"],
+        ] {
+            let (_, said) = outcome(&mut server.leasehold(arguments));
+            assert!(!said.contains("held by") && !said.contains("S3CR3T"), "{arguments:?}: {said}");
+        }
+    }
+    assert_eq!(server.ask(&["HLEN", "cart:7"]).trim(), ":2");
+    assert!(server.ask(&["GET", "session:42"]).contains(SECRET));
+}
+
+/// Redisson's locks are locks. A token of another library is one when that is asked for.
+#[test]
+fn java_s_lock_is_ended_by_force_and_a_foreign_token_when_it_is_asked_for() {
+    let server = Server::start();
+    server.ask(&["HSET", "java", "8a3f0e0e-0000-4000-8000-000000000001:71", "1"]);
+    let (code, said) = outcome(&mut server.leasehold(&["force", "java", "--yes"]));
+    assert!(code == 0 && said.contains("java was released by force"), "{said}");
+    server.ask(&["SET", "article", "7d9f", "PX", "60000"]);
+    let (code, said) = outcome(&mut server.leasehold(&["show", "article", "--token", "--format", "json"]));
+    let shown: Value = serde_json::from_str(said.trim()).unwrap();
+    assert_eq!((code, &shown["held"], &shown["holders"][0]["owner"]), (0, &true.into(), &"7d9f".into()));
+    assert_eq!(outcome(&mut server.leasehold(&["force", "article", "--token"])).0, 64);
+    assert_eq!(outcome(&mut server.leasehold(&["force", "article", "--token", "--yes"])).0, 0);
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_counted_has_no_holder_to_be_ended() {
+    let server = Server::start();
+    let permit = ["run", "-q", "--lease", "5s", "--permits", "2", "slots", "--", "sleep", "60"];
+    let mut holder = Run::start(&mut server.leasehold(&permit));
+    eventually("a permit is out", || {
+        outcome(&mut server.leasehold(&["permits", "slots"])).1.contains("1 of them out")
+    });
+    let (code, said) = outcome(&mut server.leasehold(&["force", "slots", "--yes"]));
+    assert_eq!(code, 64, "{said}");
+    assert!(!said.contains("by nobody") && said.contains("permits slots --remove"), "{said}");
+    assert!(holder.0.try_wait().unwrap().is_none());
+    let (code, said) = outcome(&mut server.leasehold(&["force", "nothing", "--yes"]));
+    assert!(code == 0 && said.contains("nothing is held by nobody"), "{said}");
+}

@@ -1,0 +1,127 @@
+//! The record of a job's last run: an entry in the directory, under an id that follows from the job's name.
+//!
+//! So it needs no place of its own in any store, and no rights that a client's entry does not need. There is no clock in it: how
+//! old it is is known by what is left of its time, as of a client's entry. Who lists clients passes it over, since it has no
+//! `lease_ms`; so do versions of this crate that know no records.
+
+use std::time::Duration;
+
+use super::json::{Json, quote};
+use super::{LONGEST_KEY, shown};
+use crate::ident::ClientId;
+use crate::time::millis;
+
+/// How long a record is kept: a job that runs each month has one at any time.
+pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
+
+/// The last run of a job: the answer of [`LockClient::last_run`](crate::LockClient::last_run).
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+/// use std::time::Duration;
+///
+/// let client = LockClient::in_memory();
+/// let hour = Duration::from_secs(3600);
+/// client.run_once_fenced("nightly", hour, hour, |guard| {
+///     client.record_run(guard, 0, Duration::from_secs(3))
+/// })?;
+/// let last = client.last_run("nightly")?.expect("it was recorded");
+/// assert_eq!((last.code, last.took), (0, Duration::from_secs(3)));
+/// // The lock is still held, and by whom has run already: so the job is over, and kept from running again.
+/// assert_eq!(client.inspect("nightly")?.holders[0].owner, last.owner);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LastRun {
+    /// The owner under which it ran. While the job's lock has this holder the job is over, and kept from running again; with
+    /// another holder it runs.
+    pub owner: String,
+    /// How it ended, as a process does: 0 is a success.
+    pub code: u8,
+    /// How long it took.
+    pub took: Duration,
+    /// How long ago it ended, by the store's clock.
+    pub ended: Duration,
+    /// How long ago the last run that was a success ended; `None`: there was none in the last 40 days.
+    pub succeeded: Option<Duration>,
+    /// The machine that it ran on.
+    pub host: String,
+}
+
+/// The id of a job's record: FNV-1a of 128 bits, so it is the same in each process. No client has it but by a chance of one in
+/// 2^122.
+pub(crate) fn id_of(key: &str) -> ClientId {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let text = b"job ".iter().chain(key.as_bytes());
+    ClientId::of_hash(text.fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME)))
+}
+
+impl LastRun {
+    /// The record of a run that has just ended.
+    pub(crate) fn written(&self, key: &str) -> String {
+        let mut text = String::with_capacity(256);
+        let key = if key.len() <= LONGEST_KEY { key } else { "" };
+        for (name, value) in [("job", key), ("owner", &self.owner), ("host", &self.host)] {
+            text.push_str(if text.is_empty() { "{" } else { "," });
+            quote(name, &mut text);
+            text.push(':');
+            quote(value, &mut text);
+        }
+        let (code, took_ms, kept_ms) = (self.code, millis(self.took), millis(KEPT));
+        text.push_str(&format!(",\"code\":{code},\"took_ms\":{took_ms},\"kept_ms\":{kept_ms}"));
+        if let Some(succeeded) = self.succeeded {
+            text.push_str(&format!(",\"succeeded_ms\":{}", millis(succeeded)));
+        }
+        text.push('}');
+        text
+    }
+
+    /// The record of a job, of whose time `remaining` is left; `None`: it is no such record, or another job's.
+    pub(crate) fn read(key: &str, text: &str, remaining: Duration) -> Option<LastRun> {
+        let entry = Json::read(text)?;
+        let job = entry.get("job")?.text()?;
+        if !job.is_empty() && job != key {
+            return None;
+        }
+        let ms = |name: &str| entry.get(name).and_then(Json::number).map(Duration::from_millis);
+        let ended = ms("kept_ms")?.saturating_sub(remaining);
+        Some(LastRun {
+            owner: shown(entry.get("owner")?.text()?),
+            code: entry.get("code")?.number().and_then(|code| u8::try_from(code).ok())?,
+            took: ms("took_ms")?,
+            ended,
+            // What is as old as a record can be is forgotten: else it would be told for ever.
+            succeeded: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
+            host: entry.get("host").and_then(Json::text).map(shown).unwrap_or_default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_has_grown_older() {
+        let second = Duration::from_secs(1);
+        let run = LastRun {
+            owner: "0f0c:1".to_owned(),
+            code: 3,
+            took: 7 * second,
+            ended: Duration::ZERO,
+            succeeded: Some(60 * second),
+            host: "ada \"1\"".to_owned(),
+        };
+        let text = run.written("a\"b");
+        let read = LastRun::read("a\"b", &text, KEPT - 5 * second).unwrap();
+        assert_eq!(read, LastRun { ended: 5 * second, succeeded: Some(65 * second), ..run.clone() });
+        assert_eq!(LastRun::read("another", &text, KEPT), None);
+        assert_eq!(LastRun::read("a", "{\"host\":\"ada\",\"pid\":1,\"lease_ms\":1}", KEPT), None);
+        assert!(super::super::ClientInfo::read(id_of("a"), &text, KEPT).is_none(), "it is no client");
+        assert_ne!(id_of("a"), id_of("b"));
+    }
+}
