@@ -22,7 +22,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// How long a server may take to start, and to answer the admin connection.
-const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_secs(60);
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The name and the user of admin connections; the epilogue does not count them.
 pub const ADMIN: &str = "support-admin";
