@@ -364,8 +364,11 @@ fn files_that_cannot_be_used_are_refused_before_anything_is_asked() {
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
     let [ca, certificate, key] = certificates.right();
-    let (empty, other_key) = (certificates.file("empty"), certificates.file("server.key"));
+    let [empty, other_key, encrypted] =
+        ["empty", "server.key", "encrypted.key"].map(|name| certificates.file(name));
     fs::write(&empty, "").unwrap();
+    let sealed = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAAwAA==\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    fs::write(&encrypted, sealed).unwrap();
     for url in [
         "rediss://H",
         "rediss-sentinel://H/m",
@@ -384,6 +387,7 @@ fn files_that_cannot_be_used_are_refused_before_anything_is_asked() {
             (&ca, &empty, &key),
             (&ca, &certificate, &empty),
             (&ca, &certificate, &other_key),
+            (&ca, &certificate, &encrypted),
         ] {
             let mut command = leasehold(&["--ca", ca, "--cert", certificate, "--key", key, "ls"]);
             ends(command.env("LEASEHOLD_URL", &url), 64, "cannot be used");
