@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustls::client::WantsClientCert;
 use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::Error::NoItemsFound;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
@@ -82,7 +83,10 @@ fn identified(config: ConfigBuilder<ClientConfig, WantsClientCert>, options: &Tl
         return Ok(Arc::new(config.with_no_client_auth()));
     };
     let chain = certificates(certificate, "the client's certificate")?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable("the client's key", key, &error))?;
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+        NoItemsFound => unusable("the client's key", key, &"there is none in it, or one that is encrypted"),
+        error => unusable("the client's key", key, &error),
+    })?;
     let config = config.with_client_auth_cert(chain, key).map_err(|error| {
         Error::invalid("connect", format!("the client's certificate and key cannot be used: {error}"))
     })?;

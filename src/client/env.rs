@@ -462,7 +462,8 @@ mod tests {
     #[test]
     fn the_pages_name_each_variable() {
         let this = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/client/env.rs")).unwrap();
-        let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md")).unwrap();
+        let page =
+            fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/", "docs/command-line.md")).unwrap();
         let (code, _tests) = this.split_once("mod tests").unwrap();
         let is_documentation = |line: &&str| line.trim_start().starts_with("///");
         let documentation: String = code.lines().filter(is_documentation).collect();

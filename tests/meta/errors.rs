@@ -142,6 +142,13 @@ fn environment(list: &mut List) {
         ("LEASEHOLD_COMMAND_TIMEOUT", "soon"),
         ("LEASEHOLD_CONNECT_TIMEOUT", "0s"),
         ("LEASEHOLD_PATIENCE", "1 minute"),
+        ("LEASEHOLD_URL_FILE", "/no/such/file"),
+        ("LEASEHOLD_RING", "localhost:6379"),
+        ("LEASEHOLD_RING_EPOCH", "2"),
+        ("LEASEHOLD_TLS_CERT", "/no/such/file"),
+        ("LEASEHOLD_DATABASE", "locks"),
+        ("LEASEHOLD_DIRECTORY", "maybe"),
+        ("LEASEHOLD_CLUSTER_PUB_SUB", "all"),
     ] {
         let command = test_command("errors::a_builder_from_the_environment_names_the_wrong_variable");
         let mut again = std::process::Command::new(&command[0]);

@@ -265,7 +265,7 @@ fn redlock_rings_and_clusters_with_client_certificates_are_named_by_variables() 
     ends(redlock(&TRUE).env("LEASEHOLD_TLS_CA", certificates.file("unknown-ca.crt")), 69, "TLS failed");
     ends(redlock(&TRUE).env("LEASEHOLD_URL", &urls[0]), 64, "LEASEHOLD_URL is set too");
     // A ring: with labels and weights, and a move to a third node.
-    let [one, two, three] = &urls[..] else { unreachable!() };
+    let (one, two, three) = (&urls[0], &urls[1], &urls[2]);
     let ring = |words: &[&str]| program("LEASEHOLD_RING", &format!("one={one} two*3={two}"), words);
     works(&mut ring(&["run", "ringed", "--", "true"]));
     let mark = servers[1].ask(&["GET", "leasehold_ring_epoch"]);
@@ -364,8 +364,11 @@ fn files_that_cannot_be_used_are_refused_before_anything_is_asked() {
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
     let [ca, certificate, key] = certificates.right();
-    let (empty, other_key) = (certificates.file("empty"), certificates.file("server.key"));
+    let [empty, other_key, encrypted] =
+        ["empty", "server.key", "encrypted.key"].map(|name| certificates.file(name));
     fs::write(&empty, "").unwrap();
+    let sealed = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAAwAA==\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    fs::write(&encrypted, sealed).unwrap();
     for url in [
         "rediss://H",
         "rediss-sentinel://H/m",
@@ -384,6 +387,7 @@ fn files_that_cannot_be_used_are_refused_before_anything_is_asked() {
             (&ca, &empty, &key),
             (&ca, &certificate, &empty),
             (&ca, &certificate, &other_key),
+            (&ca, &certificate, &encrypted),
         ] {
             let mut command = leasehold(&["--ca", ca, "--cert", certificate, "--key", key, "ls"]);
             ends(command.env("LEASEHOLD_URL", &url), 64, "cannot be used");
@@ -411,7 +415,7 @@ fn files_that_cannot_be_used_are_refused_before_anything_is_asked() {
     assert!(listener.accept().is_err(), "somebody connected");
     // A folder is no file, and for others than root a file can be closed.
     ends(&mut variable("LEASEHOLD_TLS_CA", "/"), 64, "cannot be used");
-    fs::set_permissions(&ca, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&ca, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&ca).is_err() {
         ends(&mut variable("LEASEHOLD_TLS_CA", &ca), 64, "ermission denied");
     }
