@@ -87,7 +87,8 @@ pub enum ObjectKind {
         /// The halves that are held.
         mode: Mode,
     },
-    /// One string key with its owner's token.
+    /// One string key with its owner's token, as this crate writes it. Another library's looks like any string, and is
+    /// [`Foreign`](Self::Foreign) here: [`RedisLock::holder`](crate::RedisLock::holder) of a token lock tells it.
     TokenLock,
     /// Permits that nobody owns.
     Semaphore,
@@ -99,7 +100,7 @@ pub enum ObjectKind {
     Counter,
     /// Redisson's lock of several values in one key.
     GroupLock,
-    /// Something else, which this crate does not use.
+    /// Something else, which this crate does not use: nothing of it is shown.
     Foreign {
         /// As the store calls it.
         what: String,

@@ -137,7 +137,7 @@ fn environment(list: &mut List) {
     for (name, value) in [
         ("LEASEHOLD_URL", ""),
         ("LEASEHOLD_URL", "localhost:6379"),
-        ("LEASEHOLD_LEASE", "30"),
+        ("LEASEHOLD_LEASE", "30 seconds"),
         ("LEASEHOLD_LEASE", "10ms"),
         ("LEASEHOLD_COMMAND_TIMEOUT", "soon"),
         ("LEASEHOLD_CONNECT_TIMEOUT", "0s"),

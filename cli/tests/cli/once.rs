@@ -252,3 +252,78 @@ fn crontab(page: &str, block: &str) {
     }
     assert!(jobs > 0, "{page}: {block}");
 }
+
+/// An etcd in this folder; none if it is not installed.
+fn etcd(server: &Server) -> Option<(Run, String)> {
+    let port = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (clients, peers) = (format!("127.0.0.1:{}", port()), format!("http://127.0.0.1:{}", port()));
+    let mut command = std::process::Command::new("etcd");
+    command.arg("--data-dir").arg(server.path("etcd")).stderr(std::process::Stdio::null());
+    for option in ["--listen-client-urls", "--advertise-client-urls"] {
+        command.args([option, &format!("http://{clients}")]);
+    }
+    let process =
+        command.args(["--listen-peer-urls", &peers]).stdout(std::process::Stdio::null()).spawn().ok()?;
+    Some((Run(process), format!("etcd://{clients}")))
+}
+
+#[test]
+fn a_store_without_once_names_the_way_out() {
+    let server = Server::start();
+    let Some((_etcd, url)) = etcd(&server) else {
+        crate::world::skipped("etcd is not installed");
+        return;
+    };
+    let on_etcd = |arguments: &[&str]| outcome(server.leasehold(arguments).env("LEASEHOLD_URL", &url));
+    eventually("etcd answers", || on_etcd(&["show", "job"]).0 == 0);
+    let (code, said) = on_etcd(&["once", "job", "--at-least", "1s", "--at-most", "9s", "--", "true"]);
+    assert_eq!(code, 64, "{said}");
+    assert!(said.contains("`leasehold run -n` there") && said.contains("`once` needs Redis"), "{said}");
+    // A queue it has, and a token that is shown.
+    let shown = server.path("shown");
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    let script = format!("echo $LEASEHOLD_FENCE; {program} --format json show deploy > {}", shown.display());
+    let (code, said) = on_etcd(&["run", "-q", "--fair", "deploy", "--", "sh", "-c", &script]);
+    assert_eq!(code, 0, "{said}");
+    let shown: Value = serde_json::from_str(&fs::read_to_string(shown).unwrap()).unwrap();
+    let fence = said.lines().find_map(|line| line.parse::<u64>().ok());
+    assert_eq!(shown["fence"].as_u64(), fence, "{shown}");
+    assert!(fence.is_some());
+}
+
+/// As they are typed.
+#[test]
+fn a_name_that_begins_with_a_dash_is_a_name_behind_two_dashes() {
+    let server = Server::start();
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    let script = format!(
+        "{program} show -- -job && {program} ls -- '-*' && {program} watch --for 1ms -- -job && {program} force --yes -- -job"
+    );
+    let (code, said) =
+        outcome(&mut server.leasehold(&["run", "-n", "--", "-job", "--", "sh", "-c", &script]));
+    assert!(
+        said.contains("-job: a fenced lock, held") && said.contains("-job was released by force"),
+        "{said}"
+    );
+    assert!(code == 0 || code == 79, "{said}");
+    let (code, said) = outcome(&mut server.leasehold(&[
+        "once",
+        "--at-least",
+        "1ms",
+        "--at-most",
+        "9s",
+        "--",
+        "--job",
+        "--",
+        "true",
+    ]));
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(outcome(&mut server.leasehold(&["show", "--", "--job"])).0, 0);
+    let (code, said) = outcome(&mut server.leasehold(&["run", "--", "true"]));
+    assert!(code == 64 && said.contains("the name is missing"), "{said}");
+    // A time without a unit is in seconds, as of the options.
+    let mut run = server.leasehold(&["run", "-n", "job", "--", program, "--format", "json", "show", "job"]);
+    let (code, said) = outcome(run.env("LEASEHOLD_LEASE", "600"));
+    let shown: Value = serde_json::from_str(said.trim()).unwrap();
+    assert!(code == 0 && shown["remaining_seconds"].as_f64().unwrap() > 60.0, "{said}");
+}
