@@ -16,6 +16,7 @@ mod descendants;
 mod doctor;
 mod elect;
 mod filed;
+mod hold;
 mod once;
 mod page;
 mod picture;
