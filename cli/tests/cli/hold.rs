@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -122,18 +123,18 @@ fn nothing_that_the_shell_reads_waits_for_the_end_of_the_hold() {
     let text = format!("exec 7>&1; hold=$(leasehold -v hold --pid {} job 2>&1) && echo held", other.id());
     // The shell has ended, and its output with it, while the lock is held for the other.
     let (code, said) = outcome(&mut script(&server, "bash", &text));
-    let is_held = !server.keys().is_empty();
+    let is_held = other.try_wait().unwrap().is_none();
+    assert!(is_held, "its output was open for as long as the lock was held");
+    assert_eq!((code, said.trim(), server.keys().len()), (0, "held", 1));
     other.kill().unwrap();
     other.wait().unwrap();
-    assert_eq!((code, said.trim()), (0, "held"));
-    assert!(is_held, "its output was open for as long as the lock was held");
     eventually("it is released", || server.keys().is_empty());
 }
 
 #[test]
 fn the_shell_and_all_that_it_has_started_are_told_once_that_the_lock_is_gone() {
     let server = Server::start();
-    let text = "trap 'echo told >>\"$DIR/told\"' USR1; leasehold --format json hold --signal USR1 job >\"$DIR/held\"; \
+    let text = "trap 'cut -d \" \" -f1 /proc/uptime >>\"$DIR/told\"' USR1; leasehold --format json hold --signal USR1 --lease 12s job >\"$DIR/held\"; \
                 sleep 60 & echo $! >\"$DIR/child\"; echo begun >\"$DIR/begun\"; \
                 while ! [ -s \"$DIR/told\" ]; do sleep 0.05; done; wait; \
                 leasehold release \"$(sed 's/.*\"handle\":\"\\([^\"]*\\)\".*/\\1/' \"$DIR/held\")\"; exit $?";
@@ -141,9 +142,13 @@ fn the_shell_and_all_that_it_has_started_are_told_once_that_the_lock_is_gone() {
     eventually("it works", || !text_of(&server, "begun").is_empty());
     let held = held(&server, "held");
     server.ask(&["DEL", "job"]);
-    // Renewed at a third of its lease, it is found gone.
+    let gone = now();
     assert_eq!(shell.wait().code(), Some(79));
-    assert_eq!(text_of(&server, "told"), "told\n");
+    let told: Vec<f64> = text_of(&server, "told").lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    // Found at the next renewal, after a third of the lease; the time of the last would be over after a half.
+    let after = Duration::from_secs_f64(told[0]).saturating_sub(Duration::from_nanos(gone));
+    assert!(after < Duration::from_millis(5500), "{after:?}");
     assert!(is_dead(text_of(&server, "child").trim().parse().unwrap()));
     eventually("its keeper ends", || is_dead(pid(&held, "keeper")));
 }

@@ -4,7 +4,7 @@
 //! the clock of the machine decides.
 
 use std::io::stdin;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -84,7 +84,9 @@ impl Lookout {
             .arg(format!("--signal={}", args.signal))
             .arg(format!("--before={}ms", args.before.as_millis()));
         command.arg("--place").arg(&args.place);
-        let process = caught.spawn(command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))))?;
+        // Not the errors of this process: they may be a pipe that the shell reads.
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = caught.spawn(&mut command)?;
         drop(command); // it has the other end of the socket
         // One that does not read may not keep this process from answering.
         stream.set_write_timeout(Some(Duration::from_millis(50)))?;
