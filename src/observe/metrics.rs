@@ -130,7 +130,13 @@ impl Metrics {
     }
 
     fn of(labels: Vec<Label>, group_of: Option<GroupOf>) -> Metrics {
-        Metrics(Arc::new(Inner { labels, group_of, groups: Mutex::default(), last: Mutex::default(), overdue: Mutex::default() }))
+        Metrics(Arc::new(Inner {
+            labels,
+            group_of,
+            groups: Mutex::default(),
+            last: Mutex::default(),
+            overdue: Mutex::default(),
+        }))
     }
 
     /// Adds a label to all series: which client of the process, say.
@@ -285,13 +291,26 @@ fn describe() {
     describe_gauge!(HOLDS, "Holds now.");
     describe_gauge!(WAITERS, "Calls that sleep for a lock.");
     describe_gauge!(WINDOW, Unit::Seconds, "How long the hold that ends first is certain still.");
-    describe_gauge!(OVERDUE, Unit::Seconds, "The longest that a renewal was overdue, since four samples ago.");
+    describe_gauge!(
+        OVERDUE,
+        Unit::Seconds,
+        "The longest that a renewal was overdue, since four samples ago."
+    );
     describe_gauge!(SUBSCRIPTION, "Whether releases elsewhere wake waiters here.");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_that_a_renewal_was_overdue_is_seen_by_four_samples() {
+        let (mut overdue, seconds) = (Overdue::default(), Duration::from_secs);
+        overdue.note(seconds(7));
+        overdue.note(seconds(3));
+        let seen: Vec<u64> = (0..5).map(|_| overdue.sample().as_secs()).collect();
+        assert_eq!(seen, [7, 7, 7, 7, 0]);
+    }
 
     #[test]
     fn the_groups_of_names_are_bounded() {

@@ -341,9 +341,10 @@ const CASES: &[Case] = &[
 
 /// The file that `promtool` reads.
 fn simulated(rules: &Rules) -> String {
-    let mut text = "# Written by tests/meta/alerts.rs. See there, and docs/operating.md.\nrule_files: [alerts.yml]\n\
+    let mut text =
+        "# Written by tests/meta/alerts.rs. See there, and docs/operating.md.\nrule_files: [alerts.yml]\n\
                     evaluation_interval: 15s\ntests:\n"
-        .to_owned();
+            .to_owned();
     for every in [15, 60] {
         for begins in phases(every) {
             let Outage { scraped, lost_at } = outage(every, begins);
@@ -368,7 +369,11 @@ fn simulated(rules: &Rules) -> String {
             text += &rules.expects("LeaseholdHoldAtRisk", WHOLE, None);
         }
         for Case { alert, series, labels, within } in CASES {
-            writeln!(text, "  - name: {alert} with scrapes each {every} s\n    interval: {every}s\n    input_series:").unwrap();
+            writeln!(
+                text,
+                "  - name: {alert} with scrapes each {every} s\n    interval: {every}s\n    input_series:"
+            )
+            .unwrap();
             for (series, shape) in *series {
                 let values = values(&shape.values(every, BEGINS));
                 writeln!(text, "      - series: '{series}'\n        values: '{values}'").unwrap();
@@ -392,11 +397,17 @@ fn each_alert_fires_in_a_simulated_outage_at_15_and_at_60_seconds() {
     if std::env::var_os("LEASEHOLD_BLESS").is_some() {
         std::fs::write(&path, &text).unwrap();
     }
-    assert!(std::fs::read_to_string(&path).unwrap() == text, "{}: LEASEHOLD_BLESS=1 writes it", path.display());
+    assert!(
+        std::fs::read_to_string(&path).unwrap() == text,
+        "{}: LEASEHOLD_BLESS=1 writes it",
+        path.display()
+    );
     let Some(promtool) = promtool() else { return };
-    let output = Command::new(promtool).args(["test", "rules", "alerts_test.yml"]).current_dir(FOLDER).output();
+    let output =
+        Command::new(promtool).args(["test", "rules", "alerts_test.yml"]).current_dir(FOLDER).output();
     let output = output.unwrap();
-    let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(output.status.success(), "{said}");
 }
 
