@@ -19,13 +19,10 @@ use tiny_http::{Response, Server};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Seconds: from a hand-over within the process to the longest that anybody waits.
-const BUCKETS: [f64; 8] = [0.0001, 0.001, 0.01, 0.1, 1.0, 5.0, 10.0, 30.0];
-
 fn main() -> Result<()> {
     let port: u16 = std::env::args().nth(1).map_or(Ok(9478), |text| text.parse())?;
     let exporter = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &Metrics::BUCKETS)?
         .install_recorder()?;
 
     // `stock:41` and `stock:42` are of the group `stock`.

@@ -10,6 +10,7 @@
 #   scripts/servers.sh java|python|go  a JDK with Maven; a Python that has redis-py (its path); Go (never installed)
 #   scripts/servers.sh zookeeper       the jar of a ZooKeeper, for tests to start
 #   scripts/servers.sh browser         the path of a Chromium, installed when missing
+#   scripts/servers.sh promtool        the path of Prometheus's tool for rules, taken out of its package when missing
 #   scripts/servers.sh deny            the path of cargo-deny, fetched when missing
 #
 #   . scripts/servers.sh               the same as functions, all named servers_*. Standard output is the answer,
@@ -358,6 +359,27 @@ servers_ensure_browser() {
     servers_find_browser || { servers_say "no Chromium, and no Chrome"; return 1; }
 }
 
+# Prints the path of promtool. Where packages can be fetched without being installed it is taken out of Prometheus's: a
+# server that scrapes is not what is wanted.
+servers_ensure_promtool() {
+    local folder="$LEASEHOLD_SERVERS_DIR/promtool"
+    command -v promtool 2>/dev/null && return 0
+    if [ "$(servers_package_manager)" != apt-get ]; then
+        servers_install prometheus && command -v promtool
+        return
+    fi
+    if [ ! -x "$folder/usr/bin/promtool" ]; then
+        {
+            mkdir -p "$folder" && (
+                cd "$folder" || exit 1
+                apt-get download -q prometheus || { servers_as_root apt-get update -q && apt-get download -q prometheus; }
+                dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm -f prometheus_*.deb
+            )
+        } >&2 || return 1
+    fi
+    [ -x "$folder/usr/bin/promtool" ] && printf '%s\n' "$folder/usr/bin/promtool"
+}
+
 # Prints Go's version; Go is used where it is there and never installed.
 servers_find_go() {
     go version 2>/dev/null || {
@@ -459,6 +481,7 @@ servers_main() {
         browser) servers_ensure_browser ;;
         python) servers_ensure_python ;;
         go) servers_find_go ;;
+        promtool) servers_ensure_promtool ;;
         deny) servers_ensure_deny ;;
         *)
             sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2

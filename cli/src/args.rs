@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::run::hold::args::{HoldArgs, KeepArgs, LookoutArgs, ReleaseArgs};
 use crate::run::inherited::Inherited;
 
 /// Runs commands under distributed locks, and shows who holds them.
@@ -109,6 +110,12 @@ pub(crate) enum Action {
     /// As `run`, but a lost leadership ends the command and not the program. Candidates of the library (LockClient::leader)
     /// stand in the same election.
     Elect(ElectArgs),
+    /// Acquires a lock for the shell that calls and prints its handle: the lock is kept until `release`, or until the shell ends.
+    ///
+    /// As in hold=$(leasehold hold NAME) || exit. If the lock cannot be kept, the shell and all that it has started get a signal.
+    Hold(HoldArgs),
+    /// Releases what `hold` acquired. Exits with 79 if the lock was lost before.
+    Release(ReleaseArgs),
     /// Shows what locks are: holders, waiters, permits, what is left of their leases.
     ///
     /// The exit code is 65 if one of them is no lock. Nothing of such an object is shown.
@@ -155,10 +162,14 @@ pub(crate) enum Part {
     Helper(HelperArgs),
     /// Becomes the command, which dies with the helper.
     Become(BecomeArgs),
+    /// Keeps a lock for a shell.
+    Keep(KeepArgs),
+    /// Sends the shell its signal when the lock is not kept.
+    Lookout(LookoutArgs),
 }
 
 impl Part {
-    pub(crate) const NAMES: [&str; 2] = ["helper", "become"];
+    pub(crate) const NAMES: [&str; 4] = ["helper", "become", "keep", "lookout"];
 }
 
 #[derive(Debug, Clone, Args)]
@@ -441,7 +452,7 @@ fn on_lost(text: &str) -> Result<OnLost, String> {
     }
 }
 
-fn signal(name: &str) -> Result<i32, String> {
+pub(crate) fn signal(name: &str) -> Result<i32, String> {
     use nix::sys::signal::Signal;
     if let Ok(number) = name.parse::<i32>() {
         return Signal::try_from(number).map(|signal| signal as i32).map_err(|_none| unknown(name));
@@ -462,7 +473,7 @@ fn unknown(name: &str) -> String {
 }
 
 /// Seconds, or numbers with units, one after the other; parts of a unit too.
-fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let words = || "it is seconds, or numbers with ms, s, m, h or d, as in 500ms or 1h30m".to_owned();
     let mut rest = text.trim();
     let mut seconds = 0.0;
@@ -554,8 +565,9 @@ mod tests {
         if runs && !words.contains(&"--".to_owned()) {
             return None; // named, not called
         }
-        let needs_name =
-            words.get(1).is_some_and(|word| matches!(word.as_str(), "show" | "watch" | "force" | "permits"));
+        let needs_name = words.get(1).is_some_and(|word| {
+            matches!(word.as_str(), "show" | "watch" | "force" | "permits" | "hold" | "release")
+        });
         if needs_name && words.len() == 2 {
             words.push("NAME".to_owned());
         }

@@ -38,6 +38,8 @@ fn main() -> ExitCode {
         Action::Run(args) => run::run(&cli.common, args),
         Action::Once(args) => run::once(&cli.common, args),
         Action::Elect(args) => run::elect(&cli.common, args),
+        Action::Hold(args) => run::hold::hold(&cli.common, args),
+        Action::Release(args) => run::hold::release(&cli.common, args),
         Action::Show(args) => show::show(&cli.common, args),
         Action::Ls { pattern } => list::locks(&cli.common, pattern),
         Action::Clients => list::clients(&cli.common),
@@ -62,6 +64,8 @@ fn part() -> Exit {
     match Inner::try_parse() {
         Ok(Inner { common, part: Part::Helper(args) }) => run::helper::helper(&common, &args),
         Ok(Inner { common, part: Part::Become(args) }) => run::helper::become_command(&common, &args),
+        Ok(Inner { part: Part::Keep(args), .. }) => run::hold::keeper::keep(&args),
+        Ok(Inner { part: Part::Lookout(args), .. }) => run::hold::lookout::lookout(&args),
         Err(error) => usage(error),
     }
 }

@@ -311,6 +311,7 @@ impl Engine {
                     stats.holds += 1;
                     stats.holds_at_risk += u64::from(matches!(standing, Standing::AtRisk(_)));
                     ends = ends.min(hold.until());
+                    stats.longest_overdue = stats.longest_overdue.max(hold.overdue(now));
                 }
             }
         }

@@ -27,6 +27,7 @@ const RELEASE_FAILURES: &str = "leasehold_release_failures_total";
 const HOLDS: &str = "leasehold_holds";
 const WAITERS: &str = "leasehold_waiters";
 const WINDOW: &str = "leasehold_window_remaining_min_seconds";
+const OVERDUE: &str = "leasehold_renewal_overdue_max_seconds";
 const SUBSCRIPTION: &str = "leasehold_subscription_up";
 
 /// So many groups of names have series of their own; all others are `other`.
@@ -37,6 +38,9 @@ const MOST_GROUPS: usize = 64;
 ///
 /// Give a clone to [`ClientBuilder::observer`](crate::ClientBuilder::observer), and call [`sample`](Self::sample) before each
 /// scrape. One value is for one client. Times are in seconds; no label is a lock's name.
+///
+/// Give the exporter [`BUCKETS`](Self::BUCKETS): without any, the one for Prometheus makes summaries of histograms, and a dashboard
+/// that asks for `…_bucket` stays empty.
 ///
 /// | metric | what |
 /// |---|---|
@@ -53,6 +57,7 @@ const MOST_GROUPS: usize = 64;
 /// | `leasehold_holds{state}` | gauge: `held`, `at_risk`, `lost` |
 /// | `leasehold_waiters` | gauge: calls that sleep for a lock |
 /// | `leasehold_window_remaining_min_seconds` | gauge: how long the hold that ends first is certain still; infinite without holds |
+/// | `leasehold_renewal_overdue_max_seconds` | gauge: how long renewals were due before they were confirmed, or the hold lost: the longest since four samples ago |
 /// | `leasehold_subscription_up` | gauge: 1, or 0 while releases elsewhere wake nobody here |
 ///
 /// # Examples
@@ -77,6 +82,28 @@ struct Inner {
     groups: Mutex<HashSet<String>>,
     /// As they were sampled last.
     last: Mutex<Stats>,
+    overdue: Mutex<Overdue>,
+}
+
+/// The longest that a renewal was overdue: since the last sample, and between those before. What lasts for seconds is seen by
+/// scrapes a minute apart, and by two scrapers that take turns.
+#[derive(Default)]
+struct Overdue([Duration; 4]);
+
+impl Overdue {
+    fn note(&mut self, overdue: Duration) {
+        let [now, ..] = &mut self.0;
+        *now = overdue.max(*now);
+    }
+
+    /// The longest of all; a new time between samples begins.
+    fn sample(&mut self) -> Duration {
+        let longest = self.0.iter().max().copied().unwrap_or_default();
+        self.0.rotate_right(1);
+        let [now, ..] = &mut self.0;
+        *now = Duration::ZERO;
+        longest
+    }
 }
 
 impl std::fmt::Debug for Metrics {
@@ -92,6 +119,9 @@ impl Default for Metrics {
 }
 
 impl Metrics {
+    /// Upper ends of buckets for the histograms, in seconds: from a hand-over within the process to the longest that anybody waits.
+    pub const BUCKETS: [f64; 12] = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
+
     /// Without groups of names, and without labels of its own.
     #[must_use]
     pub fn new() -> Metrics {
@@ -100,7 +130,13 @@ impl Metrics {
     }
 
     fn of(labels: Vec<Label>, group_of: Option<GroupOf>) -> Metrics {
-        Metrics(Arc::new(Inner { labels, group_of, groups: Mutex::default(), last: Mutex::default() }))
+        Metrics(Arc::new(Inner {
+            labels,
+            group_of,
+            groups: Mutex::default(),
+            last: Mutex::default(),
+            overdue: Mutex::default(),
+        }))
     }
 
     /// Adds a label to all series: which client of the process, say.
@@ -156,6 +192,10 @@ impl Metrics {
         set(HOLDS, Some(("state", "lost")), real(stats.holds_lost));
         set(WAITERS, None, real(stats.waiters));
         set(WINDOW, None, stats.shortest_window.map_or(f64::INFINITY, |window| window.as_secs_f64()));
+        let mut overdue = self.0.overdue.lock();
+        overdue.note(stats.longest_overdue);
+        set(OVERDUE, None, overdue.sample().as_secs_f64());
+        drop(overdue);
         set(SUBSCRIPTION, None, if stats.subscription_up { 1.0 } else { 0.0 });
         last.clone_from(stats);
     }
@@ -197,10 +237,17 @@ impl Observer for Metrics {
                 self.waited(name, kind, reason.label(), waited);
             }
             Event::Released { name, kind, held, .. } => self.held(name, kind, "released", held),
-            Event::Lost { loss, kind, held, is_abandoned, .. } => {
+            Event::Lost { loss, kind, held, overdue, is_abandoned } => {
+                // A thread that ended has a number of its own.
+                if !is_abandoned {
+                    self.0.overdue.lock().note(overdue);
+                }
                 self.held(&loss.name, kind, loss.reason.end(is_abandoned), held);
             }
-            Event::Renewed { lag, .. } => histogram!(RENEWAL_LAG, self.labels(&[], None)).record(lag),
+            Event::Renewed { lag, took, .. } => {
+                self.0.overdue.lock().note(lag + took);
+                histogram!(RENEWAL_LAG, self.labels(&[], None)).record(lag);
+            }
             Event::Request { op, took, error, .. } => {
                 let result = match error {
                     None => "ok",
@@ -244,12 +291,26 @@ fn describe() {
     describe_gauge!(HOLDS, "Holds now.");
     describe_gauge!(WAITERS, "Calls that sleep for a lock.");
     describe_gauge!(WINDOW, Unit::Seconds, "How long the hold that ends first is certain still.");
+    describe_gauge!(
+        OVERDUE,
+        Unit::Seconds,
+        "The longest that a renewal was overdue, since four samples ago."
+    );
     describe_gauge!(SUBSCRIPTION, "Whether releases elsewhere wake waiters here.");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_that_a_renewal_was_overdue_is_seen_by_four_samples() {
+        let (mut overdue, seconds) = (Overdue::default(), Duration::from_secs);
+        overdue.note(seconds(7));
+        overdue.note(seconds(3));
+        let seen: Vec<u64> = (0..5).map(|_| overdue.sample().as_secs()).collect();
+        assert_eq!(seen, [7, 7, 7, 7, 0]);
+    }
 
     #[test]
     fn the_groups_of_names_are_bounded() {

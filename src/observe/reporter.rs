@@ -457,8 +457,9 @@ mod tests {
             if n % (news / losses) == 0 {
                 let loss = Loss { name: "a".to_owned(), owner, reason: LossReason::Expired };
                 reporter.observe_later(move |observer| {
-                    let held = std::time::Duration::ZERO;
-                    observer.event(&Event::Lost { loss: &loss, kind: "lock", held, is_abandoned: false })
+                    let (held, overdue) = (std::time::Duration::ZERO, std::time::Duration::ZERO);
+                    let (loss, kind) = (&loss, "lock");
+                    observer.event(&Event::Lost { loss, kind, held, overdue, is_abandoned: false })
                 });
             }
         }

@@ -31,6 +31,8 @@ pub struct Stats {
     pub holds_lost: u64,
     /// For how long the hold that ends first is certain still, if it is not renewed; `None` without holds.
     pub shortest_window: Option<Duration>,
+    /// For how long the renewal that is most overdue has been so; zero while all come in time.
+    pub longest_overdue: Duration,
     /// Calls that have slept for a lock and have not returned.
     pub waiters: u64,
     /// Whether releases elsewhere wake waiters here, as far as is known.

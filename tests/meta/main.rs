@@ -10,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod alerts;
 mod api;
 mod api_list;
 mod architecture;

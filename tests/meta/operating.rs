@@ -30,8 +30,11 @@ fn base(name: &str) -> &str {
     ["_bucket", "_count", "_sum"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name)
 }
 
-/// The names that the feature `metrics` registers.
+/// The names that the feature `metrics` registers, and those of `leasehold serve`.
 fn registered() -> BTreeSet<String> {
+    let served = page("cli/src/serve/metrics.rs");
+    let served = served.split('"').skip(1).step_by(2).filter(|text| !text.contains(' '));
+    let served = served.map(|name| format!("leasehold_store_{name}"));
     let mut files = Vec::new();
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
     let texts: Vec<String> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
@@ -39,6 +42,7 @@ fn registered() -> BTreeSet<String> {
     literals
         .filter(|text| text.starts_with("leasehold_") && metrics(text).contains(text))
         .map(str::to_owned)
+        .chain(served)
         .collect()
 }
 
@@ -78,9 +82,25 @@ fn each_alert_has_words_and_leads_to_a_paragraph_of_the_page() {
         assert!(number.parse::<u32>().is_ok() && ["s", "m", "h"].contains(&unit), "{name}: for {span}");
         assert!(matches!(rule["labels"]["severity"].as_str(), Some("page" | "ticket")), "{name}");
         assert!(rule["annotations"]["summary"].as_str().unwrap().ends_with('.'), "{name}");
-        let runbook = rule["annotations"]["runbook"].as_str().unwrap();
-        assert!(anchors.contains(runbook), "{name}: no paragraph {runbook} among {anchors:?}");
+        let runbook = rule["annotations"]["runbook_url"].as_str().unwrap();
+        let anchor = runbook.strip_prefix(RUNBOOK).unwrap_or_else(|| panic!("{name}: {runbook}"));
+        assert!(anchors.contains(anchor), "{name}: no paragraph {anchor} among {anchors:?}");
     }
+}
+
+/// A link that somebody who was woken can follow.
+const RUNBOOK: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/operating.md#");
+
+#[test]
+fn the_pages_name_the_buckets_that_the_dashboard_needs() {
+    let buckets = page("docs/operating/dashboard.json");
+    let buckets: BTreeSet<&str> =
+        metrics(&buckets).into_iter().filter_map(|name| name.strip_suffix("_bucket")).collect();
+    assert!(buckets.len() >= 5, "{buckets:?}");
+    for name in ["docs/operating.md", "examples/metrics.rs"] {
+        assert!(page(name).contains("Metrics::BUCKETS"), "{name}");
+    }
+    assert!(leasehold::Metrics::BUCKETS.is_sorted());
 }
 
 fn is_balanced(expr: &str) {

@@ -8,6 +8,7 @@
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -105,6 +106,17 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
     }
 }
 
+/// Lets a child go on that was stopped: nobody but this process knows of it.
+pub(super) fn wake(child: &Child) {
+    let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+    if let Some(child) = child
+        && matches!(waitid(WaitId::Pid(child), look), Ok(Some(_)))
+    {
+        kill_process(child, Signal::CONT).ok(); // it has not been reaped, so the number is its own
+    }
+}
+
 /// Sends a signal to a process group; one that is gone needs none.
 pub(super) fn kill_group(group: Pid, signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
@@ -114,15 +126,20 @@ pub(super) fn kill_group(group: Pid, signal: i32) {
 
 /// A line of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Member {
-    pid: i32,
-    parent: i32,
+pub(super) struct Member {
+    pub(super) pid: i32,
+    pub(super) parent: i32,
     group: i32,
-    is_dead: bool,
+    pub(super) is_dead: bool,
+    /// In the system's ticks since the machine started: with the number it names one process and no other.
+    pub(super) began: u64,
+    /// Where its stack and its arguments begin: drawn anew for each program, and the same after a fork. Zeros where the system
+    /// does not say.
+    pub(super) memory: (u64, u64),
 }
 
 impl Member {
-    fn of(pid: i32) -> Option<Member> {
+    pub(super) fn of(pid: i32) -> Option<Member> {
         Member::read(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
@@ -130,20 +147,20 @@ impl Member {
     fn read(pid: i32, line: &str) -> Option<Member> {
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse().ok();
+        let large = |at: usize| fields.get(at)?.parse::<u64>().ok();
         // A first thread that ended leaves the state of the dead, while other threads may go on.
         let is_dead = matches!(fields.first(), Some(&"Z" | &"X")) && number(17)? <= 1;
-        Some(Member { pid, parent: number(1)?, group: number(2)?, is_dead })
+        let memory = (large(25).unwrap_or(0), large(45).unwrap_or(0));
+        Some(Member { pid, parent: number(1)?, group: number(2)?, is_dead, began: large(19)?, memory })
     }
 
-    /// Signals this process and no other that got its number meanwhile: the descriptor is of one process, which still has the
-    /// parent that it was found with, or has become an orphan of this process.
-    fn signal(&self, signal: Signal) {
+    /// Signals this process and no other that got its number meanwhile: the descriptor is of one process, which began when the
+    /// one that was found did.
+    pub(super) fn signal(&self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else { return };
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(process) => {
-                let is_same = Member::of(self.pid)
-                    .is_some_and(|now| now.parent == self.parent || now.parent == raw(getpid()));
-                if is_same {
+                if Member::of(self.pid).is_some_and(|now| now.began == self.began) {
                     pidfd_send_signal(process.as_fd(), signal).ok();
                 }
             }
@@ -155,7 +172,7 @@ impl Member {
 }
 
 /// All that descend from a process, the dead among them.
-fn descendants(of: i32) -> Vec<Member> {
+pub(super) fn descendants(of: i32) -> Vec<Member> {
     let (mut found, mut parents) = (Vec::<Member>::new(), vec![of]);
     while let Some(parent) = parents.pop() {
         for child in children(parent) {
@@ -308,6 +325,6 @@ mod tests {
     #[test]
     fn a_process_has_the_parent_and_the_group_that_its_line_names() {
         let member = Member::read(71, ZOMBIE).unwrap();
-        assert_eq!((member.parent, member.group), (1, 70));
+        assert_eq!((member.parent, member.group, member.began), (1, 70, 5_976_714));
     }
 }

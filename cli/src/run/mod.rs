@@ -3,6 +3,7 @@
 mod acquire;
 mod family;
 pub(crate) mod helper;
+pub(crate) mod hold;
 pub(crate) mod inherited;
 mod link;
 pub(crate) mod signals;

@@ -12,14 +12,14 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::{Receiver, never, select, unbounded};
 use leasehold::{HoldState, Loss, LossReason, OwnedGuard};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, waitid};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use serde_json::json;
 use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU};
 
 use crate::args::{Format, OnLost, Terms};
 use crate::clock::Moment;
 use crate::exit::Exit;
-use crate::run::family::{Cgroup, Family, kill_group};
+use crate::run::family::{self, Cgroup, Family, kill_group};
 use crate::run::link::{self, Order, Report};
 use crate::run::own_program;
 use crate::run::signals::{self, Caught};
@@ -177,7 +177,9 @@ impl Supervisor<'_> {
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
-            self.wake_helper();
+            // Only the helper reports the command's end. The lock is renewed meanwhile, so that without the report it would be held
+            // for ever.
+            family::wake(&self.helper.process);
             if let Some(ended) = self.end_itself() {
                 break ended;
             }
@@ -211,18 +213,6 @@ impl Supervisor<'_> {
             if link::send(&self.helper.stream, &Order::Until(until)).is_ok() {
                 self.until = until;
             }
-        }
-    }
-
-    /// Lets a helper that was stopped go on: nobody but this process knows of it, and only it reports the command's end. The lock
-    /// is renewed meanwhile, so that without the report it would be held for ever.
-    fn wake_helper(&self) {
-        let helper = i32::try_from(self.helper.process.id()).ok().and_then(Pid::from_raw);
-        let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        if let Some(helper) = helper
-            && matches!(waitid(WaitId::Pid(helper), look), Ok(Some(_)))
-        {
-            kill_process(helper, Signal::CONT).ok(); // it has not been reaped, so the number is its own
         }
     }
 

@@ -152,8 +152,15 @@ impl Browser {
         (!cells.is_empty()).then_some(cells)
     }
 
+    /// Shows the page as on a screen of this size, and of this scheme of colors.
+    pub(crate) fn on_screen(&mut self, width: u32, height: u32, scheme: &str) {
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
+        self.call("Emulation.setDeviceMetricsOverride", &size);
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.call("Emulation.setEmulatedMedia", &json!({"features": features}));
+    }
+
     /// Saves what a person would see.
-    #[allow(dead_code, reason = "for whoever looks at the page while working at it")]
     pub(crate) fn picture(&mut self, file: &str) {
         use base64::Engine as _;
         let picture = self.call("Page.captureScreenshot", &json!({}));

@@ -16,6 +16,7 @@ mod descendants;
 mod doctor;
 mod elect;
 mod filed;
+mod hold;
 mod not_a_lock;
 mod once;
 mod page;

@@ -186,3 +186,72 @@ fn a_page_of_another_name_at_this_address_gets_nothing() {
         format!("fetch('{}locks.json').then(answer => answer.text(), () => 'refused')", site.url());
     assert_eq!(page.value(&elsewhere), "refused");
 }
+
+/// What lies outside of the screen, or does not show all of its text; by the names of the elements.
+const OFF_SCREEN: &str = "(() => { const off = []; \
+    for (const one of document.querySelectorAll('body, body *')) { \
+        const at = one.getBoundingClientRect(); \
+        if (at.width && (at.left < 0 || at.right > innerWidth + 0.5 || one.scrollWidth > one.clientWidth + 1 && one.tagName !== 'INPUT' && one.clientWidth)) \
+            off.push(one.tagName + ' ' + (one.id || one.dataset.label || '') + ' ' + Math.round(at.left) + '-' + Math.round(at.right)); \
+    } \
+    if (document.documentElement.scrollWidth > innerWidth) off.push('the page'); \
+    return off.slice(0, 20); })()";
+
+/// With `LEASEHOLD_PICTURES=FOLDER` there is a picture of each: look at them after a change of the page.
+#[test]
+fn nothing_lies_off_the_screen_of_a_phone_nor_of_a_tablet() {
+    let Some(program) = browser::find() else { return };
+    let server = Server::start();
+    let site = Site::start(&server);
+    let mut page = Browser::start(program, &[]);
+    let pictures = std::env::var("LEASEHOLD_PICTURES").ok();
+    page.open(&site.url());
+    page.eventually("it lists", "document.getElementById('summary').textContent.startsWith('0 held')");
+    let mut runs = Vec::new();
+    for (locks, more) in [(0, 0), (20, 17), (1000, 980)] {
+        if locks == 20 {
+            let label = "nightly import of all the orders of yesterday";
+            for (name, label) in [
+                ("import:orders", label),
+                ("a-name-without-a-break-".repeat(8).as_str(), "x"),
+                ("report", "weekly"),
+            ] {
+                runs.push(Run::start(
+                    &mut server.leasehold(&["run", "--label", label, name, "--", "sleep", "60"]),
+                ));
+            }
+            for label in ["second", "third"] {
+                let arguments = ["run", "--label", label, "import:orders", "--", "sleep", "60"];
+                runs.push(Run::start(&mut server.leasehold(&arguments)));
+            }
+            page.eventually("those wait", "[...document.querySelectorAll('#rows td')].some(cell => cell.textContent.startsWith('2\\n'))");
+        }
+        if more > 0 {
+            make_locks(&server, if locks == 20 { "orders:" } else { "carts:" }, 1, more);
+        }
+        page.eventually("it lists", &format!("document.querySelectorAll('#rows tr').length === {locks}"));
+        let mut colors = Vec::new();
+        for scheme in ["light", "dark"] {
+            // A thousand take their time.
+            let few = if locks < 1000 || pictures.is_some() { 4 } else { 1 };
+            for (width, height) in [(420, 900), (800, 1000), (1400, 900), (320, 700)].into_iter().take(few) {
+                page.on_screen(width, height, scheme);
+                let off = page.value(OFF_SCREEN);
+                if let Some(folder) = &pictures {
+                    page.picture(&format!("{folder}/{width}-{locks}-{scheme}.png"));
+                }
+                assert_eq!(off, serde_json::json!([]), "{locks} locks, {width} wide, {scheme}");
+            }
+            colors.push(page.value("getComputedStyle(document.body).backgroundColor"));
+        }
+        assert_ne!(colors[0], colors[1], "{locks} locks: as bright in the dark");
+    }
+    // A phone has no room for a table: each lock stands by itself, its parts named. They are sorted by the same buttons.
+    page.on_screen(420, 900, "light");
+    let named = "getComputedStyle(document.querySelector('#rows td:nth-child(5)'), '::before').content";
+    assert_eq!(page.value(named), "\"Lease left\"");
+    page.value("document.querySelector('th[data-key=left] button').click()");
+    assert_eq!(page.value("document.querySelector('[aria-sort]').dataset.key"), "left");
+    let height = "document.querySelector('th[data-key=left] button').getBoundingClientRect().height >= 32";
+    assert_eq!(page.value(height), true, "a finger finds it");
+}

@@ -9,10 +9,12 @@ use crate::world::{Run, Server, children, eventually, leasehold, signal};
 const RIGHT: &str = "S3CR3Tright";
 const WRONG: &str = "S3CR3Twrong";
 
-const ALL: [&[&str]; 11] = [
+const ALL: [&[&str]; 13] = [
     &["run", "-v", "-w", "1", "job", "--", "sh", "-c", "tr '\\0' ' ' < /proc/$PPID/cmdline"],
     &["once", "-v", "job:once", "--at-least", "1s", "--at-most", "9s", "--", "true"],
     &["elect", "-v", "-n", "job:led", "--", "true"],
+    &["hold", "-v", "-w", "1", "job:held"],
+    &["release", "-v", "/nothing:7"],
     &["show", "job"],
     &["ls", "-v"],
     &["clients"],
@@ -82,6 +84,28 @@ fn no_process_has_a_password_among_its_arguments() {
             server.ask(&["DEL", "job:once"]);
         }
     }
+}
+
+#[test]
+fn no_process_that_keeps_a_hold_has_a_password_among_its_arguments() {
+    let server = Server::start();
+    server.ask(&["ACL", "SETUSER", "user", "on", &format!(">{RIGHT}"), "~*", "&*", "+@all"]);
+    let url = server.url().replace("redis://", &format!("redis://user:{RIGHT}@"));
+    let mut shell = Command::new("sleep").arg("60").spawn().unwrap();
+    let own = shell.id().to_string();
+    let mut hold = leasehold(&["--url", &url, "--format", "json", "hold", "--pid", &own, "job"]);
+    let output = hold.env("TMPDIR", server.dir.path()).env_remove("XDG_RUNTIME_DIR").output().unwrap();
+    let held: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let keeper = held["keeper"].as_u64().unwrap().try_into().unwrap();
+    let lookout = children(keeper)[0];
+    eventually("the lookout has its arguments", || cmdline(lookout).starts_with("leasehold\0lookout"));
+    assert!(cmdline(keeper).starts_with("leasehold\0keep") && cmdline(keeper).ends_with("job\0"));
+    for text in [cmdline(keeper), cmdline(lookout), held.to_string()] {
+        assert!(!text.contains("S3CR3T"), "{text}");
+    }
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    eventually("it is released", || server.keys().is_empty());
 }
 
 fn cmdline(pid: u32) -> String {

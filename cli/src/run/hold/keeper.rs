@@ -1,0 +1,260 @@
+//! The process that keeps a lock for a shell: it acquires, renews, releases, and answers `release`.
+//!
+//! It is in a session of its own and has none of the shell's files open, so that neither a substitution nor a terminal waits
+//! for it. Signals that are sent to all processes of a service leave it alone: it ends after its shell.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write, stdin};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use clap::Parser;
+use leasehold::crossbeam_channel::{Receiver, Sender, never, select, unbounded};
+use leasehold::{HoldState, OwnedGuard};
+use serde_json::json;
+
+use crate::args::{Action, Cli};
+use crate::clock::Moment;
+use crate::exit::Exit;
+use crate::run::acquire::{self, Refusal};
+use crate::run::hold::args::{HoldArgs, KeepArgs, LookoutArgs};
+use crate::run::hold::lookout::Lookout;
+use crate::run::hold::shell::Shell;
+use crate::run::hold::{LOST, place};
+use crate::run::inherited::Inherited;
+use crate::run::signals::Caught;
+use crate::run::times::Times;
+use crate::run::{busy, lease_of, said_acquired};
+use crate::say::Say;
+use crate::store;
+
+enum Event {
+    /// `hold` has printed the handle.
+    Taken,
+    /// `hold` is dead, or has ended.
+    CallerGone,
+    ShellEnded,
+    /// Somebody asks for the release, and waits for the answer.
+    Release(UnixStream),
+}
+
+pub(crate) fn keep(args: &KeepArgs) -> Exit {
+    close_inherited();
+    rustix::process::setsid().ok(); // it leads no group yet
+    match begin(args) {
+        Ok(exit) => exit,
+        Err(error) => {
+            // `hold` sees the socket's end.
+            Say::json().error(&format!("the lock cannot be kept: {error}"));
+            Exit::Internal
+        }
+    }
+}
+
+/// Closes what the shell had open beside input, output and errors: a pipe among it would not end before this process does.
+fn close_inherited() {
+    let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for number in numbers.into_iter().filter(|number| *number > 2) {
+        nix::unistd::close(number).ok(); // that of the list itself is closed by now
+    }
+}
+
+/// Writes nothing more to what the shell reads or shows.
+fn fall_silent() {
+    if let Ok(nothing) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        nix::unistd::dup2_stderr(nothing).ok();
+    }
+}
+
+fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
+    let caller = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
+    let words = receive_words(&caller)?;
+    let read = Cli::try_parse_from(words).map(|cli| (cli.common, cli.action));
+    let Ok((common, Action::Hold(hold))) = read else {
+        return Err(std::io::Error::other("the arguments are not those of hold"));
+    };
+    let say = Say::new(&common);
+    let caught = Caught::start(Inherited::take())?;
+    let shell = Shell { pid: args.pid, began: args.began };
+    let (sender, events) = unbounded();
+    watch(shell, &caller, &caught, &sender)?;
+
+    let client = match store::open(&common, hold.label.as_deref(), say, lease_of(hold.lease.lease)) {
+        Ok(client) => client,
+        Err(error) => return answer_refusal(&caller, store::explain(&error, say)),
+    };
+    let asked = hold.as_run();
+    let exit = match acquire::acquire(&client, &asked, &caught, say) {
+        Ok((guard, window)) => {
+            said_acquired(&hold.name, &guard, say);
+            let times = Times::of(window, hold.notice);
+            let lookout = LookoutArgs {
+                pid: args.pid,
+                began: args.began,
+                place: args.place.clone(),
+                signal: hold.signal,
+                before: times.grace + times.margin,
+            };
+            let keeper = Keeper { hold: &hold, lookout, guard, tick: times.tick, caught: &caught };
+            keeper.run(&caller, sender, &events).or_else(|error| {
+                say.error(&format!("the lock cannot be kept: {error}"));
+                answer_refusal(&caller, Exit::Internal)
+            })
+        }
+        Err(Refusal::Busy) => {
+            answer_refusal(&caller, busy(&client, &hold.name, "is busy", hold.conflict_exit_code, say))
+        }
+        Err(Refusal::Signal(signal)) => answer_refusal(&caller, Exit::Signal(signal)),
+        Err(Refusal::Failed(exit)) => answer_refusal(&caller, exit),
+    };
+    store::finish(client);
+    exit
+}
+
+/// What was typed, as `hold` was given it.
+fn receive_words(mut caller: &UnixStream) -> std::io::Result<Vec<OsString>> {
+    let mut length = [0; 4];
+    caller.read_exact(&mut length)?;
+    let mut bytes = Vec::new();
+    caller.take(u32::from_be_bytes(length).into()).read_to_end(&mut bytes)?;
+    Ok(bytes.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
+}
+
+fn answer_refusal(mut caller: &UnixStream, exit: Exit) -> std::io::Result<Exit> {
+    caller.write_all(format!("{}\n", json!({"exit": exit.code()})).as_bytes())?;
+    Ok(exit)
+}
+
+/// Notices the end of the shell and of `hold`, either of which ends a wait for the lock.
+fn watch(shell: Shell, caller: &UnixStream, caught: &Caught, sender: &Sender<Event>) -> std::io::Result<()> {
+    let (interrupt, events) = (caught.interrupt.clone(), sender.clone());
+    std::thread::Builder::new().name("shell".to_owned()).spawn(move || {
+        shell.wait_for_end();
+        // Said first: after an interrupted wait it is there to be read.
+        drop(events.send(Event::ShellEnded));
+        fall_silent();
+        interrupt.interrupt();
+    })?;
+    let (interrupt, events, mut caller) = (caught.interrupt.clone(), sender.clone(), caller.try_clone()?);
+    std::thread::Builder::new().name("caller".to_owned()).spawn(move || {
+        let is_taken = matches!(caller.read(&mut [0]), Ok(1));
+        drop(events.send(if is_taken { Event::Taken } else { Event::CallerGone }));
+        fall_silent();
+        interrupt.interrupt(); // no wait is left when it was taken
+    })?;
+    Ok(())
+}
+
+/// Answers those who connect, which only this user can.
+fn listen(listener: UnixListener, events: Sender<Event>) -> std::io::Result<()> {
+    std::thread::Builder::new().name("listen".to_owned()).spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            stream.set_read_timeout(Some(Duration::from_secs(1))).ok();
+            let mut word = String::new();
+            let is_asked = BufReader::new(&stream).read_line(&mut word).is_ok() && word == "release\n";
+            if is_asked
+                && stream.write_all(b"heard\n").is_ok()
+                && events.send(Event::Release(stream)).is_err()
+            {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+struct Keeper<'a> {
+    hold: &'a HoldArgs,
+    lookout: LookoutArgs,
+    guard: OwnedGuard,
+    tick: Duration,
+    caught: &'a Caught,
+}
+
+impl Keeper<'_> {
+    /// Hands the hold to the caller, and keeps it until the shell ends or it is released.
+    fn run(
+        self,
+        caller: &UnixStream,
+        sender: Sender<Event>,
+        events: &Receiver<Event>,
+    ) -> std::io::Result<Exit> {
+        self.caught.stop_waiting()?;
+        // There before anybody knows of the hold.
+        let mut lookout = Some(Lookout::start(&self.lookout, self.caught)?);
+        listen(UnixListener::bind(&self.lookout.place)?, sender)?;
+        let fence = self.guard.fence().map(|fence| fence.get());
+        let granted = json!({
+            "handle": place::handle(&self.lookout.place, fence),
+            "name": self.hold.name,
+            "owner": self.guard.owner().to_string(),
+            "fence": fence,
+            "keeper": std::process::id(),
+            "pid": self.lookout.pid,
+        });
+        lookout.iter_mut().for_each(|lookout| lookout.beat(self.until()));
+        // A caller that is dead is an event.
+        drop((&*caller).write_all(format!("{granted}\n").as_bytes()));
+
+        let (mut lost, mut is_lost, mut is_taken) = (self.guard.lost(), false, false);
+        let asked = loop {
+            if !is_lost {
+                lookout.iter_mut().for_each(|lookout| lookout.beat(self.until()));
+            }
+            let ended = lookout.as_ref().map_or_else(never, Lookout::ended);
+            select! {
+                recv(events) -> event => match event {
+                    Ok(Event::Taken) => is_taken = true,
+                    Ok(Event::CallerGone) if is_taken => {}
+                    Ok(Event::Release(stream)) => break Some(stream),
+                    Ok(Event::CallerGone | Event::ShellEnded) | Err(_) => break None,
+                },
+                recv(lost) -> loss => {
+                    is_lost = loss.is_ok();
+                    lost = never();
+                    lookout.iter().filter(|_| is_lost).for_each(Lookout::gone);
+                },
+                // Ended by somebody: the shell is to have its signal all the same.
+                recv(ended) -> _ => lookout.take().into_iter().for_each(|lookout| lookout.end(self.caught)),
+                recv(self.caught.signals) -> _ => {}
+                default(self.tick) => if lookout.is_none() {
+                    lookout = Lookout::start(&self.lookout, self.caught).ok();
+                    lookout.iter().filter(|_| is_lost).for_each(Lookout::gone);
+                }
+            }
+        };
+        lookout.into_iter().for_each(|lookout| lookout.end(self.caught));
+        std::fs::remove_file(&self.lookout.place).ok();
+        let (exit, words) = released(self.guard, &self.hold.name, is_lost);
+        if let Some(mut stream) = asked {
+            let answer = json!({"exit": exit.code(), "words": words, "name": self.hold.name});
+            drop(stream.write_all(format!("{answer}\n").as_bytes()));
+        }
+        Ok(exit)
+    }
+
+    /// Until when the lock is surely held.
+    fn until(&self) -> Moment {
+        // The clock first: the instant may be earlier than the window's end, never later.
+        let now = Moment::now();
+        now.plus(self.guard.remaining())
+    }
+}
+
+/// Releases the lock, and says what became of it.
+fn released(guard: OwnedGuard, name: &str, is_lost: bool) -> (Exit, String) {
+    let lost = || (Exit::Lost(LOST), format!("the lock of {name} was lost before it was released"));
+    if is_lost || guard.state() == HoldState::Lost {
+        return lost(); // its drop releases what may be left of it
+    }
+    match guard.unlock() {
+        Ok(()) => (Exit::Success, format!("released {name}")),
+        Err(error) if error.is_lost() || error.is_not_held() => lost(),
+        Err(error) => {
+            (Exit::ReleaseUnknown, format!("it is unknown whether the lock of {name} was released: {error}"))
+        }
+    }
+}

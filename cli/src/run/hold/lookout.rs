@@ -1,0 +1,126 @@
+//! The process beside the one that keeps a lock: it sends the shell its signal in time, also when that one is stopped or killed.
+//!
+//! As the [helper](crate::run::helper) of a command it knows nothing of locks: it hears until when the lock is surely held, and
+//! the clock of the machine decides.
+
+use std::io::stdin;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
+
+use crate::clock::Moment;
+use crate::exit::Exit;
+use crate::run::family;
+use crate::run::hold::args::LookoutArgs;
+use crate::run::hold::shell::Shell;
+use crate::run::link::{self, Order};
+use crate::run::own_program;
+use crate::run::signals::{self, Caught};
+
+/// The clock may jump ahead of all timers, when a machine that slept wakes up: so often it is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(crate) fn lookout(args: &LookoutArgs) -> Exit {
+    match look_out(args) {
+        Ok(()) => Exit::Success,
+        Err(_) => Exit::Internal, // the other side sees the socket's end
+    }
+}
+
+fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
+    signals::outlive_signals()?;
+    let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
+    let (sender, orders) = unbounded();
+    std::thread::Builder::new()
+        .name("orders".to_owned())
+        .spawn(move || link::receive(stream, |order: Order| sender.send(order).is_ok()))?;
+    let (shell, mut until) = (Shell { pid: args.pid, began: args.began }, Moment::NEVER);
+    let mut is_told = false;
+    let mut tell = || {
+        if !std::mem::replace(&mut is_told, true) {
+            shell.signal(args.signal);
+        }
+    };
+    loop {
+        if Moment::now() >= until.minus(args.before) {
+            tell();
+        }
+        match orders.recv_timeout(LOOK) {
+            // The first is sent before the handle is.
+            Ok(Order::Until(next)) => until = if until == Moment::NEVER { next } else { until.max(next) },
+            Ok(Order::Gone) => tell(),
+            Ok(Order::Asked) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                // Nobody renews the lock any more, and nobody answers at the file.
+                tell();
+                std::fs::remove_file(&args.place).ok();
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A lookout, seen from the process that keeps the lock.
+pub(super) struct Lookout {
+    process: Child,
+    stream: UnixStream,
+    /// Ends when the lookout has.
+    ended: Receiver<()>,
+    /// As it was told last.
+    until: Moment,
+}
+
+impl Lookout {
+    pub(super) fn start(args: &LookoutArgs, caught: &Caught) -> std::io::Result<Lookout> {
+        let (stream, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(own_program()?);
+        command.arg0("leasehold").arg("lookout");
+        command.arg(format!("--pid={}", args.pid)).arg(format!("--began={}", args.began));
+        command
+            .arg(format!("--signal={}", args.signal))
+            .arg(format!("--before={}ms", args.before.as_millis()));
+        command.arg("--place").arg(&args.place);
+        // Not the errors of this process: they may be a pipe that the shell reads.
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = caught.spawn(&mut command)?;
+        drop(command); // it has the other end of the socket
+        // One that does not read may not keep this process from answering.
+        stream.set_write_timeout(Some(Duration::from_millis(50)))?;
+        let (alive, ended) = unbounded();
+        let reading = stream.try_clone()?;
+        std::thread::Builder::new().name("lookout".to_owned()).spawn(move || {
+            link::receive(reading, |_: Order| true);
+            drop(alive);
+        })?;
+        Ok(Lookout { process, stream, ended, until: Moment::from_nanos(0) })
+    }
+
+    pub(super) fn ended(&self) -> Receiver<()> {
+        self.ended.clone()
+    }
+
+    /// Tells it until when the lock is held, when that has changed, and lets it go on if it was stopped.
+    pub(super) fn beat(&mut self, until: Moment) {
+        family::wake(&self.process);
+        // One that is not sent is made up for by the next.
+        if until > self.until.plus(Duration::from_millis(1))
+            && link::send(&self.stream, &Order::Until(until)).is_ok()
+        {
+            self.until = until;
+        }
+    }
+
+    pub(super) fn gone(&self) {
+        drop(link::send(&self.stream, &Order::Gone)); // else it sees that the time is over
+    }
+
+    /// Ends it: from now on it sends no signal.
+    pub(super) fn end(mut self, caught: &Caught) {
+        drop(self.process.kill());
+        caught.wait(&mut self.process);
+    }
+}

@@ -1,0 +1,157 @@
+//! `hold` and `release`: a lock in mid-script, kept by a process of its own for as long as the shell lives.
+
+pub(crate) mod args;
+pub(crate) mod keeper;
+pub(crate) mod lookout;
+mod place;
+mod shell;
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::args::{Common, Format};
+use crate::exit::Exit;
+use crate::run::hold::args::{HoldArgs, ReleaseArgs};
+use crate::run::hold::shell::Shell;
+use crate::run::{family, own_program, refused};
+use crate::say::{Say, json_text};
+
+/// The exit code of `release` when the hold was lost.
+const LOST: u8 = 79;
+
+/// So long a keeper has to say that it has heard. It does at once, unless somebody has stopped it.
+const HEARD_WITHIN: Duration = Duration::from_secs(5);
+
+/// Acquires a lock, prints the handle, and leaves a process behind that keeps the lock while the shell lives.
+///
+/// A signal ends this process as it would any. The keeper sees its end, and gives up the wait or the lock.
+pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Exit {
+    let say = Say::new(common);
+    if let Some(words) = family::why_unseen() {
+        say.error(words);
+        return Exit::Internal;
+    }
+    if let Some(exit) = refused(args.lease.or_default(), "the lease", &args.as_run().terms, say) {
+        return exit;
+    }
+    let shell = match args.pid {
+        Some(pid) => Shell::of(pid).ok_or_else(|| format!("there is no process {pid}")),
+        None => Shell::that_calls(),
+    };
+    let shell = match shell {
+        Ok(shell) => shell,
+        Err(words) => {
+            say.error(&words);
+            return Exit::Usage;
+        }
+    };
+    match begin(common, args, shell, say) {
+        Ok(exit) => exit,
+        Err(error) => {
+            say.error(&format!("the lock cannot be kept: {error}"));
+            Exit::Internal
+        }
+    }
+}
+
+fn begin(common: &Common, args: &HoldArgs, shell: Shell, say: Say) -> std::io::Result<Exit> {
+    let (mut keeper, mut stream) = start(args, shell)?;
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    let words = words.join(&0);
+    let length = u32::try_from(words.len()).map_err(std::io::Error::other)?;
+    stream.write_all(&length.to_be_bytes())?;
+    stream.write_all(&words)?;
+
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line)?;
+    let answer: Value = serde_json::from_str(&line).unwrap_or_default();
+    let Some(handle) = answer.get("handle").and_then(Value::as_str) else {
+        keeper.wait()?;
+        // It has said why.
+        return Ok(code_of(&answer).unwrap_or_else(|| {
+            say.error("the process that is to keep the lock was ended by somebody");
+            Exit::Internal
+        }));
+    };
+    let text = match common.format {
+        Format::Text => format!("{handle}\n"),
+        Format::Json => format!("{}\n", json_text(&answer)),
+    };
+    let mut out = std::io::stdout();
+    // A handle that nobody has is no hold: without the byte the keeper releases it.
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+    stream.write_all(b"\n")?;
+    Ok(Exit::Success)
+}
+
+fn start(args: &HoldArgs, shell: Shell) -> std::io::Result<(Child, UnixStream)> {
+    let place = place::new()?;
+    let (stream, theirs) = UnixStream::pair()?;
+    let mut command = Command::new(own_program()?);
+    command.arg0("leasehold").arg("keep");
+    command.arg(format!("--pid={}", shell.pid)).arg(format!("--began={}", shell.began));
+    command.arg("--place").arg(place).arg("--").arg(&args.name);
+    command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
+    Ok((command.spawn()?, stream))
+}
+
+fn code_of(answer: &Value) -> Option<Exit> {
+    let code = answer.get("exit").and_then(Value::as_u64)?;
+    u8::try_from(code).ok().map(Exit::Command)
+}
+
+/// Ends a hold, and says whether it lasted until now.
+pub(crate) fn release(common: &Common, args: &ReleaseArgs) -> Exit {
+    let say = Say::new(common);
+    let Some(place) = place::of(&args.handle) else {
+        say.error(&format!("{} is not what `leasehold hold` prints", args.handle));
+        return Exit::Usage;
+    };
+    let answer = match ask(place) {
+        Ok(answer) => answer,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+            std::fs::remove_file(place).ok(); // nobody will ever listen there again
+            let words = "this hold has ended: it was released before, or the process that kept it was killed";
+            say.notice("lost", words, &json!({}));
+            return Exit::Lost(LOST);
+        }
+        Err(error) => {
+            let words =
+                format!("it is unknown whether the lock was released ({error}); it ends with its lease");
+            say.notice("release_unknown", &words, &json!({}));
+            return Exit::ReleaseUnknown;
+        }
+    };
+    let exit = code_of(&answer).unwrap_or(Exit::Internal);
+    let (words, fields) = (answer.get("words").and_then(Value::as_str), json!({"name": answer.get("name")}));
+    let words = words.unwrap_or("the process that kept the lock gave no reason");
+    match exit.code() {
+        0 => say.detail("released", words, &fields),
+        LOST => say.notice("lost", words, &fields),
+        _ => say.notice("release_unknown", words, &fields),
+    }
+    exit
+}
+
+fn ask(place: &Path) -> std::io::Result<Value> {
+    let mut stream = UnixStream::connect(place)?;
+    stream.set_read_timeout(Some(HEARD_WITHIN))?;
+    stream.write_all(b"release\n")?;
+    let mut lines = BufReader::new(&stream);
+    let (mut heard, mut answer) = (String::new(), String::new());
+    lines.read_line(&mut heard)?;
+    // From here on the store is waited for, which has limits of its own.
+    stream.set_read_timeout(None)?;
+    lines.read_line(&mut answer)?;
+    serde_json::from_str(&answer).map_err(std::io::Error::other)
+}

@@ -1,0 +1,69 @@
+//! Where the socket of a hold is: a folder that only its user can enter. The handle names it.
+
+use std::fs::DirBuilder;
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+
+use crate::clock::Moment;
+
+/// A file for the socket of a new hold.
+pub(super) fn new() -> std::io::Result<PathBuf> {
+    let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let run = run.filter(|folder| folder.is_absolute() && is_own(folder).unwrap_or(false));
+    let folder = match run {
+        Some(run) => run.join("leasehold"),
+        None => std::env::temp_dir().join(format!("leasehold-{}", geteuid().as_raw())),
+    };
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(named(&folder, &error)),
+        _ => {}
+    }
+    if !is_own(&folder)? {
+        let words = format!("{} is open to others: remove it, or set XDG_RUNTIME_DIR", folder.display());
+        return Err(Error::new(ErrorKind::PermissionDenied, words));
+    }
+    // A process begins one hold, so no two have the same number and instant.
+    Ok(folder.join(format!("{}-{:x}", std::process::id(), Moment::now().nanos())))
+}
+
+/// Whether a folder is this user's, and nobody else can enter it. A link is none.
+fn is_own(folder: &Path) -> std::io::Result<bool> {
+    let found = std::fs::symlink_metadata(folder).map_err(|error| named(folder, &error))?;
+    Ok(found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0)
+}
+
+fn named(folder: &Path, error: &Error) -> Error {
+    Error::new(error.kind(), format!("{}: {error}", folder.display()))
+}
+
+/// What is printed for a hold: one word, of which the text behind the last colon is the fencing token.
+pub(super) fn handle(place: &Path, fence: Option<u64>) -> String {
+    format!("{}:{}", place.display(), fence.map(|fence| fence.to_string()).unwrap_or_default())
+}
+
+/// The file that a handle names, if it has the form of one.
+pub(super) fn of(handle: &str) -> Option<&Path> {
+    let (place, fence) = handle.trim().rsplit_once(':')?;
+    let is_one = place.starts_with('/') && fence.chars().all(|digit| digit.is_ascii_digit());
+    is_one.then(|| Path::new(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_names_its_file_and_its_fence() {
+        let place = Path::new("/run/user/7/leasehold/71-a5");
+        assert_eq!(handle(place, Some(42)), "/run/user/7/leasehold/71-a5:42");
+        for fence in [None, Some(42)] {
+            assert_eq!(of(&handle(place, fence)), Some(place));
+        }
+        for bad in ["", "71-a5", "71-a5:42", "/run/71-a5", "/run/71-a5:x"] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The process for which a lock is kept: which it is, that it lives, and the signal to it and to all that it has started.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
+
+use crate::run::family::{self, Member};
+
+/// Between two looks at a process of which the system gives no descriptor (Linux before 5.3).
+const LOOK: Duration = Duration::from_millis(100);
+
+/// One process and no other that gets its number later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shell {
+    pub(super) pid: i32,
+    /// When it began, in the system's ticks since the machine started.
+    pub(super) began: u64,
+}
+
+impl Shell {
+    /// The process of this number, if it lives.
+    pub(super) fn of(pid: i32) -> Option<Shell> {
+        let member = Member::of(pid).filter(|member| !member.is_dead)?;
+        Some(Shell { pid, began: member.began })
+    }
+
+    /// The shell that called this program, as `$$` names it there; else why it cannot be told.
+    ///
+    /// A substitution (`$(…)`) and a pipeline run in a copy of the shell that ends with them. A copy was never replaced by
+    /// another program, so its memory begins where the shell's does: the first process of such a row is the shell.
+    pub(super) fn that_calls() -> Result<Shell, String> {
+        let parent = getppid().map(|pid| pid.as_raw_nonzero().get()).and_then(Member::of);
+        let mut found =
+            parent.ok_or("the process that calls is not of this container: name one with --pid")?;
+        while let Some(above) = Member::of(found.parent).filter(|above| is_copy(&found, above)) {
+            found = above;
+        }
+        // A program between the shell and this one, such as `timeout`, ends as soon as this one has. It has the same pipe, from
+        // which the shell reads the handle.
+        let own = output_of("self");
+        let is_pipe = own.as_ref().is_some_and(|link| link.to_string_lossy().starts_with("pipe:"));
+        if is_pipe && own == output_of(&found.pid.to_string()) {
+            return Err(format!(
+                "process {} may end before the work does: say with --pid for which process the lock is kept, as in --pid $$",
+                found.pid
+            ));
+        }
+        Ok(Shell { pid: found.pid, began: found.began })
+    }
+
+    pub(super) fn is_alive(self) -> bool {
+        Shell::of(self.pid) == Some(self)
+    }
+
+    /// Returns when it has ended.
+    pub(super) fn wait_for_end(self) {
+        let Ok(process) = self.open() else {
+            while self.is_alive() {
+                std::thread::park_timeout(LOOK);
+            }
+            return;
+        };
+        if let Some(process) = process {
+            // Readable when it has ended.
+            while poll(&mut [PollFd::new(&process, PollFlags::IN)], None) == Err(Errno::INTR) {}
+        }
+    }
+
+    /// A descriptor of it; none if it has ended; an error where the system has no such descriptors.
+    fn open(self) -> Result<Option<OwnedFd>, Errno> {
+        let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            // The number may have been another's by then, and the other's it stays while this is open.
+            Ok(process) => Ok(Some(process).filter(|_| self.is_alive())),
+            Err(Errno::SRCH) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends a signal to it, and once to each process that descends from it.
+    ///
+    /// It first: a script that waits for a command has it then when the command ends, and begins no other.
+    pub(super) fn signal(self, signal: i32) {
+        let Some(signal) = Signal::from_named_raw(signal) else { return };
+        if !self.is_alive() {
+            return;
+        }
+        let mut below = family::descendants(self.pid);
+        match self.open() {
+            Ok(Some(process)) => drop(pidfd_send_signal(process.as_fd(), signal)),
+            Ok(None) => return,
+            Err(_) => drop(Pid::from_raw(self.pid).map(|pid| rustix::process::kill_process(pid, signal))),
+        }
+        // What it started just before it had the signal.
+        for member in family::descendants(self.pid) {
+            if !below.iter().any(|known| known.pid == member.pid) {
+                below.push(member);
+            }
+        }
+        below.iter().for_each(|member| member.signal(signal));
+    }
+}
+
+/// Whether a process is a copy of the one above it, made by a fork and never replaced.
+fn is_copy(one: &Member, above: &Member) -> bool {
+    let file = |pid: i32, name: &str| PathBuf::from(format!("/proc/{pid}/{name}"));
+    let same = |what: fn(PathBuf) -> Option<Vec<u8>>, name: &str| {
+        let found = what(file(one.pid, name));
+        found.is_some() && found == what(file(above.pid, name))
+    };
+    one.memory == above.memory
+        && same(|path| std::fs::read(path).ok(), "cmdline")
+        && same(|path| Some(std::fs::read_link(path).ok()?.into_os_string().into_encoded_bytes()), "exe")
+}
+
+/// What a process writes its output to.
+fn output_of(process: &str) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/fd/1")).ok()
+}

@@ -1,0 +1,333 @@
+//! `hold` and `release`: a lock in mid-script, in real shells.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::world::{Run, Server, Stamper, children, eventually, is_dead, now, outcome, signal, stamps};
+
+const SHELLS: [&str; 2] = ["sh", "bash"];
+const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
+
+/// A script in which `leasehold` is the program, on this server.
+fn script(server: &Server, shell: &str, text: &str) -> Command {
+    let mut command = server.leasehold(&[]);
+    let mut script = Command::new("env");
+    script.args(["--default-signal", shell, "-c", &format!("leasehold() {{ {PROGRAM} \"$@\"; }}; {text}")]);
+    for (name, value) in command.stdin(Stdio::null()).get_envs() {
+        match value {
+            Some(value) => script.env(name, value),
+            None => script.env_remove(name),
+        };
+    }
+    script.env("LEASEHOLD", PROGRAM).env("DIR", server.dir.path()).env("TMPDIR", server.dir.path());
+    script.env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null());
+    script
+}
+
+fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// What `hold --format json` wrote to a file of this name.
+#[track_caller]
+fn held(server: &Server, file: &str) -> Value {
+    eventually("the lock is held", || text(&server.path(file)).ends_with('\n'));
+    serde_json::from_str(&text(&server.path(file))).unwrap()
+}
+
+fn pid(held: &Value, which: &str) -> u32 {
+    held[which].as_u64().unwrap().try_into().unwrap()
+}
+
+#[test]
+fn a_lock_is_kept_from_hold_to_release() {
+    let server = Server::start();
+    for shell in SHELLS {
+        let text = "hold=$(leasehold hold job) || exit; echo \"fence ${hold##*:}\"; \
+                    leasehold run -q -n job -- true; echo $?; \
+                    leasehold release \"$hold\"; echo $?; leasehold run -n job -- true; echo $?; \
+                    leasehold release -q \"$hold\"; echo $?";
+        let (code, said) = outcome(&mut script(&server, shell, text));
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!((code, &lines[1..]), (0, &["75", "0", "0", "79"][..]), "{shell}: {said}");
+        assert!(lines[0].strip_prefix("fence ").is_some_and(|fence| fence.parse::<u64>().is_ok()), "{said}");
+        assert_eq!(server.keys(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_lock_ends_with_its_shell_however_that_ends() {
+    let server = Server::start();
+    for shell in SHELLS {
+        for end in ["exit 3", "kill -KILL $$", "kill -TERM $$; sleep 60", "exec sleep 0"] {
+            let text = format!(
+                "hold=$(leasehold hold job) || exit; leasehold run -q -n job -- true; [ $? = 75 ] || exit 9; {end}"
+            );
+            let mut shell = Run::start(&mut script(&server, shell, &text));
+            assert_ne!(shell.wait().code(), Some(9), "{end}: it was not held");
+            // Far within the lease of 30 s.
+            let begun = now();
+            eventually("it is released", || server.keys().is_empty());
+            assert!(now() - begun < 20_000_000_000, "it ended with its lease: {end}");
+        }
+    }
+}
+
+#[test]
+fn the_lock_is_kept_for_the_process_that_dollar_dollar_names() {
+    let server = Server::start();
+    for shell in SHELLS {
+        for (at, form) in [
+            "hold=$(leasehold --format json hold job)",
+            "hold=$(leasehold --format json hold job || exit 9; true)",
+            "hold=$(leasehold --format json hold job | cat)",
+            "hold=`leasehold --format json hold job`",
+            "hold=$(\"$LEASEHOLD\" --format json hold job)",
+            "leasehold --format json hold job > \"$DIR/here\"; hold=$(cat \"$DIR/here\")",
+            "hold=$(\"$LEASEHOLD\" --format json hold --pid $$ job)",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let text = format!(
+                "{form}; echo \"$hold\"; echo $$; sleep 0.1; leasehold run -q -n job -- true; echo $?"
+            );
+            let (_, said) = outcome(&mut script(&server, shell, &text.replace("job", &format!("job{at}"))));
+            let lines: Vec<&str> = said.lines().collect();
+            let held: Value = serde_json::from_str(lines[0]).unwrap_or_else(|_| panic!("{form}: {said}"));
+            assert_eq!(held["pid"].to_string(), lines[1], "{shell}: {form}");
+            assert_eq!(lines[2], "75", "{shell}: {form}: it is held still");
+        }
+    }
+}
+
+#[test]
+fn a_program_between_the_shell_and_hold_is_not_taken_for_the_shell() {
+    let server = Server::start();
+    let text = "hold=$(timeout 60 \"$LEASEHOLD\" hold job); echo $?; timeout 60 \"$LEASEHOLD\" hold --pid $$ job >\"$DIR/hold\" && \
+                leasehold run -q -n job -- true; echo $?";
+    let (_, said) = outcome(&mut script(&server, "bash", text));
+    assert!(said.contains("--pid $$"), "{said}");
+    let codes: Vec<&str> = said.lines().filter(|line| !line.starts_with("leasehold")).collect();
+    assert_eq!(codes, ["64", "75"], "{said}");
+}
+
+#[test]
+fn nothing_that_the_shell_reads_waits_for_the_end_of_the_hold() {
+    let server = Server::start();
+    let mut other = Command::new("sleep").arg("40").spawn().unwrap();
+    let text = format!("exec 7>&1; hold=$(leasehold -v hold --pid {} job 2>&1) && echo held", other.id());
+    // The shell has ended, and its output with it, while the lock is held for the other.
+    let (code, said) = outcome(&mut script(&server, "bash", &text));
+    let is_held = other.try_wait().unwrap().is_none();
+    assert!(is_held, "its output was open for as long as the lock was held");
+    assert_eq!((code, said.trim(), server.keys().len()), (0, "held", 1));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    eventually("it is released", || server.keys().is_empty());
+}
+
+#[test]
+fn the_shell_and_all_that_it_has_started_are_told_once_that_the_lock_is_gone() {
+    let server = Server::start();
+    let text = "trap 'cut -d \" \" -f1 /proc/uptime >>\"$DIR/told\"' USR1; leasehold --format json hold --signal USR1 --lease 12s job >\"$DIR/held\"; \
+                sleep 60 & echo $! >\"$DIR/child\"; echo begun >\"$DIR/begun\"; \
+                while ! [ -s \"$DIR/told\" ]; do sleep 0.05; done; wait; \
+                leasehold release \"$(sed 's/.*\"handle\":\"\\([^\"]*\\)\".*/\\1/' \"$DIR/held\")\"; exit $?";
+    let mut shell = Run::start(&mut script(&server, "bash", text));
+    eventually("it works", || !text_of(&server, "begun").is_empty());
+    let held = held(&server, "held");
+    server.ask(&["DEL", "job"]);
+    let gone = now();
+    assert_eq!(shell.wait().code(), Some(79));
+    let told: Vec<f64> = text_of(&server, "told").lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    // Found at the next renewal, after a third of the lease; the time of the last would be over after a half.
+    let after = Duration::from_secs_f64(told[0]).saturating_sub(Duration::from_nanos(gone));
+    assert!(after < Duration::from_millis(5500), "{after:?}");
+    assert!(is_dead(text_of(&server, "child").trim().parse().unwrap()));
+    eventually("its keeper ends", || is_dead(pid(&held, "keeper")));
+}
+
+fn text_of(server: &Server, file: &str) -> String {
+    text(&server.path(file))
+}
+
+#[test]
+fn the_shell_is_dead_before_the_next_begins_whatever_becomes_of_the_keeper() {
+    for case in ["keeper stopped", "keeper killed", "server stopped"] {
+        let server = Server::start();
+        let stamper = Stamper { file: &server.path("first"), ignores_term: false, once: false };
+        let mut command = script(&server, "bash", "");
+        let words = stamper.words(&mut command);
+        let words: Vec<String> = words.iter().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+        let text = format!(
+            "leasehold --format json hold --lease 3s job >\"$DIR/held\" || exit; {} >/dev/null; exit 0",
+            words.join(" ")
+        );
+        let mut command = script(&server, "bash", &text);
+        stamper.words(&mut command);
+        let mut shell = Run::start(&mut command);
+        let held = held(&server, "held");
+        eventually("it works", || !stamps(&server.path("first")).is_empty());
+        let next = Stamper { file: &server.path("next"), ignores_term: false, once: true };
+        let mut run = server.leasehold(&["run", "job"]);
+        let mut run = Run::start(next.under(&mut run));
+        match case {
+            "keeper stopped" => signal(pid(&held, "keeper"), Signal::STOP),
+            "keeper killed" => signal(pid(&held, "keeper"), Signal::KILL),
+            _ => signal(server.pid(), Signal::STOP),
+        }
+        assert_eq!(shell.wait().code(), None, "{case}: it was ended by the signal");
+        if case == "server stopped" {
+            signal(server.pid(), Signal::CONT);
+        }
+        assert!(run.wait().success());
+        let last = *stamps(&server.path("first")).last().unwrap();
+        assert!(last < stamps(&server.path("next"))[0], "{case}: both worked");
+        if case == "keeper stopped" {
+            signal(pid(&held, "keeper"), Signal::CONT);
+        }
+        eventually("the keeper ends", || is_dead(pid(&held, "keeper")));
+    }
+}
+
+#[test]
+fn a_lookout_that_is_killed_is_followed_by_another() {
+    let server = Server::start();
+    let text = "leasehold --format json hold --lease 3s job >\"$DIR/held\" && sleep 60";
+    let mut shell = Run::start(&mut script(&server, "bash", text));
+    let held = held(&server, "held");
+    let keeper = pid(&held, "keeper");
+    let first = children(keeper);
+    assert_eq!(first.len(), 1);
+    signal(first[0], Signal::KILL);
+    // A child that has not become the program yet may not be stopped: its parent waits for that.
+    eventually(
+        "another looks out",
+        || matches!(children(keeper)[..], [one] if one != first[0] && words(one).starts_with("leasehold lookout")),
+    );
+    signal(children(keeper)[0], Signal::STOP);
+    eventually("one that is stopped goes on", || !is_stopped(children(keeper)[0]));
+    server.ask(&["DEL", "job"]);
+    assert_eq!(shell.wait().code(), None, "it was ended by the signal");
+}
+
+fn is_stopped(pid: u32) -> bool {
+    text(Path::new(&format!("/proc/{pid}/status"))).contains("State:\tT")
+}
+
+#[test]
+fn signals_to_all_of_a_service_leave_the_keeper_to_its_shell() {
+    let server = Server::start();
+    let text = "leasehold --format json hold job >\"$DIR/held\" && exec sleep 60";
+    let shell = Run::start(&mut script(&server, "bash", text));
+    let held = held(&server, "held");
+    let keeper = pid(&held, "keeper");
+    for number in [Signal::TERM, Signal::HUP, Signal::INT] {
+        signal(keeper, number);
+        children(keeper).into_iter().for_each(|lookout| signal(lookout, number));
+    }
+    let (code, _) = outcome(&mut server.leasehold(&["run", "-q", "-w", "1", "job", "--", "true"]));
+    assert_eq!((code, is_dead(keeper)), (75, false));
+    drop(shell);
+    eventually("it is released", || server.keys().is_empty());
+    eventually("the keeper ends", || is_dead(keeper));
+}
+
+#[test]
+fn a_wait_ends_with_hold_or_with_its_shell_and_leaves_nothing() {
+    let server = Server::start();
+    let mut first = Run::start(&mut server.leasehold(&["run", "job", "--", "sleep", "60"]));
+    eventually("the first holds it", || !server.keys().is_empty());
+    for whose in ["hold", "shell"] {
+        let text = "sleep 0.01; hold=$(\"$LEASEHOLD\" -q hold job); echo $? >\"$DIR/code\"; sleep 60";
+        let mut shell = Run::start(&mut script(&server, "bash", text));
+        let keeper = || {
+            let holds =
+                descendants(shell.pid()).into_iter().find(|pid| words(*pid).starts_with("leasehold keep"))?;
+            Some(holds)
+        };
+        eventually("it waits", || {
+            keeper().is_some() && server.ask(&["CLIENT", "LIST"]).contains("cmd=subscribe")
+        });
+        let keeper = keeper().unwrap();
+        let hold = descendants(shell.pid()).into_iter().find(|pid| words(*pid).starts_with(PROGRAM)).unwrap();
+        if whose == "hold" {
+            signal(hold, Signal::TERM);
+            eventually("its code is that of the signal", || text_of(&server, "code") == "143\n");
+        } else {
+            drop(shell.0.kill());
+            shell.wait();
+        }
+        eventually("the keeper ends", || is_dead(keeper));
+    }
+    signal(first.pid(), Signal::TERM);
+    first.wait();
+    assert_eq!(server.keys(), Vec::<String>::new());
+}
+
+fn descendants(of: u32) -> Vec<u32> {
+    let below = children(of);
+    let deeper: Vec<u32> = below.iter().flat_map(|pid| descendants(*pid)).collect();
+    below.into_iter().chain(deeper).collect()
+}
+
+fn words(pid: u32) -> String {
+    text(Path::new(&format!("/proc/{pid}/cmdline"))).replace('\0', " ")
+}
+
+#[test]
+fn hold_and_release_exit_as_the_page_says() {
+    let server = Server::start();
+    let code = |text: &str| {
+        let (code, said) = outcome(&mut script(&server, "sh", &format!("{text} >\"$DIR/out\"; exit $?")));
+        (code, said)
+    };
+    let _held = Run::start(&mut server.leasehold(&["run", "busy", "--", "sleep", "60"]));
+    eventually("it is held", || !server.keys().is_empty());
+    for (text, wanted) in [
+        ("leasehold hold -n busy", 75),
+        ("leasehold hold -w 100ms -E 7 busy", 7),
+        ("LEASEHOLD_URL=redis://127.0.0.1:1 leasehold hold job", 69),
+        ("leasehold hold --lease 10ms job", 64),
+        ("leasehold hold --pid 2000000000 job", 64),
+        ("leasehold hold --signal NONE job", 64),
+        ("leasehold release job", 64),
+        ("leasehold release /nothing/is/here:7", 79),
+        (
+            "mkdir -m 777 \"$DIR/x\" && chmod 777 \"$DIR/x\" && mkdir -m 755 \"$DIR/x/leasehold-$(id -u)\" && \
+          TMPDIR=\"$DIR/x\" leasehold hold job",
+            70,
+        ),
+        ("(leasehold hold job >/dev/full)", 70),
+    ] {
+        let (code, said) = code(text);
+        assert_eq!(code, wanted, "{text}: {said}");
+        assert!(said.starts_with("leasehold: ") || said.contains("error: "), "{text}: {said}");
+    }
+    eventually("a handle that nobody has is no hold", || server.keys().len() == 1);
+}
+
+#[test]
+fn each_kind_of_lock_can_be_held_and_a_file_of_sqlite_too() {
+    let server = Server::start();
+    for (options, beside) in [("-s", "-x"), ("-x", "-s"), ("--fair", "-n"), ("--permits 1", "--permits 1")] {
+        let text = format!(
+            "hold=$(leasehold hold {options} job) || exit; leasehold run -q -n {} job -- true; echo $?; \
+             leasehold release \"$hold\" || exit; leasehold run -n {} job -- true; echo $?; leasehold -q permits --remove job",
+            beside.replace("-n", "--fair"),
+            beside.replace("-n", "--fair"),
+        );
+        let (_, said) = outcome(&mut script(&server, "sh", &text));
+        assert_eq!(said.lines().take(2).collect::<Vec<_>>(), ["75", "0"], "{options}: {said}");
+    }
+    let text = "export LEASEHOLD_URL=sqlite://$DIR/locks.db; hold=$(leasehold hold job) || exit; leasehold run -q -n job -- true; \
+                echo $?; leasehold release \"$hold\"; echo $?";
+    let (_, said) = outcome(&mut script(&server, "sh", text));
+    assert_eq!(said, "75\n0\n");
+}

@@ -1,0 +1,427 @@
+//! The rules of `docs/operating/alerts.yml` in simulated outages, scraped each 15 s and each 60 s.
+//!
+//! The series of an outage are those that a client really sends: it runs by a clock that the test moves, in an outage that begins at
+//! eight instants between two scrapes. `LEASEHOLD_BLESS=1` writes them to `docs/operating/alerts_test.yml`, which Prometheus's own
+//! `promtool` then judges.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::{Event, Fault, LockClient, ManualClock, MemoryStore, Metrics, Observer};
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+    with_local_recorder,
+};
+use yaml_rust2::{Yaml, YamlLoader};
+
+use crate::support::{LONG, eventually};
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating");
+/// The outage of a store: long enough for a hold with a lease of 30 s to be lost.
+const OUTAGE: u64 = 45;
+/// The first of these begins at a scrape.
+const BEGINS: u64 = 300;
+const PHASES: u64 = 8;
+const WHOLE: u64 = 900;
+
+/// The value of each series, as it would be scraped now.
+#[derive(Default, Clone)]
+struct Kept(Arc<Mutex<BTreeMap<String, f64>>>);
+
+struct Series(Kept, String);
+
+impl Series {
+    fn new(kept: &Kept, key: &Key) -> Arc<Series> {
+        let own = key.labels().map(|label| format!(", {}=\"{}\"", label.key(), label.value()));
+        let name = format!("{}{{job=\"shop\", instance=\"a\"{}}}", key.name(), own.collect::<String>());
+        Arc::new(Series(kept.clone(), name))
+    }
+
+    fn change(&self, how: impl FnOnce(f64) -> f64) {
+        let mut all = self.0.0.lock().unwrap();
+        let value = all.entry(self.1.clone()).or_default();
+        *value = how(*value);
+    }
+}
+
+impl CounterFn for Series {
+    fn increment(&self, more: u64) {
+        self.change(|value| value + f64::from(u32::try_from(more).unwrap()));
+    }
+
+    fn absolute(&self, _: u64) {
+        panic!("no counter is set")
+    }
+}
+
+impl GaugeFn for Series {
+    fn increment(&self, _: f64) {
+        panic!("gauges are set")
+    }
+
+    fn decrement(&self, _: f64) {
+        panic!("gauges are set")
+    }
+
+    fn set(&self, value: f64) {
+        self.change(|_| value);
+    }
+}
+
+impl Recorder for Kept {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(Series::new(self, key))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(Series::new(self, key))
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop() // its buckets are the exporter's
+    }
+}
+
+/// Events come on a thread of the client's own: so many of each kind have.
+#[derive(Clone)]
+struct Watched {
+    metrics: Metrics,
+    kept: Kept,
+    renewed: Arc<AtomicU64>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Observer for Watched {
+    fn event(&self, event: &Event<'_>) {
+        with_local_recorder(&self.kept, || self.metrics.event(event));
+        match *event {
+            Event::Renewed { holds, .. } => drop(self.renewed.fetch_add(holds, Ordering::SeqCst)),
+            Event::Lost { .. } => drop(self.lost.fetch_add(1, Ordering::SeqCst)),
+            _ => {}
+        }
+    }
+}
+
+/// What was scraped of a client whose store was away, and when its hold was lost.
+struct Outage {
+    scraped: BTreeMap<String, Vec<f64>>,
+    lost_at: u64,
+}
+
+fn outage(every: u64, begins: u64) -> Outage {
+    let (clock, kept) = (ManualClock::new(), Kept::default());
+    let store = MemoryStore::with_clock(clock.clone());
+    let watched = Watched {
+        metrics: Metrics::new(),
+        kept: kept.clone(),
+        renewed: Arc::default(),
+        lost: Arc::default(),
+    };
+    let client = LockClient::builder().observer(watched.clone()).build_in_memory(&store).unwrap();
+    let mut held = Some(client.lock("nightly").acquire_owned().unwrap());
+    let (mut scraped, mut lost_at) = (BTreeMap::<String, Vec<f64>>::new(), 0);
+    for second in 0..=WHOLE {
+        if second == begins {
+            store.fail(Fault::RequestLost);
+        }
+        if second == begins + OUTAGE {
+            store.heal();
+            drop(held.take());
+            held = Some(client.lock("nightly").acquire_owned().unwrap());
+        }
+        let stats = client.stats();
+        let has_come = || {
+            let seen = [&watched.renewed, &watched.lost].map(|count| count.load(Ordering::SeqCst));
+            seen == [stats.renewals, stats.lost()]
+        };
+        assert!(eventually(LONG, has_come), "{second}: {stats:?}");
+        if stats.lost() > 0 && lost_at == 0 {
+            lost_at = second;
+        }
+        if second.is_multiple_of(every) {
+            with_local_recorder(&kept, || watched.metrics.sample(&stats));
+            for (series, value) in &*kept.0.lock().unwrap() {
+                scraped.entry(series.clone()).or_default().push(*value);
+            }
+        }
+        clock.advance(Duration::from_secs(1));
+    }
+    drop(held);
+    Outage { scraped, lost_at }
+}
+
+/// When each of the outages begins, so that they lie evenly between two scrapes.
+fn phases(every: u64) -> impl Iterator<Item = u64> {
+    (0..PHASES).map(move |phase| BEGINS + phase * every / PHASES)
+}
+
+/// The words of `promtool` for a series: what repeats is counted.
+fn values(values: &[f64]) -> String {
+    let mut text = String::new();
+    let mut rest = values;
+    while let Some(first) = rest.first() {
+        let same = rest.iter().take_while(|value| *value == first).count();
+        let value = if first.is_infinite() { "+Inf".to_owned() } else { format!("{first:.3}") };
+        let value = value.strip_suffix(".000").unwrap_or(&value);
+        write!(text, " {value}").unwrap();
+        if same > 1 {
+            write!(text, "x{}", same - 1).unwrap();
+        }
+        rest = &rest[same..];
+    }
+    text.trim_start().to_owned()
+}
+
+struct Rules(BTreeMap<String, Yaml>);
+
+impl Rules {
+    fn read() -> Rules {
+        let text = std::fs::read_to_string(Path::new(FOLDER).join("alerts.yml")).unwrap();
+        let loaded = YamlLoader::load_from_str(&text).unwrap();
+        let groups = loaded[0]["groups"].as_vec().unwrap();
+        let rules = groups.iter().flat_map(|group| group["rules"].as_vec().unwrap());
+        Rules(rules.map(|rule| (rule["alert"].as_str().unwrap().to_owned(), rule.clone())).collect())
+    }
+
+    fn ask_for(&self, series: &str) -> bool {
+        let name = series.split('{').next().unwrap();
+        self.0.values().any(|rule| rule["expr"].as_str().unwrap().contains(name))
+    }
+
+    /// What is expected of an alert at a time: that it fires for this series, or does not for any.
+    fn expects(&self, alert: &str, seconds: u64, labels: Option<&str>) -> String {
+        let rule = &self.0[alert];
+        let mut text = format!("      - eval_time: {seconds}s\n        alertname: {alert}\n");
+        let Some(labels) = labels else { return text };
+        let severity = rule["labels"]["severity"].as_str().unwrap();
+        let [summary, runbook] =
+            ["summary", "runbook_url"].map(|field| rule["annotations"][field].as_str().unwrap());
+        let labels = if labels.is_empty() { String::new() } else { format!("{labels}, ") };
+        write!(
+            text,
+            "        exp_alerts:\n          - exp_labels: {{{labels}severity: {severity}}}\n            exp_annotations:\n              \
+             summary: {summary:?}\n              runbook_url: {runbook}\n"
+        )
+        .unwrap();
+        text
+    }
+}
+
+const SHOP: &str = "job: shop, instance: a";
+
+/// A rule, a series of what goes wrong from 5 minutes on, by numbers for each scrape in the order of time, and who it is said of.
+struct Case {
+    alert: &'static str,
+    series: &'static [(&'static str, Shape)],
+    labels: &'static str,
+    /// It fires so long after the beginning at the latest, with scrapes each minute.
+    within: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Shape {
+    /// This value, and this from the beginning on.
+    Step(u32, u32),
+    /// It grows by so much with each scrape, from the beginning on.
+    Grows(u32, u32),
+    /// It is there only until the beginning.
+    Ends(u32),
+}
+
+impl Shape {
+    fn values(self, every: u64, from: u64) -> Vec<f64> {
+        let mut sum = 0.0;
+        let scrapes = (0..=3600 / every).map(|scrape| scrape * every);
+        let values = scrapes.map(|second| match self {
+            Shape::Step(before, after) => f64::from(if second < from { before } else { after }),
+            Shape::Grows(before, after) => {
+                sum += f64::from(if second < from { before } else { after });
+                sum
+            }
+            Shape::Ends(value) if second < from => f64::from(value),
+            Shape::Ends(_) => f64::NAN,
+        });
+        values.filter(|value| !value.is_nan()).collect()
+    }
+}
+
+const CASES: &[Case] = &[
+    Case {
+        alert: "LeaseholdRenewalsFail",
+        series: &[
+            ("leasehold_renewals_total{job=\"shop\", instance=\"a\", result=\"ok\"}", Shape::Grows(5, 5)),
+            ("leasehold_renewals_total{job=\"shop\", instance=\"a\", result=\"error\"}", Shape::Grows(0, 1)),
+        ],
+        labels: SHOP,
+        within: 420,
+    },
+    Case {
+        alert: "LeaseholdWaitsEndWithoutLock",
+        series: &[
+            (
+                "leasehold_acquire_wait_seconds_count{job=\"shop\", instance=\"a\", kind=\"lock\", outcome=\"granted\"}",
+                Shape::Grows(90, 60),
+            ),
+            (
+                "leasehold_acquire_wait_seconds_count{job=\"shop\", instance=\"a\", kind=\"lock\", outcome=\"timeout\"}",
+                Shape::Grows(1, 30),
+            ),
+        ],
+        labels: "job: shop, kind: lock",
+        within: 960,
+    },
+    Case {
+        alert: "LeaseholdWaitsWithoutMessages",
+        series: &[("leasehold_subscription_up{job=\"shop\", instance=\"a\"}", Shape::Step(1, 0))],
+        labels: SHOP,
+        within: 240,
+    },
+    Case {
+        alert: "LeaseholdThreadsEndWithoutRelease",
+        series: &[("leasehold_abandoned_total{job=\"shop\", instance=\"a\"}", Shape::Step(0, 1))],
+        labels: SHOP,
+        within: 60,
+    },
+    Case {
+        alert: "LeaseholdReleasesFail",
+        series: &[("leasehold_release_failures_total{job=\"shop\", instance=\"a\"}", Shape::Grows(0, 1))],
+        labels: SHOP,
+        within: 780,
+    },
+    Case {
+        alert: "LeaseholdStoreIsAway",
+        series: &[("leasehold_store_up{job=\"locks\", instance=\"s\"}", Shape::Step(1, 0))],
+        labels: "job: locks, instance: s",
+        within: 180,
+    },
+    Case {
+        alert: "LeaseholdStoreIsNotWatched",
+        series: &[("leasehold_store_up{job=\"locks\", instance=\"s\"}", Shape::Ends(1))],
+        labels: "",
+        // Prometheus takes a series for gone after five minutes.
+        within: 720,
+    },
+    Case {
+        alert: "LeaseholdLockWithoutEnd",
+        series: &[(
+            "leasehold_store_locks_without_end{job=\"locks\", instance=\"s\", group=\"orders\"}",
+            Shape::Step(0, 1),
+        )],
+        labels: "job: locks, instance: s, group: orders",
+        within: 720,
+    },
+    Case {
+        alert: "LeaseholdHoldIsLong",
+        series: &[(
+            "leasehold_store_oldest_hold_seconds{job=\"locks\", instance=\"s\", group=\"orders\"}",
+            Shape::Step(40, 3700),
+        )],
+        labels: "job: locks, instance: s, group: orders",
+        within: 240,
+    },
+    Case {
+        alert: "LeaseholdManyWait",
+        series: &[(
+            "leasehold_store_waiters{job=\"locks\", instance=\"s\", group=\"orders\"}",
+            Shape::Step(3, 140),
+        )],
+        labels: "job: locks, instance: s, group: orders",
+        within: 720,
+    },
+];
+
+/// The file that `promtool` reads.
+fn simulated(rules: &Rules) -> String {
+    let mut text =
+        "# Written by tests/meta/alerts.rs. See there, and docs/operating.md.\nrule_files: [alerts.yml]\n\
+                    evaluation_interval: 15s\ntests:\n"
+            .to_owned();
+    for every in [15, 60] {
+        for begins in phases(every) {
+            let Outage { scraped, lost_at } = outage(every, begins);
+            assert!((begins + 18..begins + 31).contains(&lost_at), "lost at {lost_at}, of {begins}");
+            writeln!(text, "  - name: the store is away from {begins} s on, for {OUTAGE} s, with scrapes each {every} s; lost at {lost_at} s").unwrap();
+            writeln!(text, "    interval: {every}s\n    input_series:").unwrap();
+            for (series, numbers) in scraped.iter().filter(|(series, _)| rules.ask_for(series)) {
+                writeln!(text, "      - series: '{series}'\n        values: '{}'", values(numbers)).unwrap();
+            }
+            writeln!(text, "    alert_rule_test:").unwrap();
+            let next_scrape = |at: u64| at.div_ceil(every) * every;
+            for alert in ["LeaseholdLockLost", "LeaseholdHoldAtRisk"] {
+                text += &rules.expects(alert, begins - 1, None);
+            }
+            text += &rules.expects("LeaseholdHoldAtRisk", next_scrape(lost_at), Some(SHOP));
+            let labels = format!("{SHOP}, reason: expired");
+            text += &rules.expects("LeaseholdLockLost", next_scrape(lost_at), Some(&labels));
+            // With scrapes each 15 s there is one between the fourth second and the loss.
+            if every == 15 {
+                text += &rules.expects("LeaseholdHoldAtRisk", lost_at, Some(SHOP));
+            }
+            text += &rules.expects("LeaseholdHoldAtRisk", WHOLE, None);
+        }
+        for Case { alert, series, labels, within } in CASES {
+            writeln!(
+                text,
+                "  - name: {alert} with scrapes each {every} s\n    interval: {every}s\n    input_series:"
+            )
+            .unwrap();
+            for (series, shape) in *series {
+                let values = values(&shape.values(every, BEGINS));
+                writeln!(text, "      - series: '{series}'\n        values: '{values}'").unwrap();
+            }
+            writeln!(text, "    alert_rule_test:").unwrap();
+            text += &rules.expects(alert, BEGINS - 1, None);
+            text += &rules.expects(alert, BEGINS + within, Some(labels));
+        }
+    }
+    text
+}
+
+#[test]
+fn each_alert_fires_in_a_simulated_outage_at_15_and_at_60_seconds() {
+    let rules = Rules::read();
+    let tried = CASES.iter().map(|case| case.alert).chain(["LeaseholdLockLost", "LeaseholdHoldAtRisk"]);
+    let tried: std::collections::BTreeSet<&str> = tried.collect();
+    assert_eq!(tried, rules.0.keys().map(String::as_str).collect(), "each rule is tried");
+    let text = simulated(&rules);
+    let path = Path::new(FOLDER).join("alerts_test.yml");
+    if std::env::var_os("LEASEHOLD_BLESS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(&path).unwrap() == text,
+        "{}: LEASEHOLD_BLESS=1 writes it",
+        path.display()
+    );
+    let Some(promtool) = promtool() else { return };
+    let output =
+        Command::new(promtool).args(["test", "rules", "alerts_test.yml"]).current_dir(FOLDER).output();
+    let output = output.unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success(), "{said}");
+}
+
+/// Prometheus's own tool. Where there is none the test says so, which in CI is a failure.
+fn promtool() -> Option<PathBuf> {
+    let named = std::env::var_os("LEASEHOLD_PROMTOOL").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = named.or_else(|| {
+        std::env::split_paths(&path).map(|folder| folder.join("promtool")).find(|path| path.is_file())
+    });
+    if found.is_none() {
+        let line = "SKIPPED alerts: no promtool: scripts/servers.sh promtool fetches it";
+        assert!(std::env::var_os("CI").is_none(), "{line} (in CI that is a failure)");
+        std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes()).unwrap();
+    }
+    found
+}
