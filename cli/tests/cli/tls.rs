@@ -8,7 +8,7 @@ use std::process::Command;
 use rustix::process::Signal;
 
 use crate::secured::{Certificates, Secured};
-use crate::world::{Run, eventually, leasehold, now, outcome, signal};
+use crate::world::{Run, eventually, leasehold, leasehold_in_time, now, outcome, signal};
 
 /// So many clients without the right certificate.
 const STRANGERS: usize = 10;
@@ -346,7 +346,8 @@ fn each_failure_of_tls_says_so_at_once_and_ends_every_subcommand_with_69() {
         &["doctor"],
     ] {
         for format in ["text", "json"] {
-            let mut command = leasehold(&[&["--ca", &file("ca.crt"), "--format", format], words].concat());
+            let mut command =
+                leasehold_in_time(&[&["--ca", &file("ca.crt"), "--format", format], words].concat());
             let said = ends(
                 command.env("LEASEHOLD_URL", &url),
                 69,

@@ -188,6 +188,14 @@ pub(crate) fn leasehold(arguments: &[&str]) -> Command {
     command
 }
 
+/// As [`leasehold`], ended with 124 when it takes longer than anything does here.
+pub(crate) fn leasehold_in_time(arguments: &[&str]) -> Command {
+    let limit = LIMIT.as_secs().to_string();
+    let mut command = program(&["timeout", &limit], arguments);
+    command.stdin(Stdio::null());
+    command
+}
+
 /// As [`leasehold`], with its standard input for its terminal.
 pub(crate) fn in_a_session_of_its_own(arguments: &[&str]) -> Command {
     program(&["setsid", "--ctty", "--wait"], arguments)
