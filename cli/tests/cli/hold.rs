@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::world::{Run, Server, Stamper, children, eventually, is_dead, now, outcome, signal, stamps};
@@ -41,6 +41,17 @@ fn held(server: &Server, file: &str) -> Value {
 
 fn pid(held: &Value, which: &str) -> u32 {
     held[which].as_u64().unwrap().try_into().unwrap()
+}
+
+/// A keeper that a failed test would leave behind, stopped.
+struct Ends(u32);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            kill_process(Pid::from_raw(self.0.try_into().unwrap()).unwrap(), Signal::KILL).ok();
+        }
+    }
 }
 
 #[test]
@@ -173,6 +184,7 @@ fn the_shell_is_dead_before_the_next_begins_whatever_becomes_of_the_keeper() {
         stamper.words(&mut command);
         let mut shell = Run::start(&mut command);
         let held = held(&server, "held");
+        let _ends = Ends(pid(&held, "keeper"));
         eventually("it works", || !stamps(&server.path("first")).is_empty());
         let next = Stamper { file: &server.path("next"), ignores_term: false, once: true };
         let mut run = server.leasehold(&["run", "job"]);
