@@ -2,6 +2,8 @@
 //!
 //! The watchdog renews the holds that are in it, and no others.
 
+mod stuck;
+
 use std::collections::VecDeque;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -391,6 +393,8 @@ impl Registry {
                 thread: thread.to_owned(),
                 since: now.since(since),
                 waits,
+                by: None,
+                told: None,
             };
             let is_live = |hold: &&Arc<Hold>| !matches!(hold.standing(now), Standing::Lost(_));
             let held = entry.holds.iter().take(room).filter(is_live);
@@ -401,7 +405,7 @@ impl Registry {
             }));
             let room = most.saturating_sub(uses.len());
             let waiting = entry.queue.sleepers().take(room);
-            uses.extend(waiting.map(|one| used(one.number, one.thread.name(), one.since, true)));
+            uses.extend(waiting.map(|(_, one)| used(one.number, one.thread.name(), one.since, true)));
         }
         let unlisted = entries.by_key.len().saturating_sub(locks);
         (uses, u64::try_from(unlisted).unwrap_or(u64::MAX))
@@ -443,7 +447,7 @@ pub(crate) struct QueuePlace {
 }
 
 impl QueuePlace {
-    pub(crate) fn ticket(&self) -> &Ticket {
+    pub(crate) fn ticket(&self) -> &Arc<Ticket> {
         &self.ticket
     }
 
