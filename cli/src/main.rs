@@ -6,6 +6,7 @@ mod doctor;
 mod exit;
 mod list;
 mod permits;
+mod rings;
 mod run;
 mod say;
 mod serve;

@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::time::Duration;
 
-use leasehold::{Inspection, LockClient, Mode, ObjectKind, Whereabouts};
+use leasehold::{Deadlock, Inspection, LockClient, Mode, ObjectKind, Whereabouts};
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, ForceArgs, Format};
 use crate::exit::Exit;
+use crate::rings;
 use crate::say::{Say, json_text, plain};
 use crate::store::{self, explain};
 
@@ -21,7 +22,11 @@ pub(crate) fn show(common: &Common, names: &[String]) -> Exit {
     let mut exit = Exit::Success;
     for name in names {
         match client.inspect(name) {
-            Ok(shown) => print(common, &shown),
+            Ok(shown) => {
+                let is_waited_for = shown.waiting > 0 || shown.listeners != Some(0);
+                let rings = if shown.is_held() && is_waited_for { rings::seen(&client) } else { Vec::new() };
+                print_with(common, &shown, &rings);
+            }
             Err(error) => {
                 exit = explain(&error, say);
                 break;
@@ -132,9 +137,24 @@ pub(crate) fn impossible(shown: &Inspection) -> String {
 }
 
 fn print(common: &Common, shown: &Inspection) {
+    print_with(common, shown, &[]);
+}
+
+/// The lock, and those of the deadlocks that it is part of.
+fn print_with(common: &Common, shown: &Inspection, rings: &[Deadlock]) {
+    let rings: Vec<Deadlock> = rings.iter().filter(|ring| rings::has(ring, &shown.name)).cloned().collect();
     let text = match common.format {
-        Format::Text => format!("{}\n", harmless(shown)),
-        Format::Json => format!("{}\n", json_text(&as_json(shown))),
+        Format::Text => {
+            let lines = rings.iter().flat_map(rings::lines).map(|line| format!("  {line}\n"));
+            format!("{}\n{}", harmless(shown), lines.collect::<String>())
+        }
+        Format::Json => {
+            let mut object = as_json(shown);
+            if let Value::Object(object) = &mut object {
+                object.insert("deadlocks".to_owned(), rings::all_as_json(&rings));
+            }
+            format!("{}\n", json_text(&object))
+        }
     };
     // A reader that has seen enough is no failure.
     drop(std::io::stdout().write_all(text.as_bytes()));
