@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{LockKey, Registry};
-use crate::engine::hold::Standing;
+use crate::engine::hold::{Hold, Standing};
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck, Told};
 use crate::ident::unbound_number;
 use crate::seam::Family;
@@ -21,6 +21,15 @@ impl Registry {
         let (mut waits, mut next) = (Vec::new(), None::<Moment>);
         for (key, entry) in entries.by_key.iter().filter(|(key, _)| key.family != Family::Counted) {
             for (ticket, one) in entry.queue.sleepers() {
+                // A hold is entered before its waiter leaves the queue. What was granted is waited for no more.
+                let is_granted = |hold: &Arc<Hold>| {
+                    let is_own =
+                        hold.kept_by() == Some(one.thread.id()) || hold.owner().number() == one.number;
+                    is_own && stands(hold, now)
+                };
+                if entry.holds.iter().any(is_granted) {
+                    continue;
+                }
                 let ripe = one.since.plus(least);
                 if ripe > now {
                     next = Some(next.map_or(ripe, |next| next.min(ripe)));
@@ -33,14 +42,15 @@ impl Registry {
             return Stuck { next, ..Stuck::default() };
         }
         let threads: HashSet<u64> = waits.iter().map(|(_, _, one)| one.thread.id()).collect();
+        let awaited = waits.iter().map(|(key, ..)| *key);
+        let halves: HashSet<&str> = awaited.filter(|key| is_half(key)).map(|key| key.name.key()).collect();
         let (mut holds, mut holding) = (Vec::new(), HashSet::new());
         for (key, entry) in entries.by_key.iter().filter(|(key, _)| key.family != Family::Counted) {
-            let is_awaited = !entry.queue.is_empty() || waits.iter().any(|(other, ..)| is_beside(other, key));
+            let is_awaited = !entry.queue.is_empty() || is_half(key) && halves.contains(key.name.key());
             for hold in &entry.holds {
                 let thread = hold.kept_by();
                 let is_of_waiter = thread.is_some_and(|thread| threads.contains(&thread));
-                let stands = !hold.is_releasing() && !matches!(hold.standing(now), Standing::Lost(_));
-                if !stands || !is_of_waiter && !is_awaited {
+                if !stands(hold, now) || !is_of_waiter && !is_awaited {
                     continue;
                 }
                 holding.extend(thread.filter(|_| is_of_waiter));
@@ -74,8 +84,12 @@ impl Registry {
     }
 }
 
-/// Whether two are halves of one read-write lock.
-fn is_beside(one: &LockKey, other: &LockKey) -> bool {
-    let halves = [Family::Read, Family::Write];
-    halves.contains(&one.family) && halves.contains(&other.family) && one.name.key() == other.name.key()
+/// Whether the lock is half of a read-write lock.
+fn is_half(key: &LockKey) -> bool {
+    matches!(key.family, Family::Read | Family::Write)
+}
+
+/// Whether it is held, and not about to be released.
+fn stands(hold: &Hold, now: Moment) -> bool {
+    !hold.is_releasing() && !matches!(hold.standing(now), Standing::Lost(_))
 }
