@@ -9,8 +9,8 @@ use crate::directory::{ClientInfo, LockUse};
 use crate::engine::deadlock::graph::{Holder, Thread, View, Wait};
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
 use crate::error::{Error, ErrorKind};
-use crate::ident::{ClientId, LockName};
-use crate::inspect::{Inspection, Mode};
+use crate::ident::{ClientId, LockName, Owner};
+use crate::inspect::{Inspection, Mode, ObjectKind};
 use crate::seam::{Answer, Family, Kind, Store};
 use crate::time::{Clock, Moment};
 
@@ -124,14 +124,22 @@ impl<'a> Reading<'a> {
         self.clients.get(&client)?.as_ref()
     }
 
-    /// The lock as the store has it now.
-    pub(super) fn lock(&mut self, key: &str) -> Option<Arc<Inspection>> {
+    /// The lock as the store has it now. Of one that nobody shares its holder is asked for, as those may who use no other kinds.
+    fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
         if !self.locks.contains_key(key)
             && let Some(deadline) = self.one_more()
         {
             let name = LockName::new(&Arc::from(key), key.to_owned()).ok()?;
             self.requests += 1;
-            let answer = self.asked.store.describe(&name, deadline);
+            let (store, owner) = (self.asked.store, Owner::new(self.asked.id, 0));
+            let answer = match kind.other_half() {
+                Some(_) => store.describe(&name, deadline),
+                None => match store.inspect(kind, &name, owner, deadline) {
+                    Answer::Done(Some(held)) => Answer::Done(held.described(kind, &name)),
+                    Answer::Done(None) => Answer::Done(Inspection::new(name.given(), ObjectKind::Absent)),
+                    Answer::Refused(error) | Answer::Unknown(error) => Answer::Refused(error),
+                },
+            };
             let seen = self.take(answer).map(Arc::new);
             self.locks.insert(key.to_owned(), seen);
         }
@@ -218,7 +226,7 @@ impl View for Reading<'_> {
             return holders;
         }
         let own = self.asked.id;
-        let Some(seen) = self.lock(&wait.key) else { return holders };
+        let Some(seen) = self.lock(&wait.key, wait.kind) else { return holders };
         let shown = |is_it: &dyn Fn(Option<Mode>) -> bool| -> Vec<Holder> {
             let shown = seen.holders.iter().filter(|one| is_it(one.mode));
             shown.filter_map(|one| holder_of(&one.owner)).collect()
