@@ -12,6 +12,9 @@ use crate::time::{LONGEST_IN_WORDS, LONGEST_LEASE, SHORTEST_LEASE, checked_lease
 /// The shortest lease that the watchdog can keep alive: it renews each third.
 pub(crate) const SHORTEST_RENEWED: Duration = Duration::from_millis(100);
 
+/// The least time for which a wait lasts before it is looked at: the look costs requests.
+const SHORTEST_LOOK: Duration = Duration::from_millis(10);
+
 /// Turns a lock's given name into the store's.
 pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
@@ -31,6 +34,10 @@ pub(crate) struct Options {
     pub(crate) directory: bool,
     /// What the entry says of it besides.
     pub(crate) label: Option<String>,
+    /// How long a thread that holds something waits before it is looked whether that is for a deadlock.
+    pub(crate) deadlocks_after: Duration,
+    /// Whether the youngest wait of a deadlock ends.
+    pub(crate) break_deadlocks: bool,
 }
 
 impl Default for Options {
@@ -45,6 +52,8 @@ impl Default for Options {
             store: "",
             directory: true,
             label: None,
+            deadlocks_after: Duration::from_secs(1),
+            break_deadlocks: false,
         }
     }
 }
@@ -60,6 +69,11 @@ impl Options {
         }
         self.lease = checked_lease("connect", self.lease)?;
         check_timeout("command_timeout", self.command_timeout)?;
+        if self.deadlocks_after < SHORTEST_LOOK {
+            let (after, least) = (self.deadlocks_after, SHORTEST_LOOK);
+            let words = format!("deadlocks_after of {after:?} is too short: the least is {least:?}");
+            return Err(Error::invalid("connect", words));
+        }
         Ok(self)
     }
 }

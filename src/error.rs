@@ -110,7 +110,9 @@ pub enum ErrorKind {
     /// The server is loading, busy with a script, failing over or short of replicas. That another holds the lock is no
     /// error: it is `None`, `false` or [`TryOutcome::Busy`](crate::TryOutcome::Busy).
     Busy,
-    /// The database broke a deadlock: roll the transaction back and run it again.
+    /// The wait was the youngest of threads that wait for each other, and the client
+    /// [breaks deadlocks](crate::ClientBuilder::break_deadlocks): release what the thread holds, and begin again. Or the database
+    /// broke a deadlock: roll the transaction back and run it again.
     Deadlock,
     /// The server is older than the oldest one supported.
     TooOld,

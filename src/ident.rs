@@ -119,7 +119,6 @@ impl ClientId {
         ClientId(Uuid::from_bytes(bytes))
     }
 
-    #[cfg(feature = "zookeeper")]
     pub(crate) fn as_u128(self) -> u128 {
         self.0.as_u128()
     }

@@ -113,6 +113,7 @@ compile_error!("leasehold runs on Linux, Android and macOS only");
 
 mod client;
 mod config;
+mod deadlock;
 mod directory;
 mod engine;
 mod error;
@@ -140,6 +141,7 @@ mod topologies;
 pub use client::{ClientBuilder, Clients, ListCost, ListedLock, LockClient, Locks, PausedClient};
 pub use config::{ClusterPubSub, RedlockNode};
 pub use crossbeam_channel;
+pub use deadlock::{Deadlock, DeadlockStep};
 pub use directory::run::LastRun;
 pub use directory::{ClientInfo, LockUse};
 pub use engine::acquire::terms::Backoff;

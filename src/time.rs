@@ -100,6 +100,13 @@ fn system_now() -> Moment {
     Moment(crate::sync::now())
 }
 
+/// The machine's wall clock, in milliseconds since 1970: nothing is timed by it.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads it")]
+pub(crate) fn wall_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, millis)
+}
+
 /// The end of a hold: when the watchdog's renewals end, or after a fixed time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lease {

@@ -7,6 +7,7 @@ mod exit;
 mod job;
 mod list;
 mod permits;
+mod rings;
 mod run;
 mod say;
 mod serve;

@@ -3,12 +3,13 @@
 use std::io::Write;
 use std::time::Duration;
 
-use leasehold::{Inspection, LastRun, LockClient, Mode, ObjectKind, Whereabouts};
+use leasehold::{Deadlock, Inspection, LastRun, LockClient, Mode, ObjectKind, Whereabouts};
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, ForceArgs, Format, ShowArgs};
 use crate::exit::Exit;
 use crate::job;
+use crate::rings;
 use crate::say::{Say, fitted, json_text, plain};
 use crate::store::{self, explain};
 
@@ -25,7 +26,9 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
             Ok(shown) => {
                 // Where there are no records, or no right to them, there is nothing to add.
                 let last = client.last_run(name).ok().flatten();
-                print_with(common, &shown, last.as_ref());
+                let is_waited_for = shown.waiting > 0 || shown.listeners != Some(0);
+                let rings = if shown.is_held() && is_waited_for { rings::seen(&client) } else { Vec::new() };
+                print_with(common, &shown, last.as_ref(), &rings);
                 if is_foreign(&shown) {
                     exit = Exit::NotALock;
                 }
@@ -181,19 +184,28 @@ pub(crate) fn impossible(shown: &Inspection) -> String {
 }
 
 fn print(common: &Common, shown: &Inspection) {
-    print_with(common, shown, None);
+    print_with(common, shown, None, &[]);
 }
 
-fn print_with(common: &Common, shown: &Inspection, last: Option<&LastRun>) {
+/// The lock, its last run as a job, and those of the deadlocks that it is part of.
+fn print_with(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings: &[Deadlock]) {
+    let rings: Vec<Deadlock> = rings.iter().filter(|ring| rings::has(ring, &shown.name)).cloned().collect();
     let text = match common.format {
         Format::Text => {
-            let told = last.map(|last| format!("  {}\n", job::line(shown, last)));
-            fitted(&format!("{}\n{}", harmless(shown), told.unwrap_or_default()))
+            let mut text = format!("{}\n", harmless(shown));
+            if let Some(last) = last {
+                text.push_str(&format!("  {}\n", job::line(shown, last)));
+            }
+            text.extend(rings.iter().flat_map(rings::lines).map(|line| format!("  {line}\n")));
+            fitted(&text)
         }
         Format::Json => {
             let mut object = as_json(shown);
-            if let (Some(fields), Some(last)) = (object.as_object_mut(), last) {
-                fields.insert("last_run".to_owned(), job::as_json(shown, last));
+            if let Value::Object(fields) = &mut object {
+                if let Some(last) = last {
+                    fields.insert("last_run".to_owned(), job::as_json(shown, last));
+                }
+                fields.insert("deadlocks".to_owned(), rings::all_as_json(&rings));
             }
             format!("{}\n", json_text(&object))
         }

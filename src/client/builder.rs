@@ -305,6 +305,28 @@ impl ClientBuilder {
         self
     }
 
+    /// How long a thread that holds a lock waits for another one before the client looks whether it waits in a ring of threads that
+    /// wait for each other. Defaults to 1 s, and is 10 ms at least; `Duration::MAX` never looks.
+    ///
+    /// The client looks then, and after 2, 4, 8, 16 and 30 s, by 50 requests a second at most for all its threads. A ring is told as
+    /// [`Event::Deadlock`](crate::Event::Deadlock).
+    pub fn deadlocks_after(mut self, wait: Duration) -> Self {
+        self.options.deadlocks_after = wait;
+        self
+    }
+
+    /// Whether a wait of this client ends when it is the youngest of a deadlock, with an error of kind
+    /// [`Deadlock`](crate::ErrorKind::Deadlock) whose text names the ring. Defaults to no.
+    ///
+    /// The thread keeps what it holds: it has to release that for the others to go on, as it does when it returns the error and its
+    /// guards are dropped. Of a multi-lock, the locks that it acquired so far are released. A wait that would take a lock again
+    /// after a condition does not end; then the youngest of the others does. Where the youngest is a thread of a client without this
+    /// option, the deadlock is told, and stays.
+    pub fn break_deadlocks(mut self, breaks: bool) -> Self {
+        self.options.break_deadlocks = breaks;
+        self
+    }
+
     /// The observer that is notified of what happens to the locks. Defaults to none.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::LockClient;
+use crate::deadlock::Deadlock;
 use crate::directory::{ClientInfo, add_holders};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
@@ -194,6 +195,42 @@ impl LockClient {
     /// ```
     pub fn clients(&self) -> Clients {
         Clients { list: List::new(&self.engine) }
+    }
+
+    /// Looks for threads that wait for each other in a ring, of all clients on this store: a lock is held and the next one waited for,
+    /// in different orders. See [`Deadlock`].
+    ///
+    /// A wait counts from [`deadlocks_after`](crate::ClientBuilder::deadlocks_after) on, where its thread holds something meanwhile.
+    /// Plain, fenced, fair and token locks and both halves of read-write locks are seen, and those of multi-locks. Permits have no
+    /// single holder and are not seen; nor is what a guard holds that may change threads, since any thread may release it, nor a
+    /// thread that holds by one client and waits by another. Without a [directory](crate::ClientBuilder::directory) only this
+    /// client's own threads are seen.
+    ///
+    /// # Blocking
+    ///
+    /// Up to one command time-out for each request: one for each page of entries, and two for each lock and client on the way from a
+    /// wait to those it is for.
+    ///
+    /// # Errors
+    ///
+    /// The store could not be used, or the user lacks a permission: those of [`inspect`](Self::inspect) and [`clients`](Self::clients).
+    ///
+    /// # Guarantees
+    ///
+    /// Each ring was read twice, the second time after the first had ended, with the same waits and the same holders: it stood at a
+    /// moment between. A client that died or is cut off from the store counts as it was when it was heard last, until its entry ends.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::LockClient;
+    ///
+    /// let client = LockClient::in_memory();
+    /// assert!(client.deadlocks()?.is_empty());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn deadlocks(&self) -> Result<Vec<Deadlock>> {
+        self.engine.deadlocks()
     }
 }
 

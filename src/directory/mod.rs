@@ -19,6 +19,12 @@ use crate::time::millis;
 /// An entry names at most so many holds and waits.
 pub(crate) const MOST_USES: usize = 64;
 
+/// Besides, the waits of threads that hold something, and what they hold: so many at most.
+pub(crate) const MOST_TOLD: usize = 192;
+
+/// Of an entry, which may be anybody's, so many are read.
+const MOST_READ: usize = MOST_USES + MOST_TOLD;
+
 /// A longer name is left out of an entry: 64 of the longest would be four megabytes.
 const LONGEST_KEY: usize = 256;
 
@@ -106,6 +112,21 @@ pub struct LockUse {
     pub waits: bool,
     /// How many more of the client's threads wait for the same lock, for which there was no room; with the last that there was.
     pub more: u64,
+    /// The id of the thread without which it is not released, or that waits.
+    pub(crate) by: Option<u64>,
+    /// Of a thread that has waited for a while and holds something.
+    pub(crate) told: Option<ToldWait>,
+}
+
+/// The part of a wait that the search for deadlocks needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ToldWait {
+    /// No other wait of the client ever has it.
+    pub(crate) id: u64,
+    pub(crate) at_ms: u64,
+    /// The kind of lock, by its label.
+    pub(crate) kind: String,
+    pub(crate) takes_again: bool,
 }
 
 /// The facts about a client that do not change.
@@ -211,6 +232,13 @@ impl ClientInfo {
             if one.more > 0 {
                 text.push_str(&format!(",\"more\":{}", one.more));
             }
+            if let Some(by) = one.by {
+                text.push_str(&format!(",\"by\":{by}"));
+            }
+            if let Some(ToldWait { id, at_ms, kind, takes_again }) = &one.told {
+                text.push_str(&format!(",\"wait\":{id},\"at_ms\":{at_ms},\"again\":{takes_again},\"kind\":"));
+                quote(kind, &mut text);
+            }
             text.push('}');
         }
         let long = self.uses.iter().filter(|one| !is_short(one)).count();
@@ -226,7 +254,13 @@ impl ClientInfo {
         let ms = |from: &Json, name: &str| from.get(name).and_then(Json::number).map(Duration::from_millis);
         let written = ms(&entry, "lease_ms")?.saturating_sub(remaining);
         let uses = entry.get("uses").map_or(&[][..], Json::list);
-        let uses = uses.iter().take(MOST_USES).filter_map(|one| {
+        let uses = uses.iter().take(MOST_READ).filter_map(|one| {
+            let told = one.get("wait").and_then(Json::number).map(|id| ToldWait {
+                id,
+                at_ms: one.get("at_ms").and_then(Json::number).unwrap_or(0),
+                kind: one.get("kind").and_then(Json::text).map(shown).unwrap_or_default(),
+                takes_again: one.get("again") == Some(&Json::Bool(true)),
+            });
             Some(LockUse {
                 name: one.get("lock")?.text()?.to_owned(),
                 owner: one.get("owner")?.number()?,
@@ -234,6 +268,8 @@ impl ClientInfo {
                 since: ms(one, "since_ms")?.saturating_add(written),
                 waits: one.get("waits") == Some(&Json::Bool(true)),
                 more: one.get("more").and_then(Json::number).unwrap_or(0),
+                by: one.get("by").and_then(Json::number),
+                told,
             })
         });
         Some(ClientInfo {
@@ -307,6 +343,8 @@ pub(crate) fn add_holders(
             since: holder.held_for.unwrap_or_default(),
             waits: false,
             more: 0,
+            by: None,
+            told: None,
         };
         let client = clients.entry(id).or_insert_with(|| ClientInfo {
             id,

@@ -8,10 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::directory::{ClientInfo, Identity, LONGEST_TEXT, MOST_USES, clients_of, locate, waiters_of};
+use crate::directory::{
+    ClientInfo, Identity, LONGEST_TEXT, LockUse, MOST_TOLD, MOST_USES, ToldWait, clients_of, locate,
+    waiters_of,
+};
 use crate::engine::policy::{renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
-use crate::error::ErrorKind;
+use crate::engine::stuck::{OwnWait, Stuck};
+use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, ObjectKind, Waiter};
 use crate::seam::directory::Place;
@@ -21,6 +25,43 @@ use crate::time::{Clock, Moment};
 
 /// The entries of so many clients are asked for at a time: in a cluster each is a request.
 const CLIENTS_TOGETHER: usize = 128;
+
+/// The waits that others may rely on, each before what its thread holds; those that have lasted longest come first.
+fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
+    let mut waits: Vec<&OwnWait> = stuck.waits.iter().collect();
+    waits.sort_unstable_by_key(|wait| wait.since);
+    let mut uses = Vec::new();
+    for wait in waits {
+        uses.push(LockUse {
+            name: wait.key.clone(),
+            owner: wait.number,
+            thread: wait.thread_name.to_string(),
+            since: now.since(wait.since),
+            waits: true,
+            by: Some(wait.thread),
+            told: Some(ToldWait {
+                id: wait.told.id,
+                at_ms: wait.told.at_ms,
+                kind: wait.kind.label().to_owned(),
+                takes_again: wait.takes_again,
+            }),
+            more: 0,
+        });
+        let held = stuck.holds.iter().filter(|hold| hold.thread == Some(wait.thread));
+        uses.extend(held.map(|hold| LockUse {
+            name: hold.key.clone(),
+            owner: hold.number,
+            thread: hold.thread_name.to_string(),
+            since: now.since(hold.since),
+            waits: false,
+            by: hold.thread,
+            told: None,
+            more: 0,
+        }));
+    }
+    uses.truncate(MOST_TOLD);
+    uses
+}
 
 /// One look goes through so many pages of the directory at most, and says so if there are more. On Redis those are of all keys,
 /// and so many take the server some 50 ms in all, between which it serves others.
@@ -40,6 +81,17 @@ pub(crate) struct Announcer {
     is_wanted: AtomicBool,
     /// It may be there.
     is_written: AtomicBool,
+    /// One was sent, and its answer has not come.
+    is_under_way: AtomicBool,
+}
+
+/// The end of a try to write an entry with waits that others may rely on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Posting {
+    Done,
+    /// It is off, or the store has none, or refuses it.
+    Never,
+    Failed,
 }
 
 impl Announcer {
@@ -54,6 +106,7 @@ impl Announcer {
             due: AtomicU64::new(if options.directory { 0 } else { u64::MAX }),
             is_wanted: AtomicBool::new(false),
             is_written: AtomicBool::new(false),
+            is_under_way: AtomicBool::new(false),
         }
     }
 
@@ -85,20 +138,71 @@ impl Announcer {
         let Some(directory) = store.capabilities().directory else { return };
         let text = self.own(registry, now).written(self.lease);
         self.is_written.store(true, Ordering::SeqCst);
+        self.is_under_way.store(true, Ordering::SeqCst);
         let announcer = Arc::clone(self);
         let done = move |answer| {
-            // For good: each try would be an entry in the server's log of what it refused.
-            if let Answer::Refused(error) = answer
-                && matches!(
-                    error.kind(),
-                    ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType
-                )
-            {
-                announcer.due.store(u64::MAX, Ordering::SeqCst);
-                announcer.is_written.store(false, Ordering::SeqCst);
-            }
+            announcer.note(&answer);
+            announcer.is_under_way.store(false, Ordering::SeqCst);
         };
         directory.write(self.id, &text, self.lease, deadline, Box::new(done));
+    }
+
+    /// Takes a refusal for good: each try would be an entry in the server's log of what it refused.
+    fn note(&self, answer: &Answer<()>) {
+        let is_for_good = |error: &Error| {
+            matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType)
+        };
+        if let Answer::Refused(error) = answer
+            && is_for_good(error)
+        {
+            self.due.store(u64::MAX, Ordering::SeqCst);
+            self.is_written.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the entry is to be written, or one that was sent may yet overtake the next.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::SeqCst)
+    }
+
+    /// Whether an entry that was sent has had no answer, so that it might come after the next.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.is_under_way.load(Ordering::SeqCst)
+    }
+
+    /// The watchdog's: writes the entry with the waits that others may rely on, and waits for the answer. Entries of this sort are
+    /// written one after the other.
+    pub(crate) fn write_stuck(
+        &self,
+        store: &dyn Store,
+        registry: &Registry,
+        stuck: &Stuck,
+        (now, deadline): (Moment, Moment),
+    ) -> Posting {
+        let directory = store.capabilities().directory.filter(|_| self.is_on());
+        let Some(directory) = directory else { return Posting::Never };
+        self.postpone(now);
+        let mut uses = told(stuck, now);
+        let (rest, unlisted) = registry.uses(MOST_USES, now);
+        let is_told = |one: &LockUse, told: &[LockUse]| {
+            told.iter().any(|told| (&told.name, told.owner, told.waits) == (&one.name, one.owner, one.waits))
+        };
+        let rest: Vec<_> = rest.into_iter().filter(|one| !is_told(one, &uses)).collect();
+        uses.extend(rest);
+        let info = self.identity.info(self.id, now.since(self.began), uses, unlisted);
+        self.is_written.store(true, Ordering::SeqCst);
+        let answer = directory.write_now(self.id, &info.written(self.lease), self.lease, deadline);
+        self.note(&answer);
+        match answer {
+            Answer::Done(()) => Posting::Done,
+            Answer::Refused(_) | Answer::Unknown(_) if !self.is_on() => Posting::Never,
+            Answer::Refused(_) | Answer::Unknown(_) => Posting::Failed,
+        }
+    }
+
+    /// This client, for people.
+    pub(crate) fn here(&self, now: Moment) -> ClientInfo {
+        self.identity.info(self.id, now.since(self.began), Vec::new(), 0)
     }
 
     /// Nothing has been held or waited for since a round: where the store does not end the entry by itself, the client does.

@@ -9,6 +9,7 @@ mod agenda;
 pub(crate) mod batch;
 pub(crate) mod calls;
 mod cleanup;
+pub(crate) mod deadlock;
 pub(crate) mod directory;
 mod ending;
 pub(crate) mod handoff;
@@ -22,6 +23,7 @@ pub(crate) mod release;
 mod renewals;
 mod runs;
 mod stage;
+pub(crate) mod stuck;
 mod timer;
 pub(crate) mod watchdog;
 
@@ -42,6 +44,7 @@ use crate::config::Options;
 use crate::directory::ClientInfo;
 use crate::engine::acquire::retry::RETRY_PAUSE;
 use crate::engine::calls::Calls;
+use crate::engine::deadlock::Finder;
 use crate::engine::directory::Announcer;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::many::CountedClient;
@@ -92,7 +95,9 @@ impl Engine {
         let registry = Arc::new(Registry::default());
         let id = ClientId::random();
         let announcer = Arc::new(Announcer::new(id, &options, &clock));
-        let watchdog = Watchdog::start(&options, &clock, &store, &registry, &reporter, &announcer)?;
+        let finder = Finder::new((id, &options, &clock), &store, &registry, &reporter, &announcer);
+        let parts = (&announcer, &Arc::new(finder));
+        let watchdog = Watchdog::start(&options, &clock, &store, &registry, &reporter, parts)?;
         let completion = Arc::new(ReleaseCompletion {
             clock: clock.clone(),
             lease: options.lease,

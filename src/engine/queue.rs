@@ -7,9 +7,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::deadlock::Deadlock;
 use crate::engine::handoff::PendingHandoff;
+use crate::engine::stuck::Told;
 use crate::ident::ThreadMark;
-use crate::seam::Claim;
+use crate::seam::{Claim, Kind};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::Moment;
@@ -29,6 +31,10 @@ pub(crate) struct Ticket {
     followers: Mutex<Vec<Waker>>,
     /// Who it is, once it sleeps: for people.
     sleeper: Mutex<Option<Sleeper>>,
+    /// What others know its wait by, once they may.
+    told: OnceLock<Told>,
+    /// The ring for which its wait is to end.
+    ends_for: OnceLock<Arc<Deadlock>>,
 }
 
 /// A waiter, for people.
@@ -38,6 +44,9 @@ pub(crate) struct Sleeper {
     pub(crate) number: u64,
     pub(crate) thread: Arc<ThreadMark>,
     pub(crate) since: Moment,
+    pub(crate) kind: Kind,
+    /// It takes a lock again that was given up for a condition.
+    pub(crate) takes_again: bool,
 }
 
 /// Whether a sleeping waiter can be given the lock by the thread that releases it.
@@ -89,6 +98,27 @@ impl Ticket {
     /// The waiter, if it has slept.
     pub(crate) fn sleeper(&self) -> Option<Sleeper> {
         self.sleeper.lock().clone()
+    }
+
+    /// What others know the wait by: `make` says what, the first time. Called under the registry's mutex, so that a waiter that has
+    /// left its queue knows whether others do. Pairs with `Waiting::take_or_give_up`.
+    pub(crate) fn tell(&self, make: impl FnOnce() -> Told) -> Told {
+        *self.told.get_or_init(make)
+    }
+
+    pub(crate) fn is_told(&self) -> bool {
+        self.told.get().is_some()
+    }
+
+    /// Has the wait end because of this ring.
+    pub(crate) fn end_for(&self, ring: &Arc<Deadlock>) {
+        // Set first, woken second. Pairs with `Waiting::check_queue`.
+        self.ends_for.get_or_init(|| Arc::clone(ring));
+        self.wake();
+    }
+
+    pub(crate) fn ends_for(&self) -> Option<&Arc<Deadlock>> {
+        self.ends_for.get()
     }
 
     pub(crate) fn is_head(&self) -> bool {
@@ -279,8 +309,8 @@ impl Queue {
     }
 
     /// The waiters that sleep, or have slept.
-    pub(crate) fn sleepers(&self) -> impl Iterator<Item = Sleeper> {
-        self.tickets.iter().filter_map(|ticket| ticket.sleeper())
+    pub(crate) fn sleepers(&self) -> impl Iterator<Item = (&Arc<Ticket>, Sleeper)> {
+        self.tickets.iter().filter_map(|ticket| Some((ticket, ticket.sleeper()?)))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

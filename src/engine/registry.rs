@@ -2,6 +2,8 @@
 //!
 //! The watchdog renews the holds that are in it, and no others.
 
+mod stuck;
+
 use std::collections::VecDeque;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -392,6 +394,8 @@ impl Registry {
                 since: now.since(since),
                 waits,
                 more: 0,
+                by: None,
+                told: None,
             };
             let is_live = |hold: &&Arc<Hold>| !matches!(hold.standing(now), Standing::Lost(_));
             let held = entry.holds.iter().take(room).filter(is_live);
@@ -403,7 +407,7 @@ impl Registry {
             let room = most.saturating_sub(uses.len());
             let mut waiting = entry.queue.sleepers();
             let (named, before) = (waiting.by_ref().take(room), uses.len());
-            uses.extend(named.map(|one| used(one.number, one.thread.name(), one.since, true)));
+            uses.extend(named.map(|(_, one)| used(one.number, one.thread.name(), one.since, true)));
             if let Some(last) = uses.get_mut(before..).and_then(<[LockUse]>::last_mut) {
                 last.more = u64::try_from(waiting.count()).unwrap_or(u64::MAX);
             }
@@ -448,7 +452,7 @@ pub(crate) struct QueuePlace {
 }
 
 impl QueuePlace {
-    pub(crate) fn ticket(&self) -> &Ticket {
+    pub(crate) fn ticket(&self) -> &Arc<Ticket> {
         &self.ticket
     }
 

@@ -12,6 +12,7 @@ use crate::engine::agenda::slot_of;
 use crate::engine::cleanup::{
     Cleanup, CleanupQueue, Inbox, RETRY_LEAST, RETRY_MOST, RenewalOrders, WatchdogShared, tell_if_ended,
 };
+use crate::engine::deadlock::Finder;
 use crate::engine::directory::Announcer;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::pace::{CleanupPace, longer};
@@ -36,6 +37,7 @@ pub(crate) struct Watchdog {
     waker: ServiceWaker,
     cleanups: CleanupQueue,
     announcer: Arc<Announcer>,
+    finder: Arc<Finder>,
     registry: Arc<Registry>,
     clock: Clock,
     timer: Timer,
@@ -45,6 +47,9 @@ pub(crate) struct Watchdog {
 /// A clean-up waits for its turn so long at least, also if it is asked once only.
 const WAITS: Duration = Duration::from_secs(30);
 
+/// While renewals fail, so often is tried whether deadlocks can be looked for again.
+const FIND_AGAIN: Duration = Duration::from_secs(1);
+
 impl Watchdog {
     pub(crate) fn start(
         options: &Options,
@@ -52,7 +57,7 @@ impl Watchdog {
         store: &Arc<dyn Store>,
         registry: &Arc<Registry>,
         reporter: &Arc<Reporter>,
-        announcer: &Arc<Announcer>,
+        (announcer, finder): (&Arc<Announcer>, &Arc<Finder>),
     ) -> Result<Watchdog> {
         let shared = Arc::new(WatchdogShared {
             inbox: Mutex::new(Inbox::default()),
@@ -75,6 +80,7 @@ impl Watchdog {
             registry: Arc::clone(registry),
             reporter: Arc::clone(reporter),
             announcer: Arc::clone(announcer),
+            finder: Arc::clone(finder),
             alarm: alarm.clone(),
             orders: orders.clone(),
         };
@@ -101,6 +107,7 @@ impl Watchdog {
             waker,
             cleanups,
             announcer: Arc::clone(announcer),
+            finder: Arc::clone(finder),
             registry: Arc::clone(registry),
             clock: clock.clone(),
             timer,
@@ -135,6 +142,21 @@ impl Watchdog {
         if self.announcer.want(now) {
             self.waker.wake();
         }
+    }
+
+    /// A wait that has lasted since then begins to sleep: has it be looked at when it may be part of a deadlock. Costs nothing if
+    /// another will be looked at sooner.
+    pub(crate) fn note_wait(&self, since: Moment) {
+        if let Some(by) = self.finder.note_wait(since) {
+            self.look_by(by);
+        }
+    }
+
+    /// A wait of which others know is over and has left its queue. One that was not granted has to be out of the client's entry before
+    /// its call returns, for which this waits until `deadline`.
+    pub(crate) fn end_told_wait(&self, is_granted: bool, deadline: Moment) {
+        let wake = || self.waker.wake();
+        if is_granted { self.finder.note_granted(wake) } else { self.finder.take_back(deadline, wake) }
     }
 
     /// The queue for claims in doubt.
@@ -186,6 +208,7 @@ struct Round {
     registry: Arc<Registry>,
     reporter: Arc<Reporter>,
     announcer: Arc<Announcer>,
+    finder: Arc<Finder>,
     alarm: Alarm,
     orders: RenewalOrders,
 }
@@ -200,7 +223,8 @@ impl Round {
             {
                 let mut inbox = self.shared.inbox.lock();
                 if inbox.stop {
-                    return;
+                    drop(inbox);
+                    return self.finder.close();
                 }
                 due.add(std::mem::take(&mut inbox.renewals));
             }
@@ -224,17 +248,24 @@ impl Round {
         let cleaned = self.clean_up(due, pace);
         // Not while renewals fail: the store has more urgent things to answer then. Nor for longer than they can spare, if it has
         // to connect first. Nor when a shutdown waits for this round.
-        if due.is_well() && !self.shared.inbox.lock().stop {
-            let now = self.clock.now();
-            let deadline = now.plus(self.command_timeout.min(self.lease / 6));
-            self.announcer.write(&*self.store, &self.registry, now, deadline);
-        }
+        let looked = if due.is_well() && !self.shared.inbox.lock().stop {
+            let spare = self.command_timeout.min(self.lease / 6);
+            let looked = self.finder.round(self.clock.after(spare));
+            if !self.finder.tells() {
+                let now = self.clock.now();
+                self.announcer.write(&*self.store, &self.registry, now, now.plus(spare));
+            }
+            looked
+        } else {
+            self.finder.let_go();
+            self.clock.after(FIND_AGAIN)
+        };
         let is_awaiting = self.store.poll_completions();
         let now = self.clock.now();
         self.registry.tidy(now);
         let next =
             if is_awaiting { now.plus(POLL_COMPLETIONS_EVERY) } else { now.plus(renewal_period(self.lease)) };
-        next.min(again).min(cleaned).max(now.plus(Duration::from_millis(1)))
+        next.min(again).min(cleaned).min(looked).max(now.plus(Duration::from_millis(1)))
     }
 
     /// The watchdog has done with it for now.

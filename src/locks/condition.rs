@@ -283,7 +283,11 @@ impl Condition {
             // As the guard had it: it may be of a fenced lock, and this condition of the plain one of the name.
             let want = self.lock.want(action, lease, forever(), None)?;
             let fenced = want.terms.fenced || released.fence().is_some();
-            let want = AcquireCall { kind: released.kind(), terms: Terms { fenced, ..want.terms }, ..want };
+            let want = AcquireCall {
+                kind: released.kind(),
+                terms: Terms { fenced, takes_again: true, ..want.terms },
+                ..want
+            };
             let entered = engine.acquire(&want);
             match entered.and_then(|entered| entered.ok_or_else(|| unending(action, self.lock.name()))) {
                 Ok(entered) => {

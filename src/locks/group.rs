@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
 use crate::engine::batch::{BatchAnswer, LevelRelease, leave_all, prolong};
 use crate::error::Result;
-use crate::ident::Fence;
+use crate::ident::{Fence, ThreadMark};
 use crate::locks::guard::{BoundToItsThreadUseAcquireOwned, HeldLevel, HoldState};
 use crate::observe::Loss;
 use crate::sync::Mutex;
@@ -25,6 +25,8 @@ impl Group {
     }
 
     pub(crate) fn push(&mut self, engine: &Arc<Engine>, entered: Granted) {
+        // Until all are there: see `settle`.
+        entered.hold.note_acquiring(ThreadMark::current().id());
         self.0.push(HeldLevel::new(engine, entered));
     }
 
@@ -71,6 +73,7 @@ impl Group {
     pub(crate) fn settle(&self) {
         for level in &self.0 {
             level.hold().settle_level(level.id(), level.engine().options.lease);
+            level.hold().note_acquiring(0);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::deadlock::Deadlock;
 use crate::error::Error;
 use crate::ident::Owner;
 use crate::observe::loss::Loss;
@@ -179,6 +180,20 @@ pub enum Event<'a> {
         kind: &'static str,
         /// Why it is not known.
         error: &'a Error,
+    },
+    /// Threads wait for each other in a ring, one of this client's among them: once for each ring. `DeadlockOver` follows.
+    #[non_exhaustive]
+    Deadlock {
+        /// The ring.
+        deadlock: &'a Deadlock,
+    },
+    /// A ring that was told is one no more: a wait of it has ended, or a hold.
+    #[non_exhaustive]
+    DeadlockOver {
+        /// The ring, as it was told.
+        deadlock: &'a Deadlock,
+        /// For how long it was known.
+        lasted: Duration,
     },
     /// Wake-ups are not coming, so that waiters only poll.
     #[non_exhaustive]

@@ -76,6 +76,15 @@ impl Observer for Logging {
                 %error,
                 "it is not known whether the lock was granted; what may be is undone"
             ),
+            Event::Deadlock { deadlock } => tracing::event!(
+                name: "lock.deadlock",
+                tracing::Level::WARN,
+                threads = deadlock.steps.len(),
+                "deadlock: {deadlock}"
+            ),
+            Event::DeadlockOver { deadlock, lasted } => {
+                tracing::info!(threads = deadlock.steps.len(), ?lasted, "a deadlock is over");
+            }
             Event::WakeupsDown { error } => tracing::warn!(%error, "no wake-ups: waiters only poll"),
             Event::WakeupsUp => tracing::info!("wake-ups are back"),
             Event::CallbacksBehind => {

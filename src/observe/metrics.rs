@@ -24,6 +24,7 @@ const RENEWALS: &str = "leasehold_renewals_total";
 const WAKEUPS: &str = "leasehold_wakeups_total";
 const UNKNOWN_OUTCOMES: &str = "leasehold_unknown_outcomes_total";
 const RELEASE_FAILURES: &str = "leasehold_release_failures_total";
+const DEADLOCKS: &str = "leasehold_deadlocks_total";
 const HOLDS: &str = "leasehold_holds";
 const WAITERS: &str = "leasehold_waiters";
 const WINDOW: &str = "leasehold_window_remaining_min_seconds";
@@ -54,6 +55,7 @@ const MOST_GROUPS: usize = 64;
 /// | `leasehold_renewals_total{result}` | counter: `ok`, `error` |
 /// | `leasehold_wakeups_total{cause}` | counter: what woke waiters: `message`, `local`, `poll` |
 /// | `leasehold_unknown_outcomes_total`, `leasehold_release_failures_total` | counters |
+/// | `leasehold_deadlocks_total` | counter: rings of threads that wait for each other, with one of this client's |
 /// | `leasehold_holds{state}` | gauge: `held`, `at_risk`, `lost` |
 /// | `leasehold_waiters` | gauge: calls that sleep for a lock |
 /// | `leasehold_window_remaining_min_seconds` | gauge: how long the hold that ends first is certain still; infinite without holds |
@@ -184,6 +186,7 @@ impl Metrics {
         count(WAKEUPS, Some(("cause", "poll")), stats.woken_by_time, last.woken_by_time);
         count(UNKNOWN_OUTCOMES, None, stats.unknown_outcomes, last.unknown_outcomes);
         count(RELEASE_FAILURES, None, stats.releases_failed, last.releases_failed);
+        count(DEADLOCKS, None, stats.deadlocks, last.deadlocks);
         let set = |name: &'static str, label: Option<(&'static str, &'static str)>, value: f64| {
             gauge!(name, self.labels(label.as_slice(), None)).set(value);
         };
@@ -288,6 +291,7 @@ fn describe() {
         "Acquires of which it was not known at first whether they were carried out."
     );
     describe_counter!(RELEASE_FAILURES, "Releases that failed.");
+    describe_counter!(DEADLOCKS, "Rings of threads that wait for each other.");
     describe_gauge!(HOLDS, "Holds now.");
     describe_gauge!(WAITERS, "Calls that sleep for a lock.");
     describe_gauge!(WINDOW, Unit::Seconds, "How long the hold that ends first is certain still.");

@@ -104,6 +104,8 @@ pub trait Observer: Send + Sync + 'static {
             | Event::Renewed { .. }
             | Event::Request { .. }
             | Event::HandedOver { .. }
+            | Event::Deadlock { .. }
+            | Event::DeadlockOver { .. }
             | Event::UnknownOutcome { .. } => {}
         }
     }

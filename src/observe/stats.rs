@@ -59,6 +59,8 @@ pub struct Stats {
     pub releases_failed: u64,
     /// Acquires of which it was not known at first whether they were carried out.
     pub unknown_outcomes: u64,
+    /// Deadlocks that threads of this client were part of.
+    pub deadlocks: u64,
     /// Waiters woken by a message of the store.
     pub woken_by_message: u64,
     /// Waiters woken by a release of this client, or by the turn in its queue.
@@ -87,6 +89,7 @@ pub(crate) struct Counters {
     pub(crate) renewals_failed: Count,
     pub(crate) releases_failed: Count,
     pub(crate) unknown_outcomes: Count,
+    pub(crate) deadlocks: Count,
     pub(crate) by_message: Count,
     pub(crate) locally: Count,
     pub(crate) by_time: Count,
@@ -151,6 +154,7 @@ impl Counters {
             renewals_failed: self.renewals_failed.get(),
             releases_failed: self.releases_failed.get(),
             unknown_outcomes: self.unknown_outcomes.get(),
+            deadlocks: self.deadlocks.get(),
             woken_by_message: self.by_message.get(),
             woken_locally: self.locally.get(),
             woken_by_time: self.by_time.get(),

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::inspect::Inspection;
 use crate::seam::answer::Answer;
 use crate::seam::failure::Outcome;
+use crate::sync::channel::bounded;
 use crate::time::Moment;
 
 /// A client's entry as the store has it.
@@ -32,6 +34,17 @@ pub(crate) trait Directory: Send + Sync {
     /// Writes a client's entry, which is to last for `lease`. `done` gets the answer: on Redis later, from the thread that reads
     /// it; where requests block, before this returns, which is by `deadline`.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
+
+    /// As [`write`](Self::write), and the answer is there on return: the entry stands then, whatever was written before.
+    fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        let (sender, answer) = bounded(1);
+        let done = move |answer| drop(sender.send(answer));
+        self.write(client, text, lease, deadline, Box::new(done));
+        answer.try_recv().unwrap_or_else(|_later| {
+            let words = "the answer to the writing of an entry did not come by its deadline";
+            Answer::Unknown(Error::new(ErrorKind::TimedOut, "directory", words))
+        })
+    }
 
     /// Whether an entry that is not written again ends with its time.
     fn ends_entries(&self) -> bool {

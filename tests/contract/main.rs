@@ -88,6 +88,7 @@ mod stores;
 
 mod capabilities;
 mod condition;
+mod deadlock;
 mod directory;
 mod exclusion;
 mod fair;

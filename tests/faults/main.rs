@@ -24,6 +24,7 @@ mod costs;
 mod counted;
 mod cuts;
 mod cuts_under_load;
+mod deadlocks;
 mod directory;
 mod fork;
 mod handovers;

@@ -31,6 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 
 const GROUND: &[&str] = &[
     "config",
+    "deadlock",
     "directory",
     "error",
     "fork",

@@ -128,6 +128,20 @@ fn transfers_in_all_directions_at_once_lose_nothing() {
 }
 
 #[test]
+fn two_accounts_in_the_wrong_order_are_a_deadlock_that_is_told_and_broken() {
+    for output in outputs("transfer_wrong_order", &[]) {
+        says(
+            &output,
+            &["deadlock: 2 threads wait for each other", "a teller holds example:wrong:", "given up: true"],
+        );
+        says(
+            &output,
+            &["a transfer was made: true", "ended for a deadlock: 1", "made again, with both locks"],
+        );
+    }
+}
+
+#[test]
 fn a_cache_is_rebuilt_once_for_all_readers() {
     for output in outputs("cache_rebuild", &[]) {
         let counts = ["rebuilds", "read version 1", "read version 2"].map(|text| lines(&output, text).len());

@@ -16,6 +16,7 @@ mod support;
 mod databases;
 
 mod callbacks;
+mod deadlocks;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod files;

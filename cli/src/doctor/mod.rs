@@ -19,6 +19,7 @@ use crate::doctor::redis::Settings;
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::wire::Access;
 use crate::exit::Exit;
+use crate::rings;
 use crate::run::times;
 use crate::say::Say;
 use crate::store::{self, explain, meaning};
@@ -57,6 +58,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
         None => other::check(&mut report, common, &built, took, lease),
     };
     if let Ok(client) = built {
+        report.add(deadlocks(&client));
         store::finish(client);
     }
     report.close();
@@ -121,6 +123,20 @@ fn on_redis(
     report.server = None;
     report.add(trial(built, &own));
     has_no_rights
+}
+
+/// Threads that wait for each other, by what all clients of the store say of themselves.
+fn deadlocks(client: &LockClient) -> Finding {
+    const ADVICE: &str = "end the wait of one of them; docs/troubleshooting.md says by what order of locks, or multi-lock, it does not come again";
+    match client.deadlocks() {
+        Ok(found) if found.is_empty() => Finding::fine("deadlocks", "no threads wait for each other"),
+        Ok(found) => {
+            let words: Vec<String> = found.iter().map(rings::words).collect();
+            let found = rings::all_as_json(&found);
+            Finding::fault("deadlocks", words.join("; and a "), ADVICE).with("deadlocks", found)
+        }
+        Err(error) => Finding::not_checked("deadlocks", store::text(&error)),
+    }
 }
 
 /// Acquires a lock that nobody else uses, and releases it: all of it works, or it does not.

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::clock::Moment;
 use crate::list::lock_as_json;
+use crate::rings;
 use crate::serve::fresh::{Progress, Seen};
 
 /// So many locks are listed by name; all are counted.
@@ -114,6 +115,7 @@ pub(crate) fn list(
         told.push(Job { name: name.clone(), last, runs });
     }
     let mut waiters = Waiters::default();
+    let mut deadlocks = Vec::new();
     if shown.iter().any(|lock| lock.waiting > 0) {
         let mut clients = client.clients();
         for one in clients.by_ref() {
@@ -121,6 +123,9 @@ pub(crate) fn list(
             let Ok(one) = one else { break };
             progress.report();
             waiters.add(&one);
+        }
+        if waiters.may_be_deadlocked {
+            deadlocks = rings::seen(client);
         }
         requests += clients.cost().requests;
         keys += clients.cost().keys;
@@ -135,6 +140,7 @@ pub(crate) fn list(
         ("requests", json!(requests)),
         ("keys", json!(keys)),
         ("took_seconds", json!(took.as_secs_f64())),
+        ("deadlocks", rings::all_as_json(&deadlocks)),
         ("locks", shown.iter().map(|lock| waiters.with(lock)).collect()),
     ] {
         fields += &format!(",\"{field}\":{value}");
@@ -153,10 +159,16 @@ impl Group {
 
 /// Those who say that they wait, by the lock's name. The longest wait is first.
 #[derive(Default)]
-struct Waiters(HashMap<String, Vec<(Duration, Value)>>);
+struct Waiters {
+    by_name: HashMap<String, Vec<(Duration, Value)>>,
+    /// A client waits that holds something too, as all members of a deadlock do.
+    may_be_deadlocked: bool,
+}
 
 impl Waiters {
     fn add(&mut self, client: &ClientInfo) {
+        self.may_be_deadlocked |=
+            client.uses.iter().any(|one| one.waits) && client.uses.iter().any(|one| !one.waits);
         for one in client.uses.iter().filter(|one| one.waits) {
             let known = |text: &String| (!text.is_empty()).then_some(text.clone());
             let waiter = json!({
@@ -168,12 +180,12 @@ impl Waiters {
                 "thread": known(&one.thread),
                 "waiting_for_seconds": one.since.as_secs_f64(),
             });
-            self.0.entry(one.name.clone()).or_default().push((one.since, waiter));
+            self.by_name.entry(one.name.clone()).or_default().push((one.since, waiter));
         }
     }
 
     fn with(&mut self, lock: &ListedLock) -> Value {
-        let mut waiters = self.0.remove(&lock.name).unwrap_or_default();
+        let mut waiters = self.by_name.remove(&lock.name).unwrap_or_default();
         waiters.sort_by(|(one, _), (other, _)| other.cmp(one));
         let waiters: Vec<Value> = waiters.into_iter().map(|(_, waiter)| waiter).take(MOST_WAITERS).collect();
         let mut object = match lock_as_json(lock) {
@@ -190,7 +202,7 @@ pub(crate) fn as_json(seen: &Seen<Listing>) -> String {
     let error = json!(seen.trouble.map(|trouble| trouble.words()));
     let error_for = json!(seen.trouble.map(|trouble| trouble.lasting.as_secs_f64()));
     let age = json!(seen.last.as_ref().map(|(_, age)| age.as_secs_f64()));
-    let fields = seen.last.as_ref().map_or(",\"locks\":[]", |(listing, _)| &listing.fields);
+    let fields = seen.last.as_ref().map_or(",\"deadlocks\":[],\"locks\":[]", |(listing, _)| &listing.fields);
     format!("{{\"error\":{error},\"error_for_seconds\":{error_for},\"age_seconds\":{age}{fields}}}\n")
 }
 

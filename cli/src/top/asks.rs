@@ -6,13 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use leasehold::{Error, Inspection, ListCost, ListedLock, LockClient, ObjectKind};
+use leasehold::{Deadlock, Error, Inspection, ListCost, ListedLock, LockClient, ObjectKind};
 
 use crate::clock::Moment;
+use crate::rings;
 use crate::show::{self, Forced};
 
 /// So many locks can be moved through; all are counted.
 const MOST_LOCKS: usize = 10_000;
+/// While the store says of nobody that it waits, deadlocks are looked for each so many looks.
+const UNASKED: u64 = 5;
 /// For so many locks on the screen the token is asked for, each by a request.
 const MOST_TOKENS: usize = 64;
 
@@ -24,6 +27,8 @@ pub(crate) struct Look {
     pub(crate) waiting: u64,
     /// The fencing tokens of those on the screen, by name.
     pub(crate) fences: HashMap<String, u64>,
+    /// Threads that wait for each other.
+    pub(crate) deadlocks: Vec<Deadlock>,
     pub(crate) cost: ListCost,
     pub(crate) took: Duration,
     pub(crate) since: Moment,
@@ -62,6 +67,7 @@ impl Asks {
             client: client.clone(),
             pattern: pattern.to_owned(),
             visible: Arc::clone(&visible),
+            looks: 0,
             fences: HashMap::new(),
         };
         std::thread::Builder::new().name("asks".to_owned()).spawn(move || {
@@ -110,6 +116,7 @@ struct Thread {
     client: LockClient,
     pattern: String,
     visible: Arc<Mutex<Vec<String>>>,
+    looks: u64,
     /// Tokens by name, each with the hold that it belongs to.
     fences: HashMap<String, (Hold, Option<u64>)>,
 }
@@ -141,8 +148,12 @@ impl Thread {
         }
         let mut cost = locks.cost();
         let fences = self.fences(&kept, &mut cost)?;
+        // Of some kinds the store does not say that anybody waits.
+        self.looks += 1;
+        let is_asked = waiting > 0 || found > 1 && self.looks % UNASKED == 0;
+        let deadlocks = if is_asked { rings::seen(&self.client) } else { Vec::new() };
         let took = Moment::now().since(since);
-        Ok(Look { locks: kept, found, waiting, fences, cost, took, since })
+        Ok(Look { locks: kept, found, waiting, fences, deadlocks, cost, took, since })
     }
 
     fn fences(&mut self, locks: &[ListedLock], cost: &mut ListCost) -> Result<HashMap<String, u64>, Error> {

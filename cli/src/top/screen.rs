@@ -58,6 +58,11 @@ fn summary(view: &View, now: Moment) -> String {
         words += &format!(", {} with “{}”", view.rows.len(), plain(&view.filter));
     }
     words += &format!(", {order}");
+    match look.deadlocks.len() {
+        0 => {}
+        1 => words += ", 1 deadlock",
+        count => words += &format!(", {count} deadlocks"),
+    }
     let age = now.since(look.since);
     // Else it is as old as it is to be.
     if view.trouble.is_some() {
@@ -152,8 +157,9 @@ fn cells(row: &Row, age: Duration) -> [String; 7] {
         Some(Duration::MAX) => "no end".to_owned(),
         Some(left) => time(left.saturating_sub(age)),
     };
+    let mark = if row.is_deadlocked { "deadlock: " } else { "" };
     [
-        plain(&row.name),
+        format!("{mark}{}", plain(&row.name)),
         row.kind.clone(),
         row.holder.clone(),
         row.since.map_or("?".to_owned(), |since| time(since + age)),

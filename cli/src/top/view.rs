@@ -7,6 +7,7 @@ use leasehold::{Inspection, ListedLock, ObjectKind};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::clock::Moment;
+use crate::rings;
 use crate::say::plain;
 use crate::show;
 use crate::store;
@@ -65,6 +66,8 @@ pub(crate) struct Row {
     pub(crate) left: Option<Duration>,
     pub(crate) waiting: u64,
     pub(crate) fence: Option<u64>,
+    /// It is held by one of threads that wait for each other, and waited for by another.
+    pub(crate) is_deadlocked: bool,
 }
 
 /// What keys mean at the moment.
@@ -226,7 +229,10 @@ impl View {
     /// Makes the rows anew from the last look.
     fn arrange(&mut self) {
         let Some(look) = &self.look else { return };
-        let rows = look.locks.iter().map(|lock| row(lock, look.fences.get(&lock.name).copied()));
+        let rows = look.locks.iter().map(|lock| {
+            let is_deadlocked = look.deadlocks.iter().any(|ring| rings::has(ring, &lock.name));
+            Row { is_deadlocked, ..row(lock, look.fences.get(&lock.name).copied()) }
+        });
         let filter = self.filter.to_lowercase();
         let is_meant = |row: &Row| {
             filter.is_empty()
@@ -273,5 +279,6 @@ fn row(lock: &ListedLock, fence: Option<u64>) -> Row {
         left: lock.remaining,
         waiting: lock.waiting,
         fence,
+        is_deadlocked: false,
     }
 }

@@ -47,7 +47,7 @@ fn a_healthy_server_has_neither_fault_nor_warning_and_the_password_is_not_shown(
     let (code, findings) = doctor(&url, &["--strict"]);
     let results: Vec<_> = findings.iter().map(|(check, finding)| (check, &finding["result"])).collect();
     assert!(results.iter().all(|(_, result)| *result == "ok"), "{findings:?}");
-    assert_eq!((code, findings.len()), (0, 14), "{results:?}");
+    assert_eq!((code, findings.len()), (0, 15), "{results:?}");
     assert_eq!(findings["latency"]["round_trips"], 50);
     for format in ["text", "json"] {
         let (code, said) = outcome(&mut command(&url, &["--strict", "-v", "--format", format]));

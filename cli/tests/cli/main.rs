@@ -12,6 +12,7 @@
 mod basics;
 mod browser;
 mod dead_before_next;
+mod deadlocks;
 mod descendants;
 mod doctor;
 mod elect;

@@ -19,6 +19,8 @@ pub(crate) struct Terms {
     pub(crate) units: u32,
     /// Under which number to wait, where a place has been taken under it already.
     pub(crate) number: Option<u64>,
+    /// Whether it takes a lock again that was given up for a condition: such a wait ends with the lock, not for a deadlock.
+    pub(crate) takes_again: bool,
     /// `None`: woken by messages, with a safety poll.
     pub(crate) backoff: Option<Backoff>,
 }
@@ -31,6 +33,7 @@ impl Default for Terms {
             writers_first: false,
             units: 1,
             number: None,
+            takes_again: false,
             max_hold: None,
             backoff: None,
         }

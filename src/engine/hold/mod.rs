@@ -76,6 +76,8 @@ pub(crate) struct Hold {
     listeners: LossListeners,
     /// Its owner reads as well; see `note_reading`.
     read_beside: AtomicBool,
+    /// The thread that acquires more locks to go with it; zero: none does.
+    acquires_more: AtomicU64,
 }
 
 impl Hold {
@@ -110,6 +112,7 @@ impl Hold {
             fence: OnceLock::new(),
             listeners: LossListeners::default(),
             read_beside: AtomicBool::new(false),
+            acquires_more: AtomicU64::new(0),
         };
         hold.set_fence(grant.fence);
         let level = hold.add_level(grant.lease);
@@ -228,6 +231,20 @@ impl Hold {
     /// Whether the holding thread has ended.
     pub(crate) fn is_orphaned(&self) -> bool {
         matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
+    }
+
+    /// Notes the thread that acquires more locks before anybody gets the guard of this one; zero: the guard is there.
+    pub(crate) fn note_acquiring(&self, thread: u64) {
+        self.acquires_more.store(thread, Ordering::Release);
+    }
+
+    /// The thread without which it is not released: its holder, or the one that acquires more to go with it. `None`: whichever has
+    /// the guard.
+    pub(crate) fn kept_by(&self) -> Option<u64> {
+        match &self.holder {
+            Holder::Thread { id, .. } => Some(*id),
+            Holder::Guard => Some(self.acquires_more.load(Ordering::Acquire)).filter(|thread| *thread != 0),
+        }
     }
 
     /// Whether this call is the first to say that the holding thread has ended.

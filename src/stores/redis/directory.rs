@@ -186,12 +186,21 @@ pub(super) fn listed(seen: Result<Inspection>) -> Result<Option<Inspection>> {
     }
 }
 
+fn put(client: ClientId, text: &str, lease: Duration) -> Command {
+    Command::new("SET").arg(entry(client)).arg(text).arg("PX").arg(millis(lease).max(1))
+}
+
 impl Directory for RedisStore {
     /// Over a connection that is open already, and not the one for renewals: those are not to wait for it.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
-        let command = Command::new("SET").arg(entry(client)).arg(text).arg("PX").arg(millis(lease).max(1));
+        let command = put(client, text, lease);
         let take = |outcome: Outcome<Value>| done(answered(outcome.and_then(refused).map(drop)));
         self.server.connections.post_anywhere(&command, deadline, Box::new(take));
+    }
+
+    fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        let command = put(client, text, lease);
+        answered(self.server.connections.call_anywhere(&command, deadline).and_then(refused).map(drop))
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {

@@ -55,6 +55,21 @@ impl Directory for Redlock {
         }
     }
 
+    /// By all servers that are in use: any of them may be asked.
+    fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        let mut last = none("no server in use has a directory of clients");
+        let mut failed = None;
+        for (_, store) in self.directories() {
+            let Some(directory) = store.capabilities().directory else { continue };
+            let deadline = deadline.min(Clock::System.after(self.shared.node_timeout));
+            match directory.write_now(client, text, lease, deadline) {
+                Answer::Done(()) => last = Answer::Done(()),
+                Answer::Refused(error) | Answer::Unknown(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(last, Answer::Refused)
+    }
+
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         for (_, store) in self.directories() {
             if let Some(directory) = store.capabilities().directory {

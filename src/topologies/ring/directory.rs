@@ -70,6 +70,10 @@ impl Directory for RingStore {
         }
     }
 
+    fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        self.at_entry(client, |node| node.write_now(client, text, lease, deadline))
+    }
+
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         self.at_entry(client, |node| node.remove(client, deadline))
     }

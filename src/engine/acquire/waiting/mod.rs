@@ -22,7 +22,7 @@ use crate::engine::acquire::retry::RetryBudget;
 use crate::engine::handoff::PendingHandoff;
 use crate::engine::queue::ClosedOffer;
 use crate::engine::registry::QueuePlace;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ThreadMark, unbound_number};
 use crate::observe::spans::WaitSpan;
 use crate::park::Parker;
@@ -192,8 +192,14 @@ impl<'a> Waiting<'a> {
             },
         };
         self.leave_line(&place);
+        let ticket = Arc::clone(place.ticket());
         // Entered first, place left second: the next head sees a hold to wait for.
         drop(place);
+        // Left first, looked second: who tells of a wait does so while it stands in the queue. Pairs with `Ticket::tell`.
+        if ticket.is_told() {
+            let deadline = engine.one_command().min(self.latest);
+            engine.watchdog.end_told_wait(matches!(ended, Ok(Some(_))), deadline);
+        }
         self.unless_shut_down(ended)
     }
 
@@ -209,7 +215,7 @@ impl<'a> Waiting<'a> {
     /// Waits in the local queue, and at its head for the lock.
     fn wait(&mut self, place: &QueuePlace) -> Result<Option<Granted>> {
         loop {
-            self.check_queue()?;
+            self.check_queue(place)?;
             let progress = match self.next_step(place) {
                 Step::Receive(handoff) => self.receive(place, handoff)?,
                 Step::Ask => self.ask()?,
@@ -227,13 +233,18 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// An error once the client has ended, or the head of the queue has had nothing but failures for too long: those behind
+    /// An error once the client has ended, the wait is to end for a deadlock, or the head of the queue has had nothing but failures for too long: those behind
     /// it have waited through the same.
-    fn check_queue(&self) -> Result<()> {
+    fn check_queue(&self, place: &QueuePlace) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
         engine.open(call.action)?;
         if self.parker.is_none() {
             return Ok(());
+        }
+        // Woken first, looked second. Pairs with `Ticket::end_for`.
+        if let Some(ring) = place.ticket().ends_for() {
+            let words = format!("{ring}; this wait was the youngest, and ended so that the others go on");
+            return Err(Error::new(ErrorKind::Deadlock, call.action, words));
         }
         let (patience, now) = (engine.options.patience, engine.clock.now());
         engine.registry.spent_retry_budget(call.kind, call.name, patience, now).map_or(Ok(()), Err)

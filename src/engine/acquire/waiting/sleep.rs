@@ -40,8 +40,12 @@ impl Waiting<'_> {
         let now = engine.clock.now();
         let until = wake_at.min(call.limit.moment(now));
         let number = claim.as_ref().map_or_else(|| self.claim().owner.number(), |claim| claim.owner.number());
-        ticket.note_sleeper(Sleeper { number, thread: Arc::clone(self.thread), since: self.started });
+        let (thread, takes_again) = (Arc::clone(self.thread), call.terms.takes_again);
+        ticket.note_sleeper(Sleeper { number, thread, since: self.started, kind: call.kind, takes_again });
         engine.watchdog.announce(now);
+        if !call.kind.is_counted() {
+            engine.watchdog.note_wait(self.started);
+        }
         self.parker(place);
         // All that follows is looked at after the waker is set: what happened before found nobody to wake. First the end
         // of the client, which wakes everyone once. Pairs with `Engine::shutdown`.

@@ -66,6 +66,11 @@ impl Directory for ClusterStore {
         place.node.store.write(client, text, lease, deadline, Box::new(take));
     }
 
+    fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
+        let name = LockName::reserved(entry(client));
+        self.ask(ACTION, &name, deadline, |store| store.write_now(client, text, lease, deadline))
+    }
+
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
         let name = LockName::reserved(entry(client));
         self.ask(ACTION, &name, deadline, |store| store.remove(client, deadline))

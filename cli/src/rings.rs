@@ -1,0 +1,79 @@
+//! Deadlocks, as all subcommands show them: threads that wait for each other in a ring.
+
+use leasehold::{Deadlock, DeadlockStep, LockClient};
+use serde_json::{Value, json};
+
+use crate::say::plain;
+use crate::show::place_as_json;
+
+/// The deadlocks on the store; none where they cannot be looked for. For what is shown beside the locks.
+pub(crate) fn seen(client: &LockClient) -> Vec<Deadlock> {
+    client.deadlocks().unwrap_or_default()
+}
+
+/// Whether a lock is one of those that are held and waited for in the ring.
+pub(crate) fn has(ring: &Deadlock, name: &str) -> bool {
+    ring.steps.iter().any(|step| step.holds == name || step.waits_for == name)
+}
+
+/// A thread in few words.
+fn who(step: &DeadlockStep) -> String {
+    let place = &step.whereabouts;
+    if place.host.is_empty() {
+        return step.owner.clone();
+    }
+    let mut words = format!("{}:{}", place.host, place.pid);
+    if !place.program.is_empty() {
+        words += &format!(" ({})", place.program);
+    }
+    if !place.thread.is_empty() {
+        words += &format!(" thread {}", place.thread);
+    }
+    words
+}
+
+/// One line for each thread, as it may be printed.
+pub(crate) fn lines(ring: &Deadlock) -> Vec<String> {
+    let first = if ring.is_certain { "deadlock" } else { "maybe a deadlock" };
+    let mut lines = vec![format!("{first} of {} threads", ring.steps.len())];
+    lines.extend(ring.steps.iter().map(|step| {
+        let waited = step.waiting_for.as_secs_f64();
+        let waits = if step.waits_for.is_empty() {
+            "does not say for what it waits".to_owned()
+        } else {
+            format!("has waited {waited:.1} s for {}", step.waits_for)
+        };
+        plain(&format!("  {} holds {} and {waits}", who(step), step.holds))
+    }));
+    lines
+}
+
+/// All of it on one line.
+pub(crate) fn words(ring: &Deadlock) -> String {
+    let lines = lines(ring);
+    let (first, steps) = lines.split_first().map_or(("", &[][..]), |(first, steps)| (first.as_str(), steps));
+    let steps: Vec<&str> = steps.iter().map(|line| line.trim_start()).collect();
+    format!("{first}: {}", steps.join("; "))
+}
+
+pub(crate) fn as_json(ring: &Deadlock) -> Value {
+    let steps = ring.steps.iter().map(|step| {
+        let mut object = place_as_json((!step.whereabouts.host.is_empty()).then_some(&step.whereabouts));
+        for (field, value) in [
+            ("owner", json!(step.owner)),
+            ("holds", json!(step.holds)),
+            ("waits_for", json!((!step.waits_for.is_empty()).then_some(&step.waits_for))),
+            ("kind", json!((!step.kind.is_empty()).then_some(&step.kind))),
+            ("waiting_for_seconds", json!(step.waiting_for.as_secs_f64())),
+            ("is_youngest", json!(step.is_youngest)),
+        ] {
+            object.insert(field.to_owned(), value);
+        }
+        Value::Object(object)
+    });
+    json!({ "is_certain": ring.is_certain, "steps": steps.collect::<Vec<_>>() })
+}
+
+pub(crate) fn all_as_json(rings: &[Deadlock]) -> Value {
+    rings.iter().map(as_json).collect()
+}

@@ -1,0 +1,86 @@
+//! The mistake that `transfer` avoids: two tellers lock two accounts, each in its own order, and wait for each other.
+//!
+//! The first part finds that and says so; in the second the client ends the youngest wait, and the transfer is made again.
+//!
+//! `cargo run --example transfer_wrong_order` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the locks are in Redis.
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leasehold::{ErrorKind, LockClient, MemoryStore, Result};
+
+/// Takes one account and then the other. `meet` has both tellers hold their first, which is what happens now and then.
+fn transfer(client: &LockClient, from: &str, to: &str, meet: &Barrier, wait: Duration) -> Result<bool> {
+    let first = client.lock(&format!("example:wrong:{from}")).acquire()?;
+    meet.wait();
+    // An error ends the function, and so releases the first.
+    let second = client.lock(&format!("example:wrong:{to}")).try_acquire_for(wait)?;
+    let is_done = second.is_some();
+    drop(second);
+    first.unlock()?;
+    Ok(is_done)
+}
+
+/// Both tellers at once, each a program with a client of its own.
+fn both(clients: &[LockClient; 2], wait: Duration) -> [Result<bool>; 2] {
+    let meet = Barrier::new(2);
+    thread::scope(|scope| {
+        let [one, other] = clients;
+        let there = scope.spawn(|| transfer(one, "Ada", "Ben", &meet, wait));
+        let back = scope.spawn(|| transfer(other, "Ben", "Ada", &meet, wait));
+        [there, back].map(|teller| teller.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+fn main() -> Result<()> {
+    let (store, url) = (MemoryStore::new(), std::env::var("REDIS_URL"));
+    let client = |breaks: bool| {
+        let builder = LockClient::builder().break_deadlocks(breaks);
+        match &url {
+            Ok(url) => builder.url(url).build(),
+            Err(_) => builder.build_in_memory(&store),
+        }
+    };
+
+    // Told: whoever asks sees who holds what and waits for what. Nothing ends, but for the tellers' patience.
+    let clients = [client(false)?, client(false)?];
+    thread::scope(|scope| {
+        let tellers = scope.spawn(|| both(&clients, Duration::from_secs(4)));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(4) {
+            if let Some(deadlock) = clients.iter().find_map(|client| client.deadlocks().ok()?.pop()) {
+                println!("deadlock: {} threads wait for each other", deadlock.steps.len());
+                for step in &deadlock.steps {
+                    println!("a teller holds {} and waits for {}", step.holds, step.waits_for);
+                }
+                break;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        let done = tellers.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let given_up = done.iter().filter(|done| matches!(done, Ok(false))).count();
+        println!("given up: {}", given_up > 0);
+    });
+
+    // Broken: the youngest wait ends with an error, its teller releases what it holds, and the other goes on.
+    let clients = [client(true)?, client(true)?];
+    let mut again = 0;
+    for done in both(&clients, Duration::from_secs(30)) {
+        match done {
+            Ok(is_done) => println!("a transfer was made: {is_done}"),
+            Err(error) if error.kind() == ErrorKind::Deadlock => again += 1,
+            Err(error) => return Err(error),
+        }
+    }
+    println!("ended for a deadlock: {again}");
+    for _ in 0..again {
+        // In one order for all, as `multi_lock` takes them, there is no deadlock to be broken.
+        let [one, _] = &clients;
+        let accounts = ["Ada", "Ben"].map(|name| one.lock(&format!("example:wrong:{name}")));
+        one.multi_lock(accounts).acquire()?.unlock()?;
+        println!("made again, with both locks at once");
+    }
+    clients.iter().try_for_each(LockClient::shutdown)
+}

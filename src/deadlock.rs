@@ -1,0 +1,142 @@
+//! Threads that wait for each other in a ring, for programs and for people.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::inspect::Whereabouts;
+
+/// Threads that wait for each other in a ring: each waits for a lock that the next one holds, and the last for one of the first's.
+///
+/// An item of [`LockClient::deadlocks`](crate::LockClient::deadlocks), and what [`Event::Deadlock`](crate::Event::Deadlock) is about.
+/// Its text names each thread, what it holds and what it waits for.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::LockClient;
+///
+/// let client = LockClient::in_memory();
+/// for deadlock in client.deadlocks()? {
+///     for step in &deadlock.steps {
+///         println!("{} holds {} and waits for {}", step.whereabouts, step.holds, step.waits_for);
+///     }
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Deadlock {
+    /// The threads, each before the one that holds what it waits for.
+    pub steps: Vec<DeadlockStep>,
+    /// Whether all of it stood at one moment. `false`: a holder on it, such as Java's, says nothing of what it waits for, so it may
+    /// be one.
+    pub is_certain: bool,
+}
+
+/// A thread of a [`Deadlock`].
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{Deadlock, DeadlockStep};
+///
+/// fn youngest(deadlock: &Deadlock) -> Option<&DeadlockStep> {
+///     deadlock.steps.iter().find(|step| step.is_youngest)
+/// }
+/// # let _ = youngest;
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeadlockStep {
+    /// The owner as which it waits, `client:number`; of a holder that says nothing of itself the owner of its hold.
+    pub owner: String,
+    /// The id of its wait, which no other wait of the client ever has; zero where it is not known.
+    pub wait: u64,
+    /// Where it is; empty where that is not known.
+    pub whereabouts: Whereabouts,
+    /// Whether it is a thread of the client that asked.
+    pub by_this_client: bool,
+    /// The lock that it holds and the step before it waits for.
+    pub holds: String,
+    /// The lock that it waits for; empty where that is not known.
+    pub waits_for: String,
+    /// The kind of lock that it waits for, as [`Event`](crate::Event) names kinds; empty where that is not known.
+    pub kind: String,
+    /// For how long it has waited.
+    pub waiting_for: Duration,
+    /// Whether it waits for the shortest time of all: the one whose wait ends where clients
+    /// [break deadlocks](crate::ClientBuilder::break_deadlocks).
+    pub is_youngest: bool,
+}
+
+/// Seconds with one digit.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{} s", self.0.as_secs(), self.0.subsec_millis() / 100)
+    }
+}
+
+impl fmt::Display for DeadlockStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.owner)?;
+        if self.by_this_client {
+            f.write_str(" (this client)")?;
+        }
+        if !self.whereabouts.host.is_empty() {
+            write!(f, " {}", self.whereabouts)?;
+        }
+        write!(f, " holds {:?}", self.holds)?;
+        if self.waits_for.is_empty() {
+            return f.write_str(" and does not say for what it waits");
+        }
+        write!(f, " and has waited {} for {:?}", Seconds(self.waiting_for), self.waits_for)
+    }
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.steps.len();
+        match (self.is_certain, count) {
+            (true, 1) => f.write_str("a thread waits for itself")?,
+            (true, _) => write!(f, "{count} threads wait for each other")?,
+            (false, _) => write!(f, "{count} threads may wait for each other")?,
+        }
+        self.steps.iter().try_for_each(|step| write!(f, "; {step}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadlock_is_read_as_who_holds_what_and_waits_for_what() {
+        let step = |owner: &str, holds: &str, waits_for: &str| DeadlockStep {
+            owner: owner.to_owned(),
+            wait: 7,
+            whereabouts: Whereabouts::new("ada".into(), 12, "main".into()),
+            by_this_client: owner == "c:1",
+            holds: holds.to_owned(),
+            waits_for: waits_for.to_owned(),
+            kind: "lock".to_owned(),
+            waiting_for: Duration::from_millis(3_240),
+            is_youngest: false,
+        };
+        let mut deadlock =
+            Deadlock { steps: vec![step("c:1", "a", "b"), step("d:2", "b", "a")], is_certain: true };
+        let expected = "2 threads wait for each other; c:1 (this client) on ada in process 12, thread main holds \"a\" and has \
+                        waited 3.2 s for \"b\"; d:2 on ada in process 12, thread main holds \"b\" and has waited 3.2 s for \"a\"";
+        assert_eq!(deadlock.to_string(), expected);
+        deadlock.is_certain = false;
+        deadlock.steps[1] = DeadlockStep {
+            whereabouts: Whereabouts::new(String::new(), 0, String::new()),
+            ..step("d:2", "b", "")
+        };
+        assert!(
+            deadlock.to_string().ends_with("; d:2 holds \"b\" and does not say for what it waits"),
+            "{deadlock}"
+        );
+    }
+}

@@ -1,0 +1,115 @@
+//! From one wait to the next, until it comes back to where it began.
+//!
+//! What is read is a [`View`]: who holds a lock, of which thread a hold is, what a thread waits for. It is read step by step while
+//! the world goes on, so a ring that is found in one view need never have been there. It counts once a second view, begun after the
+//! first ended, shows the same waits and the same owners: see `docs/decisions/0047`.
+
+use crate::ident::ClientId;
+use crate::seam::Kind;
+
+/// A chain is followed through so many owners.
+pub(crate) const MOST_OWNERS: usize = 16;
+
+/// A thread of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Thread {
+    pub(crate) client: ClientId,
+    pub(crate) id: u64,
+}
+
+/// An owner of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Holder {
+    pub(crate) client: ClientId,
+    pub(crate) number: u64,
+}
+
+/// A wait as its client tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wait {
+    pub(crate) thread: Thread,
+    /// Never used again.
+    pub(crate) id: u64,
+    pub(crate) key: String,
+    pub(crate) kind: Kind,
+    pub(crate) number: u64,
+    pub(crate) at_ms: u64,
+    /// Its client does not end it, whatever happens.
+    pub(crate) takes_again: bool,
+}
+
+/// A wait, and the owner that it is for. The next link is the wait of that owner's thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) wait: Wait,
+    pub(crate) holder: Holder,
+}
+
+/// One reading of the world.
+pub(crate) trait View {
+    /// The owners that have to release the lock before this wait can end by a grant.
+    fn holders(&mut self, wait: &Wait) -> Vec<Holder>;
+
+    /// The thread that has to go on for this owner to release the lock; `None`: not known, or any thread may.
+    fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread>;
+
+    /// What the thread waits for.
+    fn wait_of(&mut self, thread: Thread) -> Option<Wait>;
+}
+
+/// The ring that begins and ends with this wait, if there is one in this view.
+pub(crate) fn ring_of(view: &mut dyn View, origin: &Wait) -> Option<Vec<Link>> {
+    let (mut met, mut path) = (vec![origin.thread], Vec::new());
+    follow(view, origin, &mut met, &mut path).then_some(path)
+}
+
+/// Whether one of the ways from here leads back to the first that was met. `path` is the way then.
+fn follow(view: &mut dyn View, wait: &Wait, met: &mut Vec<Thread>, path: &mut Vec<Link>) -> bool {
+    for holder in view.holders(wait) {
+        let Some(thread) = view.thread_of(holder, &wait.key) else { continue };
+        path.push(Link { wait: wait.clone(), holder });
+        if met.first() == Some(&thread) {
+            return true;
+        }
+        if met.len() < MOST_OWNERS && !met.contains(&thread) {
+            met.push(thread);
+            if let Some(next) = view.wait_of(thread)
+                && follow(view, &next, met, path)
+            {
+                return true;
+            }
+        }
+        path.pop();
+    }
+    false
+}
+
+/// Whether the whole ring is in this view too: the same waits, by their ids, for locks of the same owners.
+pub(crate) fn stands(view: &mut dyn View, ring: &[Link]) -> bool {
+    ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
+        let wait = view.wait_of(link.wait.thread);
+        wait.is_some_and(|wait| {
+            wait.id == link.wait.id
+                && view.holders(&wait).contains(&link.holder)
+                && view.thread_of(link.holder, &wait.key) == Some(next.wait.thread)
+        })
+    })
+}
+
+/// The wait of a ring that ends where deadlocks are broken: the youngest of those that can. Each member computes the same, since
+/// what is compared is what the waits' own clients say.
+pub(crate) fn youngest(ring: &[Link]) -> Option<&Wait> {
+    let can_end = ring.iter().map(|link| &link.wait).filter(|wait| !wait.takes_again);
+    can_end.max_by_key(|wait| (wait.at_ms, wait.thread.client.as_u128(), wait.id))
+}
+
+/// Client and id of each wait of a ring.
+pub(crate) type RingKey = Vec<(u128, u64)>;
+
+/// The name of a ring, whichever of its members found it.
+pub(crate) fn key_of(ring: &[Link]) -> RingKey {
+    let of_wait = |link: &Link| (link.wait.thread.client.as_u128(), link.wait.id);
+    let mut key: RingKey = ring.iter().map(of_wait).collect();
+    key.sort_unstable();
+    key
+}

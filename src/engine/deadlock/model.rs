@@ -1,0 +1,385 @@
+//! All that can happen to three threads of three clients and three locks while one of them looks for a deadlock: no ring is reported
+//! that was not there, and one that stands all the time is.
+//!
+//! Before each thing that a look reads, any one step of the world may come: a grant, a time-out, a release, a crash, the end of a
+//! lease, an entry written. All orders are gone through, up to so many steps. The search is the engine's own (`graph`).
+
+use super::graph::{Holder, Link, Thread, View, Wait, ring_of, stands};
+use crate::ident::ClientId;
+use crate::seam::Kind;
+
+const THREADS: usize = 3;
+const LOCKS: usize = 3;
+
+/// How the world differs from what the engine does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    None,
+    /// A ring counts as soon as one reading shows it.
+    OneReading,
+    /// A wait that ends without the lock stays in the entry.
+    EndsUntold,
+}
+
+/// What a client's entry says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Entry {
+    wait: Option<(u64, usize)>,
+    holds: [Option<u64>; LOCKS],
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Worker {
+    number: u64,
+    wait: Option<(u64, usize)>,
+    is_dead: bool,
+}
+
+#[derive(Clone, Debug)]
+struct World {
+    workers: [Worker; THREADS],
+    /// Worker and number, as the store has them.
+    locks: [Option<(usize, u64)>; LOCKS],
+    entries: [Option<Entry>; THREADS],
+    last: u64,
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Acquire(usize, usize),
+    Wait(usize, usize),
+    Write(usize),
+    TimeOut(usize),
+    Grant(usize),
+    Release(usize, usize),
+    Crash(usize),
+    LeaseEnds(usize),
+    EntryEnds(usize),
+}
+
+impl World {
+    /// Nobody holds or waits.
+    fn new(fault: Fault) -> World {
+        let worker = |at: usize| Worker { number: at as u64 + 1, wait: None, is_dead: false };
+        World {
+            workers: std::array::from_fn(worker),
+            locks: [None; LOCKS],
+            entries: [const { None }; THREADS],
+            last: 100,
+            fault,
+        }
+    }
+
+    fn fresh(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn entry(&self, worker: usize) -> Entry {
+        let held = |lock: usize| self.locks[lock].filter(|(by, _)| *by == worker).map(|(_, number)| number);
+        Entry { wait: self.workers[worker].wait, holds: std::array::from_fn(held) }
+    }
+
+    fn can(&self, step: Step) -> bool {
+        let alive = |worker: usize| !self.workers[worker].is_dead;
+        let runs = |worker: usize| alive(worker) && self.workers[worker].wait.is_none();
+        let is_held = |lock: usize| self.locks[lock].is_some();
+        let is_own = |worker: usize, lock: usize| self.locks[lock].is_some_and(|(by, _)| by == worker);
+        match step {
+            Step::Acquire(worker, lock) => runs(worker) && !is_held(lock),
+            Step::Wait(worker, lock) => {
+                let holds = (0..LOCKS).any(|lock| is_own(worker, lock));
+                runs(worker) && holds && is_held(lock) && !is_own(worker, lock)
+            }
+            Step::Write(worker) => alive(worker) && self.entries[worker] != Some(self.entry(worker)),
+            Step::TimeOut(worker) => alive(worker) && self.workers[worker].wait.is_some(),
+            Step::Grant(worker) => {
+                alive(worker) && self.workers[worker].wait.is_some_and(|(_, lock)| !is_held(lock))
+            }
+            Step::Release(worker, lock) => runs(worker) && is_own(worker, lock),
+            Step::Crash(worker) => alive(worker),
+            Step::LeaseEnds(lock) => is_held(lock),
+            Step::EntryEnds(worker) => !alive(worker) && self.entries[worker].is_some(),
+        }
+    }
+
+    fn go(&mut self, step: Step) {
+        match step {
+            Step::Acquire(worker, lock) => self.locks[lock] = Some((worker, self.workers[worker].number)),
+            Step::Wait(worker, lock) => self.workers[worker].wait = Some((self.fresh(), lock)),
+            Step::Write(worker) => self.entries[worker] = Some(self.entry(worker)),
+            Step::TimeOut(worker) => {
+                self.workers[worker].wait = None;
+                // In one step with the end, which the call's caller sees later.
+                if self.fault != Fault::EndsUntold && self.entries[worker].is_some() {
+                    self.entries[worker] = Some(self.entry(worker));
+                }
+            }
+            Step::Grant(worker) => {
+                if let Some((_, lock)) = self.workers[worker].wait.take() {
+                    self.locks[lock] = Some((worker, self.workers[worker].number));
+                }
+            }
+            Step::Release(_, lock) => self.locks[lock] = None,
+            Step::Crash(worker) => self.workers[worker].is_dead = true,
+            Step::LeaseEnds(lock) => {
+                if let Some((worker, _)) = self.locks[lock].take() {
+                    // A lost hold's number is never one of the thread's again.
+                    self.workers[worker].number = self.fresh();
+                }
+            }
+            Step::EntryEnds(worker) => self.entries[worker] = None,
+        }
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for worker in 0..THREADS {
+            for lock in 0..LOCKS {
+                let each =
+                    [Step::Acquire(worker, lock), Step::Wait(worker, lock), Step::Release(worker, lock)];
+                steps.extend(each);
+            }
+            let each = [Step::Write(worker), Step::TimeOut(worker), Step::Grant(worker), Step::Crash(worker)];
+            steps.extend(each);
+            steps.push(Step::EntryEnds(worker));
+        }
+        steps.extend((0..LOCKS).map(Step::LeaseEnds));
+        steps.retain(|step| self.can(*step));
+        steps
+    }
+
+    /// Whether the ring is there. A worker that died while it waited waits still: its hold is there until its lease ends.
+    fn has(&self, ring: &[Link]) -> bool {
+        ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
+            let (by, number) = (next.wait.thread.id as usize, link.holder.number);
+            let lock: usize = link.wait.key.parse().unwrap();
+            self.workers[link.wait.thread.id as usize].wait == Some((link.wait.id, lock))
+                && self.locks[lock] == Some((by, number))
+        })
+    }
+
+    fn tells_all(&self) -> bool {
+        (0..THREADS).all(|worker| self.entries[worker] == Some(self.entry(worker)))
+    }
+}
+
+/// Which of several ways a run goes: the next run goes another way, until all have been gone.
+#[derive(Default)]
+struct Ways {
+    chosen: Vec<(usize, usize)>,
+    at: usize,
+}
+
+impl Ways {
+    fn choose(&mut self, among: usize) -> usize {
+        if self.at == self.chosen.len() {
+            self.chosen.push((0, among));
+        }
+        let (way, _) = self.chosen[self.at];
+        self.at += 1;
+        way
+    }
+
+    /// Whether there is another way.
+    fn next(&mut self) -> bool {
+        self.at = 0;
+        while let Some((way, among)) = self.chosen.pop() {
+            if way + 1 < among {
+                self.chosen.push((way + 1, among));
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// A reading by the first worker, while the world goes on.
+struct Reading<'a> {
+    clients: &'a [ClientId; THREADS],
+    world: &'a mut World,
+    past: &'a mut Vec<World>,
+    ways: &'a mut Ways,
+    steps_left: &'a mut usize,
+    own: Entry,
+    locks: [Option<Option<(usize, u64)>>; LOCKS],
+    entries: [Option<Option<Entry>>; THREADS],
+}
+
+impl<'a> Reading<'a> {
+    fn new(
+        clients: &'a [ClientId; THREADS],
+        (world, past): (&'a mut World, &'a mut Vec<World>),
+        ways: &'a mut Ways,
+        steps_left: &'a mut usize,
+    ) -> Reading<'a> {
+        let own = world.entry(0);
+        let (locks, entries) = ([None; LOCKS], [const { None }; THREADS]);
+        Reading { clients, world, past, ways, steps_left, own, locks, entries }
+    }
+
+    fn world_goes_on(&mut self) {
+        if *self.steps_left == 0 {
+            return;
+        }
+        let steps = self.world.steps();
+        let way = self.ways.choose(steps.len() + 1);
+        if way > 0 {
+            *self.steps_left -= 1;
+            self.world.go(steps[way - 1]);
+            self.past.push(self.world.clone());
+        }
+    }
+
+    fn entry(&mut self, worker: usize) -> Option<Entry> {
+        if worker == 0 {
+            return Some(self.own.clone());
+        }
+        if self.entries[worker].is_none() {
+            self.world_goes_on();
+            self.entries[worker] = Some(self.world.entries[worker].clone());
+        }
+        self.entries[worker].clone().flatten()
+    }
+
+    fn of_client(&self, client: ClientId) -> usize {
+        self.clients.iter().position(|one| *one == client).unwrap()
+    }
+
+    fn wait(&self, worker: usize, (id, lock): (u64, usize)) -> Wait {
+        Wait {
+            thread: Thread { client: self.clients[worker], id: worker as u64 },
+            id,
+            key: lock.to_string(),
+            kind: Kind::Mutex,
+            number: 0,
+            at_ms: 0,
+            takes_again: false,
+        }
+    }
+}
+
+impl View for Reading<'_> {
+    fn holders(&mut self, wait: &Wait) -> Vec<Holder> {
+        let lock: usize = wait.key.parse().unwrap();
+        if self.locks[lock].is_none() {
+            self.world_goes_on();
+            self.locks[lock] = Some(self.world.locks[lock]);
+        }
+        let held = self.locks[lock].flatten();
+        held.map(|(by, number)| Holder { client: self.clients[by], number }).into_iter().collect()
+    }
+
+    fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread> {
+        let (worker, lock) = (self.of_client(holder.client), key.parse::<usize>().unwrap());
+        let entry = self.entry(worker)?;
+        (entry.holds[lock] == Some(holder.number))
+            .then(|| Thread { client: holder.client, id: worker as u64 })
+    }
+
+    fn wait_of(&mut self, thread: Thread) -> Option<Wait> {
+        let worker = self.of_client(thread.client);
+        let wait = self.entry(worker)?.wait?;
+        Some(self.wait(worker, wait))
+    }
+}
+
+/// A look as the engine looks. Returns the ring that it reports.
+fn look(
+    begin: &World,
+    clients: &[ClientId; THREADS],
+    ways: &mut Ways,
+    most: usize,
+) -> (Option<Vec<Link>>, Vec<World>) {
+    let (mut world, mut past, mut steps_left) = (begin.clone(), vec![begin.clone()], most);
+    let fault = begin.fault;
+    let own = world.entry(0);
+    let mut first = Reading::new(clients, (&mut world, &mut past), ways, &mut steps_left);
+    let Some(wait) = own.wait else { return (None, past) };
+    let origin = first.wait(0, wait);
+    let Some(ring) = ring_of(&mut first, &origin) else { return (None, past) };
+    if fault == Fault::OneReading {
+        return (Some(ring), past);
+    }
+    let mut second = Reading::new(clients, (&mut world, &mut past), ways, &mut steps_left);
+    let is_there = stands(&mut second, &ring);
+    (is_there.then_some(ring), past)
+}
+
+/// So many hold a lock each, and the first of them wait for that of the next; all of it is told. A ring, if all of them wait.
+fn chain(members: usize, waiting: usize, fault: Fault) -> World {
+    let mut world = World::new(fault);
+    (0..members).for_each(|at| world.go(Step::Acquire(at, at)));
+    (0..waiting).for_each(|at| world.go(Step::Wait(at, (at + 1) % members)));
+    (0..THREADS).for_each(|at| world.go(Step::Write(at)));
+    world
+}
+
+/// All worlds that some steps lead to.
+fn after(world: World, steps: usize) -> Vec<World> {
+    let mut all = vec![world];
+    let mut last = 0;
+    for _ in 0..steps {
+        let end = all.len();
+        for at in last..end {
+            for step in all[at].steps() {
+                let mut next = all[at].clone();
+                next.go(step);
+                all.push(next);
+            }
+        }
+        last = end;
+    }
+    all
+}
+
+/// Looks in all ways at all these worlds. Returns how many looks there were, how many reported a ring, and one that was false.
+fn look_at_all(worlds: &[World], most: usize) -> (u64, u64, Option<(Vec<Link>, Vec<World>)>) {
+    let clients: [ClientId; THREADS] = std::array::from_fn(|_| ClientId::random());
+    let (mut looks, mut reports) = (0, 0);
+    for world in worlds {
+        let mut ways = Ways::default();
+        loop {
+            let (found, past) = look(world, &clients, &mut ways, most);
+            looks += 1;
+            let stood = past.iter().all(|world| world.tells_all())
+                && look(world, &clients, &mut Ways::default(), 0)
+                    .0
+                    .is_some_and(|ring| past.iter().all(|world| world.has(&ring)));
+            assert!(found.is_some() || !stood, "a ring that stood all the time was not seen: {past:?}");
+            if let Some(ring) = found {
+                reports += 1;
+                if !past.iter().any(|world| world.has(&ring)) {
+                    return (looks, reports, Some((ring, past)));
+                }
+            }
+            if !ways.next() {
+                break;
+            }
+        }
+    }
+    (looks, reports, None)
+}
+
+#[test]
+fn no_ring_is_reported_that_was_not_there_and_one_that_stands_is() {
+    let mut all = (0, 0);
+    for (members, waiting) in [(2, 1), (2, 2), (3, 2), (3, 3)] {
+        for (before, during) in [(0, 3), (1, 2), (2, 1)] {
+            let worlds = after(chain(members, waiting, Fault::None), before);
+            let (looks, reports, wrong) = look_at_all(&worlds, during);
+            assert!(wrong.is_none(), "{wrong:?}");
+            all = (all.0 + looks, all.1 + reports);
+        }
+    }
+    assert!(all.0 > 50_000 && all.1 > 1_000, "{all:?}");
+}
+
+#[test]
+fn one_reading_or_a_wait_that_ends_untold_reports_what_was_not_there() {
+    let one_reading = look_at_all(&[chain(3, 2, Fault::OneReading)], 3);
+    assert!(one_reading.2.is_some(), "{} looks", one_reading.0);
+    let untold = look_at_all(&after(chain(2, 2, Fault::EndsUntold), 1), 2);
+    assert!(untold.2.is_some(), "{} looks", untold.0);
+}

@@ -1,0 +1,266 @@
+//! One reading: this client from its registry, the holders of locks from the store, other clients from the directory. Nothing is
+//! read twice in it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::directory::{ClientInfo, LockUse};
+use crate::engine::deadlock::graph::{Holder, Thread, View, Wait};
+use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
+use crate::error::{Error, ErrorKind};
+use crate::ident::{ClientId, LockName, Owner};
+use crate::inspect::{Inspection, Mode, ObjectKind};
+use crate::seam::{Answer, Family, Kind, Store};
+use crate::time::{Clock, Moment};
+
+/// The store, as a reading asks it.
+pub(super) struct Asked<'a> {
+    pub(super) store: &'a dyn Store,
+    pub(super) id: ClientId,
+    pub(super) clock: &'a Clock,
+    /// Whether other processes are looked at.
+    pub(super) sees_others: bool,
+    /// By when all of it is read.
+    pub(super) deadline: Moment,
+    /// How long each request may take.
+    pub(super) each: Duration,
+}
+
+pub(super) struct Reading<'a> {
+    asked: &'a Asked<'a>,
+    own: &'a Stuck,
+    locks: HashMap<String, Option<Arc<Inspection>>>,
+    clients: HashMap<ClientId, Option<ClientInfo>>,
+    pub(super) requests: u64,
+    /// So many may be sent.
+    most: u64,
+    /// Something could not be read, so what was not found may be there.
+    pub(super) has_gaps: bool,
+    /// The store refuses what this needs.
+    pub(super) refusal: Option<Error>,
+}
+
+impl<'a> Reading<'a> {
+    pub(super) fn new(asked: &'a Asked<'a>, own: &'a Stuck) -> Reading<'a> {
+        Reading {
+            asked,
+            own,
+            locks: HashMap::new(),
+            clients: HashMap::new(),
+            requests: 0,
+            most: u64::MAX,
+            has_gaps: false,
+            refusal: None,
+        }
+    }
+
+    /// From here on at most so many more requests are sent.
+    pub(super) fn limit(&mut self, more: u64) {
+        self.most = self.requests.saturating_add(more);
+    }
+
+    /// By when one more request has to be answered, if it may be sent.
+    fn one_more(&mut self) -> Option<Moment> {
+        let now = self.asked.clock.now();
+        let may = self.asked.sees_others
+            && self.refusal.is_none()
+            && self.requests < self.most
+            && now < self.asked.deadline;
+        self.has_gaps |= !may;
+        may.then(|| now.plus(self.asked.each).min(self.asked.deadline))
+    }
+
+    /// The name of a thread of this client, and for how long it has waited.
+    pub(super) fn own_thread(&self, thread: u64) -> (String, Duration) {
+        let now = self.asked.clock.now();
+        let wait = self.own.wait_of(thread);
+        wait.map_or_else(Default::default, |wait| (wait.thread_name.to_string(), now.since(wait.since)))
+    }
+
+    fn take<T>(&mut self, answer: Answer<T>) -> Option<T> {
+        let error = match answer {
+            Answer::Done(value) => return Some(value),
+            Answer::Refused(error) | Answer::Unknown(error) => error,
+        };
+        self.has_gaps = true;
+        if matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported) {
+            self.refusal = Some(error);
+        }
+        None
+    }
+
+    /// Adds the entries of these clients, by as few requests as the store needs.
+    pub(super) fn read_clients(&mut self, clients: &[ClientId]) {
+        let mut wanted: Vec<ClientId> = Vec::new();
+        for client in clients {
+            if *client != self.asked.id && !self.clients.contains_key(client) && !wanted.contains(client) {
+                wanted.push(*client);
+            }
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        let Some(deadline) = self.one_more() else { return };
+        let Some(directory) = self.asked.store.capabilities().directory else { return };
+        self.requests += 1;
+        let answer = directory.read(&wanted, deadline);
+        let Some(page) = self.take(answer) else { return };
+        self.requests += page.requests.saturating_sub(1);
+        for (client, posted) in wanted.into_iter().zip(page.found) {
+            let info = posted.and_then(|posted| ClientInfo::read(client, &posted.text, posted.remaining));
+            self.clients.insert(client, info);
+        }
+    }
+
+    /// Adds an entry that was just read.
+    pub(super) fn add_client(&mut self, info: ClientInfo) {
+        self.clients.insert(info.id, Some(info));
+    }
+
+    /// Another client's entry.
+    pub(super) fn client(&mut self, client: ClientId) -> Option<&ClientInfo> {
+        self.read_clients(&[client]);
+        self.clients.get(&client)?.as_ref()
+    }
+
+    /// The lock as the store has it now. Of one that nobody shares its holder is asked for, as those may who use no other kinds.
+    fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
+        if !self.locks.contains_key(key)
+            && let Some(deadline) = self.one_more()
+        {
+            let name = LockName::new(&Arc::from(key), key.to_owned()).ok()?;
+            self.requests += 1;
+            let (store, owner) = (self.asked.store, Owner::new(self.asked.id, 0));
+            let answer = match kind.other_half() {
+                Some(_) => store.describe(&name, deadline),
+                None => match store.inspect(kind, &name, owner, deadline) {
+                    Answer::Done(Some(held)) => Answer::Done(held.described(kind, &name)),
+                    Answer::Done(None) => Answer::Done(Inspection::new(name.given(), ObjectKind::Absent)),
+                    Answer::Refused(error) | Answer::Unknown(error) => Answer::Refused(error),
+                },
+            };
+            let seen = self.take(answer).map(Arc::new);
+            self.locks.insert(key.to_owned(), seen);
+        }
+        self.locks.get(key)?.clone()
+    }
+
+    /// The holds of this process that keep the wait from being granted.
+    fn held_here(&self, wait: &Wait) -> Vec<Holder> {
+        let is_it = |hold: &&OwnHold| hold.key == wait.key && is_in_the_way(wait.kind, hold.family);
+        let held = self.own.holds.iter().filter(is_it);
+        held.map(|hold| Holder { client: self.asked.id, number: hold.number }).collect()
+    }
+}
+
+/// Whether a hold of this family keeps a wait of this kind from being granted.
+fn is_in_the_way(kind: Kind, held: Family) -> bool {
+    match kind.family() {
+        Family::Lock => held == Family::Lock,
+        Family::Token => held == Family::Token,
+        Family::Read => held == Family::Write,
+        Family::Write => held == Family::Read || held == Family::Write,
+        Family::Counted => false,
+    }
+}
+
+/// Whether the store has this wait in a line, and not first in it.
+fn is_behind_another(seen: &Inspection, wait: &Wait) -> bool {
+    let own = Holder { client: wait.thread.client, number: wait.number };
+    let at = seen.waiters.iter().position(|one| holder_of(&one.owner) == Some(own));
+    at.is_some_and(|at| at > 0)
+}
+
+/// The same of a holder that the store shows.
+fn is_shown_in_the_way(kind: Kind, mode: Option<Mode>) -> bool {
+    match kind.family() {
+        Family::Lock | Family::Token => mode.is_none(),
+        Family::Read => mode == Some(Mode::Write),
+        Family::Write => mode.is_some(),
+        Family::Counted => false,
+    }
+}
+
+pub(super) fn holder_of(owner: &str) -> Option<Holder> {
+    let (client, number) = owner.split_once(':')?;
+    Some(Holder { client: ClientId::read(client)?, number: number.parse().ok()? })
+}
+
+/// The kind that an entry names by its label, of those that have holders.
+pub(super) fn kind_of(label: &str) -> Option<Kind> {
+    let kinds = [Kind::Mutex, Kind::Fenced, Kind::Fair, Kind::Read, Kind::Write, Kind::Token];
+    kinds.into_iter().find(|kind| kind.label() == label)
+}
+
+pub(super) fn own_wait(id: ClientId, wait: &OwnWait) -> Wait {
+    Wait {
+        thread: Thread { client: id, id: wait.thread },
+        id: wait.told.id,
+        key: wait.key.clone(),
+        kind: wait.kind,
+        number: wait.number,
+        at_ms: wait.told.at_ms,
+        takes_again: wait.takes_again,
+    }
+}
+
+pub(super) fn told_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
+    let told = one.told.as_ref().filter(|_| one.waits)?;
+    Some(Wait {
+        thread: Thread { client, id: one.by? },
+        id: told.id,
+        key: one.name.clone(),
+        kind: kind_of(&told.kind)?,
+        number: one.owner,
+        at_ms: told.at_ms,
+        takes_again: told.takes_again,
+    })
+}
+
+impl View for Reading<'_> {
+    fn holders(&mut self, wait: &Wait) -> Vec<Holder> {
+        let mut holders = self.held_here(wait);
+        // Of a lock that nobody shares, this process's hold is all there is.
+        if !holders.is_empty() && wait.kind.family() != Family::Write {
+            return holders;
+        }
+        let own = self.asked.id;
+        let Some(seen) = self.lock(&wait.key, wait.kind) else { return holders };
+        let shown = |is_it: &dyn Fn(Option<Mode>) -> bool| -> Vec<Holder> {
+            let shown = seen.holders.iter().filter(|one| is_it(one.mode));
+            shown.filter_map(|one| holder_of(&one.owner)).collect()
+        };
+        let mut others = shown(&|mode| is_shown_in_the_way(wait.kind, mode));
+        // A reader that stands behind a writer in the store's own line waits for those that the writer waits for.
+        if others.is_empty() && wait.kind == Kind::Read && is_behind_another(&seen, wait) {
+            others = shown(&|mode| mode == Some(Mode::Read));
+        }
+        // Of its own holds this client knows which it releases just now.
+        let stands = |one: &Holder| {
+            self.own.holds.iter().any(|hold| hold.number == one.number && hold.key == wait.key)
+        };
+        others.retain(|one| (one.client != own || stands(one)) && !holders.contains(one));
+        holders.append(&mut others);
+        holders
+    }
+
+    fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread> {
+        let thread = |id| Thread { client: holder.client, id };
+        if holder.client == self.asked.id {
+            let is_it = |hold: &&OwnHold| hold.number == holder.number && hold.key == key;
+            return self.own.holds.iter().find(is_it)?.thread.map(thread);
+        }
+        let is_it = |one: &&LockUse| !one.waits && one.owner == holder.number && one.name == key;
+        self.client(holder.client)?.uses.iter().find(is_it)?.by.map(thread)
+    }
+
+    fn wait_of(&mut self, thread: Thread) -> Option<Wait> {
+        if thread.client == self.asked.id {
+            return self.own.wait_of(thread.id).map(|wait| own_wait(thread.client, wait));
+        }
+        let mut waits =
+            self.client(thread.client)?.uses.iter().filter_map(|one| told_wait(thread.client, one));
+        waits.find(|wait| wait.thread == thread)
+    }
+}

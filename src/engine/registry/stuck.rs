@@ -1,0 +1,95 @@
+//! The threads that wait and hold something, from the registry.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{LockKey, Registry};
+use crate::engine::hold::{Hold, Standing};
+use crate::engine::stuck::{OwnHold, OwnWait, Stuck, Told};
+use crate::ident::unbound_number;
+use crate::seam::Family;
+use crate::time::{Moment, millis};
+
+impl Registry {
+    /// The waits for locks that have lasted for `least` by now, of threads that hold something meanwhile, and the holds that these
+    /// threads have or wait for. Each of the waits is told of from now on. All of it is as of one moment.
+    ///
+    /// Looks at all locks, and at all holds if any wait is as old: called once a second at most while nothing is stuck.
+    pub(crate) fn stuck(&self, now: Moment, least: Duration, wall_ms: u64) -> Stuck {
+        let entries = self.entries.lock();
+        let (mut waits, mut next) = (Vec::new(), None::<Moment>);
+        for (key, entry) in entries.by_key.iter().filter(|(key, _)| key.family != Family::Counted) {
+            for (ticket, one) in entry.queue.sleepers() {
+                // A hold is entered before its waiter leaves the queue. What was granted is waited for no more.
+                let is_granted = |hold: &Arc<Hold>| {
+                    let is_own =
+                        hold.kept_by() == Some(one.thread.id()) || hold.owner().number() == one.number;
+                    is_own && stands(hold, now)
+                };
+                if entry.holds.iter().any(is_granted) {
+                    continue;
+                }
+                let ripe = one.since.plus(least);
+                if ripe > now {
+                    next = Some(next.map_or(ripe, |next| next.min(ripe)));
+                } else {
+                    waits.push((key, ticket, one));
+                }
+            }
+        }
+        if waits.is_empty() {
+            return Stuck { next, ..Stuck::default() };
+        }
+        let threads: HashSet<u64> = waits.iter().map(|(_, _, one)| one.thread.id()).collect();
+        let awaited = waits.iter().map(|(key, ..)| *key);
+        let halves: HashSet<&str> = awaited.filter(|key| is_half(key)).map(|key| key.name.key()).collect();
+        let (mut holds, mut holding) = (Vec::new(), HashSet::new());
+        for (key, entry) in entries.by_key.iter().filter(|(key, _)| key.family != Family::Counted) {
+            let is_awaited = !entry.queue.is_empty() || is_half(key) && halves.contains(key.name.key());
+            for hold in &entry.holds {
+                let thread = hold.kept_by();
+                let is_of_waiter = thread.is_some_and(|thread| threads.contains(&thread));
+                if !stands(hold, now) || !is_of_waiter && !is_awaited {
+                    continue;
+                }
+                holding.extend(thread.filter(|_| is_of_waiter));
+                let name = hold.holder.thread();
+                holds.push(OwnHold {
+                    key: key.name.key().to_owned(),
+                    family: key.family,
+                    number: hold.owner().number(),
+                    thread,
+                    thread_name: name.as_ref().map_or("", |thread| thread.name()).into(),
+                    since: hold.since(),
+                });
+            }
+        }
+        let waits = waits.into_iter().filter(|(.., one)| holding.contains(&one.thread.id()));
+        let waits = waits.map(|(key, ticket, one)| {
+            let at_ms = wall_ms.saturating_sub(millis(now.since(one.since)));
+            OwnWait {
+                told: ticket.tell(|| Told { id: unbound_number(), at_ms }),
+                thread: one.thread.id(),
+                thread_name: one.thread.name().into(),
+                key: key.name.key().to_owned(),
+                kind: one.kind,
+                number: one.number,
+                since: one.since,
+                takes_again: one.takes_again,
+                ticket: Arc::clone(ticket),
+            }
+        });
+        Stuck { waits: waits.collect(), holds, next }
+    }
+}
+
+/// Whether the lock is half of a read-write lock.
+fn is_half(key: &LockKey) -> bool {
+    matches!(key.family, Family::Read | Family::Write)
+}
+
+/// Whether it is held, and not about to be released.
+fn stands(hold: &Hold, now: Moment) -> bool {
+    !hold.is_releasing() && !matches!(hold.standing(now), Standing::Lost(_))
+}

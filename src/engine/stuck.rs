@@ -1,0 +1,67 @@
+//! The threads of this client that have waited for a while and hold something meanwhile, as of one moment.
+
+use std::sync::Arc;
+
+use crate::engine::queue::Ticket;
+use crate::seam::{Family, Kind};
+use crate::time::Moment;
+
+/// The name of a wait for others: see [`Ticket::told`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// No other wait of this process ever has it.
+    pub(crate) id: u64,
+    /// Since when it waits by this machine's wall clock, in milliseconds. Compared with those of other machines to choose one of
+    /// several waits, for which any order will do that is the same for all.
+    pub(crate) at_ms: u64,
+}
+
+/// A wait of a thread that holds something.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnWait {
+    pub(crate) told: Told,
+    /// The mark's id of its thread.
+    pub(crate) thread: u64,
+    pub(crate) thread_name: Box<str>,
+    pub(crate) key: String,
+    pub(crate) kind: Kind,
+    /// The number under which it would be the owner.
+    pub(crate) number: u64,
+    pub(crate) since: Moment,
+    /// It takes a lock again that was given up for a condition: see `Terms`.
+    pub(crate) takes_again: bool,
+    pub(crate) ticket: Arc<Ticket>,
+}
+
+/// A hold that such a thread has, or that one waits for.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnHold {
+    pub(crate) key: String,
+    pub(crate) family: Family,
+    pub(crate) number: u64,
+    /// The thread that cannot release it while it waits; `None`: any thread may.
+    pub(crate) thread: Option<u64>,
+    pub(crate) thread_name: Box<str>,
+    pub(crate) since: Moment,
+}
+
+/// All of it as of one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Stuck {
+    pub(crate) waits: Vec<OwnWait>,
+    pub(crate) holds: Vec<OwnHold>,
+    /// When the next wait will have lasted for as long.
+    pub(crate) next: Option<Moment>,
+}
+
+impl Stuck {
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        let mut ids: Vec<u64> = self.waits.iter().map(|wait| wait.told.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    pub(crate) fn wait_of(&self, thread: u64) -> Option<&OwnWait> {
+        self.waits.iter().find(|wait| wait.thread == thread)
+    }
+}

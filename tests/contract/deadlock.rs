@@ -1,0 +1,332 @@
+//! Threads that wait for each other in a ring, in several clients and in one: they are found, told, and on request ended.
+
+use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
+use std::sync::{Arc, Barrier};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use leasehold::{
+    AcquireOptions, Deadlock, ErrorKind, Event, Interrupt, LockClient, Observer, RedisLock, Result,
+};
+
+use super::harness::{Kind, Need, Store, fresh};
+use crate::support::{LONG, eventually, now, slack_since, throughout};
+
+contracts!(needs Directory:
+    locks_taken_in_opposite_orders_are_told_within_three_seconds_and_told_to_be_over,
+    the_youngest_wait_of_a_deadlock_ends_within_three_seconds_where_that_is_asked_for,
+    a_ring_of_eight_clients_is_told_by_each,
+    a_ring_within_one_client_is_told,
+    a_wait_for_a_thread_that_goes_on_is_no_deadlock,
+    a_wait_that_was_over_before_is_not_part_of_a_deadlock,
+    a_multi_lock_that_waits_with_a_lock_held_is_seen,
+    a_ring_through_a_read_hold_is_seen,
+);
+
+/// All of a ring have their first lock.
+fn gate_of(threads: usize) -> Arc<Barrier> {
+    Arc::new(Barrier::new(threads))
+}
+
+/// The time within which a deadlock is told.
+const TOLD_WITHIN: Duration = Duration::from_secs(3);
+
+/// The deadlocks that a client's observer is told, with the moment; and those that are over.
+struct Told(Sender<(bool, Deadlock, Instant)>);
+
+impl Observer for Told {
+    fn event(&self, event: &Event<'_>) {
+        let told = match event {
+            Event::Deadlock { deadlock, .. } => (true, (*deadlock).clone(), now()),
+            Event::DeadlockOver { deadlock, .. } => (false, (*deadlock).clone(), now()),
+            _ => return,
+        };
+        self.0.send(told).ok(); // the test may have ended
+    }
+}
+
+/// A client, and what its observer is told.
+struct Member {
+    client: LockClient,
+    told: Receiver<(bool, Deadlock, Instant)>,
+}
+
+impl Member {
+    /// One that looks as soon as clients do by default.
+    fn new(store: &Store, breaks: bool) -> Member {
+        Member::looking_after(store, Duration::from_secs(1), breaks)
+    }
+
+    fn quick(store: &Store) -> Member {
+        Member::looking_after(store, Duration::from_millis(200), false)
+    }
+
+    fn looking_after(store: &Store, wait: Duration, breaks: bool) -> Member {
+        let (sender, told) = unbounded();
+        let client = store.client_with(|options| {
+            let options = options.lease(Duration::from_secs(10)).deadlocks_after(wait);
+            options.break_deadlocks(breaks).observer(Told(sender))
+        });
+        Member { client, told }
+    }
+
+    /// The next that it is told.
+    #[track_caller]
+    fn next(&self, is_begin: bool) -> (Deadlock, Instant) {
+        let (begins, deadlock, at) = self.told.recv_timeout(LONG).expect("it is told");
+        assert_eq!(begins, is_begin, "{deadlock}");
+        (deadlock, at)
+    }
+
+    fn is_told_nothing(&self) -> bool {
+        self.told.try_recv().is_err()
+    }
+}
+
+/// A thread that takes a lock, waits until all of its ring have theirs, and then wants another, until it is interrupted.
+fn wants(
+    first: RedisLock,
+    second: RedisLock,
+    gate: &Arc<Barrier>,
+    interrupt: &Interrupt,
+) -> JoinHandle<Result<()>> {
+    let (gate, interrupt) = (Arc::clone(gate), interrupt.clone());
+    crate::support::start(move || {
+        let held = first.acquire()?;
+        gate.wait();
+        let got = second.acquire_interruptibly(&interrupt).map(drop);
+        held.unlock()?;
+        got
+    })
+}
+
+/// Ends the waits; returns how many had got their lock, as the others did while they ended one by one.
+fn end(threads: impl IntoIterator<Item = JoinHandle<Result<()>>>, interrupt: &Interrupt) -> usize {
+    interrupt.interrupt();
+    let mut got = 0;
+    for thread in threads {
+        match thread.join().unwrap() {
+            Ok(()) => got += 1,
+            Err(error) => assert!(error.is_interrupted(), "{error}"),
+        }
+    }
+    got
+}
+
+fn names(deadlock: &Deadlock) -> Vec<(String, String)> {
+    let mut names: Vec<_> =
+        deadlock.steps.iter().map(|step| (step.holds.clone(), step.waits_for.clone())).collect();
+    names.sort();
+    names
+}
+
+/// For each kind, two clients that take two locks in opposite orders.
+fn locks_taken_in_opposite_orders_are_told_within_three_seconds_and_told_to_be_over(store: &Store) {
+    std::thread::scope(|scope| {
+        for kind in &store.kinds {
+            scope.spawn(|| told_and_over(store, kind));
+        }
+    });
+}
+
+fn told_and_over(store: &Store, kind: &Kind) {
+    let (a, b) = (fresh(kind.label), fresh(kind.label));
+    let members = [Member::new(store, false), Member::new(store, false)];
+    let (gate, interrupt) = (gate_of(3), Interrupt::new());
+    let orders = [(&a, &b), (&b, &a)];
+    let wanting = members.iter().zip(orders).map(|(member, (first, second))| {
+        let make = |name: &str| (kind.make)(&member.client, name);
+        wants(make(first), make(second), &gate, &interrupt)
+    });
+    let threads: Vec<_> = wanting.collect();
+    gate.wait();
+    let begun = now();
+    let told: Vec<_> = members.iter().map(|member| member.next(true)).collect();
+    let first = told.iter().map(|(_, at)| *at).min().unwrap();
+    let took = first.duration_since(begun);
+    assert!(took <= TOLD_WITHIN + slack_since(begun), "{} was told after {took:?}", kind.label);
+    let mut expected = vec![(a.clone(), b.clone()), (b, a)];
+    expected.sort();
+    for ((deadlock, _), member) in told.iter().zip(&members) {
+        assert_eq!(names(deadlock), expected, "{deadlock}");
+        assert!(deadlock.is_certain && deadlock.steps.len() == 2, "{deadlock}");
+        assert_eq!(deadlock.steps.iter().filter(|step| step.is_youngest).count(), 1);
+        let own = deadlock.steps.iter().filter(|step| step.by_this_client);
+        assert_eq!(own.count(), 1);
+        let is_here = |step: &leasehold::DeadlockStep| step.whereabouts.pid == std::process::id();
+        assert!(deadlock.steps.iter().all(is_here), "{deadlock}");
+        // Whoever asks is told the same, of all rings of this store.
+        let asked = member.client.deadlocks().unwrap();
+        assert_eq!(asked.iter().filter(|ring| names(ring) == expected).count(), 1, "{asked:?}");
+    }
+    assert!(end(threads, &interrupt) < 2);
+    for member in &members {
+        member.next(false);
+        let asked = member.client.deadlocks().unwrap();
+        assert!(asked.iter().all(|ring| names(ring) != expected), "{asked:?}");
+        assert!(member.is_told_nothing(), "each ring is told once");
+        assert_eq!(member.client.stats().deadlocks, 1);
+    }
+}
+
+fn the_youngest_wait_of_a_deadlock_ends_within_three_seconds_where_that_is_asked_for(store: &Store) {
+    let (a, b) = (fresh("a"), fresh("b"));
+    let members = [Member::new(store, true), Member::new(store, true)];
+    let (gate, interrupt) = (gate_of(3), Interrupt::new());
+    let lock = |member: usize, name: &str| members[member].client.lock(name);
+    let orders = [(&a, &b), (&b, &a)];
+    let threads = [0, 1].map(|member| {
+        let (first, second) = orders[member];
+        wants(lock(member, first), lock(member, second), &gate, &interrupt)
+    });
+    gate.wait();
+    let begun = now();
+    let ended = threads.map(|thread| (thread.join().unwrap(), now()));
+    let took = ended.iter().map(|(_, at)| at.duration_since(begun)).max().unwrap();
+    assert!(took <= TOLD_WITHIN + slack_since(begun), "it took {took:?}");
+    let (broken, went_on): (Vec<_>, Vec<_>) =
+        ended.into_iter().map(|(ended, _)| ended).partition(Result::is_err);
+    assert_eq!((broken.len(), went_on.len()), (1, 1), "{broken:?} {went_on:?}");
+    assert!(matches!(went_on[..], [Ok(())]), "the other goes on");
+    let error = broken.into_iter().next().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains(&a) && text.contains(&b) && text.contains("2 threads wait for each other"),
+        "{text}"
+    );
+    assert!(!error.is_retryable() && !error.outcome_unknown());
+}
+
+fn a_ring_of_eight_clients_is_told_by_each(store: &Store) {
+    std::thread::scope(|scope| {
+        for count in [3, 8] {
+            scope.spawn(move || ring_of(store, count));
+        }
+    });
+}
+
+fn ring_of(store: &Store, count: usize) {
+    let names_of: Vec<String> = (0..count).map(|at| fresh(&format!("ring{at}"))).collect();
+    let members: Vec<Member> = (0..count).map(|_| Member::quick(store)).collect();
+    let (gate, interrupt) = (gate_of(count + 1), Interrupt::new());
+    let threads: Vec<_> = members
+        .iter()
+        .enumerate()
+        .map(|(at, member)| {
+            let lock = |at: usize| member.client.lock(&names_of[at % count]);
+            wants(lock(at), lock(at + 1), &gate, &interrupt)
+        })
+        .collect();
+    gate.wait();
+    for member in &members {
+        let (deadlock, _) = member.next(true);
+        assert_eq!(deadlock.steps.len(), count, "{deadlock}");
+    }
+    end(threads, &interrupt);
+}
+
+fn a_ring_within_one_client_is_told(store: &Store) {
+    let (a, b) = (fresh("a"), fresh("b"));
+    let member = Member::quick(store);
+    let (gate, interrupt) = (gate_of(3), Interrupt::new());
+    let lock = |name: &str| member.client.lock(name);
+    let threads =
+        [(&a, &b), (&b, &a)].map(|(first, second)| wants(lock(first), lock(second), &gate, &interrupt));
+    gate.wait();
+    let begun = now();
+    let (deadlock, at) = member.next(true);
+    assert!(at.duration_since(begun) <= TOLD_WITHIN + slack_since(begun));
+    assert!(deadlock.steps.len() == 2 && deadlock.steps.iter().all(|step| step.by_this_client), "{deadlock}");
+    end(threads, &interrupt);
+    member.next(false);
+    assert!(member.is_told_nothing());
+}
+
+/// Chains that lead to a thread that runs, and to a guard that any thread may release.
+fn a_wait_for_a_thread_that_goes_on_is_no_deadlock(store: &Store) {
+    let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
+    let (waiting, holding) = (Member::quick(store), Member::quick(store));
+    let held = holding.client.lock(&b).acquire().unwrap();
+    let owned = waiting.client.lock(&c).acquire_owned().unwrap();
+    let (gate, interrupt) = (gate_of(3), Interrupt::new());
+    let threads = [(a, b), (fresh("d"), c)].map(|(first, second)| {
+        wants(waiting.client.lock(&first), waiting.client.lock(&second), &gate, &interrupt)
+    });
+    gate.wait();
+    // More than one look at each.
+    throughout(Duration::from_millis(2_500), || waiting.is_told_nothing() && holding.is_told_nothing());
+    assert_eq!(end(threads, &interrupt), 0);
+    held.unlock().unwrap();
+    owned.unlock().unwrap();
+}
+
+/// A wait that was told is over when the wait that would have closed the ring begins.
+fn a_wait_that_was_over_before_is_not_part_of_a_deadlock(store: &Store) {
+    let (a, b) = (fresh("a"), fresh("b"));
+    let (early, late) = (Member::quick(store), Member::quick(store));
+    let first = early.client.lock(&a).acquire().unwrap();
+    let held = late.client.lock(&b).acquire().unwrap();
+    // Told, and over after that; what its thread holds stays.
+    assert!(early.client.lock(&b).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
+    assert!(late.client.lock(&a).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
+    assert!(early.is_told_nothing() && late.is_told_nothing());
+    drop((first, held));
+}
+
+fn a_multi_lock_that_waits_with_a_lock_held_is_seen(store: &Store) {
+    for is_owned in [false, true] {
+        let (one, many) = (Member::quick(store), Member::quick(store));
+        let (first, second) = (fresh("a"), fresh("b"));
+        // The multi-lock has the first, and waits for the second with that.
+        let (held, interrupt) = (one.client.lock(&second).acquire().unwrap(), Interrupt::new());
+        let both = many.client.multi_lock([many.client.lock(&second), many.client.lock(&first)]);
+        let taking = crate::support::start({
+            let options = AcquireOptions::new().wait(LONG).interrupt(&interrupt);
+            move || {
+                if is_owned {
+                    both.try_acquire_owned_with(&options).map(drop)
+                } else {
+                    both.try_acquire_with(&options).map(drop)
+                }
+            }
+        });
+        let wanted = one.client.lock(&first);
+        assert!(eventually(LONG, || wanted.is_locked().unwrap()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (deadlock, _) = many.next(true);
+                assert_eq!(deadlock.steps.len(), 2, "{deadlock}");
+                interrupt.interrupt();
+            });
+            wanted.acquire().unwrap().unlock().unwrap();
+        });
+        assert!(taking.join().unwrap().unwrap_err().is_interrupted());
+        held.unlock().unwrap();
+    }
+}
+
+fn a_ring_through_a_read_hold_is_seen(store: &Store) {
+    if store.lacks.contains(&Need::ReadWrite) {
+        return;
+    }
+    let (halves, lock) = (fresh("halves"), fresh("lock"));
+    let (reader, writer, other) = (Member::quick(store), Member::quick(store), store.client());
+    let reads_too = other.read_write_lock(&halves).read().acquire_owned().unwrap();
+    let (gate, interrupt) = (gate_of(3), Interrupt::new());
+    let read = reader.client.read_write_lock(&halves).read().clone();
+    let write = writer.client.read_write_lock(&halves).write().clone();
+    let threads = [
+        wants(read, reader.client.lock(&lock), &gate, &interrupt),
+        wants(writer.client.lock(&lock), write, &gate, &interrupt),
+    ];
+    gate.wait();
+    for member in [&reader, &writer] {
+        let (deadlock, _) = member.next(true);
+        let mut expected = vec![(halves.clone(), lock.clone()), (lock.clone(), halves.clone())];
+        expected.sort();
+        assert_eq!(names(&deadlock), expected, "{deadlock}");
+    }
+    reads_too.unlock().unwrap();
+    end(threads, &interrupt);
+}

@@ -1,0 +1,256 @@
+//! The search for deadlocks: what it costs, who pays for it, and what becomes of it when rights are missing or a holder dies.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use leasehold::crossbeam_channel::{Receiver, unbounded};
+use leasehold::{Backoff, Event, Interrupt, LockClient, MemoryStore, Observer};
+
+use super::world::{ENTRIES, World, scenario};
+use crate::support::proxy::Command;
+use crate::support::server::RedisServer;
+use crate::support::{LONG, call, eventually, let_pass, ms, now, start};
+
+/// Picks the looks at a lock, which nothing else here sends: a script with one key and one argument, the owner that asks.
+fn looks(command: &Command) -> bool {
+    command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
+}
+
+/// Picks the readings of entries.
+fn readings(command: &Command) -> bool {
+    command.contains(ENTRIES) && !matches!(&*command.verb(), "SET" | "DEL")
+}
+
+fn reads(world: &World) -> usize {
+    world.proxy.count(|command| looks(command) || readings(command))
+}
+
+/// The entry of a client, as it is.
+fn entry(world: &World, client: &LockClient) -> String {
+    let entry: Option<String> = world.run(&["GET", &format!("{ENTRIES}{}", client.id())]);
+    entry.unwrap_or_default()
+}
+
+/// A client through the proxy that writes its entry seldom.
+fn client(world: &World) -> LockClient {
+    world.builder().lease(Duration::from_secs(30)).command_timeout(Duration::from_secs(3)).build().unwrap()
+}
+
+#[test]
+fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_its_first_second() {
+    scenario(|world| {
+        let (client, other) = (client(world), world.direct());
+        let busy = other.lock("busy").acquire_owned().unwrap();
+        // The server has the script that reads entries: it is sent once, however often it is looked.
+        assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].whereabouts.is_some()));
+        drop(client.inspect("busy").unwrap());
+        let idle = reads(world);
+        // Holds nothing, and waits for long.
+        assert!(client.lock("busy").try_acquire_for(ms(2_500)).unwrap().is_none());
+        assert_eq!(reads(world), idle);
+        // Holds something, and waits for less than a second.
+        let own = client.lock("own").acquire().unwrap();
+        let begun = now();
+        assert!(client.lock("busy").try_acquire_for(ms(700)).unwrap().is_none());
+        assert!(begun.elapsed() > ms(1_000) || reads(world) == idle);
+        assert!(!entry(world, &client).contains("\"wait\":"), "{}", entry(world, &client));
+        let before = reads(world);
+        // And for longer: the entry says so, and it is looked who has the lock and what that one waits for.
+        let interrupt = Interrupt::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let told = || entry(world, &client).contains("\"wait\":");
+                assert!(eventually(LONG, told), "{}", entry(world, &client));
+                assert!(eventually(LONG, || reads(world) > before + 1));
+                interrupt.interrupt();
+            });
+            let ended = client.lock("busy").lock_interruptibly(&interrupt);
+            // What is over is out of the entry before its call returns.
+            assert!(!entry(world, &client).contains("\"wait\":"), "{}", entry(world, &client));
+            assert!(ended.unwrap_err().is_interrupted());
+        });
+        assert!(
+            reads(world) - before <= 4,
+            "a look or two, each of one lock and one client: {}",
+            reads(world) - before
+        );
+        own.unlock().unwrap();
+        busy.unlock().unwrap();
+        client.shutdown().unwrap();
+        other.shutdown().unwrap();
+    });
+}
+
+/// Clients that each wait for the next one's lock; the last of them runs.
+#[test]
+fn a_look_follows_sixteen_owners_and_reads_two_things_of_each() {
+    const LONG_CHAIN: usize = 20;
+    scenario(|world| {
+        let others: Vec<LockClient> = (1..LONG_CHAIN)
+            .map(|_| {
+                let builder = LockClient::builder().url(&world.server.url()).pool_size(2);
+                builder.deadlocks_after(ms(100)).build().unwrap()
+            })
+            .collect();
+        let interrupt = Interrupt::new();
+        let (meet, name) = (Arc::new(Barrier::new(LONG_CHAIN)), |at: usize| format!("chain:{at}"));
+        let waiting: Vec<_> = others
+            .iter()
+            .enumerate()
+            .map(|(at, client)| {
+                let (client, meet, interrupt) = (client.clone(), Arc::clone(&meet), interrupt.clone());
+                let (own, next) = (name(at + 1), name(at + 2));
+                call(move || {
+                    let _own = client.lock(&own).acquire().unwrap();
+                    meet.wait();
+                    assert!(
+                        at + 2 == LONG_CHAIN || client.lock(&next).lock_interruptibly(&interrupt).is_err()
+                    );
+                    while !interrupt.is_interrupted() {
+                        std::thread::park_timeout(ms(20));
+                    }
+                })
+            })
+            .collect();
+        meet.wait();
+        // The first is asked about when all others have said what they wait for.
+        let told = || {
+            let keys: Vec<String> = world.run(&["KEYS", &format!("{ENTRIES}*")]);
+            let entries: Vec<String> = keys
+                .iter()
+                .map(|key| world.run::<Option<String>>(&["GET", key]).unwrap_or_default())
+                .collect();
+            entries.iter().filter(|entry| entry.contains("\"wait\":")).count() == LONG_CHAIN - 2
+        };
+        assert!(eventually(LONG, told));
+        let client = client(world);
+        let _own = client.lock(&name(0)).acquire().unwrap();
+        assert!(client.lock(&name(1)).try_acquire_for(ms(1_900)).unwrap().is_none());
+        let count = reads(world);
+        assert!((20..=32).contains(&count), "{count} reads");
+        interrupt.interrupt();
+        waiting.into_iter().for_each(|waiting| waiting.join());
+    });
+}
+
+#[test]
+fn a_thousand_threads_that_hold_and_wait_send_fifty_requests_a_second_at_most() {
+    const THREADS: usize = 1_000;
+    scenario(|world| {
+        let (client, other) = (client(world), LockClient::connect(&world.server.url()).unwrap());
+        let held: Vec<_> =
+            (0..THREADS).map(|at| other.lock(&format!("busy:{at}")).acquire_owned().unwrap()).collect();
+        let (interrupt, holding) = (Interrupt::new(), Arc::new(AtomicUsize::new(0)));
+        let wait = |at: usize| {
+            let (client, interrupt, holding) = (client.clone(), interrupt.clone(), Arc::clone(&holding));
+            start(move || {
+                let _own = client.lock(&format!("own:{at}")).acquire().unwrap();
+                holding.fetch_add(1, Ordering::SeqCst);
+                // Asks seldom by itself.
+                let busy = client.lock_with(&format!("busy:{at}")).spin(Backoff::constant(LONG)).build();
+                assert!(busy.lock_interruptibly(&interrupt).is_err());
+            })
+        };
+        let mut waiting = Vec::new();
+        while waiting.len() < THREADS {
+            // Not all at once: the server and the proxy are for a test.
+            waiting.extend((waiting.len()..waiting.len() + 25).map(wait));
+            assert!(eventually(LONG, || holding.load(Ordering::SeqCst) == waiting.len()));
+        }
+        assert!(eventually(LONG, || reads(world) > 0));
+        let own = |command: &Command| {
+            looks(command) || readings(command) || command.verb() == "SET" && command.contains(ENTRIES)
+        };
+        let (begun, before) = (now(), world.proxy.count(own));
+        let_pass(Duration::from_secs(4), "the looks are spread over the seconds");
+        let (count, took) = (world.proxy.count(own) - before, begun.elapsed().as_secs_f64());
+        assert!(count as f64 <= 50.0 * took, "{count} requests in {took} s");
+        assert!(count as f64 >= 10.0 * took, "{count} requests in {took} s: it goes on");
+        interrupt.interrupt();
+        waiting.into_iter().for_each(|waiting| waiting.join().unwrap());
+        drop(held);
+    });
+}
+
+/// What a client says that concerns deadlocks.
+struct Told(leasehold::crossbeam_channel::Sender<&'static str>);
+
+impl Observer for Told {
+    fn event(&self, event: &Event<'_>) {
+        let what = match event {
+            Event::Deadlock { .. } => "deadlock",
+            Event::DeadlockOver { .. } => "over",
+            Event::Warning { text, .. } if text.contains("deadlocks with other processes cannot be seen") => {
+                "blind"
+            }
+            _ => return,
+        };
+        self.0.send(what).ok(); // the test may have ended
+    }
+}
+
+fn told() -> (Told, Receiver<&'static str>) {
+    let (sender, told) = unbounded();
+    (Told(sender), told)
+}
+
+#[test]
+fn a_waiter_that_cannot_see_other_processes_is_told_so_once() {
+    let Some(server) = RedisServer::start_default() else { return };
+    let rules =
+        "on >secret ~* resetkeys ~app:* ~leasehold_lock_*:{app:* ~redisson_lock_*:{app:* ~{app:* &* +@all";
+    let words = [&["ACL", "SETUSER", "narrow"][..], &rules.split(' ').collect::<Vec<_>>()].concat();
+    redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
+    let other = LockClient::connect(&server.url()).unwrap();
+    let busy = other.lock("app:busy").acquire_owned().unwrap();
+    for (url, directory) in [(server.url(), false), (server.url_as("narrow", "secret"), true)] {
+        let (observer, told) = told();
+        let builder = LockClient::builder().url(&url).directory(directory).observer(observer);
+        let client = builder.deadlocks_after(ms(50)).build().unwrap();
+        let _own = client.lock("app:own").acquire().unwrap();
+        let waits = || assert!(client.lock("app:busy").try_acquire_for(ms(2_300)).unwrap().is_none());
+        waits();
+        assert_eq!(told.recv_timeout(LONG), Ok("blind"));
+        waits();
+        assert!(told.is_empty(), "{:?}", told.try_iter().collect::<Vec<_>>());
+    }
+    busy.unlock().unwrap();
+}
+
+/// The process of the other member stands still for good: it stays a deadlock until the lease of what it holds ends.
+#[test]
+fn a_ring_with_a_holder_that_died_is_told_and_then_told_to_be_over() {
+    let store = MemoryStore::new();
+    let client = |observer: Told, lease| {
+        let builder = LockClient::builder().observer(observer).lease(lease).deadlocks_after(ms(50));
+        builder.build_in_memory(&store).unwrap()
+    };
+    let ((observer, told), (other, _nothing)) = (told(), self::told());
+    let (survivor, dies) = (client(observer, Duration::from_secs(30)), client(other, ms(2_000)));
+    let own = survivor.lock("survivor's").acquire().unwrap();
+    let interrupt = Interrupt::new();
+    let dead = {
+        let (dies, interrupt) = (dies.clone(), interrupt.clone());
+        call(move || {
+            let _own = dies.lock("dead's").acquire().unwrap();
+            assert!(dies.lock("survivor's").lock_interruptibly(&interrupt).is_err());
+        })
+    };
+    // It is told what this one waits for, and then nothing more.
+    let says = || {
+        survivor
+            .clients()
+            .flatten()
+            .any(|client| client.uses.iter().any(|one| one.waits && one.since > ms(50)))
+    };
+    assert!(eventually(LONG, says));
+    let stopped = store.pause_client(&dies).unwrap();
+    survivor.lock("dead's").acquire().unwrap().unlock().unwrap();
+    assert_eq!(told.recv_timeout(LONG), Ok("deadlock"));
+    assert_eq!(told.recv_timeout(LONG), Ok("over"));
+    drop(stopped);
+    interrupt.interrupt();
+    dead.join();
+    own.unlock().unwrap();
+}
