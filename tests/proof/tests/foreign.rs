@@ -33,7 +33,7 @@ const MUTANTS: &[(Kind, &str, &str, &str, &str)] = &[
     (
         Kind::Plain,
         "acquire.lua",
-        "    if holder and holder:sub(15, 15) == '8' then",
+        "    if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then",
         "    if holder then",
         "nobody wakes",
     ),
