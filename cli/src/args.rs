@@ -558,7 +558,15 @@ mod tests {
                 || before.ends_with(['$', '*', '='])
                 || before.split(' ').all(|word| word.contains('='))
         })?;
-        let line = line[at..].replace("NAME…", "NAME").replace(['[', ']'], "").replace("NAME…", "NAME");
+        // In a substitution, up to its end.
+        let line = line[at..]
+            .split(')')
+            .next()?
+            .split(" || ")
+            .next()?
+            .replace("NAME…", "NAME")
+            .replace(['[', ']'], "")
+            .replace("NAME…", "NAME");
         let words = line.split_whitespace().map(|word| word.trim_matches('\'').replace("SHELL", "bash"));
         let mut words: Vec<String> = words.collect();
         let runs = words.get(1).is_some_and(|word| matches!(word.as_str(), "run" | "once" | "elect"));

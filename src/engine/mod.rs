@@ -316,7 +316,8 @@ impl Engine {
                     stats.holds += 1;
                     stats.holds_at_risk += u64::from(matches!(standing, Standing::AtRisk(_)));
                     ends = ends.min(hold.until());
-                    stats.longest_overdue = stats.longest_overdue.max(hold.overdue(now));
+                    let overdue = if hold.is_renewed() { now.since(hold.due()) } else { Duration::ZERO };
+                    stats.longest_overdue = stats.longest_overdue.max(overdue);
                 }
             }
         }

@@ -155,8 +155,7 @@ pub enum Event<'a> {
         kind: &'static str,
         /// From the grant to the loss.
         held: Duration,
-        /// For how long its renewal had been due when its lease ran out; zero for a hold that is not renewed, and for the other
-        /// reasons.
+        /// For how long its renewal had been due; zero for a hold that is not renewed, or no further.
         overdue: Duration,
         /// Whether the thread that held it had ended without a release.
         is_abandoned: bool,

@@ -89,7 +89,7 @@ fn each_alert_has_words_and_leads_to_a_paragraph_of_the_page() {
 }
 
 /// A link that somebody who was woken can follow.
-const RUNBOOK: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/operating.md#");
+const RUNBOOK: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/", "docs/operating.md#");
 
 #[test]
 fn the_pages_name_the_buckets_that_the_dashboard_needs() {

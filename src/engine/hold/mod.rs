@@ -406,11 +406,6 @@ impl Hold {
         if self.kind.shares_its_end() { due.min(kept_alive.plus(renewal_period(lease))) } else { due }
     }
 
-    /// For how long its renewal has been due and not confirmed; zero for a hold that is not renewed, or no further.
-    pub(crate) fn overdue(&self, now: Moment) -> Duration {
-        if self.is_renewed() && !self.is_at_ceiling() { now.since(self.due()) } else { Duration::ZERO }
-    }
-
     /// Whether the store is asked now and then to keep the hold, although its lease is its own. A read hold shares
     /// its key's time with readers of other languages, whose renewals cut it to their own; ours raises it again.
     pub(crate) fn needs_keepalive(&self) -> bool {
@@ -518,7 +513,6 @@ impl Hold {
             // It is ended in the store from here on, again and again: first of all, the thread's next hold is another's.
             self.retire_owner();
         }
-        let overdue = if reason == LossReason::Expired { self.overdue(now) } else { Duration::ZERO };
         if self.phase.lose(reason) {
             self.has_left_live();
         } else if !self.phase.lose_while_releasing(reason) {
@@ -528,8 +522,8 @@ impl Hold {
         self.listeners.notify(&loss, reporter);
         reporter.counters.note_loss(reason);
         let (kind, is_abandoned) = (self.kind.label(), self.abandoned.load(Ordering::Acquire));
-        let held = now.since(self.since);
-        let span = self.span.end(reason.end(is_abandoned));
+        let overdue = if self.is_renewed() { now.since(self.due()) } else { Duration::ZERO };
+        let (held, span) = (now.since(self.since), self.span.end(reason.end(is_abandoned)));
         reporter.observe_later(move |observer| {
             span(&|| observer.event(&Event::Lost { loss: &loss, kind, held, overdue, is_abandoned }));
         });
