@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use crate::deadlock::Deadlock;
 use crate::engine::handoff::PendingHandoff;
-use crate::engine::stuck::Told;
 use crate::ident::ThreadMark;
 use crate::seam::{Claim, Kind};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +34,16 @@ pub(crate) struct Ticket {
     told: OnceLock<Told>,
     /// The ring for which its wait is to end.
     ends_for: OnceLock<Arc<Deadlock>>,
+}
+
+/// The name of a wait for others: see [`Ticket::told`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// No other wait of this process ever has it.
+    pub(crate) id: u64,
+    /// Since when it waits by this machine's wall clock, in milliseconds. Compared with those of other machines to choose one of
+    /// several waits, for which any order will do that is the same for all.
+    pub(crate) at_ms: u64,
 }
 
 /// A waiter, for people.

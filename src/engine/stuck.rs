@@ -2,19 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::engine::queue::Ticket;
+use crate::engine::queue::{Ticket, Told};
 use crate::seam::{Family, Kind};
 use crate::time::Moment;
-
-/// The name of a wait for others: see [`Ticket::told`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Told {
-    /// No other wait of this process ever has it.
-    pub(crate) id: u64,
-    /// Since when it waits by this machine's wall clock, in milliseconds. Compared with those of other machines to choose one of
-    /// several waits, for which any order will do that is the same for all.
-    pub(crate) at_ms: u64,
-}
 
 /// A wait of a thread that holds something.
 #[derive(Debug, Clone)]

@@ -29,6 +29,9 @@ struct Span {
     to: Option<Instant>,
 }
 
+/// A process of a ring, the name that it holds and the one that it wants.
+type Member = (usize, String, String);
+
 /// All that happened, as the processes know it. A wait is noted after it began and before its end, a hold from before its release is
 /// asked for until after it was granted: what is noted was so.
 #[derive(Default)]
@@ -36,7 +39,7 @@ struct Log {
     holds: Mutex<Vec<Span>>,
     waits: Mutex<Vec<Span>>,
     /// Members and names of each ring that was reported, and when.
-    reports: Mutex<Vec<(Vec<(usize, String, String)>, Instant)>>,
+    reports: Mutex<Vec<(Vec<Member>, Instant)>>,
 }
 
 fn begin(spans: &Mutex<Vec<Span>>, process: usize, name: usize) -> usize {
@@ -61,7 +64,7 @@ impl Observer for Reporting {
 }
 
 /// Processes are told apart by their labels.
-fn members(deadlock: &Deadlock) -> Vec<(usize, String, String)> {
+fn members(deadlock: &Deadlock) -> Vec<Member> {
     let member = |step: &leasehold::DeadlockStep| {
         let label = step.whereabouts.label.as_deref().unwrap_or_default();
         (label.parse().expect("a number"), step.holds.clone(), step.waits_for.clone())
@@ -137,7 +140,7 @@ fn run(program: u64, open: &(dyn Fn(usize, Reporting) -> LockClient + Sync)) -> 
         if *lasted <= REPORTED_WITHIN + stalled_since(*from) {
             continue;
         }
-        let is_it = |members: &Vec<(usize, String, String)>| {
+        let is_it = |members: &Vec<Member>| {
             members.iter().map(|(process, ..)| *process).collect::<BTreeSet<_>>() == *ring
         };
         assert!(
@@ -149,13 +152,7 @@ fn run(program: u64, open: &(dyn Fn(usize, Reporting) -> LockClient + Sync)) -> 
 }
 
 /// Whether each member held and waited as reported, all at one moment before the report.
-fn was_there(
-    members: &[(usize, String, String)],
-    by: Instant,
-    program: u64,
-    holds: &[Span],
-    waits: &[Span],
-) -> bool {
+fn was_there(members: &[Member], by: Instant, program: u64, holds: &[Span], waits: &[Span]) -> bool {
     let of = |spans: &[Span], process: usize, lock: &str| -> Vec<Span> {
         let is_it =
             |span: &&Span| span.process == process && name(program, span.name) == lock && span.from <= by;

@@ -150,7 +150,7 @@ impl Thread {
         let fences = self.fences(&kept, &mut cost)?;
         // Of some kinds the store does not say that anybody waits.
         self.looks += 1;
-        let is_asked = waiting > 0 || found > 1 && self.looks % UNASKED == 0;
+        let is_asked = waiting > 0 || found > 1 && self.looks.is_multiple_of(UNASKED);
         let deadlocks = if is_asked { rings::seen(&self.client) } else { Vec::new() };
         let took = Moment::now().since(since);
         Ok(Look { locks: kept, found, waiting, fences, deadlocks, cost, took, since })

@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use crate::deadlock::Deadlock;
 use crate::directory::ClientInfo;
 use crate::engine::Engine;
-use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of, stands};
+use crate::engine::deadlock::graph::{Link, RingKey, View, Wait, key_of, ring_of, stands};
+use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
 use crate::engine::deadlock::reading::{Asked, Reading, own_wait, told_wait};
-use crate::engine::deadlock::shown::shown;
+use crate::engine::deadlock::shown::{shown, shown_maybe};
 use crate::error::Result;
 use crate::ident::ClientId;
 use crate::seam::directory::Place;
@@ -46,18 +47,19 @@ impl Engine {
             next = page.next.map(|place| (directory, place));
         }
         let (mut rings, mut met): (Vec<Vec<Link>>, HashSet<RingKey>) = (Vec::new(), HashSet::new());
+        let mut maybes: Vec<Maybe> = Vec::new();
         for origin in &origins {
-            if let Some(ring) = ring_of(&mut first, origin)
-                && met.insert(key_of(&ring))
-            {
-                rings.push(ring);
+            match ring_of(&mut first, origin) {
+                Some(ring) if met.insert(key_of(&ring)) => rings.push(ring),
+                Some(_) => {}
+                None => maybes.extend(maybe_ring(&mut first, origin)),
             }
         }
         if let Some(error) = first.refusal.take() {
             return Err(error.during("deadlocks"));
         }
         drop(first);
-        if rings.is_empty() {
+        if rings.is_empty() && maybes.is_empty() {
             return Ok(Vec::new());
         }
         // Begun after the first ended: see `graph`.
@@ -68,6 +70,15 @@ impl Engine {
         second.read_clients(&clients);
         rings.retain(|ring| stands(&mut second, ring));
         let here = self.announcer.here(now);
-        Ok(rings.iter().map(|ring| shown(ring, &mut second, &here, &self.options.key_prefix)).collect())
+        let prefix = &self.options.key_prefix;
+        let mut found: Vec<Deadlock> =
+            rings.iter().map(|ring| shown(ring, &mut second, &here, prefix)).collect();
+        for maybe in maybes {
+            let origin = maybe.links.first().and_then(|link| second.wait_of(link.wait.thread));
+            if origin.and_then(|origin| maybe_ring(&mut second, &origin)).as_ref() == Some(&maybe) {
+                found.push(shown_maybe(&maybe, &mut second, &here, prefix));
+            }
+        }
+        Ok(found)
     }
 }

@@ -9,22 +9,25 @@
 
 pub(crate) mod ask;
 pub(crate) mod graph;
+mod maybe;
 #[cfg(all(test, not(leasehold_shuttle)))]
 mod model;
 mod pace;
 mod reading;
 mod shown;
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
 use crate::deadlock::Deadlock;
-use crate::engine::deadlock::graph::{Link, RingKey, key_of, ring_of, stands, youngest};
+use crate::engine::deadlock::graph::{Link, RingKey, View, key_of, ring_of, stands, youngest};
+use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
 use crate::engine::deadlock::pace::Pace;
 use crate::engine::deadlock::reading::{Asked, Reading, own_wait};
-use crate::engine::deadlock::shown::shown;
+use crate::engine::deadlock::shown::{shown, shown_maybe};
 use crate::engine::directory::{Announcer, Posting};
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::engine::registry::Registry;
@@ -300,7 +303,7 @@ impl Finder {
         let room = state.pace.room(now);
         let mut first = Reading::new(&asked, stuck);
         let (mut rings, mut met): (Vec<Vec<Link>>, HashSet<RingKey>) = (Vec::new(), HashSet::new());
-        let (mut looked, mut leaves) = (Vec::new(), false);
+        let (mut looked, mut leaves, mut maybes) = (Vec::new(), false, Vec::<Maybe>::new());
         for wait in due.iter().filter_map(|id| stuck.waits.iter().find(|wait| wait.told.id == *id)) {
             if sees_others && first.requests >= room {
                 break; // its turn comes when there is room for more
@@ -310,8 +313,10 @@ impl Finder {
             let ring = ring_of(&mut first, &own_wait(self.id, wait));
             leaves |= first.has_gaps && !before;
             looked.push(wait.told.id);
-            if let Some(ring) = ring.filter(|ring| met.insert(key_of(ring))) {
-                rings.push(ring);
+            match ring {
+                Some(ring) if met.insert(key_of(&ring)) => rings.push(ring),
+                Some(_) => {}
+                None => maybes.extend(maybe_ring(&mut first, &own_wait(self.id, wait))),
             }
         }
         let (mut refusal, mut has_gaps, mut requests) =
@@ -319,7 +324,7 @@ impl Finder {
         drop(first);
         let ended = self.clock.now();
         looked.iter().for_each(|id| state.pace.looked(*id, ended));
-        if !rings.is_empty() {
+        if !rings.is_empty() || !maybes.is_empty() {
             let stuck = self.registry.stuck(ended, self.after, wall_ms());
             let mut second = Reading::new(&asked, &stuck);
             let clients: Vec<ClientId> = rings.iter().flatten().map(|link| link.wait.thread.client).collect();
@@ -334,6 +339,15 @@ impl Finder {
                     ended,
                 );
             }
+            maybes.retain(|maybe| {
+                let origin = maybe.links.first().map(|link| &link.wait);
+                let is_there = origin.is_some_and(|wait| second.wait_of(wait.thread).as_ref() == Some(wait));
+                is_there && origin.and_then(|wait| maybe_ring(&mut second, wait)).as_ref() == Some(maybe)
+            });
+            for maybe in &maybes {
+                let deadlock = shown_maybe(maybe, &mut second, &self.announcer.here(ended), &self.prefix);
+                self.tell_once(state, maybe.key(), &Arc::new(deadlock), ended);
+            }
             refusal = refusal.or_else(|| second.refusal.take());
             has_gaps |= second.has_gaps;
             requests += second.requests;
@@ -346,7 +360,9 @@ impl Finder {
             self.tell_blind(state);
         }
         // Rings of these waits that all of it would have shown.
-        let (own, found) = (self.id.as_u128(), rings.iter().map(|ring| key_of(ring)).collect::<HashSet<_>>());
+        let own = self.id.as_u128();
+        let found: HashSet<RingKey> =
+            rings.iter().map(|ring| key_of(ring)).chain(maybes.iter().map(Maybe::key)).collect();
         let was_looked = |key: &RingKey| key.iter().any(|(client, id)| *client == own && looked.contains(id));
         if !has_gaps {
             let over = state.told.keys().filter(|key| was_looked(key) && !found.contains(*key));
@@ -358,17 +374,20 @@ impl Finder {
     /// Tells a ring once, and ends its youngest wait if that is this client's to do.
     fn tell(&self, state: &mut FinderState, ring: &[Link], deadlock: Deadlock, stuck: &Stuck, now: Moment) {
         let deadlock = Arc::new(deadlock);
-        let key = key_of(ring);
-        if !state.told.contains_key(&key) {
-            state.told.insert(key, Told { ring: Arc::clone(&deadlock), since: now });
-            self.reporter.counters.deadlocks.add(1);
-            let told = Arc::clone(&deadlock);
-            self.reporter.observe_later(move |observer| observer.event(&Event::Deadlock { deadlock: &told }));
-        }
+        self.tell_once(state, key_of(ring), &deadlock, now);
         if let Some(wait) = youngest(ring).filter(|wait| self.breaks && wait.thread.client == self.id)
             && let Some(own) = stuck.waits.iter().find(|own| own.told.id == wait.id)
         {
             own.ticket.end_for(&deadlock);
+        }
+    }
+
+    fn tell_once(&self, state: &mut FinderState, key: RingKey, deadlock: &Arc<Deadlock>, now: Moment) {
+        if let Entry::Vacant(place) = state.told.entry(key) {
+            place.insert(Told { ring: Arc::clone(deadlock), since: now });
+            self.reporter.counters.deadlocks.add(1);
+            let told = Arc::clone(deadlock);
+            self.reporter.observe_later(move |observer| observer.event(&Event::Deadlock { deadlock: &told }));
         }
     }
 }

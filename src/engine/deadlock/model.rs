@@ -4,6 +4,13 @@
 //! Before each thing that a look reads, any one step of the world may come: a grant, a time-out, a release, a crash, the end of a
 //! lease, an entry written. All orders are gone through, up to so many steps. The search is the engine's own (`graph`).
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a model that cannot go on shall stop there; its workers and locks are three"
+)]
+
 use super::graph::{Holder, Link, Thread, View, Wait, ring_of, stands};
 use crate::ident::ClientId;
 use crate::seam::Kind;
@@ -274,8 +281,8 @@ impl View for Reading<'_> {
     fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread> {
         let (worker, lock) = (self.of_client(holder.client), key.parse::<usize>().unwrap());
         let entry = self.entry(worker)?;
-        (entry.holds[lock] == Some(holder.number))
-            .then(|| Thread { client: holder.client, id: worker as u64 })
+        let is_its = entry.holds[lock] == Some(holder.number);
+        is_its.then_some(Thread { client: holder.client, id: worker as u64 })
     }
 
     fn wait_of(&mut self, thread: Thread) -> Option<Wait> {
@@ -334,8 +341,11 @@ fn after(world: World, steps: usize) -> Vec<World> {
     all
 }
 
+/// A ring that was reported, and the world since the look began, in which it was not.
+type FalseRing = (Vec<Link>, Vec<World>);
+
 /// Looks in all ways at all these worlds. Returns how many looks there were, how many reported a ring, and one that was false.
-fn look_at_all(worlds: &[World], most: usize) -> (u64, u64, Option<(Vec<Link>, Vec<World>)>) {
+fn look_at_all(worlds: &[World], most: usize) -> (u64, u64, Option<FalseRing>) {
     let clients: [ClientId; THREADS] = std::array::from_fn(|_| ClientId::random());
     let (mut looks, mut reports) = (0, 0);
     for world in worlds {

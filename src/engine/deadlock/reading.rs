@@ -31,6 +31,7 @@ pub(super) struct Reading<'a> {
     asked: &'a Asked<'a>,
     own: &'a Stuck,
     locks: HashMap<String, Option<Arc<Inspection>>>,
+    described: HashMap<String, Option<Arc<Inspection>>>,
     clients: HashMap<ClientId, Option<ClientInfo>>,
     pub(super) requests: u64,
     /// So many may be sent.
@@ -47,6 +48,7 @@ impl<'a> Reading<'a> {
             asked,
             own,
             locks: HashMap::new(),
+            described: HashMap::new(),
             clients: HashMap::new(),
             requests: 0,
             most: u64::MAX,
@@ -126,24 +128,54 @@ impl<'a> Reading<'a> {
 
     /// The lock as the store has it now. Of one that nobody shares its holder is asked for, as those may who use no other kinds.
     fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
+        if kind.other_half().is_some() {
+            return self.described(key);
+        }
         if !self.locks.contains_key(key)
             && let Some(deadline) = self.one_more()
         {
             let name = LockName::new(&Arc::from(key), key.to_owned()).ok()?;
             self.requests += 1;
-            let (store, owner) = (self.asked.store, Owner::new(self.asked.id, 0));
-            let answer = match kind.other_half() {
-                Some(_) => store.describe(&name, deadline),
-                None => match store.inspect(kind, &name, owner, deadline) {
-                    Answer::Done(Some(held)) => Answer::Done(held.described(kind, &name)),
-                    Answer::Done(None) => Answer::Done(Inspection::new(name.given(), ObjectKind::Absent)),
-                    Answer::Refused(error) | Answer::Unknown(error) => Answer::Refused(error),
-                },
+            let answer = match self.asked.store.inspect(kind, &name, Owner::new(self.asked.id, 0), deadline) {
+                Answer::Done(Some(held)) => Answer::Done(held.described(kind, &name)),
+                Answer::Done(None) => Answer::Done(Inspection::new(name.given(), ObjectKind::Absent)),
+                Answer::Refused(error) | Answer::Unknown(error) => Answer::Refused(error),
             };
             let seen = self.take(answer).map(Arc::new);
             self.locks.insert(key.to_owned(), seen);
         }
         self.locks.get(key)?.clone()
+    }
+
+    /// All that there is of a lock.
+    pub(super) fn described(&mut self, key: &str) -> Option<Arc<Inspection>> {
+        if !self.described.contains_key(key)
+            && let Some(deadline) = self.one_more()
+        {
+            let name = LockName::new(&Arc::from(key), key.to_owned()).ok()?;
+            self.requests += 1;
+            let answer = self.asked.store.describe(&name, deadline);
+            let seen = self.take(answer).map(Arc::new);
+            self.described.insert(key.to_owned(), seen);
+        }
+        self.described.get(key)?.clone()
+    }
+
+    /// Whether a client is known to have no entry: it is Java's, or has its directory off.
+    pub(super) fn is_unknown(&mut self, client: ClientId) -> bool {
+        self.read_clients(&[client]);
+        self.clients.get(&client).is_some_and(Option::is_none)
+    }
+
+    /// The locks that a thread holds.
+    pub(super) fn held_by(&mut self, thread: Thread) -> Vec<String> {
+        if thread.client == self.asked.id {
+            let held = self.own.holds.iter().filter(|hold| hold.thread == Some(thread.id));
+            return held.map(|hold| hold.key.clone()).collect();
+        }
+        let Some(info) = self.client(thread.client) else { return Vec::new() };
+        let held = info.uses.iter().filter(|one| !one.waits && one.by == Some(thread.id));
+        held.map(|one| one.name.clone()).collect()
     }
 
     /// The holds of this process that keep the wait from being granted.

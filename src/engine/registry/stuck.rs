@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::{LockKey, Registry};
 use crate::engine::hold::{Hold, Standing};
-use crate::engine::stuck::{OwnHold, OwnWait, Stuck, Told};
+use crate::engine::queue::Told;
+use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
 use crate::ident::unbound_number;
 use crate::seam::Family;
 use crate::time::{Moment, millis};
