@@ -292,6 +292,12 @@ const CASES: &[Case] = &[
         within: 60,
     },
     Case {
+        alert: "LeaseholdDeadlock",
+        series: &[("leasehold_deadlocks_total{job=\"shop\", instance=\"a\"}", Shape::Step(0, 1))],
+        labels: "job: shop",
+        within: 60,
+    },
+    Case {
         alert: "LeaseholdReleasesFail",
         series: &[("leasehold_release_failures_total{job=\"shop\", instance=\"a\"}", Shape::Grows(0, 1))],
         labels: SHOP,

@@ -816,9 +816,11 @@ fn a_tick_at_which_the_votes_are_split_is_still_run_by_somebody() {
         }
     };
     let (held, split) = (fresh("held"), fresh("split"));
-    hold(&held, ["a:1", "b:1", "a:1", "c:1", "a:1"]);
+    let [a, b, c] = ["a", "b", "c"].map(|digit| format!("{0}-0000-4000-8000-{0}0000:1", digit.repeat(8)));
+    let [a, b, c] = [&*a, &*b, &*c];
+    hold(&held, [a, b, a, c, a]);
     assert_eq!(tick(&held), None, "somebody is at it");
-    hold(&split, ["a:1", "b:1", "a:1", "c:1", "b:1"]);
+    hold(&split, [a, b, a, c, b]);
     std::thread::scope(|scope| {
         let ticking = scope.spawn(|| tick(&split));
         throughout(ms(300), || !ticking.is_finished());

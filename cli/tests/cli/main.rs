@@ -22,6 +22,7 @@ mod not_a_lock;
 mod once;
 mod page;
 mod picture;
+mod readme;
 mod secrets;
 mod secured;
 mod serve;

@@ -282,7 +282,7 @@ fn sentinels_and_their_master_are_reached_by_tls() {
         client.lock("after").unlock().unwrap();
         held.unlock().unwrap();
         let error = options(&set).tls_ca(set.servers[0].unknown_ca()).build().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Tls, "{error}");
         set.heal();
         drop(client);
         assert_all_was_given_back(&set);
