@@ -152,11 +152,9 @@ impl Watchdog {
         }
     }
 
-    /// A wait of which others know is over and has left its queue. One that was not granted has to be out of the client's entry before
-    /// its call returns, for which this waits until `deadline`.
-    pub(crate) fn end_told_wait(&self, is_granted: bool, deadline: Moment) {
-        let wake = || self.waker.wake();
-        if is_granted { self.finder.note_granted(wake) } else { self.finder.take_back(deadline, wake) }
+    /// A wait of which others know is over and has left its queue: returns when it is out of the client's entry too, or at `deadline`.
+    pub(crate) fn end_told_wait(&self, deadline: Moment) {
+        self.finder.take_back(deadline, || self.waker.wake());
     }
 
     /// The queue for claims in doubt.

@@ -56,7 +56,9 @@ struct Reporting(Arc<Log>);
 
 impl Observer for Reporting {
     fn event(&self, event: &Event<'_>) {
-        if let Event::Deadlock { deadlock, .. } = event {
+        if let Event::Deadlock { deadlock, .. } = event
+            && deadlock.is_certain
+        {
             let at = now();
             self.0.reports.lock().unwrap().push((members(deadlock), at));
         }

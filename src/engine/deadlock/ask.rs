@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::deadlock::Deadlock;
 use crate::directory::ClientInfo;
 use crate::engine::Engine;
-use crate::engine::deadlock::graph::{Link, RingKey, View, Wait, key_of, ring_of, stands};
+use crate::engine::deadlock::graph::{Link, RingKey, View, Wait, are_held, are_waited_for, key_of, ring_of};
 use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
 use crate::engine::deadlock::reading::{Asked, Reading, own_wait, told_wait};
 use crate::engine::deadlock::shown::{shown, shown_maybe};
@@ -65,10 +65,14 @@ impl Engine {
         // Begun after the first ended: see `graph`.
         let now = self.clock.now();
         let own = self.registry.stuck(now, after, wall_ms());
+        let mut holds = Reading::new(&asked, &own);
+        rings.retain(|ring| are_held(&mut holds, ring));
+        drop(holds);
+        let own = self.registry.stuck(self.clock.now(), after, wall_ms());
         let mut second = Reading::new(&asked, &own);
         let clients: Vec<ClientId> = rings.iter().flatten().map(|link| link.wait.thread.client).collect();
         second.read_clients(&clients);
-        rings.retain(|ring| stands(&mut second, ring));
+        rings.retain(|ring| are_waited_for(&mut second, ring));
         let here = self.announcer.here(now);
         let prefix = &self.options.key_prefix;
         let mut found: Vec<Deadlock> =

@@ -84,15 +84,17 @@ fn follow(view: &mut dyn View, wait: &Wait, met: &mut Vec<Thread>, path: &mut Ve
     false
 }
 
-/// Whether the whole ring is in this view too: the same waits, by their ids, for locks of the same owners.
-pub(crate) fn stands(view: &mut dyn View, ring: &[Link]) -> bool {
+/// The first half of the second reading: whether each lock of the ring has the same owner.
+pub(crate) fn are_held(view: &mut dyn View, ring: &[Link]) -> bool {
+    ring.iter().all(|link| view.holders(&link.wait).contains(&link.holder))
+}
+
+/// The second half, begun when all holders have been read: whether the waits are the same, by their ids. Their threads took nothing
+/// since the first reading, so the holders stood then as well.
+pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
-        let wait = view.wait_of(link.wait.thread);
-        wait.is_some_and(|wait| {
-            wait.id == link.wait.id
-                && view.holders(&wait).contains(&link.holder)
-                && view.thread_of(link.holder, &wait.key) == Some(next.wait.thread)
-        })
+        let is_same = view.wait_of(link.wait.thread).is_some_and(|wait| wait.id == link.wait.id);
+        is_same && view.thread_of(link.holder, &link.wait.key) == Some(next.wait.thread)
     })
 }
 

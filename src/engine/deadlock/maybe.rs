@@ -59,7 +59,7 @@ fn sign(view: &mut Reading<'_>, origin: &Wait, links: &[Link]) -> Option<(String
             return Some((key, true));
         }
         // Clients of this crate stand in the line of such a lock; Java only listens.
-        let has_line = matches!(seen.kind, ObjectKind::Lock | ObjectKind::FencedLock);
+        let has_line = view.has_lines() && matches!(seen.kind, ObjectKind::Lock | ObjectKind::FencedLock);
         if has_line && seen.waiting == 0 && seen.listeners.is_some_and(|listeners| listeners > 0) {
             listened = listened.or(Some((key, false)));
         }

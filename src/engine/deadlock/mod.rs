@@ -4,8 +4,8 @@
 //! an id. The watchdog then follows it: who holds the lock, for what that owner's thread waits, and so on (`graph`). Other clients'
 //! part is read from the directory and the store (`reading`), at a pace (`pace`).
 //!
-//! The directory must not say that a wait goes on which is over. A wait that ends by a grant shows in the store: the lock has another
-//! owner. One that ends otherwise is taken out of the entry before its call returns ([`Finder::take_back`]).
+//! The directory must not say that a wait goes on which is over: it is taken out of the entry before its call returns
+//! ([`Finder::take_back`]).
 
 pub(crate) mod ask;
 pub(crate) mod graph;
@@ -23,7 +23,9 @@ use std::time::Duration;
 
 use crate::config::Options;
 use crate::deadlock::Deadlock;
-use crate::engine::deadlock::graph::{Link, RingKey, View, key_of, ring_of, stands, youngest};
+use crate::engine::deadlock::graph::{
+    Link, RingKey, View, are_held, are_waited_for, key_of, ring_of, youngest,
+};
 use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
 use crate::engine::deadlock::pace::Pace;
 use crate::engine::deadlock::reading::{Asked, Reading, own_wait};
@@ -153,14 +155,7 @@ impl Finder {
         self.tells.load(Ordering::SeqCst)
     }
 
-    /// A wait that others know of is over by a grant: its call does not wait for the entry to say so, since the store does. `wake`
-    /// wakes the watchdog.
-    pub(crate) fn note_granted(&self, wake: impl FnOnce()) {
-        self.due.store(0, Ordering::SeqCst);
-        wake();
-    }
-
-    /// A wait that others know of is over without a grant, and has left its queue: returns when the entry does not tell of it any
+    /// A wait that others know of is over, and has left its queue: returns when the entry does not tell of it any
     /// more, or cannot be written, or at `deadline`. `wake` wakes the watchdog.
     pub(crate) fn take_back(&self, deadline: Moment, wake: impl FnOnce()) {
         let parker = Parker::new(&self.clock);
@@ -326,10 +321,15 @@ impl Finder {
         looked.iter().for_each(|id| state.pace.looked(*id, ended));
         if !rings.is_empty() || !maybes.is_empty() {
             let stuck = self.registry.stuck(ended, self.after, wall_ms());
+            let mut holds = Reading::new(&asked, &stuck);
+            rings.retain(|ring| are_held(&mut holds, ring));
+            let (gaps, sent) = (holds.has_gaps, holds.requests);
+            drop(holds);
+            let stuck = self.registry.stuck(self.clock.now(), self.after, wall_ms());
             let mut second = Reading::new(&asked, &stuck);
             let clients: Vec<ClientId> = rings.iter().flatten().map(|link| link.wait.thread.client).collect();
             second.read_clients(&clients);
-            rings.retain(|ring| stands(&mut second, ring));
+            rings.retain(|ring| are_waited_for(&mut second, ring));
             for ring in &rings {
                 self.tell(
                     state,
@@ -349,8 +349,8 @@ impl Finder {
                 self.tell_once(state, maybe.key(), &Arc::new(deadlock), ended);
             }
             refusal = refusal.or_else(|| second.refusal.take());
-            has_gaps |= second.has_gaps;
-            requests += second.requests;
+            has_gaps |= second.has_gaps || gaps;
+            requests += second.requests + sent;
         }
         state.pace.spend(requests, ended);
         if refusal.is_some() {

@@ -11,7 +11,7 @@
     reason = "a model that cannot go on shall stop there; its workers and locks are three"
 )]
 
-use super::graph::{Holder, Link, Thread, View, Wait, ring_of, stands};
+use super::graph::{Holder, Link, Thread, View, Wait, are_held, are_waited_for, ring_of};
 use crate::ident::ClientId;
 use crate::seam::Kind;
 
@@ -126,6 +126,9 @@ impl World {
             Step::Grant(worker) => {
                 if let Some((_, lock)) = self.workers[worker].wait.take() {
                     self.locks[lock] = Some((worker, self.workers[worker].number));
+                }
+                if self.fault != Fault::EndsUntold && self.entries[worker].is_some() {
+                    self.entries[worker] = Some(self.entry(worker));
                 }
             }
             Step::Release(_, lock) => self.locks[lock] = None,
@@ -309,8 +312,10 @@ fn look(
     if fault == Fault::OneReading {
         return (Some(ring), past);
     }
-    let mut second = Reading::new(clients, (&mut world, &mut past), ways, &mut steps_left);
-    let is_there = stands(&mut second, &ring);
+    let mut holds = Reading::new(clients, (&mut world, &mut past), ways, &mut steps_left);
+    let is_held = are_held(&mut holds, &ring);
+    let mut waits = Reading::new(clients, (&mut world, &mut past), ways, &mut steps_left);
+    let is_there = is_held && are_waited_for(&mut waits, &ring);
     (is_there.then_some(ring), past)
 }
 

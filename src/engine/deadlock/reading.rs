@@ -167,6 +167,11 @@ impl<'a> Reading<'a> {
         self.clients.get(&client).is_some_and(Option::is_none)
     }
 
+    /// Whether clients of this crate stand in a line of the store's.
+    pub(super) fn has_lines(&self) -> bool {
+        self.asked.store.capabilities().lines.is_some_and(|lines| !lines.is_refused())
+    }
+
     /// The locks that a thread holds.
     pub(super) fn held_by(&mut self, thread: Thread) -> Vec<String> {
         if thread.client == self.asked.id {

@@ -198,7 +198,7 @@ impl<'a> Waiting<'a> {
         // Left first, looked second: who tells of a wait does so while it stands in the queue. Pairs with `Ticket::tell`.
         if ticket.is_told() {
             let deadline = engine.one_command().min(self.latest);
-            engine.watchdog.end_told_wait(matches!(ended, Ok(Some(_))), deadline);
+            engine.watchdog.end_told_wait(deadline);
         }
         self.unless_shut_down(ended)
     }
