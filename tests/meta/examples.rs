@@ -344,7 +344,7 @@ fn metrics_are_scraped_and_name_no_lock() {
         let wanted = [
             "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"granted\",group=\"stock\"} ",
             "leasehold_acquire_wait_seconds_count{kind=\"lock\",outcome=\"busy\",group=\"stock\"} ",
-            "leasehold_acquire_wait_seconds_bucket{kind=\"lock\",outcome=\"granted\",group=\"stock\",le=\"0.01\"} ",
+            "leasehold_acquire_wait_seconds_bucket{kind=\"lock\",outcome=\"granted\",group=\"stock\",le=\"0.025\"} ",
             "leasehold_hold_seconds_count{kind=\"lock\",end=\"released\",group=\"stock\"} ",
             "leasehold_request_seconds_count{op=\"acquire\",result=\"ok\"} ",
             "leasehold_request_seconds_count{op=\"release\",result=\"ok\"} ",
