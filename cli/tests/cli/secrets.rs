@@ -38,15 +38,22 @@ fn no_subcommand_says_a_password() {
     let with = |word: &str| server.url().replace("redis://", &format!("redis://user:{word}@"));
     let unreachable = format!("redis://user:{RIGHT}@127.0.0.1:1");
     let unreadable = format!("redis://user:{RIGHT}@[no such host");
+    // A hold is for this: for the tests themselves they would be ended when its server is away.
+    let mut sleeps = Command::new("sleep").arg("600").spawn().unwrap();
+    let own = sleeps.id().to_string();
     for url in [with(RIGHT), with(WRONG), unreachable, unreadable] {
         for arguments in ALL {
+            let whose = if arguments[0] == "hold" { &["--pid", &*own][..] } else { &[] };
             for format in ["text", "json"] {
-                let mut command = leasehold(&[&["--format", format], arguments].concat());
+                let mut command = leasehold(&[&["--format", format], arguments, whose].concat());
                 let said = said(command.env("LEASEHOLD_URL", &url));
                 assert!(!said.contains("S3CR3T"), "{arguments:?}: {said}");
             }
         }
     }
+    sleeps.kill().unwrap();
+    sleeps.wait().unwrap();
+    eventually("nothing is held", || server.keys().iter().all(|key| !key.contains("held")));
 }
 
 #[test]
