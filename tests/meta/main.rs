@@ -10,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(feature = "metrics")]
 mod alerts;
 mod api;
 mod api_list;

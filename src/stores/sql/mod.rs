@@ -52,6 +52,7 @@ mod trial;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use std::time::Duration;
 
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind};
 
@@ -85,9 +86,11 @@ fn timed_out(detail: &str) -> Error {
 }
 
 /// Where the statements are that make the tables.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
 const MIGRATION: &str = "https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
 
 /// What to do about a table that is not there any more.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 const TABLE_IS_GONE: &str = "the table is not there: see create_schema() and https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
