@@ -157,7 +157,7 @@ fn clients_are_listed_with_what_they_hold_and_wait_for(store: &Store) {
 }
 
 fn a_client_whose_directory_is_off_is_an_id(store: &Store) {
-    let off = store.client_with(|options| options.lease(Duration::from_secs(3)).directory(false));
+    let off = store.client_with(|options| options.lease(Duration::from_secs(9)).directory(false));
     let (on, other) = (quick(store, "on"), store.client());
     let (silent, telling) = (fresh("silent"), fresh("telling"));
     let guard = off.lock(&silent).acquire().unwrap();

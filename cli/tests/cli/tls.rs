@@ -247,13 +247,16 @@ fn redlock_rings_and_clusters_with_client_certificates_are_named_by_variables() 
         command.env(name, value);
         command
     };
-    let redlock = |words: &[&str]| program("LEASEHOLD_REDLOCK", &urls.join(" "), words);
+    let redlock = |words: &[&str]| {
+        let mut command = program("LEASEHOLD_REDLOCK", &urls.join(" "), words);
+        command.env("LEASEHOLD_NODE_TIMEOUT", "2s");
+        command
+    };
     let count =
         |key: &str| servers.iter().filter(|server| server.ask(&["EXISTS", key]).contains(":1")).count();
-    let mut run =
-        Run::start(redlock(&["run", "voted", "--", "sleep", "60"]).env("LEASEHOLD_NODE_TIMEOUT", "2s"));
+    let mut run = Run::start(&mut redlock(&["run", "voted", "--", "sleep", "60"]));
     eventually("all have it", || count("voted") == 3);
-    ends(redlock(&["run", "-n", "voted", "--", "true"]).env("LEASEHOLD_NODE_TIMEOUT", "2s"), 75, "busy");
+    ends(&mut redlock(&["run", "-n", "voted", "--", "true"]), 75, "busy");
     let said = works(&mut redlock(&["doctor"]));
     assert_eq!(said.matches("a primary").count(), 3, "{said}");
     run.0.kill().unwrap();
