@@ -14,7 +14,7 @@ use crate::support::{LONG, connected, eventually, ms};
 const LITTLE: &str = "SELECT, INSERT, UPDATE, DELETE";
 
 fn at(url: &str) -> ClientBuilder {
-    LockClient::builder().url(url).create_schema(true)
+    LockClient::builder().url(url).create_schema(true).connect_timeout(Duration::from_secs(15))
 }
 
 /// Each kind of statement once, by clients of a user who may do no more than the pages say.

@@ -23,7 +23,7 @@ fn shared() -> Option<&'static PostgresServer> {
 }
 
 fn at(url: &str) -> ClientBuilder {
-    LockClient::builder().url(url).create_schema(true)
+    LockClient::builder().url(url).create_schema(true).connect_timeout(Duration::from_secs(15))
 }
 
 /// A database of a test's own, with a connection to it that may do everything.
