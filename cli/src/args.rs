@@ -172,11 +172,9 @@ impl Part {
     pub(crate) const NAMES: [&str; 4] = ["helper", "become", "keep", "lookout"];
 }
 
+/// Which lock is asked for under a name, and for how long.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct RunArgs {
-    /// The lock's name. One that begins with a dash goes behind `--`: `run -- -name -- COMMAND`.
-    #[arg(default_value = "", hide_default_value = true)]
-    pub(crate) name: String,
+pub(crate) struct Want {
     /// Does not wait: exits with 75 if the lock is busy.
     #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
     pub(crate) no_wait: bool,
@@ -192,11 +190,20 @@ pub(crate) struct RunArgs {
     /// Waits in a queue: first come, first served.
     #[arg(long, conflicts_with = "permits")]
     pub(crate) fair: bool,
-    /// Lets so many commands run at a time.
+    /// Lets so many hold it at a time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     #[command(flatten)]
     pub(crate) lease: Lease,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RunArgs {
+    /// The lock's name. One that begins with a dash goes behind `--`: `run -- -name -- COMMAND`.
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) want: Want,
     #[command(flatten)]
     pub(crate) terms: Terms,
     /// The exit code when the lock is busy or the wait ended.

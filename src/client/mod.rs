@@ -714,7 +714,7 @@ impl LockClient {
         at_most: Duration,
         job: impl FnOnce(&OwnedGuard) -> R,
     ) -> Result<Option<R>> {
-        run_once(&self.engine, self.lock(name).checked("run_once")?, at_least, at_most, job)
+        run_once(&self.engine, (Kind::Mutex, self.lock(name).checked("run_once")?), at_least, at_most, job)
     }
 
     /// Releases what this client holds and ends its threads. Waiters return with an error, holders are notified that their

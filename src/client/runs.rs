@@ -6,7 +6,8 @@ use crate::client::LockClient;
 use crate::directory::run::LastRun;
 use crate::error::Result;
 use crate::locks::guard::OwnedGuard;
-use crate::locks::run_once::run_once_fenced;
+use crate::locks::run_once::run_once;
+use crate::seam::Kind;
 
 impl LockClient {
     /// As [`run_once`](Self::run_once), and the guard that the job is given has a fencing token: a resource refuses with it what a
@@ -44,7 +45,8 @@ impl LockClient {
         at_most: Duration,
         job: impl FnOnce(&OwnedGuard) -> R,
     ) -> Result<Option<R>> {
-        run_once_fenced(&self.engine, self.fenced_lock(name).checked("run_once")?, at_least, at_most, job)
+        let lock = self.fenced_lock(name);
+        run_once(&self.engine, (Kind::Fenced, lock.checked("run_once")?), at_least, at_most, job)
     }
 
     /// Records how a run of a job ended, for [`last_run`](Self::last_run): to be called by the job itself, at its end, with the

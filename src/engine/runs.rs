@@ -7,12 +7,7 @@ use crate::directory::run::{KEPT, LastRun, id_of};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
-use crate::park::Parker;
 use crate::seam::directory::Directory;
-use crate::sync::channel::{TryRecvError, bounded};
-
-/// From one look for the answer to a write to the next.
-const LOOK: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// Writes how a run ended that has the job's lock still, so nobody else writes.
@@ -26,24 +21,8 @@ impl Engine {
         let owner = owner.to_string();
         let run = LastRun { owner, code, took, ended: Duration::ZERO, succeeded, host: host() };
         let records = self.records(ACTION).map_err(|error| error.on(name.given()))?;
-        let (sender, answer) = bounded(1);
-        let deadline = self.one_command();
-        let done = move |answer| drop(sender.send(answer));
-        records.write(id_of(name.key()), &run.written(name.key()), KEPT, deadline, Box::new(done));
-        // Where the answer is read by whoever comes by, nobody else may.
-        let written = loop {
-            match answer.try_recv() {
-                Ok(answer) => break answer.of_reading().into_result(),
-                Err(TryRecvError::Empty) if self.clock.now() < deadline => {
-                    self.store.poll_completions();
-                    Parker::new(&self.clock).park(self.clock.after(LOOK), None);
-                }
-                Err(_) => {
-                    let words = "the store has not answered in time";
-                    break Err(Error::new(ErrorKind::TimedOut, ACTION, words));
-                }
-            }
-        };
+        let (id, text) = (id_of(name.key()), run.written(name.key()));
+        let written = records.write_now(id, &text, KEPT, self.one_command()).of_reading().into_result();
         written.map_err(|error| error.during(ACTION).on(name.given()))
     }
 
@@ -57,7 +36,7 @@ impl Engine {
         Ok(posted.and_then(|posted| LastRun::read(name.key(), &posted.text, posted.remaining)))
     }
 
-    /// Where a job can be kept from running again, it has a record too. Elsewhere an entry goes with its client.
+    /// A job has a record wherever it can be kept from running again. Elsewhere an entry goes with its client.
     fn records(&self, action: &'static str) -> Result<&dyn Directory> {
         self.usable(action)?;
         let capabilities = self.store.capabilities();

@@ -15,29 +15,8 @@ use crate::seam::Kind;
 use crate::seam::capabilities::SPLIT_PAUSE;
 use crate::time::{Lease, checked_span, random_between};
 
-/// Runs `job` unless another has run it within `at_least` or is at it.
+/// Runs `job` unless another has run it within `at_least` or is at it. Under a fenced kind its guard has a token.
 pub(crate) fn run_once<R>(
-    engine: &Arc<Engine>,
-    name: &Arc<LockName>,
-    at_least: Duration,
-    at_most: Duration,
-    job: impl FnOnce(&OwnedGuard) -> R,
-) -> Result<Option<R>> {
-    run(engine, (Kind::Mutex, name), at_least, at_most, job)
-}
-
-/// The same under a fencing token.
-pub(crate) fn run_once_fenced<R>(
-    engine: &Arc<Engine>,
-    name: &Arc<LockName>,
-    at_least: Duration,
-    at_most: Duration,
-    job: impl FnOnce(&OwnedGuard) -> R,
-) -> Result<Option<R>> {
-    run(engine, (Kind::Fenced, name), at_least, at_most, job)
-}
-
-fn run<R>(
     engine: &Arc<Engine>,
     (kind, name): (Kind, &Arc<LockName>),
     at_least: Duration,

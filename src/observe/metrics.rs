@@ -55,7 +55,7 @@ const MOST_GROUPS: usize = 64;
 /// | `leasehold_renewals_total{result}` | counter: `ok`, `error` |
 /// | `leasehold_wakeups_total{cause}` | counter: what woke waiters: `message`, `local`, `poll` |
 /// | `leasehold_unknown_outcomes_total`, `leasehold_release_failures_total` | counters |
-/// | `leasehold_deadlocks_total` | counter: rings of threads that wait for each other, with one of this client's |
+/// | `leasehold_deadlocks_total` | counter: rings of threads that wait for each other for certain, with one of this client's |
 /// | `leasehold_holds{state}` | gauge: `held`, `at_risk`, `lost` |
 /// | `leasehold_waiters` | gauge: calls that sleep for a lock |
 /// | `leasehold_window_remaining_min_seconds` | gauge: how long the hold that ends first is certain still; infinite without holds |

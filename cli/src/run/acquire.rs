@@ -31,14 +31,14 @@ pub(super) fn acquire(
     say: Say,
 ) -> Result<(OwnedGuard, Duration), Refusal> {
     say.detail("waiting", &format!("asking for {}", args.name), &json!({"name": args.name}));
-    let end = args.wait.map(|most| Moment::now().plus(most));
+    let end = args.want.wait.map(|most| Moment::now().plus(most));
     loop {
-        let wait = match (args.no_wait, end) {
+        let wait = match (args.want.no_wait, end) {
             (true, _) => Wait::For(Duration::ZERO),
             (false, Some(end)) => Wait::For(end.since(Moment::now())),
             (false, None) => Wait::Forever,
         };
-        let outcome = match args.permits {
+        let outcome = match args.want.permits {
             Some(permits) => match permit(client, args, permits, wait, &caught.interrupt, say) {
                 Ok(Permitted::No(exit)) => return Err(Refusal::Failed(exit)),
                 Ok(Permitted::Asked(permit)) => Ok(permit),
@@ -60,7 +60,7 @@ pub(super) fn acquire(
                     return Ok((guard, window));
                 }
                 // Lost before anything was done under it: the wait goes on, if there is still time for it.
-                if args.no_wait || end.is_some_and(|end| Moment::now() >= end) {
+                if args.want.no_wait || end.is_some_and(|end| Moment::now() >= end) {
                     say.error(&format!(
                         "{} was granted, and lost before the command could start: the store is too slow for this lease",
                         args.name
@@ -74,11 +74,11 @@ pub(super) fn acquire(
 
 /// What can be done where a store cannot keep the kind of lock that was asked for.
 fn way_out(args: &RunArgs) -> &'static str {
-    if args.fair {
+    if args.want.fair {
         "--fair needs Redis, etcd or ZooKeeper: without it the lock excludes as well, and serves those who wait in no promised order"
-    } else if args.read || args.write {
+    } else if args.want.read || args.want.write {
         "-s and -x need Redis or ZooKeeper: without them one command runs at a time"
-    } else if args.permits.is_some() {
+    } else if args.want.permits.is_some() {
         "--permits needs Redis: without it one command runs at a time"
     } else {
         "use another store"
@@ -90,7 +90,7 @@ fn way_out(args: &RunArgs) -> &'static str {
 /// A grant whose answer came late has less at first: the command is started when the first renewal has made up for it, not to be
 /// ended as soon as it runs.
 fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
-    let lease = args.lease.or_default();
+    let lease = args.want.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));
     let mut last = guard.remaining();
     if last >= asked.mul_f64(0.8) || (!is_renewed(args) && !last.is_zero()) {
@@ -111,8 +111,8 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
 /// Whether renewals come. The store ends a lock with its longest hold too (see [`lock`]), and if that is no longer than a lease,
 /// there is nothing to renew.
 pub(super) fn is_renewed(args: &RunArgs) -> bool {
-    let is_ended_by_store = !args.read && !args.write && args.permits.is_none();
-    args.max_hold.is_none_or(|most| most > args.lease.or_default()) || !is_ended_by_store
+    let is_ended_by_store = !args.want.read && !args.want.write && args.want.permits.is_none();
+    args.max_hold.is_none_or(|most| most > args.want.lease.or_default()) || !is_ended_by_store
 }
 
 #[derive(Clone, Copy)]
@@ -138,14 +138,14 @@ fn held(
 /// Fenced wherever there is a fence: the command is given it.
 fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     let name = &args.name;
-    if args.read {
+    if args.want.read {
         return client.read_write_lock(name).read().clone();
     }
-    if args.write {
+    if args.want.write {
         return client.read_write_lock(name).write_fenced().into();
     }
     let options = client.lock_with(name);
-    let options = if args.fair { options.fair() } else { options };
+    let options = if args.want.fair { options.fair() } else { options };
     // The store too says when it ends, to those who look.
     args.max_hold.into_iter().fold(options, leasehold::LockOptions::max_hold).build_fenced().into()
 }

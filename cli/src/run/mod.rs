@@ -16,7 +16,7 @@ use std::time::Duration;
 use leasehold::{ClientBuilder, ErrorKind, LockClient, OwnedGuard};
 use serde_json::json;
 
-use crate::args::{self, Common, ElectArgs, OnceArgs, RunArgs, Terms};
+use crate::args::{self, Common, ElectArgs, OnceArgs, RunArgs, Terms, Want};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::job::{self, State};
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs a command while it holds a lock.
 pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
-    let lease = args.lease.or_default();
+    let lease = args.want.lease.or_default();
     if let Some(exit) = refused(
         args.max_hold.map_or(lease, |most| most.min(lease)),
         "the lease, or --max-hold",
@@ -42,7 +42,7 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
     ) {
         return exit;
     }
-    with_client(common, args.lease.lease, &args.terms, Away::Fails, |client, caught, say| {
+    with_client(common, args.want.lease.lease, &args.terms, Away::Fails, |client, caught, say| {
         hold(client, common, args, caught, say)
     })
 }
@@ -58,13 +58,15 @@ fn refused(asked: Duration, what: &str, terms: &Terms, say: Say) -> Option<Exit>
 pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     let mut candidate = RunArgs {
         name: args.name.clone(),
-        no_wait: args.no_wait,
-        wait: args.wait,
-        read: false,
-        write: false,
-        fair: false,
-        permits: None,
-        lease: args.lease.clone(),
+        want: Want {
+            no_wait: args.no_wait,
+            wait: args.wait,
+            read: false,
+            write: false,
+            fair: false,
+            permits: None,
+            lease: args.lease.clone(),
+        },
         terms: args.terms.clone(),
         conflict_exit_code: args.conflict_exit_code,
         max_hold: None,
@@ -79,7 +81,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     with_client(common, args.lease.lease, &args.terms, away, |client, caught, say| {
         loop {
             let exit = hold(client, common, &candidate, caught, say);
-            let is_patient = candidate.wait.is_none() && !candidate.no_wait;
+            let is_patient = candidate.want.wait.is_none() && !candidate.want.no_wait;
             let stands_again = match exit {
                 Exit::Lost(_) => !args.one_term,
                 // It was said why. Another attempt may find the store again, as the library's candidates do.
@@ -89,7 +91,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
             if !stands_again || caught.is_asked_to_end() {
                 return exit;
             }
-            (candidate.no_wait, candidate.wait) = (false, None);
+            (candidate.want.no_wait, candidate.want.wait) = (false, None);
             if let Some(signal) = caught.wait_again(PAUSE) {
                 return Exit::Signal(signal);
             }

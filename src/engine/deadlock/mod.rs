@@ -275,7 +275,7 @@ impl Finder {
         });
     }
 
-    /// Whether there is a way to see other processes; says once if there is none.
+    /// Whether there is a way to see other processes.
     fn sees_others(&self, state: &mut FinderState) -> bool {
         let directory = self.store.capabilities().directory;
         directory.is_some() && self.announcer.is_on() && !state.is_refused
@@ -385,7 +385,8 @@ impl Finder {
     fn tell_once(&self, state: &mut FinderState, key: RingKey, deadlock: &Arc<Deadlock>, now: Moment) {
         if let Entry::Vacant(place) = state.told.entry(key) {
             place.insert(Told { ring: Arc::clone(deadlock), since: now });
-            self.reporter.counters.deadlocks.add(1);
+            // A chain that may be a ring alarms nobody.
+            self.reporter.counters.deadlocks.add(u64::from(deadlock.is_certain));
             let told = Arc::clone(deadlock);
             self.reporter.observe_later(move |observer| observer.event(&Event::Deadlock { deadlock: &told }));
         }

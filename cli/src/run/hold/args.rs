@@ -5,32 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::args::{Lease, OnLost, RunArgs, Terms, signal, time};
+use crate::args::{OnLost, RunArgs, Terms, Want, signal, time};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HoldArgs {
     /// The lock's name.
     pub(crate) name: String,
-    /// Does not wait: exits with 75 if the lock is busy.
-    #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
-    pub(crate) no_wait: bool,
-    /// Waits at most so long, then exits with 75: seconds, or numbers with ms, s, m, h or d. Waits without an end unless given.
-    #[arg(short, long, value_name = "SECS", value_parser = time)]
-    pub(crate) wait: Option<Duration>,
-    /// Locks as one of many readers (see --write).
-    #[arg(short = 's', long, visible_alias = "shared", conflicts_with_all = ["write", "fair", "permits"])]
-    pub(crate) read: bool,
-    /// Locks as the one writer among readers. A name is either a lock, or a lock of readers and writers.
-    #[arg(short = 'x', long, conflicts_with_all = ["fair", "permits"])]
-    pub(crate) write: bool,
-    /// Waits in a queue: first come, first served.
-    #[arg(long, conflicts_with = "permits")]
-    pub(crate) fair: bool,
-    /// Lets so many hold it at a time.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) permits: Option<u32>,
     #[command(flatten)]
-    pub(crate) lease: Lease,
+    pub(crate) want: Want,
     /// The process for which the lock is kept: it is released when that ends. Defaults to the shell that calls, as `$$` names it.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
@@ -54,13 +36,7 @@ impl HoldArgs {
     pub(super) fn as_run(&self) -> RunArgs {
         RunArgs {
             name: self.name.clone(),
-            no_wait: self.no_wait,
-            wait: self.wait,
-            read: self.read,
-            write: self.write,
-            fair: self.fair,
-            permits: self.permits,
-            lease: self.lease.clone(),
+            want: self.want.clone(),
             terms: self.terms(),
             conflict_exit_code: self.conflict_exit_code,
             max_hold: None,

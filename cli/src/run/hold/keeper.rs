@@ -82,7 +82,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let (sender, events) = unbounded();
     watch(shell, &caller, &caught, &sender)?;
 
-    let client = match store::open(&common, hold.label.as_deref(), say, lease_of(hold.lease.lease)) {
+    let client = match store::open(&common, hold.label.as_deref(), say, lease_of(hold.want.lease.lease)) {
         Ok(client) => client,
         Err(error) => return answer_refusal(&caller, store::explain(&error, say)),
     };

@@ -40,7 +40,7 @@ pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Exit {
         say.error(words);
         return Exit::Internal;
     }
-    if let Some(exit) = refused(args.lease.or_default(), "the lease", &args.as_run().terms, say) {
+    if let Some(exit) = refused(args.want.lease.or_default(), "the lease", &args.as_run().terms, say) {
         return exit;
     }
     let shell = match args.pid {

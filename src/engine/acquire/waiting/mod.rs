@@ -233,8 +233,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// An error once the client has ended, the wait is to end for a deadlock, or the head of the queue has had nothing but failures for too long: those behind
-    /// it have waited through the same.
+    /// An error once the client has ended, the wait is to end for a deadlock, or the head of the queue has had nothing but failures
+    /// for too long: those behind it have waited through the same.
     fn check_queue(&self, place: &QueuePlace) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
         engine.open(call.action)?;
