@@ -5,16 +5,15 @@ use std::collections::HashSet;
 use crate::deadlock::Deadlock;
 use crate::directory::ClientInfo;
 use crate::engine::Engine;
-use crate::engine::deadlock::graph::{Link, RingKey, View, Wait, are_held, are_waited_for, key_of, ring_of};
+use crate::engine::deadlock::again::read_again;
+use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of};
 use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
 use crate::engine::deadlock::reading::{Asked, Reading, own_wait, told_wait};
-use crate::engine::deadlock::shown::{shown, shown_maybe};
 use crate::error::Result;
-use crate::ident::ClientId;
 use crate::seam::directory::Place;
 use crate::time::{Moment, wall_ms};
 
-/// So many pages of entries are read at most.
+/// The most pages of entries that are read.
 const MOST_PAGES: usize = 100;
 
 impl Engine {
@@ -62,27 +61,13 @@ impl Engine {
         if rings.is_empty() && maybes.is_empty() {
             return Ok(Vec::new());
         }
-        // Begun after the first ended: see `graph`.
-        let now = self.clock.now();
-        let own = self.registry.stuck(now, after, wall_ms());
-        let mut holds = Reading::new(&asked, &own);
-        rings.retain(|ring| are_held(&mut holds, ring));
-        drop(holds);
-        let own = self.registry.stuck(self.clock.now(), after, wall_ms());
-        let mut second = Reading::new(&asked, &own);
-        let clients: Vec<ClientId> = rings.iter().flatten().map(|link| link.wait.thread.client).collect();
-        second.read_clients(&clients);
-        rings.retain(|ring| are_waited_for(&mut second, ring));
-        let here = self.announcer.here(now);
-        let prefix = &self.options.key_prefix;
-        let mut found: Vec<Deadlock> =
-            rings.iter().map(|ring| shown(ring, &mut second, &here, prefix)).collect();
-        for maybe in maybes {
-            let origin = maybe.links.first().and_then(|link| second.wait_of(link.wait.thread));
-            if origin.and_then(|origin| maybe_ring(&mut second, &origin)).as_ref() == Some(&maybe) {
-                found.push(shown_maybe(&maybe, &mut second, &here, prefix));
-            }
+        let stuck = || self.registry.stuck(self.clock.now(), after, wall_ms());
+        let here = self.announcer.here(self.clock.now());
+        let again = read_again(&asked, &stuck, (rings, maybes), (&here, &self.options.key_prefix));
+        if let Some(error) = again.refusal {
+            return Err(error.during("deadlocks"));
         }
-        Ok(found)
+        let rings = again.rings.into_iter().map(|(_, deadlock)| deadlock);
+        Ok(rings.chain(again.maybes.into_iter().map(|(_, deadlock)| deadlock)).collect())
     }
 }

@@ -7,6 +7,7 @@
 //! The directory must not say that a wait goes on which is over: it is taken out of the entry before its call returns
 //! ([`Finder::take_back`]).
 
+mod again;
 pub(crate) mod ask;
 pub(crate) mod graph;
 mod maybe;
@@ -23,13 +24,11 @@ use std::time::Duration;
 
 use crate::config::Options;
 use crate::deadlock::Deadlock;
-use crate::engine::deadlock::graph::{
-    Link, RingKey, View, are_held, are_waited_for, key_of, ring_of, youngest,
-};
+use crate::engine::deadlock::again::read_again;
+use crate::engine::deadlock::graph::{Link, RingKey, key_of, ring_of, youngest};
 use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
 use crate::engine::deadlock::pace::Pace;
 use crate::engine::deadlock::reading::{Asked, Reading, own_wait};
-use crate::engine::deadlock::shown::{shown, shown_maybe};
 use crate::engine::directory::{Announcer, Posting};
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::engine::registry::Registry;
@@ -319,38 +318,23 @@ impl Finder {
         drop(first);
         let ended = self.clock.now();
         looked.iter().for_each(|id| state.pace.looked(*id, ended));
+        // Rings of these waits that all of it would have shown.
+        let mut found: HashSet<RingKey> = HashSet::new();
         if !rings.is_empty() || !maybes.is_empty() {
-            let stuck = self.registry.stuck(ended, self.after, wall_ms());
-            let mut holds = Reading::new(&asked, &stuck);
-            rings.retain(|ring| are_held(&mut holds, ring));
-            let (gaps, sent) = (holds.has_gaps, holds.requests);
-            drop(holds);
-            let stuck = self.registry.stuck(self.clock.now(), self.after, wall_ms());
-            let mut second = Reading::new(&asked, &stuck);
-            let clients: Vec<ClientId> = rings.iter().flatten().map(|link| link.wait.thread.client).collect();
-            second.read_clients(&clients);
-            rings.retain(|ring| are_waited_for(&mut second, ring));
-            for ring in &rings {
-                self.tell(
-                    state,
-                    ring,
-                    shown(ring, &mut second, &self.announcer.here(ended), &self.prefix),
-                    &stuck,
-                    ended,
-                );
+            let stuck = || self.registry.stuck(self.clock.now(), self.after, wall_ms());
+            let here = self.announcer.here(ended);
+            let again = read_again(&asked, &stuck, (rings, maybes), (&here, &self.prefix));
+            for (ring, deadlock) in again.rings {
+                found.insert(key_of(&ring));
+                self.tell(state, &ring, deadlock, &again.own, ended);
             }
-            maybes.retain(|maybe| {
-                let origin = maybe.links.first().map(|link| &link.wait);
-                let is_there = origin.is_some_and(|wait| second.wait_of(wait.thread).as_ref() == Some(wait));
-                is_there && origin.and_then(|wait| maybe_ring(&mut second, wait)).as_ref() == Some(maybe)
-            });
-            for maybe in &maybes {
-                let deadlock = shown_maybe(maybe, &mut second, &self.announcer.here(ended), &self.prefix);
+            for (maybe, deadlock) in again.maybes {
+                found.insert(maybe.key());
                 self.tell_once(state, maybe.key(), &Arc::new(deadlock), ended);
             }
-            refusal = refusal.or_else(|| second.refusal.take());
-            has_gaps |= second.has_gaps || gaps;
-            requests += second.requests + sent;
+            refusal = refusal.or(again.refusal);
+            has_gaps |= again.has_gaps;
+            requests += again.requests;
         }
         state.pace.spend(requests, ended);
         if refusal.is_some() {
@@ -359,10 +343,7 @@ impl Finder {
         if state.is_refused || !sees_others && leaves {
             self.tell_blind(state);
         }
-        // Rings of these waits that all of it would have shown.
         let own = self.id.as_u128();
-        let found: HashSet<RingKey> =
-            rings.iter().map(|ring| key_of(ring)).chain(maybes.iter().map(Maybe::key)).collect();
         let was_looked = |key: &RingKey| key.iter().any(|(client, id)| *client == own && looked.contains(id));
         if !has_gaps {
             let over = state.told.keys().filter(|key| was_looked(key) && !found.contains(*key));
