@@ -11,7 +11,7 @@ use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
 use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::{Inspection, Mode, ObjectKind};
-use crate::seam::{Answer, Family, Kind, Store};
+use crate::seam::{Answer, Failure, Family, Kind, Store};
 use crate::time::{Clock, Moment};
 
 /// The store, as a reading asks it.
@@ -82,8 +82,8 @@ impl<'a> Reading<'a> {
 
     fn take<T>(&mut self, answer: Answer<T>) -> Option<T> {
         let error = match answer {
-            Answer::Done(value) => return Some(value),
-            Answer::Refused(error) | Answer::Unknown(error) => error,
+            Ok(value) => return Some(value),
+            Err(Failure::Refused(error) | Failure::Unknown(error)) => error,
         };
         self.has_gaps = true;
         if matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported) {
@@ -137,9 +137,9 @@ impl<'a> Reading<'a> {
             let name = LockName::new(&Arc::from(key), key.to_owned()).ok()?;
             self.requests += 1;
             let answer = match self.asked.store.inspect(kind, &name, Owner::new(self.asked.id, 0), deadline) {
-                Answer::Done(Some(held)) => Answer::Done(held.described(kind, &name)),
-                Answer::Done(None) => Answer::Done(Inspection::new(name.given(), ObjectKind::Absent)),
-                Answer::Refused(error) | Answer::Unknown(error) => Answer::Refused(error),
+                Ok(Some(held)) => Ok(held.described(kind, &name)),
+                Ok(None) => Ok(Inspection::new(name.given(), ObjectKind::Absent)),
+                Err(Failure::Refused(error) | Failure::Unknown(error)) => Err(Failure::Refused(error)),
             };
             let seen = self.take(answer).map(Arc::new);
             self.locks.insert(key.to_owned(), seen);
