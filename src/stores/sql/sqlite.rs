@@ -140,10 +140,8 @@ impl Sqlite {
                         .unwrap_or_else(|| failed_to_open(error)));
                 }
                 Ok(conn) => {
-                    // The one that was opened is the one that is there before and after.
-                    let is_the_one = before.is_none() || before == Files::own_at(&self.path);
-                    let conn = conn.filter(|_| is_the_one);
-                    if let Some(link) = conn.and_then(|conn| SqliteConnection::new(conn, &self.path)) {
+                    if let Some(link) = conn.and_then(|conn| SqliteConnection::new(conn, &self.path, before))
+                    {
                         return Ok(link);
                     }
                     if deadline <= Clock::System.now() {
