@@ -1,6 +1,7 @@
 //! Deadlocks of real processes: this test program is started again for each of them.
 //!
-//! `LEASEHOLD_DEADLOCK_SECONDS` says for how long the random programs go on (10); from 60 on there are 200 of them instead of 20.
+//! `LEASEHOLD_DEADLOCK_SECONDS` says for how long each random program goes on (10); from 60 on there are 200 of them instead of 20, 50 at a
+//! time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,7 +40,7 @@ struct Orders {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum What {
     /// Takes part in so many random programs, for so long.
-    Programs(u64, Duration),
+    Programs(usize, Duration),
     /// Takes one lock, and then the other.
     Takes(End),
 }
@@ -113,17 +114,21 @@ fn end_well(processes: Vec<Process>, limit: Duration) {
 const PROCESSES: usize = 6;
 const NAMES: usize = 5;
 
+/// So many programs share the client that a process has for them, as threads do.
+const TOGETHER: usize = 5;
+
 /// A wait that lasts for longer has to be accounted for.
 const LONG_WAIT: Duration = Duration::from_secs(5);
 
-struct Noting(Arc<Notes>, usize);
+struct Noting(Vec<Arc<Notes>>, usize);
 
 impl Observer for Noting {
     fn event(&self, event: &Event<'_>) {
         if let Event::Deadlock { deadlock, .. } = event
             && deadlock.is_certain
         {
-            self.0.report(Report::new(self.1, deadlock));
+            let program = deadlock.steps[0].holds.split(':').nth(1).expect("program:NUMBER:NAME");
+            self.0[program.parse::<usize>().unwrap()].report(Report::new(self.1, deadlock));
         }
     }
 }
@@ -139,24 +144,23 @@ fn lock_of(client: &LockClient, at: usize, name: &str) -> RedisLock {
 }
 
 impl Orders {
-    /// One thread for each program, with a client of its own: what it shares with the other members is the store.
-    fn take_part(&self, programs: u64, lasts: Duration) {
+    /// One thread for each program.
+    fn take_part(&self, programs: usize, lasts: Duration) {
         let process = self.process;
         let notes: Vec<Arc<Notes>> = (0..programs).map(|_| Arc::default()).collect();
-        let clients: Vec<LockClient> = notes
-            .iter()
-            .map(|notes| {
-                let observer = Noting(Arc::clone(notes), process);
+        let clients: Vec<LockClient> = (0..programs.div_ceil(TOGETHER))
+            .map(|_| {
                 let builder = LockClient::builder().url(&self.url).label(&process.to_string());
-                builder.observer(observer).pool_size(2).command_timeout(LONG).build().unwrap()
+                let builder = builder.observer(Noting(notes.clone(), process));
+                builder.command_timeout(LONG).build().unwrap()
             })
             .collect();
         self.says("connected", &());
         self.meets("connected", PROCESSES);
         let interrupt = Interrupt::new();
         std::thread::scope(|scope| {
-            for (program, (client, notes)) in clients.iter().zip(&notes).enumerate() {
-                let interrupt = &interrupt;
+            for (program, notes) in notes.iter().enumerate() {
+                let (client, interrupt) = (&clients[program / TOGETHER], &interrupt);
                 scope.spawn(move || {
                     let names: Vec<String> = (0..NAMES).map(|at| format!("program:{program}:{at}")).collect();
                     let make = &|client: &LockClient, at: usize| lock_of(client, at, &names[at]);
@@ -179,17 +183,9 @@ impl Orders {
     }
 }
 
-/// Every wait that lasts for long is on a ring that was told, or leads to one, or to a process that runs; and nothing else is told.
-#[test]
-fn processes_of_random_programs_are_told_of_their_deadlocks_within_three_seconds_and_of_none_else() {
-    if let Some(orders) = Orders::here() {
-        return orders.work();
-    }
-    let Some(server) = RedisServer::start_default() else { return };
-    watch_for_stalls();
-    let seconds = std::env::var("LEASEHOLD_DEADLOCK_SECONDS");
-    let seconds = seconds.map_or(10, |seconds| seconds.parse().expect("a number of seconds"));
-    let (lasts, programs) = (Duration::from_secs(seconds), if seconds < 60 { 20 } else { 200 });
+/// Runs so many programs, and checks all that was told of them.
+fn programs_side_by_side(programs: usize, lasts: Duration) -> Option<Figures> {
+    let server = RedisServer::start_default()?;
     let (folder, test) = (tempfile::tempdir().unwrap(), test_name());
     let orders = |process| Orders {
         url: server.url(),
@@ -210,11 +206,29 @@ fn processes_of_random_programs_are_told_of_their_deadlocks_within_three_seconds
         log.check_long_waits(LONG_WAIT, WITHIN, &mut figures);
         all.add(figures);
     }
+    Some(all)
+}
+
+/// Every wait that lasts for long is on a ring that was told, or leads to one, or to a process that runs; and nothing else is told.
+#[test]
+fn processes_of_random_programs_are_told_of_their_deadlocks_within_three_seconds_and_of_none_else() {
+    if let Some(orders) = Orders::here() {
+        return orders.work();
+    }
+    watch_for_stalls();
+    let seconds = std::env::var("LEASEHOLD_DEADLOCK_SECONDS");
+    let seconds = seconds.map_or(10, |seconds| seconds.parse().expect("a number of seconds"));
+    let (rounds, programs) = if seconds < 60 { (1, 20) } else { (4, 50) };
+    let mut all = Figures::default();
+    for _ in 0..rounds {
+        let Some(figures) = programs_side_by_side(programs, Duration::from_secs(seconds)) else { return };
+        all.add(figures);
+    }
     assert!(all.due > 5 && all.on_ring > 5 && all.before_running > 0, "hardly anything happened: {all:?}");
     let longest = all.told_after.iter().max().copied().unwrap_or_default();
     let Figures { rings, due, reports, on_ring, before_ring, before_running, changing, .. } = all;
     shout(&format!(
-        "MEASURED {PROCESSES} processes, {programs} programs, {seconds} s: {rings} rings, {due} of them for longer than {WITHIN:?}; \
+        "MEASURED {PROCESSES} processes, {rounds} x {programs} programs, {seconds} s each: {rings} rings, {due} of them for longer than {WITHIN:?}; \
          {reports} reports, none false, the first of a ring after {:?} (median) and {longest:?} at most; waits longer than \
          {LONG_WAIT:?}: {on_ring} on a ring that was told, {before_ring} before one, {before_running} before a process that ran, \
          {changing} that changed and ended",
