@@ -10,7 +10,7 @@ use leasehold::{
 };
 
 use super::harness::{Kind, Need, Store, fresh};
-use crate::support::{LONG, eventually, now, slack_since, throughout};
+use crate::support::{LONG, elsewhere, eventually, now, slack_since, throughout};
 
 contracts!(needs Directory:
     locks_taken_in_opposite_orders_are_told_within_three_seconds_and_told_to_be_over,
@@ -21,6 +21,7 @@ contracts!(needs Directory:
     a_wait_that_was_over_before_is_not_part_of_a_deadlock,
     a_multi_lock_that_waits_with_a_lock_held_is_seen,
     a_ring_through_a_read_hold_is_seen,
+    a_ring_through_a_reader_behind_a_writer_that_waits_is_seen,
     a_ring_through_a_fair_lock_and_a_write_hold_is_seen,
     what_a_waiting_thread_has_by_a_guard_that_may_change_threads_or_by_another_client_is_not_seen,
     a_ring_is_seen_beside_more_waits_than_an_entry_has_room_for,
@@ -331,6 +332,37 @@ fn a_ring_through_a_read_hold_is_seen(store: &Store) {
         assert_eq!(names(&deadlock), expected, "{deadlock}");
     }
     reads_too.unlock().unwrap();
+    end(threads, &interrupt);
+}
+
+/// The second reader is kept out by a writer, and that by the first reader.
+fn a_ring_through_a_reader_behind_a_writer_that_waits_is_seen(store: &Store) {
+    if store.lacks.contains(&Need::ReadWrite) {
+        return;
+    }
+    let (halves, lock) = (fresh("halves"), fresh("lock"));
+    let (reads, behind, writer) = (Member::quick(store), Member::quick(store), Member::quick(store));
+    let first = |member: &Member| member.client.read_write_lock(&halves).writers_first();
+    let (gate, interrupt) = (gate_of(3), Interrupt::new());
+    let mut threads = vec![
+        wants(first(&reads).read().clone(), reads.client.lock(&lock), &gate, &interrupt),
+        wants(behind.client.lock(&lock), first(&behind).read().clone(), &gate, &interrupt),
+    ];
+    let probe = first(&writer).read().clone();
+    assert!(eventually(LONG, || probe.is_locked().unwrap()));
+    threads.push({
+        let (write, interrupt) = (first(&writer).write().clone(), interrupt.clone());
+        crate::support::start(move || write.acquire_interruptibly(&interrupt).map(drop))
+    });
+    let lets_in = || probe.try_acquire().unwrap().map(|guard| guard.unlock().unwrap()).is_some();
+    assert!(eventually(LONG, || !elsewhere(lets_in)), "the writer waits");
+    gate.wait();
+    for member in [&reads, &behind] {
+        let (deadlock, _) = member.next(true);
+        let mut expected = vec![(halves.clone(), lock.clone()), (lock.clone(), halves.clone())];
+        expected.sort();
+        assert_eq!(names(&deadlock), expected, "{deadlock}");
+    }
     end(threads, &interrupt);
 }
 

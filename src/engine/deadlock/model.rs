@@ -292,6 +292,7 @@ impl<'a> Reading<'a> {
             number: 0,
             at_ms: 0,
             takes_again: false,
+            writers_first: false,
         }
     }
 }
