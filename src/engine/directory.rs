@@ -44,6 +44,7 @@ fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
                 at_ms: wait.told.at_ms,
                 kind: wait.kind.label().to_owned(),
                 takes_again: wait.takes_again,
+                writers_first: wait.writers_first,
             }),
             more: 0,
         });

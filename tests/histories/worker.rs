@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use leasehold::{Error, ErrorKind, Event, Guard, HoldState, LockClient, Observer, RedisLock};
 use parking_lot::Mutex;
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::operations::{Doing, Model, Operation};
@@ -84,8 +83,7 @@ const MOST_WAITED: Duration = ms(400);
 
 /// Nanoseconds of the clock that all processes of this machine share.
 pub(crate) fn mono() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
+    nanos(crate::support::mono())
 }
 
 pub(crate) fn nanos(span: Duration) -> u64 {

@@ -202,8 +202,12 @@ fn is_in_the_way(kind: Kind, held: Family) -> bool {
     }
 }
 
-/// Whether the store has this wait in a line, and not first in it.
-fn is_behind_another(seen: &Inspection, wait: &Wait) -> bool {
+/// Whether a writer that waits comes before this reader: where the store says so of readers that go by that, or where it has them all in
+/// a line.
+fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
+    if wait.writers_first && seen.writers_wait {
+        return true;
+    }
     let own = Holder { client: wait.thread.client, number: wait.number };
     let at = seen.waiters.iter().position(|one| holder_of(&one.owner) == Some(own));
     at.is_some_and(|at| at > 0)
@@ -239,6 +243,7 @@ pub(super) fn own_wait(id: ClientId, wait: &OwnWait) -> Wait {
         number: wait.number,
         at_ms: wait.told.at_ms,
         takes_again: wait.takes_again,
+        writers_first: wait.writers_first,
     }
 }
 
@@ -252,6 +257,7 @@ pub(super) fn told_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
         number: one.owner,
         at_ms: told.at_ms,
         takes_again: told.takes_again,
+        writers_first: told.writers_first,
     })
 }
 
@@ -269,8 +275,8 @@ impl View for Reading<'_> {
             shown.filter_map(|one| holder_of(&one.owner)).collect()
         };
         let mut others = shown(&|mode| is_shown_in_the_way(wait.kind, mode));
-        // A reader that stands behind a writer in the store's own line waits for those that the writer waits for.
-        if others.is_empty() && wait.kind == Kind::Read && is_behind_another(&seen, wait) {
+        // It waits for those that the writer waits for.
+        if others.is_empty() && wait.kind == Kind::Read && is_behind_a_writer(&seen, wait) {
             others = shown(&|mode| mode == Some(Mode::Read));
         }
         // Of its own holds this client knows which it releases just now.

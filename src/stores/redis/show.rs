@@ -66,6 +66,7 @@ struct Shown<'a> {
     listeners: &'a [Value],
     in_line: i64,
     line: &'a [Value],
+    writers_wait: i64,
 }
 
 /// One field of a hash.
@@ -99,6 +100,7 @@ impl<'a> Shown<'a> {
             listeners,
             in_line,
             line,
+            writers_wait,
         ] = list(reply)?
         else {
             return Err(unexpected(reply));
@@ -118,6 +120,7 @@ impl<'a> Shown<'a> {
             listeners: list(listeners)?,
             in_line: number(in_line)?,
             line: list(line)?,
+            writers_wait: number(writers_wait)?,
         })
     }
 
@@ -210,6 +213,7 @@ impl<'a> Shown<'a> {
         if let Some(about) = about {
             self.tell_about(&about.value, seen);
         }
+        seen.writers_wait = self.writers_wait > 0;
         Ok(match mode {
             Some(mode) => ObjectKind::ReadWriteLock { mode },
             None => self.lock(seen).unwrap_or(ObjectKind::Lock),

@@ -387,7 +387,9 @@ impl Inspect for Redlock {
                 let name = name.given().to_owned();
                 let remaining = alike.iter().map(|other| other.remaining).min().flatten();
                 let fence = votes.done().filter_map(|other| other.fence).max();
-                return Ok(Inspection { name, remaining, fence, ..seen.clone() });
+                let writers_wait =
+                    votes.done().filter(|other| other.writers_wait).count() >= votes.majority();
+                return Ok(Inspection { name, remaining, fence, writers_wait, ..seen.clone() });
             }
         }
         // Several have some of the servers each: nobody has the lock.
