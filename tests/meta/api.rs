@@ -11,10 +11,10 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use leasehold::{
     AcquireOptions, ClientBuilder, ClientId, ClusterPubSub, Condition, CountDownLatch, Error, ErrorKind,
-    ExpirableSemaphore, Fence, FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Leader, Lock,
-    LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld, ObjectKind,
-    Observer, OwnedGuard, OwnedMultiGuard, Owner, ReadWriteLock, RedisLock, RedlockNode, Result, Ring,
-    RingNode, Semaphore, TryOutcome,
+    Event, ExpirableSemaphore, Fence, FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Leader,
+    Lock, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld,
+    ObjectKind, Observer, OwnedGuard, OwnedMultiGuard, Owner, ReadWriteLock, RedisLock, RedlockNode, Result,
+    Ring, RingNode, Semaphore, TryOutcome,
 };
 
 fn is<T: ?Sized>() -> Probe<T> {
@@ -177,7 +177,9 @@ fn locks_and_observers_are_objects() {
         lock.unlock().unwrap();
     }
     struct Nothing;
-    impl Observer for Nothing {} // every method defaults to nothing
+    impl Observer for Nothing {
+        fn event(&self, _: &Event<'_>) {}
+    }
     let _observers: [Box<dyn Observer>; 1] = [Box::new(Nothing)];
 }
 

@@ -14,6 +14,7 @@ use redis::{Parser, Value};
 use crate::config::RedisOptions;
 use crate::ident::{ClientId, Fence, LockName, Owner, unbound_number};
 use crate::observe::Observer;
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind};
 use crate::stores::redis::RedisStore;
@@ -200,7 +201,9 @@ impl Wakeups {
 }
 
 impl Observer for Wakeups {
-    fn wakeups(&self, down: Option<&crate::Error>) {
-        self.0.send(down.is_none()).unwrap();
+    fn event(&self, event: &Event<'_>) {
+        if let Event::WakeupsDown { .. } | Event::WakeupsUp = event {
+            self.0.send(matches!(event, Event::WakeupsUp)).unwrap();
+        }
     }
 }
