@@ -94,7 +94,7 @@ fn wants(
     crate::support::start(move || {
         let held = first.acquire()?;
         gate.wait();
-        let got = second.acquire_interruptibly(&interrupt).map(drop);
+        let got = second.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
         held.unlock()?;
         got
     })
@@ -285,9 +285,9 @@ fn a_multi_lock_that_waits_with_a_lock_held_is_seen(store: &Store) {
             let options = AcquireOptions::new().wait(LONG).interrupt(&interrupt);
             move || {
                 if is_owned {
-                    both.try_acquire_owned_with(&options).map(drop)
+                    both.acquire_owned_with(&options).map(drop)
                 } else {
-                    both.try_acquire_with(&options).map(drop)
+                    both.acquire_with(&options).map(drop)
                 }
             }
         });
