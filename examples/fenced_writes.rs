@@ -8,7 +8,7 @@ use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{LockClient, MemoryStore, fencing};
+use leasehold::{AcquireOptions, LockClient, MemoryStore, fencing};
 
 const LEASE: Duration = Duration::from_millis(300);
 
@@ -26,7 +26,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (slow, quick) = (connect(&store)?, connect(&store)?);
 
     // Not renewed, as if the whole process stood still and its watchdog too.
-    let paused = slow.fenced_lock("example:report").acquire_with_lease(LEASE)?;
+    let not_renewed = AcquireOptions::new().lease(LEASE);
+    let paused = slow.fenced_lock("example:report").acquire_with(&not_renewed)?.ok_or("busy")?;
     let old = paused.fence().ok_or("no fence")?;
     println!("slow has it, with token {old}, and stops");
     thread::sleep(LEASE * 2);

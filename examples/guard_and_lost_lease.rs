@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{RecvTimeoutError, bounded, select};
-use leasehold::{LockClient, ManualClock, MemoryStore, Result};
+use leasehold::{AcquireOptions, LockClient, ManualClock, MemoryStore, Result};
 
 fn main() -> Result<()> {
     let clock = ManualClock::new();
@@ -15,7 +15,8 @@ fn main() -> Result<()> {
     let theirs = LockClient::in_memory_with(&store);
 
     // A lease given explicitly is never renewed. (`acquire()` would be, for as long as this process runs.)
-    let guard = ours.lock("example:report").acquire_with_lease(Duration::from_secs(10))?;
+    let options = AcquireOptions::new().lease(Duration::from_secs(10));
+    let Some(guard) = ours.lock("example:report").acquire_with(&options)? else { return Ok(()) };
     println!("granted: {:?}, {:?} left", guard.state(), guard.remaining());
     let (told, heard) = bounded::<()>(0);
     // Called on a thread of the client, once.

@@ -6,7 +6,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::{Interrupt, LockClient, Result};
+use leasehold::{AcquireOptions, Interrupt, LockClient, Result};
 
 fn main() -> Result<()> {
     let client = LockClient::in_memory();
@@ -18,8 +18,8 @@ fn main() -> Result<()> {
         scope.spawn(|| {
             let from = Instant::now();
             // Never comes back without the lock and without an error: an interrupted wait is not a grant.
-            match lock.acquire_interruptibly(&interrupt) {
-                Ok(_guard) => println!("waiter: got it"),
+            match lock.acquire_with(&AcquireOptions::new().interrupt(&interrupt)) {
+                Ok(guard) => println!("waiter: got it: {}", guard.is_some()),
                 Err(e) if e.is_interrupted() => println!("waiter: called off after {:?}", from.elapsed()),
                 Err(e) => println!("waiter: {e}"),
             }
@@ -31,9 +31,10 @@ fn main() -> Result<()> {
 
     // An interrupt stays: a later wait with the same token ends at once. A new wait takes a new token.
     guard.unlock()?;
-    let again = lock.acquire_interruptibly(&interrupt);
+    let again = lock.lock_interruptibly(&interrupt);
     println!("same token, free lock: {}", if again.is_ok() { "granted" } else { "called off" });
-    lock.acquire_interruptibly(&Interrupt::new())?.unlock()?;
+    lock.lock_interruptibly(&Interrupt::new())?;
+    lock.unlock()?;
     println!("new token, free lock: granted");
     Ok(())
 }

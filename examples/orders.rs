@@ -26,7 +26,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Guard, LockClient};
+use leasehold::{AcquireOptions, Guard, LockClient};
 use mysql::prelude::Queryable;
 
 const TABLES: [&str; 5] = [
@@ -146,7 +146,9 @@ impl Guards {
     /// One worker with one request; `pause` is what happens to it at the worst moment.
     fn place(self, url: &str, locks: &LockClient, number: &str, lease: Duration, pause: impl FnOnce()) {
         let mut shop = Database::open(url);
-        let guard = self.lock.then(|| locks.fenced_lock("purchase:42").acquire_with_lease(lease).unwrap());
+        let options = AcquireOptions::new().lease(lease);
+        let lock = self.lock.then(|| locks.fenced_lock("purchase:42"));
+        let guard = lock.and_then(|lock| lock.acquire_with(&options).unwrap());
         if !self.is_placed(&mut shop, number) {
             shop.run(&format!("INSERT INTO orders_payments VALUES ('{number}')")).unwrap();
             // A worker would check its guard here. It may just as well be stopped right after that.

@@ -108,7 +108,7 @@ pub enum ErrorKind {
     /// The server is a read-only replica.
     ReadOnly,
     /// The server is loading, busy with a script, failing over or short of replicas. That another holds the lock is no
-    /// error: it is `None`, `false` or [`TryOutcome::Busy`](crate::TryOutcome::Busy).
+    /// error: it is `None` or `false`.
     Busy,
     /// The wait was the youngest of threads that wait for each other, and the client
     /// [breaks deadlocks](crate::ClientBuilder::break_deadlocks): release what the thread holds, and begin again. Or the database
@@ -303,7 +303,7 @@ impl Error {
             && matches!(self.inner.kind, Unreachable | TimedOut | OutOfMemory | ReadOnly | Busy | StaleRing)
     }
 
-    /// Whether the work that was given to the call ran to its end, as that of [`with_lock`](crate::RedisLock::with_lock) or
+    /// Whether the work that was given to the call ran to its end, as that of [`with_lock`](crate::AcquireOptions::with_lock) or
     /// [`run_once`](crate::LockClient::run_once). Such an error comes after the work, whose effects stay. `false`: the work
     /// did not run.
     #[must_use]

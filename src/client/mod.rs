@@ -29,7 +29,7 @@ use crate::locks::leader::Leader;
 use crate::locks::lock_options::LockOptions;
 use crate::locks::multi::MultiLock;
 use crate::locks::named::RedisLock;
-use crate::locks::options::TryOutcome;
+use crate::locks::options::AcquireOptions;
 use crate::locks::run_once::run_once;
 use crate::locks::rw::ReadWriteLock;
 use crate::locks::semaphore::Semaphore;
@@ -399,7 +399,9 @@ impl LockClient {
         self.lock_with(name).spin(Backoff::default()).build()
     }
 
-    /// Runs `work` under the lock of this name.
+    /// Runs `work` under the lock of this name, waiting for it as long as it takes.
+    ///
+    /// [`AcquireOptions::with_lock`] does it under any lock, with a bound on the wait, a lease or an interrupt.
     ///
     /// # Blocking
     ///
@@ -407,7 +409,7 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// As [`RedisLock::with_lock`]: one after `work` says so ([`work_ran`](crate::Error::work_ran)), and a release that fails is
+    /// As [`AcquireOptions::with_lock`]: one after `work` says so ([`work_ran`](crate::Error::work_ran)), and a release that fails is
     /// none.
     ///
     /// # Panics
@@ -423,61 +425,8 @@ impl LockClient {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn with_lock<R>(&self, name: &str, work: impl FnOnce(&Guard) -> R) -> Result<R> {
-        self.lock(name).with_lock(work)
-    }
-
-    /// Runs `work` under the lock of this name, waiting for it at most `wait`; [`TryOutcome::Busy`] if somebody else kept it, and
-    /// `work` was not run. See [`RedisLock::with_lock_for`].
-    ///
-    /// # Blocking
-    ///
-    /// As [`RedisLock::try_lock_for`], then `work`, then one round trip.
-    ///
-    /// # Errors
-    ///
-    /// As [`with_lock`](Self::with_lock), and as [`RedisLock::try_lock_for`], when `work` was not run.
-    ///
-    /// # Panics
-    ///
-    /// As [`with_lock`](Self::with_lock).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use leasehold::TryOutcome;
-    /// use std::time::Duration;
-    ///
-    /// # let client = leasehold::LockClient::in_memory();
-    /// match client.with_lock_for("sum", Duration::from_secs(3), |_guard| 1 + 1)? {
-    ///     TryOutcome::Acquired(sum) => assert_eq!(sum, 2),
-    ///     TryOutcome::Busy => println!("try later"),
-    /// }
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn with_lock_for<R>(
-        &self,
-        name: &str,
-        wait: Duration,
-        work: impl FnOnce(&Guard) -> R,
-    ) -> Result<TryOutcome<R>> {
-        self.lock(name).with_lock_for(wait, work)
-    }
-
-    /// Runs `work` under the lock of this name if nobody else holds it now; else [`TryOutcome::Busy`], and `work` was not run.
-    ///
-    /// # Blocking
-    ///
-    /// As [`RedisLock::try_lock`], then `work`, then one round trip.
-    ///
-    /// # Errors
-    ///
-    /// As [`with_lock`](Self::with_lock).
-    ///
-    /// # Panics
-    ///
-    /// As [`with_lock`](Self::with_lock).
-    pub fn try_with_lock<R>(&self, name: &str, work: impl FnOnce(&Guard) -> R) -> Result<TryOutcome<R>> {
-        self.lock(name).try_with_lock(work)
+        let lock = self.lock(name);
+        AcquireOptions::new().with_lock(&lock, work)?.ok_or_else(|| lock.unending("with_lock"))
     }
 
     /// Asks the store one question, and says how long the answer took and whether waiters are woken. For health checks.

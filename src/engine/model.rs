@@ -19,6 +19,7 @@ use crate::inspect::Inspection;
 use crate::interrupt::Interrupt;
 use crate::locks::group::Group;
 use crate::locks::named::{RedisLock, forever};
+use crate::locks::options::AcquireOptions;
 use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::Capabilities;
 use crate::seam::fallbacks::describe_by_kinds;
@@ -175,13 +176,15 @@ fn queue_up(ways: [Way; 3]) {
                 let got = match way {
                     Way::Stays => Some(lock.acquire().unwrap()),
                     Way::GivesUp => lock.try_acquire_for(SHORT).unwrap(),
-                    Way::IsInterrupted => match lock.acquire_interruptibly(&interrupt) {
-                        Ok(guard) => Some(guard),
-                        Err(error) => {
-                            assert!(error.is_interrupted(), "{error:?}");
-                            None
+                    Way::IsInterrupted => {
+                        match lock.acquire_with(&AcquireOptions::new().interrupt(&interrupt)) {
+                            Ok(guard) => guard,
+                            Err(error) => {
+                                assert!(error.is_interrupted(), "{error:?}");
+                                None
+                            }
                         }
-                    },
+                    }
                 };
                 let Some(guard) = got else { return false };
                 served.lock().push(at);
@@ -619,7 +622,7 @@ fn the_watchdog_looks_by_the_moment_it_was_told() {
         let short_lived = [named("a"), named("b")];
         let others = spawn(move || {
             for (lock, lease) in short_lived.iter().zip([SHORT, SHORT / 2]) {
-                let guard = lock.acquire_with_lease(lease).unwrap();
+                let guard = lock.acquire_with(&AcquireOptions::new().lease(lease)).unwrap().unwrap();
                 drop(guard.lost());
                 guard.unlock().unwrap();
             }
@@ -628,7 +631,7 @@ fn the_watchdog_looks_by_the_moment_it_was_told() {
         let stays = spawn({
             let (ready, look) = (Arc::clone(&ready), Arc::clone(&look));
             move || {
-                let guard = lock.acquire_with_lease(SHORT).unwrap();
+                let guard = lock.acquire_with(&AcquireOptions::new().lease(SHORT)).unwrap().unwrap();
                 let lost = guard.lost();
                 ready.store(1, Ordering::SeqCst);
                 while look.load(Ordering::SeqCst) == 0 {

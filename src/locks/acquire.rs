@@ -1,20 +1,21 @@
-//! The methods that acquire a lock for the calling thread, the same for one lock and for several.
+//! The methods that acquire a lock, the same for one lock and for several.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::engine::acquire::call::WaitLimit;
 use crate::error::Result;
 use crate::interrupt::Interrupt;
-use crate::locks::group::MultiGuard;
-use crate::locks::guard::Guard;
+use crate::locks::group::{MultiGuard, OwnedMultiGuard};
+use crate::locks::guard::{Guard, OwnedGuard};
 use crate::locks::multi::MultiLock;
-use crate::locks::named::{RedisLock, forever};
-use crate::time::Lease;
+use crate::locks::named::{CallOptions, RedisLock, forever};
+use crate::locks::options::{AcquireOptions, wait_limit};
 
-/// Both lock types have `enter` and `try_enter`, which acquire; `leave_open`, which leaves the levels to the thread, and
-/// `guard`, which makes a guard of them. The literals are the words by which the documentation differs.
+/// Both lock types have `enter` and `own`, which acquire for the thread and for a guard; `leave_open`, which leaves the levels to
+/// the thread, and `guard`, which makes a guard of them; `clock`, and `unending`, the error of a wait that cannot end
+/// empty-handed. The literals are the words by which the documentation differs.
 macro_rules! acquire_methods {
-    ($lock:ident, $guard:ident, $the_lock:literal, $it:literal, $lease:literal, $attempt:literal) => {
+    ($lock:ident, $guard:ident, $owned:ident, $the_lock:literal, $it:literal, $lease:literal, $attempt:literal) => {
         impl $lock {
             // ---- the Java way
 
@@ -29,7 +30,8 @@ macro_rules! acquire_methods {
             /// A name is bad; a key holds something else; or a server could not be used for the client's patience. The
             /// call then leaves nothing acquired.
             pub fn lock(&self) -> Result<()> {
-                self.enter("lock", Lease::Renewed, forever(), None).map(Self::leave_open)
+                let taken = self.enter("lock", CallOptions::renewed(forever()))?;
+                taken.map(Self::leave_open).ok_or_else(|| self.unending("lock"))
             }
 
             #[doc = concat!("Acquires ", $the_lock, " for at most ", $lease, ", waiting as long as it takes, without renewal.")]
@@ -43,7 +45,8 @@ macro_rules! acquire_methods {
             /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts of a
             /// millisecond are rounded up.
             pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
-                self.enter("lock_with_lease", Lease::Fixed(lease), forever(), None).map(Self::leave_open)
+                let taken = self.enter("lock_with_lease", CallOptions::renewed(forever()).leased(lease))?;
+                taken.map(Self::leave_open).ok_or_else(|| self.unending("lock_with_lease"))
             }
 
             #[doc = concat!("Acquires ", $the_lock, ", waiting until `interrupt` is set at the latest.")]
@@ -57,8 +60,9 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock); and one that [`is_interrupted`](crate::Error::is_interrupted).
             pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-                let taken = self.enter("lock_interruptibly", Lease::Renewed, forever(), Some(interrupt));
-                taken.map(Self::leave_open)
+                let call = CallOptions { interrupt: Some(interrupt), ..CallOptions::renewed(forever()) };
+                let taken = self.enter("lock_interruptibly", call)?;
+                taken.map(Self::leave_open).ok_or_else(|| self.unending("lock_interruptibly"))
             }
 
             #[doc = concat!("Acquires ", $the_lock, " if nobody else holds ", $it, " now.")]
@@ -74,7 +78,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock), at once. Busy is `false`, never an error.
             pub fn try_lock(&self) -> Result<bool> {
-                let taken = self.try_enter("try_lock", Lease::Renewed, WaitLimit::Once)?;
+                let taken = self.enter("try_lock", CallOptions::renewed(WaitLimit::Once))?;
                 Ok(taken.map(Self::leave_open).is_some())
             }
 
@@ -91,11 +95,13 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock). If the last attempt failed, its error is returned, not `false`.
             pub fn try_lock_for(&self, wait: Duration) -> Result<bool> {
-                let taken = self.try_enter("try_lock_for", Lease::Renewed, self.after(wait))?;
+                let taken = self.enter("try_lock_for", CallOptions::renewed(wait_limit(self.clock(), wait)))?;
                 Ok(taken.map(Self::leave_open).is_some())
             }
 
             #[doc = concat!("Acquires ", $the_lock, " for at most ", $lease, ", waiting at most `wait`; `false` if somebody else kept ", $it, ".")]
+            ///
+            /// Two durations are easily taken for each other; [`AcquireOptions`] names them.
             ///
             /// # Blocking
             ///
@@ -105,21 +111,8 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock_for`](Self::try_lock_for) and [`lock_with_lease`](Self::lock_with_lease).
             pub fn try_lock_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<bool> {
-                let taken = self.try_enter("try_lock_for_with_lease", Lease::Fixed(lease), self.after(wait))?;
-                Ok(taken.map(Self::leave_open).is_some())
-            }
-
-            #[doc = concat!("Acquires ", $the_lock, ", waiting until `instant` at most; `false` if somebody else kept ", $it, ".")]
-            ///
-            /// # Blocking
-            ///
-            /// As [`try_lock_for`](Self::try_lock_for). An `instant` that has passed is [`try_lock`](Self::try_lock).
-            ///
-            /// # Errors
-            ///
-            /// As [`try_lock_for`](Self::try_lock_for).
-            pub fn try_lock_until(&self, instant: Instant) -> Result<bool> {
-                let taken = self.try_enter("try_lock_until", Lease::Renewed, self.at(instant))?;
+                let call = CallOptions::renewed(wait_limit(self.clock(), wait)).leased(lease);
+                let taken = self.enter("try_lock_for_with_lease", call)?;
                 Ok(taken.map(Self::leave_open).is_some())
             }
 
@@ -135,34 +128,8 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock).
             pub fn acquire(&self) -> Result<$guard> {
-                Ok(self.guard(self.enter("acquire", Lease::Renewed, forever(), None)?))
-            }
-
-            #[doc = concat!("Acquires ", $the_lock, " for at most ", $lease, ", waiting as long as it takes, without renewal.")]
-            ///
-            /// # Blocking
-            ///
-            /// As [`lock`](Self::lock).
-            ///
-            /// # Errors
-            ///
-            /// As [`lock_with_lease`](Self::lock_with_lease).
-            pub fn acquire_with_lease(&self, lease: Duration) -> Result<$guard> {
-                Ok(self.guard(self.enter("acquire_with_lease", Lease::Fixed(lease), forever(), None)?))
-            }
-
-            #[doc = concat!("Acquires ", $the_lock, ", waiting until `interrupt` is set at the latest.")]
-            ///
-            /// # Blocking
-            ///
-            /// As [`lock_interruptibly`](Self::lock_interruptibly).
-            ///
-            /// # Errors
-            ///
-            /// As [`lock_interruptibly`](Self::lock_interruptibly).
-            pub fn acquire_interruptibly(&self, interrupt: &Interrupt) -> Result<$guard> {
-                let taken = self.enter("acquire_interruptibly", Lease::Renewed, forever(), Some(interrupt))?;
-                Ok(self.guard(taken))
+                let taken = self.enter("acquire", CallOptions::renewed(forever()))?;
+                taken.map(|taken| self.guard(taken)).ok_or_else(|| self.unending("acquire"))
             }
 
             #[doc = concat!("Acquires ", $the_lock, " if nobody else holds ", $it, " now.")]
@@ -175,7 +142,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
             pub fn try_acquire(&self) -> Result<Option<$guard>> {
-                let taken = self.try_enter("try_acquire", Lease::Renewed, WaitLimit::Once)?;
+                let taken = self.enter("try_acquire", CallOptions::renewed(WaitLimit::Once))?;
                 Ok(taken.map(|taken| self.guard(taken)))
             }
 
@@ -192,11 +159,76 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock_for`](Self::try_lock_for).
             pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<$guard>> {
-                let taken = self.try_enter("try_acquire_for", Lease::Renewed, self.after(wait))?;
+                let call = CallOptions::renewed(wait_limit(self.clock(), wait));
+                Ok(self.enter("try_acquire_for", call)?.map(|taken| self.guard(taken)))
+            }
+
+            #[doc = concat!("Acquires ", $the_lock, " as `options` say, and returns a guard; `None` if somebody else kept ", $it, ".")]
+            ///
+            /// Without a bound on the wait it is never `None`.
+            ///
+            /// # Blocking
+            ///
+            /// As [`lock`](Self::lock), or up to the wait that the options name and one command time-out.
+            ///
+            /// # Errors
+            ///
+            /// As [`try_lock_for_with_lease`](Self::try_lock_for_with_lease) and
+            /// [`lock_interruptibly`](Self::lock_interruptibly).
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// use leasehold::{AcquireOptions, Interrupt, LockClient};
+            /// use std::time::{Duration, Instant};
+            ///
+            /// let lock = LockClient::in_memory().lock("report");
+            /// let stop = Interrupt::new();
+            /// // Java's lockInterruptibly(10, SECONDS), with a deadline besides:
+            /// let options = AcquireOptions::new().lease(Duration::from_secs(10)).interrupt(&stop);
+            /// let options = options.deadline(Instant::now() + Duration::from_secs(60));
+            /// if let Some(guard) = lock.acquire_with(&options)? {
+            ///     guard.unlock()?;
+            /// }
+            /// # Ok::<(), leasehold::Error>(())
+            /// ```
+            pub fn acquire_with(&self, options: &AcquireOptions) -> Result<Option<$guard>> {
+                let taken = self.enter("acquire_with", options.of_call(self.clock()))?;
                 Ok(taken.map(|taken| self.guard(taken)))
             }
 
-            #[doc = concat!("Acquires ", $the_lock, " for at most ", $lease, ", waiting at most `wait`; `None` if somebody else kept ", $it, ".")]
+            // ---- for a guard that may change threads
+
+            #[doc = concat!("Acquires ", $the_lock, " for the guard, not for the calling thread: the guard may be sent to another thread.")]
+            ///
+            /// # Blocking
+            ///
+            /// As [`lock`](Self::lock). Not reentrant: while such a guard lives, this waits.
+            ///
+            /// # Errors
+            ///
+            /// As [`lock`](Self::lock). Of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if the calling thread holds
+            /// the lock: the guard is another owner, so this would wait for the caller itself. (The calls that do not wait find
+            /// the lock busy then.)
+            pub fn acquire_owned(&self) -> Result<$owned> {
+                let guard = self.own("acquire_owned", CallOptions::renewed(forever()))?;
+                guard.ok_or_else(|| self.unending("acquire_owned"))
+            }
+
+            #[doc = concat!("Acquires ", $the_lock, " for the guard if nobody holds ", $it, " now; `None` if somebody does, be it the calling thread.")]
+            ///
+            /// # Blocking
+            ///
+            /// As [`try_lock`](Self::try_lock).
+            ///
+            /// # Errors
+            ///
+            /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
+            pub fn try_acquire_owned(&self) -> Result<Option<$owned>> {
+                self.own("try_acquire_owned", CallOptions::renewed(WaitLimit::Once))
+            }
+
+            #[doc = concat!("Acquires ", $the_lock, " for the guard, waiting at most `wait` in all; `None` if somebody else kept ", $it, ".")]
             ///
             /// # Blocking
             ///
@@ -204,34 +236,33 @@ macro_rules! acquire_methods {
             ///
             /// # Errors
             ///
-            /// As [`try_lock_for_with_lease`](Self::try_lock_for_with_lease).
-            pub fn try_acquire_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<Option<$guard>> {
-                let action = "try_acquire_for_with_lease";
-                let taken = self.try_enter(action, Lease::Fixed(lease), self.after(wait))?;
-                Ok(taken.map(|taken| self.guard(taken)))
+            /// As [`try_lock_for`](Self::try_lock_for) and [`acquire_owned`](Self::acquire_owned).
+            pub fn try_acquire_owned_for(&self, wait: Duration) -> Result<Option<$owned>> {
+                self.own("try_acquire_owned_for", CallOptions::renewed(wait_limit(self.clock(), wait)))
             }
 
-            #[doc = concat!("Acquires ", $the_lock, ", waiting until `instant` at most; `None` if somebody else kept ", $it, ".")]
+            #[doc = concat!("Acquires ", $the_lock, " for the guard as `options` say; `None` if somebody else kept ", $it, ".")]
+            ///
+            /// Without a bound on the wait it is never `None`.
             ///
             /// # Blocking
             ///
-            /// As [`try_lock_until`](Self::try_lock_until).
+            /// As [`acquire_with`](Self::acquire_with).
             ///
             /// # Errors
             ///
-            /// As [`try_lock_for`](Self::try_lock_for).
-            pub fn try_acquire_until(&self, instant: Instant) -> Result<Option<$guard>> {
-                let taken = self.try_enter("try_acquire_until", Lease::Renewed, self.at(instant))?;
-                Ok(taken.map(|taken| self.guard(taken)))
+            /// As [`acquire_with`](Self::acquire_with) and [`acquire_owned`](Self::acquire_owned).
+            pub fn acquire_owned_with(&self, options: &AcquireOptions) -> Result<Option<$owned>> {
+                self.own("acquire_owned_with", options.of_call(self.clock()))
             }
         }
     };
 }
 
-acquire_methods! { RedisLock, Guard, "the lock", "it", "`lease`",
+acquire_methods! { RedisLock, Guard, OwnedGuard, "the lock", "it", "`lease`",
     "One round trip; none while another thread of this client holds it."
 }
 
-acquire_methods! { MultiLock, MultiGuard, "all locks", "any of them", "`lease`, counted from the grant of the last",
+acquire_methods! { MultiLock, MultiGuard, OwnedMultiGuard, "all locks", "any of them", "`lease`, counted from the grant of the last",
     "As [`RedisLock::try_lock`]; free locks are acquired at the same time."
 }

@@ -4,31 +4,11 @@ use std::time::Duration;
 
 use crate::engine::acquire::call::WaitLimit;
 use crate::error::{Error, Result};
-use crate::interrupt::Interrupt;
-use crate::locks::guard::OwnedGuard;
-use crate::locks::named::{CallOptions, RedisLock, forever, unending};
+use crate::locks::named::{CallOptions, RedisLock, forever};
+use crate::locks::options::{AcquireOptions, wait_limit};
+use crate::locks::permit::Permit;
 use crate::seam::Counting;
-use crate::time::{Lease, checked_lease};
-
-/// Permits that were acquired, released when dropped; see [`OwnedGuard`].
-///
-/// A permit belongs to this value, not to a thread. One of a [`Semaphore`](crate::Semaphore) never ends by itself; one of an
-/// [`ExpirableSemaphore`] has a lease, as a lock's hold.
-///
-/// # Examples
-///
-/// ```
-/// use leasehold::{LockClient, Permit};
-///
-/// let client = LockClient::in_memory();
-/// let seats = client.semaphore("seats");
-/// seats.try_set_permits(2)?;
-/// let seat: Permit = seats.acquire(1)?;
-/// std::thread::spawn(move || seat.unlock()).join().unwrap()?; // from any thread
-/// assert_eq!(seats.available_permits()?, 2);
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-pub type Permit = OwnedGuard;
+use crate::time::checked_lease;
 
 /// As [`Semaphore`](crate::Semaphore), but each permit has an id and a lease: Redisson's `RPermitExpirableSemaphore`.
 ///
@@ -42,7 +22,7 @@ pub type Permit = OwnedGuard;
 /// let slots = client.expirable_semaphore("workers");
 /// slots.try_set_permits(1)?;
 /// let permit = slots.acquire()?;
-/// let id = permit.permit_ids().remove(0); // any process may release it by this
+/// let id = permit.ids().remove(0); // any process may release it by this
 /// assert!(slots.release(&id)?);
 /// assert!(slots.try_acquire()?.is_some());
 /// # Ok::<(), leasehold::Error>(())
@@ -63,111 +43,8 @@ impl ExpirableSemaphore {
     ///
     /// The name is bad; the key holds something else; or the server could not be used for the client's patience.
     pub fn acquire(&self) -> Result<Permit> {
-        self.take("acquire", Lease::Renewed, forever(), 1)?.ok_or_else(|| unending("acquire", self.name()))
-    }
-
-    /// As [`acquire`](Self::acquire), until `interrupt` is set at the latest.
-    ///
-    /// # Blocking
-    ///
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire); and one that [`is_interrupted`](Error::is_interrupted).
-    pub fn acquire_interruptibly(&self, interrupt: &Interrupt) -> Result<Permit> {
-        let action = "acquire_interruptibly";
-        let take =
-            CallOptions { lease: Lease::Renewed, limit: forever(), interrupt: Some(interrupt), units: 1 };
-        self.core.take(action, take)?.ok_or_else(|| unending(action, self.name()))
-    }
-
-    /// As [`acquire`](Self::acquire), for at most `lease` and without renewal.
-    ///
-    /// # Blocking
-    ///
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire), and for a lease under 1 ms or over 100 years.
-    pub fn acquire_with_lease(&self, lease: Duration) -> Result<Permit> {
-        let action = "acquire_with_lease";
-        self.take(action, Lease::Fixed(lease), forever(), 1)?.ok_or_else(|| unending(action, self.name()))
-    }
-
-    /// Acquires several permits at once, waiting as long as it takes, and renews them until they are released.
-    ///
-    /// # Blocking
-    ///
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire), and if none or more than 1,000 were asked for.
-    pub fn acquire_many(&self, permits: u32) -> Result<Permit> {
-        let action = "acquire_many";
-        self.take(action, Lease::Renewed, forever(), permits)?.ok_or_else(|| unending(action, self.name()))
-    }
-
-    /// As [`acquire_many`](Self::acquire_many), for at most `lease` and without renewal.
-    ///
-    /// # Blocking
-    ///
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire_many`](Self::acquire_many), and for a lease under 1 ms or over 100 years.
-    pub fn acquire_many_with_lease(&self, permits: u32, lease: Duration) -> Result<Permit> {
-        let action = "acquire_many_with_lease";
-        let taken = self.take(action, Lease::Fixed(lease), forever(), permits)?;
-        taken.ok_or_else(|| unending(action, self.name()))
-    }
-
-    /// Acquires several permits at once if they are there now, or none.
-    ///
-    /// # Blocking
-    ///
-    /// One round trip.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire_many`](Self::acquire_many), at once.
-    pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Permit>> {
-        self.take("try_acquire_many", Lease::Renewed, WaitLimit::Once, permits)
-    }
-
-    /// Acquires several permits at once for at most `lease`, or none, waiting at most `wait`.
-    ///
-    /// # Blocking
-    ///
-    /// Up to `wait` and one command time-out.
-    ///
-    /// # Errors
-    ///
-    /// As [`try_acquire_many_for`](Self::try_acquire_many_for), and for a lease under 1 ms or over 100 years.
-    pub fn try_acquire_many_for_with_lease(
-        &self,
-        permits: u32,
-        wait: Duration,
-        lease: Duration,
-    ) -> Result<Option<Permit>> {
-        let action = "try_acquire_many_for_with_lease";
-        self.take(action, Lease::Fixed(lease), self.core.after(wait), permits)
-    }
-
-    /// Acquires several permits at once, or none, waiting at most `wait`.
-    ///
-    /// # Blocking
-    ///
-    /// Up to `wait` and one command time-out.
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire), and if none or more than 1,000 were asked for.
-    pub fn try_acquire_many_for(&self, permits: u32, wait: Duration) -> Result<Option<Permit>> {
-        self.take("try_acquire_many_for", Lease::Renewed, self.core.after(wait), permits)
+        let permit = self.take("acquire", CallOptions::renewed(forever()))?;
+        permit.ok_or_else(|| self.core.unending("acquire"))
     }
 
     /// Acquires a permit if one is there now.
@@ -180,7 +57,7 @@ impl ExpirableSemaphore {
     ///
     /// As [`acquire`](Self::acquire), at once.
     pub fn try_acquire(&self) -> Result<Option<Permit>> {
-        self.take("try_acquire", Lease::Renewed, WaitLimit::Once, 1)
+        self.take("try_acquire", CallOptions::renewed(WaitLimit::Once))
     }
 
     /// Acquires a permit, waiting at most `wait`.
@@ -193,20 +70,37 @@ impl ExpirableSemaphore {
     ///
     /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>> {
-        self.take("try_acquire_for", Lease::Renewed, self.core.after(wait), 1)
+        self.take("try_acquire_for", CallOptions::renewed(wait_limit(self.core.clock(), wait)))
     }
 
-    /// Acquires a permit for at most `lease`, waiting at most `wait`.
+    /// Acquires several permits at once, or none, as `options` say; `None` if they did not become available. Without a bound on
+    /// the wait it is never `None`.
     ///
     /// # Blocking
     ///
-    /// Up to `wait` and one command time-out.
+    /// As [`acquire`](Self::acquire), or up to the wait that the options name and one command time-out.
     ///
     /// # Errors
     ///
-    /// As [`try_acquire_for`](Self::try_acquire_for) and [`acquire_with_lease`](Self::acquire_with_lease).
-    pub fn try_acquire_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<Option<Permit>> {
-        self.take("try_acquire_for_with_lease", Lease::Fixed(lease), self.core.after(wait), 1)
+    /// As [`acquire`](Self::acquire); if none or more than 1,000 were asked for; for a lease under 1 ms or over 100 years; and
+    /// one that [`is_interrupted`](Error::is_interrupted).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::{AcquireOptions, LockClient};
+    /// use std::time::Duration;
+    ///
+    /// let slots = LockClient::in_memory().expirable_semaphore("workers");
+    /// slots.try_set_permits(3)?;
+    /// let options = AcquireOptions::new().wait(Duration::from_secs(1)).lease(Duration::from_secs(60));
+    /// let two = slots.acquire_with(2, &options)?.expect("three are there");
+    /// assert_eq!(two.ids().len(), 2);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
+        let call = options.of_call(self.core.clock());
+        self.take("acquire_with", CallOptions { units: permits, ..call })
     }
 
     /// Releases a permit by its id, whoever took it; `false` if it is not out (any more).
@@ -236,11 +130,12 @@ impl ExpirableSemaphore {
     /// # Examples
     ///
     /// ```
-    /// # let client = leasehold::LockClient::in_memory();
-    /// let slots = client.expirable_semaphore("workers");
+    /// use leasehold::{AcquireOptions, LockClient};
+    ///
+    /// let slots = LockClient::in_memory().expirable_semaphore("workers");
     /// slots.try_set_permits(3)?;
-    /// let two = slots.acquire_many(2)?;
-    /// assert!(slots.release_many(&two.permit_ids())?);
+    /// let two = slots.acquire_with(2, &AcquireOptions::new())?.unwrap();
+    /// assert!(slots.release_many(&two.ids())?);
     /// assert_eq!(slots.available_permits()?, 3);
     /// # Ok::<(), leasehold::Error>(())
     /// ```
@@ -344,15 +239,9 @@ impl ExpirableSemaphore {
         parse_id(id).ok_or_else(bad)
     }
 
-    fn take(
-        &self,
-        action: &'static str,
-        lease: Lease,
-        limit: WaitLimit,
-        units: u32,
-    ) -> Result<Option<Permit>> {
-        self.few(action, units)?;
-        self.core.take(action, CallOptions { lease, limit, interrupt: None, units })
+    fn take(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<Permit>> {
+        self.few(action, call.units)?;
+        Ok(self.core.own(action, call)?.map(Permit::new))
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::engine::acquire::call::Granted;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::Fence;
-use crate::locks::named::{RedisLock, forever};
-use crate::time::Lease;
+use crate::locks::named::{CallOptions, RedisLock, forever};
+use crate::locks::options::wait_limit;
 
 /// A [`RedisLock`] whose every grant has a fencing token, larger than all before: Redisson's `RFencedLock`.
 ///
@@ -52,8 +52,8 @@ impl FencedLock {
     /// As [`RedisLock::lock`].
     pub fn lock_and_get_token(&self) -> Result<Fence> {
         let action = "lock_and_get_token";
-        let entered = self.lock.enter(action, Lease::Renewed, forever(), None)?;
-        self.token(action, &entered)
+        let entered = self.lock.enter(action, CallOptions::renewed(forever()))?;
+        self.token(action, &entered.ok_or_else(|| self.lock.unending(action))?)
     }
 
     /// Acquires the lock, waiting at most `wait`, and returns the hold's token; `None` if somebody else kept it.
@@ -67,7 +67,8 @@ impl FencedLock {
     /// As [`RedisLock::try_lock_for`].
     pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<Fence>> {
         let action = "try_lock_and_get_token";
-        let entered = self.lock.try_enter(action, Lease::Renewed, self.lock.after(wait))?;
+        let limit = wait_limit(self.lock.clock(), wait);
+        let entered = self.lock.enter(action, CallOptions::renewed(limit))?;
         entered.map(|entered| self.token(action, &entered)).transpose()
     }
 

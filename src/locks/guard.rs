@@ -357,10 +357,8 @@ macro_rules! guard {
 }
 
 impl OwnedGuard {
-    /// The ids of the permits, 32 hex digits each, if it has some of an [`ExpirableSemaphore`](crate::ExpirableSemaphore):
-    /// any process may release them by these.
-    #[must_use]
-    pub fn permit_ids(&self) -> Vec<String> {
+    /// The ids of the permits, if it is a permit of a semaphore whose permits have ids.
+    pub(super) fn permit_ids(&self) -> Vec<String> {
         let hold = self.level.hold();
         if hold.kind() != Kind::Permits {
             return Vec::new();
@@ -369,9 +367,8 @@ impl OwnedGuard {
         (0..hold.units()).map(id).collect()
     }
 
-    /// Keeps what was acquired: it is not released when this value goes, and it is not renewed. For permits that others
-    /// release; a lock ends with its lease.
-    pub fn keep(mut self) {
+    /// Ends this value without a release, and without renewals from now on.
+    pub(super) fn keep(mut self) {
         self.level.released = true;
         let (engine, hold) = (&self.level.engine, self.level.hold());
         engine.registry.remove(hold);

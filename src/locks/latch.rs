@@ -9,8 +9,8 @@ use crate::engine::acquire::call::WaitLimit;
 use crate::error::Result;
 use crate::interrupt::Interrupt;
 use crate::locks::named::{CallOptions, RedisLock, forever};
+use crate::locks::options::wait_limit;
 use crate::seam::{Counting, Kind};
-use crate::time::Lease;
 
 /// A count under a name, and those who wait for it to come to zero: Redisson's `RCountDownLatch`.
 ///
@@ -117,7 +117,7 @@ impl CountDownLatch {
     ///
     /// As [`wait`](Self::wait). If the last question failed, its error is returned, not `false`.
     pub fn wait_for(&self, wait: Duration) -> Result<bool> {
-        self.pass("wait_for", self.core.after(wait), None)
+        self.pass("wait_for", wait_limit(self.core.clock(), wait), None)
     }
 
     /// Waits until the latch is open or `interrupt` is set.
@@ -147,8 +147,7 @@ impl CountDownLatch {
     }
 
     fn pass(&self, action: &'static str, limit: WaitLimit, interrupt: Option<&Interrupt>) -> Result<bool> {
-        let take = CallOptions { lease: Lease::Renewed, limit, interrupt, units: 1 };
-        Ok(self.core.take(action, take)?.is_some())
+        Ok(self.core.own(action, CallOptions { interrupt, ..CallOptions::renewed(limit) })?.is_some())
     }
 }
 

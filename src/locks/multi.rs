@@ -5,15 +5,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::engine::acquire::call::{AcquireCall, WaitLimit};
 use crate::engine::batch::{BatchAnswer, BatchItem, LevelRelease, ask_ahead, leave_all};
 use crate::error::{Error, ErrorKind, Result};
-use crate::interrupt::Interrupt;
 use crate::locks::group::{Group, MultiGuard, OwnedMultiGuard};
-use crate::locks::named::{CallOptions, RedisLock, forever, unending};
-use crate::locks::options::{AcquireOptions, TryOutcome};
+use crate::locks::named::{CallOptions, RedisLock, unending};
 use crate::time::{Clock, Lease, Moment};
 
 /// Several locks that are taken and released as one: all or none. Redisson's `RedissonMultiLock`.
@@ -160,78 +158,6 @@ impl MultiLock {
         Ok(Some(least))
     }
 
-    /// Acquires all locks for the guard, not for the calling thread: the guard may be sent to another thread.
-    ///
-    /// # Blocking
-    ///
-    /// As [`RedisLock::acquire_owned`], for each of them.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    pub fn acquire_owned(&self) -> Result<OwnedMultiGuard> {
-        let group = self.take("acquire_owned", Lease::Renewed, forever(), None, false)?;
-        group.map(Group::owned).ok_or_else(|| self.unending("acquire_owned"))
-    }
-
-    /// Acquires all locks for the guard, waiting at most `wait` for all of them together; `None` if somebody else kept one.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    pub fn try_acquire_owned_for(&self, wait: Duration) -> Result<Option<OwnedMultiGuard>> {
-        let group = self.take("try_acquire_owned_for", Lease::Renewed, self.after(wait), None, false)?;
-        Ok(group.map(Group::owned))
-    }
-
-    // ---- by options
-
-    /// Acquires all locks for the calling thread as `options` say. See [`RedisLock::try_lock_with`].
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`RedisLock::try_lock_with`], for any of them. Then none is held.
-    pub fn try_lock_with(&self, options: &AcquireOptions) -> Result<TryOutcome<()>> {
-        let group = self.take_as("try_lock_with", options, true)?;
-        Ok(TryOutcome::of(group.map(Group::leave_open)))
-    }
-
-    /// Acquires all locks for the calling thread as `options` say, and returns their guard.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_with`](Self::try_lock_with).
-    pub fn try_acquire_with(&self, options: &AcquireOptions) -> Result<TryOutcome<MultiGuard>> {
-        let group = self.take_as("try_acquire_with", options, true)?;
-        Ok(TryOutcome::of(group.map(Group::guarded)))
-    }
-
-    /// Acquires all locks for the guard, not for the calling thread, as `options` say.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_for`](Self::try_lock_for).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_with`](Self::try_lock_with) and [`acquire_owned`](Self::acquire_owned).
-    pub fn try_acquire_owned_with(&self, options: &AcquireOptions) -> Result<TryOutcome<OwnedMultiGuard>> {
-        let group = self.take_as("try_acquire_owned_with", options, false)?;
-        Ok(TryOutcome::of(group.map(Group::owned)))
-    }
-
     // ---- shared
 
     pub(super) fn leave_open(group: Group) {
@@ -242,30 +168,12 @@ impl MultiLock {
         group.guarded()
     }
 
-    fn take_as(
-        &self,
-        action: &'static str,
-        options: &AcquireOptions,
-        by_thread: bool,
-    ) -> Result<Option<Group>> {
-        let CallOptions { lease, limit, interrupt, units: _ } = options.take(&self.clock);
-        self.take(action, lease, limit, interrupt, by_thread)
-    }
-
     fn checked(&self, action: &'static str) -> Result<&[RedisLock]> {
         let bad = |bad: &Arc<Error>| {
             let error = Error::new(bad.kind(), action, bad.detail().to_owned());
             bad.lock_name().map_or(error.copy(), |name| error.copy().on(name))
         };
         self.locks.as_deref().map_err(bad)
-    }
-
-    pub(super) fn after(&self, wait: Duration) -> WaitLimit {
-        if wait.is_zero() { WaitLimit::Once } else { WaitLimit::Deadline(self.clock.after(wait)) }
-    }
-
-    pub(super) fn at(&self, instant: Instant) -> WaitLimit {
-        WaitLimit::Deadline(self.clock.at(instant))
     }
 
     /// The deadline by the clock of the lock's client, which may be one of a test's.
@@ -278,38 +186,25 @@ impl MultiLock {
         }
     }
 
-    fn unending(&self, action: &'static str) -> Error {
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(super) fn unending(&self, action: &'static str) -> Error {
         unending(action, self.names().next().unwrap_or_default())
     }
 
-    pub(super) fn enter(
-        &self,
-        action: &'static str,
-        lease: Lease,
-        limit: WaitLimit,
-        interrupt: Option<&Interrupt>,
-    ) -> Result<Group> {
-        self.take(action, lease, limit, interrupt, true)?.ok_or_else(|| self.unending(action))
+    pub(super) fn enter(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<Group>> {
+        self.take(action, call, true)
     }
 
-    pub(super) fn try_enter(
-        &self,
-        action: &'static str,
-        lease: Lease,
-        limit: WaitLimit,
-    ) -> Result<Option<Group>> {
-        self.take(action, lease, limit, None, true)
+    pub(super) fn own(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<OwnedMultiGuard>> {
+        Ok(self.take(action, call, false)?.map(Group::owned))
     }
 
     /// Acquires all, in order, or none: free ones at the same time, busy ones in their turn.
-    fn take(
-        &self,
-        action: &'static str,
-        lease: Lease,
-        limit: WaitLimit,
-        interrupt: Option<&Interrupt>,
-        by_thread: bool,
-    ) -> Result<Option<Group>> {
+    fn take(&self, action: &'static str, call: CallOptions<'_>, by_thread: bool) -> Result<Option<Group>> {
+        let CallOptions { lease, limit, interrupt, units: _ } = call;
         let locks = self.checked(action)?;
         let kept = match lease {
             // The first ones must not end before the last is acquired.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
@@ -13,7 +13,7 @@ use crate::inspect::Holder;
 use crate::interrupt::Interrupt;
 use crate::locks::guard::{Guard, OwnedGuard};
 use crate::seam::{Counting, Kind};
-use crate::time::Lease;
+use crate::time::{Clock, Lease};
 
 /// A lock by name, wherever its client keeps it: reentrant, blocking, owned by the calling thread.
 ///
@@ -224,14 +224,6 @@ impl RedisLock {
             .map_err(|bad| Error::new(bad.kind(), action, bad.detail().to_owned()).on(&self.given))
     }
 
-    pub(crate) fn after(&self, wait: Duration) -> WaitLimit {
-        if wait.is_zero() { WaitLimit::Once } else { WaitLimit::Deadline(self.engine.clock.after(wait)) }
-    }
-
-    pub(super) fn at(&self, instant: Instant) -> WaitLimit {
-        WaitLimit::Deadline(self.engine.clock.at(instant))
-    }
-
     /// The request of the calling thread.
     pub(crate) fn want<'a>(
         &'a self,
@@ -244,29 +236,15 @@ impl RedisLock {
         Ok(AcquireCall { action, kind, name, lease, limit, interrupt, terms, by_thread: true })
     }
 
-    pub(super) fn try_enter(
-        &self,
-        action: &'static str,
-        lease: Lease,
-        limit: WaitLimit,
-    ) -> Result<Option<Granted>> {
-        self.enter_as(action, &CallOptions { lease, limit, interrupt: None, units: 1 })
-    }
-
-    pub(crate) fn enter(
-        &self,
-        action: &'static str,
-        lease: Lease,
-        limit: WaitLimit,
-        interrupt: Option<&Interrupt>,
-    ) -> Result<Granted> {
-        let entered = self.enter_as(action, &CallOptions { lease, limit, interrupt, units: 1 })?;
-        entered.ok_or_else(|| unending(action, &self.given))
+    /// Acquires for the calling thread; `None` if the lock stayed busy.
+    pub(super) fn enter(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<Granted>> {
+        let CallOptions { lease, limit, interrupt, units: _ } = call;
+        self.engine.acquire(&self.want(action, lease, limit, interrupt)?)
     }
 
     /// Acquires for a guard, which is then the owner.
-    pub(crate) fn take(&self, action: &'static str, take: CallOptions<'_>) -> Result<Option<OwnedGuard>> {
-        let CallOptions { lease, limit, interrupt, units } = take;
+    pub(super) fn own(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<OwnedGuard>> {
+        let CallOptions { lease, limit, interrupt, units } = call;
         let want = self.want(action, lease, limit, interrupt)?;
         let want = AcquireCall { terms: Terms { units, ..self.terms }, by_thread: false, ..want };
         Ok(self.engine.acquire(&want)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
@@ -301,6 +279,14 @@ impl RedisLock {
         &self.engine
     }
 
+    pub(super) fn clock(&self) -> &Clock {
+        &self.engine.clock
+    }
+
+    pub(crate) fn unending(&self, action: &'static str) -> Error {
+        unending(action, &self.given)
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
@@ -324,6 +310,17 @@ pub(crate) struct CallOptions<'a> {
     pub(crate) limit: WaitLimit,
     pub(crate) interrupt: Option<&'a Interrupt>,
     pub(crate) units: u32,
+}
+
+impl CallOptions<'_> {
+    /// Of a hold that is renewed, and of one permit.
+    pub(super) fn renewed(limit: WaitLimit) -> CallOptions<'static> {
+        CallOptions { lease: Lease::Renewed, limit, interrupt: None, units: 1 }
+    }
+
+    pub(super) fn leased(self, lease: Duration) -> Self {
+        CallOptions { lease: Lease::Fixed(lease), ..self }
+    }
 }
 
 /// A wait without end does not end empty-handed; were it to, this says so instead of pretending.

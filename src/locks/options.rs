@@ -1,33 +1,32 @@
-//! How a lock is asked for in one call, and what such a call answers.
+//! How a lock is asked for in one call.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::engine::acquire::call::{Granted, WaitLimit};
+use crate::engine::acquire::call::WaitLimit;
 use crate::error::Result;
 use crate::interrupt::Interrupt;
-use crate::locks::guard::{Guard, OwnedGuard};
+use crate::locks::guard::Guard;
 use crate::locks::named::{CallOptions, RedisLock};
 use crate::time::{Clock, Lease, Moment};
 
 /// How one call asks for a lock: how long it waits, for how long the lock is held, and what ends the wait.
 ///
-/// The same as the calls with two `Duration`s, where neither can be taken for the other, and for what has no call of its own,
-/// such as an interruptible wait with a lease. Used by [`RedisLock::try_lock_with`], [`RedisLock::try_acquire_with`],
-/// [`RedisLock::try_acquire_owned_with`] and the same calls of [`MultiLock`](crate::MultiLock). Without any setter, a call makes
-/// one attempt, and the watchdog renews what it acquired.
+/// For all that has no call of its own, such as an interruptible wait with a lease. Used by [`RedisLock::acquire_with`],
+/// [`RedisLock::acquire_owned_with`], [`with_lock`](Self::with_lock) and the calls of the same names of other types. Without
+/// any setter a call waits as long as it takes, and the watchdog renews what it acquired, as [`RedisLock::acquire`].
 ///
 /// # Examples
 ///
 /// ```
-/// use leasehold::{AcquireOptions, LockClient, TryOutcome};
+/// use leasehold::{AcquireOptions, LockClient};
 /// use std::time::Duration;
 ///
 /// let client = LockClient::in_memory();
 /// let options = AcquireOptions::new().wait(Duration::from_secs(3)).lease(Duration::from_secs(10));
-/// match client.lock("stock:42").try_acquire_with(&options)? {
-///     TryOutcome::Acquired(guard) => guard.unlock()?,
-///     TryOutcome::Busy => println!("somebody else kept it"),
+/// match client.lock("stock:42").acquire_with(&options)? {
+///     Some(guard) => guard.unlock()?,
+///     None => println!("somebody else kept it"),
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -42,26 +41,28 @@ pub struct AcquireOptions {
 #[derive(Debug, Clone, Copy, Default)]
 enum WaitChoice {
     #[default]
-    Not,
-    For(Duration),
     Forever,
+    For(Duration),
+    Until(Instant),
 }
 
 impl AcquireOptions {
-    /// Options with their defaults: one attempt, renewed until released.
+    /// Options with their defaults: a wait as long as it takes, and a hold that is renewed until it is released.
     pub fn new() -> AcquireOptions {
         AcquireOptions::default()
     }
 
-    /// Waits at most so long. Defaults to not waiting.
+    /// Waits at most so long, in place of a [deadline](Self::deadline). Zero makes one attempt. Defaults to waiting as long as it
+    /// takes.
     pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = if wait.is_zero() { WaitChoice::Not } else { WaitChoice::For(wait) };
+        self.wait = WaitChoice::For(wait);
         self
     }
 
-    /// Waits as long as it takes. Defaults to not waiting.
-    pub fn wait_forever(mut self) -> Self {
-        self.wait = WaitChoice::Forever;
+    /// Waits until `instant` at most, in place of a longest [wait](Self::wait), so that several calls share one deadline. An
+    /// instant that has passed makes one attempt. Defaults to waiting as long as it takes.
+    pub fn deadline(mut self, instant: Instant) -> Self {
+        self.wait = WaitChoice::Until(instant);
         self
     }
 
@@ -78,16 +79,68 @@ impl AcquireOptions {
         self
     }
 
+    /// Runs `work` under the lock; `None` if somebody else kept it, and `work` was not run. Without a bound on the wait it is
+    /// never `None`.
+    ///
+    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fence`]. For the plain lock of a name, waited for
+    /// as long as it takes, there is [`LockClient::with_lock`](crate::LockClient::with_lock).
+    ///
+    /// # Blocking
+    ///
+    /// As [`RedisLock::acquire_with`], then `work`, then one round trip.
+    ///
+    /// # Errors
+    ///
+    /// - As [`RedisLock::acquire_with`]: `work` did not run.
+    /// - One whose [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold did not last until
+    ///   the end of `work`. It is never retryable, since a second call would run `work` again.
+    ///
+    /// A release that fails is no error: the result of `work` comes back, the observer is notified
+    /// ([`Event::ReleaseFailed`](crate::Event::ReleaseFailed)), and the client repeats the release until it is answered or the
+    /// lease has run out. Until then the lock may stay taken. To know how the release went, use a [`Guard`].
+    ///
+    /// # Panics
+    ///
+    /// When `work` does; the lock is released first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::{AcquireOptions, LockClient};
+    /// use std::time::Duration;
+    ///
+    /// let ledger = LockClient::in_memory().fenced_lock("ledger");
+    /// let options = AcquireOptions::new().wait(Duration::from_secs(3));
+    /// let Some(token) = options.with_lock(&ledger, |guard| guard.fence())? else {
+    ///     return Ok(()); // busy, and nothing was done
+    /// };
+    /// assert!(token.is_some());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn with_lock<R>(&self, lock: &RedisLock, work: impl FnOnce(&Guard) -> R) -> Result<Option<R>> {
+        const ACTION: &str = "with_lock";
+        let Some(entered) = lock.enter(ACTION, self.of_call(&lock.engine().clock))? else { return Ok(None) };
+        let guard = lock.guard(entered);
+        let result = work(&guard);
+        guard.unlock_after_work(ACTION)?;
+        Ok(Some(result))
+    }
+
     /// These options as a call's, with deadlines from now on by `clock`.
-    pub(crate) fn take(&self, clock: &Clock) -> CallOptions<'_> {
+    pub(crate) fn of_call(&self, clock: &Clock) -> CallOptions<'_> {
         let limit = match self.wait {
-            WaitChoice::Not => WaitLimit::Once,
-            WaitChoice::For(wait) => WaitLimit::Deadline(clock.after(wait)),
             WaitChoice::Forever => WaitLimit::Deadline(Moment::NEVER),
+            WaitChoice::For(wait) => wait_limit(clock, wait),
+            WaitChoice::Until(instant) => WaitLimit::Deadline(clock.at(instant)),
         };
         let lease = self.lease.map_or(Lease::Renewed, Lease::Fixed);
         CallOptions { lease, limit, interrupt: self.interrupt.as_ref(), units: 1 }
     }
+}
+
+/// A wait of at most `wait` from now on; none at all is one attempt.
+pub(crate) fn wait_limit(clock: &Clock, wait: Duration) -> WaitLimit {
+    if wait.is_zero() { WaitLimit::Once } else { WaitLimit::Deadline(clock.after(wait)) }
 }
 
 impl fmt::Debug for AcquireOptions {
@@ -101,153 +154,23 @@ impl fmt::Debug for AcquireOptions {
     }
 }
 
-/// The answer of a call that may find the lock busy. The compiler warns where it is dropped, also after `?`, which it does for
-/// neither `bool` nor `Option`.
-///
-/// # Examples
-///
-/// ```
-/// use leasehold::{AcquireOptions, LockClient};
-///
-/// let client = LockClient::in_memory();
-/// let Some(guard) = client.lock("stock:42").try_acquire_with(&AcquireOptions::new())?.acquired() else {
-///     return Ok(()); // busy
-/// };
-/// guard.unlock()?;
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-///
-/// The answer must be used:
-///
-/// ```compile_fail
-/// #![deny(unused_must_use)]
-/// # use leasehold::{AcquireOptions, LockClient};
-/// let client = LockClient::in_memory();
-/// client.lock("stock:42").try_acquire_with(&AcquireOptions::new())?;
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "if the lock was busy, it is not held and nothing is protected"]
-pub enum TryOutcome<T> {
-    /// The lock was acquired. For calls that run work under it, with what the work returned.
-    Acquired(T),
-    /// Somebody else kept the lock.
-    Busy,
-}
-
-impl<T> TryOutcome<T> {
-    /// Whether the lock was acquired.
-    #[must_use = "if the lock was busy, it is not held and nothing is protected"]
-    pub fn is_acquired(&self) -> bool {
-        matches!(self, TryOutcome::Acquired(_))
-    }
-
-    /// Whether somebody else kept the lock.
-    #[must_use = "if the lock was busy, it is not held and nothing is protected"]
-    pub fn is_busy(&self) -> bool {
-        !self.is_acquired()
-    }
-
-    /// The value that came with the lock; `None` if it was busy.
-    #[must_use = "if the lock was busy, it is not held and nothing is protected"]
-    pub fn acquired(self) -> Option<T> {
-        match self {
-            TryOutcome::Acquired(value) => Some(value),
-            TryOutcome::Busy => None,
-        }
-    }
-
-    pub(crate) fn of(acquired: Option<T>) -> TryOutcome<T> {
-        acquired.map_or(TryOutcome::Busy, TryOutcome::Acquired)
-    }
-}
-
-impl<T> From<TryOutcome<T>> for Option<T> {
-    fn from(outcome: TryOutcome<T>) -> Option<T> {
-        outcome.acquired()
-    }
-}
-
-impl RedisLock {
-    /// Acquires the lock for the calling thread as `options` say.
-    ///
-    /// # Blocking
-    ///
-    /// One round trip, or up to the wait that the options name and one command time-out.
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_for_with_lease`](Self::try_lock_for_with_lease) and [`lock_interruptibly`](Self::lock_interruptibly). Busy
-    /// is an answer, never an error.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use leasehold::{AcquireOptions, Interrupt, LockClient};
-    /// use std::time::Duration;
-    ///
-    /// let lock = LockClient::in_memory().lock("report");
-    /// let stop = Interrupt::new();
-    /// // Java's lockInterruptibly(10, SECONDS):
-    /// let options = AcquireOptions::new().wait_forever().lease(Duration::from_secs(10)).interrupt(&stop);
-    /// if lock.try_lock_with(&options)?.is_acquired() {
-    ///     lock.unlock()?;
-    /// }
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn try_lock_with(&self, options: &AcquireOptions) -> Result<TryOutcome<()>> {
-        let entered = self.enter_as("try_lock_with", &options.take(&self.engine().clock))?;
-        Ok(TryOutcome::of(entered.map(drop)))
-    }
-
-    /// Acquires the lock for the calling thread as `options` say, and returns its guard.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_with`](Self::try_lock_with).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_with`](Self::try_lock_with).
-    pub fn try_acquire_with(&self, options: &AcquireOptions) -> Result<TryOutcome<Guard>> {
-        let entered = self.enter_as("try_acquire_with", &options.take(&self.engine().clock))?;
-        Ok(TryOutcome::of(entered.map(|entered| self.guard(entered))))
-    }
-
-    /// Acquires the lock for the guard, not for the calling thread, as `options` say.
-    ///
-    /// # Blocking
-    ///
-    /// As [`try_lock_with`](Self::try_lock_with).
-    ///
-    /// # Errors
-    ///
-    /// As [`try_lock_with`](Self::try_lock_with) and [`acquire_owned`](Self::acquire_owned).
-    pub fn try_acquire_owned_with(&self, options: &AcquireOptions) -> Result<TryOutcome<OwnedGuard>> {
-        let guard = self.take("try_acquire_owned_with", options.take(&self.engine().clock))?;
-        Ok(TryOutcome::of(guard))
-    }
-
-    /// Acquires the lock for the calling thread; `None` if it stayed busy. Every call that does comes through here.
-    pub(crate) fn enter_as(&self, action: &'static str, take: &CallOptions<'_>) -> Result<Option<Granted>> {
-        self.engine().acquire(&self.want(action, take.lease, take.limit, take.interrupt)?)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_set_is_one_attempt_that_is_renewed() {
+    fn options_wait_forever_unless_they_are_given_a_wait_or_a_deadline() {
+        let limit = |options: &AcquireOptions| options.of_call(&Clock::System).limit;
+        let (never, now) = (WaitLimit::Deadline(Moment::NEVER), Clock::System.now());
         let options = AcquireOptions::new();
-        let take = options.take(&Clock::System);
-        assert!(take.limit == WaitLimit::Once && take.lease == Lease::Renewed && take.interrupt.is_none());
-        let options = options.wait(Duration::ZERO);
-        assert_eq!(options.take(&Clock::System).limit, WaitLimit::Once);
-        let options = options.wait_forever();
-        assert_eq!(options.take(&Clock::System).limit, WaitLimit::Deadline(Moment::NEVER));
-        let options = options.wait(Duration::MAX);
-        assert_eq!(options.take(&Clock::System).limit, WaitLimit::Deadline(Moment::NEVER));
+        let call = options.of_call(&Clock::System);
+        assert!(call.limit == never && call.lease == Lease::Renewed && call.interrupt.is_none());
+        let (minute, instant) = (Duration::from_secs(60), Clock::System.instant(now));
+        assert_eq!(limit(&options.clone().wait(Duration::ZERO)), WaitLimit::Once);
+        assert_eq!(limit(&options.clone().wait(Duration::MAX)), never);
+        // The last one counts.
+        assert!(limit(&options.clone().wait(minute).deadline(instant)).is_over(Clock::System.now()));
+        let waits = limit(&options.deadline(instant).wait(minute));
+        assert!(waits != never && !waits.is_over(now));
     }
 }

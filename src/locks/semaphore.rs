@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::engine::acquire::call::WaitLimit;
-use crate::error::Result;
-use crate::interrupt::Interrupt;
-use crate::locks::expirable::Permit;
-use crate::locks::named::{CallOptions, RedisLock, forever, unending};
+use crate::error::{Error, Result};
+use crate::locks::named::{CallOptions, RedisLock, forever};
+use crate::locks::options::{AcquireOptions, wait_limit};
+use crate::locks::permit::Permit;
 use crate::seam::Counting;
 use crate::time::{Lease, checked_lease};
 
@@ -52,21 +52,8 @@ impl Semaphore {
     /// None were asked for; the name is bad; the key holds something else; or the server could not be used for the
     /// client's patience.
     pub fn acquire(&self, permits: u32) -> Result<Permit> {
-        self.take("acquire", permits, forever(), None)?.ok_or_else(|| unending("acquire", self.name()))
-    }
-
-    /// As [`acquire`](Self::acquire), until `interrupt` is set at the latest.
-    ///
-    /// # Blocking
-    ///
-    /// As [`acquire`](Self::acquire).
-    ///
-    /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire); and one that [`is_interrupted`](crate::Error::is_interrupted).
-    pub fn acquire_interruptibly(&self, permits: u32, interrupt: &Interrupt) -> Result<Permit> {
-        let action = "acquire_interruptibly";
-        self.take(action, permits, forever(), Some(interrupt))?.ok_or_else(|| unending(action, self.name()))
+        let permit = self.take("acquire", permits, CallOptions::renewed(forever()))?;
+        permit.ok_or_else(|| self.core.unending("acquire"))
     }
 
     /// Acquires so many permits if they are there now.
@@ -79,7 +66,7 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire), at once.
     pub fn try_acquire(&self, permits: u32) -> Result<Option<Permit>> {
-        self.take("try_acquire", permits, WaitLimit::Once, None)
+        self.take("try_acquire", permits, CallOptions::renewed(WaitLimit::Once))
     }
 
     /// Acquires so many permits, waiting at most `wait`.
@@ -92,12 +79,34 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.
     pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<Permit>> {
-        self.take("try_acquire_for", permits, self.core.after(wait), None)
+        self.take("try_acquire_for", permits, CallOptions::renewed(wait_limit(self.core.clock(), wait)))
+    }
+
+    /// Acquires so many permits as `options` say; `None` if they did not become available. Without a bound on the wait it is never
+    /// `None`.
+    ///
+    /// # Blocking
+    ///
+    /// As [`acquire`](Self::acquire), or up to the wait that the options name and one command time-out.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire); one that [`is_interrupted`](crate::Error::is_interrupted); and of kind
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O, if the options name a lease, which these permits do not
+    /// have.
+    pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
+        const ACTION: &str = "acquire_with";
+        let call = options.of_call(self.core.clock());
+        if call.lease != Lease::Renewed {
+            let words = "permits of a semaphore have no lease: leave it out, or use an expirable semaphore";
+            return Err(Error::invalid(ACTION, words).on(self.name()));
+        }
+        self.take(ACTION, permits, call)
     }
 
     /// Releases permits that were acquired elsewhere, or adds new ones: the store does not know the difference.
     ///
-    /// For code that acquires and releases in different places, with [`OwnedGuard::keep`](crate::OwnedGuard::keep).
+    /// For code that acquires and releases in different places, with [`Permit::keep`].
     ///
     /// # Blocking
     ///
@@ -152,13 +161,7 @@ impl Semaphore {
         Ok(self.core.count(action, &Counting::SetUp { to: permits, lease })? == Some(1))
     }
 
-    fn take(
-        &self,
-        action: &'static str,
-        permits: u32,
-        limit: WaitLimit,
-        interrupt: Option<&Interrupt>,
-    ) -> Result<Option<Permit>> {
-        self.core.take(action, CallOptions { lease: Lease::Renewed, limit, interrupt, units: permits })
+    fn take(&self, action: &'static str, permits: u32, call: CallOptions<'_>) -> Result<Option<Permit>> {
+        Ok(self.core.own(action, CallOptions { units: permits, ..call })?.map(Permit::new))
     }
 }

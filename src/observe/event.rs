@@ -137,7 +137,7 @@ pub enum Event<'a> {
         /// For how long it was held.
         held: Duration,
     },
-    /// A release failed whose outcome no caller gets: that of a dropped guard, or of [`with_lock`](crate::RedisLock::with_lock),
+    /// A release failed whose outcome no caller gets: that of a dropped guard, or of [`with_lock`](crate::AcquireOptions::with_lock),
     /// which returns the result of its work. The client repeats it until it is answered or the lease has run out.
     #[non_exhaustive]
     ReleaseFailed {

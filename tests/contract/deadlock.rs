@@ -98,7 +98,7 @@ fn wants(
     crate::support::start(move || {
         let held = first.acquire()?;
         gate.wait();
-        let got = second.acquire_interruptibly(&interrupt).map(drop);
+        let got = second.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
         held.unlock()?;
         got
     })
@@ -289,9 +289,9 @@ fn a_multi_lock_that_waits_with_a_lock_held_is_seen(store: &Store) {
             let options = AcquireOptions::new().wait(LONG).interrupt(&interrupt);
             move || {
                 if is_owned {
-                    both.try_acquire_owned_with(&options).map(drop)
+                    both.acquire_owned_with(&options).map(drop)
                 } else {
-                    both.try_acquire_with(&options).map(drop)
+                    both.acquire_with(&options).map(drop)
                 }
             }
         });
@@ -352,7 +352,9 @@ fn a_ring_through_a_reader_behind_a_writer_that_waits_is_seen(store: &Store) {
     assert!(eventually(LONG, || probe.is_locked().unwrap()));
     threads.push({
         let (write, interrupt) = (first(&writer).write().clone(), interrupt.clone());
-        crate::support::start(move || write.acquire_interruptibly(&interrupt).map(drop))
+        crate::support::start(move || {
+            write.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop)
+        })
     });
     let lets_in = || probe.try_acquire().unwrap().map(|guard| guard.unlock().unwrap()).is_some();
     assert!(eventually(LONG, || !elsewhere(lets_in)), "the writer waits");
@@ -410,7 +412,7 @@ fn what_a_waiting_thread_has_by_a_guard_that_may_change_threads_or_by_another_cl
                 Hold::Threads(lock) => (None, Some(lock.acquire()?)),
             };
             gate.wait();
-            let got = wanted.acquire_interruptibly(&interrupt).map(drop);
+            let got = wanted.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
             drop(held);
             got
         })
@@ -457,7 +459,7 @@ fn a_ring_is_seen_beside_more_waits_than_an_entry_has_room_for(store: &Store) {
             let held = first.acquire()?;
             gate.wait();
             full.wait();
-            let got = second.acquire_interruptibly(&interrupt).map(drop);
+            let got = second.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
             held.unlock()?;
             got
         })

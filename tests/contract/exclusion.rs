@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::{LockClient, RedisLock};
 
 use super::harness::{Store, fresh};
-use crate::support::{Holding, RENEWED, elsewhere, ms, throughout};
+use crate::support::{Holding, RENEWED, elsewhere, leased, ms, throughout};
 
 contracts!(
     threads_of_one_client_exclude_each_other,
@@ -185,7 +185,7 @@ fn ten_threads_on_one_handle_are_never_two_inside(store: &Store) {
                     let guard = match (index + round) % 4 {
                         0 => lock.acquire().unwrap(),
                         1 => lock.try_acquire_for(Duration::MAX).unwrap().unwrap(),
-                        2 => lock.acquire_with_lease(ms(20_000)).unwrap(),
+                        2 => lock.acquire_with(&leased(ms(20_000))).unwrap().unwrap(),
                         _ => match lock.try_acquire().unwrap() {
                             Some(guard) => guard,
                             None => continue,

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use super::harness::{Store, fresh};
-use crate::support::{Holding, LONG, Waiter, elsewhere, ms};
+use crate::support::{Holding, LONG, Waiter, elsewhere, leased, ms};
 
 contracts!(
     tokens_strictly_increase_across_threads_and_clients,
@@ -45,7 +45,7 @@ fn every_way_to_take_a_fenced_lock_has_a_token(store: &Store) {
     tokens.push(lock.try_lock_and_get_token(ms(10)).unwrap().unwrap());
     lock.unlock().unwrap();
     tokens.push(lock.acquire().unwrap().fence().unwrap());
-    tokens.push(lock.acquire_with_lease(ms(5_000)).unwrap().fence().unwrap());
+    tokens.push(lock.acquire_with(&leased(ms(5_000))).unwrap().unwrap().fence().unwrap());
     tokens.push(lock.try_acquire().unwrap().unwrap().fence().unwrap());
     tokens.push(lock.try_acquire_for(ms(10)).unwrap().unwrap().fence().unwrap());
     tokens.push(lock.acquire_owned().unwrap().fence().unwrap());
@@ -138,7 +138,7 @@ fn a_busy_fenced_lock_gives_no_token(store: &Store) {
 fn tokens_increase_over_expiry_and_force(store: &Store) {
     let name = fresh("over");
     let (client, stranger) = (store.client(), store.client());
-    let expired = client.fenced_lock(&name).acquire_with_lease(ms(50)).unwrap();
+    let expired = client.fenced_lock(&name).acquire_with(&leased(ms(50))).unwrap().unwrap();
     let next = stranger.fenced_lock(&name).acquire().unwrap();
     assert!(next.fence() > expired.fence());
     assert!(client.fenced_lock(&name).force_unlock().unwrap());

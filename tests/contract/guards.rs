@@ -7,7 +7,7 @@ use leasehold::{ErrorKind, Guard, HoldState, NotHeld};
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    Holding, LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, ms, quiet_panic, throughout,
+    Holding, LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, leased, ms, quiet_panic, throughout,
 };
 
 contracts!(
@@ -33,10 +33,10 @@ fn dropping_a_guard_releases(store: &Store) {
         let client = store.client();
         let lock = (kind.make)(&client, &fresh(kind.label));
         for take in [
-            |lock: &leasehold::RedisLock| lock.acquire(),
-            |lock: &leasehold::RedisLock| lock.acquire_with_lease(ms(9_000)),
+            |lock: &leasehold::RedisLock| lock.acquire().map(Some),
+            |lock: &leasehold::RedisLock| lock.acquire_with(&leased(ms(9_000))),
         ] {
-            let guard = take(&lock).unwrap();
+            let guard = take(&lock).unwrap().unwrap();
             elsewhere(|| assert!(!lock.try_lock().unwrap()));
             drop(guard);
             Holding::take(&lock).release();
@@ -115,7 +115,7 @@ fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
 
 fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let leased = client.lock(&fresh("leased")).acquire_with_lease(ms(400)).unwrap();
+    let leased = client.lock(&fresh("leased")).acquire_with(&leased(ms(400))).unwrap().unwrap();
     let mut least = ms(400);
     comes_true_within(ms(400) + SLACK, || {
         let left = leased.remaining();
@@ -140,7 +140,7 @@ fn a_guard_of_a_lost_hold_says_so_when_unlocked(store: &Store) {
     for kind in &store.kinds {
         let client = store.client();
         let lock = (kind.make)(&client, &fresh(kind.label));
-        let guard = lock.acquire_with_lease(ms(60)).unwrap();
+        let guard = lock.acquire_with(&leased(ms(60))).unwrap().unwrap();
         comes_true_within(ms(60) + SLACK, || guard.state() == HoldState::Lost);
         let error = guard.unlock().unwrap_err();
         assert!(error.is_lost() && error.is_not_held(), "{error}");
@@ -154,8 +154,10 @@ fn dropping_a_guard_of_a_lost_hold_touches_nobody(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     for heir in [&client, &stranger] {
         let lock = client.lock(&name);
-        let (dropped, unlocked) =
-            (lock.acquire_with_lease(ms(60)).unwrap(), lock.acquire_with_lease(ms(60)).unwrap());
+        let (dropped, unlocked) = (
+            lock.acquire_with(&leased(ms(60))).unwrap().unwrap(),
+            lock.acquire_with(&leased(ms(60))).unwrap().unwrap(),
+        );
         let held = Holding::take(&heir.lock(&name));
         drop(dropped);
         assert!(unlocked.unlock().unwrap_err().is_lost());

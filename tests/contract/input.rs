@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{AcquireOptions, Error, ErrorKind, Interrupt, LONGEST_NAME, RedisLock, Result};
 
 use super::harness::{Store, fresh};
-use crate::support::{ms, now, slack_since};
+use crate::support::{leased, ms, now, slack_since};
 
 contracts!(
     leases_that_cannot_be_kept_are_refused_and_leave_nothing,
@@ -43,9 +43,9 @@ fn leases_that_cannot_be_kept_are_refused_and_leave_nothing(store: &Store) {
             refused(&lock.lock_with_lease(lease).unwrap_err(), "lock_with_lease", &lock);
             let tried = lock.try_lock_for_with_lease(ms(10), lease);
             refused(&tried.unwrap_err(), "try_lock_for_with_lease", &lock);
-            refused(&lock.acquire_with_lease(lease).unwrap_err(), "acquire_with_lease", &lock);
-            let tried = lock.try_acquire_for_with_lease(Duration::ZERO, lease);
-            refused(&tried.unwrap_err(), "try_acquire_for_with_lease", &lock);
+            refused(&lock.acquire_with(&leased(lease)).unwrap_err(), "acquire_with", &lock);
+            let tried = lock.acquire_owned_with(&leased(lease).wait(Duration::ZERO));
+            refused(&tried.unwrap_err(), "acquire_owned_with", &lock);
             assert!(!lock.is_locked().unwrap(), "{lease:?}");
             assert_eq!(lock.remaining_lease().unwrap(), None, "{lease:?}");
         }
@@ -68,9 +68,8 @@ fn a_refused_lease_does_not_disturb_a_hold(store: &Store) {
 
 /// Everything one can do with a lock, by the name of the call.
 fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
-    let later = now() + ms(10);
     let interrupt = Interrupt::new();
-    let options = AcquireOptions::new().wait(ms(10));
+    let options = AcquireOptions::new().deadline(now() + ms(10));
     vec![
         ("lock", lock.lock()),
         ("lock_with_lease", lock.lock_with_lease(ms(100))),
@@ -78,7 +77,6 @@ fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
         ("try_lock", lock.try_lock().map(drop)),
         ("try_lock_for", lock.try_lock_for(ms(10)).map(drop)),
         ("try_lock_for_with_lease", lock.try_lock_for_with_lease(ms(10), ms(100)).map(drop)),
-        ("try_lock_until", lock.try_lock_until(later).map(drop)),
         ("unlock", lock.unlock()),
         ("force_unlock", lock.force_unlock().map(drop)),
         ("is_locked", lock.is_locked().map(drop)),
@@ -86,27 +84,14 @@ fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
         ("hold_count", lock.hold_count().map(drop)),
         ("remaining_lease", lock.remaining_lease().map(drop)),
         ("acquire", lock.acquire().map(drop)),
-        ("acquire_with_lease", lock.acquire_with_lease(ms(100)).map(drop)),
-        ("acquire_interruptibly", lock.acquire_interruptibly(&interrupt).map(drop)),
         ("try_acquire", lock.try_acquire().map(drop)),
         ("try_acquire_for", lock.try_acquire_for(ms(10)).map(drop)),
-        ("try_acquire_for_with_lease", lock.try_acquire_for_with_lease(ms(10), ms(100)).map(drop)),
-        ("try_acquire_until", lock.try_acquire_until(later).map(drop)),
         ("acquire_owned", lock.acquire_owned().map(drop)),
         ("try_acquire_owned_for", lock.try_acquire_owned_for(ms(10)).map(drop)),
-        ("acquire_owned_with_lease", lock.acquire_owned_with_lease(ms(100)).map(drop)),
-        ("acquire_owned_interruptibly", lock.acquire_owned_interruptibly(&interrupt).map(drop)),
         ("try_acquire_owned", lock.try_acquire_owned().map(drop)),
-        (
-            "try_acquire_owned_for_with_lease",
-            lock.try_acquire_owned_for_with_lease(ms(10), ms(100)).map(drop),
-        ),
-        ("try_lock_with", lock.try_lock_with(&options).map(drop)),
-        ("try_acquire_with", lock.try_acquire_with(&options).map(|_| ())),
-        ("try_acquire_owned_with", lock.try_acquire_owned_with(&options).map(|_| ())),
-        ("with_lock", lock.with_lock(|_| ())),
-        ("with_lock_for", lock.with_lock_for(ms(10), |_| ()).map(drop)),
-        ("try_with_lock", lock.try_with_lock(|_| ()).map(drop)),
+        ("acquire_with", lock.acquire_with(&options).map(drop)),
+        ("acquire_owned_with", lock.acquire_owned_with(&options).map(drop)),
+        ("with_lock", options.with_lock(lock, |_| ()).map(drop)),
     ]
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Interrupt};
+use leasehold::{AcquireOptions, ErrorKind, Interrupt};
 
 use super::harness::{Store, fresh};
 use crate::support::{Holding, LONG, SLACK, Waiter, ms, now, slack_since, throughout};
@@ -57,7 +57,8 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
         let waiter = Waiter::start({
             let (lock, interrupt) = (lock.clone(), interrupt.clone());
             move || {
-                let ended = lock.acquire_interruptibly(&interrupt).map(drop).unwrap_err();
+                let ended =
+                    lock.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop).unwrap_err();
                 (ended.is_interrupted(), lock.hold_count().unwrap())
             }
         });
@@ -110,7 +111,9 @@ fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
         assert!(interrupt.is_interrupted());
         // Also a free lock is not taken, as in Java.
         assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());
-        assert!(lock.acquire_interruptibly(&interrupt).unwrap_err().is_interrupted());
+        assert!(
+            lock.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).unwrap_err().is_interrupted()
+        );
         assert!(!lock.is_locked().unwrap());
         let held = Holding::take(&(kind.make)(&stranger, &name));
         let begun = now();

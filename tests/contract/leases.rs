@@ -6,7 +6,8 @@ use leasehold::NotHeld;
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, let_pass, ms, now, slack_since, throughout,
+    LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, leased, let_pass, ms, now, slack_since,
+    throughout,
 };
 
 contracts!(
@@ -149,7 +150,7 @@ fn reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing(store: &S
 fn a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let lock = client.lock(&fresh("levels"));
-    let outer = lock.acquire_with_lease(RENEWED - ms(300)).unwrap();
+    let outer = lock.acquire_with(&leased(RENEWED - ms(300))).unwrap().unwrap();
     let inner = lock.acquire().unwrap();
     throughout(RENEWED + ms(200), || lock.is_locked().unwrap() && outer.check().is_ok());
     inner.unlock().unwrap();
@@ -175,14 +176,14 @@ fn the_level_that_a_guard_ends_is_its_own(store: &Store) {
     let (ends, lives) = (client.lock(&fresh("ends")), client.lock(&fresh("lives")));
     // The one that asked for renewal goes first: what is left is a lease.
     let renewed = ends.acquire().unwrap();
-    let leased = ends.acquire_with_lease(RENEWED + ms(100)).unwrap();
+    let brief = ends.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     drop(renewed);
     // The one with the lease goes first: what is left is renewed.
-    let outer = lives.acquire_with_lease(RENEWED + ms(100)).unwrap();
+    let outer = lives.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
     let inner = lives.acquire().unwrap();
     drop(outer);
     comes_true_within(store.freed_within(RENEWED + ms(100)) + SLACK, || !ends.is_locked().unwrap());
-    assert!(leased.unlock().unwrap_err().is_lost());
+    assert!(brief.unlock().unwrap_err().is_lost());
     throughout(ms(1_000), || lives.is_locked().unwrap() && inner.check().is_ok());
     inner.unlock().unwrap();
 }
@@ -281,7 +282,7 @@ fn a_timed_try_takes_an_explicit_lease(store: &Store) {
     assert!(lock.try_lock_for_with_lease(ms(10), ms(1_000)).unwrap());
     let freed = comes_true_within(store.freed_within(ms(1_000)) + SLACK, || !lock.is_locked().unwrap());
     assert!(taken.elapsed() >= ms(998), "{freed:?}");
-    let guard = lock.try_acquire_for_with_lease(ms(10), ms(1_000)).unwrap().unwrap();
+    let guard = lock.acquire_with(&leased(ms(1_000)).wait(ms(10))).unwrap().unwrap();
     comes_true_within(ms(1_000) + SLACK, || guard.check().is_err());
     assert!(lock.unlock().is_err());
 }
@@ -304,7 +305,7 @@ fn the_remaining_lease_is_the_one_asked_for(store: &Store) {
 fn a_lease_of_a_part_of_a_millisecond_more_is_rounded_up(store: &Store) {
     let lock = store.client().lock(&fresh("tiny"));
     let lease = ms(3_000) + Duration::from_nanos(1);
-    let guard = lock.acquire_with_lease(lease).unwrap();
+    let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
     assert!(guard.remaining() > ms(2_000));
     guard.unlock().unwrap();
     // So short that it may be over before its grant is here: had for a moment or not at all, never left behind.

@@ -3,11 +3,11 @@
 use std::thread;
 
 use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ErrorKind, HoldState, Interrupt, LossReason, RedisLock, Result};
+use leasehold::{AcquireOptions, ErrorKind, HoldState, Interrupt, LossReason, RedisLock, Result};
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    Holding, LONG, RENEWED, SLACK, Waiter, alone, comes_true_within, elsewhere, ms, now, receive,
+    Holding, LONG, RENEWED, SLACK, Waiter, alone, comes_true_within, elsewhere, leased, ms, now, receive,
     slack_since, throughout,
 };
 
@@ -76,7 +76,7 @@ fn shutdown_ends_every_wait(store: &Store) {
             |lock| lock.lock(),
             |lock| lock.try_lock_for(LONG * 6).map(drop),
             |lock| lock.lock_interruptibly(&Interrupt::new()),
-            |lock| lock.try_lock_until(now() + LONG * 6).map(drop),
+            |lock| lock.acquire_with(&AcquireOptions::new().deadline(now() + LONG * 6)).map(drop),
             |lock| lock.acquire_owned().map(drop),
         ];
         let waiters: Vec<_> = [&elsewhere_held, &own]
@@ -254,7 +254,7 @@ fn a_client_leaves_no_thread_behind(store: &Store) {
                 assert!(!client.lock(&name).try_lock_for(ms(50)).unwrap());
                 assert!(!clients[1].lock(&name).try_lock_for(ms(50)).unwrap());
                 held.release();
-                let lost = client.lock(&name).acquire_with_lease(ms(50)).unwrap();
+                let lost = client.lock(&name).acquire_with(&leased(ms(50))).unwrap().unwrap();
                 let (tell, told) = unbounded();
                 lost.on_lost(move |_| tell.send(()).unwrap());
                 receive(&told, ms(50) + SLACK).unwrap();

@@ -9,7 +9,8 @@ use leasehold::{HoldState, LossReason};
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    Holding, LONG, RENEWED, SLACK, comes_true_within, elsewhere, let_pass, ms, now, receive, throughout,
+    Holding, LONG, RENEWED, SLACK, comes_true_within, elsewhere, leased, let_pass, ms, now, receive,
+    throughout,
 };
 
 contracts!(
@@ -32,7 +33,7 @@ fn check_fails_at_once_when_the_window_ends(store: &Store) {
     let lock = store.client().lock(&fresh("window"));
     let lease = ms(400);
     let before = now();
-    let guard = lock.acquire_with_lease(lease).unwrap();
+    let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
     let taken = now();
     assert_eq!(guard.state(), HoldState::Held);
     // The window opens between the two readings and is 1 % shorter than the lease.
@@ -74,7 +75,7 @@ fn every_callback_is_called_once_for_a_loss_also_late_ones(store: &Store) {
 
 fn a_panicking_callback_does_not_keep_others_from_being_called(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let guard = client.lock(&fresh("panics")).acquire_with_lease(ms(100)).unwrap();
+    let guard = client.lock(&fresh("panics")).acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost(|_| crate::support::quiet_panic());
     guard.on_lost(move |_| tell.send(()).unwrap());
@@ -88,7 +89,7 @@ fn a_panicking_callback_does_not_keep_others_from_being_called(store: &Store) {
 fn a_callback_may_use_its_client(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let lock = client.lock(&fresh("uses"));
-    let guard = lock.acquire_with_lease(ms(100)).unwrap();
+    let guard = lock.acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost({
         // The very lock that was lost, and everything that waits or asks.
@@ -115,7 +116,7 @@ fn a_callback_is_not_run_after_a_release(store: &Store) {
     for unlock in [true, false] {
         for lease in [None, Some(ms(1_000))] {
             let guard = match lease {
-                Some(lease) => lock.acquire_with_lease(lease).unwrap(),
+                Some(lease) => lock.acquire_with(&leased(lease)).unwrap().unwrap(),
                 None => lock.acquire().unwrap(),
             };
             let called = Arc::clone(&called);
@@ -169,7 +170,7 @@ fn a_leased_hold_with_listeners_is_reported_near_its_end(store: &Store) {
     let lock = store.client().lock(&fresh("leased"));
     // Its window opens when the request leaves, however long that takes.
     let asked = now();
-    let guard = lock.acquire_with_lease(ms(200)).unwrap();
+    let guard = lock.acquire_with(&leased(ms(200))).unwrap().unwrap();
     let loss = receive(&guard.lost(), ms(200) + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::Expired);
     assert!(asked.elapsed() >= ms(190), "{:?}", asked.elapsed());
@@ -212,8 +213,9 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
         let lock = (kind.make)(&client, &name);
         // Lost by time, with and without an answer of the server's having been heard; and by force.
         for way in 0..3 {
-            let old = lock.acquire_with_lease(if way == 0 { ms(80) } else { ms(15_000) }).unwrap();
-            let dropped = kind.traits.reentrant.then(|| lock.acquire_with_lease(ms(60)).unwrap());
+            let old =
+                lock.acquire_with(&leased(if way == 0 { ms(80) } else { ms(15_000) })).unwrap().unwrap();
+            let dropped = kind.traits.reentrant.then(|| lock.acquire_with(&leased(ms(60))).unwrap().unwrap());
             if way > 0 {
                 assert!((kind.make)(&operator, &name).force_unlock().unwrap());
             }

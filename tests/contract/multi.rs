@@ -7,13 +7,15 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ErrorKind, HoldState, Interrupt, Lock, LockClient, LossReason, MultiLock, RedisLock};
+use leasehold::{
+    AcquireOptions, ErrorKind, HoldState, Interrupt, Lock, LockClient, LossReason, MultiLock, RedisLock,
+};
 
 use super::harness::{Need, Store, fresh};
 use super::observer::{Seen, Teller};
 use crate::support::{
-    Holding, LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, let_pass, ms, now, quiet_panic,
-    receive, slack_since, throughout,
+    Holding, LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, leased, let_pass, ms, now,
+    quiet_panic, receive, slack_since, throughout,
 };
 
 contracts!(
@@ -83,12 +85,11 @@ fn all_are_taken_and_given_back_together(store: &Store) {
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
         assert_eq!(multi.names().collect::<Vec<_>>(), names.iter().map(String::as_str).collect::<Vec<_>>());
-        let takes: [fn(&MultiLock); 5] = [
+        let takes: [fn(&MultiLock); 4] = [
             |multi| multi.lock().unwrap(),
             |multi| assert!(multi.try_lock().unwrap()),
             |multi| assert!(multi.try_lock_for(SECOND).unwrap()),
             |multi| multi.lock_with_lease(SECOND * 20).unwrap(),
-            |multi| assert!(multi.try_lock_until(now() + SECOND).unwrap()),
         ];
         for take in takes {
             take(&multi);
@@ -114,6 +115,10 @@ fn all_are_taken_and_given_back_together(store: &Store) {
         drop(guard);
         all_free(&other, &names);
         multi.try_acquire().unwrap().unwrap().unlock().unwrap();
+        let by = AcquireOptions::new().deadline(now() + SECOND);
+        multi.acquire_with(&by).unwrap().unwrap().unlock().unwrap();
+        multi.acquire_owned_with(&by).unwrap().unwrap().unlock().unwrap();
+        multi.try_acquire_owned().unwrap().unwrap().unlock().unwrap();
         all_free(&other, &names);
     }
 }
@@ -263,7 +268,10 @@ fn every_end_of_a_wait_releases_the_locks_acquired_so_far(store: &Store) {
     let (ended, _) = waiter.returns_within(LONG);
     assert!(ended.unwrap_err().is_interrupted());
     all_free(&client, &names[..2]);
-    assert!(multi.acquire_interruptibly(&interrupt).unwrap_err().is_interrupted(), "before it asks");
+    assert!(
+        multi.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).unwrap_err().is_interrupted(),
+        "before it asks"
+    );
     // The client is shut down.
     let leaving = store.client();
     let waiter = Waiter::start({
@@ -431,7 +439,7 @@ fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store
     let multi = group(&client, &names);
     let holding = Holding::take(&other.lock(&names[2]));
     let waiter = Waiter::start(move || {
-        let guard = multi.try_acquire_for_with_lease(LONG, lease).unwrap().unwrap();
+        let guard = multi.acquire_with(&leased(lease).wait(LONG)).unwrap().unwrap();
         let had = now();
         let left = guard.remaining();
         let lost = guard.lost();
@@ -460,7 +468,7 @@ fn a_groups_lease_cuts_no_longer_one_of_its_thread(store: &Store) {
     let holding = Holding::take(&other.lock(&names[1]));
     let waiter = Waiter::start(move || {
         single.lock_with_lease(SECOND * 60).unwrap();
-        let guard = multi.acquire_with_lease(SECOND * 20).unwrap();
+        let guard = multi.acquire_with(&leased(SECOND * 20)).unwrap().unwrap();
         let left = single.remaining_lease().unwrap();
         guard.unlock().unwrap();
         single.unlock().unwrap();
@@ -478,7 +486,7 @@ fn locks_acquired_first_are_kept_while_another_is_waited_for(store: &Store) {
     let multi = group(&client, &names);
     let holding = Holding::take(&other.lock(&names[1]));
     let waiter = Waiter::start(move || {
-        let guard = multi.acquire_with_lease(lease).unwrap();
+        let guard = multi.acquire_with(&leased(lease)).unwrap().unwrap();
         guard.check().unwrap();
         guard.unlock()
     });

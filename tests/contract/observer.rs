@@ -13,8 +13,8 @@ use leasehold::{
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    Holding, LONG, RENEWED, SLACK, Waiter, elsewhere, eventually, ms, now, quiet_panic, receive, slack_since,
-    throughout,
+    Holding, LONG, RENEWED, SLACK, Waiter, elsewhere, eventually, leased, ms, now, quiet_panic, receive,
+    slack_since, throughout,
 };
 
 contracts!(
@@ -158,7 +158,7 @@ fn a_loss_is_observed_once(store: &Store) {
     let expected = |reason, owner| move |seen: Seen| matches!(seen, Seen::Lost(loss) if loss.reason == reason && loss.owner == owner);
     assert!(expected(LossReason::Gone, guard.owner())(receive(&seen, RENEWED / 3 + SLACK).unwrap()));
     assert!(guard.unlock().is_err());
-    let leased = client.lock(&name).acquire_with_lease(ms(60)).unwrap();
+    let leased = client.lock(&name).acquire_with(&leased(ms(60))).unwrap().unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
     // Nobody asks: the watchdog's next look tells, a third of the client's lease later at most.
     assert!(expected(LossReason::Expired, leased.owner())(
@@ -312,8 +312,8 @@ fn a_wait_that_ends_without_the_lock_is_reported_with_its_reason(store: &Store) 
     let interrupt = Interrupt::new();
     let (waiting, by) = (lock.clone(), interrupt.clone());
     let waiter = Waiter::start(move || {
-        let options = AcquireOptions::new().wait_forever().interrupt(&by);
-        waiting.try_lock_with(&options).map(|outcome| outcome.is_acquired())
+        let options = AcquireOptions::new().interrupt(&by);
+        waiting.acquire_with(&options).map(|guard| guard.is_some())
     });
     let asleep = format!("waiting lock {name}");
     let seen_asleep = || receive(&seen, LONG).unwrap();

@@ -3,16 +3,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use leasehold::{AcquireOptions, ErrorKind, Interrupt, TryOutcome, Wakeups};
+use leasehold::{AcquireOptions, ErrorKind, Interrupt, Wakeups};
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, ms, now, quiet_panic, slack_since,
+    Holding, LONG, SLACK, Waiter, comes_true_within, elsewhere, leased, ms, now, quiet_panic, slack_since,
 };
 
 contracts!(
-    options_without_a_wait_make_one_attempt,
-    options_with_a_wait_wait_and_no_longer,
+    options_that_wait_for_no_time_make_one_attempt,
+    options_with_a_wait_or_a_deadline_wait_and_no_longer,
     options_with_a_lease_are_not_renewed,
     options_with_an_interrupt_end_a_wait_that_has_a_lease,
     options_that_cannot_be_used_are_refused_by_the_call,
@@ -27,34 +27,37 @@ contracts!(
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn options_without_a_wait_make_one_attempt(store: &Store) {
+fn options_that_wait_for_no_time_make_one_attempt(store: &Store) {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
-        let once = AcquireOptions::new();
-        let guard = lock.try_acquire_with(&once).unwrap().acquired().unwrap();
+        let once = AcquireOptions::new().wait(Duration::ZERO);
+        let guard = lock.acquire_with(&once).unwrap().unwrap();
         elsewhere(|| {
-            assert!(lock.try_lock_with(&once).unwrap().is_busy());
-            assert!(lock.try_acquire_with(&once).unwrap().is_busy());
-            assert!(lock.try_acquire_owned_with(&once).unwrap().is_busy());
+            assert!(lock.acquire_with(&once).unwrap().is_none());
+            assert!(lock.acquire_owned_with(&once).unwrap().is_none());
+            assert!(once.with_lock(&lock, |_| panic!("it is not free")).unwrap().is_none());
         });
         guard.unlock().unwrap();
-        assert!(lock.try_lock_with(&once).unwrap().is_acquired());
-        lock.unlock().unwrap();
-        lock.try_acquire_owned_with(&once).unwrap().acquired().unwrap().unlock().unwrap();
+        lock.acquire_owned_with(&once).unwrap().unwrap().unlock().unwrap();
     }
 }
 
-fn options_with_a_wait_wait_and_no_longer(store: &Store) {
+fn options_with_a_wait_or_a_deadline_wait_and_no_longer(store: &Store) {
     let lock = store.client().lock(&fresh("waits"));
     let holding = Holding::take(&lock);
     let begun = now();
-    assert!(lock.try_lock_with(&AcquireOptions::new().wait(ms(50))).unwrap().is_busy());
+    assert!(lock.acquire_with(&AcquireOptions::new().wait(ms(50))).unwrap().is_none());
     assert!(begun.elapsed() >= ms(50));
-    let waiters = [AcquireOptions::new().wait(MINUTE), AcquireOptions::new().wait_forever()].map(|options| {
-        let lock = lock.clone();
-        Waiter::start(move || lock.try_acquire_with(&options).unwrap().is_acquired())
-    });
+    let begun = now();
+    assert!(lock.acquire_with(&AcquireOptions::new().deadline(begun + ms(50))).unwrap().is_none());
+    assert!(begun.elapsed() >= ms(50));
+    let options = AcquireOptions::new();
+    let waiters =
+        [options.clone().wait(MINUTE), options.clone().deadline(now() + MINUTE), options].map(|options| {
+            let lock = lock.clone();
+            Waiter::start(move || lock.acquire_with(&options).unwrap().is_some())
+        });
     holding.release();
     for waiter in waiters {
         assert!(waiter.returns_within(LONG).0);
@@ -66,7 +69,7 @@ fn options_with_a_lease_are_not_renewed(store: &Store) {
     let lock = client.lock(&fresh("leased"));
     let lease = ms(400);
     let options = AcquireOptions::new().lease(lease);
-    let guard = lock.try_acquire_owned_with(&options).unwrap().acquired().unwrap();
+    let guard = lock.acquire_owned_with(&options).unwrap().unwrap();
     comes_true_within(store.freed_within(lease) + SLACK, || guard.check().is_err());
     comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
     assert!(guard.unlock().unwrap_err().is_lost());
@@ -79,8 +82,8 @@ fn options_with_an_interrupt_end_a_wait_that_has_a_lease(store: &Store) {
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
         let lock = lock.clone();
-        let options = AcquireOptions::new().wait_forever().lease(MINUTE).interrupt(&interrupt);
-        move || lock.try_lock_with(&options).map(|outcome| outcome.is_acquired())
+        let options = AcquireOptions::new().lease(MINUTE).interrupt(&interrupt);
+        move || lock.acquire_with(&options).map(|guard| guard.is_some())
     });
     interrupt.interrupt();
     let (ended, _) = waiter.returns_within(LONG);
@@ -92,41 +95,37 @@ fn options_that_cannot_be_used_are_refused_by_the_call(store: &Store) {
     let lock = store.client().lock(&fresh("refused"));
     let options = AcquireOptions::new().wait(MINUTE).lease(Duration::ZERO);
     for (action, error) in [
-        ("try_lock_with", lock.try_lock_with(&options).unwrap_err()),
-        ("try_acquire_with", lock.try_acquire_with(&options).map(drop_outcome).unwrap_err()),
-        ("try_acquire_owned_with", lock.try_acquire_owned_with(&options).map(drop_outcome).unwrap_err()),
+        ("acquire_with", lock.acquire_with(&options).map(drop).unwrap_err()),
+        ("acquire_owned_with", lock.acquire_owned_with(&options).map(drop).unwrap_err()),
+        ("with_lock", options.with_lock(&lock, |_| ()).unwrap_err()),
     ] {
         assert_eq!((error.kind(), error.action()), (ErrorKind::InvalidInput, action));
     }
-}
-
-fn drop_outcome<T>(outcome: TryOutcome<T>) {
-    drop(outcome.acquired());
 }
 
 fn work_is_run_under_the_lock_or_not_at_all(store: &Store) {
     let client = store.client();
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
-        let fence = lock.with_lock(|guard| {
+        let options = AcquireOptions::new();
+        let (once, brief) = (options.clone().wait(Duration::ZERO), options.clone().wait(ms(10)));
+        let fence = options.with_lock(&lock, |guard| {
             guard.check().unwrap();
             elsewhere(|| {
-                assert!(lock.try_with_lock(|_| panic!("it is not free")).unwrap().is_busy());
-                assert!(lock.with_lock_for(ms(10), |_| panic!("it is not free")).unwrap().is_busy());
+                assert!(once.with_lock(&lock, |_| panic!("it is not free")).unwrap().is_none());
+                assert!(brief.with_lock(&lock, |_| panic!("it is not free")).unwrap().is_none());
             });
             guard.fence()
         });
-        assert_eq!(fence.unwrap().is_some(), kind.traits.fenced, "{}", kind.label);
-        assert_eq!(lock.try_with_lock(|_| 7).unwrap(), TryOutcome::Acquired(7));
-        assert_eq!(lock.with_lock_for(MINUTE, |_| 8).unwrap(), TryOutcome::Acquired(8));
+        assert_eq!(fence.unwrap().unwrap().is_some(), kind.traits.fenced, "{}", kind.label);
+        assert_eq!(once.with_lock(&lock, |_| 7).unwrap(), Some(7));
+        assert_eq!(options.wait(MINUTE).with_lock(&lock, |_| 8).unwrap(), Some(8));
         assert!(!lock.is_locked().unwrap());
     }
     let name = fresh("by name");
-    assert_eq!(client.try_with_lock(&name, |_| 7).unwrap(), TryOutcome::Acquired(7));
-    assert_eq!(client.with_lock_for(&name, MINUTE, |_| 8).unwrap().acquired(), Some(8));
-    let fenced =
-        client.with_lock(&name, |_| elsewhere(|| client.try_with_lock(&name, |_| ()).unwrap().is_busy()));
-    assert!(fenced.unwrap());
+    let is_kept =
+        client.with_lock(&name, |_| elsewhere(|| client.lock(&name).try_acquire().unwrap().is_none()));
+    assert!(is_kept.unwrap());
 }
 
 fn work_with_a_wait_gets_the_lock_when_it_is_free(store: &Store) {
@@ -134,18 +133,20 @@ fn work_with_a_wait_gets_the_lock_when_it_is_free(store: &Store) {
     let holding = Holding::take(&lock);
     let waiter = Waiter::start({
         let lock = lock.clone();
-        move || lock.with_lock_for(MINUTE, |guard| guard.check().is_ok())
+        move || AcquireOptions::new().wait(MINUTE).with_lock(&lock, |guard| guard.check().is_ok())
     });
     holding.release();
-    assert_eq!(waiter.returns_within(LONG).0.unwrap(), TryOutcome::Acquired(true));
+    assert_eq!(waiter.returns_within(LONG).0.unwrap(), Some(true));
 }
 
 fn work_that_panics_frees_the_lock(store: &Store) {
-    let lock = store.client().lock(&fresh("panic"));
+    let (client, name) = (store.client(), fresh("panic"));
+    let (lock, options) = (client.lock(&name), AcquireOptions::new());
+    let once = options.clone().wait(Duration::ZERO);
     let results = [
-        catch_unwind(AssertUnwindSafe(|| drop(lock.with_lock(|_| quiet_panic())))),
-        catch_unwind(AssertUnwindSafe(|| drop(lock.try_with_lock(|_| quiet_panic())))),
-        catch_unwind(AssertUnwindSafe(|| drop(lock.with_lock_for(MINUTE, |_| quiet_panic())))),
+        catch_unwind(AssertUnwindSafe(|| drop(client.with_lock(&name, |_| quiet_panic())))),
+        catch_unwind(AssertUnwindSafe(|| drop(options.with_lock(&lock, |_| quiet_panic())))),
+        catch_unwind(AssertUnwindSafe(|| drop(once.with_lock(&lock, |_| quiet_panic())))),
     ];
     assert!(results.iter().all(Result::is_err));
     comes_true_within(SLACK, || !lock.is_locked().unwrap());
@@ -156,18 +157,11 @@ fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
     for kind in &store.kinds {
         let lock = (kind.make)(&client, &fresh(kind.label));
         let options = AcquireOptions::new().wait(MINUTE);
-        let ways: [(&str, &dyn Fn() -> leasehold::OwnedGuard); 7] = [
+        let ways: [(&str, &dyn Fn() -> leasehold::OwnedGuard); 4] = [
             ("acquire_owned", &|| lock.acquire_owned().unwrap()),
-            ("acquire_owned_with_lease", &|| lock.acquire_owned_with_lease(MINUTE).unwrap()),
-            ("acquire_owned_interruptibly", &|| lock.acquire_owned_interruptibly(&Interrupt::new()).unwrap()),
             ("try_acquire_owned", &|| lock.try_acquire_owned().unwrap().unwrap()),
             ("try_acquire_owned_for", &|| lock.try_acquire_owned_for(MINUTE).unwrap().unwrap()),
-            ("try_acquire_owned_for_with_lease", &|| {
-                lock.try_acquire_owned_for_with_lease(MINUTE, MINUTE).unwrap().unwrap()
-            }),
-            ("try_acquire_owned_with", &|| {
-                lock.try_acquire_owned_with(&options).unwrap().acquired().unwrap()
-            }),
+            ("acquire_owned_with", &|| lock.acquire_owned_with(&options).unwrap().unwrap()),
         ];
         for (way, take) in ways {
             let guard = take();
@@ -178,13 +172,13 @@ fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
     }
     let lock = client.lock(&fresh("bounded"));
     let lease = ms(400);
-    let guard = lock.acquire_owned_with_lease(lease).unwrap();
+    let guard = lock.acquire_owned_with(&leased(lease)).unwrap().unwrap();
     comes_true_within(store.freed_within(lease) + SLACK, || guard.check().is_err());
     let holding = lock.acquire_owned().unwrap();
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
         let (lock, interrupt) = (lock.clone(), interrupt.clone());
-        move || lock.acquire_owned_interruptibly(&interrupt)
+        move || lock.acquire_owned_with(&AcquireOptions::new().interrupt(&interrupt))
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(LONG).0.unwrap_err().is_interrupted());
@@ -201,9 +195,9 @@ fn an_owned_guard_is_refused_to_a_thread_that_holds_the_lock(store: &Store) {
         let multi = client.multi_lock([lock.clone()]);
         for error in [
             lock.acquire_owned().map(drop).unwrap_err(),
-            lock.acquire_owned_with_lease(MINUTE).map(drop).unwrap_err(),
+            lock.acquire_owned_with(&leased(MINUTE)).map(drop).unwrap_err(),
             lock.try_acquire_owned_for(MINUTE).map(drop).unwrap_err(),
-            lock.try_acquire_owned_with(&AcquireOptions::new().wait_forever()).map(drop_outcome).unwrap_err(),
+            lock.acquire_owned_with(&AcquireOptions::new()).map(drop).unwrap_err(),
             multi.acquire_owned().map(drop).unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::WouldDeadlock, "{}: {error}", kind.label);

@@ -9,7 +9,7 @@ use leasehold::{ErrorKind, HoldState, Interrupt, Mode, ObjectKind, ReadWriteLock
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, ms, now, slack_since, throughout,
+    LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, leased, ms, now, slack_since, throughout,
 };
 
 contracts!(needs ReadWrite:
@@ -375,7 +375,7 @@ fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
     let name = fresh("rw");
     let lock = client.read_write_lock(&name);
     let (lease, taken) = (ms(2_000), now());
-    let leased = lock.read().acquire_with_lease(lease).unwrap();
+    let leased = lock.read().acquire_with(&leased(lease)).unwrap().unwrap();
     let foreign = other.read_write_lock(&name);
     foreign.read().lock_with_lease(ms(100)).unwrap();
     comes_true_within(SLACK, || {
@@ -398,9 +398,9 @@ fn a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on(s
     let lock = client.read_write_lock(&name);
     let taken = now();
     let short = ms(1_500);
-    let outer = lock.read().acquire_with_lease(short).unwrap();
-    let middle = lock.read().acquire_with_lease(LONG * 2).unwrap();
-    let inner = lock.read().acquire_with_lease(short).unwrap();
+    let outer = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
+    let middle = lock.read().acquire_with(&leased(LONG * 2)).unwrap().unwrap();
+    let inner = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
     inner.unlock().unwrap();
     middle.unlock().unwrap();
     // Each reader that comes or goes sets the lock's time to the longest that the others have left.
@@ -447,7 +447,7 @@ fn a_write_that_ran_out_beside_its_owners_reading_keeps_no_reader_out(store: &St
     let (lock, foreign) = (client.read_write_lock(&name), other.read_write_lock(&name));
     let lease = ms(700);
     let taken = now();
-    let writing = lock.write().acquire_with_lease(lease).unwrap();
+    let writing = lock.write().acquire_with(&leased(lease)).unwrap().unwrap();
     let reading = lock.read().acquire().unwrap();
     let reader = Waiter::start({
         let foreign = foreign.clone();

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{ErrorKind, HoldState, Interrupt, LossReason, ObjectKind};
+use leasehold::{AcquireOptions, ErrorKind, HoldState, Interrupt, LossReason, ObjectKind};
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    LONG, RENEWED, SLACK, Waiter, comes_true_within, ms, now, receive, slack_since, throughout,
+    LONG, RENEWED, SLACK, Waiter, comes_true_within, leased, ms, now, receive, slack_since, throughout,
 };
 
 contracts!(needs Counting:
@@ -140,7 +140,7 @@ fn waits_for_permits_end_as_asked(store: &Store) {
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
         let (semaphore, interrupt) = (semaphore.clone(), interrupt.clone());
-        move || semaphore.acquire_interruptibly(1, &interrupt)
+        move || semaphore.acquire_with(1, &AcquireOptions::new().interrupt(&interrupt))
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
@@ -161,7 +161,10 @@ fn none_are_not_asked_for(store: &Store) {
     let client = store.client();
     assert_eq!(client.semaphore("none").acquire(0).unwrap_err().kind(), ErrorKind::InvalidInput);
     let semaphore = client.expirable_semaphore("none");
-    assert_eq!(semaphore.try_acquire_many_for(0, ms(1)).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        semaphore.acquire_with(0, &AcquireOptions::new().wait(ms(1))).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
     assert_eq!(semaphore.release("no id").unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
@@ -170,7 +173,7 @@ fn a_permit_with_a_lease_comes_back_by_itself(store: &Store) {
     let name = fresh("permits");
     client.expirable_semaphore(&name).try_set_permits(1).unwrap();
     let taken = now();
-    let permit = client.expirable_semaphore(&name).acquire_with_lease(ms(300)).unwrap();
+    let permit = client.expirable_semaphore(&name).acquire_with(1, &leased(ms(300))).unwrap().unwrap();
     let waiter = Waiter::start({
         let semaphore = other.expirable_semaphore(&name);
         move || semaphore.acquire().unwrap()
@@ -203,7 +206,7 @@ fn a_permit_is_given_back_by_its_id(store: &Store) {
     let semaphore = client.expirable_semaphore(&name);
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire().unwrap();
-    let ids = permit.permit_ids();
+    let ids = permit.ids();
     assert_eq!((ids.len(), ids[0].len()), (1, 32));
     let lost = permit.lost();
     let foreign = operator.expirable_semaphore(&name);
@@ -216,11 +219,11 @@ fn a_permit_is_given_back_by_its_id(store: &Store) {
 fn several_permits_are_acquired_at_once_or_not_at_all(store: &Store) {
     let semaphore = store.client().expirable_semaphore(&fresh("permits"));
     semaphore.try_set_permits(3).unwrap();
-    let two = semaphore.try_acquire_many_for(2, ms(1)).unwrap().unwrap();
-    let mut ids = two.permit_ids();
+    let two = semaphore.acquire_with(2, &AcquireOptions::new().wait(ms(1))).unwrap().unwrap();
+    let mut ids = two.ids();
     ids.dedup();
     assert_eq!(ids.len(), 2);
-    assert!(semaphore.try_acquire_many_for(2, ms(1)).unwrap().is_none());
+    assert!(semaphore.acquire_with(2, &AcquireOptions::new().wait(ms(1))).unwrap().is_none());
     assert_eq!(semaphore.available_permits().unwrap(), 1);
     two.unlock().unwrap();
     assert_eq!(semaphore.available_permits().unwrap(), 3);
@@ -248,7 +251,8 @@ fn permits_of_a_deleted_semaphore_do_not_bring_it_back(store: &Store) {
     let name = fresh("deleted");
     let semaphore = client.expirable_semaphore(&name);
     semaphore.try_set_permits(3).unwrap();
-    let (unlocked, over) = (semaphore.acquire().unwrap(), semaphore.acquire_with_lease(ms(30)).unwrap());
+    let (unlocked, over) =
+        (semaphore.acquire().unwrap(), semaphore.acquire_with(1, &leased(ms(30))).unwrap().unwrap());
     assert!(operator.expirable_semaphore(&name).delete().unwrap());
     drop(unlocked.unlock()); // gone, or over by now
     comes_true_within(SLACK, || over.state() == HoldState::Lost);
@@ -283,8 +287,8 @@ fn as_many_permits_as_java_can_count_are_acquired_and_released(store: &Store) {
 fn a_permit_that_is_over_is_not_given_back_by_its_id(store: &Store) {
     let semaphore = store.client().expirable_semaphore(&fresh("over"));
     semaphore.try_set_permits(1).unwrap();
-    let permit = semaphore.acquire_with_lease(ms(30)).unwrap();
-    let id = permit.permit_ids().remove(0);
+    let permit = semaphore.acquire_with(1, &leased(ms(30))).unwrap().unwrap();
+    let id = permit.ids().remove(0);
     let begun = now();
     comes_true_within(SLACK, || permit.state() == HoldState::Lost && begun.elapsed() > ms(35));
     assert!(!semaphore.release(&id).unwrap());
@@ -341,18 +345,18 @@ fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shown");
     client.expirable_semaphore(&name).try_set_permits(3).unwrap();
-    let long = client.expirable_semaphore(&name).acquire_with_lease(ms(20_000)).unwrap();
-    let short = other.expirable_semaphore(&name).acquire_with_lease(ms(5_000)).unwrap();
+    let long = client.expirable_semaphore(&name).acquire_with(1, &leased(ms(20_000))).unwrap().unwrap();
+    let short = other.expirable_semaphore(&name).acquire_with(1, &leased(ms(5_000))).unwrap().unwrap();
     let seen = client.inspect(&name).unwrap();
     assert_eq!((&seen.kind, seen.count, seen.out), (&ObjectKind::ExpirableSemaphore, Some(1), 2), "{seen}");
     let out: Vec<_> = seen.permits.iter().map(|permit| (permit.id.clone(), permit.by_this_client)).collect();
-    let expected = [(short.permit_ids().remove(0), false), (long.permit_ids().remove(0), true)];
+    let expected = [(short.ids().remove(0), false), (long.ids().remove(0), true)];
     assert_eq!(out, expected, "those that end first come first");
     assert!(seen.permits.iter().all(|permit| permit.remaining <= ms(20_000)), "{seen}");
     short.unlock().unwrap();
     long.unlock().unwrap();
     // One whose lease is over is to be had again, before anybody has asked for it.
-    let over = client.expirable_semaphore(&name).acquire_with_lease(ms(2_000)).unwrap();
+    let over = client.expirable_semaphore(&name).acquire_with(1, &leased(ms(2_000))).unwrap().unwrap();
     assert_eq!(other.inspect(&name).unwrap().out, 1);
     comes_true_within(LONG, || other.inspect(&name).unwrap().out == 0);
     assert_eq!(other.inspect(&name).unwrap().count, Some(3));
@@ -383,29 +387,30 @@ fn several_permits_are_waited_for_and_come_back_with_their_lease(store: &Store) 
     semaphore.try_set_permits(3).unwrap();
     let lease = ms(2_000); // outlasts some requests
     let taken = now();
-    let leased = semaphore.acquire_many_with_lease(2, lease).unwrap();
-    assert!(semaphore.try_acquire_many(2).unwrap().is_none());
-    assert_eq!(semaphore.try_acquire_many(1_001).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let leased = semaphore.acquire_with(2, &leased(lease)).unwrap().unwrap();
+    let once = AcquireOptions::new().wait(Duration::ZERO);
+    assert!(semaphore.acquire_with(2, &once).unwrap().is_none());
+    assert_eq!(semaphore.acquire_with(1_001, &once).unwrap_err().kind(), ErrorKind::InvalidInput);
     let many = vec!["0".repeat(32); 1_001];
     assert_eq!(semaphore.release_many(&many).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert!(semaphore.try_acquire_many_for_with_lease(2, ms(1), ms(300)).unwrap().is_none());
+    assert!(semaphore.acquire_with(2, &AcquireOptions::new().wait(ms(1)).lease(ms(300))).unwrap().is_none());
     let waiter = Waiter::start({
         let semaphore = other.expirable_semaphore(&name);
-        move || semaphore.acquire_many(3).unwrap()
+        move || semaphore.acquire_with(3, &AcquireOptions::new()).unwrap().unwrap()
     });
     let (all, returned) = waiter.returns_within(lease + SLACK * 4);
     let after = returned.duration_since(taken);
     assert!(after >= lease - ms(5) && after < lease + ms(50) + slack_since(taken), "{after:?}");
-    assert_eq!((all.permit_ids().len(), leased.state()), (3, HoldState::Lost));
+    assert_eq!((all.ids().len(), leased.state()), (3, HoldState::Lost));
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
         let (semaphore, interrupt) = (semaphore.clone(), interrupt.clone());
-        move || semaphore.acquire_interruptibly(&interrupt)
+        move || semaphore.acquire_with(1, &AcquireOptions::new().interrupt(&interrupt))
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
     all.unlock().unwrap();
-    assert_eq!(semaphore.try_acquire_many(3).unwrap().unwrap().permit_ids().len(), 3);
+    assert_eq!(semaphore.acquire_with(3, &once).unwrap().unwrap().ids().len(), 3);
 }
 
 fn permits_are_given_back_by_their_ids_all_or_none(store: &Store) {
@@ -413,14 +418,14 @@ fn permits_are_given_back_by_their_ids_all_or_none(store: &Store) {
     let name = fresh("permits");
     let semaphore = client.expirable_semaphore(&name);
     semaphore.try_set_permits(4).unwrap();
-    let three = semaphore.acquire_many(3).unwrap();
-    let short = semaphore.acquire_with_lease(ms(20)).unwrap();
+    let three = semaphore.acquire_with(3, &AcquireOptions::new()).unwrap().unwrap();
+    let short = semaphore.acquire_with(1, &leased(ms(20))).unwrap().unwrap();
     let foreign = operator.expirable_semaphore(&name);
-    let ids = three.permit_ids();
+    let ids = three.ids();
     let unknown = "0".repeat(32);
     assert!(!foreign.release_many(&[ids[0].as_str(), &unknown]).unwrap());
-    comes_true_within(SLACK, || foreign.remaining_lease(&short.permit_ids()[0]).unwrap().is_none());
-    assert!(!foreign.release_many(&[ids[0].clone(), short.permit_ids()[0].clone()]).unwrap());
+    comes_true_within(SLACK, || foreign.remaining_lease(&short.ids()[0]).unwrap().is_none());
+    assert!(!foreign.release_many(&[ids[0].clone(), short.ids()[0].clone()]).unwrap());
     assert_eq!((foreign.acquired_permits().unwrap(), foreign.available_permits().unwrap()), (3, 1));
     // One that is named twice is one.
     assert!(foreign.release_many(&[&ids[0], &ids[1], &ids[0]]).unwrap());
@@ -437,8 +442,8 @@ fn the_lease_of_a_permit_is_asked_for_and_changed_by_its_id(store: &Store) {
     let name = fresh("permits");
     let semaphore = client.expirable_semaphore(&name);
     semaphore.try_set_permits(1).unwrap();
-    let permit = semaphore.acquire_with_lease(ms(60_000)).unwrap();
-    let id = permit.permit_ids().remove(0);
+    let permit = semaphore.acquire_with(1, &leased(ms(60_000))).unwrap().unwrap();
+    let id = permit.ids().remove(0);
     let foreign = operator.expirable_semaphore(&name);
     let left = || foreign.remaining_lease(&id).unwrap();
     let seconds = Duration::from_secs;
@@ -473,7 +478,7 @@ fn the_number_of_permits_is_changed_while_some_are_out(store: &Store) {
     assert_eq!(counts(), (0, 0, 0));
     assert_eq!(semaphore.set_permits(2).unwrap(), 2);
     assert!(!semaphore.try_set_permits(9).unwrap());
-    let two = semaphore.acquire_many(2).unwrap();
+    let two = semaphore.acquire_with(2, &AcquireOptions::new()).unwrap().unwrap();
     assert_eq!(counts(), (2, 2, 0));
     let waiter = Waiter::start({
         let foreign = other.expirable_semaphore(&name);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Backoff, ErrorKind, LossReason};
 
 use super::harness::{Store, fresh};
-use crate::support::{Holding, LONG, SLACK, Waiter, elsewhere, ms, now, receive, slack_since};
+use crate::support::{Holding, LONG, SLACK, Waiter, elsewhere, leased, ms, now, receive, slack_since};
 
 contracts!(
     a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once,
@@ -80,7 +80,7 @@ fn re_entering_does_not_put_the_end_of_a_hold_off(store: &Store) {
     let lost = outer.lost();
     // Neither by the same value, nor by one that has no most.
     let _inner = lock.acquire().unwrap();
-    let _other = client.lock(&name).acquire_with_lease(Duration::from_secs(60)).unwrap();
+    let _other = client.lock(&name).acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
     assert_eq!(receive(&lost, ms(3_600) + SLACK).unwrap().reason, LossReason::HeldTooLong);
     assert!(taken.elapsed() < ms(3_600) + slack_since(taken), "{:?}", taken.elapsed());
     crate::support::comes_true_within(store.freed_within(SLACK), || !lock.is_locked().unwrap());

@@ -3,7 +3,7 @@
 use leasehold::{ErrorKind, NotHeld, ObjectKind};
 
 use super::harness::{Store, fresh};
-use crate::support::{Holding, SLACK, Waiter, elsewhere, ms, now, slack_since};
+use crate::support::{Holding, SLACK, Waiter, elsewhere, leased, ms, now, slack_since};
 
 contracts!(needs Token:
     waiting_for_ones_own_token_lock_would_be_a_deadlock,
@@ -132,7 +132,7 @@ fn a_name_is_free_for_the_other_kind_once_released(store: &Store) {
 fn a_token_lock_is_shown_with_its_token(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shown");
-    let guard = client.token_lock(&name).acquire_with_lease(ms(20_000)).unwrap();
+    let guard = client.token_lock(&name).acquire_with(&leased(ms(20_000))).unwrap().unwrap();
     let seen = other.inspect(&name).unwrap();
     assert_eq!(seen.kind, ObjectKind::TokenLock);
     assert_eq!(seen.holders[0].owner, guard.owner().to_string());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::AcquireOptions;
 use leasehold::crossbeam_channel::unbounded;
 
 use super::harness::{Need, Store, fresh};
@@ -69,14 +70,14 @@ fn a_try_until_a_past_instant_is_one_attempt(store: &Store) {
     let held = Holding::take(&client.lock(&name));
     for lock in [client.lock(&name), stranger.lock(&name)] {
         let begun = now();
-        assert!(!lock.try_lock_until(past).unwrap());
-        assert!(lock.try_acquire_until(past).unwrap().is_none());
+        assert!(lock.acquire_owned_with(&AcquireOptions::new().deadline(past)).unwrap().is_none());
+        assert!(lock.acquire_with(&AcquireOptions::new().deadline(past)).unwrap().is_none());
         assert!(begun.elapsed() < slack_since(begun));
     }
     held.release();
     for lock in [client.lock(&name), stranger.lock(&name)] {
-        assert!(lock.try_lock_until(past).unwrap());
-        lock.unlock().unwrap();
+        let guard = lock.acquire_with(&AcquireOptions::new().deadline(past)).unwrap();
+        guard.unwrap().unlock().unwrap();
     }
 }
 
@@ -87,7 +88,7 @@ fn a_try_until_an_instant_keeps_to_it(store: &Store) {
     for lock in [client.lock(&name), stranger.lock(&name)] {
         let begun = now();
         let until = begun + ms(200);
-        assert!(!lock.try_lock_until(until).unwrap());
+        assert!(lock.acquire_with(&AcquireOptions::new().deadline(until)).unwrap().is_none());
         assert!(now() >= until && now() <= until + slack_since(begun));
     }
     held.release();
@@ -215,7 +216,8 @@ fn waits_without_end_are_taken_as_such(store: &Store) {
         let held = Holding::take(&client.lock(&name));
         let waiter = Waiter::start(move || {
             let far = now() + Duration::from_secs(365 * 24 * 3_600);
-            lock.try_lock_until(far).unwrap() && lock.unlock().is_ok()
+            let guard = lock.acquire_with(&AcquireOptions::new().deadline(far)).unwrap();
+            guard.unwrap().unlock().is_ok()
         });
         assert!(!waiter.is_over());
         held.release();

@@ -9,7 +9,9 @@ use leasehold::{ErrorKind, HoldState};
 
 use super::world::{KEPT, L, PATIENCE, R, T, about, no_releases, releases, scenario};
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
-use crate::support::{LONG, SLACK, call, comes_within, elsewhere, let_pass, ms, now, throughout, within};
+use crate::support::{
+    LONG, SLACK, call, comes_within, elsewhere, leased, let_pass, ms, now, throughout, within,
+};
 
 /// Long enough not to end within a test.
 const LEASE: Duration = Duration::from_secs(10);
@@ -111,17 +113,17 @@ fn a_re_entry_whose_answer_comes_after_the_window_is_no_grant() {
         let nested = call({
             let lock = client.lock("nested");
             move || {
-                let outer = lock.acquire_with_lease(L).unwrap();
-                let inner = lock.try_acquire_for_with_lease(L, L).map(|inner| inner.is_some());
+                let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
+                let inner = lock.acquire_with(&leased(L).wait(L)).map(|inner| inner.is_some());
                 // Without limit: from the present owner at the soonest.
                 had.send(outer.check().is_err_and(|error| error.is_lost())).unwrap();
-                let again = lock.acquire_with_lease(LEASE).unwrap();
+                let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                 (inner, again.owner(), again.unlock())
             }
         });
         fault.wait_for(1, LONG);
         // Both leases run out while the answer is on its way.
-        let theirs = other.acquire_with_lease(LEASE).unwrap();
+        let theirs = other.acquire_with(&leased(LEASE)).unwrap().unwrap();
         fault.release();
         assert!(is_had.recv_timeout(LONG).unwrap(), "the outer level does not know that it is lost");
         throughout(T, || {
@@ -144,7 +146,7 @@ fn a_reentry_granted_after_the_end_of_the_lease_is_undone() {
         let nested = call({
             let lock = client.lock("longer");
             move || {
-                let outer = lock.acquire_with_lease(L).unwrap();
+                let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
                 let begun = now();
                 // The server has it last for as long as the inner level asks.
                 lock.lock_with_lease(10 * L).unwrap();
@@ -200,10 +202,10 @@ fn a_re_entry_that_fails_leaves_the_outer_hold_as_it_was() {
             let client = world.client();
             let name = format!("inner-{number}");
             let lock = client.lock(&name);
-            let outer = lock.acquire_with_lease(LEASE).unwrap();
+            let outer = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             world.proxy.next(about(&name), how.clone());
             let begun = now();
-            let error = lock.try_acquire_for_with_lease(Duration::ZERO, LEASE).unwrap_err();
+            let error = lock.acquire_with(&leased(LEASE).wait(Duration::ZERO)).unwrap_err();
             within(begun, T, "a nested try");
             assert!(error.outcome_unknown(), "{how:?}: {error}");
             assert_eq!(outer.state(), HoldState::Held, "{how:?}");
@@ -271,7 +273,7 @@ fn a_dropped_guards_release_whose_reply_is_lost_frees_the_lock() {
         for (number, how) in ways().into_iter().enumerate() {
             let client = world.client();
             let name = format!("dropped-{number}");
-            let guard = client.lock(&name).acquire_with_lease(LEASE).unwrap();
+            let guard = client.lock(&name).acquire_with(&leased(LEASE)).unwrap().unwrap();
             let fault = world.proxy.next(releases(&name), how.clone());
             let begun = now();
             drop(guard);
@@ -279,7 +281,7 @@ fn a_dropped_guards_release_whose_reply_is_lost_frees_the_lock() {
             comes_within(begun, T, "the release", || world.is_free(&name));
             fault.wait_for(1, LONG);
             // The thread goes on at once, with a hold that the first one's release cannot touch.
-            let again = client.lock(&name).acquire_with_lease(LEASE).unwrap();
+            let again = client.lock(&name).acquire_with(&leased(LEASE)).unwrap().unwrap();
             throughout(2 * T, || world.fields(&name) == [(again.owner().to_string(), "1".to_owned())].into());
             again.unlock().unwrap();
             assert!(world.is_free(&name), "{how:?}");

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use leasehold::{LockClient, RedisLock};
+use leasehold::{AcquireOptions, LockClient, RedisLock};
 
 use super::world::{ENTRIES, T, World, scenario};
 use crate::support::epilogue::not_given_back;
@@ -49,7 +49,7 @@ fn uses() -> Vec<Use> {
         ("permit", 2, |client| client.expirable_semaphore("permits").acquire().unwrap().unlock().unwrap()),
         ("permits", 2, |client| {
             let semaphore = client.expirable_semaphore("permits");
-            drop(semaphore.try_acquire_many_for(2, T).unwrap().unwrap());
+            drop(semaphore.acquire_with(2, &AcquireOptions::new().wait(T)).unwrap().unwrap());
         }),
         ("a latch that is open", 1, |client| client.count_down_latch("open").wait().unwrap()),
         ("a latch that is shut", 1, |client| {
@@ -73,7 +73,8 @@ fn uses() -> Vec<Use> {
             assert!(!client.fair_lock("busy-fair").try_lock_for(Duration::ZERO).unwrap());
         }),
         ("a fair lock that is busy, until a moment ago", 1, |client| {
-            assert!(!client.fair_lock("busy-fair").try_lock_until(now()).unwrap());
+            let is_over = AcquireOptions::new().deadline(now());
+            assert!(client.fair_lock("busy-fair").acquire_with(&is_over).unwrap().is_none());
         }),
     ]
 }
@@ -222,7 +223,13 @@ fn a_thousand_cycles_of_every_kind_leave_nothing() {
             assert!(!client.lock("busy").try_lock_for(ms(1)).unwrap());
             assert!(!client.fair_lock("busy-fair").try_lock_for(ms(1)).unwrap());
             assert!(client.semaphore("sem").try_acquire_for(99, ms(1)).unwrap().is_none());
-            assert!(client.expirable_semaphore("permits").try_acquire_many_for(99, ms(1)).unwrap().is_none());
+            assert!(
+                client
+                    .expirable_semaphore("permits")
+                    .acquire_with(99, &AcquireOptions::new().wait(ms(1)))
+                    .unwrap()
+                    .is_none()
+            );
             assert!(!client.count_down_latch("latch").wait_for(ms(1)).unwrap());
             let lock = client.lock("condition");
             let mut guard = lock.acquire().unwrap();

@@ -6,7 +6,7 @@ use leasehold::{HoldState, LockClient, Result};
 
 use super::world::{L, P, T, World, about, releases, scenario};
 use crate::support::proxy::{Command, Direction, Do, Then, Which};
-use crate::support::{LONG, call, comes_within, eventually, ms, now, within};
+use crate::support::{LONG, call, comes_within, eventually, leased, ms, now, within};
 
 const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
 
@@ -121,15 +121,15 @@ fn a_permit_given_back_by_its_id_without_an_answer_is_back_once() {
         let semaphore = client.expirable_semaphore("k");
         semaphore.try_set_permits(2).unwrap();
         let give_back = || {
-            let permit = semaphore.acquire_with_lease(Duration::from_secs(60)).unwrap();
-            let id = permit.permit_ids().remove(0);
+            let permit = semaphore.acquire_with(1, &leased(Duration::from_secs(60))).unwrap().unwrap();
+            let id = permit.ids().remove(0);
             permit.keep();
             semaphore.release(&id).unwrap()
         };
         assert!(give_back());
         for how in ways() {
-            let permit = semaphore.acquire_with_lease(Duration::from_secs(60)).unwrap();
-            let id = permit.permit_ids().remove(0);
+            let permit = semaphore.acquire_with(1, &leased(Duration::from_secs(60))).unwrap().unwrap();
+            let id = permit.ids().remove(0);
             permit.keep();
             let fault = world.proxy.next(about("{k}"), how.clone());
             assert!(semaphore.release(&id).unwrap(), "{how:?}");
@@ -221,7 +221,7 @@ fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
 fn waiters_of_a_fair_lock_outlast_a_paused_server_and_leave_no_place() {
     scenario(|world| {
         let client = world.builder().patience(LONG).build().unwrap();
-        let held = world.direct().fair_lock("paused").acquire_with_lease(LONG).unwrap();
+        let held = world.direct().fair_lock("paused").acquire_with(&leased(LONG)).unwrap().unwrap();
         let [first, second] = [ms(1_500), LONG].map(|wait| {
             let lock = client.fair_lock("paused");
             call(move || lock.try_acquire_for(wait).map(|guard| guard.is_some()))

@@ -9,7 +9,7 @@ use crate::support::history::History;
 use crate::support::observer::Event;
 use crate::support::proxy::{Direction, Do, Then, Which, verb};
 use crate::support::{
-    LONG, SLACK, call, comes_within, eventually, ms, now, stalled_since, throughout, within,
+    LONG, SLACK, call, comes_within, eventually, leased, ms, now, stalled_since, throughout, within,
 };
 
 #[test]
@@ -111,7 +111,7 @@ fn a_wait_in_the_servers_queue_ends_in_time_in_a_black_hole() {
     scenario(|world| {
         let (wait, timeout) = (ms(1_500), ms(1_500));
         let client = world.builder().command_timeout(timeout).connect_timeout(timeout).build().unwrap();
-        let held = world.direct().fair_lock("queued").acquire_with_lease(LONG).unwrap();
+        let held = world.direct().fair_lock("queued").acquire_with(&leased(LONG)).unwrap().unwrap();
         let begun = now();
         let waiting = call({
             let lock = client.fair_lock("queued");

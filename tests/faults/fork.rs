@@ -9,7 +9,7 @@ use leasehold::{Error, ErrorKind, LockClient, MemoryStore};
 use super::world::{ENTRIES, L, R, scenario};
 use crate::support::proxy::Command;
 use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, alone, eventually, test_command, test_name, throughout};
+use crate::support::{LONG, alone, eventually, leased, test_command, test_name, throughout};
 
 const LEASE: Duration = Duration::from_secs(20);
 
@@ -52,8 +52,8 @@ fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
         let client = world.builder().directory(false).build().unwrap();
         // Without renewals, so that every command would be the child's.
         let lock = client.lock("parents");
-        let guard = lock.acquire_with_lease(LEASE).unwrap();
-        let mut nested = Some(lock.acquire_with_lease(LEASE).unwrap());
+        let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+        let mut nested = Some(lock.acquire_with(&leased(LEASE)).unwrap().unwrap());
         let (sent, connections) = (world.proxy.commands().len(), world.proxy.accepted());
         let (fenced, token) = (client.fenced_lock("parents"), client.token_lock("token"));
         let code = in_forked_child(|| {

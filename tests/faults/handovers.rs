@@ -7,7 +7,7 @@ use leasehold::{Guard, LockClient, RedisLock};
 
 use super::world::{L, PATIENCE, T, World, about, scenario};
 use crate::support::proxy::{Do, Then};
-use crate::support::{Call, LONG, call, eventually, let_pass, ms, now, throughout, within};
+use crate::support::{Call, LONG, call, eventually, leased, let_pass, ms, now, throughout, within};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -25,7 +25,7 @@ impl Next {
         let (go_on, told) = leasehold::crossbeam_channel::bounded::<()>(1);
         let lock = lock.clone();
         let ended = call(move || {
-            let guard = lock.acquire_with_lease(LEASE)?;
+            let guard = lock.acquire_with(&leased(LEASE))?.unwrap();
             tell.send(guard.owner()).expect("the test waits for this");
             told.recv().expect("the test tells");
             guard.unlock()
@@ -80,7 +80,7 @@ fn passed_on(world: &World, way: &str) {
         let client = world.client();
         let (name, what) = (format!("{way}-{number}"), format!("{way}, {how:?}"));
         let lock = client.lock(&name);
-        let first = lock.acquire_with_lease(LEASE).unwrap();
+        let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         let next = Next::waits_for(&client, &lock);
         let fault = world.proxy.next(about(&name), how);
         let begun = now();
@@ -99,12 +99,12 @@ fn a_lock_that_is_passed_on_late_takes_nothing_from_later_owners() {
         for way in ["unlock", "drop"] {
             let client = world.client();
             let lock = client.lock(way);
-            let first = lock.acquire_with_lease(LEASE).unwrap();
+            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let next = Next::waits_for(&client, &lock);
             let fault = world.proxy.next(about(way), Do::HoldRequest);
             end(way, first).unwrap();
             next.has_its_turn(world, way, way);
-            let again = lock.acquire_with_lease(LEASE).unwrap();
+            let again = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let before = world.scripts_run();
             fault.wait_for(1, LONG);
             fault.release();
@@ -154,14 +154,14 @@ fn a_lock_that_a_waiter_no_longer_wants_goes_to_the_next() {
         let client = world.client();
         let lock = client.lock("given-up");
         for round in 0..20 {
-            let first = lock.acquire_with_lease(LEASE).unwrap();
+            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             // Waits that end about when the lock is passed on: taken in time or not, it is not left lying.
             let waiters: Vec<_> = (0..4)
                 .map(|number| {
                     let lock = lock.clone();
                     call(move || {
                         let wait = ms(20 + 2 * number);
-                        let taken = lock.try_acquire_for_with_lease(wait, LEASE)?;
+                        let taken = lock.acquire_with(&leased(LEASE).wait(wait))?;
                         match taken {
                             Some(guard) => guard.unlock().map(|()| true),
                             None => Ok(false),

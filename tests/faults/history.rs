@@ -27,7 +27,9 @@ use super::world::{OWN, World, play};
 use crate::support::history::{Claim, check};
 use crate::support::proxy::{Direction, Which};
 use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, Process, alone_within, eventually, let_pass, ms, now, random, reexecuted};
+use crate::support::{
+    LONG, Process, alone_within, eventually, leased, let_pass, ms, now, random, reexecuted,
+};
 
 const LEASE: Duration = ms(1000);
 const TIMEOUT: Duration = ms(300);
@@ -151,7 +153,7 @@ impl Worker {
         let lock = random() as usize % LOCKS;
         let fenced = client.fenced_lock(&name(lock));
         let taken = match random() % 4 {
-            0 => fenced.try_acquire_for_with_lease(ms(500), LEASE),
+            0 => fenced.acquire_with(&leased(LEASE).wait(ms(500))),
             1 => fenced.try_acquire_for(ms(500)),
             _ => fenced.acquire().map(Some),
         };
@@ -195,7 +197,7 @@ impl Worker {
     fn leave(&mut self, client: &LockClient) {
         let lock = LOCKS + COLLECTED + random() as usize % LEFT;
         let id = self.next_id();
-        match client.fenced_lock(&name(lock)).try_acquire_for_with_lease(ms(50), ms(100 + random() % 400)) {
+        match client.fenced_lock(&name(lock)).acquire_with(&leased(ms(100 + random() % 400)).wait(ms(50))) {
             Ok(Some(guard)) => {
                 let fence = guard.fence().unwrap().get();
                 match self.left.insert(lock, (id, fence)) {

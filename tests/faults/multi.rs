@@ -7,7 +7,7 @@ use leasehold::{ErrorKind, LockClient, RedisLock};
 use super::world::{ENTRIES, L, T, World, about, releases, scenario};
 use crate::support::proxy::{Do, Then, Which};
 use crate::support::stalls::own_time_since;
-use crate::support::{LONG, call, eventually, ms, now, within};
+use crate::support::{LONG, call, eventually, leased, ms, now, within};
 
 /// Long enough not to end, nor to be renewed, within a test.
 const LEASE: Duration = Duration::from_secs(20);
@@ -112,7 +112,7 @@ fn a_group_whose_grant_is_lost_leaves_nothing() {
             world.all_are_given_back(L);
             // The waiter goes on, and holds each once.
             let fault = world.proxy.next(about("lost-a"), Do::SwallowReply(then));
-            let guard = multi.acquire_with_lease(LEASE).unwrap();
+            let guard = multi.acquire_with(&leased(LEASE)).unwrap().unwrap();
             assert_eq!(fault.hits(), 1);
             for name in ["lost-a", "lost-b"] {
                 assert!(eventually(LONG, || world.fields(name).into_values().eq(["1".to_owned()])), "{name}");
@@ -181,7 +181,7 @@ fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
                 holding.unlock().unwrap();
             }
             taking.returns_within(now(), LONG, "taking the group").unwrap().unlock().unwrap();
-            let leased = multi.try_acquire_for_with_lease(LONG, ms(2_500)).unwrap().unwrap();
+            let leased = multi.acquire_with(&leased(ms(2_500)).wait(LONG)).unwrap().unwrap();
             let fence = leased.fence().unwrap();
             assert_eq!(world.ttl("redisson_lock_token:{f}"), -1);
             let other = world.direct();

@@ -7,7 +7,7 @@ use leasehold::{ErrorKind, NotHeld};
 use super::world::{L, P, R, T, scenario};
 use crate::support::observer::Event;
 use crate::support::{
-    LONG, call, comes_within, elsewhere, eventually, let_pass, ms, now, throughout, within,
+    LONG, call, comes_within, elsewhere, eventually, leased, let_pass, ms, now, throughout, within,
 };
 
 #[test]
@@ -190,7 +190,8 @@ fn lock_on_hash(world: &super::world::World) -> leasehold::Guard {
 fn waiters_learn_of_a_key_that_becomes_another_type() {
     scenario(|world| {
         let client = world.client();
-        let held = world.direct().lock("changed").acquire_with_lease(Duration::from_secs(5)).unwrap();
+        let held =
+            world.direct().lock("changed").acquire_with(&leased(Duration::from_secs(5))).unwrap().unwrap();
         let waiters: Vec<_> = (0..3)
             .map(|_| {
                 let lock = client.lock("changed");
@@ -232,7 +233,7 @@ fn a_forced_unlock_is_reported_to_the_holder_and_wakes_the_waiters() {
 #[test]
 fn a_waiter_whose_number_is_given_up_meanwhile_has_one_place() {
     scenario(|world| {
-        let held = world.direct().fair_lock("queue").acquire_with_lease(LONG).unwrap();
+        let held = world.direct().fair_lock("queue").acquire_with(&leased(LONG)).unwrap().unwrap();
         let client = world.client();
         let waiter = call(move || {
             // By the same thread, and so under the same number.

@@ -8,7 +8,7 @@ use super::world::{KEPT, T, World, about, play, scenario};
 use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Do, Then};
 use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, alone_within, call, let_pass, ms, now, stalled_since, within};
+use crate::support::{LONG, alone_within, call, leased, let_pass, ms, now, stalled_since, within};
 
 /// One outage: so many holds of such a lease, over a link of such a round trip, with the server stopped until half of the
 /// holds have no more than so much left.
@@ -167,7 +167,7 @@ const SOON: Duration = ms(60);
 
 fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl FnOnce()) {
     let asked = now();
-    let guard = lock.acquire_with_lease(lease).unwrap();
+    let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
     let (lost, had) = (guard.lost(), now());
     meanwhile();
     let waiting = call(move || (lost.recv_timeout(Duration::from_secs(20)), now()));
@@ -209,7 +209,7 @@ fn a_renewal_that_is_under_way_at_the_release_prolongs_no_later_hold() {
         fault.wait_for(1, LONG);
         let begun = now();
         guard.unlock().unwrap();
-        let second = lock.acquire_with_lease(KEPT / 2).unwrap();
+        let second = lock.acquire_with(&leased(KEPT / 2)).unwrap().unwrap();
         within(begun, T / 2, "a release and an acquire");
         fault.release();
         let (mut most, lease) = (0, i64::try_from((KEPT / 2).as_millis()).unwrap());

@@ -10,7 +10,7 @@ use crate::support::netns::{Lost, Netns};
 use crate::support::proxy::{Do, Fault, Proxy, Then, Which};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{
-    LONG, alone, comes_within, elsewhere, eventually, let_pass, ms, now, reexecuted, shout, start,
+    LONG, alone, comes_within, elsewhere, eventually, leased, let_pass, ms, now, reexecuted, shout, start,
     throughout, within,
 };
 
@@ -40,14 +40,14 @@ fn a_release_that_arrives_after_the_threads_next_acquire_frees_nothing() {
         let client = world.client();
         let lock = client.lock("late");
         for way in ["unlock", "drop"] {
-            let first = lock.acquire_with_lease(LEASE).unwrap();
+            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let (old, fault) = (first.owner(), world.proxy.next(releases("late"), Do::HoldRequest));
             if way == "unlock" {
                 first.unlock().unwrap();
             } else {
                 drop(first);
             }
-            let second = lock.acquire_with_lease(LEASE).unwrap();
+            let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             assert_ne!(second.owner(), old, "{way}");
             arrives(world, &fault);
             stays(world, "late", second.owner(), 1);
@@ -162,7 +162,7 @@ fn a_renewal_that_arrives_late_prolongs_no_later_hold() {
         throughout(let_go, || guard.check().is_ok());
         guard.unlock().unwrap();
         let lease = KEPT / 2; // shorter than what the renewal asks for
-        let second = lock.acquire_with_lease(lease).unwrap();
+        let second = lock.acquire_with(&leased(lease)).unwrap().unwrap();
         arrives(world, &fault);
         let ttl = world.ttl("renewal");
         assert!(
@@ -183,7 +183,7 @@ fn a_release_whose_connection_was_aborted_and_that_arrives_all_the_same_frees_no
         let client = world.builder_to(&near.url()).build().unwrap();
         let lock = client.lock("aborted");
         for way in ["unlock", "drop", "drop and wait"] {
-            let first = lock.acquire_with_lease(LEASE).unwrap();
+            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let (old, fault) = (first.owner(), world.proxy.next(releases("aborted"), Do::HoldRequest));
             match way {
                 "unlock" => std::thread::scope(|scope| {
@@ -202,7 +202,7 @@ fn a_release_whose_connection_was_aborted_and_that_arrives_all_the_same_frees_no
                     }
                 }
             }
-            let second = lock.acquire_with_lease(LEASE).unwrap();
+            let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             assert_ne!(second.owner(), old, "{way}");
             arrives(world, &fault);
             stays(world, "aborted", second.owner(), 1);
@@ -225,7 +225,7 @@ fn releases_that_the_kernel_delivers_late_free_nothing() {
             let client = world.direct();
             let lock = client.lock("kernel");
             for way in ["unlock", "drop"] {
-                let first = lock.acquire_with_lease(LEASE).unwrap();
+                let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                 let old = first.owner();
                 // Bytes sent on existing connections get lost, and lost again, until the network is healed.
                 let cut = net.cut_connections(&world.server, Lost::Requests);
@@ -234,7 +234,7 @@ fn releases_that_the_kernel_delivers_late_free_nothing() {
                 } else {
                     drop(first);
                 }
-                let second = lock.acquire_with_lease(LEASE).unwrap();
+                let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                 assert_ne!(second.owner(), old, "{way}");
                 let before = world.scripts_run();
                 cut.heal();
@@ -256,7 +256,7 @@ fn a_forgotten_release_script_frees_no_later_hold() {
         let (client, other) = (world.client(), world.direct());
         let lock = client.lock("noscript");
         for round in 0..30 {
-            let first = lock.acquire_with_lease(LEASE).unwrap();
+            let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             world.does(&["SCRIPT", "FLUSH"]);
             let fault = world.proxy.next(releases("noscript"), Do::DelayReply(ms(30)));
             if round % 2 == 0 {
@@ -264,7 +264,7 @@ fn a_forgotten_release_script_frees_no_later_hold() {
             } else {
                 first.unlock().unwrap();
             }
-            let second = lock.acquire_with_lease(LEASE).unwrap();
+            let second = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             fault.wait_for(1, LONG);
             throughout(ms(40), || {
                 world.assert_held("noscript", second.owner(), 1);
@@ -283,8 +283,8 @@ fn a_hold_that_was_lost_by_time_is_never_counted_on() {
         let (client, other) = (world.client(), world.direct());
         let lock = client.lock("expired");
         let lease = ms(200);
-        let outer = lock.acquire_with_lease(lease).unwrap();
-        let inner = lock.acquire_with_lease(lease).unwrap();
+        let outer = lock.acquire_with(&leased(lease)).unwrap().unwrap();
+        let inner = lock.acquire_with(&leased(lease)).unwrap().unwrap();
         assert!(eventually(LONG, || world.is_free("expired")));
         let theirs = other.lock("expired").acquire().unwrap();
         assert!(!lock.try_lock().unwrap());

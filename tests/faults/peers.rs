@@ -5,7 +5,9 @@ use std::time::Duration;
 use leasehold::LossReason;
 
 use super::world::{L, P, R, T, World, about, scenario};
-use crate::support::{LONG, SLACK, call, comes_within, elsewhere, eventually, let_pass, ms, now, throughout};
+use crate::support::{
+    LONG, SLACK, call, comes_within, elsewhere, eventually, leased, let_pass, ms, now, throughout,
+};
 
 const JAVA: &str = "11111111-2222-4333-8444-555555555555:7";
 
@@ -259,7 +261,7 @@ fn all_keys_of_a_kind_carry_the_mapped_name() {
         reading.unlock().unwrap();
         let permits = client.expirable_semaphore("p");
         permits.try_set_permits(1).unwrap();
-        let permit = permits.acquire_with_lease(Duration::from_secs(9)).unwrap();
+        let permit = permits.acquire_with(1, &leased(Duration::from_secs(9))).unwrap().unwrap();
         there("{p:mapped}:timeout");
         permit.unlock().unwrap();
         assert!(permits.delete().unwrap());

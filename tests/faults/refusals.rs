@@ -12,7 +12,7 @@ use crate::support::observer::{Event, Seen, texts};
 use crate::support::proxy::{Then, Which};
 use crate::support::server::{Port, RedisServer, default_server};
 use crate::support::{
-    LONG, alone, call, comes_within, elsewhere, eventually, ms, now, spawn, start, throughout, within,
+    LONG, alone, call, comes_within, elsewhere, eventually, leased, ms, now, spawn, start, throughout, within,
 };
 
 /// A user's rights: patterns of keys and channels, and commands.
@@ -109,7 +109,7 @@ fn use_everything(world: &World, client: &LockClient, may_force: bool) {
     fenced.unlock().unwrap();
     assert!(fenced.lock_and_get_token().unwrap() > first);
     fenced.unlock().unwrap();
-    let forced = lock.acquire_with_lease(ms(800)).unwrap();
+    let forced = lock.acquire_with(&leased(ms(800))).unwrap().unwrap();
     if may_force {
         assert!(lock.force_unlock().unwrap());
     } else {

@@ -10,7 +10,8 @@ use crate::support::epilogue::threads;
 use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Do, Then, Which};
 use crate::support::{
-    LONG, call, comes_within, elsewhere, eventually, let_pass, ms, now, quiet_panic, throughout, within,
+    LONG, call, comes_within, elsewhere, eventually, leased, let_pass, ms, now, quiet_panic, throughout,
+    within,
 };
 
 #[test]
@@ -45,7 +46,7 @@ fn a_guard_dropped_in_a_panic_while_the_server_hangs_neither_panics_nor_blocks()
     scenario(|world| {
         let client = world.client();
         let begun = catch_unwind(AssertUnwindSafe(|| {
-            let _guard = client.lock("hangs").acquire_with_lease(L).unwrap();
+            let _guard = client.lock("hangs").acquire_with(&leased(L)).unwrap().unwrap();
             world.server.stop();
             std::panic::resume_unwind(Box::new(now()))
         }))
@@ -177,7 +178,7 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
             let (client, seen) = world.watched();
             let other = world.direct();
             let guard = client.lock("held").acquire().unwrap();
-            let blocked = other.lock("waited").acquire_with_lease(L).unwrap();
+            let blocked = other.lock("waited").acquire_with(&leased(L)).unwrap().unwrap();
             let waiting = client.lock("waited");
             let waiter = call(move || waiting.lock());
             world.await_subscription("waited");

@@ -8,7 +8,7 @@ use super::world::{KEPT, L, P, R, T, about, await_renewal, releases, scenario};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Direction, Do, Then, Which};
-use crate::support::{LONG, call, comes_within, elsewhere, ms, now, start, throughout, within};
+use crate::support::{LONG, call, comes_within, elsewhere, leased, ms, now, start, throughout, within};
 
 #[test]
 fn a_lease_that_overflows_is_refused_before_anything_is_sent() {
@@ -18,7 +18,7 @@ fn a_lease_that_overflows_is_refused_before_anything_is_sent() {
             for error in [
                 lock.lock_with_lease(lease).unwrap_err(),
                 lock.try_lock_for_with_lease(Duration::ZERO, lease).unwrap_err(),
-                lock.acquire_with_lease(lease).map(drop).unwrap_err(),
+                lock.acquire_with(&leased(lease)).map(drop).unwrap_err(),
             ] {
                 assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
             }

@@ -12,7 +12,7 @@ use super::world::{KEPT, L, P, T, World, scenario, scenario_on};
 use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Command, Do, Which, verb};
 use crate::support::stalls::stalled_between;
-use crate::support::{LONG, SLACK, call, channel, let_pass, ms, now, start, within};
+use crate::support::{LONG, SLACK, call, channel, leased, let_pass, ms, now, start, within};
 
 #[test]
 fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
@@ -164,7 +164,7 @@ fn a_lease_that_ends_unreleased_lets_a_waiter_in_at_its_end() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
         let lease = ms(700);
-        let held = other.lock("ends").acquire_with_lease(lease).unwrap();
+        let held = other.lock("ends").acquire_with(&leased(lease)).unwrap().unwrap();
         let taken = now();
         let lock = client.lock("ends");
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
@@ -274,11 +274,11 @@ fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release()
         let held: Vec<_> = (0..WAITERS)
             .map(|number| {
                 let lock = other.lock(&format!("{number}:{}", "x".repeat(LENGTH)));
-                lock.acquire_with_lease(3 * LONG).unwrap()
+                lock.acquire_with(&leased(3 * LONG)).unwrap().unwrap()
             })
             .collect();
-        let busy = other.lock("busy").acquire_with_lease(3 * LONG).unwrap();
-        let awaited = other.lock("awaited").acquire_with_lease(3 * LONG).unwrap();
+        let busy = other.lock("busy").acquire_with(&leased(3 * LONG)).unwrap().unwrap();
+        let awaited = other.lock("awaited").acquire_with(&leased(3 * LONG)).unwrap().unwrap();
         let lock = client.lock("awaited");
         let first = call(move || lock.lock().and_then(|()| lock.unlock()));
         world.await_subscription("awaited");

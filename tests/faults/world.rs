@@ -11,7 +11,7 @@ use crate::support::observer::Seen;
 use crate::support::proxy::{Command, Proxy, Then, Which};
 use crate::support::server::{Builder, RedisServer, default_server};
 use crate::support::{
-    LONG, SLACK, alone, channel, eventually, listening_clients, ms, now, watch_for_stalls, within,
+    LONG, SLACK, alone, channel, eventually, leased, listening_clients, ms, now, watch_for_stalls, within,
 };
 
 /// Lease, time between renewals, command time-out, safety poll.
@@ -100,7 +100,7 @@ impl World {
             assert!(!lock.is_locked().unwrap());
             assert!(!lock.force_unlock().unwrap());
         }
-        client.fenced_lock("warm-up").acquire_with_lease(LONG).unwrap().unlock().unwrap();
+        client.fenced_lock("warm-up").acquire_with(&leased(LONG)).unwrap().unwrap().unlock().unwrap();
         self.does(&["DEL", "redisson_lock_token:{warm-up}"]);
     }
 

@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, Event, Guard, HoldState, LockClient, Observer, RedisLock};
+use leasehold::{
+    AcquireOptions, Error, ErrorKind, Event, Guard, HoldState, LockClient, Observer, OwnedGuard, RedisLock,
+};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::operations::{Doing, Model, Operation};
 use crate::support::observer::texts;
-use crate::support::{LONG, eventually, let_pass, ms, random, shout};
+use crate::support::{LONG, eventually, leased, let_pass, ms, random, shout};
 
 /// What a worker is told to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -275,7 +277,7 @@ impl Worker<'_> {
 
     fn lock(&self, lock: &RedisLock, made: Operation, is_seen_free: bool) {
         let taken = match random() % 4 {
-            0 => lock.try_acquire_for_with_lease(MOST_WAITED, self.orders.lease),
+            0 => lock.acquire_with(&leased(self.orders.lease).wait(MOST_WAITED)),
             1 => lock.try_acquire(),
             _ => lock.try_acquire_for(MOST_WAITED),
         };
@@ -308,7 +310,7 @@ impl Worker<'_> {
     fn fenced(&self, client: &LockClient, made: Operation) {
         let lock = client.fenced_lock(&made.lock);
         let taken = match random() % 3 {
-            0 => lock.try_acquire_for_with_lease(MOST_WAITED, self.orders.lease),
+            0 => lock.acquire_with(&leased(self.orders.lease).wait(MOST_WAITED)),
             _ => lock.try_acquire_for(MOST_WAITED),
         };
         self.hold(taken, made, |_| None::<(bool, Guard)>);
@@ -322,8 +324,9 @@ impl Worker<'_> {
         let units = 1 + u32::try_from(random() % 2).unwrap();
         (made.units, made.limit, made.call) = (i64::from(units), i64::from(UNITS), mono());
         let (name, limit) = (made.lock.clone(), made.limit);
-        let taken = semaphore.try_acquire_many_for(units, MOST_WAITED);
-        self.hold(taken, made, |_| None::<(bool, leasehold::Permit)>);
+        let taken = semaphore.acquire_with(units, &AcquireOptions::new().wait(MOST_WAITED));
+        let taken = taken.map(|permit| permit.map(OwnedGuard::from));
+        self.hold(taken, made, |_| None::<(bool, OwnedGuard)>);
         if random().is_multiple_of(4) {
             let call = mono();
             match semaphore.available_permits() {
@@ -349,7 +352,7 @@ impl Worker<'_> {
         let at_least = ms(1 + random() % 20);
         let ran = client.run_once(&name, at_least, self.orders.lease, |guard| {
             let now = mono();
-            let left = leasehold::OwnedGuard::remaining(guard);
+            let left = OwnedGuard::remaining(guard);
             if left.is_zero() {
                 return false;
             }
@@ -508,4 +511,4 @@ macro_rules! held {
 }
 
 held!(Guard);
-held!(leasehold::Permit);
+held!(OwnedGuard);

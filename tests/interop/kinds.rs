@@ -11,7 +11,7 @@ use crate::scene::{
     alone, between, calls, keys, monotonic, own_time_between, rust, scripts_run, somebody_waits,
 };
 use crate::support::server::RedisServer;
-use crate::support::{Call, call, median, now, stalled_since, wait_until};
+use crate::support::{Call, call, leased, median, now, stalled_since, wait_until};
 use crate::waking::rounds;
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -157,7 +157,7 @@ fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
     // By itself, and as a level of what is renewed.
     for is_renewed in [false, true] {
         let outer = is_renewed.then(|| lock.read().acquire().unwrap());
-        let guard = lock.read().acquire_with_lease(Duration::from_secs(60)).unwrap();
+        let guard = lock.read().acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
         java.get("reader", "read-lock", &["rw"]);
         wait_until("Java's watchdog has cut the time", LONG, || admin.pttl::<_, i64>("rw").unwrap() < 3_100);
         wait_until("ours has raised it", LONG, || admin.pttl::<_, i64>("rw").unwrap() > 30_000);
@@ -182,8 +182,8 @@ fn java_goes_by_the_times_of_our_reading_and_writing() {
     let short = Duration::from_millis(1_500);
     // The time of an inner level stays with the hold, whoever reads beside it.
     let taken = now();
-    let outer = lock.read().acquire_with_lease(short).unwrap();
-    lock.read().acquire_with_lease(LONG).unwrap().unlock().unwrap();
+    let outer = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
+    lock.read().acquire_with(&leased(LONG)).unwrap().unwrap().unlock().unwrap();
     java.get("reader", "read-lock", &["rw"]);
     java.get("reader", "read-unlock", &["rw"]);
     wait_until("the outer level's time is over", LONG, || taken.elapsed() > short);
@@ -204,7 +204,7 @@ fn java_goes_by_the_times_of_our_reading_and_writing() {
     assert!(lock.read().unlock().unwrap_err().is_not_held());
     // A write that is over is over, although its owner reads on and has not let go of it.
     let (written, written_at) = (monotonic(), now());
-    let writing = lock.write().acquire_with_lease(short).unwrap();
+    let writing = lock.write().acquire_with(&leased(short)).unwrap().unwrap();
     let reading = lock.read().acquire().unwrap();
     let got = java.ask("reader", "read-lock", &["rw"]).wait();
     let waited = between(written, got.ended).saturating_sub(stalled_since(written_at));
@@ -274,7 +274,7 @@ fn permits_with_leases_are_given_back_by_the_other_language() {
     assert_eq!(theirs.len(), 32, "{theirs}");
     assert_eq!(permits.available_permits().unwrap(), 0);
     assert_eq!(java.get("main", "permits-try-for", &["permits", "0", "60000"]), "null");
-    assert!(java.is("main", "permits-release", &["permits", &ours.permit_ids()[0]]));
+    assert!(java.is("main", "permits-release", &["permits", &ours.ids()[0]]));
     assert!(permits.release(&theirs).unwrap());
     assert!(!java.is("main", "permits-release", &["permits", &theirs]));
     assert_eq!(java.get("main", "permits-available", &["permits"]), "2");
@@ -616,10 +616,10 @@ fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
     let permits = client.expirable_semaphore("permits");
     let says = |verb: &str| java.get("main", verb, &["permits"]);
     java.get("main", "permits-set-to", &["permits", "5"]);
-    let ours = permits.acquire_many_with_lease(2, Duration::from_secs(300)).unwrap();
+    let ours = permits.acquire_with(2, &leased(Duration::from_secs(300))).unwrap().unwrap();
     let theirs = java.get("main", "permits-many", &["permits", "2"]);
     let theirs: Vec<&str> = theirs.split(',').collect();
-    let ids = ours.permit_ids();
+    let ids = ours.ids();
     assert_eq!((permits.permits().unwrap(), permits.acquired_permits().unwrap()), (5, 4));
     assert_eq!(
         (says("permits-all"), says("permits-out"), says("permits-available")),

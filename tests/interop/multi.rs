@@ -9,7 +9,7 @@ use redis::Commands;
 use crate::java;
 use crate::scene::{alone, between, keys, monotonic, own_time_between, rust, scripts_run};
 use crate::support::server::RedisServer;
-use crate::support::{call, now, stalled_since, wait_until};
+use crate::support::{call, leased, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(10);
@@ -150,7 +150,7 @@ fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
     let counter = "redisson_lock_token:{f}";
     let ours = client.multi_lock([RedisLock::from(client.fenced_lock("f")), client.lock("m")]);
     let first = {
-        let guard = ours.try_acquire_for_with_lease(LONG, Duration::from_millis(700)).unwrap().unwrap();
+        let guard = ours.acquire_with(&leased(Duration::from_millis(700)).wait(LONG)).unwrap().unwrap();
         assert_eq!(admin.pttl::<_, i64>(counter).unwrap(), -1, "the counter has no end");
         guard.fence().unwrap()
     };

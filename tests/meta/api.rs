@@ -13,8 +13,8 @@ use leasehold::{
     AcquireOptions, ClientBuilder, ClientId, ClusterPubSub, Condition, CountDownLatch, Error, ErrorKind,
     Event, ExpirableSemaphore, Fence, FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Leader,
     Lock, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld,
-    ObjectKind, Observer, OwnedGuard, OwnedMultiGuard, Owner, ReadWriteLock, RedisLock, RedlockNode, Result,
-    Ring, RingNode, Semaphore, TryOutcome,
+    ObjectKind, Observer, OwnedGuard, OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedisLock, RedlockNode,
+    Result, Ring, RingNode, Semaphore,
 };
 
 fn is<T: ?Sized>() -> Probe<T> {
@@ -96,16 +96,17 @@ fn clients_locks_and_guards_may_be_used_after_a_panic_that_was_caught() {
     unwind_safe::<OwnedMultiGuard>();
     unwind_safe::<Interrupt>();
     unwind_safe::<AcquireOptions>();
-    unwind_safe::<TryOutcome<Guard>>();
+    unwind_safe::<Permit>();
     unwind_safe::<Error>();
     unwind_safe::<MemoryStore>();
     unwind_safe::<ManualClock>();
     // And so it is: a lock is used on after a panic of the work under it.
-    let lock = LockClient::in_memory().lock("unwound");
-    let caught =
-        std::panic::catch_unwind(|| lock.with_lock(|_| std::panic::resume_unwind(Box::new("meant"))));
+    let (lock, options) = (LockClient::in_memory().lock("unwound"), AcquireOptions::new());
+    let caught = std::panic::catch_unwind(|| {
+        options.with_lock(&lock, |_| std::panic::resume_unwind(Box::new("meant")))
+    });
     assert!(caught.is_err());
-    assert_eq!(lock.with_lock(|_| 1).unwrap(), 1);
+    assert_eq!(options.with_lock(&lock, |_| 1).unwrap(), Some(1));
 }
 
 #[test]

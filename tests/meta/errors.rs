@@ -12,11 +12,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold::{
-    Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, LONGEST_NAME, LockClient, ManualClock,
-    MemoryStore, Result, Ring, RingNode, fencing,
+    AcquireOptions, Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, LONGEST_NAME, LockClient,
+    ManualClock, MemoryStore, Result, Ring, RingNode, fencing,
 };
 
-use crate::support::{LONG, start, test_command};
+use crate::support::{LONG, leased, start, test_command};
 
 /// The list, section by section.
 struct List {
@@ -265,7 +265,12 @@ fn arguments(list: &mut List) {
     lock.unlock().unwrap();
     list.add("semaphore: acquire(0)", client.semaphore("slots").acquire(0));
     let permits = client.expirable_semaphore("slots");
-    list.add("expirable_semaphore: acquire_many(1001)", permits.acquire_many(1001));
+    list.add(
+        "expirable_semaphore: acquire_with(1001, …)",
+        permits.acquire_with(1001, &AcquireOptions::new()),
+    );
+    let leased = AcquireOptions::new().lease(second);
+    list.add("semaphore: acquire_with() a lease", client.semaphore("slots").acquire_with(1, &leased));
     list.add("expirable_semaphore: release(\"7\")", permits.release("7"));
     list.add("expirable_semaphore: release_many([])", permits.release_many(&Vec::<String>::new()));
     let id = "0".repeat(32);
@@ -291,7 +296,7 @@ fn holding(list: &mut List) {
     lock.lock_with_lease(1000 * MS).unwrap();
     clock.advance(2000 * MS);
     list.add("unlock() after the lease has run out", lock.unlock());
-    let guard = lock.acquire_with_lease(1000 * MS).unwrap();
+    let guard = lock.acquire_with(&leased(1000 * MS)).unwrap().unwrap();
     clock.advance(2000 * MS);
     list.add("check() after the lease has run out", guard.check());
     list.add("guard.unlock() after the lease has run out", guard.unlock());
@@ -334,7 +339,7 @@ fn holding(list: &mut List) {
     rw.write().unlock().unwrap();
     let condition = lock.condition("ready");
     list.add("condition: notify_one() without the lock", condition.notify_one());
-    let mut lost = lock.acquire_with_lease(1000 * MS).unwrap();
+    let mut lost = lock.acquire_with(&leased(1000 * MS)).unwrap().unwrap();
     clock.advance(2000 * MS);
     list.add("condition: wait() with a guard whose lease has run out", condition.wait(&mut lost));
     drop(lost);

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{Event, LockClient, NotHeld, ObjectKind, Observer, RedisLock, Result};
+use leasehold::{AcquireOptions, Event, LockClient, NotHeld, ObjectKind, Observer, RedisLock, Result};
 use redis::Value;
 
 use crate::support::server::RedisServer;
@@ -176,7 +176,10 @@ fn use_every_kind(one: &LockClient, other: &LockClient) {
 
     let (permits, leased) = (one.semaphore("app:permits"), one.expirable_semaphore("app:leased"));
     assert!(permits.try_set_permits(1).unwrap() && leased.try_set_permits(1).unwrap());
-    let (permit, lent) = (permits.acquire(1).unwrap(), leased.acquire_with_lease(LONG).unwrap());
+    let (permit, lent) = (
+        permits.acquire(1).unwrap(),
+        leased.acquire_with(1, &AcquireOptions::new().lease(LONG)).unwrap().unwrap(),
+    );
     assert!(other.semaphore("app:permits").try_acquire_for(1, SHORT).unwrap().is_none());
     assert!(other.expirable_semaphore("app:leased").try_acquire_for(SHORT).unwrap().is_none());
     let (seen, lent_out) = (one.inspect("app:permits").unwrap(), one.inspect("app:leased").unwrap());
@@ -186,8 +189,8 @@ fn use_every_kind(one: &LockClient, other: &LockClient) {
     assert_eq!((permits.drain_permits().unwrap(), permits.add_permits(2).unwrap()), (1, 2));
     assert!(permits.release_if_exists(1).unwrap());
     assert_eq!((leased.set_permits(2).unwrap(), leased.permits().unwrap()), (2, 2));
-    let two = leased.acquire_many(2).unwrap();
-    let lent = two.permit_ids();
+    let two = leased.acquire_with(2, &AcquireOptions::new()).unwrap().unwrap();
+    let lent = two.ids();
     assert!(leased.update_lease_time(&lent[0], LONG).unwrap());
     assert!(leased.remaining_lease(&lent[1]).unwrap().is_some());
     assert!(leased.release_many(&lent).unwrap() && two.unlock().is_err());
@@ -347,7 +350,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             permits.acquired_permits()?;
             permits.set_permits(2)?;
             let permit = permits.acquire()?;
-            let id = permit.permit_ids().remove(0);
+            let id = permit.ids().remove(0);
             permit.keep();
             permits.release_many(&[id])?;
             permits.delete().map(drop)

@@ -99,10 +99,10 @@ impl Player<'_> {
                 None => {
                     let span = begin(&mut self.notes.0.lock().waits, self.process, name);
                     let options = AcquireOptions::new().wait(wait).interrupt(self.interrupt);
-                    let got = lock.try_acquire_with(&options);
+                    let got = lock.acquire_with(&options);
                     self.notes.0.lock().waits[span].to = Some(mono());
                     match got {
-                        Ok(got) => got.acquired(),
+                        Ok(got) => got,
                         Err(error) if error.is_interrupted() => None,
                         Err(error) => panic!("{error}"),
                     }
@@ -203,8 +203,7 @@ impl Log {
     /// Whether each member held and waited as reported, all at one moment before the report.
     fn was_there(&self, report: &Report) -> bool {
         let of = |spans: &[Span], process: usize, name: &str| -> Vec<Span> {
-            let is_it =
-                |span: &&Span| span.process == process && span.name == name && span.from <= report.at;
+            let is_it = |span: &&Span| span.process == process && span.name == name && span.from <= report.at;
             spans.iter().filter(is_it).cloned().collect()
         };
         let mut parts: Vec<Vec<Span>> = Vec::new();

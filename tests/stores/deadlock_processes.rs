@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
-use leasehold::{Deadlock, ErrorKind, Event, Interrupt, LockClient, Observer, RedisLock};
+use leasehold::{AcquireOptions, Deadlock, ErrorKind, Event, Interrupt, LockClient, Observer, RedisLock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -296,7 +296,7 @@ impl Orders {
                     interrupt.interrupt();
                 }
             });
-            client.lock(&other).acquire_interruptibly(&interrupt)
+            client.lock(&other).acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(Option::unwrap)
         });
         match got {
             Ok(guard) => {
@@ -338,7 +338,8 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
     let mut pids: Vec<u32> = processes.iter().map(Process::pid).collect();
     let mut killed = None;
     if end == End::Killed {
-        let is_told = eventually(LONG * 3, || (0..2).all(|at| folder.path().join(format!("told-{at}")).exists()));
+        let is_told =
+            eventually(LONG * 3, || (0..2).all(|at| folder.path().join(format!("told-{at}")).exists()));
         assert!(is_told, "{}", processes.iter().map(Process::output).collect::<String>());
         killed = Some(mono());
         drop(processes.pop());

@@ -17,8 +17,8 @@ use leasehold::{ClientBuilder, ErrorKind, Event, HoldState, Interrupt, LockClien
 
 use crate::support::etcd::{Etcd, say_missing};
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, connected, fresh, median, ms, now, receive, slack_since,
-    stalled_since, test_command, test_name, throughout,
+    Holding, LONG, SLACK, Waiter, comes_true_within, connected, fresh, leased, median, ms, now, receive,
+    slack_since, stalled_since, test_command, test_name, throughout,
 };
 
 /// How much longer than asked a lease holds a lock at most: see the decision about leases of etcd.
@@ -122,7 +122,7 @@ fn a_revoked_lease_is_found_by_the_next_renewal() {
     assert!(other.lock(&name).is_held_by_current_thread().unwrap());
     other.lock(&name).unlock().unwrap();
     // And leases that the client keeps for later are not believed in when they are gone.
-    drop(holder.lock(&name).acquire_with_lease(ms(15_000)).unwrap());
+    drop(holder.lock(&name).acquire_with(&leased(ms(15_000))).unwrap().unwrap());
     for lease in server.must("/v3/lease/leases", "{}")["leases"].as_array().into_iter().flatten() {
         server.must("/v3/lease/revoke", &format!(r#"{{"ID":{}}}"#, lease["ID"]));
     }
@@ -182,7 +182,11 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
                 let waiting = waiting.clone();
                 waiter = Some(Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock())));
             }
-            let guard = if fixed { lock.acquire_with_lease(ms(15_000)) } else { lock.acquire() }.unwrap();
+            let guard = if fixed {
+                lock.acquire_with(&leased(ms(15_000))).unwrap().unwrap()
+            } else {
+                lock.acquire().unwrap()
+            };
             let lost = guard.lost();
             // By then the watch stands: it is on holds that last for a second.
             throughout(ms(2_500), || guard.check().is_ok());

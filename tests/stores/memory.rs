@@ -12,7 +12,9 @@ use leasehold::{
     Observer,
 };
 
-use crate::support::{Holding, LONG, Waiter, comes_true_within, elsewhere, let_pass, ms, now, throughout};
+use crate::support::{
+    Holding, LONG, Waiter, comes_true_within, elsewhere, leased, let_pass, ms, now, throughout,
+};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -153,7 +155,7 @@ fn a_lease_is_rounded_up_to_whole_milliseconds() {
 fn a_guard_stops_vouching_one_percent_before_the_lease_ends() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    let guard = client.lock("a").acquire_with_lease(secs(10)).unwrap();
+    let guard = client.lock("a").acquire_with(&leased(secs(10))).unwrap().unwrap();
     assert_eq!(guard.remaining(), ms(9_900));
     clock.advance(ms(9_899));
     assert_eq!((guard.remaining(), guard.state()), (ms(1), HoldState::Held));
@@ -186,7 +188,7 @@ fn unlocking_in_the_last_percent_frees_the_lock() {
 fn advancing_the_clock_reports_the_losses_on_the_way() {
     let (clock, store) = world();
     let (client, seen) = observed(&store);
-    let guard = client.lock("a").acquire_with_lease(secs(5)).unwrap();
+    let guard = client.lock("a").acquire_with(&leased(secs(5))).unwrap().unwrap();
     let lost = guard.lost();
     let (tell, told) = unbounded();
     guard.on_lost(move |loss| tell.send(loss.reason).unwrap());
@@ -294,7 +296,7 @@ fn an_interrupt_needs_no_time_to_pass() {
 fn while_the_clock_stands_nothing_ends_however_long_it_takes() {
     let (_clock, store) = world();
     let client = LockClient::in_memory_with(&store);
-    let guard = client.lock("a").acquire_with_lease(ms(20)).unwrap();
+    let guard = client.lock("a").acquire_with(&leased(ms(20))).unwrap().unwrap();
     let waiter = Waiter::start({
         let lock = client.lock("a");
         move || lock.try_lock_for(ms(20)).unwrap()
@@ -476,7 +478,7 @@ fn short_leased_levels_do_not_put_off_the_renewal() {
     let client = LockClient::in_memory_with(&store);
     let guard = client.lock("a").acquire().unwrap();
     for _ in 0..100 {
-        drop(client.lock("a").acquire_with_lease(secs(1)).unwrap());
+        drop(client.lock("a").acquire_with(&leased(secs(1))).unwrap().unwrap());
         clock.advance(secs(9));
         guard.check().unwrap();
     }
@@ -509,7 +511,7 @@ fn a_groups_lease_counts_from_the_last_grant_to_the_millisecond() {
     let multi = client.multi_lock([client.lock("a"), client.lock("b"), client.lock("c")]);
     let held = Holding::take(&rival.lock("b"));
     let waiter = Waiter::start(move || {
-        let guard = multi.acquire_with_lease(secs(9)).unwrap();
+        let guard = multi.acquire_with(&leased(secs(9))).unwrap().unwrap();
         guard.remaining()
     });
     // Kept by renewals of three seconds each, for as long as it takes.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{
-    ClientBuilder, Error, ErrorKind, Event, Fault, HoldState, LeaderEvent, LockClient, LossReason,
-    ManualClock, MemoryStore, Observer, Result,
+    AcquireOptions, ClientBuilder, Error, ErrorKind, Event, Fault, HoldState, LeaderEvent, LockClient,
+    LossReason, ManualClock, MemoryStore, Observer, Result,
 };
 
 use crate::support::{LONG, elsewhere, ms, receive};
@@ -326,12 +326,13 @@ fn the_result_of_work_comes_back_when_only_the_release_fails() {
         let with_lock = client.with_lock("customer:1", |guard| charged(guard.name()));
         assert_eq!(with_lock.unwrap(), "customer:1 charged", "{fault:?}");
         store.heal();
-        let with_lock_for = client.with_lock_for("customer:2", LONG, |guard| charged(guard.name()));
-        assert_eq!(with_lock_for.unwrap().acquired().unwrap(), "customer:2 charged", "{fault:?}");
+        let options = AcquireOptions::new().wait(LONG);
+        let with_wait = options.with_lock(&client.lock("customer:2"), |guard| charged(guard.name()));
+        assert_eq!(with_wait.unwrap().unwrap(), "customer:2 charged", "{fault:?}");
         store.heal();
         let write = client.read_write_lock("customer:3").write_fenced();
-        let try_with_lock = write.try_with_lock(|guard| charged(guard.name()));
-        assert_eq!(try_with_lock.unwrap().acquired().unwrap(), "customer:3 charged", "{fault:?}");
+        let at_once = options.wait(Duration::ZERO).with_lock(&write, |guard| charged(guard.name()));
+        assert_eq!(at_once.unwrap().unwrap(), "customer:3 charged", "{fault:?}");
         store.heal();
         let seen: Vec<_> = (0..3).map(|_| receive(&failed, LONG).ok()).collect();
         assert_eq!(seen, ["customer:1", "customer:2", "customer:3"].map(|name| Some(name.to_owned())));

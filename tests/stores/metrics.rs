@@ -12,7 +12,7 @@ use metrics::{
     SharedString, Unit, with_local_recorder,
 };
 
-use crate::support::{LONG, eventually, ms};
+use crate::support::{LONG, eventually, leased, ms};
 
 /// What was counted, summed or set of each series.
 #[derive(Default, Clone)]
@@ -179,7 +179,7 @@ fn hand_overs_renewals_and_losses_are_counted_each_in_its_series() {
     assert!(other.lock("forced").force_unlock().unwrap());
     assert!(forced.unlock().is_err());
     let _long = client.lock_with("long").max_hold(ms(100)).build().acquire_owned().unwrap();
-    let _short = client.lock("short").acquire_owned_with_lease(ms(100)).unwrap();
+    let _short = client.lock("short").acquire_owned_with(&leased(ms(100))).unwrap().unwrap();
     let open = client.lock("open").acquire_owned().unwrap();
     assert!(eventually(LONG, || client.stats().lost() >= 3), "{:?}", client.stats());
     with_local_recorder(&recorded.1, || recorded.0.sample(&client.stats()));

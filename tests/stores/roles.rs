@@ -14,7 +14,7 @@ use crate::databases::Database;
 use crate::support::mysql::MysqlServer;
 use crate::support::postgres::PostgresServer;
 use crate::support::{
-    LONG, RENEWED, comes_within, connected, eventually, fresh, ms, now, receive, throughout, within,
+    LONG, RENEWED, comes_within, connected, eventually, fresh, leased, ms, now, receive, throughout, within,
 };
 
 /// An address that leads to one server, and from some moment on to another.
@@ -254,7 +254,7 @@ fn a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal<D: Operat
     let connect = || connected(|| LockClient::builder().url(&url).session_locks().lease(RENEWED).build());
     let (client, rival) = (connect(), connect());
     let renewed = client.lock("renewed").acquire_owned().unwrap();
-    let leased = client.lock("leased").acquire_owned_with_lease(ms(60_000)).unwrap();
+    let leased = client.lock("leased").acquire_owned_with(&leased(ms(60_000))).unwrap().unwrap();
     assert!(!rival.lock("renewed").try_lock().unwrap());
     relay.lead_to(new.port());
     old.set_read_only();

@@ -12,7 +12,8 @@ use crate::support::processes::{
 };
 use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
 use crate::support::{
-    LONG, RENEWED, elsewhere, eventually, folder, let_pass, median, ms, now, start, test_command, throughout,
+    LONG, RENEWED, elsewhere, eventually, folder, leased, let_pass, median, ms, now, start, test_command,
+    throughout,
 };
 
 /// A file of the test's own.
@@ -152,7 +153,7 @@ fn a_full_disk_is_said_and_grants_nothing() {
     let options = || LockClient::builder().url(&url).create_schema(true).patience(ms(300)).lease(ms(2_000));
     let client = options().build().unwrap();
     let other = options().build().unwrap();
-    let held = client.lock("held").acquire_with_lease(ms(60_000)).unwrap();
+    let held = client.lock("held").acquire_with(&leased(ms(60_000))).unwrap().unwrap();
     let filler = disk.fill();
     // Names that are new need room; so does the log of what is changed.
     let mut failed = None;

@@ -23,8 +23,8 @@ use leasehold::{
 use crate::support::stalls;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, connected, elsewhere, ms, now, receive, slack_since,
-    test_command, throughout, wait_until,
+    Holding, LONG, SLACK, Waiter, comes_true_within, connected, elsewhere, leased, ms, now, receive,
+    slack_since, test_command, throughout, wait_until,
 };
 
 /// Sessions that a test can wait for.
@@ -84,7 +84,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
     let Some(mut server) = ZooKeeper::start(SHORT) else { return };
     let one = client_with_session(&server.url(), SESSION);
     let renewed = one.lock("away").acquire().unwrap();
-    let leased = one.lock("leased").acquire_with_lease(ms(600_000)).unwrap();
+    let leased = one.lock("leased").acquire_with(&leased(ms(600_000))).unwrap().unwrap();
     let lost = [renewed.lost(), leased.lost()];
     server.kill();
     let killed = now();
@@ -217,7 +217,7 @@ fn an_ended_session_is_reported_to_all_its_holders_at_once() {
     let relay = Relay::before(&server);
     let (one, other) = (client(&relay.url()), client(&server.url()));
     let holds = ["a", "b"].map(|name| one.lock(name).acquire().unwrap());
-    let leased = one.lock("c").acquire_with_lease(ms(600_000)).unwrap();
+    let leased = one.lock("c").acquire_with(&leased(ms(600_000))).unwrap().unwrap();
     let lost = [holds[0].lost(), holds[1].lost(), leased.lost()];
     let behind = Waiter::start({
         let lock = other.lock("a");

@@ -24,6 +24,11 @@ pub const LONG: Duration = Duration::from_secs(30);
 /// The lease of holds that are to be seen renewed: a renewal that is late for want of a processor still comes in time.
 pub const RENEWED: Duration = ms(4_000);
 
+/// Options that hold for at most `lease`, without renewal.
+pub fn leased(lease: Duration) -> leasehold::AcquireOptions {
+    leasehold::AcquireOptions::new().lease(lease)
+}
+
 pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }

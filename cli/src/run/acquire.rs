@@ -1,11 +1,8 @@
 //! Which lock is meant, and the wait for it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::{RecvTimeoutError, bounded};
-use leasehold::{AcquireOptions, Error, ErrorKind, Interrupt, LockClient, OwnedGuard, RedisLock};
+use leasehold::{AcquireOptions, ErrorKind, Interrupt, LockClient, OwnedGuard, RedisLock};
 use serde_json::json;
 
 use crate::args::RunArgs;
@@ -127,12 +124,15 @@ fn held(
     wait: Wait,
     interrupt: &Interrupt,
 ) -> leasehold::Result<Option<OwnedGuard>> {
+    lock(client, args).acquire_owned_with(&asked(wait, interrupt))
+}
+
+fn asked(wait: Wait, interrupt: &Interrupt) -> AcquireOptions {
     let options = AcquireOptions::new().interrupt(interrupt);
-    let options = match wait {
+    match wait {
         Wait::For(most) => options.wait(most),
-        Wait::Forever => options.wait_forever(),
-    };
-    lock(client, args).try_acquire_owned_with(&options).map(leasehold::TryOutcome::acquired)
+        Wait::Forever => options,
+    }
 }
 
 /// Fenced wherever there is a fence: the command is given it.
@@ -171,42 +171,12 @@ fn permit(
             return Ok(Permitted::No(Exit::Usage));
         }
     }
-    let permit = match wait {
-        Wait::For(most) if most.is_zero() => semaphore.try_acquire(),
-        Wait::Forever => semaphore.acquire_interruptibly(interrupt).map(Some),
-        Wait::For(most) => until(most, interrupt, || semaphore.acquire_interruptibly(interrupt)),
-    };
-    permit.map(Permitted::Asked)
+    let permit = semaphore.acquire_with(1, &asked(wait, interrupt))?;
+    Ok(Permitted::Asked(permit.map(OwnedGuard::from)))
 }
 
 enum Permitted {
     Asked(Option<OwnedGuard>),
     /// The number is another's.
     No(Exit),
-}
-
-/// Ends a wait that has no end of its own, by its interrupt.
-fn until(
-    most: Duration,
-    interrupt: &Interrupt,
-    wait: impl FnOnce() -> leasehold::Result<OwnedGuard>,
-) -> leasehold::Result<Option<OwnedGuard>> {
-    let (over, is_over) = bounded::<()>(0);
-    let (interrupt, has_expired) = (interrupt.clone(), Arc::new(AtomicBool::new(false)));
-    let expired = Arc::clone(&has_expired);
-    let timer = std::thread::Builder::new().name("timer".to_owned()).spawn(move || {
-        if is_over.recv_timeout(most) == Err(RecvTimeoutError::Timeout) {
-            expired.store(true, Ordering::SeqCst);
-            interrupt.interrupt();
-        }
-    });
-    let outcome = wait();
-    drop(over);
-    if let Ok(timer) = timer {
-        drop(timer.join());
-    }
-    match outcome {
-        Err(error) if has_expired.load(Ordering::SeqCst) && Error::is_interrupted(&error) => Ok(None),
-        outcome => outcome.map(Some),
-    }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use leasehold::{Event, LockClient, MemoryStore, Observer, RedisLock};
+use leasehold::{AcquireOptions, Event, LockClient, MemoryStore, Observer, RedisLock};
 
 use super::transactions::Transactions;
 use crate::load::{HOLD, PAUSE};
@@ -93,11 +93,11 @@ struct Leased(RedisLock);
 
 impl Contender for Leased {
     fn visit(&mut self, until: Instant, inside: &mut dyn FnMut()) -> Result<bool> {
-        if !self.0.try_lock_until(until)? {
+        let Some(guard) = self.0.acquire_with(&AcquireOptions::new().deadline(until))? else {
             return Ok(false);
-        }
+        };
         inside();
-        self.0.unlock()?;
+        guard.unlock()?;
         Ok(true)
     }
 }
