@@ -12,6 +12,7 @@ mod cleanup;
 pub(crate) mod deadlock;
 pub(crate) mod directory;
 mod ending;
+pub(crate) mod entry;
 pub(crate) mod handoff;
 pub(crate) mod hold;
 pub(crate) mod many;
@@ -46,6 +47,7 @@ use crate::engine::acquire::retry::RETRY_PAUSE;
 use crate::engine::calls::Calls;
 use crate::engine::deadlock::Finder;
 use crate::engine::directory::Announcer;
+use crate::engine::entry::LockEntry;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::many::CountedClient;
 use crate::engine::registry::Registry;
@@ -272,8 +274,8 @@ impl Engine {
     }
 
     /// The hold of the calling thread, live or lost, if its task took it.
-    pub(crate) fn own_hold(&self, kind: Kind, name: &Arc<LockName>) -> Option<Arc<Hold>> {
-        let hold = self.registry.of_thread(kind, name, ThreadMark::current().id());
+    pub(crate) fn own_hold(&self, entry: &LockEntry) -> Option<Arc<Hold>> {
+        let hold = entry.of_thread(ThreadMark::current().id());
         hold.filter(|hold| hold.holder.is_this_task())
     }
 

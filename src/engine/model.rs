@@ -97,7 +97,7 @@ impl Client {
     fn end(self) {
         assert!(!self.lock().is_locked().unwrap());
         assert!(self.engine.registry.holds().is_empty());
-        assert_eq!(self.engine.registry.waiting(Kind::Mutex, &name()), 0);
+        assert_eq!(self.engine.registry.found(Kind::Mutex, &name()).map_or(0, |entry| entry.waiting()), 0);
         self.engine.shutdown().unwrap();
     }
 }
@@ -125,7 +125,7 @@ fn all_who_wait_in_one_process_get_the_lock_one_at_a_time() {
 
 /// Sleeps until so many wait in the lock's queue.
 fn wait_for_queue(client: &Client, length: usize) {
-    while client.engine.registry.waiting(Kind::Mutex, &name()) < length {
+    while client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |entry| entry.waiting()) < length {
         thread::yield_now();
     }
 }
@@ -604,7 +604,7 @@ fn the_end_of_a_client_leaves_nothing_of_what_is_under_way() {
             client.engine.shutdown().unwrap();
         }
         assert!(!world.client().lock().is_locked().unwrap(), "it is left until its lease ends");
-        assert_eq!(client.engine.registry.waiting(Kind::Mutex, &name()), 0);
+        assert_eq!(client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |entry| entry.waiting()), 0);
         reading.join().unwrap();
     });
 }

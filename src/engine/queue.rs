@@ -269,18 +269,51 @@ pub(crate) struct Queue {
     tickets: VecDeque<Arc<Ticket>>,
     /// How many of them spin: mostly none.
     spinning: usize,
+    /// A thread asks that came before all of them, and has no ticket. See `Asking`.
+    is_asked: bool,
 }
 
 impl Queue {
     pub(crate) fn join(&mut self, spins: bool) -> Arc<Ticket> {
         let ticket = Arc::new(Ticket { spins, ..Ticket::default() });
         let alike = if spins { self.spinning } else { self.tickets.len() - self.spinning };
-        if alike == 0 {
+        if alike == 0 && (spins || !self.is_asked) {
             ticket.become_head();
         }
         self.spinning += usize::from(spins);
         self.tickets.push_back(Arc::clone(&ticket));
         ticket
+    }
+
+    /// Has a thread ask before all who come from now on, if nobody is here. [`end_asking`](Self::end_asking) or
+    /// [`join_first`](Self::join_first) follows.
+    pub(crate) fn begin_asking(&mut self) -> bool {
+        let begins = self.is_idle();
+        self.is_asked |= begins;
+        begins
+    }
+
+    /// The thread that asked has its answer: the first of those behind it is the head.
+    pub(crate) fn end_asking(&mut self) {
+        if std::mem::take(&mut self.is_asked)
+            && let Some(next) = self.tickets.iter().find(|other| !other.spins)
+        {
+            next.become_head();
+        }
+    }
+
+    /// The thread that asked waits, before all who came since.
+    pub(crate) fn join_first(&mut self) -> Arc<Ticket> {
+        self.is_asked = false;
+        let ticket = Arc::new(Ticket::default());
+        ticket.become_head();
+        self.tickets.push_front(Arc::clone(&ticket));
+        ticket
+    }
+
+    /// Whether nobody is here.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tickets.is_empty() && !self.is_asked
     }
 
     /// Leaves, from whatever place; if it was a head's, the next of its kind becomes head and is woken. A new head

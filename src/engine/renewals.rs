@@ -246,6 +246,7 @@ fn take(items: &mut Vec<Item>, most: usize, wanted: impl Fn(&Item) -> bool) -> V
 mod tests {
     use super::*;
     use crate::engine::hold::{Grant, Holder};
+    use crate::engine::registry::Registry;
     use crate::ident::{ClientId, LockName, Owner};
     use crate::seam::Kind;
     use crate::time::{Lease, ManualClock};
@@ -254,9 +255,11 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(3);
 
     fn hold(home: u32, sent: Moment) -> Arc<Hold> {
+        let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
         let hold = Hold::new(Grant {
             kind: Kind::Mutex,
-            name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+            entry: Registry::default().entry(Kind::Mutex, &name),
+            name,
             owner: Owner::new(ClientId::random(), 1),
             home,
             holder: Holder::Guard,

@@ -276,6 +276,7 @@ fn acquire_as(
         action: "lock",
         kind,
         name,
+        entry: &engine.registry.entry(kind, name),
         lease,
         limit,
         interrupt: None,
@@ -306,6 +307,10 @@ impl Drop for Ends<'_> {
             drop(self.0.engine.shutdown());
         }
     }
+}
+
+fn unlock(engine: &Engine, name: &Arc<LockName>) -> Result<()> {
+    engine.unlock("unlock", (Kind::Mutex, name), &engine.registry.entry(Kind::Mutex, name))
 }
 
 /// Waits for what another thread is about to do.
@@ -340,7 +345,11 @@ fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
         let _ends = Ends(&failing);
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
         comes_about("the other thread's sleep", || {
-            engine.registry.head(Kind::Mutex, name).is_some_and(|head| head.is_open())
+            engine
+                .registry
+                .found(Kind::Mutex, name)
+                .and_then(|entry| entry.head())
+                .is_some_and(|head| head.is_open())
         });
         engine.drop_level(&mine.hold, mine.level);
         reading.recv_timeout(Duration::from_secs(10)).expect("the lock is handed over");
@@ -375,8 +384,13 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
             let judge = || {
                 let _ends = Ends(failing);
                 // How often it has said that it waits for leave.
-                let told_to_wake =
-                    || engine.registry.head(Kind::Mutex, name).map_or(0, |head| head.followers());
+                let told_to_wake = || {
+                    engine
+                        .registry
+                        .found(Kind::Mutex, name)
+                        .and_then(|entry| entry.head())
+                        .map_or(0, |head| head.followers())
+                };
                 comes_about("an attempt, or its wait", || {
                     store.attempts.load(Ordering::SeqCst) > attempts || told_to_wake() > 0
                 });
@@ -514,8 +528,10 @@ fn a_failed_try_does_not_count_against_the_patience_of_those_who_wait() {
         store.failing.store(1, Ordering::SeqCst);
         let error = acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        let noted =
-            engine.registry.spent_retry_budget(Kind::Mutex, &name, Duration::ZERO, Clock::System.now());
+        let noted = engine
+            .registry
+            .found(Kind::Mutex, &name)
+            .and_then(|entry| entry.spent_retry_budget(Duration::ZERO, Clock::System.now()));
         go_on.send(()).unwrap();
         assert!(waiter.join().unwrap().unwrap());
         assert!(noted.is_none(), "what a try ran into was noted for the queue");
@@ -649,7 +665,7 @@ fn what_is_left_to_run_out_is_forgotten_but_for_the_last() {
     let left = engine.registry.holds().len();
     assert!(left <= 1_025, "{left} holds are kept");
     // The last ones are known yet.
-    let why = |n: usize| engine.unlock("unlock", Kind::Mutex, &name(n)).unwrap_err().not_held().cloned();
+    let why = |n: usize| unlock(&engine, &name(n)).unwrap_err().not_held().cloned();
     let known = (0..HOLDS).filter(|n| why(*n) == Some(NotHeld::Expired)).count();
     assert_eq!(known, left - 1);
     assert_eq!((0..HOLDS).filter(|n| why(*n) == Some(NotHeld::Free)).count(), HOLDS);

@@ -255,7 +255,7 @@ impl Looks {
         if !hold.is_of_any_thread() || hold.is_orphaned() {
             self.registry.remove(hold); // nobody would ask the registry for it
         } else if is_first {
-            self.registry.nudge(hold.kind(), hold.name());
+            hold.entry().nudge();
             if !hold.was_renewed() {
                 self.registry.remember_lapsed(hold);
             }

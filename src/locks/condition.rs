@@ -252,6 +252,7 @@ impl Condition {
             action,
             kind: Kind::Signal,
             name,
+            entry: &engine.registry.entry(Kind::Signal, name),
             lease: Lease::Renewed,
             limit,
             interrupt,
@@ -334,7 +335,7 @@ impl Condition {
 
     fn own_hold(&self, action: &'static str) -> Result<Arc<Hold>> {
         let engine = self.lock.engine();
-        let hold = engine.own_hold(self.lock.kind(), self.lock.checked(action)?);
+        let hold = engine.own_hold(self.lock.found(action)?.1);
         engine.usable(action)?;
         match hold.filter(|hold| hold.is_live(engine.clock.now(), &engine.reporter)) {
             Some(hold) => Ok(hold),

@@ -248,6 +248,7 @@ impl LeaderShared {
             action: "leader",
             kind: Kind::Fenced,
             name: &self.name,
+            entry: &self.engine.registry.entry(Kind::Fenced, &self.name),
             lease: Lease::Renewed,
             limit: WaitLimit::Deadline(Moment::NEVER),
             interrupt: Some(&self.stop),

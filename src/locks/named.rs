@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
 use crate::engine::acquire::terms::Terms;
+use crate::engine::entry::LockEntry;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName, unbound_number};
 use crate::inspect::Holder;
@@ -65,7 +66,7 @@ pub struct RedisLock {
     terms: Terms,
     given: Arc<str>,
     /// A bad name is an error at first use.
-    name: std::result::Result<Arc<LockName>, Arc<Error>>,
+    name: std::result::Result<(Arc<LockName>, Arc<LockEntry>), Arc<Error>>,
 }
 
 impl RedisLock {
@@ -76,6 +77,7 @@ impl RedisLock {
         let key = format!("{}{}", options.key_prefix, mapped.as_deref().unwrap_or(&given));
         let name = LockName::new(&given, key)
             .and_then(|name| engine.store.check_name(kind, &name).map(|()| Arc::new(name)))
+            .map(|name| (Arc::clone(&name), engine.registry.entry(kind, &name)))
             .map_err(Arc::new);
         RedisLock { engine: Arc::clone(engine), kind, terms: Terms::default(), given, name }
     }
@@ -115,7 +117,8 @@ impl RedisLock {
     /// `Ok` means that this thread's level ended by this call. Never ends another owner's hold, nor a later one of
     /// this thread.
     pub fn unlock(&self) -> Result<()> {
-        self.engine.unlock("unlock", self.kind, self.checked("unlock")?)
+        let (name, entry) = self.found("unlock")?;
+        self.engine.unlock("unlock", (self.kind, name), entry)
     }
 
     /// Frees the lock whoever holds it; `false` if it was free. For operators: its holder is not asked.
@@ -219,8 +222,14 @@ impl RedisLock {
     // ---- shared
 
     pub(crate) fn checked(&self, action: &'static str) -> Result<&Arc<LockName>> {
+        Ok(self.found(action)?.0)
+    }
+
+    /// The name, and the lock in this process.
+    pub(crate) fn found(&self, action: &'static str) -> Result<(&Arc<LockName>, &Arc<LockEntry>)> {
         self.name
             .as_ref()
+            .map(|(name, entry)| (name, entry))
             .map_err(|bad| Error::new(bad.kind(), action, bad.detail().to_owned()).on(&self.given))
     }
 
@@ -232,8 +241,8 @@ impl RedisLock {
         limit: WaitLimit,
         interrupt: Option<&'a Interrupt>,
     ) -> Result<AcquireCall<'a>> {
-        let (name, kind, terms) = (self.checked(action)?, self.kind, self.terms);
-        Ok(AcquireCall { action, kind, name, lease, limit, interrupt, terms, by_thread: true })
+        let ((name, entry), kind, terms) = (self.found(action)?, self.kind, self.terms);
+        Ok(AcquireCall { action, kind, name, entry, lease, limit, interrupt, terms, by_thread: true })
     }
 
     /// Acquires for the calling thread; `None` if the lock stayed busy.

@@ -35,10 +35,12 @@ pub(crate) fn run_once<R>(
         let words = "this store cannot do it: it cannot set when a lock that is held will end";
         return Err(on_this(Error::new(ErrorKind::Unsupported, ACTION, words)));
     }
+    let entry = engine.registry.entry(kind, name);
     let want = AcquireCall {
         action: ACTION,
         kind,
         name,
+        entry: &entry,
         lease: Lease::Fixed(at_most),
         limit: WaitLimit::Once,
         interrupt: None,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::acquire::terms::Terms;
+use crate::engine::entry::LockEntry;
 use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
@@ -16,6 +17,7 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) action: &'static str,
     pub(crate) kind: Kind,
     pub(crate) name: &'a Arc<LockName>,
+    pub(crate) entry: &'a Arc<LockEntry>,
     pub(crate) lease: Lease,
     pub(crate) limit: WaitLimit,
     pub(crate) interrupt: Option<&'a Interrupt>,

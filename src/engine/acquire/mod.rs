@@ -5,6 +5,8 @@
 //! borne, `line_place` where the caller's client stands among those that wait.
 
 pub(crate) mod call;
+mod first;
+mod grant;
 mod line_place;
 mod lookout;
 pub(crate) mod outcome;
@@ -19,12 +21,13 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
 use crate::engine::acquire::waiting::Waiting;
+use crate::engine::entry::Found;
 use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, ThreadMark};
 use crate::interrupt::Interrupt;
 use crate::seam::Kind;
-use crate::time::LONGEST_LEASE;
+use crate::time::{LONGEST_LEASE, Moment};
 
 impl Engine {
     /// Takes the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
@@ -34,28 +37,42 @@ impl Engine {
         let _call = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMark::current();
-        if call.by_thread
-            && let Some(hold) = self.registry.of_thread(call.kind, call.name, thread.id())
-        {
-            if hold.is_live(self.clock.now(), &self.reporter) {
-                if !hold.holder.is_this_task() {
-                    return self.would_wait_for_itself(call, OTHER_TASK);
+        let granted = match call.entry.find(call.by_thread.then(|| thread.id()), self.asks_first(call)) {
+            Found::Calm(asking) => self.ask_first(call, lease, &thread, begun, asking),
+            Found::Used => self.wait_for(call, lease, &thread, begun),
+            Found::Own(hold) => {
+                if hold.is_live(self.clock.now(), &self.reporter) {
+                    if !hold.holder.is_this_task() {
+                        return self.would_wait_for_itself(call, OTHER_TASK);
+                    }
+                    if call.kind.is_token() || !call.terms.reentrant {
+                        return self.would_wait_for_itself(call, NOT_REENTRANT);
+                    }
+                    if let Some(granted) = self.reenter(call, &hold, lease)? {
+                        return Ok(Some(granted));
+                    }
                 }
-                if call.kind.is_token() || !call.terms.reentrant {
-                    return self.would_wait_for_itself(call, NOT_REENTRANT);
-                }
-                if let Some(granted) = self.reenter(call, &hold, lease)? {
-                    return Ok(Some(granted));
-                }
+                // It was lost. A new hold follows, under a number that nothing late can be under.
+                thread.retire(hold.owner().number());
+                self.wait_for(call, lease, &thread, begun)
             }
-            // It was lost. A new hold follows, under a number that nothing late can be under.
-            thread.retire(hold.owner().number());
-        }
-        if let Some(words) = self.own_hold_in_the_way(call, &thread) {
+        };
+        granted.map_err(|error| error.during(call.action).on(call.name.given()))
+    }
+
+    /// The other case: somebody here has the lock or wants it, or another process did a moment ago.
+    #[cold]
+    fn wait_for(
+        &self,
+        call: &AcquireCall<'_>,
+        lease: Duration,
+        thread: &Arc<ThreadMark>,
+        begun: Moment,
+    ) -> Result<Option<Granted>> {
+        if let Some(words) = self.own_hold_in_the_way(call, thread) {
             return self.would_wait_for_itself(call, words);
         }
-        let granted = Waiting::new(self, call, lease, &thread, begun).run();
-        granted.map_err(|error| error.during(call.action).on(call.name.given()))
+        Waiting::new(self, call, lease, thread, begun).run(None)
     }
 
     /// Why the caller would wait for its own thread, if it would.
@@ -114,7 +131,7 @@ impl Engine {
         let thread = ThreadMark::current();
         let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();
         let touches_own = call.by_thread && (is_own(call.kind) || call.kind.other_half().is_some_and(is_own));
-        !touches_own && self.registry.is_calm(call.kind, call.name)
+        !touches_own && call.entry.is_calm()
     }
 
     /// Whether this thread writes what it wants to read: then it is granted at once, and other waiters for the read lock wait

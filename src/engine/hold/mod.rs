@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use crate::engine::entry::LockEntry;
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::levels::Levels;
 use crate::engine::hold::loss::LossListeners;
@@ -38,6 +39,8 @@ use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, nanos, window};
 pub(crate) struct Hold {
     kind: Kind,
     name: Arc<LockName>,
+    /// The lock in this process. It has this hold too, until the registry takes it out.
+    entry: Arc<LockEntry>,
     owner: Owner,
     home: u32,
     pub(crate) holder: Holder,
@@ -87,6 +90,7 @@ impl Hold {
         let hold = Hold {
             kind: grant.kind,
             name: grant.name,
+            entry: grant.entry,
             owner: grant.owner,
             home: grant.home,
             holder: grant.holder,
@@ -126,6 +130,10 @@ impl Hold {
 
     pub(crate) fn name(&self) -> &Arc<LockName> {
         &self.name
+    }
+
+    pub(crate) fn entry(&self) -> &Arc<LockEntry> {
+        &self.entry
     }
 
     pub(crate) fn owner(&self) -> Owner {

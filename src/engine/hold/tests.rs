@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::registry::Registry;
 use crate::ident::{ClientId, ThreadMark};
 use crate::task::TaskMark;
 use crate::time::ManualClock;
@@ -6,9 +7,11 @@ use crate::time::ManualClock;
 const LEASE: Duration = Duration::from_secs(30);
 
 fn hold(lease: Lease, sent: Moment) -> Hold {
+    let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
     Hold::new(Grant {
         kind: Kind::Mutex,
-        name: Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap()),
+        entry: Registry::default().entry(Kind::Mutex, &name),
+        name,
         owner: Owner::new(ClientId::random(), 1),
         home: 0,
         holder: Holder::Guard,

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{LockKey, Registry};
+use super::Registry;
+use crate::engine::entry::LockKey;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::queue::Told;
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
@@ -18,9 +19,16 @@ impl Registry {
     ///
     /// Looks at all locks, and at all holds if any wait is as old: called once a second at most while nothing is stuck.
     pub(crate) fn stuck(&self, now: Moment, least: Duration, wall_ms: u64) -> Stuck {
-        let entries = self.entries.lock();
+        let all = self.all();
+        let _alone = self.several.lock();
+        let mut entries: Vec<_> = all
+            .iter()
+            .filter(|entry| entry.key.family != Family::Counted)
+            .map(|entry| (&entry.key, entry.state()))
+            .collect();
+        entries.retain(|(_, entry)| !entry.holds.is_empty() || !entry.queue.is_empty());
         let (mut waits, mut next) = (Vec::new(), None::<Moment>);
-        for (key, entry) in entries.by_key.iter().filter(|(key, _)| key.family != Family::Counted) {
+        for (key, entry) in &entries {
             for (ticket, one) in entry.queue.sleepers() {
                 // A hold is entered before its waiter leaves the queue. What was granted is waited for no more.
                 let is_granted = |hold: &Arc<Hold>| {
@@ -35,7 +43,7 @@ impl Registry {
                 if ripe > now {
                     next = Some(next.map_or(ripe, |next| next.min(ripe)));
                 } else {
-                    waits.push((key, ticket, one));
+                    waits.push((*key, ticket, one));
                 }
             }
         }
@@ -46,7 +54,7 @@ impl Registry {
         let awaited = waits.iter().map(|(key, ..)| *key);
         let halves: HashSet<&str> = awaited.filter(|key| is_half(key)).map(|key| key.name.key()).collect();
         let (mut holds, mut holding) = (Vec::new(), HashSet::new());
-        for (key, entry) in entries.by_key.iter().filter(|(key, _)| key.family != Family::Counted) {
+        for (key, entry) in &entries {
             let is_awaited = !entry.queue.is_empty() || is_half(key) && halves.contains(key.name.key());
             for hold in &entry.holds {
                 let thread = hold.kept_by();

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
+use crate::engine::entry::Next;
 use crate::engine::handoff::{HandoffResult, PendingHandoff, ReleaseOutcome, Releaser};
 use crate::engine::hold::Hold;
-use crate::engine::registry::Next;
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::Failure;
 use crate::time::Moment;
@@ -46,7 +46,7 @@ impl Engine {
         sent: Moment,
         releaser: impl FnOnce() -> Releaser,
     ) -> HandoffStart {
-        let (ticket, mut to) = match self.registry.promise(hold, sent) {
+        let (ticket, mut to) = match hold.entry().promise(sent) {
             Next::Nobody => return HandoffStart::Nobody,
             Next::Others => return HandoffStart::Others,
             Next::Local(ticket, claim) => (ticket, claim),

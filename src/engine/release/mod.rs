@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
+use crate::engine::entry::LockEntry;
 use crate::engine::handoff::ReleaseOutcome;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
@@ -29,10 +30,15 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_m
 
 impl Engine {
     /// Ends the innermost level of the hold of the calling thread and task.
-    pub(crate) fn unlock(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<()> {
+    pub(crate) fn unlock(
+        &self,
+        action: &'static str,
+        (kind, name): (Kind, &Arc<LockName>),
+        entry: &LockEntry,
+    ) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action)?;
-        match self.own_hold(kind, name) {
+        match self.own_hold(entry) {
             Some(hold) => self.end_one_level(action, &hold, None),
             None => Err(self.not_holding(action, kind, name)),
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all, prolong};
-use crate::engine::registry::Next;
+use crate::engine::entry::Next;
 use crate::interrupt::Interrupt;
 use crate::seam::{Answer, Failure};
 
@@ -140,6 +140,7 @@ fn a_re_entry_that_is_asked_about_again_ends_by_its_interrupt() {
             action: "lock",
             kind: Kind::Mutex,
             name: &name,
+            entry: &engine.registry.entry(Kind::Mutex, &name),
             lease: Lease::Renewed,
             limit: FOREVER,
             interrupt: Some(&interrupt),
@@ -168,7 +169,11 @@ fn behind_a_hold_of_this_client_that_was_taken_away_in_silence_a_waiter_polls() 
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
         comes_about("the other thread's sleep", || {
-            engine.registry.head(Kind::Mutex, &name).is_some_and(|head| head.is_open())
+            engine
+                .registry
+                .found(Kind::Mutex, &name)
+                .and_then(|entry| entry.head())
+                .is_some_and(|head| head.is_open())
         });
         *store.holder.lock() = None;
         // Longer than it ever sleeps.
@@ -205,7 +210,11 @@ fn an_unlock_whose_hand_off_is_refused_frees_the_lock_the_plain_way() {
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
         comes_about("the other thread's sleep", || {
-            engine.registry.head(Kind::Mutex, &name).is_some_and(|head| head.is_open())
+            engine
+                .registry
+                .found(Kind::Mutex, &name)
+                .and_then(|entry| entry.head())
+                .is_some_and(|head| head.is_open())
         });
         engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
         assert!(waiter.join().unwrap().is_some(), "the store has it under the one who unlocked it");
@@ -248,6 +257,7 @@ fn the_longest_hold_counts_from_when_the_lock_was_asked_for() {
         action: "lock",
         kind: Kind::Mutex,
         name: &name,
+        entry: &engine.registry.entry(Kind::Mutex, &name),
         lease: Lease::Renewed,
         limit: WaitLimit::Once,
         interrupt: None,
@@ -303,10 +313,10 @@ fn threads_here_hand_a_lock_on_among_themselves_only_so_often() {
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    let place = engine.registry.join(Kind::Mutex, &name, false);
+    let place = engine.registry.entry(Kind::Mutex, &name).join(false);
     place.ticket().open(mine.hold.claim());
     let mut times = 0;
-    while let Next::Local(ticket, _) = engine.registry.promise(&mine.hold, clock.now()) {
+    while let Next::Local(ticket, _) = mine.hold.entry().promise(clock.now()) {
         ticket.withdraw();
         times += 1;
         assert!(times < 1_000, "others never have a turn");
@@ -314,10 +324,10 @@ fn threads_here_hand_a_lock_on_among_themselves_only_so_often() {
     assert!(times > 1, "{times}");
     // A release is a turn for others; those that listen are remembered for a while.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
-    assert!(matches!(engine.registry.promise(&mine.hold, clock.now()), Next::Local(..)));
-    assert!(engine.registry.contended_since(Kind::Mutex, &name).is_some());
+    assert!(matches!(mine.hold.entry().promise(clock.now()), Next::Local(..)));
+    assert!(mine.hold.entry().contended_since().is_some());
     engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
-    assert!(engine.registry.contended_since(Kind::Mutex, &name).is_none());
+    assert!(mine.hold.entry().contended_since().is_none());
     // A waiter here is told when the hold goes.
     assert!(!place.ticket().take_nudge());
     engine.registry.remove(&mine.hold);
@@ -335,6 +345,7 @@ fn the_end_of_an_owned_holds_lease_is_told_to_the_millisecond() {
         action: "lock",
         kind: Kind::Mutex,
         name: &name,
+        entry: &engine.registry.entry(Kind::Mutex, &name),
         lease: Lease::Fixed(lease),
         limit: WaitLimit::Once,
         interrupt: None,

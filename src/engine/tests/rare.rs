@@ -101,7 +101,11 @@ fn while_another_waits(
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
         comes_about("the other thread's sleep", || {
-            engine.registry.head(Kind::Mutex, name).is_some_and(|head| head.is_open())
+            engine
+                .registry
+                .found(Kind::Mutex, name)
+                .and_then(|entry| entry.head())
+                .is_some_and(|head| head.is_open())
         });
         release();
         waiter.join()

@@ -1,52 +1,25 @@
-//! The hold that follows a grant.
+//! The hold that follows a waiter's grant.
 
 use std::sync::Arc;
 
 use super::Waiting;
 use crate::engine::acquire::call::Granted;
-use crate::engine::hold::{Grant, Hold, Holder};
+use crate::engine::hold::Hold;
 use crate::ident::Fence;
 use crate::observe::{Loss, LossReason};
 use crate::seam::{Claim, Kind};
-use crate::task::TaskMark;
-use crate::time::{Lease, Moment};
+use crate::time::Moment;
 
 impl Waiting<'_> {
     pub(super) fn enter(&mut self, claim: &Claim, sent: Moment, fence: Option<Fence>) -> Granted {
         let (engine, call) = (self.engine, self.call);
-        let holder = if call.by_thread {
-            Holder::Thread {
-                id: self.thread.id(),
-                mark: Arc::downgrade(self.thread),
-                task: TaskMark::current(),
-            }
-        } else {
-            Holder::Guard
-        };
-        let (hold, level) = Hold::new(Grant {
-            kind: claim.kind,
-            name: Arc::clone(&claim.name),
-            owner: claim.owner,
-            home: claim.home,
-            holder,
-            sent,
-            lease: call.lease,
-            asked: self.asked,
-            ceiling: call.terms.max_hold.map(|most| sent.plus(most)),
-            renewed_lease: if let Lease::Kept(_) = call.lease { self.asked } else { engine.options.lease },
-            fence,
-            units: claim.units,
-            note: claim.note.clone(),
-            bound: self.bound.take(),
-        });
-        let hold = Arc::new(hold);
-        let look = engine.registry.insert(&hold, call.by_thread.then(|| self.thread.id()));
-        engine.watchdog.look_at_holds_by(look);
+        let bound = self.bound.take();
+        let granted = engine.enter(call, self.thread, (claim, sent), fence, bound);
         if engine.writes_here(call, self.thread) {
-            self.end_writing_in_time(&hold);
+            self.end_writing_in_time(&granted.hold);
         }
-        self.tell_granted(&hold);
-        Granted { hold, level }
+        engine.tell_granted(call, &granted.hold, (self.started, self.attempts, self.coming), &self.span);
+        granted
     }
 
     /// Sees to it that what this thread writes ends in the store when its own time is over, not with its reading: the two

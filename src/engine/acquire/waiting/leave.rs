@@ -14,7 +14,7 @@ impl Waiting<'_> {
         if self.turn == Turn::Waits {
             // It may have joined the line.
             self.line.may_stand = true;
-            self.engine.registry.note_in_line(claim.kind, &claim.name, true);
+            self.call.entry.note_in_line(true);
         }
         self.queued = None;
         self.subscription = self.subscription.take().filter(|_| !self.store_queues);
@@ -70,13 +70,9 @@ impl Waiting<'_> {
         // Those behind in the queue have waited through the same: their retry budget ends when this one's does. A
         // caller whose time is over, or who never waited, has been through nothing that concerns them.
         if !call.limit.is_over(now) {
-            engine.registry.note_failure(
-                call.kind,
-                call.name,
-                self.retry_budget.since.map(|since| (since, noted)),
-            );
+            call.entry.note_failure(self.retry_budget.since.map(|since| (since, noted)));
             if outcome.is_err() {
-                engine.registry.wake_queue(call.kind, call.name);
+                call.entry.wake_queue();
             }
         }
         self.retry_budget.last = Some(outcome?);
@@ -99,7 +95,7 @@ impl Waiting<'_> {
     pub(super) fn reset_retry_budget(&mut self) {
         if self.retry_budget.since.is_some() || self.parker.is_some() {
             self.retry_budget = RetryBudget::default();
-            self.engine.registry.note_failure(self.call.kind, self.call.name, None);
+            self.call.entry.note_failure(None);
         }
     }
 }

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use super::{Progress, Waiting};
+use crate::engine::entry::QueuePlace;
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
-use crate::engine::registry::QueuePlace;
 use crate::seam::{Claim, Wakeups};
 use crate::time::{Moment, random_between};
 
@@ -31,7 +31,7 @@ impl Waiting<'_> {
             random_between((Duration::ZERO, self.engine.poll_every(self.call.kind).1))
         };
         self.listen_for(wakeups);
-        self.engine.registry.note_in_line(self.call.kind, self.call.name, true);
+        self.call.entry.note_in_line(true);
         (self.line.may_stand, self.line.stands, self.line.is_next) = (true, true, false);
         let retry = retry_after.map_or(Moment::NEVER, |after| now.plus(after));
         Progress::Later(now.plus(poll).min(retry))
@@ -40,7 +40,7 @@ impl Waiting<'_> {
     /// The lock is had: the store's grant took its client out of the line.
     pub(super) fn leave_line_by_grant(&mut self) {
         if self.line.may_stand {
-            self.engine.registry.note_in_line(self.call.kind, self.call.name, false);
+            self.call.entry.note_in_line(false);
         }
         (self.line.may_stand, self.line.stands, self.line.is_next) = (false, false, false);
     }

@@ -19,15 +19,15 @@ use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::line_place::LinePlace;
 use crate::engine::acquire::lookout::Lookout;
 use crate::engine::acquire::retry::RetryBudget;
+use crate::engine::entry::{Asking, QueuePlace};
 use crate::engine::handoff::PendingHandoff;
 use crate::engine::queue::ClosedOffer;
-use crate::engine::registry::QueuePlace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ThreadMark, unbound_number};
 use crate::observe::spans::WaitSpan;
 use crate::park::Parker;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Bound, Claim, Kind, Turn};
+use crate::seam::{Answer, Attempt, Bound, Claim, Kind, Turn};
 use crate::time::{Moment, random_between};
 
 /// One caller's wait for a lock that its owner does not hold yet.
@@ -78,6 +78,14 @@ pub(crate) struct Waiting<'a> {
     line: LinePlace,
     /// Under which claim this caller may stand in the store's queue, or as a writer that waits.
     queued: Option<Claim>,
+}
+
+/// An attempt that was made before there was a waiter: see `first.rs`.
+pub(in crate::engine::acquire) struct Asked {
+    pub(in crate::engine::acquire) asking: Asking,
+    pub(in crate::engine::acquire) claim: Claim,
+    pub(in crate::engine::acquire) sent: Moment,
+    pub(in crate::engine::acquire) answer: Answer<Attempt>,
 }
 
 /// The next step of a waiter.
@@ -160,25 +168,50 @@ impl<'a> Waiting<'a> {
         self
     }
 
-    pub(crate) fn run(mut self) -> Result<Option<Granted>> {
-        let ended = self.take_or_give_up();
+    /// The same for one that has asked once already, under this number if the owner is not the thread.
+    pub(super) fn after(mut self, number: Option<u64>, span: WaitSpan) -> Waiting<'a> {
+        (self.unbound, self.span) = (number, span);
+        self
+    }
+
+    /// Waits for the lock, and before that sees to the answer of the attempt that was made already.
+    #[cold]
+    pub(in crate::engine::acquire) fn run(mut self, asked: Option<Asked>) -> Result<Option<Granted>> {
+        let ended = self.take_or_give_up(asked);
         self.tell_given_up(&ended);
         ended
     }
 
-    fn take_or_give_up(&mut self) -> Result<Option<Granted>> {
+    fn take_or_give_up(&mut self, asked: Option<Asked>) -> Result<Option<Granted>> {
         let (engine, call) = (self.engine, self.call);
         if call.limit.is_over(self.started) {
             // A caller that has a place already leaves it. Pairs with `asking_once`.
             self.waits = call.terms.number.is_some();
             self.turn = Turn::Barges;
-            let ended = self.once();
+            let ended = match asked {
+                Some(Asked { asking: _asking, claim, sent, answer }) => {
+                    self.answered(claim, sent, answer).and_then(|progress| self.last(progress))
+                }
+                None => self.once(),
+            };
             return self.unless_shut_down(ended);
         }
-        let place = engine.registry.join(call.kind, call.name, call.terms.backoff.is_some());
-        // The thread before it may have joined the line for its client.
-        self.line.may_stand = !place.ticket().is_head();
-        let ended = self.wait_like_others(&place).and_then(|()| self.wait(&place));
+        let (place, ended) = match asked {
+            Some(Asked { asking, claim, sent, answer }) => {
+                let place = asking.into_place();
+                self.home = claim.home;
+                let progress = self.answered(claim, sent, answer);
+                let ended = progress.and_then(|progress| self.wait(&place, Some(progress)));
+                (place, ended)
+            }
+            None => {
+                let place = call.entry.join(call.terms.backoff.is_some());
+                // The thread before it may have joined the line for its client.
+                self.line.may_stand = !place.ticket().is_head();
+                let ended = self.wait_like_others(&place).and_then(|()| self.wait(&place, None));
+                (place, ended)
+            }
+        };
         // Whatever ended the wait: a lock that is on its way to this waiter is taken.
         let ended = match ended {
             Ok(Some(granted)) => Ok(Some(granted)),
@@ -203,24 +236,17 @@ impl<'a> Waiting<'a> {
         self.unless_shut_down(ended)
     }
 
-    /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown` to see.
     fn unless_shut_down(&self, ended: Result<Option<Granted>>) -> Result<Option<Granted>> {
-        if let (Ok(Some(granted)), Err(error)) = (&ended, self.engine.open(self.call.action)) {
-            self.engine.drop_level(&granted.hold, granted.level);
-            return Err(error);
-        }
-        ended
+        let Some(granted) = ended? else { return Ok(None) };
+        self.engine.unless_shut_down(self.call, granted).map(Some)
     }
 
-    /// Waits in the local queue, and at its head for the lock.
-    fn wait(&mut self, place: &QueuePlace) -> Result<Option<Granted>> {
+    /// Waits in the local queue, and at its head for the lock; `first` is what came of an attempt that was made already.
+    fn wait(&mut self, place: &QueuePlace, mut first: Option<Progress>) -> Result<Option<Granted>> {
         loop {
-            self.check_queue(place)?;
-            let progress = match self.next_step(place) {
-                Step::Receive(handoff) => self.receive(place, handoff)?,
-                Step::Ask => self.ask()?,
-                Step::Sleep(until) => Progress::Later(until),
-                Step::Again => Progress::Again,
+            let progress = match first.take() {
+                Some(progress) => progress,
+                None => self.step(place)?,
             };
             match progress {
                 Progress::Granted(granted) => return Ok(Some(granted)),
@@ -230,6 +256,16 @@ impl<'a> Waiting<'a> {
             if self.call.limit.is_over(self.engine.clock.now()) {
                 return std::mem::take(&mut self.retry_budget).give_up();
             }
+        }
+    }
+
+    fn step(&mut self, place: &QueuePlace) -> Result<Progress> {
+        self.check_queue(place)?;
+        match self.next_step(place) {
+            Step::Receive(handoff) => self.receive(place, handoff),
+            Step::Ask => self.ask(),
+            Step::Sleep(until) => Ok(Progress::Later(until)),
+            Step::Again => Ok(Progress::Again),
         }
     }
 
@@ -247,7 +283,7 @@ impl<'a> Waiting<'a> {
             return Err(Error::new(ErrorKind::Deadlock, call.action, words));
         }
         let (patience, now) = (engine.options.patience, engine.clock.now());
-        engine.registry.spent_retry_budget(call.kind, call.name, patience, now).map_or(Ok(()), Err)
+        call.entry.spent_retry_budget(patience, now).map_or(Ok(()), Err)
     }
 
     /// The next step. A hand-off comes first; a waiter that need not ask the store sleeps; the offer to be handed the lock
@@ -284,8 +320,7 @@ impl<'a> Waiting<'a> {
     /// While a hold of this process stands, its release is the event to wait for: the registry notifies this waiter. Only the
     /// safety poll asks the store then, in case the hold is gone there unknown to this client.
     fn held_here_until(&mut self, now: Moment) -> Option<Moment> {
-        let (engine, call) = (self.engine, self.call);
-        let until = engine.registry.held_here(call.kind, call.name, now)?;
+        let until = self.call.entry.held_here(now)?;
         let poll = self.next_poll.unwrap_or_else(|| self.next_poll());
         self.next_poll = Some(poll);
         (now < poll).then(|| until.min(poll))
@@ -336,8 +371,7 @@ impl<'a> Waiting<'a> {
     /// Whether the lock is on its way from one thread here to another, which wakes this one when that is settled. Until
     /// then nothing may be asked under the releaser's number, which may be this thread's. Pairs with `receive`.
     fn is_on_its_way(&mut self, place: &QueuePlace) -> bool {
-        let (engine, call) = (self.engine, self.call);
-        let Some(head) = engine.registry.receiving(call.kind, call.name) else { return false };
+        let Some(head) = self.call.entry.receiving() else { return false };
         head.wake_when_settled(self.parker(place).waker())
     }
 
@@ -354,7 +388,7 @@ impl<'a> Waiting<'a> {
     /// One attempt for a caller that will not wait; none while a hold of this process stands.
     fn once(&mut self) -> Result<Option<Granted>> {
         let (engine, call) = (self.engine, self.call);
-        let held_here = engine.registry.held_here(call.kind, call.name, engine.clock.now());
+        let held_here = call.entry.held_here(engine.clock.now());
         if held_here.is_some() && !call.kind.is_shared() {
             return Ok(None);
         }
@@ -403,6 +437,7 @@ mod tests {
                 action: "lock",
                 kind,
                 name: &name,
+                entry: &engine.registry.entry(kind, &name),
                 lease: Lease::Renewed,
                 limit: WaitLimit::Once,
                 interrupt: None,

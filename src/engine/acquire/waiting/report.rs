@@ -2,7 +2,6 @@
 
 use super::Waiting;
 use crate::engine::acquire::call::{Granted, WaitLimit};
-use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::event::{Event, GaveUpReason};
 use crate::park::Woken;
@@ -35,25 +34,6 @@ impl Waiting<'_> {
             Woken::Interrupted => {}
         }
         self.coming = is_message.then(|| (self.engine.clock.now(), false));
-    }
-
-    pub(super) fn tell_granted(&self, hold: &Hold) {
-        let (name, kind, owner) = (self.call.name.given(), self.call.kind.label(), hold.owner());
-        let attempts = self.attempts;
-        self.span.granted(owner, hold.fence(), attempts);
-        hold.span.open(name, kind, owner, hold.fence());
-        let reporter = &self.engine.reporter;
-        if !reporter.is_observed() {
-            return;
-        }
-        let now = self.engine.clock.now();
-        let waited = now.since(self.started);
-        reporter.tell(|observer| observer.event(&Event::Acquired { name, kind, owner, waited, attempts }));
-        if let Some((since, is_local)) = self.coming {
-            let took = now.since(since);
-            reporter
-                .tell(|observer| observer.event(&Event::HandedOver { name, kind, owner, is_local, took }));
-        }
     }
 
     pub(super) fn tell_unknown(&self, error: &Error) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Waiting;
 use crate::engine::acquire::call::interrupted;
 use crate::engine::acquire::outcome::AttemptOutcome;
+use crate::engine::entry::QueuePlace;
 use crate::engine::queue::Sleeper;
-use crate::engine::registry::QueuePlace;
 use crate::error::Result;
 use crate::park::{Parker, Woken};
 use crate::seam::subscription::Subscription;
@@ -60,10 +60,7 @@ impl Waiting<'_> {
             ticket.open(claim);
         }
         self.count_waiter();
-        let is_held_here = || {
-            !self.asks_for_itself()
-                && engine.registry.held_here(call.kind, call.name, engine.clock.now()).is_some()
-        };
+        let is_held_here = || !self.asks_for_itself() && call.entry.held_here(engine.clock.now()).is_some();
         let is_told = call.terms.backoff.is_none();
         if is_told && (self.all_ask || ticket.is_head() && !is_held_here()) {
             if self.subscription.is_none() {
@@ -164,7 +161,7 @@ impl Waiting<'_> {
     /// always be before them.
     pub(super) fn wait_like_others(&mut self, place: &QueuePlace) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
-        if !self.is_rationed() || engine.registry.contended_since(call.kind, call.name).is_none() {
+        if !self.is_rationed() || call.entry.contended_since().is_none() {
             return Ok(());
         }
         let claim = self.claim();
@@ -196,7 +193,7 @@ impl Waiting<'_> {
     /// same order every time; without this the same process would win every time.
     pub(super) fn stand_back(&self) {
         let (engine, call) = (self.engine, self.call);
-        let Some((since, others)) = engine.registry.contended_since(call.kind, call.name) else { return };
+        let Some((since, others)) = call.entry.contended_since() else { return };
         // The one other process has held it since: it is ours now. Or it is kept for the next in line: nobody gets ahead.
         if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
             return;

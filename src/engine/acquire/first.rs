@@ -1,0 +1,78 @@
+//! The usual case: nobody else wants the lock, and one request acquires it.
+//!
+//! The thread that asks takes no place in the local queue. Those who come meanwhile queue behind it, as behind a head. If it is
+//! not granted, it takes the first place, and goes on as a waiter whose first attempt has been answered.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::{AcquireCall, Granted};
+use crate::engine::acquire::waiting::{Asked, Waiting};
+use crate::engine::entry::Asking;
+use crate::error::Result;
+use crate::ident::{ThreadMark, unbound_number};
+use crate::observe::spans::WaitSpan;
+use crate::seam::{Attempt, Claim, Family, Turn, Wakeups};
+use crate::time::{Moment, window};
+
+impl Engine {
+    /// Whether a call of this kind may ask before there is a waiter: none that is about more than one request and one owner.
+    pub(super) fn asks_first(&self, call: &AcquireCall<'_>) -> bool {
+        let capabilities = self.store.capabilities();
+        let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
+        is_plain
+            && call.terms.backoff.is_none()
+            && call.terms.max_hold.is_none()
+            && capabilities.majority.is_none()
+            && capabilities.sessions.is_none()
+            && !(capabilities.queues)(call.kind)
+    }
+
+    /// Asks once. What is not a grant in time is for a waiter.
+    pub(super) fn ask_first(
+        &self,
+        call: &AcquireCall<'_>,
+        lease: std::time::Duration,
+        thread: &Arc<ThreadMark>,
+        begun: Moment,
+        asking: Asking,
+    ) -> Result<Option<Granted>> {
+        let span = WaitSpan::open(call.name.given(), call.kind.label());
+        let is_thread = call.by_thread && !call.kind.is_token();
+        let number = if is_thread { thread.number() } else { unbound_number() };
+        let waits = !call.limit.is_over(begun);
+        let claim = Claim {
+            waits,
+            turn: if waits { Turn::Waits } else { Turn::Barges },
+            wakeups: Wakeups::OwnTurn,
+            wants_fence: call.wants_fence(),
+            ..self.claim(call.kind, call.name, number, lease)
+        };
+        let sent = self.clock.now();
+        let latest = call.limit.moment(begun).max(begun).plus(self.options.command_timeout);
+        let answer = self.store.attempt(&claim, 1, sent.plus(self.options.command_timeout).min(latest));
+        if let Ok(Attempt::Granted { fence }) = &answer
+            && self.clock.now() < sent.plus(window(lease))
+            && (!is_thread || thread.number() == number)
+        {
+            self.reporter.tell_request("acquire", sent, &self.clock, None);
+            let granted = self.enter(call, thread, (&claim, sent), *fence, None);
+            // Entered first, left second: the next head sees a hold to wait for.
+            drop(asking);
+            self.tell_granted(call, &granted.hold, (begun, 1, None), &span);
+            return self.unless_shut_down(call, granted).map(Some);
+        }
+        let waiting =
+            Waiting::new(self, call, lease, thread, begun).after((!is_thread).then_some(number), span);
+        waiting.run(Some(Asked { asking, claim, sent, answer }))
+    }
+
+    /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown` to see.
+    pub(super) fn unless_shut_down(&self, call: &AcquireCall<'_>, granted: Granted) -> Result<Granted> {
+        if let Err(error) = self.open(call.action) {
+            self.drop_level(&granted.hold, granted.level);
+            return Err(error);
+        }
+        Ok(granted)
+    }
+}

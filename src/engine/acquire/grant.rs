@@ -1,0 +1,78 @@
+//! The hold that follows a grant.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::{AcquireCall, Granted};
+use crate::engine::hold::{Grant, Hold, Holder};
+use crate::ident::{Fence, ThreadMark};
+use crate::observe::event::Event;
+use crate::observe::spans::WaitSpan;
+use crate::seam::{Bound, Claim};
+use crate::task::TaskMark;
+use crate::time::{Lease, Moment};
+
+impl Engine {
+    /// Makes the hold of a grant that was asked for under `claim` at `sent`, and enters it.
+    pub(super) fn enter(
+        &self,
+        call: &AcquireCall<'_>,
+        thread: &Arc<ThreadMark>,
+        (claim, sent): (&Claim, Moment),
+        fence: Option<Fence>,
+        bound: Option<Arc<dyn Bound>>,
+    ) -> Granted {
+        let holder = if call.by_thread {
+            Holder::Thread { id: thread.id(), mark: Arc::downgrade(thread), task: TaskMark::current() }
+        } else {
+            Holder::Guard
+        };
+        let (hold, level) = Hold::new(Grant {
+            kind: claim.kind,
+            name: Arc::clone(&claim.name),
+            entry: Arc::clone(call.entry),
+            owner: claim.owner,
+            home: claim.home,
+            holder,
+            sent,
+            lease: call.lease,
+            asked: claim.lease,
+            ceiling: call.terms.max_hold.map(|most| sent.plus(most)),
+            renewed_lease: if let Lease::Kept(_) = call.lease { claim.lease } else { self.options.lease },
+            fence,
+            units: claim.units,
+            note: claim.note.clone(),
+            bound,
+        });
+        let hold = Arc::new(hold);
+        let look = self.registry.insert(&hold, call.by_thread.then(|| thread.id()));
+        self.watchdog.look_at_holds_by(look);
+        Granted { hold, level }
+    }
+
+    /// Tells the observers of a grant: since when the call waited, after how many attempts, and since when the lock was on its way
+    /// here, and whether from a thread of this client.
+    pub(super) fn tell_granted(
+        &self,
+        call: &AcquireCall<'_>,
+        hold: &Hold,
+        (started, attempts, coming): (Moment, u32, Option<(Moment, bool)>),
+        span: &WaitSpan,
+    ) {
+        let (name, kind, owner) = (call.name.given(), call.kind.label(), hold.owner());
+        span.granted(owner, hold.fence(), attempts);
+        hold.span.open(name, kind, owner, hold.fence());
+        if !self.reporter.is_observed() {
+            return;
+        }
+        let now = self.clock.now();
+        let waited = now.since(started);
+        self.reporter
+            .tell(|observer| observer.event(&Event::Acquired { name, kind, owner, waited, attempts }));
+        if let Some((since, is_local)) = coming {
+            let took = now.since(since);
+            self.reporter
+                .tell(|observer| observer.event(&Event::HandedOver { name, kind, owner, is_local, took }));
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! One lock in this process: the holds on it, and the threads that wait for it.
+//!
+//! There is one entry for each lock, however many values stand for it. Each value has it, and each hold: the registry is asked
+//! for it when it is made, and told when it goes.
+
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::engine::hold::{Hold, Standing};
+use crate::engine::queue::{Queue, Ticket};
+use crate::error::Error;
+use crate::fork::is_forked;
+use crate::ident::LockName;
+use crate::room::CrowdMap;
+use crate::seam::{Claim, Family, Kind, Others};
+use crate::sync::{Mutex, MutexGuard};
+use crate::time::Moment;
+
+/// One lock: kinds that are the same lock to the store are the same here.
+#[derive(Debug, Clone)]
+pub(crate) struct LockKey {
+    pub(super) family: Family,
+    pub(super) name: Arc<LockName>,
+}
+
+impl LockKey {
+    pub(super) fn new(kind: Kind, name: &Arc<LockName>) -> LockKey {
+        LockKey { family: kind.family(), name: Arc::clone(name) }
+    }
+}
+
+impl PartialEq for LockKey {
+    fn eq(&self, other: &LockKey) -> bool {
+        self.family == other.family && self.name.key() == other.name.key()
+    }
+}
+
+impl Eq for LockKey {}
+
+impl Hash for LockKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.name.hash().wrapping_add(self.family as u64));
+    }
+}
+
+/// The entries by lock, found by the hash that each name has.
+pub(super) type Locks = Mutex<CrowdMap<LockKey, Weak<LockEntry>, BuildHasherDefault<OwnHash>>>;
+
+/// Takes the hash that a key brings along as it is.
+#[derive(Debug, Default)]
+pub(super) struct OwnHash(u64);
+
+impl Hasher for OwnHash {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// One lock in this process.
+#[derive(Debug)]
+pub(crate) struct LockEntry {
+    pub(super) key: LockKey,
+    state: Mutex<LockState>,
+    /// The registry's, to be taken out of in the end.
+    locks: Arc<Locks>,
+}
+
+/// The part under the entry's mutex.
+#[derive(Debug, Default)]
+pub(super) struct LockState {
+    pub(super) holds: Vec<Arc<Hold>>,
+    pub(super) queue: Queue,
+    burst: Burst,
+    /// This client may stand in the store's line.
+    in_line: bool,
+    /// Since when the head has had nothing but failures, and the last: those behind it have waited through the same.
+    failure: Option<(Moment, Error)>,
+    /// When this process last released the lock, if others waited for it then, and who was notified.
+    contended: Option<(Moment, Others)>,
+    /// The registry keeps the entry, since that is to be remembered although no value may be left.
+    is_remembered: bool,
+}
+
+/// Hand-offs since the last true release, and when the first of them was.
+#[derive(Debug, Default)]
+struct Burst {
+    handed: u32,
+    began: Option<Moment>,
+}
+
+/// A process hands a lock on so many times, and for so long, before others get their turn. More makes
+/// the others wait longer; less costs more true releases.
+const BURST: u32 = 24;
+const BURST_TIME: Duration = Duration::from_millis(3);
+
+/// The next owner that a releaser may hand the lock to.
+pub(crate) enum Next {
+    /// Nobody sleeps for it here.
+    Nobody,
+    /// Somebody does, but it is other processes' turn.
+    Others,
+    /// This waiter, which has been promised it.
+    Local(Arc<Ticket>, Claim),
+}
+
+/// How a thread that wants the lock finds it in this process.
+pub(crate) enum Found {
+    /// This thread's hold, live or lost.
+    Own(Arc<Hold>),
+    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks, before all who come now.
+    Calm(Asking),
+    /// Anything else.
+    Used,
+}
+
+impl LockEntry {
+    pub(super) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LockEntry> {
+        Arc::new(LockEntry { key, state: Mutex::default(), locks: Arc::clone(locks) })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, LockState> {
+        self.state.lock()
+    }
+
+    /// The hold that belongs to a thread, live or lost.
+    pub(crate) fn of_thread(&self, thread: u64) -> Option<Arc<Hold>> {
+        self.state().of_thread(thread)
+    }
+
+    /// How a thread finds the lock that is about to ask for it; `thread` is none where a guard is to be the owner. Without
+    /// `asks_first` it is never found calm.
+    pub(crate) fn find(self: &Arc<LockEntry>, thread: Option<u64>, asks_first: bool) -> Found {
+        let mut state = self.state();
+        if let Some(hold) = thread.and_then(|thread| state.of_thread(thread)) {
+            return Found::Own(hold);
+        }
+        let is_free = asks_first && state.holds.is_empty() && state.contended.is_none();
+        let is_calm = is_free && state.queue.begin_asking();
+        if is_calm { Found::Calm(Asking(Arc::clone(self))) } else { Found::Used }
+    }
+
+    /// Until when some hold of this process stands, if one does.
+    pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
+        let state = self.state();
+        let live = state.holds.iter().filter(|hold| !matches!(hold.standing(now), Standing::Lost(_)));
+        let held = live.map(|hold| hold.until()).max();
+        // On its way to a waiter here is held here too. Until that is settled nothing may be asked under the
+        // releaser's number, which it may be about to use again.
+        let is_receiving = state.queue.head().is_some_and(|head| head.is_receiving());
+        held.or_else(|| is_receiving.then_some(Moment::NEVER))
+    }
+
+    /// Whether nobody of this process has the lock or wants it, and no other process listened when this one last
+    /// released it.
+    pub(crate) fn is_calm(&self) -> bool {
+        let state = self.state();
+        state.is_idle() && state.contended.is_none()
+    }
+
+    /// The head of the queue.
+    #[cfg(all(test, not(leasehold_shuttle)))]
+    pub(crate) fn head(&self) -> Option<Arc<Ticket>> {
+        self.state().queue.head().cloned()
+    }
+
+    /// The head of the queue, if the lock is on its way to it.
+    pub(crate) fn receiving(&self) -> Option<Arc<Ticket>> {
+        let state = self.state();
+        let head = state.queue.head()?;
+        head.is_receiving().then(|| Arc::clone(head))
+    }
+
+    /// Promises the lock to the head of its queue, if that sleeps, and it is not other processes' turn.
+    pub(crate) fn promise(&self, now: Moment) -> Next {
+        let mut state = self.state();
+        let LockState { queue, burst, .. } = &mut *state;
+        let Some(head) = queue.head() else { return Next::Nobody };
+        let began = *burst.began.get_or_insert(now);
+        if burst.handed >= BURST || now.since(began) >= BURST_TIME {
+            return Next::Others;
+        }
+        let Some(claim) = head.promise() else { return Next::Nobody };
+        burst.handed += 1;
+        Next::Local(Arc::clone(head), claim)
+    }
+
+    /// A hold ended by a true release, of which `others` were notified; whether the entry is to be kept for that from now on.
+    pub(super) fn note_released(&self, others: Others, now: Moment) -> bool {
+        let mut state = self.state();
+        state.burst = Burst::default();
+        state.contended = (others != Others::Nobody).then_some((now, others));
+        state.contended.is_some() && !std::mem::replace(&mut state.is_remembered, true)
+    }
+
+    /// When this process last released the lock, if others waited for it then, and who was notified.
+    pub(crate) fn contended_since(&self) -> Option<(Moment, Others)> {
+        self.state().contended
+    }
+
+    /// Forgets that it was contended if that is longer ago; whether it is forgotten.
+    pub(super) fn calms_down(&self, now: Moment, after: Duration) -> bool {
+        let mut state = self.state();
+        state.contended = state.contended.filter(|(since, _)| now.since(*since) < after);
+        state.is_remembered = state.contended.is_some();
+        !state.is_remembered
+    }
+
+    /// Notifies the heads of the queue that the lock may be free.
+    pub(crate) fn nudge(&self) {
+        self.state().queue.nudge();
+    }
+
+    /// Joins the queue, until the place is dropped.
+    pub(crate) fn join(self: &Arc<LockEntry>, spins: bool) -> QueuePlace {
+        let ticket = self.state().queue.join(spins);
+        QueuePlace { entry: Arc::clone(self), ticket }
+    }
+
+    /// Whether this client stands in the store's line for the lock, as far as is known.
+    pub(crate) fn note_in_line(&self, is_in_line: bool) {
+        self.state().in_line = is_in_line;
+    }
+
+    /// How many wait here.
+    #[cfg(leasehold_shuttle)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.state().queue.len()
+    }
+
+    /// The head of the queue could not use the store since then; `None`: it can.
+    pub(crate) fn note_failure(&self, failure: Option<(Moment, Error)>) {
+        let mut state = self.state();
+        if !state.queue.is_empty() {
+            state.failure = failure;
+        }
+    }
+
+    /// The retry budget of the head is spent: so is that of the waiters behind it.
+    pub(crate) fn wake_queue(&self) {
+        self.state().queue.wake_all();
+    }
+
+    /// The last failure, if the head has had nothing but failures for as long as `patience`.
+    pub(crate) fn spent_retry_budget(&self, patience: Duration, now: Moment) -> Option<Error> {
+        let state = self.state();
+        let (since, error) = state.failure.as_ref()?;
+        (now.since(*since) >= patience).then(|| error.copy())
+    }
+}
+
+impl LockState {
+    fn of_thread(&self, thread: u64) -> Option<Arc<Hold>> {
+        self.holds.iter().find(|hold| hold.is_of_thread(thread)).cloned()
+    }
+
+    /// Whether nobody of this process has the lock or wants it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.holds.is_empty() && self.queue.is_idle()
+    }
+
+    /// Takes a hold out.
+    pub(super) fn take_out(&mut self, hold: &Arc<Hold>) {
+        self.holds.retain(|other| !Arc::ptr_eq(other, hold));
+    }
+
+    /// Forgets what concerns only those who had the lock or waited for it, if none is left.
+    pub(super) fn forget_if_unused(&mut self) {
+        if self.queue.is_empty() {
+            self.failure = None;
+            if self.holds.is_empty() {
+                (self.burst, self.in_line) = (Burst::default(), false);
+            }
+        }
+    }
+}
+
+impl Drop for LockEntry {
+    fn drop(&mut self) {
+        if is_forked() {
+            return; // another thread of the parent may have had the mutex
+        }
+        let mut locks = self.locks.lock();
+        // Another may have been made for the lock since this one was on its way out.
+        if locks.get(&self.key).is_some_and(|entry| entry.strong_count() == 0) {
+            locks.remove(&self.key);
+        }
+    }
+}
+
+/// A thread that asks for a lock without a place in its queue. Those who come now queue behind it, and none of them is the head
+/// until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Asking(Arc<LockEntry>);
+
+impl Asking {
+    /// Takes the first place in the queue instead.
+    pub(crate) fn into_place(self) -> QueuePlace {
+        let ticket = self.0.state().queue.join_first();
+        let entry = Arc::clone(&self.0);
+        // `join_first` has ended it: the drop that follows finds that.
+        QueuePlace { entry, ticket }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.state().queue.end_asking();
+    }
+}
+
+/// A thread's place in a lock's queue; dropping it leaves the queue, on every way out.
+#[derive(Debug)]
+pub(crate) struct QueuePlace {
+    entry: Arc<LockEntry>,
+    ticket: Arc<Ticket>,
+}
+
+impl QueuePlace {
+    pub(crate) fn ticket(&self) -> &Arc<Ticket> {
+        &self.ticket
+    }
+
+    /// Whether the client's place in the store's line is this waiter's to give up: it has one, and nobody else waits here.
+    pub(crate) fn takes_line_place(&self) -> bool {
+        let mut state = self.entry.state();
+        state.queue.len() == 1 && std::mem::take(&mut state.in_line)
+    }
+}
+
+impl Drop for QueuePlace {
+    fn drop(&mut self) {
+        let mut state = self.entry.state();
+        state.queue.leave(&self.ticket);
+        state.forget_if_unused();
+    }
+}
