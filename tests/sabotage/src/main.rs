@@ -11,6 +11,7 @@
 //! a time (2).
 
 mod copy;
+mod hooks;
 mod list;
 mod page;
 mod record;
