@@ -58,7 +58,8 @@ pub(super) fn read_again(
     Again { rings, maybes: still, own, requests, has_gaps, refusal }
 }
 
-#[cfg(all(test, not(leasehold_shuttle)))]
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
 mod tests {
     use std::cell::Cell;
     use std::sync::Arc;
@@ -101,16 +102,17 @@ mod tests {
         }
     }
 
-    /// How many rings the second reading shows. It asks for this client's part twice, and `change` says what is not as before then.
-    fn rings_where(change: impl Fn(usize, &mut Stuck)) -> usize {
+    /// How many rings the second reading shows of that in `begin`. It asks for this client's part twice, and `change` says what
+    /// is not as before then. Other processes are not seen.
+    fn rings_of(begin: impl Fn() -> Stuck, change: impl Fn(usize, &mut Stuck)) -> usize {
         let (store, clock, id) = (MemoryStore::new().access(), Clock::System, ClientId::random());
         let (deadline, each) = (Moment::NEVER, Duration::from_secs(1));
         let asked = Asked { store: &store, id, clock: &clock, sees_others: false, deadline, each };
-        let begin = crossed();
-        let ring = ring_of(&mut Reading::new(&asked, &begin), &own_wait(id, &begin.waits[0])).unwrap();
+        let own = begin();
+        let ring = ring_of(&mut Reading::new(&asked, &own), &own_wait(id, &own.waits[0])).unwrap();
         let times = Cell::new(0);
         let stuck = || {
-            let mut stuck = crossed();
+            let mut stuck = begin();
             change(times.replace(times.get() + 1), &mut stuck);
             stuck
         };
@@ -124,27 +126,45 @@ mod tests {
     #[test]
     fn a_ring_of_which_a_hold_or_a_wait_is_another_by_then_is_not_told() {
         let (holders, waits) = (0, 1);
-        assert_eq!(rings_where(|_, _| ()), 1);
+        let rings_where = |change: &dyn Fn(usize, &mut Stuck)| rings_of(crossed, change);
+        assert_eq!(rings_where(&|_, _| ()), 1);
         let another_number = |at| {
-            move |time, stuck: &mut Stuck| {
+            move |time: usize, stuck: &mut Stuck| {
                 if time == at {
                     stuck.holds[1].number = 13;
                 }
             }
         };
-        assert_eq!(rings_where(another_number(holders)), 0, "the lock has another owner");
-        assert_eq!(rings_where(another_number(waits)), 0, "the owner is no more the thread that waits");
-        let another_wait = |time, stuck: &mut Stuck| {
+        assert_eq!(rings_where(&another_number(holders)), 0, "the lock has another owner");
+        assert_eq!(rings_where(&another_number(waits)), 0, "the owner is no more the thread that waits");
+        let another_wait = |time: usize, stuck: &mut Stuck| {
             if time == waits {
                 stuck.waits[1].told.id = 103;
             }
         };
-        assert_eq!(rings_where(another_wait), 0, "the thread was out of its wait");
-        let another_thread = |time, stuck: &mut Stuck| {
+        assert_eq!(rings_where(&another_wait), 0, "the thread was out of its wait");
+        let another_thread = |time: usize, stuck: &mut Stuck| {
             if time == waits {
                 stuck.holds[1].thread = None;
             }
         };
-        assert_eq!(rings_where(another_thread), 0, "any thread may release it");
+        assert_eq!(rings_where(&another_thread), 0, "any thread may release it");
+    }
+
+    #[test]
+    fn a_writer_waits_for_a_reader_of_its_own_client() {
+        let reads = || {
+            let mut stuck = crossed();
+            stuck.waits[0].kind = Kind::Write;
+            stuck.holds[1].family = Family::Read;
+            stuck
+        };
+        assert_eq!(rings_of(reads, |_, _| ()), 1);
+        let to_token = |time: usize, stuck: &mut Stuck| {
+            if time == 0 {
+                stuck.holds[1].family = Family::Token;
+            }
+        };
+        assert_eq!(rings_of(reads, to_token), 0, "it is no half of a read-write lock");
     }
 }

@@ -116,7 +116,8 @@ pub(crate) fn key_of(ring: &[Link]) -> RingKey {
     key
 }
 
-#[cfg(all(test, not(leasehold_shuttle)))]
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
