@@ -44,7 +44,7 @@ pub(crate) fn run_once<R>(
         lease: Lease::Fixed(at_most),
         limit: WaitLimit::Once,
         interrupt: None,
-        terms: Terms { fenced: kind == Kind::Fenced, ..Terms::default() },
+        terms: Terms::default(),
         by_thread: false,
     };
     let Some(entered) = enter(engine, &want)? else { return Ok(None) };

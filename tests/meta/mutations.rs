@@ -1,8 +1,12 @@
-//! The list of `./check sabotage`, which the gate does not run: each mutation still has its place in the sources.
+//! The list of `./check sabotage`, which the gate does not run: each mutation still has its place in the sources, and so has
+//! each switch between them.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+
+#[path = "../sabotage/src/hooks.rs"]
+mod hooks;
 
 /// Why a mutation could not be made, for each of which that is so.
 fn misplaced(list: &str, mut source: impl FnMut(&str) -> String) -> Vec<String> {
@@ -36,6 +40,16 @@ fn each_mutation_has_one_place_in_the_sources() {
         lists += 1;
     }
     assert!(lists > 0, "there are no lists");
+}
+
+/// Without one of these no copy is made.
+#[test]
+fn each_switch_has_one_place_in_the_sources() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (file, old, _) in hooks::HOOKS {
+        let text = fs::read_to_string(root.join(file)).unwrap();
+        assert_eq!(text.matches(old).count(), 1, "{file}: {old}");
+    }
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
@@ -23,7 +23,7 @@ use leasehold::{
 use crate::support::stalls;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, connected, elsewhere, leased, ms, now, receive,
+    Holding, LONG, SLACK, Waiter, comes_true_within, connected, elsewhere, eventually, leased, ms, now, receive,
     slack_since, test_command, throughout, wait_until,
 };
 
@@ -829,4 +829,47 @@ fn locks_whose_names_are_paths_are_listed_by_their_folder() {
     assert_eq!(listed("/jobs/n*"), ["/jobs/night"]);
     assert_eq!(listed("/*"), [""; 0], "below the root there are folders");
     guards.into_iter().for_each(|guard| guard.unlock().unwrap());
+}
+
+// ---- deadlocks
+
+/// The reader stands in the line behind a writer, which waits for the readers: so it waits for those as well. The writer holds nothing.
+#[test]
+fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let [reading, writing, coming] = [(); 3].map(|()| {
+        let options = || LockClient::builder().url(&server.url()).lease(ms(20_000));
+        connected(|| options().deadlocks_after(ms(200)).build())
+    });
+    let (both_hold, writer_waits, interrupt) = (Barrier::new(3), Barrier::new(3), Interrupt::new());
+    let halves = |client: &LockClient| client.read_write_lock("halves");
+    let (writer_is_seen, is_told) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _held = halves(&reading).read().acquire().unwrap();
+            both_hold.wait();
+            writer_waits.wait();
+            drop(reading.lock("lock").acquire_interruptibly(&interrupt));
+        });
+        scope.spawn(|| {
+            let _held = coming.lock("lock").acquire().unwrap();
+            both_hold.wait();
+            writer_waits.wait();
+            drop(halves(&coming).read().acquire_interruptibly(&interrupt));
+        });
+        both_hold.wait();
+        scope.spawn(|| drop(halves(&writing).write().acquire_interruptibly(&interrupt)));
+        let writer_is_seen =
+            eventually(LONG, || writing.inspect("halves").is_ok_and(|seen| seen.waiting == 1));
+        writer_waits.wait();
+        let is_told = eventually(LONG, || {
+            writing.deadlocks().unwrap_or_default().iter().any(|ring| {
+                let mut held: Vec<String> = ring.steps.iter().map(|step| step.holds.clone()).collect();
+                held.sort();
+                ring.is_certain && held == ["halves", "lock"]
+            })
+        });
+        interrupt.interrupt();
+        (writer_is_seen, is_told)
+    });
+    assert!(writer_is_seen && is_told, "the writer was seen: {writer_is_seen}, the deadlock: {is_told}");
 }

@@ -57,3 +57,114 @@ pub(super) fn read_again(
     drop(second);
     Again { rings, maybes: still, own, requests, has_gaps, refusal }
 }
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::deadlock::graph::ring_of;
+    use crate::engine::deadlock::reading::own_wait;
+    use crate::engine::queue::{Ticket, Told};
+    use crate::engine::stuck::{OwnHold, OwnWait};
+    use crate::seam::{Family, Kind};
+    use crate::stores::memory::MemoryStore;
+    use crate::time::{Clock, Moment};
+
+    /// Two threads of this client, each of which holds the lock that the other waits for.
+    fn crossed() -> Stuck {
+        let hold = |key: &str, number, thread| OwnHold {
+            key: key.to_owned(),
+            family: Family::Lock,
+            number,
+            thread: Some(thread),
+            thread_name: "".into(),
+            since: Moment::from_nanos(0),
+        };
+        let wait = |key: &str, id, number, thread| OwnWait {
+            told: Told { id, at_ms: id },
+            thread,
+            thread_name: "".into(),
+            key: key.to_owned(),
+            kind: Kind::Mutex,
+            number,
+            since: Moment::from_nanos(0),
+            takes_again: false,
+            ticket: Arc::new(Ticket::default()),
+        };
+        Stuck {
+            waits: vec![wait("b", 101, 11, 1), wait("a", 102, 12, 2)],
+            holds: vec![hold("a", 11, 1), hold("b", 12, 2)],
+            next: None,
+        }
+    }
+
+    /// How many rings the second reading shows of that in `begin`. It asks for this client's part twice, and `change` says what
+    /// is not as before then. Other processes are not seen.
+    fn rings_of(begin: impl Fn() -> Stuck, change: impl Fn(usize, &mut Stuck)) -> usize {
+        let (store, clock, id) = (MemoryStore::new().access(), Clock::System, ClientId::random());
+        let (deadline, each) = (Moment::NEVER, Duration::from_secs(1));
+        let asked = Asked { store: &store, id, clock: &clock, sees_others: false, deadline, each };
+        let own = begin();
+        let ring = ring_of(&mut Reading::new(&asked, &own), &own_wait(id, &own.waits[0])).unwrap();
+        let times = Cell::new(0);
+        let stuck = || {
+            let mut stuck = begin();
+            change(times.replace(times.get() + 1), &mut stuck);
+            stuck
+        };
+        let entry = r#"{"host":"here","pid":1,"lease_ms":1000}"#;
+        let here = ClientInfo::read(id, entry, Duration::ZERO).unwrap();
+        let again = read_again(&asked, &stuck, (vec![ring], Vec::new()), (&here, ""));
+        assert_eq!(times.get(), 2);
+        again.rings.len()
+    }
+
+    #[test]
+    fn a_ring_of_which_a_hold_or_a_wait_is_another_by_then_is_not_told() {
+        let (holders, waits) = (0, 1);
+        let rings_where = |change: &dyn Fn(usize, &mut Stuck)| rings_of(crossed, change);
+        assert_eq!(rings_where(&|_, _| ()), 1);
+        let another_number = |at| {
+            move |time: usize, stuck: &mut Stuck| {
+                if time == at {
+                    stuck.holds[1].number = 13;
+                }
+            }
+        };
+        assert_eq!(rings_where(&another_number(holders)), 0, "the lock has another owner");
+        assert_eq!(rings_where(&another_number(waits)), 0, "the owner is no more the thread that waits");
+        let another_wait = |time: usize, stuck: &mut Stuck| {
+            if time == waits {
+                stuck.waits[1].told.id = 103;
+            }
+        };
+        assert_eq!(rings_where(&another_wait), 0, "the thread was out of its wait");
+        let another_thread = |time: usize, stuck: &mut Stuck| {
+            if time == waits {
+                stuck.holds[1].thread = None;
+            }
+        };
+        assert_eq!(rings_where(&another_thread), 0, "any thread may release it");
+    }
+
+    #[test]
+    fn a_writer_waits_for_a_reader_of_its_own_client() {
+        let reads = || {
+            let mut stuck = crossed();
+            stuck.waits[0].kind = Kind::Write;
+            stuck.holds[1].family = Family::Read;
+            stuck
+        };
+        assert_eq!(rings_of(reads, |_, _| ()), 1);
+        let to_token = |time: usize, stuck: &mut Stuck| {
+            if time == 0 {
+                stuck.holds[1].family = Family::Token;
+            }
+        };
+        assert_eq!(rings_of(reads, to_token), 0, "it is no half of a read-write lock");
+    }
+}

@@ -117,3 +117,40 @@ pub(crate) fn key_of(ring: &[Link]) -> RingKey {
     key.sort_unstable();
     key
 }
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(client: ClientId, id: u64, at_ms: u64, takes_again: bool) -> Link {
+        let thread = Thread { client, id };
+        let wait = Wait { thread, id, key: String::new(), kind: Kind::Mutex, number: 1, at_ms, takes_again };
+        Link { wait, holder: Holder { client, number: 1 } }
+    }
+
+    #[test]
+    fn the_youngest_wait_that_can_end_is_the_same_for_each_member() {
+        let mut clients = [ClientId::random(), ClientId::random()];
+        clients.sort_by_key(|client| client.as_u128());
+        let [low, high] = clients;
+        let chosen = |ring: &[Link]| {
+            let mut turned = ring.to_vec();
+            let mut each = (0..ring.len()).map(|_| {
+                turned.rotate_left(1);
+                youngest(&turned).map(|wait| wait.id)
+            });
+            let first = each.next().unwrap();
+            assert!(each.all(|one| one == first), "members choose differently");
+            first
+        };
+        // The last that began, whosever it is.
+        assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 501, false)]), Some(2));
+        // At the same moment: by client, then by id.
+        assert_eq!(chosen(&[link(high, 1, 500, false), link(low, 2, 500, false)]), Some(1));
+        assert_eq!(chosen(&[link(low, 1, 500, false), link(low, 2, 500, false)]), Some(2));
+        // One that takes its lock again after a wait for a condition does not end.
+        assert_eq!(chosen(&[link(low, 1, 500, false), link(high, 2, 501, true)]), Some(1));
+        assert_eq!(chosen(&[link(low, 1, 500, true), link(high, 2, 501, true)]), None);
+    }
+}

@@ -3,6 +3,7 @@
 use super::answers::in_doubt;
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all};
+use crate::engine::queue::Sleeper;
 use crate::park::take_time;
 use crate::seam::Failure;
 
@@ -270,4 +271,23 @@ fn a_shutdown_from_within_a_call_of_the_client_is_an_error_at_once_and_changes_n
     let granted = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
     engine.shutdown().unwrap();
+}
+
+/// The release of a dropped guard may take longer than the next wait of its thread. Nobody waits for that thread.
+#[test]
+fn a_thread_that_waits_while_its_only_hold_is_on_its_way_back_keeps_nobody_waiting() {
+    let store = Arc::new(Odd::default());
+    let engine = engine(&store, &Clock::System);
+    let held = acquire(&engine, &name(), WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+    let awaited = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
+    let place = engine.registry.join(Kind::Mutex, &awaited, false);
+    let (thread, since) = (ThreadMark::current(), engine.clock.now());
+    let number = thread.number();
+    place.ticket().note_sleeper(Sleeper { number, thread, since, kind: Kind::Mutex, takes_again: false });
+    let stuck = || engine.registry.stuck(engine.clock.now(), Duration::ZERO, 0).waits.len();
+    assert_eq!(stuck(), 1);
+    assert!(held.hold.begin_release());
+    assert_eq!(stuck(), 0);
+    drop(place);
+    drop(engine.shutdown());
 }

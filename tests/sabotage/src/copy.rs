@@ -7,29 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Result;
+use crate::hooks::HOOKS;
 use crate::list::Mutation;
-
-/// Texts of the copy alone: the module that knows which mutation is on, and the places where scripts and statements are read.
-const HOOKS: &[(&str, &str, &str)] = &[
-    ("src/lib.rs", "mod client;\n", "mod client;\n#[cfg(leasehold_sabotage)]\nmod sabotage;\n"),
-    // Of two texts one may leave a name unused.
-    ("src/lib.rs", "#![forbid(unsafe_code)]\n", "#![forbid(unsafe_code)]\n#![allow(warnings)]\n"),
-    (
-        "src/stores/redis/script.rs",
-        "    fn of(body: Cow<'static, str>) -> Script {\n",
-        "    fn of(body: Cow<'static, str>) -> Script {\n        let body = Cow::<str>::Owned(crate::sabotage::text(&body));\n",
-    ),
-    (
-        "src/stores/sql/mod.rs",
-        "    text.replace(TABLE, table)\n",
-        "    crate::sabotage::text(text).replace(TABLE, table)\n",
-    ),
-    (
-        "src/locks/fencing/mod.rs",
-        "pub const REDIS_SET: &str = include_str!(\"fenced_set.lua\");",
-        "pub static REDIS_SET: crate::sabotage::Text = crate::sabotage::Text(include_str!(\"fenced_set.lua\"));",
-    ),
-];
 
 /// The switch. Without the variable nothing is on, and the copy is the library.
 const SWITCH: &str = r#"

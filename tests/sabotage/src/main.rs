@@ -11,6 +11,7 @@
 //! a time (2).
 
 mod copy;
+mod hooks;
 mod list;
 mod page;
 mod record;
@@ -69,16 +70,16 @@ fn work() -> Result<()> {
     if only_copies {
         return Ok(());
     }
-    let programs = Programs::build(&package, &target(), &mutations)?;
-    if only_builds {
-        return Ok(());
-    }
     let chosen: Vec<&Mutation> = mutations
         .iter()
         .filter(|one| one.equivalent.is_none())
         .filter(|one| patterns.is_empty() || patterns.iter().any(|pattern| one.is_meant_by(pattern)))
         .filter(|one| !resumes || record.verdict(one) != Some(Verdict::Caught))
         .collect();
+    let programs = Programs::build(&package, &target(), &chosen)?;
+    if only_builds {
+        return Ok(());
+    }
     let suites: BTreeSet<&Suite> = chosen.iter().map(|one| &one.suite).collect();
     println!("{} mutations, {} of them to run, by {} suites", mutations.len(), chosen.len(), suites.len());
     let suites: Vec<&Suite> = suites.into_iter().collect();

@@ -24,8 +24,9 @@ pub struct Programs {
 }
 
 impl Programs {
-    pub fn build(package: &Path, target: &Path, mutations: &[Mutation]) -> Result<Programs> {
-        let suites = mutations.iter().filter(|one| one.equivalent.is_none()).map(|one| &one.suite);
+    /// Those that these mutations need.
+    pub fn build(package: &Path, target: &Path, mutations: &[&Mutation]) -> Result<Programs> {
+        let suites = mutations.iter().map(|one| &one.suite);
         let names: BTreeSet<&str> = suites.map(|suite| suite.program.as_str()).collect();
         let mut cargo = Command::new("cargo");
         // The same features as the tests are built with, so that dependencies are built once.

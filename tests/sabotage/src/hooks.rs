@@ -1,0 +1,23 @@
+//! What the copy has beside the mutations. `tests/meta/mutations.rs` reads this too, since the gate makes no copy.
+
+/// File, text, and the text in its place: the module that knows which mutation is on, and the places where scripts and statements are read.
+pub const HOOKS: &[(&str, &str, &str)] = &[
+    ("src/lib.rs", "mod client;\n", "mod client;\n#[cfg(leasehold_sabotage)]\nmod sabotage;\n"),
+    // Of two texts one may leave a name unused.
+    ("src/lib.rs", "#![forbid(unsafe_code)]\n", "#![forbid(unsafe_code)]\n#![allow(warnings)]\n"),
+    (
+        "src/stores/redis/script.rs",
+        "    fn of(body: Cow<'static, str>) -> Script {\n",
+        "    fn of(body: Cow<'static, str>) -> Script {\n        let body = Cow::<str>::Owned(crate::sabotage::text(&body));\n",
+    ),
+    (
+        "src/stores/sql/mod.rs",
+        "    let mut parts = text.split(TABLE);\n",
+        "    let text = crate::sabotage::text(text);\n    let mut parts = text.split(TABLE);\n",
+    ),
+    (
+        "src/locks/fencing/mod.rs",
+        "pub const REDIS_SET: &str = include_str!(\"fenced_set.lua\");",
+        "pub static REDIS_SET: crate::sabotage::Text = crate::sabotage::Text(include_str!(\"fenced_set.lua\"));",
+    ),
+];
