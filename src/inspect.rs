@@ -307,6 +307,7 @@ impl Inspection {
             count: None,
             permits: Vec::new(),
             out: 0,
+            writers_wait: false,
         }
     }
 
