@@ -203,8 +203,7 @@ impl Log {
     /// Whether each member held and waited as reported, all at one moment before the report.
     fn was_there(&self, report: &Report) -> bool {
         let of = |spans: &[Span], process: usize, name: &str| -> Vec<Span> {
-            let is_it =
-                |span: &&Span| span.process == process && span.name == name && span.from <= report.at;
+            let is_it = |span: &&Span| span.process == process && span.name == name && span.from <= report.at;
             spans.iter().filter(is_it).cloned().collect()
         };
         let mut parts: Vec<Vec<Span>> = Vec::new();

@@ -338,7 +338,8 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
     let mut pids: Vec<u32> = processes.iter().map(Process::pid).collect();
     let mut killed = None;
     if end == End::Killed {
-        let is_told = eventually(LONG * 3, || (0..2).all(|at| folder.path().join(format!("told-{at}")).exists()));
+        let is_told =
+            eventually(LONG * 3, || (0..2).all(|at| folder.path().join(format!("told-{at}")).exists()));
         assert!(is_told, "{}", processes.iter().map(Process::output).collect::<String>());
         killed = Some(mono());
         drop(processes.pop());
