@@ -308,6 +308,7 @@ impl Inspection {
             count: None,
             permits: Vec::new(),
             out: 0,
+            writers_wait: false,
         }
     }
 

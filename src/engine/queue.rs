@@ -111,8 +111,8 @@ impl Ticket {
         self.sleeper.lock().clone()
     }
 
-    /// What others know the wait by: `make` says what, the first time. Called under the registry's mutex, so that a waiter that has
-    /// left its queue knows whether others do. Pairs with `Waiting::take_or_give_up`.
+    /// The name by which others know the wait; `make` makes it, the first time. Called under the registry's mutex, so that a waiter that
+    /// has left its queue knows whether others know it. Pairs with `Waiting::take_or_give_up`.
     pub(crate) fn tell(&self, make: impl FnOnce() -> Told) -> Told {
         *self.told.get_or_init(make)
     }

@@ -152,9 +152,9 @@ impl Watchdog {
         }
     }
 
-    /// A wait of which others know is over and has left its queue: returns when it is out of the client's entry too, or at `deadline`.
-    pub(crate) fn end_told_wait(&self, deadline: Moment) {
-        self.finder.take_back(deadline, || self.waker.wake());
+    /// Has a wait taken out of the client's entry that is over and has left its queue: see [`Finder::take_out`].
+    pub(crate) fn take_out_wait(&self, deadline: Moment) {
+        self.finder.take_out(deadline, || self.waker.wake());
     }
 
     /// The queue for claims in doubt.

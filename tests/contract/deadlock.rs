@@ -15,6 +15,9 @@ use crate::support::{LONG, elsewhere, eventually, now, slack_since, throughout};
 contracts!(needs Directory:
     locks_taken_in_opposite_orders_are_told_within_three_seconds_and_told_to_be_over,
     the_youngest_wait_of_a_deadlock_ends_within_three_seconds_where_that_is_asked_for,
+    a_wait_of_a_multi_lock_ends_too_and_its_thread_keeps_what_it_held_before,
+    a_wait_that_takes_a_lock_again_after_a_condition_does_not_end_but_an_older_one,
+    a_deadlock_whose_youngest_wait_is_of_a_client_that_does_not_break_stays,
     a_ring_of_eight_clients_is_told_by_each,
     a_ring_within_one_client_is_told,
     a_wait_for_a_thread_that_goes_on_is_no_deadlock,
@@ -200,6 +203,87 @@ fn the_youngest_wait_of_a_deadlock_ends_within_three_seconds_where_that_is_asked
         "{text}"
     );
     assert!(!error.is_retryable() && !error.outcome_unknown());
+}
+
+/// Others are told what a thread of this client waits for, so its wait has begun some time ago.
+fn is_known_to_wait(member: &Member) -> bool {
+    let info = member.client.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
+    info.is_some_and(|info| info.uses.iter().any(|one| one.waits && one.since > Duration::from_millis(300)))
+}
+
+/// The multi-lock begins to wait last, for the second lock of the other thread, with a third one in hand.
+fn a_wait_of_a_multi_lock_ends_too_and_its_thread_keeps_what_it_held_before(store: &Store) {
+    let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
+    let quick = Duration::from_millis(200);
+    let (one, many) = (Member::looking_after(store, quick, true), Member::looking_after(store, quick, true));
+    let (gate, interrupt) = (gate_of(2), Interrupt::new());
+    let held = many.client.lock(&a).acquire().unwrap();
+    let thread = wants(one.client.lock(&b), one.client.lock(&a), &gate, &interrupt);
+    gate.wait();
+    assert!(eventually(LONG, || is_known_to_wait(&one)));
+    let both = many.client.multi_lock([many.client.lock(&b), many.client.lock(&c)]);
+    let error = both.try_acquire_for(LONG).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+    assert!(!one.client.lock(&c).is_locked().unwrap(), "what the multi-lock had is given back");
+    held.check().unwrap();
+    held.unlock().unwrap();
+    thread.join().unwrap().unwrap();
+}
+
+fn a_wait_that_takes_a_lock_again_after_a_condition_does_not_end_but_an_older_one(store: &Store) {
+    if store.lacks.contains(&Need::Counting) {
+        return;
+    }
+    let (a, waited) = (fresh("a"), fresh("waited"));
+    let quick = Duration::from_millis(200);
+    let (again, other) =
+        (Member::looking_after(store, quick, true), Member::looking_after(store, quick, true));
+    let gives_up = gate_of(2);
+    let thread = {
+        let (first, lock, gives_up) =
+            (again.client.lock(&a), again.client.lock(&waited), Arc::clone(&gives_up));
+        crate::support::start(move || {
+            let _held = first.acquire()?;
+            let mut guard = lock.acquire()?;
+            gives_up.wait();
+            // It ends by itself while the other waits, and so takes the lock again as the younger of the two.
+            let is_notified = lock.condition("c").wait_for(&mut guard, Duration::from_millis(1_500))?;
+            assert!(!is_notified);
+            guard.check()
+        })
+    };
+    gives_up.wait();
+    let held = other.client.lock(&waited).acquire().unwrap();
+    let error = other.client.lock(&a).acquire().map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+    held.unlock().unwrap();
+    thread.join().unwrap().unwrap();
+}
+
+fn a_deadlock_whose_youngest_wait_is_of_a_client_that_does_not_break_stays(store: &Store) {
+    let (a, b) = (fresh("a"), fresh("b"));
+    let quick = Duration::from_millis(200);
+    let (breaks, other) = (Member::looking_after(store, quick, true), Member::quick(store));
+    let interrupt = Interrupt::new();
+    let gate = gate_of(2);
+    let held = other.client.lock(&b).acquire().unwrap();
+    let older = wants(breaks.client.lock(&a), breaks.client.lock(&b), &gate, &interrupt);
+    gate.wait();
+    assert!(eventually(LONG, || is_known_to_wait(&breaks)));
+    let (lock, options) = (other.client.lock(&a), AcquireOptions::new().wait(LONG * 4).interrupt(&interrupt));
+    let ends = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let told = [other.next(true).0, breaks.next(true).0];
+            // Longer than the next look.
+            throughout(Duration::from_millis(2_200), || !older.is_finished() && other.is_told_nothing());
+            interrupt.interrupt();
+            told
+        });
+        lock.try_acquire_with(&options).map(drop)
+    });
+    assert!(ends.unwrap_err().is_interrupted());
+    held.unlock().unwrap();
+    assert!(end([older], &interrupt) <= 1);
 }
 
 fn a_ring_of_eight_clients_is_told_by_each(store: &Store) {
@@ -476,12 +560,13 @@ fn a_ring_is_seen_beside_more_waits_than_an_entry_has_room_for(store: &Store) {
     };
     assert!(eventually(LONG, is_full), "{:?}", busy.clients().collect::<Vec<_>>());
     full.wait();
-    for member in [&one, &many] {
-        let (deadlock, _) = member.next(true);
-        let mut expected = vec![(own.clone(), other.clone()), (other.clone(), own.clone())];
-        expected.sort();
-        assert_eq!(names(&deadlock), expected, "{deadlock}");
-    }
+    // The others look again at times of their own.
+    let begun = now();
+    let (deadlock, at) = one.next(true);
+    let mut expected = vec![(own.clone(), other.clone()), (other, own)];
+    expected.sort();
+    assert_eq!(names(&deadlock), expected, "{deadlock}");
+    assert!(at.duration_since(begun) <= TOLD_WITHIN + slack_since(begun));
     threads.push(closes);
     end(threads, &interrupt);
     held.into_iter().for_each(|(_, guard)| guard.unlock().unwrap());

@@ -307,7 +307,7 @@ impl Log {
             let Some(hold) = hold else { return Chain::Changes };
             path.push(hold);
             let member = |span: &&Span| span.process == hold.process;
-            if let Some(first) = path[..path.len() - 1].iter().position(|span| member(span)) {
+            if let Some(first) = path[..path.len() - 1].iter().position(&member) {
                 // From the first wait on, all of it is the ring.
                 let ring = &path[first + first % 2..];
                 let from = ring.iter().map(|span| span.from).max().unwrap_or_default();

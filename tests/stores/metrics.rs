@@ -12,7 +12,7 @@ use metrics::{
     SharedString, Unit, with_local_recorder,
 };
 
-use crate::support::{LONG, eventually, leased, ms};
+use crate::support::{LONG, deadlocked, eventually, leased, ms};
 
 /// What was counted, summed or set of each series.
 #[derive(Default, Clone)]
@@ -244,4 +244,15 @@ fn a_clone_that_gets_a_label_keeps_its_groups() {
     recorded.client(&MemoryStore::new()).lock("stock:42").acquire().unwrap().unlock().unwrap();
     recorded.eventually("leasehold_hold_seconds{client=orders,kind=lock,end=released,group=stock}");
     drop(metrics);
+}
+
+#[test]
+fn a_deadlock_is_counted_once() {
+    let recorded = Recorded(Metrics::new(), Kept::default());
+    let builder = LockClient::builder().observer(recorded.clone()).deadlocks_after(ms(50));
+    let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
+    let counted = || recorded.1.of("leasehold_deadlocks_total{}");
+    assert!(deadlocked(&client, ["a", "b"], || counted() > 0.0), "{:#?}", recorded.1.0.lock().unwrap());
+    client.shutdown().unwrap();
+    assert_eq!(counted().to_string(), "1");
 }

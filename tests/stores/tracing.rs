@@ -11,7 +11,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::support::{LONG, eventually, fresh, ms};
+use crate::support::{LONG, deadlocked, eventually, fresh, ms};
 
 /// A span or a line: its name, its level, its fields by name. A line has the name of the span that it was written in.
 #[derive(Debug, Clone, Default)]
@@ -209,4 +209,20 @@ fn what_fails_is_told_with_its_outcome() {
     });
     assert!(unknown);
     store.heal();
+}
+
+#[test]
+fn a_deadlock_is_a_line_that_warns_and_names_the_locks() {
+    let (kept, a, b) = (kept(), fresh("a"), fresh("b"));
+    let builder = ClientBuilder::default().deadlocks_after(ms(50));
+    let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
+    let line = || {
+        let lines = kept.lines.lock().unwrap();
+        let says =
+            |line: &Told, name: &str| line.fields.get("message").is_some_and(|text| text.contains(name));
+        lines.iter().find(|line| line.name == "lock.deadlock" && says(line, &a) && says(line, &b)).cloned()
+    };
+    assert!(deadlocked(&client, [&a, &b], || line().is_some()), "{:#?}", kept.lines.lock().unwrap());
+    let line = line().unwrap();
+    assert_eq!((&*line.level, &*line.fields["threads"]), ("WARN", "2"), "{line:?}");
 }

@@ -76,7 +76,7 @@ use std::time::Duration;
 
 pub use alone::{Process, alone, alone_within, reexecuted, test_command, test_name};
 pub use stalls::stalled_since;
-pub use threads::{Call, Holding, Waiter, call, elsewhere, quiet_panic, start};
+pub use threads::{Call, Holding, Waiter, call, deadlocked, elsewhere, quiet_panic, start};
 pub use timing::{
     LONG, RENEWED, SLACK, comes_true_within, comes_within, eventually, instant_of, leased, let_pass, median,
     mono, ms, now, receive, slack_since, throughout, wait_until, watch_for_stalls, within,

@@ -3,14 +3,15 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Barrier;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use leasehold::{Owner, RedisLock};
+use leasehold::{Interrupt, LockClient, Owner, RedisLock};
 
 use super::stalls::{about_to_end, stalled_since};
-use super::{LONG, SLACK, let_pass, ms, now};
+use super::{LONG, SLACK, eventually, let_pass, ms, now};
 
 /// Runs `work` on another thread, to its end.
 pub fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
@@ -28,6 +29,24 @@ pub fn quiet_panic() -> ! {
 /// Starts a thread.
 pub fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     thread::Builder::new().spawn(work).expect("a thread can be started")
+}
+
+/// Two threads, each of which has one of these locks and waits for the other, until this returns true or gives up. Returns whether it did.
+pub fn deadlocked(client: &LockClient, names: [&str; 2], is_seen: impl FnMut() -> bool) -> bool {
+    let (meet, interrupt) = (Barrier::new(2), Interrupt::new());
+    thread::scope(|scope| {
+        for (own, other) in [(names[0], names[1]), (names[1], names[0])] {
+            let (meet, interrupt) = (&meet, &interrupt);
+            scope.spawn(move || {
+                let _held = client.lock(own).acquire().unwrap();
+                meet.wait();
+                client.lock(other).acquire_interruptibly(interrupt).map(drop)
+            });
+        }
+        let is_seen = eventually(LONG, is_seen);
+        interrupt.interrupt();
+        is_seen
+    })
 }
 
 /// A call that goes on in another thread.

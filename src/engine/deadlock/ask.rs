@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::engine::deadlock::again::read_again;
 use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of};
 use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
-use crate::engine::deadlock::reading::{Asked, Reading, own_wait, told_wait};
+use crate::engine::deadlock::reading::{Asked, Reading, entry_wait, own_wait};
 use crate::error::Result;
 use crate::seam::Failure;
 use crate::seam::directory::Place;
@@ -41,7 +41,7 @@ impl Engine {
             let page = page.map_err(|error| error.during("deadlocks"))?;
             for (id, posted) in page.found.into_iter().filter(|(id, _)| *id != self.id) {
                 let Some(info) = ClientInfo::read(id, &posted.text, posted.remaining) else { continue };
-                origins.extend(info.uses.iter().filter_map(|one| told_wait(id, one)));
+                origins.extend(info.uses.iter().filter_map(|one| entry_wait(id, one)));
                 first.add_client(info);
             }
             next = page.next.map(|place| (directory, place));

@@ -5,7 +5,7 @@
 //! part is read from the directory and the store (`reading`), at a pace (`pace`).
 //!
 //! The directory must not say that a wait goes on which is over: it is taken out of the entry before its call returns
-//! ([`Finder::take_back`]).
+//! ([`Finder::take_out`]).
 
 mod again;
 pub(crate) mod ask;
@@ -154,9 +154,9 @@ impl Finder {
         self.tells.load(Ordering::SeqCst)
     }
 
-    /// A wait that others know of is over, and has left its queue: returns when the entry does not tell of it any
-    /// more, or cannot be written, or at `deadline`. `wake` wakes the watchdog.
-    pub(crate) fn take_back(&self, deadline: Moment, wake: impl FnOnce()) {
+    /// Has a wait taken out of the entry that is over and has left its queue. Returns when the entry is written without it, when it cannot
+    /// be written, or at `deadline`. `wake` wakes the watchdog.
+    pub(crate) fn take_out(&self, deadline: Moment, wake: impl FnOnce()) {
         let parker = Parker::new(&self.clock);
         let wait =
             Arc::new(EndedWait { is_taken_out: AtomicBool::new(false), waker: parker.waker().clone() });

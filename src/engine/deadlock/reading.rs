@@ -234,6 +234,7 @@ pub(super) fn kind_of(label: &str) -> Option<Kind> {
     kinds.into_iter().find(|kind| kind.label() == label)
 }
 
+/// A wait of this client's.
 pub(super) fn own_wait(id: ClientId, wait: &OwnWait) -> Wait {
     Wait {
         thread: Thread { client: id, id: wait.thread },
@@ -247,7 +248,8 @@ pub(super) fn own_wait(id: ClientId, wait: &OwnWait) -> Wait {
     }
 }
 
-pub(super) fn told_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
+/// A wait that another client's entry names; `None`: this use of a lock is no such wait.
+pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
     let told = one.told.as_ref().filter(|_| one.waits)?;
     Some(Wait {
         thread: Thread { client, id: one.by? },
@@ -303,7 +305,7 @@ impl View for Reading<'_> {
             return self.own.wait_of(thread.id).map(|wait| own_wait(thread.client, wait));
         }
         let mut waits =
-            self.client(thread.client)?.uses.iter().filter_map(|one| told_wait(thread.client, one));
+            self.client(thread.client)?.uses.iter().filter_map(|one| entry_wait(thread.client, one));
         waits.find(|wait| wait.thread == thread)
     }
 }

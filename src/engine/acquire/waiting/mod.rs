@@ -228,10 +228,11 @@ impl<'a> Waiting<'a> {
         let ticket = Arc::clone(place.ticket());
         // Entered first, place left second: the next head sees a hold to wait for.
         drop(place);
-        // Left first, looked second: who tells of a wait does so while it stands in the queue. Pairs with `Ticket::tell`.
+        // The queue is left first, and `is_told` looked at second: a wait is named while it stands in the queue. Pairs with
+        // `Ticket::tell`.
         if ticket.is_told() {
             let deadline = engine.one_command().min(self.latest);
-            engine.watchdog.end_told_wait(deadline);
+            engine.watchdog.take_out_wait(deadline);
         }
         self.unless_shut_down(ended)
     }
