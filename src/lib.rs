@@ -160,7 +160,7 @@ pub use locks::latch::CountDownLatch;
 pub use locks::leader::{Leader, LeaderEvent};
 pub use locks::lock::Lock;
 pub use locks::lock_options::LockOptions;
-pub use locks::multi::MultiLock;
+pub use locks::multi::{IntoLocks, MultiLock};
 pub use locks::named::RedisLock;
 pub use locks::options::AcquireOptions;
 pub use locks::permit::Permit;

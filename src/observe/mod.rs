@@ -48,6 +48,23 @@ pub use crate::observe::loss::{Loss, LossReason};
 ///
 /// # Examples
 ///
+/// A closure observes:
+///
+/// ```
+/// use leasehold::{Event, LockClient, MemoryStore};
+///
+/// let client = LockClient::builder()
+///     .observer(|event: &Event<'_>| {
+///         if let Event::Lost { loss, .. } = event {
+///             eprintln!("alarm: lost {}, {:?}", loss.name, loss.reason);
+///         }
+///     })
+///     .build_in_memory(&MemoryStore::new())?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+///
+/// So does a type of one's own:
+///
 /// ```
 /// use leasehold::{Event, LockClient, MemoryStore, Observer};
 /// use std::sync::Arc;
@@ -155,6 +172,15 @@ pub trait Observer: Send + Sync + 'static {
     #[deprecated(since = "0.1.0", note = "override `event`: `Event::Warning`")]
     fn warning(&self, text: &str) {
         let _ = text;
+    }
+}
+
+impl<F> Observer for F
+where
+    F: Fn(&Event<'_>) + Send + Sync + 'static,
+{
+    fn event(&self, event: &Event<'_>) {
+        self(event);
     }
 }
 
