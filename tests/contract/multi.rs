@@ -338,11 +338,11 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
         let mut locks: Vec<RedisLock> =
             store.kinds.iter().map(|kind| (kind.make)(client, &named(kind.label))).collect();
         if !store.lacks.contains(&Need::ReadWrite) {
-            locks.push(client.read_write_lock(&named("read")).read().clone());
-            locks.push(client.read_write_lock(&named("write")).write_fenced().into());
+            locks.push(client.read_write_lock(named("read")).read().clone());
+            locks.push(client.read_write_lock(named("write")).write_fenced().into());
         }
-        locks.push(client.spin_lock(&named("spin")));
-        locks.push(client.lock_with(&named("once")).non_reentrant().build());
+        locks.push(client.spin_lock(named("spin")));
+        locks.push(client.lock_with(named("once")).non_reentrant().build());
         locks
     };
     let multi = client.multi_lock(make(&client));

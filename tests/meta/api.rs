@@ -206,7 +206,7 @@ fn names_are_taken_in_every_form_of_text() {
         client.lock(&shared),
         client.lock(names.iter().next().unwrap()),
         client.lock(std::borrow::Cow::Borrowed("a")),
-        client.lock(format!("{text}")),
+        client.lock(text.clone()),
         client.lock(text),
     ] {
         assert_eq!(lock.name(), "a");

@@ -15,7 +15,7 @@ use crate::world::{Server, eventually, outcome};
 /// Two clients, each of which holds what the other waits for, while `work` runs.
 fn deadlocked(server: &Server, work: impl FnOnce()) {
     let client = |label: &str| {
-        let builder = LockClient::builder().url(&server.url()).deadlocks_after(Duration::from_millis(100));
+        let builder = LockClient::builder().url(server.url()).deadlocks_after(Duration::from_millis(100));
         builder.label(label).build().unwrap()
     };
     let (meet, interrupt) = (Barrier::new(3), Interrupt::new());
@@ -31,7 +31,7 @@ fn deadlocked(server: &Server, work: impl FnOnce()) {
             thread::Builder::new().name(name).spawn_scoped(scope, takes).unwrap();
         }
         meet.wait();
-        let asking = LockClient::connect(&server.url()).unwrap();
+        let asking = LockClient::connect(server.url()).unwrap();
         eventually("it can be seen", || !asking.deadlocks().unwrap().is_empty());
         // Ended whatever the work does.
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
