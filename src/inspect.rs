@@ -52,6 +52,8 @@ pub struct Inspection {
     pub permits: Vec<PermitOut>,
     /// How many of them there are in all.
     pub out: u64,
+    /// Readers that go by that are not let in, since a writer waits.
+    pub(crate) writers_wait: bool,
 }
 
 /// The kind of object that a name stands for.
@@ -302,6 +304,7 @@ impl Inspection {
             waiting: 0,
             waiting_at_least: false,
             listeners: None,
+            writers_wait: false,
             count: None,
             permits: Vec::new(),
             out: 0,

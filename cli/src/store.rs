@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-use leasehold::{ClientBuilder, Error, ErrorKind, LockClient, Observer};
+use leasehold::{ClientBuilder, Error, ErrorKind, Event, LockClient, Observer};
 
 use crate::args::Common;
 use crate::exit::Exit;
@@ -182,7 +182,9 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
 struct Warnings(Say);
 
 impl Observer for Warnings {
-    fn warning(&self, text: &str) {
-        self.0.notice("warning", text, &serde_json::json!({}));
+    fn event(&self, event: &Event<'_>) {
+        if let Event::Warning { text, .. } = event {
+            self.0.notice("warning", text, &serde_json::json!({}));
+        }
     }
 }

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ClientId;
 use crate::inspect::{Holder, Inspection, ObjectKind};
+use crate::seam::Failure;
 use crate::seam::directory::{Listing, Page, Place, Wanted};
 
 /// A lock that somebody holds: an item of [`LockClient::list`].
@@ -285,7 +286,7 @@ impl Iterator for Locks {
         self.list.next(|engine, place| {
             engine.usable("list")?;
             let listing = engine.store.capabilities().listing.ok_or_else(|| unsupported("list"))?;
-            let page = listing.locks(wanted, place, engine.one_command()).of_reading().into_result();
+            let page = listing.locks(wanted, place, engine.one_command()).map_err(Failure::into_read_error);
             let page = page.map_err(|error| error.during("list"))?;
             let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
             let shown = page.found.into_iter().filter(is_held).map(|seen| {
@@ -322,7 +323,7 @@ fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>
     let mut clients = HashMap::new();
     let mut place = Place::default();
     loop {
-        let page = listing.locks(&wanted, &place, engine.one_command()).of_reading().into_result();
+        let page = listing.locks(&wanted, &place, engine.one_command()).map_err(Failure::into_read_error);
         let page = page.map_err(|error| error.during("clients"))?;
         all.requests += page.requests;
         all.looked_at += page.looked_at;
@@ -358,7 +359,7 @@ impl Iterator for Clients {
             let Some(directory) = capabilities.directory else {
                 return by_holders(engine, capabilities.listing.ok_or_else(|| unsupported("clients"))?);
             };
-            let page = directory.clients(place, engine.one_command()).of_reading().into_result();
+            let page = directory.clients(place, engine.one_command()).map_err(Failure::into_read_error);
             let page = match (page, capabilities.listing) {
                 // Without a place for entries, what the locks say of their holders is all that is known.
                 (Err(error), Some(listing))

@@ -127,6 +127,8 @@ pub(crate) struct ToldWait {
     /// The kind of lock, by its label.
     pub(crate) kind: String,
     pub(crate) takes_again: bool,
+    /// Writers that wait come before it, if it is a reader.
+    pub(crate) writers_first: bool,
 }
 
 /// The facts about a client that do not change.
@@ -235,9 +237,12 @@ impl ClientInfo {
             if let Some(by) = one.by {
                 text.push_str(&format!(",\"by\":{by}"));
             }
-            if let Some(ToldWait { id, at_ms, kind, takes_again }) = &one.told {
+            if let Some(ToldWait { id, at_ms, kind, takes_again, writers_first }) = &one.told {
                 text.push_str(&format!(",\"wait\":{id},\"at_ms\":{at_ms},\"again\":{takes_again},\"kind\":"));
                 quote(kind, &mut text);
+                if *writers_first {
+                    text.push_str(",\"first\":true");
+                }
             }
             text.push('}');
         }
@@ -260,6 +265,7 @@ impl ClientInfo {
                 at_ms: one.get("at_ms").and_then(Json::number).unwrap_or(0),
                 kind: one.get("kind").and_then(Json::text).map(shown).unwrap_or_default(),
                 takes_again: one.get("again") == Some(&Json::Bool(true)),
+                writers_first: one.get("first") == Some(&Json::Bool(true)),
             });
             Some(LockUse {
                 name: one.get("lock")?.text()?.to_owned(),

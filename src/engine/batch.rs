@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{Fence, LockName, ThreadMark, unbound_number};
 use crate::observe::LossReason;
 use crate::seam::fallbacks::{begin_attempt, begin_release};
-use crate::seam::{Answer, Answered, Attempt, Claim, Kind, Pending, Release};
+use crate::seam::{Answer, Answered, Attempt, Claim, Failure, Kind, Pending, Release};
 use crate::time::Moment;
 
 /// One of several locks that are wanted, and of which client.
@@ -137,7 +137,7 @@ impl<'a> BatchRequest<'a> {
             }
             (Some(engine), claims) => match engine.store.capabilities().batches {
                 Some(batches) => Sent::Several(batches.begin_attempts(claims, or_none, engine.one_command())),
-                None => Sent::Several(Box::new(Answered(Answer::Refused(one_by_one("lock"))))),
+                None => Sent::Several(Box::new(Answered(Err(Failure::Refused(one_by_one("lock")))))),
             },
         };
         BatchRequest { sent, members, answer }
@@ -161,22 +161,22 @@ impl<'a> BatchRequest<'a> {
                 }
             }
             Sent::Several(pending) => match pending.wait() {
-                Answer::Done(fences) => {
+                Ok(fences) => {
                     for (index, (place, waiting, claim)) in members.into_iter().enumerate() {
                         let attempt = match fences.get(index) {
                             Some(fence) => Attempt::Granted { fence: *fence },
                             None => Attempt::Busy { retry_after: None },
                         };
-                        come(place, waiting, claim, Answer::Done(attempt));
+                        come(place, waiting, claim, Ok(attempt));
                     }
                 }
                 // Only a request for each shows which of them it was about.
-                Answer::Refused(_) => {
+                Err(Failure::Refused(_)) => {
                     came.extend(members.into_iter().map(|(place, ..)| (place, BatchAnswer::Unasked)));
                 }
-                Answer::Unknown(error) => {
+                Err(Failure::Unknown(error)) => {
                     for (place, waiting, claim) in members {
-                        come(place, waiting, claim, Answer::Unknown(error.copy()));
+                        come(place, waiting, claim, Err(Failure::Unknown(error.copy())));
                     }
                 }
             },
@@ -202,15 +202,15 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
             tell_if_ended(&*engine.store, hold, claim, now);
             match answer {
                 // Once its window has ended it stays lost, whatever the store says later.
-                Answer::Done(true) => {
+                Ok(true) => {
                     if hold.is_live(now, &engine.reporter) && !hold.confirm(sent, claim.lease, &engine.clock)
                     {
                         engine.completion.lose(hold, LossReason::Expired);
                     }
                 }
-                Answer::Done(false) => engine.completion.lose(hold, LossReason::Gone),
-                Answer::Refused(_) => {}
-                Answer::Unknown(_) => hold.retire_owner_on_end(), // it may yet come, as a renewal may
+                Ok(false) => engine.completion.lose(hold, LossReason::Gone),
+                Err(Failure::Refused(_)) => {}
+                Err(Failure::Unknown(_)) => hold.retire_owner_on_end(), // it may yet come, as a renewal may
             }
         }
     }
@@ -261,13 +261,13 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         let (answers, is_alone) = (answers.wait(group.len()), group.len() == 1);
         for ((one, left), answer) in group.into_iter().zip(answers) {
             match answer {
-                answer @ Answer::Done(_) => {
+                answer @ Ok(_) => {
                     let give_up = Moment::NEVER; // it is not asked again
                     let ended = one.engine.send_release(&one.hold, left, give_up, Some(answer));
                     note(one.engine.released(action, &one.hold, left, ended));
                 }
                 // Only a request for each shows which of several it was about.
-                Answer::Refused(_) if !is_alone => undecided.push((one, left, None)),
+                Err(Failure::Refused(_)) if !is_alone => undecided.push((one, left, None)),
                 answer => undecided.push((one, left, Some(answer))),
             }
         }
@@ -321,9 +321,9 @@ fn release(group: Vec<(LevelRelease, u32)>) -> (Vec<(LevelRelease, u32)>, Releas
         }
         ([(LevelRelease { engine, .. }, _), ..], claims) => match engine.store.capabilities().batches {
             Some(batches) => Released::Several(batches.begin_releases(claims, engine.one_command())),
-            None => Released::Several(Box::new(Answered(Answer::Refused(one_by_one("unlock"))))),
+            None => Released::Several(Box::new(Answered(Err(Failure::Refused(one_by_one("unlock")))))),
         },
-        ([], _) => Released::Several(Box::new(Answered(Answer::Done(Vec::new())))),
+        ([], _) => Released::Several(Box::new(Answered(Ok(Vec::new())))),
     };
     (group, released)
 }
@@ -336,12 +336,14 @@ impl Released {
             Released::Several(pending) => pending.wait(),
         };
         let each = |index: usize| match &all {
-            Answer::Done(releases) => match releases.get(index) {
-                Some(release) => Answer::Done(release.clone()),
-                None => Answer::Unknown(Error::new(ErrorKind::Protocol, "unlock", "no answer was read")),
+            Ok(releases) => match releases.get(index) {
+                Some(release) => Ok(release.clone()),
+                None => {
+                    Err(Failure::Unknown(Error::new(ErrorKind::Protocol, "unlock", "no answer was read")))
+                }
             },
-            Answer::Refused(error) => Answer::Refused(error.copy()),
-            Answer::Unknown(error) => Answer::Unknown(error.copy()),
+            Err(Failure::Refused(error)) => Err(Failure::Refused(error.copy())),
+            Err(Failure::Unknown(error)) => Err(Failure::Unknown(error.copy())),
         };
         (0..count).map(each).collect()
     }

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, ObjectKind, Waiter};
 use crate::seam::directory::Place;
-use crate::seam::{Answer, Kind, Store};
+use crate::seam::{Answer, Failure, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
@@ -44,6 +44,7 @@ fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
                 at_ms: wait.told.at_ms,
                 kind: wait.kind.label().to_owned(),
                 takes_again: wait.takes_again,
+                writers_first: wait.writers_first,
             }),
             more: 0,
         });
@@ -152,7 +153,7 @@ impl Announcer {
         let is_for_good = |error: &Error| {
             matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType)
         };
-        if let Answer::Refused(error) = answer
+        if let Err(Failure::Refused(error)) = answer
             && is_for_good(error)
         {
             self.due.store(u64::MAX, Ordering::SeqCst);
@@ -194,9 +195,9 @@ impl Announcer {
         let answer = directory.write_now(self.id, &info.written(self.lease), self.lease, deadline);
         self.note(&answer);
         match answer {
-            Answer::Done(()) => Posting::Done,
-            Answer::Refused(_) | Answer::Unknown(_) if !self.is_on() => Posting::Never,
-            Answer::Refused(_) | Answer::Unknown(_) => Posting::Failed,
+            Ok(()) => Posting::Done,
+            Err(Failure::Refused(_) | Failure::Unknown(_)) if !self.is_on() => Posting::Never,
+            Err(Failure::Refused(_) | Failure::Unknown(_)) => Posting::Failed,
         }
     }
 
@@ -213,7 +214,7 @@ impl Announcer {
             && let Some(directory) = store.capabilities().directory
             && !directory.ends_entries()
             // The next to hold or wait writes another.
-            && let Answer::Done(()) = directory.remove(self.id, deadline)
+            && let Ok(()) = directory.remove(self.id, deadline)
         {
             self.is_written.store(false, Ordering::SeqCst);
         }
@@ -264,8 +265,7 @@ impl Announcer {
         let directory = store.capabilities().directory;
         for together in asked.chunks(CLIENTS_TOGETHER) {
             // Without the right to it, or without the store, the owners are ids.
-            let Some(Answer::Done(page)) = directory.map(|directory| directory.read(together, deadline))
-            else {
+            let Some(Ok(page)) = directory.map(|directory| directory.read(together, deadline)) else {
                 break;
             };
             requests += page.requests;
@@ -320,7 +320,7 @@ impl Announcer {
                 break;
             }
             // Without the right to it, or without the store, nobody is named.
-            let Answer::Done(page) = directory.clients(&place, deadline) else {
+            let Ok(page) = directory.clients(&place, deadline) else {
                 seen.waiting_at_least = pages > 0;
                 break;
             };

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
 use crate::observe::LossReason;
 use crate::park::Parker;
-use crate::seam::{Answer, Claim};
+use crate::seam::{Claim, Failure};
 use crate::time::{Clock, random_between};
 
 /// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
@@ -110,14 +110,14 @@ impl Engine {
             let mut refused = Vec::new();
             for (answer, claim) in self.store.abandon(&claims, deadline).into_iter().zip(&claims) {
                 match answer {
-                    Answer::Done(_) => {}
+                    Ok(_) => {}
                     // Past the deadline each try would be refused without being sent.
-                    Answer::Refused(error)
+                    Err(Failure::Refused(error))
                         if tries_left > 0 && error.is_retryable() && self.clock.now() < deadline =>
                     {
                         refused.push(claim.clone())
                     }
-                    Answer::Refused(error) | Answer::Unknown(error) => {
+                    Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                         if outcome.is_ok() {
                             outcome = Err(error.during("shutdown").on(claim.name.given()));
                         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::seam::{Answer, Claim, Handoff, Others, Pending, Release};
+use crate::seam::{Answer, Claim, Failure, Handoff, Others, Pending, Release};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
@@ -49,12 +49,10 @@ pub(crate) enum ReleaseOutcome {
 impl ReleaseOutcome {
     pub(crate) fn of_release(answer: Answer<Release>) -> ReleaseOutcome {
         match answer {
-            Answer::Done(Release::Freed { others }) => ReleaseOutcome::Freed { others },
-            Answer::Done(Release::StillHeld | Release::NotHeld { .. } | Release::Never) => {
-                ReleaseOutcome::Lost
-            }
-            Answer::Refused(error) => ReleaseOutcome::Refused(error),
-            Answer::Unknown(error) => ReleaseOutcome::Unknown(error),
+            Ok(Release::Freed { others }) => ReleaseOutcome::Freed { others },
+            Ok(Release::StillHeld | Release::NotHeld { .. } | Release::Never) => ReleaseOutcome::Lost,
+            Err(Failure::Refused(error)) => ReleaseOutcome::Refused(error),
+            Err(Failure::Unknown(error)) => ReleaseOutcome::Unknown(error),
         }
     }
 }
@@ -73,16 +71,16 @@ impl PendingHandoff {
     pub(crate) fn receive(mut self) -> Answer<Handoff> {
         let Some(pending) = self.pending.take() else {
             let words = "the hand-off was read already";
-            return Answer::Unknown(
+            return Err(Failure::Unknown(
                 Error::new(crate::ErrorKind::Protocol, "lock", words).with_unknown_outcome(),
-            );
+            ));
         };
         let answer = pending.wait();
         self.end(match &answer {
-            Answer::Done(Handoff::Granted { .. }) => ReleaseOutcome::HandedOn,
-            Answer::Done(Handoff::Lost) => ReleaseOutcome::Lost,
-            Answer::Refused(error) => ReleaseOutcome::Refused(error.copy()),
-            Answer::Unknown(error) => ReleaseOutcome::Unknown(error.copy()),
+            Ok(Handoff::Granted { .. }) => ReleaseOutcome::HandedOn,
+            Ok(Handoff::Lost) => ReleaseOutcome::Lost,
+            Err(Failure::Refused(error)) => ReleaseOutcome::Refused(error.copy()),
+            Err(Failure::Unknown(error)) => ReleaseOutcome::Unknown(error.copy()),
         });
         answer
     }

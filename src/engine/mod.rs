@@ -63,7 +63,7 @@ use crate::observe::reporter::Reporter;
 use crate::observe::stats::Stats;
 use crate::park::Parker;
 use crate::seam::capabilities::{Capabilities, Lines, Majority};
-use crate::seam::{Answer, Claim, Counting, Kind, REQUEST_LASTS, Snapshot, Store};
+use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot, Store};
 use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 
 /// The state that all clones of a client, its locks and its guards share. The last one to go shuts it down.
@@ -195,22 +195,22 @@ impl Engine {
         let mut in_doubt = false;
         loop {
             let answer = self.store.count(claim, what, self.one_command());
-            let answer = if what.only_asks() { answer.of_reading() } else { answer };
+            let answer = if what.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
             let error = match answer {
                 // Given back by an earlier sending.
-                Answer::Done(Some(0))
+                Ok(Some(0))
                     if in_doubt && matches!(what, Counting::GiveBack(_) | Counting::GiveBackAll(_)) =>
                 {
                     return Ok(Some(1));
                 }
-                Answer::Done(count) => {
+                Ok(count) => {
                     if !in_doubt && what.is_remembered() {
                         drop(self.store.count(claim, &Counting::Forget, self.one_command()));
                     }
                     return Ok(count);
                 }
-                Answer::Refused(error) => error,
-                Answer::Unknown(error) => {
+                Err(Failure::Refused(error)) => error,
+                Err(Failure::Unknown(error)) => {
                     in_doubt = true;
                     error
                 }
@@ -255,8 +255,9 @@ impl Engine {
         let hold = self.registry.of_thread(kind, name, thread.id());
         let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
         let answer = self.store.inspect(kind, name, owner, self.one_command());
-        let mut snapshot =
-            answer.of_reading().into_result().map_err(|error| error.during(action).on(name.given()))?;
+        let mut snapshot = answer
+            .map_err(Failure::into_read_error)
+            .map_err(|error| error.during(action).on(name.given()))?;
         if let Some(hold) = hold {
             if snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0) {
                 self.completion.lose(&hold, LossReason::Gone);
@@ -279,7 +280,7 @@ impl Engine {
     /// Whatever there is under a name.
     pub(crate) fn describe(&self, action: &'static str, name: &LockName) -> Result<Inspection> {
         self.usable(action)?;
-        let seen = self.store.describe(name, self.one_command()).of_reading().into_result();
+        let seen = self.store.describe(name, self.one_command()).map_err(Failure::into_read_error);
         let seen = seen.map_err(|error| error.during(action).on(name.given()))?.seen_by(self.id);
         let mut seen = [(name.key().to_owned(), seen)];
         self.locate(&mut seen, &mut HashMap::new());
@@ -330,13 +331,13 @@ impl Engine {
         let holds = self.registry.holds_of(kind, name);
         // Sent once and never repeated: a late second one could free what somebody took in between.
         let answer = self.store.force(kind, name, self.one_command());
-        if let Answer::Done(true) = answer {
+        if let Ok(true) = answer {
             for hold in holds {
                 self.completion.lose(&hold, LossReason::Gone);
             }
             self.registry.nudge(kind, name);
         }
-        answer.into_result().map_err(|error| error.during(action).on(name.given()))
+        answer.map_err(|failure| failure.into_error().during(action).on(name.given()))
     }
 
     /// Asks the store to change something, and tells the observers how long that took.
@@ -346,7 +347,7 @@ impl Engine {
         }
         let sent = self.clock.now();
         let answer = ask();
-        self.reporter.tell_request(op, sent, &self.clock, answer.error());
+        self.reporter.tell_request(op, sent, &self.clock, answer.as_ref().err().map(Failure::error));
         answer
     }
 
@@ -356,7 +357,7 @@ impl Engine {
         loop {
             self.usable("sweep")?;
             let Some(sweeping) = self.store.capabilities().sweeping else { return Ok(0) };
-            match sweeping.sweep(age, self.one_command()).into_result()? {
+            match sweeping.sweep(age, self.one_command()).map_err(Failure::into_error)? {
                 0 => return Ok(all),
                 removed => all += removed,
             }

@@ -25,7 +25,9 @@ use crate::seam::capabilities::Capabilities;
 use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
-use crate::seam::{Answer, Attempt, Claim, Handoff, Kind, Others, Pending, Release, Snapshot, Store};
+use crate::seam::{
+    Answer, Attempt, Claim, Failure, Handoff, Kind, Others, Pending, Release, Snapshot, Store,
+};
 use crate::stores::memory::{MemoryAccess, MemoryStore};
 use crate::sync::channel::{Sender, unbounded};
 use crate::sync::{Mutex, Waker, check, spawn, thread, toss};
@@ -330,14 +332,14 @@ impl Far {
         if toss() {
             drop(request());
         }
-        Answer::Unknown(lost())
+        Err(Failure::Unknown(lost()))
     }
 
     fn published(&self, claim: &Claim, answer: Answer<Release>) -> Answer<Release> {
         match answer {
-            Answer::Done(Release::Freed { .. }) => {
+            Ok(Release::Freed { .. }) => {
                 let others = Others::listening(u32::from(self.line.exchange.publish(claim.name.key())));
-                Answer::Done(Release::Freed { others })
+                Ok(Release::Freed { others })
             }
             other => other,
         }
@@ -383,14 +385,14 @@ impl Store for Far {
 
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         if self.loses_handoff.swap(false, Ordering::SeqCst) {
-            return Some(Box::new(Later(Answer::Unknown(lost()))));
+            return Some(Box::new(Later(Err(Failure::Unknown(lost())))));
         }
         if toss() && toss() {
             return None;
         }
         let known = || {
             let pending = self.server.hand_off(from, to, deadline);
-            pending.map_or_else(|| Answer::Unknown(lost()), Pending::wait)
+            pending.map_or_else(|| Err(Failure::Unknown(lost())), Pending::wait)
         };
         Some(Box::new(Later(self.ask(known))))
     }

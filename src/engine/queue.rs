@@ -56,6 +56,8 @@ pub(crate) struct Sleeper {
     pub(crate) kind: Kind,
     /// It takes a lock again that was given up for a condition.
     pub(crate) takes_again: bool,
+    /// Writers that wait come before it, if it is a reader.
+    pub(crate) writers_first: bool,
 }
 
 /// Whether a sleeping waiter can be given the lock by the thread that releases it.

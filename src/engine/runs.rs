@@ -7,6 +7,7 @@ use crate::directory::run::{KEPT, LastRun, id_of};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
+use crate::seam::Failure;
 use crate::seam::directory::Directory;
 
 impl Engine {
@@ -22,7 +23,8 @@ impl Engine {
         let run = LastRun { owner, code, took, ended: Duration::ZERO, succeeded, host: host() };
         let records = self.records(ACTION).map_err(|error| error.on(name.given()))?;
         let (id, text) = (id_of(name.key()), run.written(name.key()));
-        let written = records.write_now(id, &text, KEPT, self.one_command()).of_reading().into_result();
+        let written =
+            records.write_now(id, &text, KEPT, self.one_command()).map_err(Failure::into_read_error);
         written.map_err(|error| error.during(ACTION).on(name.given()))
     }
 
@@ -31,7 +33,7 @@ impl Engine {
         const ACTION: &str = "last_run";
         let on_this = |error: Error| error.during(ACTION).on(name.given());
         let records = self.records(ACTION).map_err(on_this)?;
-        let page = records.read(&[id_of(name.key())], self.one_command()).of_reading().into_result();
+        let page = records.read(&[id_of(name.key())], self.one_command()).map_err(Failure::into_read_error);
         let posted = page.map_err(on_this)?.found.into_iter().flatten().next();
         Ok(posted.and_then(|posted| LastRun::read(name.key(), &posted.text, posted.remaining)))
     }

@@ -20,6 +20,8 @@ pub(crate) struct OwnWait {
     pub(crate) since: Moment,
     /// It takes a lock again that was given up for a condition: see `Terms`.
     pub(crate) takes_again: bool,
+    /// Writers that wait come before it, if it is a reader.
+    pub(crate) writers_first: bool,
     pub(crate) ticket: Arc<Ticket>,
 }
 

@@ -28,7 +28,8 @@ use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Attempt, Claim, Counting, Handoff, Kind, Others, Pending, REQUEST_LASTS, Release, Snapshot, Store,
+    Answer, Attempt, Claim, Counting, Failure, Handoff, Kind, Others, Pending, REQUEST_LASTS, Release,
+    Snapshot, Store,
 };
 use crate::stores::memory::MemoryStore;
 use crate::sync::Waker;
@@ -97,7 +98,7 @@ impl Pending for Refusing {
     fn wait(self: Box<Self>) -> Answer<Handoff> {
         self.0.send(()).unwrap();
         self.1.recv().unwrap();
-        Answer::Refused(refusal())
+        Err(Failure::Refused(refusal()))
     }
 }
 
@@ -124,7 +125,7 @@ impl Majority for Odd {
     }
 
     fn is_split(&self, _: Kind, _: &LockName, _: Moment) -> Answer<bool> {
-        Answer::Done(false)
+        Ok(false)
     }
 }
 
@@ -151,7 +152,7 @@ impl Store for Odd {
         }
         let one_less = |left: usize| left.checked_sub(1);
         if self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
-            return Answer::Refused(refusal());
+            return Err(Failure::Refused(refusal()));
         }
         if let Some((begun, go_on)) = &self.granting {
             begun.send(()).unwrap();
@@ -162,10 +163,10 @@ impl Store for Odd {
         }
         let mut holder = self.holder.lock();
         match *holder {
-            Some(other) if other != claim.owner => Answer::Done(Attempt::Busy { retry_after: None }),
+            Some(other) if other != claim.owner => Ok(Attempt::Busy { retry_after: None }),
             _ => {
                 *holder = Some(claim.owner);
-                Answer::Done(Attempt::Granted { fence: None })
+                Ok(Attempt::Granted { fence: None })
             }
         }
     }
@@ -176,7 +177,7 @@ impl Store for Odd {
             return answer();
         }
         if self.refuses || self.closed.load(Ordering::SeqCst) {
-            return Answer::Refused(refusal());
+            return Err(Failure::Refused(refusal()));
         }
         let mut holder = self.holder.lock();
         if *holder == Some(claim.owner) {
@@ -185,9 +186,9 @@ impl Store for Odd {
             if let Some(channel) = &self.channel {
                 channel.notify();
             }
-            return Answer::Done(Release::Freed { others: Others::Nobody });
+            return Ok(Release::Freed { others: Others::Nobody });
         }
-        Answer::Done(Release::NotHeld { holder: None })
+        Ok(Release::NotHeld { holder: None })
     }
 
     fn hand_off(&self, _: &Claim, _: &Claim, _: Moment) -> Option<Box<dyn Pending>> {
@@ -208,9 +209,9 @@ impl Store for Odd {
         }
         let one_less = |left: usize| left.checked_sub(1);
         if self.deaf.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
-            return claims.iter().map(|_| Answer::Unknown(refusal().with_unknown_outcome())).collect();
+            return claims.iter().map(|_| Err(Failure::Unknown(refusal().with_unknown_outcome()))).collect();
         }
-        claims.iter().map(|claim| Answer::Done(*self.holder.lock() == Some(claim.owner))).collect()
+        claims.iter().map(|claim| Ok(*self.holder.lock() == Some(claim.owner))).collect()
     }
 
     fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
@@ -220,12 +221,12 @@ impl Store for Odd {
     }
 
     fn force(&self, _: Kind, _: &LockName, _: Moment) -> Answer<bool> {
-        Answer::Done(false)
+        Ok(false)
     }
 
     fn count(&self, _: &Claim, _: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         self.counted.lock().push(deadline);
-        Answer::Unknown(refusal().with_unknown_outcome())
+        Err(Failure::Unknown(refusal().with_unknown_outcome()))
     }
 
     fn listen(&self, _: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -243,7 +244,7 @@ impl Store for Odd {
 
 impl Inspect for Odd {
     fn inspect(&self, _: Kind, _: &LockName, _: Owner, _: Moment) -> Answer<Option<Snapshot>> {
-        Answer::Done(None)
+        Ok(None)
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {

@@ -26,7 +26,7 @@ use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, ServiceWaker};
 use crate::room::Roomy;
-use crate::seam::{Answer, Claim, Release, Store};
+use crate::seam::{Claim, Failure, Release, Store};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread::{self, JoinHandle};
@@ -293,14 +293,14 @@ impl Round {
             return;
         }
         let answers = self.store.renew(&claims, sent.plus(limit));
-        let error = answers.iter().find_map(Answer::error);
+        let error = answers.iter().find_map(|answer| answer.as_ref().err().map(Failure::error));
         self.reporter.observe_request("renew", sent, &self.clock, error);
         let (mut renewed, mut is_any_lost) = (0, false);
         for ((mut item, claim), answer) in asked.into_iter().zip(&claims).zip(answers) {
             let hold = &item.hold;
             let tally = outcome.tallies.entry(hold.home()).or_default();
             match answer {
-                Answer::Done(is_held) => {
+                Ok(is_held) => {
                     tally.answered += 1;
                     tell_if_ended(&*self.store, hold, claim, self.clock.now());
                     hold.end_renewal();
@@ -316,7 +316,7 @@ impl Round {
                     self.let_go(hold);
                 }
                 // An error is not a loss: tried again until the window ends.
-                Answer::Refused(error) | Answer::Unknown(error) => {
+                Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                     tally.failed += 1;
                     if error.outcome_unknown() {
                         hold.retire_owner_on_end(); // it may yet come, and is not to prolong the thread's next hold
@@ -407,20 +407,20 @@ impl Round {
                 let answer = answers.next();
                 // One that is refused for good stays refused.
                 let is_to_be_answered = outlasts_leases
-                    && answer.as_ref().and_then(Answer::error).is_some_and(Error::is_retryable);
+                    && matches!(&answer, Some(Err(failure)) if failure.error().is_retryable());
                 let pause = match answer {
-                    Some(Answer::Done(Release::Freed { .. })) => {
+                    Some(Ok(Release::Freed { .. })) => {
                         self.registry.nudge(cleanup.claim.kind, &cleanup.claim.name);
                         return false; // the request in doubt had been carried out, once, and is undone
                     }
-                    Some(Answer::Done(Release::Never)) => return false,
+                    Some(Ok(Release::Never)) => return false,
                     // Nothing there: it never arrived, or may arrive yet. Look again until it could do no harm.
-                    Some(Answer::Done(_)) => {
+                    Some(Ok(_)) => {
                         let pause = longer(self.command_timeout, cleanup.looks);
                         cleanup.looks += 1;
                         pause
                     }
-                    Some(Answer::Refused(_) | Answer::Unknown(_)) | None => {
+                    Some(Err(Failure::Refused(_) | Failure::Unknown(_))) | None => {
                         let most = renewal_slack(self.lease).clamp(RETRY_LEAST, RETRY_MOST);
                         let doubled = (cleanup.pause * 2).min(most);
                         std::mem::replace(&mut cleanup.pause, doubled)

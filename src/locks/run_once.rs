@@ -11,8 +11,8 @@ use crate::ident::LockName;
 use crate::locks::guard::OwnedGuard;
 use crate::observe::event::Event;
 use crate::park::Parker;
-use crate::seam::Kind;
 use crate::seam::capabilities::SPLIT_PAUSE;
+use crate::seam::{Failure, Kind};
 use crate::time::{Lease, checked_span, random_between};
 
 /// Runs `job` unless another has run it within `at_least` or is at it. Under a fenced kind its guard has a token.
@@ -75,7 +75,7 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
         }
         let Some(majority) = engine.store.capabilities().majority else { return Ok(None) };
         let is_split =
-            majority.is_split(want.kind, want.name, engine.one_command()).of_reading().into_result();
+            majority.is_split(want.kind, want.name, engine.one_command()).map_err(Failure::into_read_error);
         if !is_split.map_err(|error| error.during(want.action).on(want.name.given()))? {
             return Ok(None);
         }

@@ -352,14 +352,15 @@ mod tests {
     struct RecordingObserver(Sender<Reported>);
 
     impl Observer for RecordingObserver {
-        fn renewal_failed(&self, _: &str, _: &Error, _: std::time::Duration) {
-            self.0.send(Reported::Failure).unwrap();
-        }
-        fn lost(&self, _: &Loss) {
-            self.0.send(Reported::Loss).unwrap();
-        }
-        fn callbacks_behind(&self, dropped: Option<u64>) {
-            self.0.send(Reported::Behind(dropped)).unwrap();
+        fn event(&self, event: &Event<'_>) {
+            let reported = match *event {
+                Event::RenewalFailed { .. } => Reported::Failure,
+                Event::Lost { .. } => Reported::Loss,
+                Event::CallbacksBehind => Reported::Behind(None),
+                Event::CallbacksKeepUp { left_out, .. } => Reported::Behind(Some(left_out)),
+                _ => return,
+            };
+            self.0.send(reported).unwrap();
         }
     }
 

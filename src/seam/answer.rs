@@ -2,20 +2,9 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
 use crate::ident::Fence;
 use crate::seam::claim::Wakeups;
-
-/// How a request ended.
-#[derive(Debug)]
-pub(crate) enum Answer<T> {
-    /// Carried out, with this result.
-    Done(T),
-    /// Not carried out: nothing changed, and nothing will.
-    Refused(Error),
-    /// It may have been carried out, or still may be. The error says so by `outcome_unknown()`.
-    Unknown(Error),
-}
+use crate::seam::failure::Answer;
 
 /// The outcome of one attempt to acquire.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,29 +98,3 @@ impl<T: Send> Pending<T> for Answered<T> {
 
 /// The receiver of the answer of a release that nobody waits for.
 pub(crate) type Sink = Box<dyn FnOnce(Answer<Release>) + Send>;
-
-impl<T> Answer<T> {
-    /// Why it is no good answer.
-    pub(crate) fn error(&self) -> Option<&Error> {
-        match self {
-            Answer::Done(_) => None,
-            Answer::Refused(error) | Answer::Unknown(error) => Some(error),
-        }
-    }
-
-    /// The answer to a question that changes nothing: whether it was carried out or not, there is no doubt to settle.
-    pub(crate) fn of_reading(self) -> Answer<T> {
-        match self {
-            Answer::Unknown(error) => Answer::Refused(error.with_known_outcome()),
-            other => other,
-        }
-    }
-
-    /// For requests that are not repeated: an unknown outcome is a failure that says so.
-    pub(crate) fn into_result(self) -> Result<T> {
-        match self {
-            Answer::Done(value) => Ok(value),
-            Answer::Refused(error) | Answer::Unknown(error) => Err(error),
-        }
-    }
-}

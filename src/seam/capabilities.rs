@@ -8,9 +8,10 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::ident::{Fence, LockName};
 use crate::park::ServiceWaker;
-use crate::seam::answer::{Answer, Attempt, Pending, Release};
+use crate::seam::answer::{Attempt, Pending, Release};
 use crate::seam::claim::{Bound, Claim};
 use crate::seam::directory::{Directory, Listing};
+use crate::seam::failure::Answer;
 use crate::seam::kind::Kind;
 use crate::time::Moment;
 

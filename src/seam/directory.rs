@@ -5,8 +5,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::inspect::Inspection;
-use crate::seam::answer::Answer;
-use crate::seam::failure::Outcome;
+use crate::seam::failure::{Answer, Failure};
 use crate::sync::channel::bounded;
 use crate::time::Moment;
 
@@ -22,10 +21,10 @@ pub(crate) struct Posted {
 pub(crate) type Written = Box<dyn FnOnce(Answer<()>) + Send>;
 
 /// The answer about the directory or a list, which is about no lock: an unknown outcome is just a failure.
-pub(crate) fn answered<T>(outcome: Outcome<T>) -> Answer<T> {
+pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
     match outcome {
-        Ok(value) => Answer::Done(value),
-        Err(failure) => Answer::Refused(failure.into_error()),
+        Ok(value) => Ok(value),
+        Err(failure) => Err(Failure::Refused(failure.into_error())),
     }
 }
 
@@ -42,7 +41,7 @@ pub(crate) trait Directory: Send + Sync {
         self.write(client, text, lease, deadline, Box::new(done));
         answer.try_recv().unwrap_or_else(|_later| {
             let words = "the answer to the writing of an entry did not come by its deadline";
-            Answer::Unknown(Error::new(ErrorKind::TimedOut, "directory", words))
+            Err(Failure::Unknown(Error::new(ErrorKind::TimedOut, "directory", words)))
         })
     }
 

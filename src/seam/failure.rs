@@ -1,23 +1,34 @@
-//! Why a request has no result, in the words that all stores use among themselves.
+//! How a request ended, and why it has no result.
 
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::seam::answer::Answer;
+
+/// How a request ended: carried out, with this result, or a failure.
+pub(crate) type Answer<T> = std::result::Result<T, Failure>;
 
 /// Why a request has no result.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was not carried out and will not be.
+    /// It was not carried out: nothing changed, and nothing will.
     Refused(Error),
-    /// It may have been carried out, or still may be.
+    /// It may have been carried out, or still may be. Above the seam the error says so by `outcome_unknown()`.
     Unknown(Error),
 }
 
-/// How a request ended inside a store, before the lock and the action are named.
-pub(crate) type Outcome<T> = std::result::Result<T, Failure>;
-
+// No `From<Failure> for Error`: although `Failure` is private, it would make the type of `?` ambiguous in users' closures.
 impl Failure {
+    /// The answer that says this.
+    pub(crate) fn refused<T>(error: Error) -> Answer<T> {
+        Err(Failure::Refused(error))
+    }
+
+    pub(crate) fn error(&self) -> &Error {
+        match self {
+            Failure::Refused(error) | Failure::Unknown(error) => error,
+        }
+    }
+
     pub(crate) fn into_error(self) -> Error {
         match self {
             Failure::Refused(error) | Failure::Unknown(error) => error,
@@ -40,7 +51,12 @@ impl Failure {
 
     /// The failure of a request that only reads: whether it was carried out or not, nothing changed.
     pub(crate) fn of_reading(self) -> Failure {
-        Failure::Refused(self.into_error())
+        Failure::Refused(self.into_read_error())
+    }
+
+    /// The error of a request that only reads.
+    pub(crate) fn into_read_error(self) -> Error {
+        self.into_error().with_known_outcome()
     }
 }
 
@@ -53,13 +69,12 @@ pub(crate) fn granted_too_late(action: &'static str, lease: Duration, took: Dura
     Error::new(ErrorKind::TimedOut, action, detail)
 }
 
-/// The answer of the seam that `outcome` of a request about the lock `name` stands for.
-pub(crate) fn answer<T>(outcome: Outcome<T>, action: &'static str, name: &str) -> Answer<T> {
-    match outcome {
-        Ok(value) => Answer::Done(value),
-        Err(Failure::Refused(error)) => Answer::Refused(error.during(action).on(name)),
-        Err(Failure::Unknown(error)) => Answer::Unknown(error.during(action).on(name).with_unknown_outcome()),
-    }
+/// The answer of a store about the lock `name`, which the errors inside the store do not name.
+pub(crate) fn named<T>(answer: Answer<T>, action: &'static str, name: &str) -> Answer<T> {
+    answer.map_err(|failure| match failure {
+        Failure::Refused(error) => Failure::Refused(error.during(action).on(name)),
+        Failure::Unknown(error) => Failure::Unknown(error.during(action).on(name).with_unknown_outcome()),
+    })
 }
 
 #[cfg(test)]
@@ -75,10 +90,10 @@ mod tests {
     #[test]
     fn an_answer_names_the_lock_and_the_action_and_says_whether_the_outcome_is_known() {
         for (failure, is_unknown) in [(Failure::Refused(error()), false), (Failure::Unknown(error()), true)] {
-            let (error, is_answered_unknown) = match answer::<()>(Err(failure), "lock", "orders") {
-                Answer::Refused(error) => (error, false),
-                Answer::Unknown(error) => (error, true),
-                Answer::Done(()) => panic!("a failure is no result"),
+            let (error, is_answered_unknown) = match named::<()>(Err(failure), "lock", "orders") {
+                Err(Failure::Refused(error)) => (error, false),
+                Err(Failure::Unknown(error)) => (error, true),
+                Ok(()) => panic!("a failure is no result"),
             };
             assert_eq!((is_answered_unknown, error.outcome_unknown()), (is_unknown, is_unknown));
             assert_eq!((error.action(), error.lock_name()), ("lock", Some("orders")));

@@ -4,9 +4,10 @@ use crate::error::ErrorKind;
 use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::{Inspection, ObjectKind};
 use crate::seam::Store;
-use crate::seam::answer::{Answer, Answered, Attempt, Pending, Release};
+use crate::seam::answer::{Answered, Attempt, Pending, Release};
 use crate::seam::capabilities::ConnectionWatch;
 use crate::seam::claim::Claim;
+use crate::seam::failure::{Answer, Failure};
 use crate::seam::kind::Kind;
 use crate::time::Moment;
 
@@ -52,13 +53,15 @@ pub(crate) fn describe_by_kinds(store: &dyn Store, name: &LockName, deadline: Mo
             continue;
         }
         match store.inspect(asked, name, nobody, deadline) {
-            Answer::Done(Some(snapshot)) => return Answer::Done(snapshot.described(asked, name)),
-            Answer::Done(None) => {}
-            Answer::Refused(error) | Answer::Unknown(error) if error.kind() == ErrorKind::WrongType => {
+            Ok(Some(snapshot)) => return Ok(snapshot.described(asked, name)),
+            Ok(None) => {}
+            Err(Failure::Refused(error) | Failure::Unknown(error))
+                if error.kind() == ErrorKind::WrongType =>
+            {
                 kind = ObjectKind::Foreign { what: "something else".to_owned() };
             }
-            Answer::Refused(error) | Answer::Unknown(error) => return Answer::Refused(error),
+            Err(Failure::Refused(error) | Failure::Unknown(error)) => return Err(Failure::Refused(error)),
         }
     }
-    Answer::Done(Inspection::new(name.given(), kind))
+    Ok(Inspection::new(name.given(), kind))
 }

@@ -2,7 +2,7 @@
 
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
-use crate::seam::answer::Answer;
+use crate::seam::failure::Answer;
 use crate::seam::kind::Kind;
 use crate::seam::snapshot::Snapshot;
 use crate::time::Moment;

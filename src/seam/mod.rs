@@ -4,7 +4,7 @@
 //! the engine's, and the same for all stores.
 //!
 //! - A [`Claim`] says who asks for which lock, or holds it, and for how long at a time.
-//! - Each request has a `deadline` for its I/O. Its [`Answer`] is one of three: `Done`, `Refused` (nothing changed, and
+//! - Each request has a `deadline` for its I/O. Its [`Answer`] is a result, or one of two failures: `Refused` (nothing changed, and
 //!   nothing will), `Unknown` (it may have been carried out, or still may be).
 //! - A request says what the state shall be, not how to change it. Within one hold, repeating it changes nothing.
 //! - Optional parts are in [`Capabilities`]; questions that people ask are in [`Inspect`].
@@ -26,11 +26,11 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
-pub(crate) use crate::seam::answer::{Answer, Answered, Attempt, Handoff, Others, Pending, Release, Sink};
+pub(crate) use crate::seam::answer::{Answered, Attempt, Handoff, Others, Pending, Release, Sink};
 pub(crate) use crate::seam::capabilities::Capabilities;
 pub(crate) use crate::seam::claim::{AFTER_KEPT, AFTER_LEASE, Bound, Claim, HoldNote, Turn, Wakeups};
 pub(crate) use crate::seam::count::Counting;
-pub(crate) use crate::seam::failure::{Failure, Outcome, answer, granted_too_late};
+pub(crate) use crate::seam::failure::{Answer, Failure, granted_too_late, named};
 pub(crate) use crate::seam::inspection::Inspect;
 pub(crate) use crate::seam::kind::{Family, Kind};
 pub(crate) use crate::seam::snapshot::Snapshot;
@@ -93,17 +93,17 @@ pub(crate) trait Store: Inspect + Send + Sync {
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
         let _ = (claim, rest, deadline);
         let words = "this store cannot set when a lock that is held will end";
-        Answer::Refused(Error::new(ErrorKind::Unsupported, "unlock", words))
+        Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "unlock", words)))
     }
 
     /// Frees a lock whoever holds it and notifies waiters; `false` if it was free.
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
 
-    /// Asks about, or changes, a count under the claim's name. `Done(None)`: there is no such thing.
+    /// Asks about, or changes, a count under the claim's name. `Ok(None)`: there is no such thing.
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         let _ = (claim, what, deadline);
         let words = "this store has no semaphores, latches or conditions";
-        Answer::Refused(Error::new(ErrorKind::Unsupported, "count", words))
+        Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "count", words)))
     }
 
     /// Has `waker` woken at each message that concerns a waiter under this claim, as long as the result lives;

@@ -12,7 +12,7 @@ use crate::seam::fallbacks::{begin_attempt, begin_release, describe_by_kinds};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{
-    Answer, Answered, Attempt, Bound, Claim, Counting, Kind, Pending, Release, Sink, Snapshot, Store,
+    Answer, Answered, Attempt, Bound, Claim, Counting, Failure, Kind, Pending, Release, Sink, Snapshot, Store,
 };
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, Waker};
@@ -90,7 +90,7 @@ impl LazyStore {
         let store = self.now();
         match store.check_name(kind, name) {
             Ok(()) => ask(store),
-            Err(error) => Answer::Refused(error),
+            Err(error) => Err(Failure::Refused(error)),
         }
     }
 }
@@ -204,7 +204,7 @@ impl Pipeline for LazyStore {
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>> {
         match self.check_name(claim.kind, &claim.name) {
             Ok(()) => begin_attempt(self.now(), claim, count, deadline),
-            Err(error) => Box::new(Answered(Answer::Refused(error))),
+            Err(error) => Box::new(Answered(Err(Failure::Refused(error)))),
         }
     }
 
@@ -227,14 +227,14 @@ impl Batches for LazyStore {
     ) -> Box<dyn Pending<Vec<Option<Fence>>>> {
         match self.now().capabilities().batches {
             Some(batches) => batches.begin_attempts(claims, or_none, deadline),
-            None => Box::new(Answered(Answer::Refused(unopened()))),
+            None => Box::new(Answered(Err(Failure::Refused(unopened())))),
         }
     }
 
     fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>> {
         match self.now().capabilities().batches {
             Some(batches) => batches.begin_releases(claims, deadline),
-            None => Box::new(Answered(Answer::Refused(unopened()))),
+            None => Box::new(Answered(Err(Failure::Refused(unopened())))),
         }
     }
 }
@@ -256,23 +256,23 @@ impl Store for Unopened {
     }
 
     fn attempt(&self, _claim: &Claim, _count: u32, _by: Moment) -> Answer<Attempt> {
-        Answer::Refused(unopened())
+        Err(Failure::Refused(unopened()))
     }
 
     fn release(&self, _claim: &Claim, _left: u32, _by: Moment) -> Answer<Release> {
-        Answer::Done(Release::NotHeld { holder: None })
+        Ok(Release::NotHeld { holder: None })
     }
 
     fn renew(&self, claims: &[Claim], _by: Moment) -> Vec<Answer<bool>> {
-        claims.iter().map(|_| Answer::Done(false)).collect()
+        claims.iter().map(|_| Ok(false)).collect()
     }
 
     fn abandon(&self, claims: &[Claim], _by: Moment) -> Vec<Answer<Release>> {
-        claims.iter().map(|_| Answer::Done(Release::NotHeld { holder: None })).collect()
+        claims.iter().map(|_| Ok(Release::NotHeld { holder: None })).collect()
     }
 
     fn force(&self, _kind: Kind, _name: &LockName, _by: Moment) -> Answer<bool> {
-        Answer::Refused(unopened())
+        Err(Failure::Refused(unopened()))
     }
 
     fn listen(&self, _claim: &Claim, _waker: &Waker) -> Option<Subscription> {
@@ -288,7 +288,7 @@ impl Store for Unopened {
 
 impl Inspect for Unopened {
     fn inspect(&self, _kind: Kind, _name: &LockName, _owner: Owner, _by: Moment) -> Answer<Option<Snapshot>> {
-        Answer::Refused(unopened())
+        Err(Failure::Refused(unopened()))
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {

@@ -10,7 +10,7 @@ use leasehold::{
 };
 
 use super::harness::{Kind, Need, Store, fresh};
-use crate::support::{LONG, eventually, now, slack_since, throughout};
+use crate::support::{LONG, elsewhere, eventually, now, slack_since, throughout};
 
 contracts!(needs Directory:
     locks_taken_in_opposite_orders_are_told_within_three_seconds_and_told_to_be_over,
@@ -21,6 +21,10 @@ contracts!(needs Directory:
     a_wait_that_was_over_before_is_not_part_of_a_deadlock,
     a_multi_lock_that_waits_with_a_lock_held_is_seen,
     a_ring_through_a_read_hold_is_seen,
+    a_ring_through_a_reader_behind_a_writer_that_waits_is_seen,
+    a_ring_through_a_fair_lock_and_a_write_hold_is_seen,
+    what_a_waiting_thread_has_by_a_guard_that_may_change_threads_or_by_another_client_is_not_seen,
+    a_ring_is_seen_beside_more_waits_than_an_entry_has_room_for,
 );
 
 /// All of a ring have their first lock.
@@ -329,4 +333,156 @@ fn a_ring_through_a_read_hold_is_seen(store: &Store) {
     }
     reads_too.unlock().unwrap();
     end(threads, &interrupt);
+}
+
+/// The second reader is kept out by a writer, and that by the first reader.
+fn a_ring_through_a_reader_behind_a_writer_that_waits_is_seen(store: &Store) {
+    if store.lacks.contains(&Need::ReadWrite) {
+        return;
+    }
+    let (halves, lock) = (fresh("halves"), fresh("lock"));
+    let (reads, behind, writer) = (Member::quick(store), Member::quick(store), Member::quick(store));
+    let first = |member: &Member| member.client.read_write_lock(&halves).writers_first();
+    let (gate, interrupt) = (gate_of(3), Interrupt::new());
+    let mut threads = vec![
+        wants(first(&reads).read().clone(), reads.client.lock(&lock), &gate, &interrupt),
+        wants(behind.client.lock(&lock), first(&behind).read().clone(), &gate, &interrupt),
+    ];
+    let probe = first(&writer).read().clone();
+    assert!(eventually(LONG, || probe.is_locked().unwrap()));
+    threads.push({
+        let (write, interrupt) = (first(&writer).write().clone(), interrupt.clone());
+        crate::support::start(move || {
+            write.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop)
+        })
+    });
+    let lets_in = || probe.try_acquire().unwrap().map(|guard| guard.unlock().unwrap()).is_some();
+    assert!(eventually(LONG, || !elsewhere(lets_in)), "the writer waits");
+    gate.wait();
+    for member in [&reads, &behind] {
+        let (deadlock, _) = member.next(true);
+        let mut expected = vec![(halves.clone(), lock.clone()), (lock.clone(), halves.clone())];
+        expected.sort();
+        assert_eq!(names(&deadlock), expected, "{deadlock}");
+    }
+    end(threads, &interrupt);
+}
+
+/// The waiter of the fair lock stands in its queue; the one of the write half waits for the other writer.
+fn a_ring_through_a_fair_lock_and_a_write_hold_is_seen(store: &Store) {
+    if store.lacks.contains(&Need::ReadWrite) || store.lacks.contains(&Need::Fair) {
+        return;
+    }
+    let (fair, halves) = (fresh("fair"), fresh("halves"));
+    let members = [Member::quick(store), Member::quick(store)];
+    let (gate, interrupt) = (gate_of(3), Interrupt::new());
+    let write = |member: &Member| member.client.read_write_lock(&halves).write().clone();
+    let threads = [
+        wants(members[0].client.fair_lock(&fair), write(&members[0]), &gate, &interrupt),
+        wants(write(&members[1]), members[1].client.fair_lock(&fair), &gate, &interrupt),
+    ];
+    gate.wait();
+    let begun = now();
+    for member in &members {
+        let (deadlock, at) = member.next(true);
+        let mut expected = vec![(fair.clone(), halves.clone()), (halves.clone(), fair.clone())];
+        expected.sort();
+        assert_eq!(names(&deadlock), expected, "{deadlock}");
+        let mut kinds: Vec<&str> = deadlock.steps.iter().map(|step| &*step.kind).collect();
+        kinds.sort_unstable();
+        assert_eq!(kinds, ["fair", "write"], "{deadlock}");
+        assert!(at.duration_since(begun) <= TOLD_WITHIN + slack_since(begun));
+    }
+    assert!(end(threads, &interrupt) < 2);
+    members.iter().for_each(|member| drop(member.next(false)));
+}
+
+/// Any thread may release such a guard, and the clients of a thread do not know of each other: there may be no deadlock.
+fn what_a_waiting_thread_has_by_a_guard_that_may_change_threads_or_by_another_client_is_not_seen(
+    store: &Store,
+) {
+    let names: Vec<String> = ["a", "b", "c", "d"].map(fresh).into();
+    let (one, waits_by, other) = (Member::quick(store), Member::quick(store), Member::quick(store));
+    let (gate, interrupt) = (gate_of(5), Interrupt::new());
+    let waiting = |held: Hold, wanted: RedisLock| {
+        let (gate, interrupt) = (Arc::clone(&gate), interrupt.clone());
+        crate::support::start(move || {
+            let held = match held {
+                Hold::Owned(lock) => (Some(lock.acquire_owned()?), None),
+                Hold::Threads(lock) => (None, Some(lock.acquire()?)),
+            };
+            gate.wait();
+            let got = wanted.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
+            drop(held);
+            got
+        })
+    };
+    let lock = |member: &Member, at: usize| member.client.lock(&names[at]);
+    let threads = [
+        waiting(Hold::Owned(lock(&one, 0)), lock(&one, 1)),
+        waiting(Hold::Threads(lock(&other, 1)), lock(&other, 0)),
+        waiting(Hold::Threads(lock(&one, 2)), lock(&waits_by, 3)),
+        waiting(Hold::Threads(lock(&other, 3)), lock(&other, 2)),
+    ];
+    gate.wait();
+    // Looked at twice.
+    let members = [&one, &waits_by, &other];
+    throughout(Duration::from_millis(2_500), || members.iter().all(|member| member.is_told_nothing()));
+    end(threads, &interrupt);
+}
+
+enum Hold {
+    Owned(RedisLock),
+    Threads(RedisLock),
+}
+
+/// The oldest waits are told of. Their entry is larger than a small column of text.
+fn a_ring_is_seen_beside_more_waits_than_an_entry_has_room_for(store: &Store) {
+    const THREADS: usize = 110;
+    let long = |label: &str, at: usize| format!("{}:{}", fresh(&format!("{label}{at}")), "x".repeat(200));
+    let (one, many, busy) = (Member::quick(store), Member::quick(store), store.client());
+    let (own, other) = (long("own", 0), long("other", 0));
+    let held: Vec<_> = (1..THREADS)
+        .map(|at| (long("own", at), busy.lock(&long("busy", at)).acquire_owned().unwrap()))
+        .collect();
+    let interrupt = Interrupt::new();
+    let gate = gate_of(3);
+    let waits = |own: &str, wanted: &str, gate: &Arc<Barrier>| {
+        wants(many.client.lock(own), many.client.lock(wanted), gate, &interrupt)
+    };
+    // It holds something itself, and waits when all others do.
+    let full = gate_of(2);
+    let closes = {
+        let (first, second) = (one.client.lock(&other), one.client.lock(&own));
+        let (gate, full, interrupt) = (Arc::clone(&gate), Arc::clone(&full), interrupt.clone());
+        crate::support::start(move || {
+            let held = first.acquire()?;
+            gate.wait();
+            full.wait();
+            let got = second.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
+            held.unlock()?;
+            got
+        })
+    };
+    let mut threads = vec![waits(&own, &other, &gate)];
+    gate.wait();
+    // One after the other, so that the first wait is the oldest by far.
+    for (own, busy) in &held {
+        threads.push(waits(own, busy.name(), &gate_of(1)));
+    }
+    let is_full = || {
+        let entry = busy.clients().map(Result::unwrap).find(|info| info.id == many.client.id());
+        entry.is_some_and(|info| info.uses.len() > 192)
+    };
+    assert!(eventually(LONG, is_full), "{:?}", busy.clients().collect::<Vec<_>>());
+    full.wait();
+    for member in [&one, &many] {
+        let (deadlock, _) = member.next(true);
+        let mut expected = vec![(own.clone(), other.clone()), (other.clone(), own.clone())];
+        expected.sort();
+        assert_eq!(names(&deadlock), expected, "{deadlock}");
+    }
+    threads.push(closes);
+    end(threads, &interrupt);
+    held.into_iter().for_each(|(_, guard)| guard.unlock().unwrap());
 }

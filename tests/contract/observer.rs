@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{
-    AcquireOptions, Error, ErrorKind, Event, GaveUpReason, Interrupt, LockClient, Loss, LossReason,
-    MemoryStore, Observer, Owner,
+    AcquireOptions, ErrorKind, Event, GaveUpReason, Interrupt, LockClient, Loss, LossReason, MemoryStore,
+    Observer, Owner,
 };
 
 use super::harness::{Store, fresh};
@@ -57,23 +57,20 @@ impl Teller {
 }
 
 impl Observer for Teller {
-    fn acquired(&self, name: &str, owner: Owner, waited: Duration, attempts: u32) {
-        self.tell(Seen::Acquired { name: name.to_owned(), owner, waited, attempts });
-    }
-    fn released(&self, name: &str, owner: Owner, held: Duration) {
-        self.tell(Seen::Released { name: name.to_owned(), owner, held });
-    }
-    fn release_failed(&self, name: &str, error: &Error) {
-        self.tell(Seen::Trouble(format!("release of {name}: {error}")));
-    }
-    fn renewal_failed(&self, name: &str, error: &Error, _: Duration) {
-        self.tell(Seen::Trouble(format!("renewal of {name}: {error}")));
-    }
-    fn lost(&self, loss: &Loss) {
-        self.tell(Seen::Lost(loss.clone()));
-    }
-    fn abandoned(&self, name: &str, owner: Owner) {
-        self.tell(Seen::Abandoned { name: name.to_owned(), owner });
+    fn event(&self, event: &Event<'_>) {
+        self.tell(match *event {
+            Event::Acquired { name, owner, waited, attempts, .. } => {
+                Seen::Acquired { name: name.to_owned(), owner, waited, attempts }
+            }
+            Event::Released { name, owner, held, .. } => {
+                Seen::Released { name: name.to_owned(), owner, held }
+            }
+            Event::ReleaseFailed { name, error, .. } => Seen::Trouble(format!("release of {name}: {error}")),
+            Event::RenewalFailed { name, error, .. } => Seen::Trouble(format!("renewal of {name}: {error}")),
+            Event::Lost { loss, .. } => Seen::Lost(loss.clone()),
+            Event::Abandoned { name, owner, .. } => Seen::Abandoned { name: name.to_owned(), owner },
+            _ => return,
+        });
     }
 }
 
@@ -200,24 +197,16 @@ fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
 
 fn a_panicking_observer_harms_nothing(store: &Store) {
     struct Panics(Arc<AtomicBool>);
-    impl Panics {
-        fn now(&self) -> ! {
-            self.0.store(true, Ordering::SeqCst);
-            quiet_panic()
-        }
-    }
     impl Observer for Panics {
-        fn acquired(&self, _: &str, _: Owner, _: Duration, _: u32) {
-            self.now();
-        }
-        fn released(&self, _: &str, _: Owner, _: Duration) {
-            self.now();
-        }
-        fn lost(&self, _: &Loss) {
-            self.now();
-        }
-        fn abandoned(&self, _: &str, _: Owner) {
-            self.now();
+        fn event(&self, event: &Event<'_>) {
+            if let Event::Acquired { .. }
+            | Event::Released { .. }
+            | Event::Lost { .. }
+            | Event::Abandoned { .. } = event
+            {
+                self.0.store(true, Ordering::SeqCst);
+                quiet_panic()
+            }
         }
     }
     let was_told = Arc::new(AtomicBool::new(false));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{LockClient, Loss, Observer};
+use leasehold::{Event, LockClient, Observer};
 
 use crate::support::server::RedisServer;
 use crate::support::{LONG, Raise, eventually, now, shout};
@@ -19,13 +19,17 @@ struct Losses {
 struct Tells(Arc<Losses>);
 
 impl Observer for Tells {
-    fn lost(&self, loss: &Loss) {
-        shout(&format!("lost: {loss:?}"));
-        self.0.lost.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn release_failed(&self, _: &str, _: &leasehold::Error) {
-        self.0.failed.fetch_add(1, Ordering::SeqCst);
+    fn event(&self, event: &Event<'_>) {
+        match event {
+            Event::Lost { loss, .. } => {
+                shout(&format!("lost: {loss:?}"));
+                self.0.lost.fetch_add(1, Ordering::SeqCst);
+            }
+            Event::ReleaseFailed { .. } => {
+                self.0.failed.fetch_add(1, Ordering::SeqCst);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, Sender, bounded};
-use leasehold::{Error, LockClient, Loss, ManualClock, MemoryStore, Observer, OwnedGuard};
+use leasehold::{Event, LockClient, ManualClock, MemoryStore, Observer, OwnedGuard};
 use parking_lot::Mutex;
 
 use super::world::{play, scenario};
@@ -152,11 +152,10 @@ impl Blocked {
 }
 
 impl Observer for Blocked {
-    fn renewal_failed(&self, _: &str, _: &Error, _: Duration) {
-        self.block();
-    }
-    fn lost(&self, _: &Loss) {
-        self.block();
+    fn event(&self, event: &Event<'_>) {
+        if let Event::RenewalFailed { .. } | Event::Lost { .. } = event {
+            self.block();
+        }
     }
 }
 

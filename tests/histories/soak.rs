@@ -422,10 +422,9 @@ fn operations(lines: &[Line]) -> Vec<Operation> {
     all
 }
 
-const PAGE: &str = "docs/proof.md";
-const ROWS: [&str; 2] = ["<!-- histories -->", "<!-- end of histories -->"];
+const FIGURES: &str = "docs/figures/histories.md";
 
-/// With `LEASEHOLD_BLESS`, writes the store's row into the page.
+/// With `LEASEHOLD_BLESS`, writes the store's row into the file of figures.
 fn page(store: &str, cells: &[String]) {
     if std::env::var_os("LEASEHOLD_BLESS").is_none() {
         return;
@@ -435,21 +434,19 @@ fn page(store: &str, cells: &[String]) {
         assert!(good, "{program:?}: {text}");
         text.trim().to_owned()
     };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(FIGURES);
     let text = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once(ROWS[0]).unwrap();
-    let (rows, after) = rest.split_once(ROWS[1]).unwrap();
     let mut row = format!(
         "| {store} | {} | {} |",
         say(&["date", "-u", "+%F"]),
         say(&["git", "rev-parse", "--short", "HEAD"])
     );
     cells.iter().for_each(|cell| write!(row, " {cell} |").unwrap());
-    let mut rows: Vec<String> = rows.lines().map(str::to_owned).collect();
+    let mut lines: Vec<&str> = text.lines().collect();
     let begins = format!("| {store} |");
-    match rows.iter_mut().find(|row| row.starts_with(&begins)) {
-        Some(old) => *old = row,
-        None => rows.push(row),
+    match lines.iter_mut().find(|line| line.starts_with(&begins)) {
+        Some(old) => *old = &row,
+        None => lines.push(&row),
     }
-    std::fs::write(&path, format!("{before}{}{}\n{}{after}", ROWS[0], rows.join("\n"), ROWS[1])).unwrap();
+    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
 }

@@ -11,7 +11,6 @@ use leasehold::{
     AcquireOptions, Error, ErrorKind, Event, Guard, HoldState, LockClient, Observer, OwnedGuard, RedisLock,
 };
 use parking_lot::Mutex;
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::operations::{Doing, Model, Operation};
@@ -86,8 +85,7 @@ const MOST_WAITED: Duration = ms(400);
 
 /// Nanoseconds of the clock that all processes of this machine share.
 pub(crate) fn mono() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
+    nanos(crate::support::mono())
 }
 
 pub(crate) fn nanos(span: Duration) -> u64 {

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::hash::{BuildHasher, RandomState};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold::{LockClient, RedisLock};
@@ -17,7 +16,7 @@ use crate::fleet::Worker;
 use crate::java;
 use crate::scene::{alone, monotonic, own_time_between, rust};
 use crate::support::server::RedisServer;
-use crate::support::{let_pass, ms, shout, wait_until};
+use crate::support::{let_pass, ms, wait_until};
 
 /// Nothing is to end by itself here, however busy the machine is.
 const LEASE: Duration = Duration::from_secs(60);
@@ -322,41 +321,6 @@ fn two_java_and_eight_rust_processes_share_a_lock() {
     let free = |pair: &[(u64, u64)]| own_time_between(pair[0].1, pair[1].0.max(pair[0].1));
     let longest = times.windows(2).map(free).max().unwrap_or_default();
     assert!(longest < ms(1450), "the lock was free for {longest:?}");
-    let left: Vec<String> = server.admin().keys("leasehold_[^c]*").unwrap();
-    assert!(left.is_empty(), "{left:?}");
-}
-
-/// As in a rolling upgrade. `./check upgrade` builds the older version from the repository's history.
-#[test]
-fn an_older_version_without_a_line_and_this_one_share_a_lock() {
-    const EACH: usize = 4;
-    let Some(older) = env::var_os("LEASEHOLD_OLDER") else {
-        return shout("SKIPPED beside an older version: ./check upgrade builds and runs it");
-    };
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let work = Work { name: "upgrade", lasts: Duration::from_secs(8), pause: ms(4), threads: &[("lock", 1)] };
-    let url = server.url();
-    let told = [&url, work.name, &work.lasts.as_millis().to_string(), &work.pause.as_millis().to_string()]
-        .map(str::to_owned);
-    let start = |_| Command::new(&older).args(&told).stdout(Stdio::piped()).spawn().unwrap();
-    let processes: Vec<_> = (0..EACH).map(start).collect();
-    let workers: Vec<_> = (0..EACH).map(|_| work.start(&url)).collect();
-    let mut had = Vec::new();
-    for process in processes {
-        let said = process.wait_with_output().unwrap();
-        assert!(said.status.success());
-        had.extend(read("older", String::from_utf8(said.stdout).unwrap().trim()));
-    }
-    workers.into_iter().for_each(Worker::join);
-    let reports: Vec<String> = server.admin().lrange("report:upgrade", 0, -1).unwrap();
-    had.extend(reports.iter().flat_map(|report| read("newer", report.split_once('\t').unwrap().1)));
-    let counts = counts(&had);
-    assert!(counts.values().all(|count| *count >= 100), "too few to say anything: {counts:?}");
-    no_more_than(1, &had);
-    let share = counts["older"] as f64 / (had.len() as f64 / 2.0);
-    eprintln!("the older version gets {share:.2} of its share");
-    assert!((0.1..=1.9).contains(&share), "{counts:?}");
     let left: Vec<String> = server.admin().keys("leasehold_[^c]*").unwrap();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -179,7 +179,9 @@ fn locks_and_observers_are_objects() {
         lock.unlock().unwrap();
     }
     struct Nothing;
-    impl Observer for Nothing {} // every method defaults to nothing
+    impl Observer for Nothing {
+        fn event(&self, _: &Event<'_>) {}
+    }
     let _observers: [Box<dyn Observer>; 1] = [Box::new(Nothing)];
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{AcquireOptions, Error, LockClient, NotHeld, ObjectKind, Observer, RedisLock, Result};
+use leasehold::{AcquireOptions, Event, LockClient, NotHeld, ObjectKind, Observer, RedisLock, Result};
 use redis::Value;
 
 use crate::support::server::RedisServer;
@@ -74,8 +74,10 @@ fn set_user(server: &RedisServer, name: &str, rules: &[&str]) {
 struct Wakeups(Sender<String>);
 
 impl Observer for Wakeups {
-    fn wakeups(&self, down: Option<&Error>) {
-        self.0.send(format!("{down:?}")).unwrap();
+    fn event(&self, event: &Event<'_>) {
+        if let Event::WakeupsDown { .. } | Event::WakeupsUp = event {
+            self.0.send(format!("{event:?}")).unwrap();
+        }
     }
 }
 

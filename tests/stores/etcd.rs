@@ -13,7 +13,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{ClientBuilder, ErrorKind, HoldState, Interrupt, LockClient, LossReason, Observer};
+use leasehold::{ClientBuilder, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason, Observer};
 
 use crate::support::etcd::{Etcd, say_missing};
 use crate::support::{
@@ -66,8 +66,10 @@ fn lease_of(server: &Etcd, name: &str) -> String {
 struct WakeUps(Sender<bool>);
 
 impl Observer for WakeUps {
-    fn wakeups(&self, trouble: Option<&leasehold::Error>) {
-        self.0.send(trouble.is_some()).ok(); // the test may be over
+    fn event(&self, event: &Event<'_>) {
+        if let Event::WakeupsDown { .. } | Event::WakeupsUp = event {
+            self.0.send(matches!(event, Event::WakeupsDown { .. })).ok(); // the test may be over
+        }
     }
 }
 
@@ -132,8 +134,10 @@ fn a_revoked_lease_is_found_by_the_next_renewal() {
 struct Warnings(Sender<String>);
 
 impl Observer for Warnings {
-    fn warning(&self, text: &str) {
-        self.0.send(text.to_owned()).unwrap();
+    fn event(&self, event: &Event<'_>) {
+        if let Event::Warning { text, .. } = *event {
+            self.0.send(text.to_owned()).unwrap();
+        }
     }
 }
 

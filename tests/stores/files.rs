@@ -179,7 +179,7 @@ fn planted_links_are_not_followed_and_no_victim_is_touched() {
         symlink(&victim, beside(&path, ending)).unwrap();
         path
     };
-    // The place that earlier versions wrote to.
+    // A name beside it that is nobody's.
     let path = planted("by its draft", ".draft");
     assert!(fencing::write_file(&path, fence, b"new").unwrap());
     assert_eq!((fs::read(&path).unwrap(), fs::read(&victim).unwrap()), (b"new".to_vec(), vec![]));

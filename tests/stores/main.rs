@@ -16,6 +16,9 @@ mod support;
 mod databases;
 
 mod callbacks;
+mod deadlock_log;
+#[cfg(all(feature = "postgres", feature = "etcd", feature = "zookeeper"))]
+mod deadlock_processes;
 mod deadlocks;
 #[cfg(feature = "etcd")]
 mod etcd;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{
-    ErrorKind, HoldState, Interrupt, LockClient, Loss, LossReason, ManualClock, MemoryStore, NotHeld,
-    Observer, Owner,
+    ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason, ManualClock, MemoryStore, NotHeld,
+    Observer,
 };
 
 use crate::support::{
@@ -40,17 +40,15 @@ enum Seen {
 struct Teller(Sender<Seen>);
 
 impl Observer for Teller {
-    fn acquired(&self, _: &str, _: Owner, waited: Duration, _: u32) {
-        self.0.send(Seen::Acquired(waited)).unwrap();
-    }
-    fn released(&self, _: &str, _: Owner, held: Duration) {
-        self.0.send(Seen::Released(held)).unwrap();
-    }
-    fn lost(&self, loss: &Loss) {
-        self.0.send(Seen::Lost(loss.reason)).unwrap();
-    }
-    fn abandoned(&self, _: &str, _: Owner) {
-        self.0.send(Seen::Abandoned).unwrap();
+    fn event(&self, event: &Event<'_>) {
+        let seen = match *event {
+            Event::Acquired { waited, .. } => Seen::Acquired(waited),
+            Event::Released { held, .. } => Seen::Released(held),
+            Event::Lost { loss, .. } => Seen::Lost(loss.reason),
+            Event::Abandoned { .. } => Seen::Abandoned,
+            _ => return,
+        };
+        self.0.send(seen).unwrap();
     }
 }
 
@@ -530,8 +528,10 @@ fn a_groups_lease_counts_from_the_last_grant_to_the_millisecond() {
 struct Names(Sender<String>);
 
 impl Observer for Names {
-    fn released(&self, name: &str, _: Owner, _: Duration) {
-        self.0.send(name.to_owned()).unwrap();
+    fn event(&self, event: &Event<'_>) {
+        if let Event::Released { name, .. } = *event {
+            self.0.send(name.to_owned()).unwrap();
+        }
     }
 }
 

@@ -21,11 +21,8 @@ const FREE_UNAWAITED: &str = include_str!("../../src/stores/sql/query/postgres/f
 const LEAVE: &str = include_str!("../../src/stores/sql/query/postgres/leave.sql");
 const TELL: &str = include_str!("../../src/stores/sql/query/postgres/tell.sql");
 const LEAVE_LINE: &str = include_str!("../../src/stores/sql/query/postgres/leave_line.sql");
-/// As versions of this crate without a line released.
-const OLDER_LEAVE: &str = include_str!("older/postgres_leave.sql");
-
-/// An owner of a version without a line: its client's id is a UUID of version 4.
-const OLDER: &str = "6d1bf0a5-7b55-4f0e-8a3c-0a2f4c1d9e77:1";
+/// An owner of a client that tells the line: its client's id is a UUID of version 8.
+const OWNER: &str = "6d1bf0a5-7b55-8f0e-8a3c-0a2f4c1d9e77:1";
 
 /// A message is there in no time; the polls of waiters are a second apart.
 const BY_MESSAGE: Duration = ms(300);
@@ -80,9 +77,10 @@ impl Observer for Counting {
 
 /// How long it takes from a release until `waiter` has the lock: the middle of some.
 #[track_caller]
-fn handed(name: &str, waiter: &LockClient, take: &mut dyn FnMut(), release: &mut dyn FnMut()) -> Duration {
+fn handed_between(holder: &LockClient, waiter: &LockClient, name: &str) -> Duration {
+    let held = holder.lock(name);
     let round = |_| {
-        take();
+        held.lock().unwrap();
         let (client, lock) = (waiter.clone(), name.to_owned());
         let waiting = start(move || {
             client.lock(&lock).lock().unwrap();
@@ -92,18 +90,11 @@ fn handed(name: &str, waiter: &LockClient, take: &mut dyn FnMut(), release: &mut
         });
         let_pass(ms(150), "a waiter that cannot be seen on the server");
         let before = now();
-        release();
+        held.unlock().unwrap();
         let had = waiting.join().unwrap();
         had.saturating_duration_since(before).saturating_sub(stalled_since(before))
     };
     median((0..5).map(round).collect())
-}
-
-/// The same between two clients of this version.
-#[track_caller]
-fn handed_between(holder: &LockClient, waiter: &LockClient, name: &str) -> Duration {
-    let lock = holder.lock(name);
-    handed(name, waiter, &mut || lock.lock().unwrap(), &mut || lock.unlock().unwrap())
 }
 
 #[test]
@@ -234,16 +225,15 @@ fn a_lock_that_is_freed_by_force_or_by_time_goes_to_one_who_waits() {
     assert_eq!(line(&mut told, &name), [("waits".to_owned(), true)]);
     drop(held);
     // Nobody says that a lease has run out.
-    let owner = format!("{}8{}", &OLDER[..14], &OLDER[15..]);
     let before = now();
-    take(&mut server.admin(), &name, &owner, 400);
+    take(&mut server.admin(), &name, OWNER, 400);
     let lock = name;
     start(move || client.lock(&lock).acquire().unwrap().unlock().unwrap()).join().unwrap();
     let took = before.elapsed();
     assert!(took >= ms(400) && took <= ms(400) + IN_ANY_CASE + stalled_since(before), "{took:?}");
 }
 
-/// As any version takes a lock that it need not wait for.
+/// As any client takes a lock that it need not wait for.
 fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
     let row = connection
         .query_one(TAKE, &[&name.as_bytes(), &false, &owner, &lease_ms, &false, &"host", &1_i64, &"thread"])
@@ -252,36 +242,20 @@ fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
 }
 
 #[test]
-fn clients_with_and_without_a_line_wake_each_other() {
+fn a_release_that_others_were_told_of_wakes_nobody_behind_a_holder_that_tells_the_line() {
     let Some(server) = shared() else { return };
     watch_for_stalls();
-    let name = fresh("older");
-    let client = server.client();
-    // A version without a line holds, and tells only those who listen to its releases.
-    let (mut older, mut admin) = (server.admin(), server.admin());
-    let took = handed(&name, &client, &mut || take(&mut older, &name, OLDER, 30_000), &mut || {
-        let arguments = (name.as_bytes(), channel(&name));
-        admin.query_one(OLDER_LEAVE, &[&arguments.0, &false, &OLDER, &0_i32, &arguments.1]).unwrap();
-    });
-    assert!(took <= BY_MESSAGE, "{took:?}");
-    // It waits, and is told of each release.
-    let mut older = server.admin();
-    older.batch_execute(&format!("LISTEN {}", channel(&name))).unwrap();
-    for _ in 0..3 {
-        client.lock(&name).lock().unwrap();
-        client.lock(&name).unlock().unwrap();
-        let told = older.notifications().timeout_iter(LONG).next().unwrap();
-        assert!(told.is_some_and(|told| told.channel() == channel(&name)));
-    }
-    // That wakes no waiter of this version behind a holder of this version.
+    let name = fresh("others");
+    let (client, mut admin) = (server.client(), server.admin());
     let asked = Arc::new(AtomicU32::new(0));
     let waiter = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
     let held = client.lock(&name).acquire().unwrap();
     let (lock, begun) = (name.clone(), now());
     let waiting = start(move || waiter.lock(&lock).acquire().unwrap().unlock().unwrap());
-    has_in_line(&mut older, &name, 1);
+    has_in_line(&mut admin, &name, 1);
+    // As clients without a line do.
     for _ in 0..200 {
-        older.batch_execute(&format!("NOTIFY {}", channel(&name))).unwrap();
+        admin.batch_execute(&format!("NOTIFY {}", channel(&name))).unwrap();
     }
     held.unlock().unwrap();
     waiting.join().unwrap();
@@ -471,11 +445,10 @@ fn a_client_that_joins_while_the_lock_is_freed_sees_that_when_it_asks_again() {
     let Some(server) = shared() else { return };
     let (name, mut admin, mut releasing) = (fresh("meet"), server.admin(), server.admin());
     let releases = session(&mut releasing);
-    let holder = format!("{}8{}", &OLDER[..14], &OLDER[15..]);
-    take(&mut releasing, &name, &holder, 30_000);
+    take(&mut releasing, &name, OWNER, 30_000);
     releasing.batch_execute("BEGIN").unwrap();
     let freed =
-        releasing.query_one(FREE_UNAWAITED, &[&name.as_bytes(), &false, &holder, &channel(&name)]).unwrap();
+        releasing.query_one(FREE_UNAWAITED, &[&name.as_bytes(), &false, &OWNER, &channel(&name)]).unwrap();
     assert!(freed.get::<_, Option<i64>>(0).is_some());
     let asked = Arc::new(AtomicU32::new(0));
     let client = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();

@@ -282,15 +282,17 @@ fn rows_show_holders_and_a_sweep_forgets_free_locks() {
 /// Making the file is where SQLite refuses without waiting.
 #[test]
 fn many_can_make_the_file_at_once() {
-    for _ in 0..10 {
-        let folder = tempfile::tempdir().unwrap();
+    for _ in 0..20 {
+        let folder = folder::in_memory();
         let url = format!("sqlite://{}/locks.db", folder.path().display());
         let start = std::sync::Barrier::new(8);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     start.wait();
-                    LockClient::builder().url(&url).create_schema(true).build().unwrap();
+                    let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
+                    // Nobody has deleted a file, and so nobody is told so.
+                    client.lock("a").try_lock().unwrap();
                 });
             }
         });
@@ -317,6 +319,35 @@ impl File {
             std::fs::remove_file(place.join(name)).unwrap();
         }
     }
+}
+
+/// SQLite has the log and its index beside the file that the link leads to.
+#[test]
+fn a_path_may_be_a_symbolic_link_to_the_file() {
+    let file = File::new();
+    let linked = folder::in_memory();
+    let link = linked.path().join("link.db");
+    let lead_to = |file: &File| {
+        std::fs::remove_file(&link).ok(); // at first there is none
+        std::os::unix::fs::symlink(file.0.path().join(FILES[0]), &link).unwrap();
+    };
+    lead_to(&file);
+    let url = format!("sqlite://{}", link.display());
+    let (by_link, by_path) = (LockClient::builder().url(&url).build().unwrap(), file.client());
+    let held = by_link.lock("a").acquire().unwrap();
+    let lost = held.lost();
+    assert!(!by_path.lock("a").try_lock().unwrap());
+    held.check().unwrap();
+    assert_eq!(std::fs::read_dir(linked.path()).unwrap().count(), 1, "nothing is beside the link");
+    // The link is the path: what it leads to is the file that counts.
+    let other = File::new();
+    lead_to(&other);
+    let loss = lost.recv_timeout(LONG).unwrap();
+    assert_eq!(loss.reason, LossReason::Gone);
+    assert!(held.unlock().unwrap_err().is_lost());
+    assert!(by_link.lock("a").try_lock_for(LONG).unwrap());
+    assert!(!other.client().lock("a").try_lock().unwrap(), "two holders");
+    by_link.lock("a").unlock().unwrap();
 }
 
 /// The path now leads to another file, where nothing is held.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{
-    ClientInfo, Error, ErrorKind, HoldState, Interrupt, LockClient, LossReason, Observer, Owner,
+    ClientInfo, Error, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason, Observer,
 };
 
 use crate::support::stalls;
@@ -505,8 +505,10 @@ fn threads_of_several_clients_are_served_in_the_order_in_which_they_came() {
 struct Attempts(Sender<u32>);
 
 impl Observer for Attempts {
-    fn acquired(&self, _name: &str, _owner: Owner, _waited: Duration, attempts: u32) {
-        self.0.send(attempts).unwrap();
+    fn event(&self, event: &Event<'_>) {
+        if let Event::Acquired { attempts, .. } = *event {
+            self.0.send(attempts).unwrap();
+        }
     }
 }
 

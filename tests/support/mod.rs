@@ -78,8 +78,8 @@ pub use alone::{Process, alone, alone_within, reexecuted, test_command, test_nam
 pub use stalls::stalled_since;
 pub use threads::{Call, Holding, Waiter, call, elsewhere, quiet_panic, start};
 pub use timing::{
-    LONG, RENEWED, SLACK, comes_true_within, comes_within, eventually, leased, let_pass, median, ms, now,
-    receive, slack_since, throughout, wait_until, watch_for_stalls, within,
+    LONG, RENEWED, SLACK, comes_true_within, comes_within, eventually, instant_of, leased, let_pass, median,
+    mono, ms, now, receive, slack_since, throughout, wait_until, watch_for_stalls, within,
 };
 
 /// A name that no other test uses: `label` and something random.

@@ -2,9 +2,9 @@
 
 use std::error::Error as _;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use leasehold::{Error, Loss, Observer, Owner};
+use leasehold::{Error, Loss, Observer};
 use parking_lot::Mutex;
 
 use super::{LONG, eventually, now};
@@ -51,26 +51,19 @@ impl Seen {
 }
 
 impl Observer for Seen {
-    fn acquired(&self, name: &str, _owner: Owner, _waited: Duration, _attempts: u32) {
-        self.add(Event::Acquired(name.to_owned()));
-    }
-    fn released(&self, name: &str, _owner: Owner, _held: Duration) {
-        self.add(Event::Released(name.to_owned()));
-    }
-    fn release_failed(&self, name: &str, error: &Error) {
-        self.add(Event::ReleaseFailed(name.to_owned(), texts(error)));
-    }
-    fn renewal_failed(&self, name: &str, error: &Error, _remaining: Duration) {
-        self.add(Event::RenewalFailed(name.to_owned(), texts(error)));
-    }
-    fn lost(&self, loss: &Loss) {
-        self.add(Event::Lost(loss.clone()));
-    }
-    fn abandoned(&self, name: &str, _owner: Owner) {
-        self.add(Event::Abandoned(name.to_owned()));
-    }
-    fn wakeups(&self, down: Option<&Error>) {
-        self.add(down.map_or(Event::WakeupsBack, |error| Event::NoWakeups(texts(error))));
+    fn event(&self, event: &leasehold::Event<'_>) {
+        use leasehold::Event as Told;
+        self.add(match *event {
+            Told::Acquired { name, .. } => Event::Acquired(name.to_owned()),
+            Told::Released { name, .. } => Event::Released(name.to_owned()),
+            Told::ReleaseFailed { name, error, .. } => Event::ReleaseFailed(name.to_owned(), texts(error)),
+            Told::RenewalFailed { name, error, .. } => Event::RenewalFailed(name.to_owned(), texts(error)),
+            Told::Lost { loss, .. } => Event::Lost(loss.clone()),
+            Told::Abandoned { name, .. } => Event::Abandoned(name.to_owned()),
+            Told::WakeupsDown { error, .. } => Event::NoWakeups(texts(error)),
+            Told::WakeupsUp => Event::WakeupsBack,
+            _ => return,
+        });
     }
 }
 

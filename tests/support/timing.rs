@@ -11,6 +11,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, after};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::stalls::{stalled_since, watch};
 
@@ -36,6 +37,19 @@ pub const fn ms(millis: u64) -> Duration {
 #[expect(clippy::disallowed_methods, reason = "tests measure from outside")]
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// The time by the clock that all processes of this machine share.
+pub fn mono() -> Duration {
+    let time = clock_gettime(ClockId::Monotonic);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    Duration::new(seconds.expect("it begins with the machine"), nanos.expect("below a second"))
+}
+
+/// When it was that time by [`mono`].
+pub fn instant_of(time: Duration) -> Instant {
+    let now = now();
+    now.checked_sub(mono().saturating_sub(time)).unwrap_or(now)
 }
 
 /// Starts the meter of [`stalled_since`], which knows nothing of the time before.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{
-    ClientBuilder, Error, ErrorKind, FencedLock, HoldState, LockClient, Loss, Observer, RedisLock,
+    ClientBuilder, Error, ErrorKind, Event, FencedLock, HoldState, LockClient, Observer, RedisLock,
     RedlockNode,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -108,12 +108,12 @@ fn builder() -> ClientBuilder {
 struct Teller(Sender<String>);
 
 impl Observer for Teller {
-    fn warning(&self, text: &str) {
-        drop(self.0.send(format!("warning: {text}")));
-    }
-
-    fn lost(&self, loss: &Loss) {
-        drop(self.0.send(format!("lost: {:?}", loss.reason)));
+    fn event(&self, event: &Event<'_>) {
+        match event {
+            Event::Warning { text, .. } => drop(self.0.send(format!("warning: {text}"))),
+            Event::Lost { loss, .. } => drop(self.0.send(format!("lost: {:?}", loss.reason))),
+            _ => {}
+        }
     }
 }
 

@@ -15,8 +15,7 @@ use crate::quiet::Disturbance;
 use crate::rounds::{Metrics, Run, Settings};
 use crate::workload::{Cores, WORKLOADS, Workload, smaller_crowd};
 
-const BEGIN: &str = "<!-- bench: begin -->";
-const END: &str = "<!-- bench: end -->";
+const HEAD: &str = "# The benchmark\n\nWritten by `./bench`. The page on [performance](../performance.md) says what the words mean.";
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -98,7 +97,7 @@ impl Report {
         Some(most)
     }
 
-    /// The page's generated part.
+    /// What is written of the runs.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -161,7 +160,7 @@ impl Report {
             if !results.is_empty() {
                 writeln!(out, "## {}\n", self.title(workload))?;
                 for (file, title) in charts_of(workload) {
-                    writeln!(out, "![{title}](charts/{}-{file}.svg)\n", workload.id)?;
+                    writeln!(out, "![{title}](../charts/{}-{file}.svg)\n", workload.id)?;
                 }
                 self.explain(out, workload)?;
                 table(out, workload, &results)?;
@@ -212,12 +211,8 @@ impl Report {
         }
     }
 
-    /// Puts the generated part between the marks of `performance.md`, and the charts beside it.
+    /// Writes `figures/benchmark.md` and the charts.
     pub fn write(&self, docs: &Path) -> Result<()> {
-        let page = docs.join("performance.md");
-        let text = std::fs::read_to_string(&page).with_context(|| format!("reading {}", page.display()))?;
-        let (before, rest) = text.split_once(BEGIN).context("performance.md has no mark to begin at")?;
-        let (_, after) = rest.split_once(END).context("performance.md has no mark to end at")?;
         let charts = docs.join("charts");
         std::fs::create_dir_all(&charts)?;
         for workload in WORKLOADS {
@@ -237,8 +232,9 @@ impl Report {
                 }
             }
         }
-        std::fs::write(page, format!("{before}{BEGIN}\n\n{}\n{END}{after}", self.text().trim_end()))?;
-        Ok(())
+        let file = docs.join("figures/benchmark.md");
+        std::fs::write(&file, format!("{HEAD}\n\n{}\n", self.text().trim_end()))
+            .with_context(|| format!("writing {}", file.display()))
     }
 }
 

@@ -53,7 +53,7 @@ pub struct Options {
     /// The commit that is measured.
     #[arg(long)]
     commit: Option<String>,
-    /// The folder of performance.md and charts/.
+    /// The folder of figures/ and charts/.
     #[arg(long)]
     docs: Option<PathBuf>,
     /// The Go peers' program.

@@ -14,19 +14,28 @@ use crate::world::{Server, eventually, outcome};
 
 /// Two clients, each of which holds what the other waits for, while `work` runs.
 fn deadlocked(server: &Server, work: impl FnOnce()) {
+    ring_of(server, &["orders:1", "stock:2"], work);
+}
+
+/// A client for each of these locks, which holds it and waits for the next one's, while `work` runs.
+fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
     let client = |label: &str| {
         let builder = LockClient::builder().url(server.url()).deadlocks_after(Duration::from_millis(100));
         builder.label(label).build().unwrap()
     };
-    let (meet, interrupt) = (Barrier::new(3), Interrupt::new());
+    let (meet, interrupt) = (Barrier::new(locks.len() + 1), Interrupt::new());
     thread::scope(|scope| {
-        for (first, second) in [("orders:1", "stock:2"), ("stock:2", "orders:1")] {
+        for (&first, &second) in locks.iter().zip(locks.iter().cycle().skip(1)) {
             let (meet, interrupt, client) = (&meet, &interrupt, client(first));
             let name = format!("takes {first}");
             let takes = move || {
                 let _held = client.lock(first).acquire().unwrap();
                 meet.wait();
-                assert!(client.lock(second).lock_interruptibly(interrupt).unwrap_err().is_interrupted());
+                // Of a larger ring some get the lock of one that has ended before.
+                match client.lock(second).lock_interruptibly(interrupt) {
+                    Ok(()) => client.lock(second).unlock().unwrap(),
+                    Err(error) => assert!(error.is_interrupted(), "{error}"),
+                }
             };
             thread::Builder::new().name(name).spawn_scoped(scope, takes).unwrap();
         }
@@ -114,3 +123,41 @@ fn serve_shows_a_deadlock_as_a_picture_and_in_words() {
     });
     eventually("it is over", || site.get("/locks.json").json()["deadlocks"] == serde_json::json!([]));
 }
+
+/// Rings of 2, 3 and 8 threads, on a phone and on larger screens.
+#[test]
+fn the_picture_of_a_deadlock_is_read_on_every_screen() {
+    let Some(program) = browser::find() else { return };
+    let server = Server::start();
+    let site = Site::start(&server);
+    let mut page = Browser::start(program, &[]);
+    page.open(&site.url());
+    let long = "a-rather-long-name-of-a-tenant:42:nightly-import";
+    let locks = ["orders:1", "stock:2", long, "WWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWW", "mail", "a", "b", "c"];
+    for count in [2, 3, 8] {
+        ring_of(&server, &locks[..count], || {
+            page.eventually(
+                "it is drawn",
+                &format!("document.querySelectorAll('#deadlocks svg rect').length === {count}"),
+            );
+            for (width, scheme) in [(320, "light"), (800, "dark"), (1_400, "light")] {
+                page.on_screen(width, 900, scheme);
+                let folder = std::env::var("LEASEHOLD_PICTURES");
+                if let Ok(folder) = folder {
+                    page.picture(&format!("{folder}/ring-{count}-{width}-{scheme}.png"));
+                }
+                assert_eq!(page.value(UNREADABLE), serde_json::json!([]), "{count} threads, {width} pixels");
+            }
+        });
+        page.eventually("it is over", "document.getElementById('deadlocks').hidden");
+    }
+}
+
+/// The texts of the picture that are too small, off the picture or the screen, or over another one.
+const UNREADABLE: &str = "{
+    const all = [...document.querySelectorAll('#deadlocks svg text')].map(one => [one.textContent, one.getBoundingClientRect()]);
+    const drawn = document.querySelector('#deadlocks svg').getBoundingClientRect();
+    const meets = (a, b) => a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom;
+    all.filter(([, a], at) => a.height < 11 || a.left < drawn.left || a.right > drawn.right || a.right > innerWidth
+        || all.some(([, b], other) => other !== at && meets(a, b))).map(([text]) => text)
+}";

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::ident::Fence;
-use crate::seam::{Answer, Attempt, Handoff, Wakeups};
+use crate::seam::{Answer, Attempt, Failure, Handoff, Wakeups};
 
 /// The outcome of an attempt.
 #[derive(Debug)]
@@ -35,27 +35,25 @@ impl AttemptOutcome {
     /// lock.
     pub(crate) fn of(answer: Answer<Attempt>, stands: bool) -> AttemptOutcome {
         match answer {
-            Answer::Done(Attempt::Granted { fence }) if stands => AttemptOutcome::Granted { fence },
-            Answer::Done(Attempt::Granted { .. }) => AttemptOutcome::TooLate,
-            Answer::Done(Attempt::Busy { retry_after }) => AttemptOutcome::Busy { retry_after },
-            Answer::Done(Attempt::InLine { retry_after, wakeups, is_lookout }) => {
+            Ok(Attempt::Granted { fence }) if stands => AttemptOutcome::Granted { fence },
+            Ok(Attempt::Granted { .. }) => AttemptOutcome::TooLate,
+            Ok(Attempt::Busy { retry_after }) => AttemptOutcome::Busy { retry_after },
+            Ok(Attempt::InLine { retry_after, wakeups, is_lookout }) => {
                 AttemptOutcome::InLine { retry_after, wakeups, is_lookout }
             }
-            Answer::Done(Attempt::Lost) => AttemptOutcome::Lost,
-            Answer::Refused(error) => AttemptOutcome::Failed(error),
-            Answer::Unknown(error) => AttemptOutcome::Unknown(error),
+            Ok(Attempt::Lost) => AttemptOutcome::Lost,
+            Err(Failure::Refused(error)) => AttemptOutcome::Failed(error),
+            Err(Failure::Unknown(error)) => AttemptOutcome::Unknown(error),
         }
     }
 }
 
 /// A hand-off is answered as an attempt of the new owner's is.
-impl From<Answer<Handoff>> for Answer<Attempt> {
-    fn from(answer: Answer<Handoff>) -> Answer<Attempt> {
-        match answer {
-            Answer::Done(Handoff::Granted { fence }) => Answer::Done(Attempt::Granted { fence }),
-            Answer::Done(Handoff::Lost) => Answer::Done(Attempt::Lost),
-            Answer::Refused(error) => Answer::Refused(error),
-            Answer::Unknown(error) => Answer::Unknown(error),
+impl From<Handoff> for Attempt {
+    fn from(handoff: Handoff) -> Attempt {
+        match handoff {
+            Handoff::Granted { fence } => Attempt::Granted { fence },
+            Handoff::Lost => Attempt::Lost,
         }
     }
 }
@@ -72,19 +70,19 @@ mod tests {
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
         let retry_after = Some(Duration::from_millis(3));
         let of = |answer, stands| format!("{:?}", AttemptOutcome::of(answer, stands));
-        let granted = || Answer::Done(Attempt::Granted { fence });
+        let granted = || Ok(Attempt::Granted { fence });
         assert_eq!(of(granted(), true), format!("{:?}", AttemptOutcome::Granted { fence }));
         assert_eq!(of(granted(), false), format!("{:?}", AttemptOutcome::TooLate));
         for stands in [true, false] {
-            let busy = Answer::Done(Attempt::Busy { retry_after });
+            let busy = Ok(Attempt::Busy { retry_after });
             assert_eq!(of(busy, stands), format!("{:?}", AttemptOutcome::Busy { retry_after }));
-            assert_eq!(of(Answer::Done(Attempt::Lost), stands), "Lost");
+            assert_eq!(of(Ok(Attempt::Lost), stands), "Lost");
             assert!(matches!(
-                AttemptOutcome::of(Answer::Refused(error()), stands),
+                AttemptOutcome::of(Err(Failure::Refused(error())), stands),
                 AttemptOutcome::Failed(_)
             ));
             assert!(matches!(
-                AttemptOutcome::of(Answer::Unknown(error()), stands),
+                AttemptOutcome::of(Err(Failure::Unknown(error())), stands),
                 AttemptOutcome::Unknown(_)
             ));
         }
@@ -94,12 +92,12 @@ mod tests {
     fn a_hand_over_is_judged_as_an_attempt() {
         let fence = Some(Fence::new(7));
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
-        let of = |answer: Answer<Handoff>| AttemptOutcome::of(answer.into(), true);
+        let of = |answer: Answer<Handoff>| AttemptOutcome::of(answer.map(Attempt::from), true);
         assert!(
-            matches!(of(Answer::Done(Handoff::Granted { fence })), AttemptOutcome::Granted { fence: had } if had == fence)
+            matches!(of(Ok(Handoff::Granted { fence })), AttemptOutcome::Granted { fence: had } if had == fence)
         );
-        assert!(matches!(of(Answer::Done(Handoff::Lost)), AttemptOutcome::Lost));
-        assert!(matches!(of(Answer::Refused(error())), AttemptOutcome::Failed(_)));
-        assert!(matches!(of(Answer::Unknown(error())), AttemptOutcome::Unknown(_)));
+        assert!(matches!(of(Ok(Handoff::Lost)), AttemptOutcome::Lost));
+        assert!(matches!(of(Err(Failure::Refused(error()))), AttemptOutcome::Failed(_)));
+        assert!(matches!(of(Err(Failure::Unknown(error()))), AttemptOutcome::Unknown(_)));
     }
 }

@@ -12,7 +12,7 @@ use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::LossReason;
 use crate::park::{Parker, Woken};
-use crate::seam::{Answer, Attempt};
+use crate::seam::{Attempt, Failure};
 use crate::time::{Lease, Moment, random_between};
 
 /// More re-entries than any program means; what Redisson's counter holds.
@@ -47,9 +47,14 @@ impl Engine {
             let timeout = self.options.command_timeout;
             let answer = self.store.attempt(&claim, count, sent.plus(timeout));
             // Told when the level is there, or it is certain that it will not be: an observer may drop another level's guard.
-            let report = self.reporter.request_report("acquire", sent, &self.clock, answer.error());
+            let report = self.reporter.request_report(
+                "acquire",
+                sent,
+                &self.clock,
+                answer.as_ref().err().map(Failure::error),
+            );
             let now = self.clock.now();
-            let is_granted = matches!(answer, Answer::Done(Attempt::Granted { .. }));
+            let is_granted = matches!(answer, Ok(Attempt::Granted { .. }));
             let mut stands = hold.is_live(now, &self.reporter);
             if stands && is_granted && !hold.confirm(sent, claim.lease, &self.clock) {
                 self.completion.lose(hold, LossReason::Expired);

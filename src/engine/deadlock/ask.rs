@@ -10,6 +10,7 @@ use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of};
 use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
 use crate::engine::deadlock::reading::{Asked, Reading, own_wait, told_wait};
 use crate::error::Result;
+use crate::seam::Failure;
 use crate::seam::directory::Place;
 use crate::time::{Moment, wall_ms};
 
@@ -36,7 +37,7 @@ impl Engine {
         let mut next = directory.map(|directory| (directory, Place::default()));
         for _ in 0..MOST_PAGES {
             let Some((directory, place)) = next.take() else { break };
-            let page = directory.clients(&place, self.one_command()).of_reading().into_result();
+            let page = directory.clients(&place, self.one_command()).map_err(Failure::into_read_error);
             let page = page.map_err(|error| error.during("deadlocks"))?;
             for (id, posted) in page.found.into_iter().filter(|(id, _)| *id != self.id) {
                 let Some(info) = ClientInfo::read(id, &posted.text, posted.remaining) else { continue };

@@ -36,6 +36,8 @@ pub(crate) struct Wait {
     pub(crate) at_ms: u64,
     /// Its client does not end it, whatever happens.
     pub(crate) takes_again: bool,
+    /// Writers that wait come before it, if it is a reader.
+    pub(crate) writers_first: bool,
 }
 
 /// A wait, and the owner that it is for. The next link is the wait of that owner's thread.

@@ -11,7 +11,7 @@ use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
 use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::{Inspection, Mode, ObjectKind};
-use crate::seam::{Answer, Family, Kind, Store};
+use crate::seam::{Answer, Failure, Family, Kind, Store};
 use crate::time::{Clock, Moment};
 
 /// The store, as a reading asks it.
@@ -82,8 +82,8 @@ impl<'a> Reading<'a> {
 
     fn take<T>(&mut self, answer: Answer<T>) -> Option<T> {
         let error = match answer {
-            Answer::Done(value) => return Some(value),
-            Answer::Refused(error) | Answer::Unknown(error) => error,
+            Ok(value) => return Some(value),
+            Err(Failure::Refused(error) | Failure::Unknown(error)) => error,
         };
         self.has_gaps = true;
         if matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported) {
@@ -137,9 +137,9 @@ impl<'a> Reading<'a> {
             let name = LockName::new(&Arc::from(key), key.to_owned()).ok()?;
             self.requests += 1;
             let answer = match self.asked.store.inspect(kind, &name, Owner::new(self.asked.id, 0), deadline) {
-                Answer::Done(Some(held)) => Answer::Done(held.described(kind, &name)),
-                Answer::Done(None) => Answer::Done(Inspection::new(name.given(), ObjectKind::Absent)),
-                Answer::Refused(error) | Answer::Unknown(error) => Answer::Refused(error),
+                Ok(Some(held)) => Ok(held.described(kind, &name)),
+                Ok(None) => Ok(Inspection::new(name.given(), ObjectKind::Absent)),
+                Err(Failure::Refused(error) | Failure::Unknown(error)) => Err(Failure::Refused(error)),
             };
             let seen = self.take(answer).map(Arc::new);
             self.locks.insert(key.to_owned(), seen);
@@ -202,8 +202,12 @@ fn is_in_the_way(kind: Kind, held: Family) -> bool {
     }
 }
 
-/// Whether the store has this wait in a line, and not first in it.
-fn is_behind_another(seen: &Inspection, wait: &Wait) -> bool {
+/// Whether a writer that waits comes before this reader: where the store says so of readers that go by that, or where it has them all in
+/// a line.
+fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
+    if wait.writers_first && seen.writers_wait {
+        return true;
+    }
     let own = Holder { client: wait.thread.client, number: wait.number };
     let at = seen.waiters.iter().position(|one| holder_of(&one.owner) == Some(own));
     at.is_some_and(|at| at > 0)
@@ -239,6 +243,7 @@ pub(super) fn own_wait(id: ClientId, wait: &OwnWait) -> Wait {
         number: wait.number,
         at_ms: wait.told.at_ms,
         takes_again: wait.takes_again,
+        writers_first: wait.writers_first,
     }
 }
 
@@ -252,6 +257,7 @@ pub(super) fn told_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
         number: one.owner,
         at_ms: told.at_ms,
         takes_again: told.takes_again,
+        writers_first: told.writers_first,
     })
 }
 
@@ -269,8 +275,8 @@ impl View for Reading<'_> {
             shown.filter_map(|one| holder_of(&one.owner)).collect()
         };
         let mut others = shown(&|mode| is_shown_in_the_way(wait.kind, mode));
-        // A reader that stands behind a writer in the store's own line waits for those that the writer waits for.
-        if others.is_empty() && wait.kind == Kind::Read && is_behind_another(&seen, wait) {
+        // It waits for those that the writer waits for.
+        if others.is_empty() && wait.kind == Kind::Read && is_behind_a_writer(&seen, wait) {
             others = shown(&|mode| mode == Some(Mode::Read));
         }
         // Of its own holds this client knows which it releases just now.

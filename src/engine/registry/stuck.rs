@@ -78,6 +78,7 @@ impl Registry {
                 number: one.number,
                 since: one.since,
                 takes_again: one.takes_again,
+                writers_first: one.writers_first,
                 ticket: Arc::clone(ticket),
             }
         });

@@ -7,7 +7,7 @@ use crate::engine::handoff::{HandoffResult, PendingHandoff, ReleaseOutcome, Rele
 use crate::engine::hold::Hold;
 use crate::engine::registry::Next;
 use crate::error::{Error, ErrorKind, Result};
-use crate::seam::Answer;
+use crate::seam::Failure;
 use crate::time::Moment;
 
 /// Whether a hand-off has begun.
@@ -91,7 +91,7 @@ impl Engine {
             // The owner still holds it in the store: released the plain way.
             ReleaseOutcome::Refused(_) => self.send_release(hold, 0, give_up, None),
             ReleaseOutcome::Unknown(error) => {
-                self.send_release(hold, 0, give_up, Some(Answer::Unknown(error)))
+                self.send_release(hold, 0, give_up, Some(Err(Failure::Unknown(error))))
             }
         };
         self.released(action, hold, 0, outcome)

@@ -21,7 +21,7 @@ use crate::ident::{LockName, Owner};
 use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
-use crate::seam::{Answer, Kind, Others, Release};
+use crate::seam::{Answer, Failure, Kind, Others, Release};
 use crate::time::{Moment, random_between};
 
 /// Between failed releases the caller pauses for a random part of this.
@@ -136,11 +136,11 @@ impl Engine {
                 return Ok(released?.is_some() || in_doubt);
             }
             let error = match self.ask("release", || self.store.expire_in(&claim, rest, self.one_command())) {
-                Answer::Done(true) => return Ok(true),
+                Ok(true) => return Ok(true),
                 // An earlier request of ours set its end, which has come.
-                Answer::Done(false) => return Ok(in_doubt && self.clock.now() < hold.until()),
-                Answer::Refused(error) => error,
-                Answer::Unknown(error) => {
+                Ok(false) => return Ok(in_doubt && self.clock.now() < hold.until()),
+                Err(Failure::Refused(error)) => error,
+                Err(Failure::Unknown(error)) => {
                     in_doubt = true;
                     hold.retire_owner_on_end(); // as a release
                     error
@@ -214,7 +214,12 @@ impl Engine {
                     (Arc::clone(&self.completion), Arc::clone(hold), call.detached());
                 let done = Box::new(move |answer: Answer<Release>| {
                     let (reporter, clock) = (&completion.reporter, &completion.clock);
-                    reporter.observe_request("release", begun, clock, answer.error());
+                    reporter.observe_request(
+                        "release",
+                        begun,
+                        clock,
+                        answer.as_ref().err().map(Failure::error),
+                    );
                     completion.settle(&ended, ReleaseOutcome::of_release(answer));
                     drop(call); // not over before
                 });
@@ -267,15 +272,15 @@ impl Engine {
         loop {
             let ask = || self.store.release(&claim, left, self.one_command());
             let error = match first.take().unwrap_or_else(|| self.ask("release", ask)) {
-                Answer::Done(Release::Freed { others }) => return Ok(Some(others)),
-                Answer::Done(Release::StillHeld) => return Ok(Some(Others::Nobody)),
+                Ok(Release::Freed { others }) => return Ok(Some(others)),
+                Ok(Release::StillHeld) => return Ok(Some(Others::Nobody)),
                 // An earlier request of ours did it, if the lease cannot have ended meanwhile.
-                Answer::Done(Release::NotHeld { .. } | Release::Never) => {
+                Ok(Release::NotHeld { .. } | Release::Never) => {
                     let was_ours = in_doubt && left == 0 && self.clock.now() < hold.until();
                     return Ok(was_ours.then_some(Others::Nobody));
                 }
-                Answer::Refused(error) => error,
-                Answer::Unknown(error) => {
+                Err(Failure::Refused(error)) => error,
+                Err(Failure::Unknown(error)) => {
                     // It may arrive at any time from now on. The thread's next hold must not be under this number.
                     in_doubt = true;
                     hold.retire_owner_on_end();

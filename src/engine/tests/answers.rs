@@ -4,9 +4,10 @@ use super::*;
 use crate::engine::batch::{LevelRelease, leave_all, prolong};
 use crate::engine::registry::Next;
 use crate::interrupt::Interrupt;
+use crate::seam::{Answer, Failure};
 
 pub(super) fn in_doubt<T>() -> Answer<T> {
-    Answer::Unknown(refusal().with_unknown_outcome())
+    Err(Failure::Unknown(refusal().with_unknown_outcome()))
 }
 
 #[test]
@@ -22,7 +23,7 @@ fn a_lock_that_was_gone_after_its_lease_is_not_reported_as_released() {
             Box::new(in_doubt),
             Box::new(move || {
                 later.advance(takes);
-                Answer::Done(Release::NotHeld { holder: None })
+                Ok(Release::NotHeld { holder: None })
             }),
         ]);
         thread::scope(|scope| {
@@ -72,7 +73,7 @@ fn a_grant_that_is_read_after_its_window_is_no_hold() {
     store.attempting.lock().push_back(Box::new(move || {
         later.advance(lease * 2);
         *holder.holder.lock() = late;
-        Answer::Done(Attempt::Granted { fence: None })
+        Ok(Attempt::Granted { fence: None })
     }));
     let error = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(lease)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
@@ -100,7 +101,7 @@ fn a_lease_shorter_than_the_answers_take_is_an_error_after_few_attempts() {
             Box::new(move || {
                 thread::park_timeout(lease * 2);
                 channel.notify();
-                Answer::Done(Attempt::Granted { fence: None })
+                Ok(Attempt::Granted { fence: None })
             })
         }));
         let begun = engine.clock.now();
@@ -241,7 +242,7 @@ fn the_longest_hold_counts_from_when_the_lock_was_asked_for() {
     let later = clock.clone();
     store.attempting.lock().push_back(Box::new(move || {
         later.advance(second * 3);
-        Answer::Done(Attempt::Granted { fence: None })
+        Ok(Attempt::Granted { fence: None })
     }));
     let granted = engine.acquire(&AcquireCall {
         action: "lock",
@@ -265,7 +266,7 @@ fn a_release_between_an_attempt_and_the_listening_is_noticed() {
     let (engine, name) = (engine(&store, &Clock::System), name());
     store.attempting.lock().push_back(Box::new(move || {
         channel.notify();
-        Answer::Done(Attempt::Busy { retry_after: None })
+        Ok(Attempt::Busy { retry_after: None })
     }));
     // Else it sleeps for an hour.
     let until = WaitLimit::Deadline(engine.clock.after(Duration::from_secs(10)));
@@ -280,7 +281,7 @@ fn a_client_that_has_just_released_stands_back_for_others() {
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     *store.holder.lock() = None;
-    store.releasing.lock().push_back(Box::new(|| Answer::Done(Release::Freed { others: Others::Listen(2) })));
+    store.releasing.lock().push_back(Box::new(|| Ok(Release::Freed { others: Others::Listen(2) })));
     engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
     let attempts = store.attempts.load(Ordering::SeqCst);
     let (told, is_told) = bounded(1);

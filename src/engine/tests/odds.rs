@@ -20,7 +20,7 @@ fn asks_at_a_message(queues_all: bool, after: Duration) -> bool {
         later.advance(after);
         channel.take(b"0");
         is_told.send(()).unwrap();
-        Answer::Done(Attempt::Busy { retry_after: None })
+        Ok(Attempt::Busy { retry_after: None })
     }));
     let limit = WaitLimit::Deadline(engine.clock.after(LIMIT));
     let (ends, ended) = bounded(1);

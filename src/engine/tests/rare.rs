@@ -4,6 +4,7 @@ use super::answers::in_doubt;
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all};
 use crate::park::take_time;
+use crate::seam::Failure;
 
 #[test]
 fn a_writer_whose_number_was_given_up_is_told_so_and_does_not_wait_for_itself_to_read() {
@@ -18,7 +19,7 @@ fn a_writer_whose_number_was_given_up_is_told_so_and_does_not_wait_for_itself_to
     // A wait for its own writing would end in vain.
     store.attempting.lock().push_back(Box::new(move || {
         clock.advance(second * 2);
-        Answer::Done(Attempt::Busy { retry_after: None })
+        Ok(Attempt::Busy { retry_after: None })
     }));
     let error = acquire_as(Kind::Read, &engine, &name, until, Lease::Renewed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
@@ -43,7 +44,7 @@ fn a_client_that_found_the_lock_with_the_one_other_does_not_stand_back_for_it_ag
     store.attempting.lock().push_back(Box::new(move || {
         completion.note_released(&mine.hold, Others::Listen(1));
         channel.notify();
-        Answer::Done(Attempt::Busy { retry_after: None })
+        Ok(Attempt::Busy { retry_after: None })
     }));
     let (told, is_told) = bounded(1);
     let again = thread::scope(|scope| {
@@ -127,7 +128,7 @@ fn a_lock_that_was_gone_when_it_was_to_be_handed_on_is_reported_as_lost() {
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let lost = mine.hold.loss_channel();
     *store.holder.lock() = None;
-    store.handing.lock().push_back(Box::new(|| Answer::Done(Handoff::Lost)));
+    store.handing.lock().push_back(Box::new(|| Ok(Handoff::Lost)));
     let mut released = Ok(());
     let waited = while_another_waits(&engine, &name, || {
         released = engine.end_level("unlock", &mine.hold, Some(mine.level));
@@ -192,7 +193,7 @@ fn a_shutdown_does_not_ask_again_when_its_time_is_over() {
     // As a connect does that gets no answer.
     store.releasing.lock().push_back(Box::new(move || {
         clock.advance(timeout);
-        Answer::Refused(refusal())
+        Err(Failure::Refused(refusal()))
     }));
     assert_eq!(engine.shutdown().unwrap_err().kind(), refusal().kind());
     assert_eq!(store.abandons.load(Ordering::SeqCst), 1);
@@ -227,7 +228,7 @@ fn a_second_shutdown_does_again_what_failed_and_waits_for_one_that_is_under_way(
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock)), name());
     acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    let denied = || Answer::Refused(Error::new(ErrorKind::NoPermission, "request", "not you"));
+    let denied = || Err(Failure::Refused(Error::new(ErrorKind::NoPermission, "request", "not you")));
     store.releasing.lock().push_back(Box::new(denied));
     assert_eq!(engine.shutdown().unwrap_err().kind(), ErrorKind::NoPermission);
     assert!(store.holder.lock().is_some() && !store.closed.load(Ordering::SeqCst));
@@ -237,7 +238,7 @@ fn a_second_shutdown_does_again_what_failed_and_waits_for_one_that_is_under_way(
     store.releasing.lock().push_back(Box::new(move || {
         begun.send(()).unwrap();
         may_go_on.recv().unwrap();
-        Answer::Done(Release::Freed { others: Others::Nobody })
+        Ok(Release::Freed { others: Others::Nobody })
     }));
     thread::scope(|scope| {
         let first = thread::Builder::new().spawn_scoped(scope, || engine.shutdown()).unwrap();

@@ -14,7 +14,7 @@ use crate::error::ErrorKind;
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
-use crate::seam::{Answer, Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::{keep_alive, revoke, time_to_live};
 use crate::stores::etcd::members::{not_sent, unreadable};
@@ -47,7 +47,7 @@ impl EtcdStore {
 
     /// Keeps the lease that the entry has, and puts it under that: two requests. The caller is the watchdog, whose renewals are
     /// requests of the same kind.
-    fn put_entry(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Outcome<()> {
+    fn put_entry(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         // Not given back on a failure: the next round takes another, and this one ends by itself.
         let known = self.entry_lease.lock().take();
         let lease = match known {
@@ -66,7 +66,7 @@ impl EtcdStore {
         Ok(())
     }
 
-    fn entries(&self, clients: &[ClientId], deadline: Moment) -> Outcome<Page<Option<Posted>>> {
+    fn entries(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let mut page =
             Page { found: Vec::with_capacity(clients.len()), next: None, requests: 0, looked_at: 0 };
         for clients in clients.chunks(BATCH) {
@@ -92,14 +92,14 @@ impl EtcdStore {
 
     /// An entry, and what its lease says is left of its time: a lease has a second more than what was asked for. `None`: it has
     /// just ended.
-    fn posted(&self, text: String, lease: i64, deadline: Moment) -> Outcome<Option<Posted>> {
+    fn posted(&self, text: String, lease: i64, deadline: Moment) -> Answer<Option<Posted>> {
         let left = time_to_live(&self.wire, lease, deadline).map_err(not_sent)?;
         let remaining = left.map(|seconds| Duration::from_secs(seconds.saturating_sub(1)));
         Ok(remaining.map(|remaining| Posted { text, remaining }))
     }
 
     /// The keys from this one on that are below `folder`.
-    fn keys(&self, folder: &str, from: &Place, values: bool, deadline: Moment) -> Outcome<Keys> {
+    fn keys(&self, folder: &str, from: &Place, values: bool, deadline: Moment) -> Answer<Keys> {
         let begin = if from.cursor.is_empty() { STANDARD.encode(folder) } else { from.cursor.clone() };
         let body = json!({
             "key": begin,
@@ -126,7 +126,7 @@ impl EtcdStore {
         })
     }
 
-    fn entries_page(&self, from: &Place, deadline: Moment) -> Outcome<Page<(ClientId, Posted)>> {
+    fn entries_page(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         let folder = format!("{}{CLIENTS}", self.members.address.prefix);
         let keys = self.keys(&folder, from, true, deadline)?;
         let mut page = Page { found: Vec::new(), next: None, requests: 1, looked_at: 0 };
@@ -145,7 +145,7 @@ impl EtcdStore {
     }
 
     /// The keys of one lock lie together. A page shows each lock that it meets once, and goes on behind the last one's keys.
-    fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Outcome<Page<Inspection>> {
+    fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let prefix = &self.members.address.prefix;
         let keys = self.keys(prefix, from, false, deadline)?;
         let mut page = Page { found: Vec::new(), next: None, requests: 1, looked_at: 0 };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::room::CrowdMap;
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::etcd::members::{Transport, not_sent, refusal_in, unreadable};
 use crate::stores::etcd::message::number;
 use crate::sync::Mutex;
@@ -58,7 +58,7 @@ pub(super) fn ttl_of(asked: Duration) -> u64 {
 impl Leases {
     /// A lease that runs for at least `asked` from now on, which nothing uses. A failure leaves nothing behind that
     /// would not end by itself.
-    pub(super) fn take(&self, wire: &Transport, asked: Duration, deadline: Moment) -> Outcome<EtcdLease> {
+    pub(super) fn take(&self, wire: &Transport, asked: Duration, deadline: Moment) -> Answer<EtcdLease> {
         let ttl = ttl_of(asked);
         while let Some(lease) = self.idle(ttl) {
             let now = Clock::System.now();
@@ -130,7 +130,7 @@ impl Leases {
         lease: EtcdLease,
         until: Moment,
         deadline: Moment,
-    ) -> Outcome<bool> {
+    ) -> Answer<bool> {
         if lease.ends() >= until {
             return Ok(true);
         }
@@ -165,7 +165,7 @@ impl Leases {
 ///
 /// The gateway may throw away what it has not read of the questions when its first answer is written (etcd issue 8237), so
 /// what was not answered is asked again, as long as each time something is.
-pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Outcome<Vec<bool>> {
+pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Answer<Vec<bool>> {
     let mut alive = Vec::with_capacity(ids.len());
     while let Some(rest) = ids.get(alive.len()..).filter(|rest| !rest.is_empty()) {
         keep_some_alive(wire, rest, deadline, &mut alive)?;
@@ -174,7 +174,7 @@ pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Out
 }
 
 /// Asks for all, and adds what is answered for the first of them: for one at least.
-fn keep_some_alive(wire: &Transport, ids: &[i64], deadline: Moment, alive: &mut Vec<bool>) -> Outcome<()> {
+fn keep_some_alive(wire: &Transport, ids: &[i64], deadline: Moment, alive: &mut Vec<bool>) -> Answer<()> {
     // A stream of questions and one of answers, in the same order.
     let questions: String = ids.iter().map(|id| format!("{{\"ID\":\"{id}\"}}\n")).collect();
     let answers = wire.call_raw("/v3/lease/keepalive", &questions, deadline)?;
@@ -198,7 +198,7 @@ fn keep_some_alive(wire: &Transport, ids: &[i64], deadline: Moment, alive: &mut 
 }
 
 /// How many whole seconds a lease still runs; `None`: it has ended.
-pub(super) fn time_to_live(wire: &Transport, id: i64, deadline: Moment) -> Outcome<Option<u64>> {
+pub(super) fn time_to_live(wire: &Transport, id: i64, deadline: Moment) -> Answer<Option<u64>> {
     let answer = wire.call("/v3/lease/timetolive", &json!({ "ID": id.to_string() }), deadline)?;
     Ok(u64::try_from(number(&answer, "TTL").unwrap_or(0)).ok())
 }

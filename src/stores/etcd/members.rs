@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::error::{Error, ErrorKind};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::etcd::address::{EtcdAddress, EtcdMember};
 use crate::stores::etcd::http::{Connection, Response};
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -125,13 +125,13 @@ impl Transport {
     }
 
     /// Asks for something, and reads the result as one JSON value.
-    pub(super) fn call(&self, path: &str, body: &Value, deadline: Moment) -> Outcome<Value> {
+    pub(super) fn call(&self, path: &str, body: &Value, deadline: Moment) -> Answer<Value> {
         let answer = self.call_raw(path, &body.to_string(), deadline)?;
         serde_json::from_slice(&answer).map_err(|error| Failure::Unknown(unreadable().with_source(error)))
     }
 
     /// Asks for something, and gives the answer as it came.
-    pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Outcome<Vec<u8>> {
+    pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
         // A token ends after some minutes, and with each change of users or roles. The request was not looked at.
         if self.members.address.user.is_some() && wants_token(&response) {
@@ -142,7 +142,7 @@ impl Transport {
     }
 
     /// Gets a token for the user, if there is one.
-    pub(super) fn authenticate(&self, deadline: Moment) -> Outcome<()> {
+    pub(super) fn authenticate(&self, deadline: Moment) -> Answer<()> {
         let Some((name, password)) = &self.members.address.user else { return Ok(()) };
         *self.members.token.lock() = None;
         let body = json!({ "name": name, "password": password }).to_string();
@@ -164,7 +164,7 @@ impl Transport {
     }
 
     /// One exchange, over an idle connection or a new one.
-    fn exchange(&self, path: &str, body: &str, deadline: Moment) -> Outcome<Response> {
+    fn exchange(&self, path: &str, body: &str, deadline: Moment) -> Answer<Response> {
         let mut place = self.place(deadline).map_err(Failure::Refused)?;
         let first = self.members.first.load(Ordering::Relaxed) % self.members.address.members.len().max(1);
         let usable = place.idle.take().filter(|(at, connection)| *at == first && connection.is_alive());

@@ -36,7 +36,7 @@ use crate::room::Sweeps;
 use crate::seam::capabilities::{Capabilities, Sessions};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Bound, Claim, Family, Kind, Release, Snapshot, Store, answer};
+use crate::seam::{Answer, Attempt, Bound, Claim, Family, Kind, Release, Snapshot, Store, named};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 use address::EtcdAddress;
@@ -130,7 +130,7 @@ impl Store for EtcdStore {
                 None => Attempt::Lost,
             })
         };
-        answer(outcome, "lock", claim.name.given())
+        named(outcome, "lock", claim.name.given())
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
@@ -146,7 +146,7 @@ impl Store for EtcdStore {
                 Err(failure) => Err(failure),
             }
         };
-        answer(outcome, "unlock", claim.name.given())
+        named(outcome, "unlock", claim.name.given())
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
@@ -157,7 +157,7 @@ impl Store for EtcdStore {
         claims
             .iter()
             .zip(outcomes)
-            .map(|(claim, outcome)| answer(outcome, "renew", claim.name.given()))
+            .map(|(claim, outcome)| named(outcome, "renew", claim.name.given()))
             .collect()
     }
 
@@ -173,7 +173,7 @@ impl Store for EtcdStore {
             .map(|(claim, is_early)| {
                 let removed = if is_early { None } else { outcomes.next() };
                 let outcome = removed.unwrap_or(Ok(Release::NotHeld { holder: None }));
-                answer(outcome, "unlock", claim.name.given())
+                named(outcome, "unlock", claim.name.given())
             })
             .collect()
     }
@@ -185,7 +185,7 @@ impl Store for EtcdStore {
             let taken = txn(&[is_since(&held.key, held.created)], &[take_away(&held.key)], &[]);
             Ok(self.txn(&self.wire, &taken, deadline)?.succeeded)
         };
-        answer(force(), "force_unlock", name.given())
+        named(force(), "force_unlock", name.given())
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -234,11 +234,11 @@ impl Inspect for EtcdStore {
                 remaining: Some(Duration::from_secs(left)),
             }))
         };
-        answer(look(), "inspect", name.given())
+        named(look(), "inspect", name.given())
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        answer(self.seen(name, deadline), "inspect", name.given())
+        named(self.seen(name, deadline), "inspect", name.given())
     }
 }
 

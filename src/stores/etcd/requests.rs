@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::{Fence, LockName};
-use crate::seam::{Attempt, Claim, Failure, Others, Outcome, Release};
+use crate::seam::{Answer, Attempt, Claim, Failure, Others, Release};
 use crate::stores::etcd::lease::{EtcdLease, keep_alive, revoke, time_to_live, ttl_of};
 use crate::stores::etcd::members::{Transport, is_lease_over, not_sent};
 use crate::stores::etcd::message::{
@@ -32,12 +32,12 @@ impl EtcdStore {
     }
 
     /// Runs a transaction.
-    pub(super) fn txn(&self, wire: &Transport, body: &Value, deadline: Moment) -> Outcome<Done> {
+    pub(super) fn txn(&self, wire: &Transport, body: &Value, deadline: Moment) -> Answer<Done> {
         wire.call("/v3/kv/txn", body, deadline).map(|answer| Done::read(&answer))
     }
 
     /// The result of a `get`, or of the `first` of a line.
-    pub(super) fn look(&self, what: &Value, deadline: Moment) -> Outcome<Option<HeldKey>> {
+    pub(super) fn look(&self, what: &Value, deadline: Moment) -> Answer<Option<HeldKey>> {
         let done =
             self.txn(&self.wire, &txn(&[], std::slice::from_ref(what), &[]), deadline).map_err(not_sent)?;
         done.found(0).map_err(Failure::Refused)
@@ -46,7 +46,7 @@ impl EtcdStore {
     // ---- taking
 
     /// A first hold.
-    pub(super) fn take(&self, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
+    pub(super) fn take(&self, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         let id = id(claim);
         // Its key is there. A waiter's is taken away when the wait ends; that of a try has to be cleaned up.
         let in_doubt = |failure: Failure| {
@@ -93,7 +93,7 @@ impl EtcdStore {
     }
 
     /// Whether the hold of one who has come first can be counted on for the claim's lease.
-    pub(super) fn counts(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Outcome<bool> {
+    pub(super) fn counts(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {
             Some(lease) => {
                 let until = Clock::System.after(claim.lease);
@@ -105,7 +105,7 @@ impl EtcdStore {
     }
 
     /// Puts the claim's key: behind all others, or, for one who will not wait, only where there are none.
-    pub(super) fn join(&self, claim: &Claim, deadline: Moment) -> Outcome<Stands> {
+    pub(super) fn join(&self, claim: &Claim, deadline: Moment) -> Answer<Stands> {
         let (lease, done) = match self.put_first(claim, deadline) {
             // A lease that was believed in is gone, as when the cluster's data was restored. The rest is not believed
             // in either; the request was not carried out.
@@ -132,7 +132,7 @@ impl EtcdStore {
         Ok(Stands::at(place, front))
     }
 
-    pub(super) fn put_first(&self, claim: &Claim, deadline: Moment) -> Outcome<(EtcdLease, Done)> {
+    pub(super) fn put_first(&self, claim: &Claim, deadline: Moment) -> Answer<(EtcdLease, Done)> {
         let (line, key) = (self.line(&claim.name), self.key(claim));
         let lease = self.leases.take(&self.wire, claim.lease, deadline)?;
         let put = put(&key, &value(claim.owner, 1, lease.ttl), lease.id);
@@ -158,7 +158,7 @@ impl EtcdStore {
         place: WatchPlace,
         front: Option<Front>,
         deadline: Moment,
-    ) -> Outcome<Stands> {
+    ) -> Answer<Stands> {
         let (line, key) = (self.line(&claim.name), self.key(claim));
         let looks = [get(&key), line.last(Some(place.created))];
         let done = match &front {
@@ -190,7 +190,7 @@ impl EtcdStore {
         count: impl Fn(&HeldKey) -> u32,
         prolongs: bool,
         deadline: Moment,
-    ) -> Outcome<Option<u64>> {
+    ) -> Answer<Option<u64>> {
         let key = self.key(claim);
         let mut seen = seen;
         for _ in 0..TRIES {
@@ -242,7 +242,7 @@ impl EtcdStore {
         held: &HeldKey,
         asked: Duration,
         deadline: Moment,
-    ) -> Outcome<Enough> {
+    ) -> Answer<Enough> {
         let ttl = ttl_of(asked);
         if held.ttl == ttl {
             let sent = Clock::System.now();
@@ -268,7 +268,7 @@ impl EtcdStore {
         wire: &Transport,
         claims: &[Claim],
         deadline: Moment,
-    ) -> Vec<Outcome<Release>> {
+    ) -> Vec<Answer<Release>> {
         let mut outcomes = Vec::with_capacity(claims.len());
         claims.iter().for_each(|claim| self.watch.gives_up(&self.key(claim)));
         for batch in claims.chunks(BATCH) {
@@ -291,7 +291,7 @@ impl EtcdStore {
         txn(&[is_there(&key)], &[take_away(&key)], &[self.line(&claim.name).first()])
     }
 
-    pub(super) fn remove_one(&self, claim: &Claim, deadline: Moment) -> Outcome<Release> {
+    pub(super) fn remove_one(&self, claim: &Claim, deadline: Moment) -> Answer<Release> {
         self.watch.gives_up(&self.key(claim));
         let done = self.txn(&self.wire, &self.removal(claim), deadline)?;
         self.removed(&self.wire, claim, &done, deadline)
@@ -303,7 +303,7 @@ impl EtcdStore {
         claim: &Claim,
         done: &Done,
         deadline: Moment,
-    ) -> Outcome<Release> {
+    ) -> Answer<Release> {
         self.watch.leave(&id(claim), true);
         // Threads of this client need not wait for the server's word.
         self.watch.gone(&self.key(claim));
@@ -321,12 +321,12 @@ impl EtcdStore {
 
     // ---- keeping alive
 
-    pub(super) fn renew_batch(&self, claims: &[Claim], deadline: Moment) -> Outcome<Vec<Outcome<bool>>> {
+    pub(super) fn renew_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<bool>>> {
         let looks: Vec<Value> = claims.iter().map(|claim| get(&self.key(claim))).collect();
         let done = self.txn(&self.renewals, &txn(&[], &looks, &[]), deadline)?;
         // A key that stands now, under a lease that is kept alive after that, stands for the whole lease.
         let mut alike = Vec::new();
-        let mut outcomes: Vec<Option<Outcome<bool>>> = Vec::with_capacity(claims.len());
+        let mut outcomes: Vec<Option<Answer<bool>>> = Vec::with_capacity(claims.len());
         for (place, claim) in claims.iter().enumerate() {
             outcomes.push(match done.found(place) {
                 Err(error) => Some(Err(Failure::Refused(error))),
@@ -360,7 +360,7 @@ impl EtcdStore {
     }
 
     /// Renews a hold whose lease has another length than the claim's, as a hold has that was taken with one of its own.
-    pub(super) fn renew_other(&self, claim: &Claim, held: &HeldKey, deadline: Moment) -> Outcome<bool> {
+    pub(super) fn renew_other(&self, claim: &Claim, held: &HeldKey, deadline: Moment) -> Answer<bool> {
         match self.long_enough(&self.renewals, held, claim.lease, deadline)? {
             Enough::Ended => return Ok(false),
             Enough::Yes => return Ok(true),

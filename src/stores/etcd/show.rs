@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ident::{Fence, LockName};
 use crate::inspect::{Holder, Inspection, ObjectKind, Waiter};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::time_to_live;
 use crate::stores::etcd::members::not_sent;
@@ -15,7 +15,7 @@ use crate::time::Moment;
 const MOST_SHOWN: u32 = 100;
 
 impl EtcdStore {
-    pub(super) fn seen(&self, name: &LockName, deadline: Moment) -> Outcome<Inspection> {
+    pub(super) fn seen(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
         let looks = [self.line(name).first_of(MOST_SHOWN)];
         let done = self.txn(&self.wire, &txn(&[], &looks, &[]), deadline).map_err(not_sent)?;

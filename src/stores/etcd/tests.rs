@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::ident::{ClientId, unbound_number};
-use crate::seam::Others;
+use crate::seam::{Answer, Failure, Others};
 use crate::stores::etcd::message::value;
 use crate::sync::thread;
 
@@ -160,7 +160,7 @@ fn taken_away(key: Value) -> Value {
 
 fn fence(attempt: Answer<Attempt>) -> u64 {
     match attempt {
-        Answer::Done(Attempt::Granted { fence: Some(fence) }) => fence.get(),
+        Ok(Attempt::Granted { fence: Some(fence) }) => fence.get(),
         other => panic!("not granted but {other:?}"),
     }
 }
@@ -175,7 +175,7 @@ fn a_waiter_whose_lease_has_ended_when_its_turn_comes_goes_to_the_end() {
     let in_front = key_of(&other, 3, STRANGE);
     member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
     let busy = store.attempt(&claim, 1, soon());
-    assert!(matches!(busy, Answer::Done(Attempt::Busy { .. })), "{busy:?}");
+    assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
     {
         let mut member = member.lock();
         member.ended.insert(1);
@@ -214,12 +214,12 @@ fn a_try_whose_key_is_there_and_whose_lease_could_not_be_kept_is_in_doubt() {
     let tries = claim(LEASE, false);
     member.lock().transactions.push_back(put_alone(5));
     let attempt = store.attempt(&tries, 1, soon());
-    assert!(matches!(attempt, Answer::Unknown(_)), "{attempt:?}");
+    assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
     // Its wait goes on, or the key is taken away when it ends.
     let waits = claim(LEASE, true);
     member.lock().transactions.push_back(joined(6, &[]));
     let attempt = store.attempt(&waits, 1, soon());
-    assert!(matches!(attempt, Answer::Refused(_)), "{attempt:?}");
+    assert!(matches!(attempt, Err(Failure::Refused(_))), "{attempt:?}");
     store.close();
 }
 
@@ -232,7 +232,7 @@ fn an_attempt_in_vain_leaves_no_lease_that_is_of_no_further_use() {
     for (lease, revoked) in [(Duration::from_secs(30), vec![]), (LEASE, vec![2])] {
         member.lock().transactions.push_back(done(false, 5, &[found(&[])]));
         let busy = store.attempt(&claim(lease, false), 1, soon());
-        assert!(matches!(busy, Answer::Done(Attempt::Busy { .. })), "{busy:?}");
+        assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
         assert_eq!(member.lock().revoked, revoked, "{lease:?}");
     }
     store.close();
@@ -247,7 +247,7 @@ fn a_lease_serves_again_or_is_revoked_when_its_hold_has_ended() {
         member.lock().transactions.extend([put_alone(5), taken_away(key_of(&short, 5, 1))]);
         fence(store.attempt(&short, 1, soon()));
         let freed = store.release(&short, 0, soon());
-        assert!(matches!(freed, Answer::Done(Release::Freed { others: Others::Nobody })), "{freed:?}");
+        assert!(matches!(freed, Ok(Release::Freed { others: Others::Nobody })), "{freed:?}");
     }
     assert_eq!(member.lock().granted, [1]);
     assert!(member.lock().revoked.is_empty());
@@ -256,13 +256,13 @@ fn a_lease_serves_again_or_is_revoked_when_its_hold_has_ended() {
     member.lock().transactions.extend([put_alone(6), taken_away(key_of(&long, 6, 2))]);
     fence(store.attempt(&long, 1, soon()));
     let freed = store.release(&long, 0, soon());
-    assert!(matches!(freed, Answer::Done(Release::Freed { .. })), "{freed:?}");
+    assert!(matches!(freed, Ok(Release::Freed { .. })), "{freed:?}");
     assert_eq!(member.lock().revoked, [2]);
     // One of a key that came of an attempt in doubt: a request that is late may still use it.
     let key = taken_away(key_of(&short, 7, STRANGE));
     member.lock().transactions.push_back(done(true, 9, &[json!({ "response_txn": key })]));
     let freed = store.abandon(std::slice::from_ref(&short), soon()).pop();
-    assert!(matches!(freed, Some(Answer::Done(Release::Freed { .. }))), "{freed:?}");
+    assert!(matches!(freed, Some(Ok(Release::Freed { .. }))), "{freed:?}");
     assert_eq!(member.lock().revoked, [2, STRANGE]);
     store.close();
 }

@@ -11,7 +11,8 @@ use crate::seam::capabilities::Capabilities;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Answered, Attempt, Claim, Counting, Family, Handoff, Kind, Pending, Release, Snapshot, Store,
+    Answer, Answered, Attempt, Claim, Counting, Failure, Family, Handoff, Kind, Pending, Release, Snapshot,
+    Store,
 };
 use crate::stores::memory::kinds;
 use crate::stores::memory::kinds::kind::MemoryKind;
@@ -51,7 +52,7 @@ impl MemoryAccess {
         request: impl FnOnce(&dyn MemoryKind, &mut Turn<'_>) -> T,
     ) -> Answer<T> {
         if let Err(error) = self.check_open() {
-            return Answer::Refused(error);
+            return Err(Failure::Refused(error));
         }
         let mut state = self.shared.state.lock();
         let now = self.shared.clock.now();
@@ -59,11 +60,11 @@ impl MemoryAccess {
             if held.get().until <= now {
                 held.remove();
             } else if held.get().is_token != kind.is_token() {
-                return Answer::Refused(strange());
+                return Err(Failure::Refused(strange()));
             }
         }
         if matches!(kind.family(), Family::Read | Family::Write) && state.locks.contains_key(name.key()) {
-            return Answer::Refused(strange());
+            return Err(Failure::Refused(strange()));
         }
         let is_read_or_written = |parties: &mut Parties| {
             parties.expire(now);
@@ -72,10 +73,10 @@ impl MemoryAccess {
         if matches!(kind.family(), Family::Lock | Family::Token)
             && state.read_writes.get_mut(name.key()).is_some_and(is_read_or_written)
         {
-            return Answer::Refused(strange());
+            return Err(Failure::Refused(strange()));
         }
         let mut turn = Turn { state: &mut state, now, channels: &self.shared.channels };
-        Answer::Done(request(kinds::of(kind), &mut turn))
+        Ok(request(kinds::of(kind), &mut turn))
     }
 
     /// Has `to` hold the lock in place of `from`.
@@ -183,9 +184,9 @@ impl Inspect for MemoryAccess {
 
     fn describe(&self, name: &LockName, _deadline: Moment) -> Answer<Inspection> {
         if let Err(error) = self.check_open() {
-            return Answer::Refused(error);
+            return Err(Failure::Refused(error));
         }
         let state = self.shared.state.lock();
-        Answer::Done(state.shown(name, self.shared.clock.now(), &self.shared.channels.lock()))
+        Ok(state.shown(name, self.shared.clock.now(), &self.shared.channels.lock()))
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
-use crate::seam::Answer;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::{Answer, Failure};
 use crate::stores::memory::access::MemoryAccess;
 use crate::stores::memory::state::MemoryState;
 use crate::time::Moment;
@@ -18,10 +18,10 @@ const PAGE: usize = 250;
 impl MemoryAccess {
     fn directory<T>(&self, ask: impl FnOnce(&mut MemoryState, Moment) -> T) -> Answer<T> {
         if let Err(error) = self.check_open() {
-            return Answer::Refused(error);
+            return Err(Failure::Refused(error));
         }
         let mut state = self.shared.state.lock();
-        Answer::Done(ask(&mut state, self.shared.clock.now()))
+        Ok(ask(&mut state, self.shared.clock.now()))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Wr
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{
-    Answer, Answered, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Snapshot, Store,
+    Answer, Answered, Attempt, Claim, Counting, Failure, Handoff, Kind, Pending, Release, Snapshot, Store,
 };
 use crate::stores::memory::access::MemoryAccess;
 use crate::stores::memory::fault::{Fault, Wrong};
@@ -126,11 +126,11 @@ impl FaultyAccess {
     ) -> T {
         let Wrong { fault, delay } = self.wrong();
         match fault {
-            Some(Fault::Refused) => return failed(Answer::Refused(Fault::Refused.error())),
-            Some(Fault::RequestLost) => return failed(Answer::Unknown(Fault::RequestLost.error())),
+            Some(Fault::Refused) => return failed(Err(Failure::Refused(Fault::Refused.error()))),
+            Some(Fault::RequestLost) => return failed(Err(Failure::Unknown(Fault::RequestLost.error()))),
             Some(Fault::AnswerLost) => {
                 drop(ask(&self.access));
-                return failed(Answer::Unknown(Fault::AnswerLost.error()));
+                return failed(Err(Failure::Unknown(Fault::AnswerLost.error())));
             }
             None if delay.is_zero() => return ask(&self.access),
             None => {}
@@ -144,14 +144,14 @@ impl FaultyAccess {
             return answer;
         }
         let words = "the memory store was made slower than the command time-out";
-        failed(Answer::Unknown(Error::new(ErrorKind::TimedOut, "use", words).with_unknown_outcome()))
+        failed(Err(Failure::Unknown(Error::new(ErrorKind::TimedOut, "use", words).with_unknown_outcome())))
     }
 
     fn ask<T>(&self, deadline: Moment, ask: impl FnOnce(&MemoryAccess) -> Answer<T>) -> Answer<T> {
         self.ask_for(deadline, ask, |failed| match failed {
-            Answer::Unknown(error) => Answer::Unknown(error),
-            Answer::Refused(error) => Answer::Refused(error),
-            Answer::Done(()) => Answer::Refused(Fault::Refused.error()),
+            Err(Failure::Unknown(error)) => Err(Failure::Unknown(error)),
+            Err(Failure::Refused(error)) => Err(Failure::Refused(error)),
+            Ok(()) => Err(Failure::Refused(Fault::Refused.error())),
         })
     }
 
@@ -163,9 +163,9 @@ impl FaultyAccess {
     ) -> Vec<Answer<T>> {
         self.ask_for(deadline, ask, |failed| {
             let one = |_: &Claim| match &failed {
-                Answer::Unknown(error) => Answer::Unknown(error.copy()),
-                Answer::Refused(error) => Answer::Refused(error.copy()),
-                Answer::Done(()) => Answer::Refused(Fault::Refused.error()),
+                Err(Failure::Unknown(error)) => Err(Failure::Unknown(error.copy())),
+                Err(Failure::Refused(error)) => Err(Failure::Refused(error.copy())),
+                Ok(()) => Err(Failure::Refused(Fault::Refused.error())),
             };
             claims.iter().map(one).collect()
         })

@@ -86,6 +86,11 @@ impl Parties {
         Ok(())
     }
 
+    /// Whether a writer waits that comes before readers.
+    pub(super) fn have_writers_waiting(&self, now: Moment) -> bool {
+        self.waiting.iter().any(|(_, until)| *until > now)
+    }
+
     /// Forgets a writer that waits; whether that lets readers in.
     pub(super) fn stop_waiting(&mut self, half: Half, claim: &Claim) -> bool {
         let before = self.waiting.len();

@@ -43,6 +43,8 @@ impl MemoryState {
             seen.kind = ObjectKind::ReadWriteLock { mode };
             (seen.holders, seen.remaining) = (holders, Some(until.since(now)));
             seen.listeners = Some(listeners(&rw_channel(key)));
+            seen.writers_wait =
+                self.read_writes.get(key).is_some_and(|parties| parties.have_writers_waiting(now));
             return seen;
         }
         for kind in CountedKind::ALL {

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::seam::{Answer, Claim, Kind, Outcome, Release, answer};
+use crate::seam::{Answer, Claim, Kind, Release, named};
 use crate::stores::redis::kinds::{self, several};
 use crate::stores::redis::reply::{Expected, tagged};
 use crate::stores::redis::script::Command;
@@ -44,8 +44,8 @@ pub(super) fn abandon(
     };
     let mut replies = replies.into_iter();
     let mut next = || replies.next().unwrap_or_else(|| Ok(Value::Nil));
-    let mut outcomes: Vec<Option<Outcome<Release>>> = claims.iter().map(|_| None).collect();
-    let mut put = |at: Option<&usize>, outcome: Outcome<Release>| {
+    let mut outcomes: Vec<Option<Answer<Release>>> = claims.iter().map(|_| None).collect();
+    let mut put = |at: Option<&usize>, outcome: Answer<Release>| {
         if let Some(place) = at.and_then(|at| outcomes.get_mut(*at)) {
             *place = Some(outcome);
         }
@@ -74,7 +74,7 @@ pub(super) fn abandon(
         .zip(outcomes)
         .map(|(claim, outcome)| {
             let outcome = outcome.unwrap_or_else(|| Ok(Release::NotHeld { holder: None }));
-            answer(outcome.map(settled), "unlock", claim.name.given())
+            named(outcome.map(settled), "unlock", claim.name.given())
         })
         .collect()
 }

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
-use crate::seam::{Answer, Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::redis::keys::Part;
 use crate::stores::redis::reply::{Expected, Redirect, accepted, decoded, refusal, unexpected};
 use crate::stores::redis::script::{Command, ENTRIES};
@@ -38,25 +38,25 @@ type Scanned = (Vec<String>, String);
 
 /// What was seen of a page's keys, each of which may have failed.
 pub(super) struct Looked {
-    pub(super) seen: Vec<(LockName, Outcome<Inspection>)>,
+    pub(super) seen: Vec<(LockName, Answer<Inspection>)>,
     pub(super) cursor: String,
     pub(super) requests: u64,
     pub(super) looked_at: u64,
 }
 
 impl RedisStore {
-    fn ask_plain(&self, command: &Command, deadline: Moment) -> Outcome<Value> {
+    fn ask_plain(&self, command: &Command, deadline: Moment) -> Answer<Value> {
         refused(self.server.connections.call(command, deadline)?)
     }
 
     /// One page of the keys that have the form of `pattern`.
-    fn scan(&self, pattern: &str, cursor: &str, deadline: Moment) -> Outcome<Scanned> {
+    fn scan(&self, pattern: &str, cursor: &str, deadline: Moment) -> Answer<Scanned> {
         let cursor = if cursor.is_empty() { "0" } else { cursor };
         let command = Command::new("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(PAGE);
         decoded(scanned(&self.ask_plain(&command, deadline)?))
     }
 
-    fn check_scripts(&self) -> Outcome<()> {
+    fn check_scripts(&self) -> Answer<()> {
         if self.server.scripts {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl RedisStore {
     }
 
     /// A page of the locks that are wanted.
-    pub(super) fn look_at_page(&self, wanted: &Wanted, cursor: &str, deadline: Moment) -> Outcome<Looked> {
+    pub(super) fn look_at_page(&self, wanted: &Wanted, cursor: &str, deadline: Moment) -> Answer<Looked> {
         self.check_scripts()?;
         let (keys, cursor) = self.scan(&wanted.whole(), cursor, deadline)?;
         let looked_at = u64::from(PAGE);
@@ -89,7 +89,7 @@ impl RedisStore {
     }
 
     /// Asks a few at a time; the replies, and in how many writes.
-    fn in_groups(&self, commands: &[Command], deadline: Moment) -> Outcome<(Vec<Value>, u64)> {
+    fn in_groups(&self, commands: &[Command], deadline: Moment) -> Answer<(Vec<Value>, u64)> {
         self.server.connections.dialog(deadline, |dialog| {
             let (mut replies, mut writes) = (Vec::with_capacity(commands.len()), 0);
             for group in commands.chunks(TOGETHER) {
@@ -101,7 +101,7 @@ impl RedisStore {
     }
 
     /// The entries under these keys.
-    fn entries(&self, clients: &[ClientId], deadline: Moment) -> Outcome<Vec<Option<Posted>>> {
+    fn entries(&self, clients: &[ClientId], deadline: Moment) -> Answer<Vec<Option<Posted>>> {
         self.check_scripts()?;
         let keys: Vec<String> = clients.iter().map(|client| entry(*client)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -109,7 +109,7 @@ impl RedisStore {
     }
 
     /// A page of the entries.
-    fn entries_page(&self, from: &Place, deadline: Moment) -> Outcome<Page<(ClientId, Posted)>> {
+    fn entries_page(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         self.check_scripts()?;
         let prefix = Part::ClientEntry.text();
         let (keys, cursor) = self.scan(&format!("{prefix}*"), &from.cursor, deadline)?;
@@ -143,7 +143,7 @@ fn goes_on(cursor: String) -> Option<Place> {
     (!cursor.is_empty()).then_some(Place { servers: None, cursor })
 }
 
-fn refused(reply: Value) -> Outcome<Value> {
+fn refused(reply: Value) -> Answer<Value> {
     accepted(reply).map_err(|error| Failure::Refused(refusal(&error, Expected::Nothing)))
 }
 
@@ -194,7 +194,7 @@ impl Directory for RedisStore {
     /// Over a connection that is open already, and not the one for renewals: those are not to wait for it.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
         let command = put(client, text, lease);
-        let take = |outcome: Outcome<Value>| done(answered(outcome.and_then(refused).map(drop)));
+        let take = |outcome: Answer<Value>| done(answered(outcome.and_then(refused).map(drop)));
         self.server.connections.post_anywhere(&command, deadline, Box::new(take));
     }
 

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use crate::ident::{Fence, LockName};
 use crate::seam::capabilities::{Batches, Pipeline};
-use crate::seam::{Answer, Answered, Attempt, Claim, Kind, Pending, Release, Store};
-use crate::seam::{Outcome, answer};
+use crate::seam::{Answer, Answered, Attempt, Claim, Kind, Pending, Release, Store, named};
 use crate::stores::redis::kinds::kind::Deferrable;
 use crate::stores::redis::kinds::{self, replies, several};
 use crate::stores::redis::reply::{Expected, tagged};
@@ -22,16 +21,16 @@ impl RedisStore {
         claim: &Claim,
         command: Command,
         deadline: Moment,
-        read: impl FnOnce(redis::Value) -> Outcome<T> + Send + 'static,
+        read: impl FnOnce(redis::Value) -> Answer<T> + Send + 'static,
     ) -> Box<dyn Pending<T>> {
         let connections = &self.server.connections;
         if connections.is_asking() {
             let result = connections.call(&command, deadline).and_then(read);
-            return Box::new(Answered(answer(result, action, claim.name.given())));
+            return Box::new(Answered(named(result, action, claim.name.given())));
         }
         match connections.start(command, deadline) {
             Ok(started) => Box::new(Underway { started, read, action, name: Arc::clone(&claim.name) }),
-            Err(failure) => Box::new(Answered(answer(Err(failure), action, claim.name.given()))),
+            Err(failure) => Box::new(Answered(named(Err(failure), action, claim.name.given()))),
         }
     }
 }
@@ -73,13 +72,13 @@ impl Batches for RedisStore {
         or_none: bool,
         deadline: Moment,
     ) -> Box<dyn Pending<Vec<Option<Fence>>>> {
-        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
+        let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
         let read = |reply| several::acquired(&tagged(reply, Expected::Hash)?);
         self.begin("lock", first, several::acquisitions(claims, or_none), deadline, read)
     }
 
     fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>> {
-        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
+        let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
         let own_listeners = |claim: &Claim| kinds::of(claim.kind).own_listeners(&self.server, claim);
         let own_listeners: Vec<i64> = claims.iter().map(own_listeners).collect();
         let rights = self.server.line_rights.clone();

@@ -4,7 +4,7 @@ use redis::Value;
 
 use crate::config::Replicas;
 use crate::error::{Error, ErrorKind};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::conn::dialog::Dialog;
 use crate::stores::redis::reply::{Expected, Tagged, accepted, refusal, tagged, unexpected};
@@ -20,7 +20,7 @@ impl Replicas {
         undo: Command,
         expected: Expected,
         deadline: Moment,
-    ) -> Outcome<Tagged> {
+    ) -> Answer<Tagged> {
         let (command, undo) = (connections.as_published(command), connections.as_published(undo));
         let script = command.script();
         // With its body, as long as the server may not know it: else there are two waits, one of them for nothing.
@@ -47,8 +47,8 @@ impl Replicas {
         dialog: &mut Dialog<'_>,
         mut commands: Vec<Command>,
         is_granted: impl FnOnce(&Value) -> bool,
-        undo: impl FnOnce(&mut Dialog<'_>) -> Outcome<bool>,
-    ) -> Outcome<Vec<Value>> {
+        undo: impl FnOnce(&mut Dialog<'_>) -> Answer<bool>,
+    ) -> Answer<Vec<Value>> {
         let wait = || Command::new("WAIT").arg(self.count).arg(millis(self.within));
         commands.push(wait());
         let said = dialog.say_and_count(&commands)?;

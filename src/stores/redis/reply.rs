@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{ServerError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 
 /// A script's reply: an array whose first element says what the others are, or that element alone.
 pub(super) struct Tagged(Vec<Value>);
@@ -89,13 +89,13 @@ pub(super) fn unexpected(reply: &Value) -> Error {
 }
 
 /// The script's reply, unless the server refused.
-pub(super) fn tagged(reply: Value, expected: Expected) -> Outcome<Tagged> {
+pub(super) fn tagged(reply: Value, expected: Expected) -> Answer<Tagged> {
     let reply = accepted(reply).map_err(|error| Failure::Refused(refusal(&error, expected)))?;
     decoded(Tagged::new(reply))
 }
 
 /// A reply that makes no sense leaves open what was done.
-pub(super) fn decoded<T>(result: Result<T>) -> Outcome<T> {
+pub(super) fn decoded<T>(result: Result<T>) -> Answer<T> {
     result.map_err(Failure::Unknown)
 }
 

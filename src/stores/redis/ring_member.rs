@@ -2,8 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::seam::ring_member::{Look, MARK_KEY, Marked, RingMember};
-use crate::seam::{Answer, Attempt, Claim};
-use crate::seam::{Failure, Outcome, answer};
+use crate::seam::{Answer, Attempt, Claim, Failure, named};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::reply::{Expected, Tagged, decoded, tagged, ttl};
@@ -16,14 +15,14 @@ impl RedisStore {
         &self,
         command: &Command,
         deadline: Moment,
-        read: impl FnOnce(&Tagged) -> Outcome<T>,
-    ) -> Outcome<Marked<T>> {
+        read: impl FnOnce(&Tagged) -> Answer<T>,
+    ) -> Answer<Marked<T>> {
         marked(&tagged(self.server.connections.call(command, deadline)?, Expected::Nothing)?, read)
     }
 }
 
 /// The reply of a guarded script.
-fn marked<T>(reply: &Tagged, read: impl FnOnce(&Tagged) -> Outcome<T>) -> Outcome<Marked<T>> {
+fn marked<T>(reply: &Tagged, read: impl FnOnce(&Tagged) -> Answer<T>) -> Answer<Marked<T>> {
     if reply.tag() == b"other" {
         return decoded(reply.text(1)).map(|mark| Marked::Other(mark.unwrap_or_default()));
     }
@@ -35,7 +34,7 @@ impl RingMember for RedisStore {
         let command = RING_MARK.on(&[MARK_KEY]).arg(expected).arg(new);
         // Repeating it changes nothing, and nobody relies on a mark that was not confirmed.
         let outcome = self.ask_under(&command, deadline, |_marked| Ok(()));
-        answer(outcome.map_err(Failure::of_reading), "ring", MARK_KEY)
+        named(outcome.map_err(Failure::of_reading), "ring", MARK_KEY)
     }
 
     fn attempt_under(
@@ -48,7 +47,7 @@ impl RingMember for RedisStore {
         let (server, kind) = (&self.server, kinds::of(claim.kind));
         let Some(guarded) = kind.guarded() else {
             let error = Error::new(ErrorKind::Unsupported, "lock", "a ring counts nothing");
-            return Answer::Refused(error.on(claim.name.given()));
+            return Err(Failure::Refused(error.on(claim.name.given())));
         };
         let command = kind.acquisition(claim, 1).under(guarded, mark, fence);
         let reply = match server.replicas {
@@ -62,7 +61,7 @@ impl RingMember for RedisStore {
         };
         let outcome =
             reply.and_then(|reply| marked(&reply, |reply| replies::attempted(reply, claim.wants_fence)));
-        answer(outcome, "lock", claim.name.given())
+        named(outcome, "lock", claim.name.given())
     }
 
     fn look_under(&self, mark: &str, claim: &Claim, deadline: Moment) -> Answer<Marked<Look>> {
@@ -81,6 +80,6 @@ impl RingMember for RedisStore {
                 _ => Err(reply.unexpected()),
             })
         });
-        answer(outcome.map_err(Failure::of_reading), "lock", claim.name.given())
+        named(outcome.map_err(Failure::of_reading), "lock", claim.name.given())
     }
 }

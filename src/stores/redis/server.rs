@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::Replicas;
-use crate::seam::Outcome;
+use crate::seam::Answer;
 use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::pubsub::publish::PublishMode;
@@ -54,7 +54,7 @@ pub(crate) struct RedisCall<'a> {
 
 impl RedisCall<'_> {
     /// Runs a script, and waits for its reply.
-    pub(crate) fn ask(&self, command: &Command, expected: Expected) -> Outcome<Tagged> {
+    pub(crate) fn ask(&self, command: &Command, expected: Expected) -> Answer<Tagged> {
         tagged(self.server.connections.call(command, self.deadline)?, expected)
     }
 }

@@ -7,7 +7,7 @@ use redis::Value;
 use crate::error::Result;
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, PermitOut, Waiter, Whereabouts};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::reply::{Expected, accepted, decoded, owner_text, refusal, ttl, unexpected};
@@ -23,7 +23,7 @@ const ABOUT: &str = "leasehold:about";
 /// Redisson's number for a lease that never ends.
 const FOR_EVER_MS: i64 = 922_337_203_685_477;
 
-pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Moment) -> Outcome<Inspection> {
+pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Moment) -> Answer<Inspection> {
     let key = name.key();
     let channels =
         [keys::channel(key), keys::rw_channel(key), keys::permits_channel(key), keys::latch_channel(key)];
@@ -45,7 +45,7 @@ pub(super) fn request(name: &LockName, channels: &[String]) -> Command {
     channels.iter().fold(command, |command, channel| command.arg(channel))
 }
 
-pub(super) fn read(name: &LockName, reply: Value) -> Outcome<Inspection> {
+pub(super) fn read(name: &LockName, reply: Value) -> Answer<Inspection> {
     let reply = accepted(reply).map_err(|error| Failure::Refused(refusal(&error, Expected::Nothing)))?;
     decoded(Shown::read(&reply).and_then(|shown| shown.told(name.given())))
 }
@@ -66,6 +66,7 @@ struct Shown<'a> {
     listeners: &'a [Value],
     in_line: i64,
     line: &'a [Value],
+    writers_wait: i64,
 }
 
 /// One field of a hash.
@@ -99,6 +100,7 @@ impl<'a> Shown<'a> {
             listeners,
             in_line,
             line,
+            writers_wait,
         ] = list(reply)?
         else {
             return Err(unexpected(reply));
@@ -118,6 +120,7 @@ impl<'a> Shown<'a> {
             listeners: list(listeners)?,
             in_line: number(in_line)?,
             line: list(line)?,
+            writers_wait: number(writers_wait)?,
         })
     }
 
@@ -210,6 +213,7 @@ impl<'a> Shown<'a> {
         if let Some(about) = about {
             self.tell_about(&about.value, seen);
         }
+        seen.writers_wait = self.writers_wait > 0;
         Ok(match mode {
             Some(mode) => ObjectKind::ReadWriteLock { mode },
             None => self.lock(seen).unwrap_or(ObjectKind::Lock),

@@ -12,9 +12,9 @@ use crate::seam::capabilities::{Capabilities, ConnectionWatch, Lines};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
-    Answer, Attempt, Claim, Counting, Handoff, Kind, Pending, Release, Sink, Snapshot, Store, Turn,
+    Answer, Attempt, Claim, Counting, Failure, Handoff, Kind, Pending, Release, Sink, Snapshot, Store, Turn,
+    named,
 };
-use crate::seam::{Failure, Outcome, answer};
 use crate::stores::redis::about::{About, probe, scripts_refused};
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::compare_and_delete::CompareAndDelete;
@@ -110,7 +110,7 @@ impl RedisStore {
         let command = kinds::of(from.kind).succession(from, to);
         let reply = command.ok_or_else(no_request);
         let reply = reply.and_then(|command| self.server.connections.call(&command, deadline));
-        answer(reply.and_then(|reply| handed(reply, to.wants_fence)), "lock", to.name.given())
+        named(reply.and_then(|reply| handed(reply, to.wants_fence)), "lock", to.name.given())
     }
 
     /// As [`Store::close`], until `deadline` at most.
@@ -139,7 +139,7 @@ impl RedisStore {
         action: &'static str,
         deadline: Moment,
         ask: impl Fn(&dyn RedisKind, &Claim) -> Option<Command>,
-        read: impl Fn(&dyn RedisKind, &Tagged) -> Outcome<T>,
+        read: impl Fn(&dyn RedisKind, &Tagged) -> Answer<T>,
     ) -> Vec<Answer<T>> {
         let mut commands = Vec::with_capacity(claims.len());
         let mut is_sent = Vec::with_capacity(claims.len());
@@ -154,7 +154,7 @@ impl RedisStore {
             let reply = if is_sent { replies.next() } else { None };
             let result = reply.unwrap_or_else(|| Err(no_request()));
             let result = result.and_then(|reply| read(kind, &tagged(reply, kind.expected())?));
-            answer(result, action, claim.name.given())
+            named(result, action, claim.name.given())
         });
         answers.collect()
     }
@@ -165,7 +165,7 @@ fn no_request() -> Failure {
     Failure::Refused(Error::new(ErrorKind::Unsupported, "request", words))
 }
 
-fn handed(reply: redis::Value, wants_fence: bool) -> Outcome<Handoff> {
+fn handed(reply: redis::Value, wants_fence: bool) -> Answer<Handoff> {
     replies::handed(&tagged(reply, Expected::Hash)?, wants_fence)
 }
 
@@ -200,12 +200,12 @@ impl Store for RedisStore {
             claim
         };
         let result = kinds::of(claim.kind).attempt(&self.until(deadline), claim, count);
-        answer(result, "lock", claim.name.given())
+        named(result, "lock", claim.name.given())
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
         let result = kinds::of(claim.kind).release(&self.until(deadline), claim, left);
-        answer(result, "unlock", claim.name.given())
+        named(result, "unlock", claim.name.given())
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
@@ -216,11 +216,11 @@ impl Store for RedisStore {
         }
         let (own_listeners, rights) = (kind.own_listeners(server, claim), server.line_rights.clone());
         let name = Arc::clone(&claim.name);
-        let take = move |outcome: Outcome<redis::Value>| {
+        let take = move |outcome: Answer<redis::Value>| {
             let read = |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners, &rights);
             let result = outcome.and_then(read);
             let is_answered = result.is_ok();
-            done(answer(result, "unlock", name.given()));
+            done(named(result, "unlock", name.given()));
             is_answered
         };
         let removal = kind.removal(claim, 0, server.publish_mode);
@@ -251,7 +251,7 @@ impl Store for RedisStore {
         if !self.server.scripts {
             let renew = |claim: &Claim| {
                 let result = kinds::of(claim.kind).renew_without_scripts(&self.until(deadline), claim);
-                answer(result, "renew", claim.name.given())
+                named(result, "renew", claim.name.given())
             };
             return claims.iter().map(renew).collect();
         }
@@ -273,16 +273,16 @@ impl Store for RedisStore {
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
         let result = kinds::of(claim.kind).expire_in(&self.until(deadline), claim, rest);
-        answer(result, "unlock", claim.name.given())
+        named(result, "unlock", claim.name.given())
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        answer(kinds::of(kind).force(&self.until(deadline), name), "force_unlock", name.given())
+        named(kinds::of(kind).force(&self.until(deadline), name), "force_unlock", name.given())
     }
 
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         let result = kinds::of(claim.kind).count(&self.until(deadline), claim, what);
-        answer(result, "count", claim.name.given())
+        named(result, "count", claim.name.given())
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -322,12 +322,12 @@ impl Inspect for RedisStore {
         deadline: Moment,
     ) -> Answer<Option<Snapshot>> {
         let result = kinds::of(kind).inspect(&self.until(deadline), name, owner);
-        answer(result.map_err(Failure::of_reading), "inspect", name.given())
+        named(result.map_err(Failure::of_reading), "inspect", name.given())
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let result = show::describe(&self.server.connections, name, deadline);
-        answer(result.map_err(Failure::of_reading), "inspect", name.given())
+        named(result.map_err(Failure::of_reading), "inspect", name.given())
     }
 }
 
@@ -342,7 +342,7 @@ impl Lines for RedisStore {
             // A place that could not be left is nobody's: a release finds that nobody listens there, and passes it over.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
-            let take = move |outcome: Outcome<redis::Value>| {
+            let take = move |outcome: Answer<redis::Value>| {
                 if !matches!(outcome.map(reply::accepted), Ok(Ok(_))) {
                     channel.iter().for_each(|channel| subscriber.end_soon(channel));
                 }

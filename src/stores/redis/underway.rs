@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use crate::ident::LockName;
-use crate::seam::{Answer, Pending};
-use crate::seam::{Outcome, answer};
+use crate::seam::{Answer, Pending, named};
 use crate::stores::redis::conn::connections::Started;
 
 /// A request that was sent, and what its reply means.
@@ -17,9 +16,9 @@ pub(super) struct Underway<F> {
 
 impl<T, F> Pending<T> for Underway<F>
 where
-    F: FnOnce(redis::Value) -> Outcome<T> + Send,
+    F: FnOnce(redis::Value) -> Answer<T> + Send,
 {
     fn wait(self: Box<Self>) -> Answer<T> {
-        answer(self.started.wait().and_then(self.read), self.action, self.name.given())
+        named(self.started.wait().and_then(self.read), self.action, self.name.given())
     }
 }

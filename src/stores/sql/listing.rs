@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
-use crate::seam::{Answer, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::sql::rows::{EntryRow, RowStore, Rows, described};
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
@@ -46,7 +46,7 @@ fn in_ascii(json: &str) -> Cow<'_, str> {
 const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {
-    fn put_entry(&self, client: &str, text: &str, lease: Duration, deadline: Moment) -> Outcome<()> {
+    fn put_entry(&self, client: &str, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         self.pool().with_another(deadline, |database, link| {
             if !self.has_tidied.load(Ordering::Relaxed) {
                 // Nobody else would.
@@ -104,7 +104,7 @@ impl<D: Rows> Listing for RowStore<D> {
         let after = bytes(&from.cursor);
         let rows = match self.pool().with(deadline, |database, link| database.list(link, &after, deadline)) {
             Ok(rows) => rows,
-            Err(failure) => return Answer::Refused(failure.into_error()),
+            Err(failure) => return Err(Failure::Refused(failure.into_error())),
         };
         let looked_at = u64::try_from(rows.len()).unwrap_or(u64::MAX);
         let next = rows.last().map(|last| Place { servers: None, cursor: hex(&last.id) });
@@ -113,6 +113,6 @@ impl<D: Rows> Listing for RowStore<D> {
             let name = LockName::new(&Arc::from(wanted.name(&key)?), key).ok()?;
             Some(described(&name, Some((one.row, one.told))))
         });
-        Answer::Done(Page { found: found.collect(), next, requests: 1, looked_at })
+        Ok(Page { found: found.collect(), next, requests: 1, looked_at })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::inspect::Whereabouts;
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::sync::atomic::{AtomicU8, Ordering};
 
 /// How much a row says. A database may have no place for a character, or a table for so long a text.
@@ -37,7 +37,7 @@ impl Notes {
 
     /// Asks for a lock, and says less and less `here` for as long as the server refuses without a reason that is known. A client
     /// keeps to the first that is taken.
-    pub(super) fn without_if_refused<T>(&self, mut ask: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+    pub(super) fn without_if_refused<T>(&self, mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
         let known = self.0.load(Ordering::Relaxed);
         let mut outcome = ask();
         for less in known.saturating_add(1)..=NOTHING {
@@ -68,7 +68,7 @@ fn plain(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn refused(kind: ErrorKind) -> Outcome<()> {
+    fn refused(kind: ErrorKind) -> Answer<()> {
         Err(Failure::Refused(Error::new(kind, "lock", "no")))
     }
 

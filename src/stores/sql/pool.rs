@@ -11,7 +11,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::sql::pooled::{PooledLink, Shown};
 use crate::stores::sql::timed_out;
 use crate::sync::{Condvar, Mutex};
@@ -125,8 +125,8 @@ impl<D: Database> Pool<D> {
     pub(super) fn with<T>(
         &self,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut D::Link) -> Outcome<T>,
-    ) -> Outcome<T> {
+        talk: impl FnOnce(&D, &mut D::Link) -> Answer<T>,
+    ) -> Answer<T> {
         let mut place = self.place(deadline)?;
         let mut link = place.standing(deadline)?;
         let outcome = talk(&self.database, &mut link);
@@ -139,8 +139,8 @@ impl<D: Database> Pool<D> {
     pub(super) fn lend<T>(
         &self,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut Option<PooledLink<D::Link>>) -> Outcome<T>,
-    ) -> Outcome<T> {
+        talk: impl FnOnce(&D, &mut Option<PooledLink<D::Link>>) -> Answer<T>,
+    ) -> Answer<T> {
         let mut place = self.place(deadline)?;
         let mut lent = Some(place.standing(deadline)?);
         let outcome = talk(&self.database, &mut lent);
@@ -166,8 +166,8 @@ impl<D: Database> Pool<D> {
     pub(super) fn with_another<T>(
         &self,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut D::Link) -> Outcome<T>,
-    ) -> Outcome<T> {
+        talk: impl FnOnce(&D, &mut D::Link) -> Answer<T>,
+    ) -> Answer<T> {
         if !self.database.ends_within(deadline.since(Clock::System.now())) {
             let mut link = self.database.connect_briefly(deadline).map_err(Failure::Refused)?;
             return talk(&self.database, &mut link);
@@ -184,8 +184,8 @@ impl<D: Database> Pool<D> {
         &self,
         count: usize,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut D::Link) -> Vec<Outcome<T>>,
-    ) -> Vec<Outcome<T>> {
+        talk: impl FnOnce(&D, &mut D::Link) -> Vec<Answer<T>>,
+    ) -> Vec<Answer<T>> {
         let answers = self.over_renewals(deadline, deadline, |database, link| {
             let answers = talk(database, link);
             let shown = Shown::by_all(&answers);
@@ -202,8 +202,8 @@ impl<D: Database> Pool<D> {
     pub(super) fn ask<T>(
         &self,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut D::Link) -> Outcome<T>,
-    ) -> Outcome<T> {
+        talk: impl FnOnce(&D, &mut D::Link) -> Answer<T>,
+    ) -> Answer<T> {
         self.over_renewals(deadline, deadline, |database, link| {
             let outcome = talk(database, link);
             let shown = Shown::by(&outcome);
@@ -219,7 +219,7 @@ impl<D: Database> Pool<D> {
         patience: Moment,
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> (T, Shown),
-    ) -> Outcome<T> {
+    ) -> Answer<T> {
         let in_use = || Failure::Refused(timed_out("the connection for renewals is in use"));
         let mut own = self.renewals.try_lock_for(patience.since(Clock::System.now())).ok_or_else(in_use)?;
         match self.standing(own.take(), true, self.connects_by(deadline)) {
@@ -248,7 +248,7 @@ impl<D: Database> Pool<D> {
         now.plus(deadline.since(now) / 2)
     }
 
-    fn place(&self, deadline: Moment) -> Outcome<Place<'_, D>> {
+    fn place(&self, deadline: Moment) -> Answer<Place<'_, D>> {
         let mut state = self.state.lock();
         loop {
             if state.is_closed {
@@ -274,7 +274,7 @@ impl<D: Database> Pool<D> {
         link: Option<PooledLink<D::Link>>,
         is_for_renewals: bool,
         deadline: Moment,
-    ) -> Outcome<PooledLink<D::Link>> {
+    ) -> Answer<PooledLink<D::Link>> {
         let now = Clock::System.now();
         let link = link.filter(|link| !D::HAS_SERVERS || now.since(link.used) < self.limits.idle);
         let Some(mut link) = link.and_then(|link| self.alive(link)) else { return self.connect(deadline) };
@@ -300,7 +300,7 @@ impl<D: Database> Pool<D> {
         (!is_stale && self.database.is_alive(&mut link)).then_some(link)
     }
 
-    fn connect(&self, deadline: Moment) -> Outcome<PooledLink<D::Link>> {
+    fn connect(&self, deadline: Moment) -> Answer<PooledLink<D::Link>> {
         if self.state.lock().is_closed {
             return Err(Failure::Refused(shut_down()));
         }
@@ -381,7 +381,7 @@ struct Place<'a, D: Database> {
 }
 
 impl<D: Database> Place<'_, D> {
-    fn standing(&mut self, deadline: Moment) -> Outcome<PooledLink<D::Link>> {
+    fn standing(&mut self, deadline: Moment) -> Answer<PooledLink<D::Link>> {
         let connected = match self.link.take() {
             link @ Some(_) => self.pool.standing(link, false, deadline),
             None => self.pool.connect(self.pool.connects_by(deadline)),
@@ -396,12 +396,7 @@ impl<D: Database> Place<'_, D> {
     }
 
     /// A connection of another's, once it is free; `failure` if there is none.
-    fn borrow(
-        &mut self,
-        failure: Failure,
-        deadline: Moment,
-        is_urgent: bool,
-    ) -> Outcome<PooledLink<D::Link>> {
+    fn borrow(&mut self, failure: Failure, deadline: Moment, is_urgent: bool) -> Answer<PooledLink<D::Link>> {
         self.set_open(false);
         loop {
             let mut state = self.pool.state.lock();
@@ -515,7 +510,7 @@ mod tests {
     }
 
     /// The number of the connection over which a request went that ended so.
-    fn used(pool: &Pool<Numbered>, ended: Outcome<()>) -> Option<usize> {
+    fn used(pool: &Pool<Numbered>, ended: Answer<()>) -> Option<usize> {
         let mut number = None;
         drop(pool.with(soon(), |_, link| {
             number = Some(*link);
@@ -529,7 +524,7 @@ mod tests {
         answers.into_iter().next().and_then(|answer| answer.ok())
     }
 
-    fn read_only() -> Outcome<()> {
+    fn read_only() -> Answer<()> {
         Err(Failure::Refused(Error::new(ErrorKind::ReadOnly, "request", "no writes")))
     }
 
@@ -618,7 +613,7 @@ mod tests {
     }
 
     /// A way of using a connection: the number of the one over which a request ended so.
-    type Use<'a> = &'a dyn Fn(Outcome<()>) -> usize;
+    type Use<'a> = &'a dyn Fn(Answer<()>) -> usize;
 
     /// The answer to the one request may be read as that to the next, or the next may stand behind it.
     #[test]

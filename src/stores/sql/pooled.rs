@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use crate::error::ErrorKind;
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::time::Moment;
 
 /// A connection, and since when it is there.
@@ -40,7 +40,7 @@ pub(super) enum Shown {
 }
 
 impl Shown {
-    pub(super) fn by<T>(outcome: &Outcome<T>) -> Shown {
+    pub(super) fn by<T>(outcome: &Answer<T>) -> Shown {
         match outcome {
             Err(Failure::Unknown(_)) => Shown::InDoubt,
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::ReadOnly => Shown::ReadOnly,
@@ -48,7 +48,7 @@ impl Shown {
         }
     }
 
-    pub(super) fn by_all<T>(outcomes: &[Outcome<T>]) -> Shown {
+    pub(super) fn by_all<T>(outcomes: &[Answer<T>]) -> Shown {
         let is = |shown| outcomes.iter().any(|outcome| Shown::by(outcome) == shown);
         if is(Shown::InDoubt) {
             Shown::InDoubt

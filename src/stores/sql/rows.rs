@@ -8,7 +8,7 @@ use crate::inspect::{Holder, Inspection, ObjectKind, Whereabouts};
 use crate::seam::capabilities::{Capabilities, ConnectionWatch, Lines, Sweeping, TableInUse};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Outcome, Release, Snapshot, Store, answer};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::sync::Waker;
 use crate::sync::atomic::AtomicBool;
@@ -120,7 +120,7 @@ pub(super) trait Rows: Database {
     const HAS_LINE: bool = false;
 
     /// Asks once for the lock with count one.
-    fn acquire(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
+    fn acquire(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         acquire_by_row(self, link, claim, deadline)
     }
 
@@ -131,7 +131,7 @@ pub(super) trait Rows: Database {
         claim: &Claim,
         fenced: bool,
         deadline: Moment,
-    ) -> Outcome<Change<u64>>;
+    ) -> Answer<Change<u64>>;
 
     /// Sets the count of a lock that is the owner's, which is not to end before its lease from now on; the fence then.
     fn retake(
@@ -141,14 +141,13 @@ pub(super) trait Rows: Database {
         count: u32,
         fenced: bool,
         deadline: Moment,
-    ) -> Outcome<Change<u64>>;
+    ) -> Answer<Change<u64>>;
 
     /// Leaves so many holds of a lock that is the owner's; none frees it and notifies waiters.
-    fn leave(&self, link: &mut Self::Link, claim: &Claim, left: u32, deadline: Moment)
-    -> Outcome<Change<()>>;
+    fn leave(&self, link: &mut Self::Link, claim: &Claim, left: u32, deadline: Moment) -> Answer<Change<()>>;
 
     /// Frees a lock that is the owner's; which other clients were notified, as far as is known.
-    fn free(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Outcome<Change<Others>> {
+    fn free(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Answer<Change<Others>> {
         Ok(self.leave(link, claim, 0, deadline)?.map(|()| Others::Nobody))
     }
 
@@ -158,13 +157,13 @@ pub(super) trait Rows: Database {
     }
 
     /// Takes the claim's client out of the lock's line.
-    fn leave_line(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Outcome<()> {
+    fn leave_line(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Answer<()> {
         let _ = (link, claim, deadline);
         Ok(())
     }
 
     /// Has each claim's lock run for its lease from now on if it is its owner's.
-    fn renew(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>>;
+    fn renew(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
 
     /// Has the lock end so long from now if it is its owner's.
     fn expire_in(
@@ -173,15 +172,15 @@ pub(super) trait Rows: Database {
         claim: &Claim,
         rest: Duration,
         deadline: Moment,
-    ) -> Outcome<bool>;
+    ) -> Answer<bool>;
 
-    fn look(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<Option<Row>>;
+    fn look(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Answer<Option<Row>>;
 
     /// The same, with what the row says for people.
-    fn show(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<Option<(Row, Told)>>;
+    fn show(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Answer<Option<(Row, Told)>>;
 
     /// The first rows behind the one with the id `after`, of locks that are held or free.
-    fn list(&self, link: &mut Self::Link, after: &[u8], deadline: Moment) -> Outcome<Vec<ListedRow>>;
+    fn list(&self, link: &mut Self::Link, after: &[u8], deadline: Moment) -> Answer<Vec<ListedRow>>;
 
     /// Frees the lock, for any holder, if it is of this kind.
     fn force(
@@ -190,7 +189,7 @@ pub(super) trait Rows: Database {
         name: &LockName,
         token: bool,
         deadline: Moment,
-    ) -> Outcome<Change<()>>;
+    ) -> Answer<Change<()>>;
 
     /// Writes a client's entry in the directory.
     fn post(
@@ -200,22 +199,22 @@ pub(super) trait Rows: Database {
         entry: &str,
         lease: Duration,
         deadline: Moment,
-    ) -> Outcome<()>;
+    ) -> Answer<()>;
 
     /// Removes a client's entry.
-    fn unpost(&self, link: &mut Self::Link, client: &str, deadline: Moment) -> Outcome<()>;
+    fn unpost(&self, link: &mut Self::Link, client: &str, deadline: Moment) -> Answer<()>;
 
     /// Removes the entries that have ended.
-    fn tidy_entries(&self, link: &mut Self::Link, deadline: Moment) -> Outcome<()>;
+    fn tidy_entries(&self, link: &mut Self::Link, deadline: Moment) -> Answer<()>;
 
     /// A client's entry.
-    fn entry(&self, link: &mut Self::Link, client: &str, deadline: Moment) -> Outcome<Option<EntryRow>>;
+    fn entry(&self, link: &mut Self::Link, client: &str, deadline: Moment) -> Answer<Option<EntryRow>>;
 
     /// The first entries of clients behind this one.
-    fn entries(&self, link: &mut Self::Link, after: &str, deadline: Moment) -> Outcome<Vec<EntryRow>>;
+    fn entries(&self, link: &mut Self::Link, after: &str, deadline: Moment) -> Answer<Vec<EntryRow>>;
 
     /// Removes rows whose lease ended longer ago than `age`, and says how many.
-    fn sweep(&self, link: &mut Self::Link, age: Duration, deadline: Moment) -> Outcome<u64>;
+    fn sweep(&self, link: &mut Self::Link, age: Duration, deadline: Moment) -> Answer<u64>;
 
     /// The table of the locks.
     fn table(&self) -> Option<&TableInUse> {
@@ -268,7 +267,7 @@ impl<D: Rows> RowStore<D> {
         claim: &Claim,
         left: u32,
         deadline: Moment,
-    ) -> Outcome<Release> {
+    ) -> Answer<Release> {
         let change = match left {
             0 => database.free(link, claim, deadline)?.map(|others| Release::Freed { others }),
             _ => database.leave(link, claim, left, deadline)?.map(|()| Release::StillHeld),
@@ -289,7 +288,7 @@ pub(super) fn acquire_by_row<D: Rows + ?Sized>(
     link: &mut D::Link,
     claim: &Claim,
     deadline: Moment,
-) -> Outcome<Attempt> {
+) -> Answer<Attempt> {
     match database.take(link, claim, claim.wants_fence, deadline)? {
         Change::Made(fence) => Ok(granted(claim, fence)),
         // None: another was quicker, and gone again from what this statement saw.
@@ -304,7 +303,7 @@ pub(super) fn granted(claim: &Claim, fence: u64) -> Attempt {
 }
 
 /// The row if its lock is held, and by a lock of this kind.
-pub(super) fn of_kind(row: Option<Row>, kind: Kind) -> Outcome<Option<Row>> {
+pub(super) fn of_kind(row: Option<Row>, kind: Kind) -> Answer<Option<Row>> {
     match row.filter(Row::is_live) {
         Some(row) if row.token != kind.is_token() => {
             let detail = "the name is in use by another kind of lock";
@@ -350,27 +349,27 @@ impl<D: Rows> Store for RowStore<D> {
                 Change::None(row) => of_kind(row, claim.kind).map(|_others| Attempt::Lost),
             }
         });
-        answer(outcome, "lock", claim.name.given())
+        named(outcome, "lock", claim.name.given())
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
         if self.pool.database().is_gone() {
-            return Answer::Done(Release::NotHeld { holder: None });
+            return Ok(Release::NotHeld { holder: None });
         }
         let outcome =
             self.pool.with(deadline, |database, link| Self::leave_one(database, link, claim, left, deadline));
-        answer(outcome, "unlock", claim.name.given())
+        named(outcome, "unlock", claim.name.given())
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
         if self.pool.database().is_gone() {
-            return claims.iter().map(|_| Answer::Done(false)).collect();
+            return claims.iter().map(|_| Ok(false)).collect();
         }
         let outcomes = self
             .pool
             .with_renewals(claims.len(), deadline, |database, link| database.renew(link, claims, deadline));
         let outcomes = claims.iter().zip(outcomes);
-        outcomes.map(|(claim, outcome)| answer(outcome, "renew", claim.name.given())).collect()
+        outcomes.map(|(claim, outcome)| named(outcome, "renew", claim.name.given())).collect()
     }
 
     fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
@@ -389,13 +388,13 @@ impl<D: Rows> Store for RowStore<D> {
             claims.iter().map(one).collect()
         });
         let outcomes = claims.iter().zip(outcomes);
-        outcomes.map(|(claim, outcome)| answer(outcome, "unlock", claim.name.given())).collect()
+        outcomes.map(|(claim, outcome)| named(outcome, "unlock", claim.name.given())).collect()
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
         let outcome =
             self.pool.with(deadline, |database, link| database.expire_in(link, claim, rest, deadline));
-        answer(outcome, "unlock", claim.name.given())
+        named(outcome, "unlock", claim.name.given())
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
@@ -405,7 +404,7 @@ impl<D: Rows> Store for RowStore<D> {
                 Change::None(row) => of_kind(row, kind).map(|_free| false),
             }
         });
-        answer(outcome, "force_unlock", name.given())
+        named(outcome, "force_unlock", name.given())
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -444,13 +443,13 @@ impl<D: Rows> Inspect for RowStore<D> {
                 holder: row.owner,
             }))
         });
-        answer(outcome.map_err(Failure::of_reading), "inspect", name.given())
+        named(outcome.map_err(Failure::of_reading), "inspect", name.given())
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
         let outcome = self.pool.with(deadline, |database, link| database.show(link, name, deadline));
         let outcome = outcome.map(|row| described(name, row)).map_err(Failure::of_reading);
-        answer(outcome, "inspect", name.given())
+        named(outcome, "inspect", name.given())
     }
 }
 
@@ -475,9 +474,11 @@ impl<D: Rows> Lines for RowStore<D> {
 impl<D: Rows> Sweeping for RowStore<D> {
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64> {
         match self.pool.with(deadline, |database, link| database.sweep(link, age, deadline)) {
-            Ok(removed) => Answer::Done(removed),
-            Err(Failure::Refused(error)) => Answer::Refused(error.during("sweep")),
-            Err(Failure::Unknown(error)) => Answer::Unknown(error.during("sweep").with_unknown_outcome()),
+            Ok(removed) => Ok(removed),
+            Err(Failure::Refused(error)) => Err(Failure::Refused(error.during("sweep"))),
+            Err(Failure::Unknown(error)) => {
+                Err(Failure::Unknown(error.during("sweep").with_unknown_outcome()))
+            }
         }
     }
 }

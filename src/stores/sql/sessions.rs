@@ -19,7 +19,7 @@ use crate::seam::capabilities::{Capabilities, ConnectionWatch};
 use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Outcome, Release, Snapshot, Store, answer};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::pooled::PooledLink;
 use crate::stores::sql::timed_out;
@@ -39,20 +39,20 @@ pub(super) trait SessionDatabase: Database {
 
     /// Takes the lock for the session, which is then to end when idle for the lease; `false` if another has it. A server that
     /// takes no writes refuses, and the session has nothing then.
-    fn try_lock(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Outcome<bool>;
+    fn try_lock(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Answer<bool>;
 
     /// Has the session end when idle for the lease, from now on. `false`: the server takes no writes any more.
-    fn prolong(&self, link: &mut Self::Link, lease: Duration, deadline: Moment) -> Outcome<bool>;
+    fn prolong(&self, link: &mut Self::Link, lease: Duration, deadline: Moment) -> Answer<bool>;
 
     /// Frees the lock and notifies waiters; the session may then idle. `false` if the session did not have it, or had it of a
     /// server that takes no writes any more.
-    fn unlock(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<bool>;
+    fn unlock(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Answer<bool>;
 
     /// The holder of the lock.
-    fn holder(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<Option<String>>;
+    fn holder(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Answer<Option<String>>;
 
     /// Ends the session that has the lock; `false` if none has.
-    fn end(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Outcome<bool>;
+    fn end(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Answer<bool>;
 
     /// The server's number for the session of a connection.
     fn session(&self, link: &Self::Link) -> u32;
@@ -64,7 +64,7 @@ pub(super) trait SessionDatabase: Database {
         claim: &Claim,
         left: &LeftSession,
         deadline: Moment,
-    ) -> Outcome<bool>;
+    ) -> Answer<bool>;
 
     /// Whether the server has ended the session. One that goes on can have a connection that is of no use here any more.
     fn is_over(&self, link: &mut Self::Link) -> bool {
@@ -73,7 +73,7 @@ pub(super) trait SessionDatabase: Database {
 
     /// Finds out whether the server answers, where a session's connection is of no use any more once an answer did not
     /// come in time.
-    fn sound_out(&self, pool: &Pool<Self>, deadline: Moment) -> Outcome<()>
+    fn sound_out(&self, pool: &Pool<Self>, deadline: Moment) -> Answer<()>
     where
         Self: Sized,
     {
@@ -166,8 +166,8 @@ impl<D: SessionDatabase> SessionStore<D> {
         &self,
         claim: &Claim,
         deadline: Moment,
-        talk: impl FnOnce(&D, &mut HeldSession<D::Link>) -> Outcome<T>,
-    ) -> Outcome<Option<T>> {
+        talk: impl FnOnce(&D, &mut HeldSession<D::Link>) -> Answer<T>,
+    ) -> Answer<Option<T>> {
         let Some(place) = self.place(claim) else { return Ok(None) };
         let Some(mut place) = place.try_lock_for(deadline.since(Clock::System.now())) else {
             return Err(Failure::Refused(timed_out("the hold's connection is in use")));
@@ -194,7 +194,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         Ok(None)
     }
 
-    fn prolong(&self, claim: &Claim, count: Option<u32>, deadline: Moment) -> Outcome<bool> {
+    fn prolong(&self, claim: &Claim, count: Option<u32>, deadline: Moment) -> Answer<bool> {
         let outcome = self.with_session(claim, deadline, |database, held| {
             let lease = held.lease.max(claim.lease);
             let asked = Clock::System.now();
@@ -213,7 +213,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         Ok(outcome == Some(true))
     }
 
-    fn take(&self, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
+    fn take(&self, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         self.forget_ended();
         // A lock left by an earlier attempt of unknown outcome is this owner's.
         if self.place(claim).is_some() && self.prolong(claim, Some(1), deadline)? {
@@ -251,7 +251,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         })
     }
 
-    fn leave(&self, claim: &Claim, left: u32, deadline: Moment) -> Outcome<Release> {
+    fn leave(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
         if left > 0 {
             // No word to the server: that would prolong a lease.
             let outcome = self.with_session(claim, deadline, |_, held| {
@@ -295,7 +295,7 @@ impl<D: SessionDatabase> SessionStore<D> {
     }
 
     /// The release of a lock that no connection here has any more. Only the server can say that the one which had it is gone.
-    fn leave_left(&self, claim: &Claim, deadline: Moment) -> Outcome<Release> {
+    fn leave_left(&self, claim: &Claim, deadline: Moment) -> Answer<Release> {
         let Some(left) = self.left.lock().get(&key(claim)).copied() else {
             return self.not_held(claim, deadline);
         };
@@ -327,7 +327,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         })
     }
 
-    fn not_held(&self, claim: &Claim, deadline: Moment) -> Outcome<Release> {
+    fn not_held(&self, claim: &Claim, deadline: Moment) -> Answer<Release> {
         let holder = self.pool.with(deadline, |database, link| database.holder(link, &claim.name, deadline));
         // The answer is known; only the name of the other is not.
         Ok(Release::NotHeld { holder: holder.unwrap_or_default() })
@@ -369,33 +369,33 @@ impl<D: SessionDatabase> Store for SessionStore<D> {
                 .prolong(claim, Some(count), deadline)
                 .map(|is_held| if is_held { Attempt::Granted { fence: None } } else { Attempt::Lost }),
         };
-        answer(outcome, "lock", claim.name.given())
+        named(outcome, "lock", claim.name.given())
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
-        answer(self.leave(claim, left, deadline), "unlock", claim.name.given())
+        named(self.leave(claim, left, deadline), "unlock", claim.name.given())
     }
 
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
         if let Err(failure) = self.pool.database().sound_out(&self.pool, deadline) {
             let error = failure.into_error();
             let silent =
-                |claim: &Claim| answer(Err(Failure::Refused(error.copy())), "renew", claim.name.given());
+                |claim: &Claim| named(Err(Failure::Refused(error.copy())), "renew", claim.name.given());
             return claims.iter().map(silent).collect();
         }
         let one =
-            |claim: &Claim| answer(self.prolong(claim, None, share(deadline)), "renew", claim.name.given());
+            |claim: &Claim| named(self.prolong(claim, None, share(deadline)), "renew", claim.name.given());
         claims.iter().map(one).collect()
     }
 
     fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        let one = |claim: &Claim| answer(self.leave(claim, 0, share(deadline)), "unlock", claim.name.given());
+        let one = |claim: &Claim| named(self.leave(claim, 0, share(deadline)), "unlock", claim.name.given());
         claims.iter().map(one).collect()
     }
 
     fn force(&self, _kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
         let outcome = self.pool.with(deadline, |database, link| database.end(link, name, deadline));
-        answer(outcome, "force_unlock", name.given())
+        named(outcome, "force_unlock", name.given())
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -435,7 +435,7 @@ impl<D: SessionDatabase> Inspect for SessionStore<D> {
                 Snapshot { holder, count: count.unwrap_or(0), remaining: None }
             }))
         });
-        answer(outcome.map_err(Failure::of_reading), "inspect", name.given())
+        named(outcome.map_err(Failure::of_reading), "inspect", name.given())
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
@@ -488,13 +488,13 @@ mod tests {
         /// It takes no writes any more.
         is_read_only: AtomicBool,
         /// What it says, the last first, of a session whose connection was given up; that it has no lock, unless that is said.
-        left: Mutex<Vec<Outcome<bool>>>,
+        left: Mutex<Vec<Answer<bool>>>,
         /// Connections that were made, less those that were closed.
         open: AtomicUsize,
     }
 
     impl Server {
-        fn ask(&self) -> Outcome<()> {
+        fn ask(&self) -> Answer<()> {
             self.asked.fetch_add(1, Ordering::SeqCst);
             if self.is_over.load(Ordering::SeqCst) { Err(Failure::Unknown(over())) } else { Ok(()) }
         }
@@ -528,24 +528,24 @@ mod tests {
     impl SessionDatabase for Arc<Server> {
         const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(2));
 
-        fn try_lock(&self, _link: &mut Connected, _claim: &Claim, _by: Moment) -> Outcome<bool> {
+        fn try_lock(&self, _link: &mut Connected, _claim: &Claim, _by: Moment) -> Answer<bool> {
             self.ask().map(|()| true)
         }
 
-        fn prolong(&self, _link: &mut Connected, _lease: Duration, _by: Moment) -> Outcome<bool> {
+        fn prolong(&self, _link: &mut Connected, _lease: Duration, _by: Moment) -> Answer<bool> {
             self.ask().map(|()| !self.is_read_only.load(Ordering::SeqCst))
         }
 
-        fn unlock(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Outcome<bool> {
+        fn unlock(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Answer<bool> {
             self.ask()?;
             self.unlocks.lock().take().map_or(Ok(true), Err)
         }
 
-        fn holder(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Outcome<Option<String>> {
+        fn holder(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Answer<Option<String>> {
             Ok(None)
         }
 
-        fn end(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Outcome<bool> {
+        fn end(&self, _link: &mut Connected, _name: &LockName, _by: Moment) -> Answer<bool> {
             Ok(false)
         }
 
@@ -559,7 +559,7 @@ mod tests {
             _claim: &Claim,
             left: &LeftSession,
             _by: Moment,
-        ) -> Outcome<bool> {
+        ) -> Answer<bool> {
             assert_eq!(left.session, 7);
             self.left.lock().pop().unwrap_or(Ok(false))
         }
@@ -590,7 +590,7 @@ mod tests {
         let claim = claim();
         for count in 1..=2 {
             let granted = Attempt::Granted { fence: None };
-            assert!(matches!(store.attempt(&claim, count, soon()), Answer::Done(it) if it == granted));
+            assert!(matches!(store.attempt(&claim, count, soon()), Ok(it) if it == granted));
         }
         (server, store, claim)
     }
@@ -599,11 +599,11 @@ mod tests {
     #[test]
     fn an_inner_release_in_a_session_that_has_ended_says_that_the_hold_is_lost() {
         let (server, store, claim) = held_twice();
-        assert!(matches!(store.release(&claim, 1, soon()), Answer::Done(Release::StillHeld)));
+        assert!(matches!(store.release(&claim, 1, soon()), Ok(Release::StillHeld)));
         server.is_over.store(true, Ordering::SeqCst);
         let released = store.release(&claim, 1, soon());
-        assert!(matches!(released, Answer::Done(Release::NotHeld { holder: None })), "{released:?}");
-        assert!(matches!(store.attempt(&claim, 2, soon()), Answer::Done(Attempt::Lost)));
+        assert!(matches!(released, Ok(Release::NotHeld { holder: None })), "{released:?}");
+        assert!(matches!(store.attempt(&claim, 2, soon()), Ok(Attempt::Lost)));
     }
 
     /// The answer that did not come in time may come yet, and be read as that to another question.
@@ -613,10 +613,10 @@ mod tests {
         server.is_silent.store(true, Ordering::SeqCst);
         let asked = server.asked.load(Ordering::SeqCst);
         for answer in store.renew(&[claim.clone(), claim.clone()], soon()) {
-            assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
+            assert!(matches!(answer, Err(Failure::Refused(_))), "{answer:?}");
         }
-        assert!(matches!(store.attempt(&claim, 3, soon()), Answer::Refused(_)));
-        assert!(matches!(store.release(&claim, 1, soon()), Answer::Refused(_)));
+        assert!(matches!(store.attempt(&claim, 3, soon()), Err(Failure::Refused(_))));
+        assert!(matches!(store.release(&claim, 1, soon()), Err(Failure::Refused(_))));
         assert_eq!(server.asked.load(Ordering::SeqCst), asked);
     }
 
@@ -630,13 +630,13 @@ mod tests {
             server.is_silent.store(is_silent, Ordering::SeqCst);
             let open = server.open.load(Ordering::SeqCst);
             let released = store.release(&claim, 0, soon());
-            let Answer::Unknown(error) = released else { panic!("{released:?}") };
+            let Err(Failure::Unknown(error)) = released else { panic!("{released:?}") };
             assert!(error.outcome_unknown(), "{error}");
             assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "it has hung up");
             server.is_silent.store(false, Ordering::SeqCst);
             // Its clean-up finds nothing that is held.
             let cleaned = store.abandon(std::slice::from_ref(&claim), soon()).pop();
-            assert!(matches!(cleaned, Some(Answer::Done(Release::NotHeld { .. }))), "{cleaned:?}");
+            assert!(matches!(cleaned, Some(Ok(Release::NotHeld { .. }))), "{cleaned:?}");
         }
     }
 
@@ -646,9 +646,9 @@ mod tests {
         let (server, store, claim) = held_twice();
         *server.unlocks.lock() = Some(Failure::Refused(over()));
         let refused = store.release(&claim, 0, soon());
-        assert!(matches!(refused, Answer::Refused(_)), "{refused:?}");
+        assert!(matches!(refused, Err(Failure::Refused(_))), "{refused:?}");
         let freed = store.release(&claim, 0, soon());
-        assert!(matches!(freed, Answer::Done(Release::Freed { others: Others::Nobody })), "{freed:?}");
+        assert!(matches!(freed, Ok(Release::Freed { others: Others::Nobody })), "{freed:?}");
     }
 
     /// Nobody has told the server to free it, and it may not have noticed the end of the connection.
@@ -660,16 +660,16 @@ mod tests {
                 server.is_over.store(true, Ordering::SeqCst);
             } else {
                 *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
-                assert!(matches!(store.release(&claim, 0, soon()), Answer::Unknown(_)));
+                assert!(matches!(store.release(&claim, 0, soon()), Err(Failure::Unknown(_))));
             }
             // The last comes first: the server cannot be asked, then the session has the lock, then it is gone.
             *server.left.lock() = vec![Ok(false), Ok(true), Err(Failure::Refused(over()))];
             for _ in 0..2 {
                 let released = store.release(&claim, 0, soon());
-                assert!(matches!(released, Answer::Unknown(_)), "{released:?}");
+                assert!(matches!(released, Err(Failure::Unknown(_))), "{released:?}");
             }
             let released = store.release(&claim, 0, soon());
-            assert!(matches!(released, Answer::Done(Release::NotHeld { holder: None })), "{released:?}");
+            assert!(matches!(released, Ok(Release::NotHeld { holder: None })), "{released:?}");
         }
     }
 
@@ -680,8 +680,8 @@ mod tests {
         let open = server.open.load(Ordering::SeqCst);
         server.is_read_only.store(true, Ordering::SeqCst);
         let renewed = store.renew(std::slice::from_ref(&claim), soon()).pop();
-        assert!(matches!(renewed, Some(Answer::Done(false))), "{renewed:?}");
+        assert!(matches!(renewed, Some(Ok(false))), "{renewed:?}");
         assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "it has hung up");
-        assert!(matches!(store.attempt(&claim, 3, soon()), Answer::Done(Attempt::Lost)));
+        assert!(matches!(store.attempt(&claim, 3, soon()), Ok(Attempt::Lost)));
     }
 }

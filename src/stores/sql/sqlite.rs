@@ -12,7 +12,7 @@ use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
-use crate::seam::{Claim, Failure, Outcome, Store};
+use crate::seam::{Answer, Claim, Failure, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
@@ -81,8 +81,8 @@ struct Sqlite {
 fn on<T>(
     link: &SqliteConnection,
     deadline: Moment,
-    talk: impl FnOnce(&Connection) -> Outcome<T>,
-) -> Outcome<T> {
+    talk: impl FnOnce(&Connection) -> Answer<T>,
+) -> Answer<T> {
     let conn = link.get();
     let conn = conn.as_ref().ok_or_else(|| Failure::Refused(replaced()))?;
     limit(conn, deadline).map_err(failed)?;
@@ -96,7 +96,7 @@ fn on<T>(
 }
 
 /// Changes the table of clients.
-fn written(link: &SqliteConnection, sql: &str, params: impl Params, deadline: Moment) -> Outcome<()> {
+fn written(link: &SqliteConnection, sql: &str, params: impl Params, deadline: Moment) -> Answer<()> {
     on(link, deadline, |conn| Sqlite::changes(conn, sql, params).map(drop).map_err(no_directory))
 }
 
@@ -140,10 +140,8 @@ impl Sqlite {
                         .unwrap_or_else(|| failed_to_open(error)));
                 }
                 Ok(conn) => {
-                    // The one that was opened is the one that is there before and after.
-                    let is_the_one = before.is_none() || before == Files::own_at(&self.path);
-                    let conn = conn.filter(|_| is_the_one);
-                    if let Some(link) = conn.and_then(|conn| SqliteConnection::new(conn, &self.path)) {
+                    if let Some(link) = conn.and_then(|conn| SqliteConnection::new(conn, &self.path, before))
+                    {
                         return Ok(link);
                     }
                     if deadline <= Clock::System.now() {
@@ -161,7 +159,7 @@ impl Sqlite {
     }
 
     /// A grant in a file that was taken away meanwhile keeps nobody out.
-    fn in_place<T>(link: &SqliteConnection, change: Change<T>) -> Outcome<Change<T>> {
+    fn in_place<T>(link: &SqliteConnection, change: Change<T>) -> Answer<Change<T>> {
         match change {
             Change::Made(_) if !link.is_in_place() => Err(Failure::Unknown(replaced())),
             change => Ok(change),
@@ -206,7 +204,7 @@ fn change<T>(
     deadline: Moment,
     made: impl FnOnce(&Connection) -> rusqlite::Result<Option<T>>,
     look: impl FnOnce(&Connection) -> rusqlite::Result<Option<Row>>,
-) -> Outcome<Change<T>> {
+) -> Answer<Change<T>> {
     on(link, deadline, |conn| match made(conn).map_err(failed)? {
         Some(made) => Ok(Change::Made(made)),
         // Nothing was changed: what goes wrong from here on is a failure to read.
@@ -247,7 +245,7 @@ impl Rows for Sqlite {
         claim: &Claim,
         fenced: bool,
         deadline: Moment,
-    ) -> Outcome<Change<u64>> {
+    ) -> Answer<Change<u64>> {
         let owner = claim.owner.to_string();
         let look =
             |conn: &Connection| self.row(conn, &claim.name).map_err(|error| failed(error).of_reading());
@@ -284,7 +282,7 @@ impl Rows for Sqlite {
         count: u32,
         fenced: bool,
         deadline: Moment,
-    ) -> Outcome<Change<u64>> {
+    ) -> Answer<Change<u64>> {
         let params = params![
             claim.name.key().as_bytes(),
             claim.kind.is_token(),
@@ -310,7 +308,7 @@ impl Rows for Sqlite {
         claim: &Claim,
         left: u32,
         deadline: Moment,
-    ) -> Outcome<Change<()>> {
+    ) -> Answer<Change<()>> {
         let params = params![
             claim.name.key().as_bytes(),
             claim.kind.is_token(),
@@ -330,7 +328,7 @@ impl Rows for Sqlite {
         Ok(if is_lost { Change::None(None) } else { left })
     }
 
-    fn renew(&self, link: &mut SqliteConnection, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
+    fn renew(&self, link: &mut SqliteConnection, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
         let one = |claim: &Claim| {
             let params = params![
                 claim.name.key().as_bytes(),
@@ -356,7 +354,7 @@ impl Rows for Sqlite {
         claim: &Claim,
         rest: Duration,
         deadline: Moment,
-    ) -> Outcome<bool> {
+    ) -> Answer<bool> {
         let params = params![
             claim.name.key().as_bytes(),
             claim.kind.is_token(),
@@ -369,7 +367,7 @@ impl Rows for Sqlite {
         on(link, deadline, expire).map(|changed| changed.is_some())
     }
 
-    fn look(&self, link: &mut SqliteConnection, name: &LockName, deadline: Moment) -> Outcome<Option<Row>> {
+    fn look(&self, link: &mut SqliteConnection, name: &LockName, deadline: Moment) -> Answer<Option<Row>> {
         on(link, deadline, |conn| self.row(conn, name).map_err(failed))
     }
 
@@ -378,7 +376,7 @@ impl Rows for Sqlite {
         link: &mut SqliteConnection,
         name: &LockName,
         deadline: Moment,
-    ) -> Outcome<Option<(Row, Told)>> {
+    ) -> Answer<Option<(Row, Told)>> {
         let read = |row: &rusqlite::Row<'_>| Ok((seen(row)?, told(row)?));
         let show = |conn: &Connection| {
             let params = params![name.key().as_bytes(), self.boot, up_ms()];
@@ -387,7 +385,7 @@ impl Rows for Sqlite {
         on(link, deadline, |conn| show(conn).map_err(failed))
     }
 
-    fn list(&self, link: &mut SqliteConnection, after: &[u8], deadline: Moment) -> Outcome<Vec<ListedRow>> {
+    fn list(&self, link: &mut SqliteConnection, after: &[u8], deadline: Moment) -> Answer<Vec<ListedRow>> {
         let read = |row: &rusqlite::Row<'_>| {
             Ok(ListedRow { id: row.get(9)?, name: row.get(10)?, row: seen(row)?, told: told(row)? })
         };
@@ -404,7 +402,7 @@ impl Rows for Sqlite {
         name: &LockName,
         token: bool,
         deadline: Moment,
-    ) -> Outcome<Change<()>> {
+    ) -> Answer<Change<()>> {
         let params = params![name.key().as_bytes(), token, self.boot, up_ms()];
         change(
             link,
@@ -421,38 +419,33 @@ impl Rows for Sqlite {
         entry: &str,
         lease: Duration,
         deadline: Moment,
-    ) -> Outcome<()> {
+    ) -> Answer<()> {
         written(link, &self.queries.post, params![client, entry, lease_ms(lease)], deadline)
     }
 
-    fn unpost(&self, link: &mut SqliteConnection, client: &str, deadline: Moment) -> Outcome<()> {
+    fn unpost(&self, link: &mut SqliteConnection, client: &str, deadline: Moment) -> Answer<()> {
         written(link, &self.queries.unpost, [client], deadline)
     }
 
-    fn tidy_entries(&self, link: &mut SqliteConnection, deadline: Moment) -> Outcome<()> {
+    fn tidy_entries(&self, link: &mut SqliteConnection, deadline: Moment) -> Answer<()> {
         written(link, &self.queries.tidy, [], deadline)
     }
 
-    fn entry(
-        &self,
-        link: &mut SqliteConnection,
-        client: &str,
-        deadline: Moment,
-    ) -> Outcome<Option<EntryRow>> {
+    fn entry(&self, link: &mut SqliteConnection, client: &str, deadline: Moment) -> Answer<Option<EntryRow>> {
         let read = |conn: &Connection| {
             conn.prepare_cached(&self.queries.entry)?.query_row([client], entry_row).optional()
         };
         on(link, deadline, |conn| read(conn).map_err(no_directory))
     }
 
-    fn entries(&self, link: &mut SqliteConnection, after: &str, deadline: Moment) -> Outcome<Vec<EntryRow>> {
+    fn entries(&self, link: &mut SqliteConnection, after: &str, deadline: Moment) -> Answer<Vec<EntryRow>> {
         let read = |conn: &Connection| -> rusqlite::Result<Vec<EntryRow>> {
             conn.prepare_cached(&self.queries.entries)?.query_map([after], entry_row)?.collect()
         };
         on(link, deadline, |conn| read(conn).map_err(no_directory))
     }
 
-    fn sweep(&self, link: &mut SqliteConnection, age: Duration, deadline: Moment) -> Outcome<u64> {
+    fn sweep(&self, link: &mut SqliteConnection, age: Duration, deadline: Moment) -> Answer<u64> {
         let params = params![lease_ms(age), self.boot, up_ms()];
         let removed = on(link, deadline, |conn| conn.execute(&self.queries.sweep, params).map_err(failed));
         removed.map(|removed| u64::try_from(removed).unwrap_or(0))

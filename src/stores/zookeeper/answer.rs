@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
-use crate::seam::{self, Answer, Claim, Failure};
+use crate::seam::{Answer, Claim, Failure, named};
 use crate::stores::zookeeper::jute::code;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
 use crate::time::millis;
@@ -46,7 +46,7 @@ pub(super) fn whereabouts(data: &[u8]) -> Option<Whereabouts> {
 
 /// An answer of the seam, with error codes in words.
 pub(super) fn answer<T>(found: Found<T>, action: &'static str, name: &LockName) -> Answer<T> {
-    seam::answer(found.map_err(|failure| failed(failure, action)), action, name.given())
+    named(found.map_err(|failure| failed(failure, action)), action, name.given())
 }
 
 /// A failure, with error codes in words.

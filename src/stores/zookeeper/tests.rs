@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ident::{ClientId, unbound_number};
+use crate::seam::Failure;
 use crate::stores::zookeeper::fake::{Reply, Request, Server, text};
 use crate::sync::Mutex;
 
@@ -73,7 +74,7 @@ fn in_doubt() -> (ZooKeeperStore, Claim, Arc<Mutex<Nodes>>) {
         )
     };
     let attempt = store.attempt(&claim, 1, soon());
-    assert!(matches!(attempt, Answer::Unknown(_)), "{attempt:?}");
+    assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
     assert_eq!(nodes.lock().names.len(), 1);
     (store, claim, nodes)
 }
@@ -81,7 +82,7 @@ fn in_doubt() -> (ZooKeeperStore, Claim, Arc<Mutex<Nodes>>) {
 /// The answer of a clean-up, which may have to wait for the next connection.
 fn clean_up(store: &ZooKeeperStore, claim: &Claim) -> Release {
     match store.abandon(std::slice::from_ref(claim), soon()).pop() {
-        Some(Answer::Done(release)) => release,
+        Some(Ok(release)) => release,
         other => panic!("not done but {other:?}"),
     }
 }
@@ -113,7 +114,7 @@ fn a_node_that_comes_to_be_after_a_clean_up_is_taken_away_by_the_next() {
 fn an_attempt_after_one_in_doubt_leaves_one_node() {
     let (store, claim, nodes) = in_doubt();
     let attempt = store.attempt(&claim, 1, soon());
-    assert!(matches!(attempt, Answer::Unknown(_)), "{attempt:?}");
+    assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
     let names = nodes.lock().names.clone();
     assert_eq!((names.len(), nodes.lock().made), (1, 2), "{names:?}");
     store.close();

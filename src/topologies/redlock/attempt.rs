@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::seam::capabilities::SPLIT_PAUSE;
 use crate::seam::fallbacks::begin_release;
-use crate::seam::{Answer, Attempt, Claim, granted_too_late};
+use crate::seam::{Answer, Attempt, Claim, Failure, granted_too_late};
 use crate::time::{Clock, Moment, random_between};
 use crate::topologies::redlock::Redlock;
 use crate::topologies::redlock::votes::{Votes, say_attempt, validity};
@@ -12,7 +12,7 @@ use crate::topologies::redlock::votes::{Votes, say_attempt, validity};
 impl Redlock {
     /// Takes back what an attempt without a majority got; returns whether it got something.
     fn undo(&self, claim: &Claim, votes: &Votes<Attempt>, deadline: Moment) -> bool {
-        let has = |at: usize| matches!(votes.0.get(at), Some(Answer::Done(Attempt::Granted { .. })));
+        let has = |at: usize| matches!(votes.0.get(at), Some(Ok(Attempt::Granted { .. })));
         let begun: Vec<_> = self
             .shared
             .nodes
@@ -35,9 +35,9 @@ impl Redlock {
         for (at, node, pending) in begun {
             let answer = match pending {
                 Ok(pending) => self.monitor.noted(node, claim, pending.wait()),
-                Err(error) => Answer::Refused(error),
+                Err(error) => Err(Failure::Refused(error)),
             };
-            if !matches!(answer, Answer::Done(_)) {
+            if answer.is_err() {
                 self.monitor.owe_where(claim, |other, _| other == at);
             }
         }
@@ -53,15 +53,15 @@ impl Redlock {
         deadline: Moment,
     ) -> Answer<Attempt> {
         // Granted late, it would be in nobody's name; granted beside a majority, it is none of this hold's.
-        self.monitor.owe_where(claim, |at, _| matches!(votes.0.get(at), Some(Answer::Unknown(_))));
+        self.monitor.owe_where(claim, |at, _| matches!(votes.0.get(at), Some(Err(Failure::Unknown(_)))));
         let granted = votes.granted();
         let took = Clock::System.now().since(sent);
         if granted >= votes.majority() && validity(claim.lease, took).is_some() {
-            return Answer::Done(Attempt::Granted { fence: votes.fence() });
+            return Ok(Attempt::Granted { fence: votes.fence() });
         }
         let got_some = self.undo(claim, votes, deadline);
         if granted >= votes.majority() {
-            return Answer::Refused(granted_too_late("lock", claim.lease, took).on(claim.name.given()));
+            return Err(Failure::Refused(granted_too_late("lock", claim.lease, took).on(claim.name.given())));
         }
         let busy = votes.count(|attempt| matches!(attempt, Attempt::Busy { .. }));
         if granted + busy < votes.majority() {
@@ -69,19 +69,19 @@ impl Redlock {
             let answer = votes.too_few("lock", &self.monitor.places(), false, say_attempt);
             // Requests that may have been carried out are seen to already.
             return match answer {
-                Answer::Unknown(error) => Answer::Refused(error.with_known_outcome().on(name)),
-                Answer::Refused(error) => Answer::Refused(error.on(name)),
-                done @ Answer::Done(_) => done,
+                Err(Failure::Unknown(error)) => Err(Failure::Refused(error.with_known_outcome().on(name))),
+                Err(Failure::Refused(error)) => Err(Failure::Refused(error.on(name))),
+                done @ Ok(_) => done,
             };
         }
         let retry_after = votes.retry_after();
         if !got_some || !claim.waits {
-            return Answer::Done(Attempt::Busy { retry_after });
+            return Ok(Attempt::Busy { retry_after });
         }
         // Others may have got as much: who asks again at once meets them again.
         let pause = random_between(SPLIT_PAUSE);
         let until = Clock::System.after(pause);
         self.pauses.lock().push((claim.owner, Arc::clone(&claim.name), until));
-        Answer::Done(Attempt::Busy { retry_after: Some(pause) })
+        Ok(Attempt::Busy { retry_after: Some(pause) })
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::park::Parker;
-use crate::seam::{Answer, Store};
+use crate::seam::{Answer, Failure, Store};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::time::{Clock, Moment};
@@ -72,9 +72,9 @@ impl Redlock {
         let late = || Error::new(ErrorKind::TimedOut, "connect", "it has not answered yet");
         for (node, answer) in nodes.iter().zip(all) {
             match answer.unwrap_or_else(|| Err(late())) {
-                Ok(member) => opened.push(Answer::Done(member)),
+                Ok(member) => opened.push(Ok(member)),
                 Err(error) if error.is_silence() || error.kind() == ErrorKind::Busy => {
-                    opened.push(Answer::Refused(error));
+                    opened.push(Err(Failure::Refused(error)));
                 }
                 Err(error) => {
                     let (kind, words) = (error.kind(), format!("{}: {}", node.place, error.detail()));
@@ -89,8 +89,8 @@ impl Redlock {
         let members = || {
             let zipped = nodes.iter().zip(&opened);
             zipped.filter_map(|(node, answer)| match answer {
-                Answer::Done(member) => Some((node, member)),
-                Answer::Refused(_) | Answer::Unknown(_) => None,
+                Ok(member) => Some((node, member)),
+                Err(Failure::Refused(_) | Failure::Unknown(_)) => None,
             })
         };
         let twins = members().enumerate().find_map(|(at, (node, member))| {
@@ -108,7 +108,7 @@ impl Redlock {
             let answer =
                 votes.too_few::<()>("connect", &self.monitor.places(), false, |_| "connected".to_owned());
             close_all(votes.0);
-            return answer.into_result();
+            return answer.map_err(Failure::into_error);
         }
         if nodes.len().is_multiple_of(2) {
             let all = nodes.len();
@@ -119,11 +119,11 @@ impl Redlock {
         }
         for (node, answer) in nodes.iter().zip(votes.0) {
             match answer {
-                Answer::Done(member) => {
+                Ok(member) => {
                     self.shared.report_doubts(node, &member);
                     node.join(member);
                 }
-                Answer::Refused(error) | Answer::Unknown(error) => {
+                Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                     self.shared.warn(format!("{} cannot be used yet: {}", node.place, error.detail()));
                     self.shared.put_out(node, &error, None);
                 }
@@ -135,7 +135,7 @@ impl Redlock {
 
 fn close_all(opened: Vec<Answer<Voter>>) {
     for answer in opened {
-        if let Answer::Done(member) = answer {
+        if let Ok(member) = answer {
             member.store.close();
         }
     }

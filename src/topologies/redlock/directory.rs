@@ -11,14 +11,14 @@ use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
 use crate::seam::inspection::Inspect;
-use crate::seam::{Answer, Store};
+use crate::seam::{Answer, Failure, Store};
 use crate::time::{Clock, Moment};
 use crate::topologies::redlock::Redlock;
 use crate::topologies::redlock::node::VotingNode;
 use crate::topologies::redlock::votes::majority;
 
 fn none<T>(words: &'static str) -> Answer<T> {
-    Answer::Refused(Error::new(ErrorKind::Unsupported, "directory", words))
+    Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "directory", words)))
 }
 
 impl Redlock {
@@ -30,8 +30,8 @@ impl Redlock {
     fn is_listed_by(&self, before: &[String], name: &LockName, seen: &Inspection) -> bool {
         let mut before = self.directories().filter(|(node, _)| before.contains(&node.place));
         before.any(|(_, store)| match store.describe(name, Clock::System.after(self.shared.node_timeout)) {
-            Answer::Done(other) => other.is_held() && owners(&other).eq(owners(seen)),
-            Answer::Refused(_) | Answer::Unknown(_) => false,
+            Ok(other) => other.is_held() && owners(&other).eq(owners(seen)),
+            Err(Failure::Refused(_) | Failure::Unknown(_)) => false,
         })
     }
 }
@@ -41,7 +41,7 @@ fn owners(seen: &Inspection) -> impl Iterator<Item = &str> {
 }
 
 fn away<T>(words: &'static str) -> Answer<T> {
-    Answer::Refused(Error::new(ErrorKind::Unreachable, "list", words))
+    Err(Failure::Refused(Error::new(ErrorKind::Unreachable, "list", words)))
 }
 
 impl Directory for Redlock {
@@ -63,11 +63,11 @@ impl Directory for Redlock {
             let Some(directory) = store.capabilities().directory else { continue };
             let deadline = deadline.min(Clock::System.after(self.shared.node_timeout));
             match directory.write_now(client, text, lease, deadline) {
-                Answer::Done(()) => last = Answer::Done(()),
-                Answer::Refused(error) | Answer::Unknown(error) => failed = Some(error),
+                Ok(()) => last = Ok(()),
+                Err(Failure::Refused(error) | Failure::Unknown(error)) => failed = Some(error),
             }
         }
-        failed.map_or(last, Answer::Refused)
+        failed.map_or(last, Failure::refused)
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
@@ -77,7 +77,7 @@ impl Directory for Redlock {
                 drop(directory.remove(client, deadline.min(Clock::System.after(self.shared.node_timeout))));
             }
         }
-        Answer::Done(())
+        Ok(())
     }
 
     /// An entry that one server lacks, as one that was started anew does, the next may have.
@@ -90,14 +90,14 @@ impl Directory for Redlock {
             let Some(directory) = directory else { continue };
             let answer =
                 directory.read(&lacking, deadline.min(Clock::System.after(self.shared.node_timeout)));
-            let Answer::Done(page) = answer else { continue };
+            let Ok(page) = answer else { continue };
             all.requests += page.requests;
             let mut found = page.found.into_iter();
             for place in all.found.iter_mut().filter(|place| place.is_none()) {
                 *place = found.next().flatten();
             }
         }
-        Answer::Done(all)
+        Ok(all)
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
@@ -110,7 +110,7 @@ impl Directory for Redlock {
         {
             let Some(directory) = store.capabilities().directory else { continue };
             last = directory.clients(&place, deadline);
-            if let Answer::Done(page) = &mut last {
+            if let Ok(page) = &mut last {
                 let on = |next| Place { servers: Some(vec![node.place.clone()]), ..next };
                 page.next = page.next.take().map(on);
                 break;
@@ -148,16 +148,16 @@ impl Listing for Redlock {
             },
         );
         let mut page = match answer {
-            Answer::Done(page) => page,
+            Ok(page) => page,
             // One that has shown nothing yet is done without, if the others are enough.
-            Answer::Refused(error) | Answer::Unknown(error)
+            Err(Failure::Refused(error) | Failure::Unknown(error))
                 if cursor.is_empty() && servers.len() > enough && error.is_retryable() =>
             {
                 servers.remove(asked);
                 let place = Place { cursor: format!("{asked} "), servers: Some(servers) };
                 let next =
                     place.servers.as_ref().is_some_and(|servers| asked < servers.len()).then_some(place);
-                return Answer::Done(Page { found: Vec::new(), next, requests: 1, looked_at: 0 });
+                return Ok(Page { found: Vec::new(), next, requests: 1, looked_at: 0 });
             }
             failed => return failed,
         };
@@ -172,9 +172,11 @@ impl Listing for Redlock {
             // Each server has its own time to answer.
             match Inspect::describe(self, &name, Moment::NEVER) {
                 // A minority's owner has nothing.
-                Answer::Done(agreed) if owners(&agreed).eq(owners(seen)) => listed.push(agreed),
-                Answer::Done(_) => {}
-                Answer::Refused(error) | Answer::Unknown(error) => return Answer::Refused(error),
+                Ok(agreed) if owners(&agreed).eq(owners(seen)) => listed.push(agreed),
+                Ok(_) => {}
+                Err(Failure::Refused(error) | Failure::Unknown(error)) => {
+                    return Err(Failure::Refused(error));
+                }
             }
         }
         page.found = listed;
@@ -182,6 +184,6 @@ impl Listing for Redlock {
             page.next.take().map_or((asked + 1, String::new()), |next| (asked, next.cursor));
         let cursor = format!("{asked} {cursor}");
         page.next = (asked < servers.len()).then_some(Place { cursor, servers: Some(servers) });
-        Answer::Done(page)
+        Ok(page)
     }
 }

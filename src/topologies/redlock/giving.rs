@@ -1,7 +1,7 @@
 //! The work of the monitor's thread for holds that a server has lost.
 
 use crate::seam::fallbacks::begin_attempt;
-use crate::seam::{Answer, Attempt, Claim};
+use crate::seam::{Attempt, Claim, Failure};
 use crate::sync::atomic::Ordering;
 use crate::time::{Clock, Moment, SHORTEST_LEASE};
 use crate::topologies::redlock::monitor::{NodeMonitorShared, batch_timeout};
@@ -34,7 +34,7 @@ impl NodeMonitorShared {
         let all: Vec<&Order> = orders.iter().collect();
         for (order, answer) in all.iter().zip(ask(&all, |_| 1)) {
             match answer {
-                Some(Answer::Done(Attempt::Granted { .. })) => {
+                Some(Ok(Attempt::Granted { .. })) => {
                     self.restores.answered(order.node, &order.claim, Some(Clock::System.now()));
                     if order.claim.levels > 1 {
                         reentered.push(*order);
@@ -42,12 +42,12 @@ impl NodeMonitorShared {
                     self.look_again.store(true, Ordering::SeqCst);
                 }
                 // Another has it there, or it was not asked.
-                Some(Answer::Done(_)) | None => self.restores.answered(order.node, &order.claim, None),
-                Some(Answer::Refused(error)) => {
+                Some(Ok(_)) | None => self.restores.answered(order.node, &order.claim, None),
+                Some(Err(Failure::Refused(error))) => {
                     self.note_silence(order.node, &order.claim, &error);
                     self.restores.answered(order.node, &order.claim, None);
                 }
-                Some(Answer::Unknown(error)) => {
+                Some(Err(Failure::Unknown(error))) => {
                     // Granted late, it would be there beside what has happened since, or after its release.
                     self.owe(order.node, order.claim.clone());
                     self.note_silence(order.node, &order.claim, &error);

@@ -31,7 +31,7 @@ use crate::seam::capabilities::{Capabilities, ConnectionWatch, Majority, SPLIT_P
 use crate::seam::fallbacks::{any_hung_up, begin_attempt, begin_release};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Subscription, count_of_several};
-use crate::seam::{Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Pending, Release, Sink, Snapshot, Store};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment};
@@ -79,7 +79,7 @@ impl Redlock {
         // The last that was asked first: when it has answered, the others have, and this thread was woken once.
         let answers = self.shared.nodes.iter().zip(begun).rev().map(|(node, begun)| match begun {
             Ok(pending) => self.monitor.noted(node, claim, pending.wait()),
-            Err(error) => Answer::Refused(error),
+            Err(error) => Err(Failure::Refused(error)),
         });
         let mut answers: Vec<Answer<T>> = answers.collect();
         answers.reverse();
@@ -104,7 +104,7 @@ impl Redlock {
                 let renamed = node.renamed(name)?;
                 Ok(ask(store.as_ref(), renamed.as_ref().unwrap_or(name)))
             });
-            asked.unwrap_or_else(Answer::Refused)
+            asked.unwrap_or_else(Failure::refused)
         });
         Votes(answers.collect())
     }
@@ -148,7 +148,9 @@ impl Redlock {
                         vote.0.push(self.monitor.noted(node, claim, answer));
                     }
                 }
-                Err(error) => votes.iter_mut().for_each(|vote| vote.0.push(Answer::Refused(error.copy()))),
+                Err(error) => {
+                    votes.iter_mut().for_each(|vote| vote.0.push(Err(Failure::Refused(error.copy()))))
+                }
             }
         }
         votes
@@ -202,10 +204,10 @@ impl Store for Redlock {
         let granted = votes.granted();
         if granted >= votes.majority() && validity(claim.lease, Clock::System.now().since(sent)).is_some() {
             self.monitor.confirmed(claim, sent, &[]);
-            return Answer::Done(Attempt::Granted { fence: votes.fence() });
+            return Ok(Attempt::Granted { fence: votes.fence() });
         }
         if votes.count(|attempt| !matches!(attempt, Attempt::Granted { .. })) >= votes.veto() {
-            return Answer::Done(Attempt::Lost);
+            return Ok(Attempt::Lost);
         }
         // The count is absolute, and of a hold that stands: whatever was carried out does no harm.
         votes.too_few("lock", &self.monitor.places(), granted > 0, say_attempt)
@@ -232,7 +234,7 @@ impl Store for Redlock {
                     let gathering = Arc::clone(&gathering);
                     store.release_later(&claim, deadline, Box::new(move |answer| gathering.take(at, answer)));
                 }
-                Err(error) => gathering.take(at, Answer::Refused(error)),
+                Err(error) => gathering.take(at, Err(Failure::Refused(error))),
             }
         }
     }
@@ -247,13 +249,13 @@ impl Store for Redlock {
             let (held, gone) = (votes.count(|held| *held), votes.count(|held| !held));
             if held >= votes.majority() {
                 self.monitor.confirmed(claim, begun, &lacking);
-                return Answer::Done(true);
+                return Ok(true);
             }
             if gone >= votes.veto() {
                 self.monitor.over(claim);
                 // The minority that has it still would keep it from others for a lease.
                 self.monitor.owe_where(claim, |at, _| !lacking.contains(&at));
-                return Answer::Done(false);
+                return Ok(false);
             }
             votes.too_few("renew", &self.monitor.places(), held > 0, say_held)
         });
@@ -266,11 +268,11 @@ impl Store for Redlock {
         let answers = votes.into_iter().map(|votes| {
             let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
             if freed == votes.0.len() {
-                return Answer::Done(Release::Freed { others: votes.others() });
+                return Ok(Release::Freed { others: votes.others() });
             }
             if votes.done().count() >= votes.majority() {
                 // Not "freed": what was in doubt may yet happen at the others, so whoever asked looks again.
-                return Answer::Done(Release::NotHeld { holder: votes.other_holder() });
+                return Ok(Release::NotHeld { holder: votes.other_holder() });
             }
             votes.too_few("unlock", &self.monitor.places(), freed > 0, say_release)
         });
@@ -285,10 +287,10 @@ impl Store for Redlock {
         let votes = votes.pop().unwrap_or(Votes(Vec::new()));
         let votes = self.counted(claim, votes, &before, || false);
         if votes.count(|held| *held) >= votes.majority() {
-            return Answer::Done(true);
+            return Ok(true);
         }
         if votes.count(|held| !held) >= votes.veto() {
-            return Answer::Done(false);
+            return Ok(false);
         }
         votes.too_few("unlock", &self.monitor.places(), votes.count(|held| *held) > 0, say_held)
     }
@@ -301,16 +303,16 @@ impl Store for Redlock {
                 let renamed = node.renamed(name)?;
                 Ok(store.force(kind, renamed.as_ref().unwrap_or(name), until))
             });
-            forced.unwrap_or_else(Answer::Refused)
+            forced.unwrap_or_else(Failure::refused)
         };
         let votes = thread::scope(|scope| {
             let begin = |node| (node, spawn_scoped(scope, move || force(node)));
             let begun: Vec<_> = self.shared.nodes.iter().map(begin).collect();
             let panicked = || Error::new(ErrorKind::Resource, "force_unlock", "a thread ended early");
             let ended = begun.into_iter().map(|(node, thread)| match thread {
-                Ok(thread) => {
-                    thread.join().unwrap_or_else(|_panic| Answer::Unknown(panicked().with_unknown_outcome()))
-                }
+                Ok(thread) => thread
+                    .join()
+                    .unwrap_or_else(|_panic| Err(Failure::Unknown(panicked().with_unknown_outcome()))),
                 Err(_no_thread) => force(node),
             });
             Votes(ended.collect())
@@ -320,7 +322,7 @@ impl Store for Redlock {
             let say = |freed: &bool| if *freed { "freed" } else { "free" }.to_owned();
             return votes.too_few("force_unlock", &self.monitor.places(), freed > 0, say);
         }
-        Answer::Done(freed > 0)
+        Ok(freed > 0)
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -364,8 +366,8 @@ impl Inspect for Redlock {
         deadline: Moment,
     ) -> Answer<Option<Snapshot>> {
         match self.views(kind, name, owner, deadline) {
-            Ok(votes) => Answer::Done(votes.view()),
-            Err(error) => Answer::Refused(error),
+            Ok(votes) => Ok(votes.view()),
+            Err(error) => Err(Failure::Refused(error)),
         }
     }
 
@@ -376,7 +378,7 @@ impl Inspect for Redlock {
         });
         if votes.done().count() < votes.majority() {
             let say = |seen: &Inspection| if seen.is_held() { "held" } else { "free" }.to_owned();
-            return votes.too_few("inspect", &self.monitor.places(), false, say).of_reading();
+            return votes.too_few("inspect", &self.monitor.places(), false, say).map_err(Failure::of_reading);
         }
         let owners = |seen: &Inspection| seen.holders.iter().map(|one| one.owner.clone()).collect::<Vec<_>>();
         for seen in votes.done() {
@@ -385,11 +387,13 @@ impl Inspect for Redlock {
                 let name = name.given().to_owned();
                 let remaining = alike.iter().map(|other| other.remaining).min().flatten();
                 let fence = votes.done().filter_map(|other| other.fence).max();
-                return Answer::Done(Inspection { name, remaining, fence, ..seen.clone() });
+                let writers_wait =
+                    votes.done().filter(|other| other.writers_wait).count() >= votes.majority();
+                return Ok(Inspection { name, remaining, fence, writers_wait, ..seen.clone() });
             }
         }
         // Several have some of the servers each: nobody has the lock.
-        Answer::Done(Inspection::new(name.given(), ObjectKind::Absent))
+        Ok(Inspection::new(name.given(), ObjectKind::Absent))
     }
 }
 
@@ -416,8 +420,8 @@ impl Majority for Redlock {
     fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
         let nobody = Owner::new(ClientId::random(), 0);
         match self.views(kind, name, nobody, deadline) {
-            Ok(votes) => Answer::Done(votes.holder().is_none()),
-            Err(error) => Answer::Refused(error),
+            Ok(votes) => Ok(votes.holder().is_none()),
+            Err(error) => Err(Failure::Refused(error)),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::ident::{LockName, Owner, unbound_number};
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::Parker;
-use crate::seam::{Answer, Claim, Kind, Release};
+use crate::seam::{Answer, Claim, Failure, Kind, Release};
 use crate::sync::Mutex;
 use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -116,7 +116,7 @@ impl NodeMonitor {
 
     /// Puts a node out of use that did not answer.
     pub(super) fn noted<T>(&self, node: &VotingNode, about: &Claim, answer: Answer<T>) -> Answer<T> {
-        if let Answer::Refused(error) | Answer::Unknown(error) = &answer
+        if let Err(Failure::Refused(error) | Failure::Unknown(error)) = &answer
             && error.is_silence()
             && let Ok(claim) = node.claim(about)
         {
@@ -313,13 +313,13 @@ impl NodeMonitorShared {
                 let mut later = pending_cleanup.later();
                 match answer {
                     // The request in doubt was carried out, and is undone.
-                    Answer::Done(Release::Freed { .. }) if !pending_cleanup.may_come_again || is_over => {}
-                    Answer::Done(_) if is_over => {}
-                    Answer::Done(_) => {
+                    Ok(Release::Freed { .. }) if !pending_cleanup.may_come_again || is_over => {}
+                    Ok(_) if is_over => {}
+                    Ok(_) => {
                         kept.push(later);
                         continue;
                     }
-                    Answer::Refused(error) | Answer::Unknown(error) => {
+                    Err(Failure::Refused(error) | Failure::Unknown(error)) => {
                         later.may_come_again |= error.outcome_unknown();
                         self.note_silence(at, &pending_cleanup.claim, &error);
                         // If it answers, whatever it held has run out by then.

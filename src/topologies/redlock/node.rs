@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::NameMapper;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
-use crate::seam::{Answer, Claim, Kind, Store, Turn, Wakeups};
+use crate::seam::{Claim, Failure, Kind, Store, Turn, Wakeups};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
@@ -158,7 +158,9 @@ impl VotingNode {
             }
             (Some(member), Some((kind, name, owner))) => {
                 match member.store.inspect(kind, &name, owner, Clock::System.after(patience)) {
-                    Answer::Refused(error) | Answer::Unknown(error) if error.is_silence() => Err(error),
+                    Err(Failure::Refused(error) | Failure::Unknown(error)) if error.is_silence() => {
+                        Err(error)
+                    }
                     // Whatever else it says, it answers.
                     _ => Ok(()),
                 }

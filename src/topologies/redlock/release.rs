@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::seam::{Answer, Claim, Release, Sink};
+use crate::seam::{Answer, Claim, Failure, Release, Sink};
 use crate::sync::Mutex;
 use crate::topologies::redlock::monitor::NodeMonitor;
 use crate::topologies::redlock::votes::{Votes, say_release};
@@ -18,9 +18,9 @@ pub(super) fn released(
     if left > 0 {
         let still = votes.count(|release| *release == Release::StillHeld);
         return if still >= votes.majority() {
-            Answer::Done(Release::StillHeld)
+            Ok(Release::StillHeld)
         } else if votes.not_held() >= votes.veto() {
-            Answer::Done(Release::NotHeld { holder: votes.other_holder() })
+            Ok(Release::NotHeld { holder: votes.other_holder() })
         } else {
             votes.too_few("unlock", &monitor.places(), still > 0, say_release)
         };
@@ -32,11 +32,11 @@ pub(super) fn released(
     }
     // Settled for the caller. A server that did not answer may hold it still, unless it was out when the hold began.
     monitor.owe_where(claim, |at, node| match votes.0.get(at) {
-        Some(Answer::Done(_)) | None => false,
-        Some(Answer::Unknown(_)) => true,
-        Some(Answer::Refused(_)) => node.may_hold(claim.owner),
+        Some(Ok(_)) | None => false,
+        Some(Err(Failure::Unknown(_))) => true,
+        Some(Err(Failure::Refused(_))) => node.may_hold(claim.owner),
     });
-    Answer::Done(if is_lost {
+    Ok(if is_lost {
         Release::NotHeld { holder: votes.other_holder() }
     } else {
         Release::Freed { others: votes.others() }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::*;
 use crate::ident::unbound_number;
 use crate::observe::reporter::Reporter;
-use crate::seam::Others;
 use crate::seam::fallbacks::describe_by_kinds;
+use crate::seam::{Answer, Failure, Others};
 
 /// Answers in turn what was put down for it; then grants, releases and renews, and finds nothing to clean up.
 #[derive(Default)]
@@ -36,11 +36,11 @@ struct Server {
 }
 
 fn freed() -> Answer<Release> {
-    Answer::Done(Release::Freed { others: Others::Nobody })
+    Ok(Release::Freed { others: Others::Nobody })
 }
 
 fn nothing() -> Answer<Release> {
-    Answer::Done(Release::NotHeld { holder: None })
+    Ok(Release::NotHeld { holder: None })
 }
 
 fn busy() -> Error {
@@ -77,7 +77,7 @@ impl Store for Server {
         while Clock::System.now() < until {
             std::thread::yield_now();
         }
-        next(&self.attempts, Answer::Done(Attempt::Granted { fence: None }))
+        next(&self.attempts, Ok(Attempt::Granted { fence: None }))
     }
 
     fn release(&self, claim: &Claim, _: u32, _: Moment) -> Answer<Release> {
@@ -88,7 +88,7 @@ impl Store for Server {
     fn renew(&self, claims: &[Claim], _: Moment) -> Vec<Answer<bool>> {
         let meanwhile = self.renewing.lock().take();
         meanwhile.into_iter().for_each(|meanwhile| meanwhile());
-        claims.iter().map(|_| next(&self.renewals, Answer::Done(true))).collect()
+        claims.iter().map(|_| next(&self.renewals, Ok(true))).collect()
     }
 
     fn abandon(&self, claims: &[Claim], _: Moment) -> Vec<Answer<Release>> {
@@ -99,7 +99,7 @@ impl Store for Server {
     fn force(&self, _: Kind, _: &LockName, _: Moment) -> Answer<bool> {
         let meanwhile = self.forcing.lock().take();
         meanwhile.into_iter().for_each(|meanwhile| meanwhile());
-        Answer::Done(true)
+        Ok(true)
     }
 
     fn listen(&self, _: &Claim, _: &Waker) -> Option<Subscription> {
@@ -115,7 +115,7 @@ impl Store for Server {
 
 impl Inspect for Server {
     fn inspect(&self, _: Kind, _: &LockName, _: Owner, _: Moment) -> Answer<Option<Snapshot>> {
-        if self.is_silent() { Answer::Refused(silence()) } else { Answer::Done(None) }
+        if self.is_silent() { Err(Failure::Refused(silence())) } else { Ok(None) }
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
@@ -183,10 +183,10 @@ fn a_release_that_only_a_minority_confirms_is_in_doubt() {
     let (redlock, [_, second, third]) = redlock();
     let claim = claim(LONG);
     for server in [&second, &third] {
-        server.releases.lock().push_back(Answer::Refused(busy()));
+        server.releases.lock().push_back(Err(Failure::Refused(busy())));
     }
-    assert!(matches!(redlock.release(&claim, 0, soon()), Answer::Unknown(_)));
-    assert!(matches!(redlock.release(&claim, 0, soon()), Answer::Done(Release::Freed { .. })));
+    assert!(matches!(redlock.release(&claim, 0, soon()), Err(Failure::Unknown(_))));
+    assert!(matches!(redlock.release(&claim, 0, soon()), Ok(Release::Freed { .. })));
     redlock.close();
 }
 
@@ -194,12 +194,12 @@ fn a_release_that_only_a_minority_confirms_is_in_doubt() {
 fn a_server_that_did_not_confirm_a_release_is_told_again() {
     let (redlock, [_, _, third]) = redlock();
     let unanswered = claim(LONG);
-    third.releases.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
-    assert!(matches!(redlock.release(&unanswered, 0, soon()), Answer::Done(Release::Freed { .. })));
+    third.releases.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
+    assert!(matches!(redlock.release(&unanswered, 0, soon()), Ok(Release::Freed { .. })));
     eventually(|| is_cleaned(&third, &unanswered));
     let refused = claim(LONG);
-    third.releases.lock().push_back(Answer::Refused(busy()));
-    assert!(matches!(redlock.release(&refused, 0, soon()), Answer::Done(Release::Freed { .. })));
+    third.releases.lock().push_back(Err(Failure::Refused(busy())));
+    assert!(matches!(redlock.release(&refused, 0, soon()), Ok(Release::Freed { .. })));
     eventually(|| is_cleaned(&third, &refused));
     redlock.close();
 }
@@ -209,10 +209,10 @@ fn the_minority_that_keeps_a_lost_hold_is_told_to_forget_it() {
     let (redlock, [first, second, third]) = redlock();
     let lost = claim(LONG);
     for server in [&first, &second] {
-        server.renewals.lock().push_back(Answer::Done(false));
+        server.renewals.lock().push_back(Ok(false));
     }
     let answers = redlock.renew(std::slice::from_ref(&lost), soon());
-    assert!(matches!(answers[..], [Answer::Done(false)]));
+    assert!(matches!(answers[..], [Ok(false)]));
     eventually(|| is_cleaned(&third, &lost));
     assert!(!is_cleaned(&first, &lost) && !is_cleaned(&second, &lost));
     redlock.close();
@@ -222,21 +222,21 @@ fn the_minority_that_keeps_a_lost_hold_is_told_to_forget_it() {
 fn a_renewal_that_only_a_minority_confirms_is_in_doubt() {
     let (redlock, [first, second, _]) = redlock();
     for server in [&first, &second] {
-        server.renewals.lock().push_back(Answer::Refused(busy()));
+        server.renewals.lock().push_back(Err(Failure::Refused(busy())));
     }
-    assert!(matches!(redlock.renew(&[claim(LONG)], soon())[..], [Answer::Unknown(_)]));
+    assert!(matches!(redlock.renew(&[claim(LONG)], soon())[..], [Err(Failure::Unknown(_))]));
     redlock.close();
 }
 
 #[test]
 fn what_takes_longer_than_the_lease_is_neither_a_hold_nor_a_re_entry() {
     let (redlock, [first, ..]) = redlock();
-    assert!(matches!(redlock.attempt(&claim(LONG), 2, soon()), Answer::Done(Attempt::Granted { .. })));
+    assert!(matches!(redlock.attempt(&claim(LONG), 2, soon()), Ok(Attempt::Granted { .. })));
     let claim = claim(Duration::from_millis(20));
     *first.takes.lock() = Duration::from_millis(20);
-    assert!(!matches!(redlock.attempt(&claim, 2, soon()), Answer::Done(_)));
+    assert!(redlock.attempt(&claim, 2, soon()).is_err());
     match redlock.attempt(&claim, 1, soon()) {
-        Answer::Refused(error) => {
+        Err(Failure::Refused(error)) => {
             assert!(error.is_retryable() && error.to_string().contains("20ms"), "{error}")
         }
         other => panic!("{other:?}"),
@@ -248,9 +248,9 @@ fn what_takes_longer_than_the_lease_is_neither_a_hold_nor_a_re_entry() {
 fn a_re_entry_that_a_majority_does_not_know_is_a_loss() {
     let (redlock, [first, second, _]) = redlock();
     for server in [&first, &second] {
-        server.attempts.lock().push_back(Answer::Done(Attempt::Lost));
+        server.attempts.lock().push_back(Ok(Attempt::Lost));
     }
-    assert!(matches!(redlock.attempt(&claim(LONG), 2, soon()), Answer::Done(Attempt::Lost)));
+    assert!(matches!(redlock.attempt(&claim(LONG), 2, soon()), Ok(Attempt::Lost)));
     redlock.close();
 }
 
@@ -259,11 +259,11 @@ fn after_a_split_vote_its_owner_gives_back_what_it_got_and_waits() {
     let (redlock, [first, second, third]) = redlock();
     let split = claim(LONG);
     for server in [&second, &third] {
-        server.attempts.lock().push_back(Answer::Done(Attempt::Busy { retry_after: None }));
+        server.attempts.lock().push_back(Ok(Attempt::Busy { retry_after: None }));
     }
     assert!(redlock.held_off(&split).is_none());
     let answer = redlock.attempt(&split, 1, soon());
-    assert!(matches!(answer, Answer::Done(Attempt::Busy { retry_after: Some(_) })), "{answer:?}");
+    assert!(matches!(answer, Ok(Attempt::Busy { retry_after: Some(_) })), "{answer:?}");
     assert_eq!(*first.released.lock(), [split.owner]);
     assert!(redlock.held_off(&split).is_some(), "it would meet the others again");
     assert!(redlock.held_off(&claim(LONG)).is_none(), "others need not wait");
@@ -275,10 +275,10 @@ fn what_cannot_be_given_back_after_a_split_vote_is_cleaned_up() {
     let (redlock, [first, second, third]) = redlock();
     let split = claim(LONG);
     for server in [&second, &third] {
-        server.attempts.lock().push_back(Answer::Done(Attempt::Busy { retry_after: None }));
+        server.attempts.lock().push_back(Ok(Attempt::Busy { retry_after: None }));
     }
-    first.releases.lock().push_back(Answer::Refused(busy()));
-    assert!(matches!(redlock.attempt(&split, 1, soon()), Answer::Done(Attempt::Busy { .. })));
+    first.releases.lock().push_back(Err(Failure::Refused(busy())));
+    assert!(matches!(redlock.attempt(&split, 1, soon()), Ok(Attempt::Busy { .. })));
     eventually(|| is_cleaned(&first, &split));
     redlock.close();
 }
@@ -290,12 +290,12 @@ fn a_clean_up_is_done_when_all_servers_have_freed() {
         server.cleanups.lock().push_back(freed());
     }
     let abandon = || redlock.abandon(&[claim(LONG)], soon());
-    assert!(matches!(abandon()[..], [Answer::Done(Release::Freed { .. })]));
+    assert!(matches!(abandon()[..], [Ok(Release::Freed { .. })]));
     for server in servers.iter().take(2) {
         server.cleanups.lock().push_back(freed());
     }
     // The request in doubt may yet happen at the third: that is to be looked at again.
-    assert!(matches!(abandon()[..], [Answer::Done(Release::NotHeld { .. })]));
+    assert!(matches!(abandon()[..], [Ok(Release::NotHeld { .. })]));
     redlock.close();
 }
 
@@ -303,9 +303,9 @@ fn a_clean_up_is_done_when_all_servers_have_freed() {
 fn a_clean_up_goes_on_until_the_request_can_do_no_harm_or_has_been_undone() {
     let (redlock, [_, _, third]) = redlock();
     let late = claim(LONG);
-    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
-    third.cleanups.lock().extend([nothing(), Answer::Refused(busy()), freed()]);
-    assert!(matches!(redlock.attempt(&late, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
+    third.cleanups.lock().extend([nothing(), Err(Failure::Refused(busy())), freed()]);
+    assert!(matches!(redlock.attempt(&late, 1, soon()), Ok(Attempt::Granted { .. })));
     eventually(|| third.cleaned.lock().len() == 3 && third.cleanups.lock().is_empty());
     redlock.close();
 }
@@ -316,7 +316,7 @@ fn a_server_that_was_away_is_looked_at_for_requests_that_were_on_their_way() {
     let brief = claim(Duration::from_millis(50));
     // Away for longer than the lease and the time-out of a node.
     *third.silent_until.lock() = Some(Clock::System.after(Duration::from_millis(300)));
-    third.attempts.lock().push_back(Answer::Unknown(silence().with_unknown_outcome()));
+    third.attempts.lock().push_back(Err(Failure::Unknown(silence().with_unknown_outcome())));
     drop(redlock.attempt(&brief, 1, soon()));
     eventually(|| third.cleaned.lock().len() >= 2);
     redlock.close();
@@ -326,9 +326,9 @@ fn a_server_that_was_away_is_looked_at_for_requests_that_were_on_their_way() {
 fn a_server_that_was_silent_is_asked_nothing_until_it_is_back() {
     let (redlock, [_, _, third]) = redlock();
     *third.silent_until.lock() = Some(Moment::NEVER);
-    third.attempts.lock().push_back(Answer::Refused(silence()));
+    third.attempts.lock().push_back(Err(Failure::Refused(silence())));
     for _ in 0..3 {
-        assert!(matches!(redlock.attempt(&claim(LONG), 1, soon()), Answer::Done(Attempt::Granted { .. })));
+        assert!(matches!(redlock.attempt(&claim(LONG), 1, soon()), Ok(Attempt::Granted { .. })));
     }
     assert_eq!(third.asked.load(Ordering::SeqCst), 1, "each call would wait for it");
     *third.silent_until.lock() = None;
@@ -343,13 +343,13 @@ fn a_server_that_was_silent_is_asked_nothing_until_it_is_back() {
 fn a_server_that_went_out_while_it_had_a_hold_is_told_of_its_release_when_it_is_back() {
     let (redlock, [_, _, third]) = redlock();
     let (before, other) = (claim(LONG), claim(LONG));
-    assert!(matches!(redlock.attempt(&before, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    assert!(matches!(redlock.attempt(&before, 1, soon()), Ok(Attempt::Granted { .. })));
     *third.silent_until.lock() = Some(Moment::NEVER);
-    third.attempts.lock().push_back(Answer::Refused(silence()));
+    third.attempts.lock().push_back(Err(Failure::Refused(silence())));
     drop(redlock.attempt(&other, 1, soon()));
     let since = claim(LONG);
     for hold in [&before, &since] {
-        assert!(matches!(redlock.release(hold, 0, soon()), Answer::Done(Release::Freed { .. })));
+        assert!(matches!(redlock.release(hold, 0, soon()), Ok(Release::Freed { .. })));
     }
     *third.silent_until.lock() = None;
     eventually(|| is_cleaned(&third, &before));
@@ -361,7 +361,7 @@ fn a_server_that_went_out_while_it_had_a_hold_is_told_of_its_release_when_it_is_
 
 /// Renews a hold that only these do not have.
 fn renew(redlock: &Redlock, claim: &Claim, lacking: &[&Arc<Server>]) -> Answer<bool> {
-    lacking.iter().for_each(|server| server.renewals.lock().push_back(Answer::Done(false)));
+    lacking.iter().for_each(|server| server.renewals.lock().push_back(Ok(false)));
     redlock.renew(std::slice::from_ref(claim), soon()).pop().unwrap()
 }
 
@@ -378,7 +378,7 @@ fn has_it_again(redlock: &Redlock, claim: &Claim, node: usize) -> bool {
 /// Has the third of the servers lose a hold and be given it again.
 fn given_back(redlock: &Redlock, third: &Arc<Server>) -> Claim {
     let hold = claim(LONG);
-    assert!(matches!(renew(redlock, &hold, &[third]), Answer::Done(true)));
+    assert!(matches!(renew(redlock, &hold, &[third]), Ok(true)));
     eventually(|| has_it_again(redlock, &hold, 2));
     hold
 }
@@ -387,7 +387,7 @@ fn given_back(redlock: &Redlock, third: &Arc<Server>) -> Claim {
 fn a_server_that_lost_a_hold_is_given_it_with_its_levels_and_for_no_longer_than_the_others_have_it() {
     let (redlock, [first, second, third]) = redlock();
     let hold = Claim { levels: 3, ..claim(LONG) };
-    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| attempts_of(&third, &hold) == [1, 3]);
     assert!(third.attempted.lock().iter().all(|(_, _, lease)| *lease < LONG));
     assert!(first.attempted.lock().is_empty() && second.attempted.lock().is_empty());
@@ -399,9 +399,9 @@ fn a_server_that_lost_a_hold_is_given_it_with_its_levels_and_for_no_longer_than_
 fn a_hold_that_no_majority_confirmed_is_given_back_nowhere() {
     let (redlock, [first, second, third]) = redlock();
     let (lost, doubtful) = (claim(LONG), claim(LONG));
-    assert!(matches!(renew(&redlock, &lost, &[&first, &second]), Answer::Done(false)));
-    second.renewals.lock().push_back(Answer::Refused(busy()));
-    assert!(!matches!(renew(&redlock, &doubtful, &[&third]), Answer::Done(_)));
+    assert!(matches!(renew(&redlock, &lost, &[&first, &second]), Ok(false)));
+    second.renewals.lock().push_back(Err(Failure::Refused(busy())));
+    assert!(renew(&redlock, &doubtful, &[&third]).is_err());
     // All that is due is given back in one go: after this one, the others would have been.
     given_back(&redlock, &third);
     for server in [&first, &second, &third] {
@@ -415,11 +415,11 @@ fn a_hold_given_back_counts_only_after_a_majority_has_confirmed_without_it() {
     let (redlock, [_, second, third]) = redlock();
     // Between the loss at one and at the other another owner may have had both.
     let hold = given_back(&redlock, &third);
-    assert!(matches!(renew(&redlock, &hold, &[&second]), Answer::Done(false)));
+    assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(false)));
     eventually(|| is_cleaned(&third, &hold));
     let confirmed = given_back(&redlock, &third);
-    assert!(matches!(renew(&redlock, &confirmed, &[]), Answer::Done(true)));
-    assert!(matches!(renew(&redlock, &confirmed, &[&second]), Answer::Done(true)));
+    assert!(matches!(renew(&redlock, &confirmed, &[]), Ok(true)));
+    assert!(matches!(renew(&redlock, &confirmed, &[&second]), Ok(true)));
     redlock.close();
 }
 
@@ -427,16 +427,16 @@ fn a_hold_given_back_counts_only_after_a_majority_has_confirmed_without_it() {
 fn a_hold_given_back_counts_neither_for_a_re_entry_nor_for_a_release_before_that() {
     let (redlock, [_, second, third]) = redlock();
     let hold = given_back(&redlock, &third);
-    second.attempts.lock().push_back(Answer::Done(Attempt::Lost));
-    assert!(matches!(redlock.attempt(&hold, 2, soon()), Answer::Done(Attempt::Lost)));
+    second.attempts.lock().push_back(Ok(Attempt::Lost));
+    assert!(matches!(redlock.attempt(&hold, 2, soon()), Ok(Attempt::Lost)));
     second.releases.lock().push_back(nothing());
-    assert!(matches!(redlock.release(&hold, 0, soon()), Answer::Done(Release::NotHeld { .. })));
+    assert!(matches!(redlock.release(&hold, 0, soon()), Ok(Release::NotHeld { .. })));
     let later = given_back(&redlock, &third);
     second.releases.lock().push_back(nothing());
     let told = Arc::new(Mutex::new(None));
     let tell = Arc::clone(&told);
     redlock.release_later(&later, soon(), Box::new(move |answer| *tell.lock() = Some(answer)));
-    assert!(matches!(*told.lock(), Some(Answer::Done(Release::NotHeld { .. }))));
+    assert!(matches!(*told.lock(), Some(Ok(Release::NotHeld { .. }))));
     redlock.close();
 }
 
@@ -444,8 +444,8 @@ fn a_hold_given_back_counts_neither_for_a_re_entry_nor_for_a_release_before_that
 fn a_re_entry_that_a_majority_confirmed_makes_what_was_given_back_count() {
     let (redlock, [_, second, third]) = redlock();
     let hold = given_back(&redlock, &third);
-    assert!(matches!(redlock.attempt(&hold, 2, soon()), Answer::Done(Attempt::Granted { .. })));
-    assert!(matches!(renew(&redlock, &hold, &[&second]), Answer::Done(true)));
+    assert!(matches!(redlock.attempt(&hold, 2, soon()), Ok(Attempt::Granted { .. })));
+    assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(true)));
     redlock.close();
 }
 
@@ -454,10 +454,10 @@ fn a_hold_that_is_released_while_it_is_being_given_back_is_taken_away_again() {
     let (redlock, [_, _, third]) = redlock();
     *third.takes.lock() = Duration::from_millis(100);
     let hold = claim(LONG);
-    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| !attempts_of(&third, &hold).is_empty());
     let number = unbound_number();
-    assert!(matches!(redlock.release(&hold, 0, soon()), Answer::Done(Release::Freed { .. })));
+    assert!(matches!(redlock.release(&hold, 0, soon()), Ok(Release::Freed { .. })));
     assert!(redlock.first_unspent_number() > number, "the thread's next hold is under another number");
     eventually(|| is_cleaned(&third, &hold));
     redlock.close();
@@ -476,12 +476,12 @@ fn a_hold_whose_release_began_during_its_renewal_is_taken_away_from_whom_it_was_
 #[test]
 fn what_is_given_back_without_an_answer_is_forgotten_there_and_does_not_count() {
     let (redlock, [_, second, third]) = redlock();
-    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
+    third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     let hold = claim(LONG);
-    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| is_cleaned(&third, &hold));
-    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
-    assert!(matches!(renew(&redlock, &hold, &[&second]), Answer::Done(false)), "it has come late, perhaps");
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
+    assert!(matches!(renew(&redlock, &hold, &[&second]), Ok(false)), "it has come late, perhaps");
     assert_eq!(attempts_of(&third, &hold), [1], "what is about to be taken away is not given again");
     redlock.close();
 }
@@ -489,17 +489,17 @@ fn what_is_given_back_without_an_answer_is_forgotten_there_and_does_not_count() 
 #[test]
 fn a_server_that_is_cleaned_up_during_a_renewal_does_not_count_for_it() {
     let (redlock, [first, second, third]) = redlock();
-    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
+    third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     let hold = claim(LONG);
-    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| is_cleaned(&third, &hold));
     let (shared, there, its) = (Arc::clone(&redlock.shared), Arc::clone(&third), hold.clone());
     *first.renewing.lock() = Some(Box::new(move || {
         there.cleanups.lock().push_back(freed());
         eventually(|| shared.restores.uncounted(&its).is_empty());
     }));
-    second.renewals.lock().push_back(Answer::Refused(busy()));
-    assert!(!matches!(renew(&redlock, &hold, &[]), Answer::Done(true)));
+    second.renewals.lock().push_back(Err(Failure::Refused(busy())));
+    assert!(!matches!(renew(&redlock, &hold, &[]), Ok(true)));
     redlock.close();
 }
 
@@ -515,19 +515,19 @@ fn all_servers_are_forced_at_the_same_time() {
         }));
     }
     let name = claim(LONG).name;
-    assert!(matches!(redlock.force(Kind::Mutex, &name, soon()), Answer::Done(true)));
+    assert!(matches!(redlock.force(Kind::Mutex, &name, soon()), Ok(true)));
     redlock.close();
 }
 
 #[test]
 fn what_was_forgotten_for_certain_is_given_back_again() {
     let (redlock, [_, _, third]) = redlock();
-    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
+    third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     third.cleanups.lock().push_back(freed());
     let hold = claim(LONG);
-    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| is_cleaned(&third, &hold) && redlock.shared.restores.uncounted(&hold).is_empty());
-    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| attempts_of(&third, &hold) == [1, 1]);
     redlock.close();
 }
@@ -535,22 +535,22 @@ fn what_was_forgotten_for_certain_is_given_back_again() {
 #[test]
 fn a_server_whose_grant_is_about_to_be_taken_away_does_not_count() {
     let (redlock, [_, second, third]) = redlock();
-    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
+    third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
     let hold = claim(LONG);
-    assert!(matches!(redlock.attempt(&hold, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    assert!(matches!(redlock.attempt(&hold, 1, soon()), Ok(Attempt::Granted { .. })));
     // It was granted there, late, and the clean-up comes next.
-    second.renewals.lock().push_back(Answer::Refused(busy()));
-    assert!(!matches!(renew(&redlock, &hold, &[]), Answer::Done(_)));
+    second.renewals.lock().push_back(Err(Failure::Refused(busy())));
+    assert!(renew(&redlock, &hold, &[]).is_err());
     redlock.close();
 }
 
 #[test]
 fn a_clean_up_that_may_come_once_more_goes_on_although_the_server_has_freed() {
     let (redlock, [_, _, third]) = redlock();
-    third.attempts.lock().push_back(Answer::Unknown(busy().with_unknown_outcome()));
-    third.cleanups.lock().extend([Answer::Unknown(busy().with_unknown_outcome()), freed()]);
+    third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
+    third.cleanups.lock().extend([Err(Failure::Unknown(busy().with_unknown_outcome())), freed()]);
     let hold = claim(LONG);
-    assert!(matches!(redlock.attempt(&hold, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    assert!(matches!(redlock.attempt(&hold, 1, soon()), Ok(Attempt::Granted { .. })));
     eventually(|| third.cleaned.lock().len() >= 3);
     assert_eq!(redlock.shared.restores.uncounted(&hold), [2]);
     redlock.close();
@@ -559,11 +559,11 @@ fn a_clean_up_that_may_come_once_more_goes_on_although_the_server_has_freed() {
 #[test]
 fn what_another_has_there_is_asked_for_again_after_the_next_renewal() {
     let (redlock, [_, _, third]) = redlock();
-    third.attempts.lock().push_back(Answer::Done(Attempt::Busy { retry_after: None }));
+    third.attempts.lock().push_back(Ok(Attempt::Busy { retry_after: None }));
     let hold = claim(LONG);
-    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| attempts_of(&third, &hold) == [1] && redlock.shared.restores.uncounted(&hold).is_empty());
-    assert!(matches!(renew(&redlock, &hold, &[&third]), Answer::Done(true)));
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| attempts_of(&third, &hold) == [1, 1]);
     redlock.close();
 }
@@ -585,7 +585,7 @@ fn a_server_that_is_silent_when_the_client_is_made_is_not_waited_for_and_joins_l
     let nodes = servers.iter().enumerate().map(node).collect();
     let (timeout, reporter) = (Duration::from_millis(20), Arc::new(Reporter::new(None)));
     let redlock = Redlock::connect(nodes, timeout, LONG, &reporter).unwrap();
-    assert!(matches!(redlock.attempt(&claim(LONG), 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    assert!(matches!(redlock.attempt(&claim(LONG), 1, soon()), Ok(Attempt::Granted { .. })));
     assert_eq!(servers[2].asked.load(Ordering::SeqCst), 0);
     *is_silent.lock() = false;
     eventually(|| redlock.shared.nodes[2].is_ready());

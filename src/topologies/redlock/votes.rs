@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::Fence;
-use crate::seam::{Answer, Attempt, Others, Release, Snapshot};
+use crate::seam::{Answer, Attempt, Failure, Others, Release, Snapshot};
 
 /// One answer of each server, in their order.
 pub(super) struct Votes<T>(pub(super) Vec<Answer<T>>);
@@ -33,8 +33,8 @@ impl<T> Votes<T> {
 
     pub(super) fn done(&self) -> impl Iterator<Item = &T> {
         self.0.iter().filter_map(|answer| match answer {
-            Answer::Done(value) => Some(value),
-            Answer::Refused(_) | Answer::Unknown(_) => None,
+            Ok(value) => Some(value),
+            Err(Failure::Refused(_) | Failure::Unknown(_)) => None,
         })
     }
 
@@ -45,8 +45,8 @@ impl<T> Votes<T> {
     /// The servers whose answers are such.
     pub(super) fn nodes_where(&self, is_such: impl Fn(&T) -> bool) -> Vec<usize> {
         let nodes = self.0.iter().enumerate().filter(|(_, answer)| match answer {
-            Answer::Done(value) => is_such(value),
-            Answer::Refused(_) | Answer::Unknown(_) => false,
+            Ok(value) => is_such(value),
+            Err(Failure::Refused(_) | Failure::Unknown(_)) => false,
         });
         nodes.map(|(node, _)| node).collect()
     }
@@ -54,7 +54,7 @@ impl<T> Votes<T> {
     /// The same, with servers that do not count taken for such as do not have the hold.
     pub(super) fn discounted(mut self, uncounted: &[usize], not_held: impl Fn() -> T) -> Votes<T> {
         for node in uncounted {
-            if let Some(Answer::Done(answer)) = self.0.get_mut(*node) {
+            if let Some(Ok(answer)) = self.0.get_mut(*node) {
                 *answer = not_held();
             }
         }
@@ -62,15 +62,15 @@ impl<T> Votes<T> {
     }
 
     pub(super) fn is_any_unknown(&self) -> bool {
-        self.0.iter().any(|answer| matches!(answer, Answer::Unknown(_)))
+        self.0.iter().any(|answer| matches!(answer, Err(Failure::Unknown(_))))
     }
 
     /// The error for a request that too few servers could answer, with what each of `places` said.
     pub(super) fn error(&self, action: &'static str, places: &[&str], say: impl Fn(&T) -> String) -> Error {
         let errors = || {
             self.0.iter().filter_map(|answer| match answer {
-                Answer::Done(_) => None,
-                Answer::Refused(error) | Answer::Unknown(error) => Some(error),
+                Ok(_) => None,
+                Err(Failure::Refused(error) | Failure::Unknown(error)) => Some(error),
             })
         };
         // An error that so many return that waiting for the others is no use is final. Else one that may pass counts.
@@ -85,9 +85,9 @@ impl<T> Votes<T> {
         let mut text = format!("{answered} of {all} servers answered, and {needed} must");
         for (place, answer) in places.iter().zip(&self.0) {
             let said = match answer {
-                Answer::Done(value) => say(value),
-                Answer::Refused(error) => error.detail().to_owned(),
-                Answer::Unknown(error) => format!("{} (perhaps carried out)", error.detail()),
+                Ok(value) => say(value),
+                Err(Failure::Refused(error)) => error.detail().to_owned(),
+                Err(Failure::Unknown(error)) => format!("{} (perhaps carried out)", error.detail()),
             };
             text += &format!("; {place}: {said}");
         }
@@ -105,9 +105,9 @@ impl<T> Votes<T> {
     ) -> Answer<R> {
         let error = self.error(action, places, say);
         if has_changed || self.is_any_unknown() {
-            Answer::Unknown(error.with_unknown_outcome())
+            Err(Failure::Unknown(error.with_unknown_outcome()))
         } else {
-            Answer::Refused(error)
+            Err(Failure::Refused(error))
         }
     }
 }
@@ -243,15 +243,15 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn granted(fence: u64) -> Answer<Attempt> {
-        Answer::Done(Attempt::Granted { fence: Some(Fence::new(fence)) })
+        Ok(Attempt::Granted { fence: Some(Fence::new(fence)) })
     }
 
     fn busy(millis: u32) -> Answer<Attempt> {
-        Answer::Done(Attempt::Busy { retry_after: Some(MS * millis) })
+        Ok(Attempt::Busy { retry_after: Some(MS * millis) })
     }
 
     fn failed<T>(kind: ErrorKind) -> Answer<T> {
-        Answer::Refused(Error::new(kind, "request", "no"))
+        Err(Failure::Refused(Error::new(kind, "request", "no")))
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(votes.retry_after(), Some(MS * 30));
         let votes = Votes(vec![granted(1), busy(10), busy(30), granted(1), busy(40)]);
         assert_eq!(votes.retry_after(), Some(MS * 10));
-        let endless = || Answer::Done(Attempt::Busy { retry_after: None });
+        let endless = || Ok(Attempt::Busy { retry_after: None });
         assert_eq!(Votes(vec![endless(), endless(), busy(5)]).retry_after(), None);
         assert_eq!(Votes(vec![endless(), busy(7), busy(5)]).retry_after(), Some(MS * 7));
     }
@@ -284,27 +284,25 @@ mod tests {
     fn too_few_answers_are_known_or_unknown_and_of_the_kind_that_counts() {
         let places = ["a", "b", "c"];
         let say = |held: &bool| held.to_string();
-        let votes =
-            Votes(vec![Answer::Done(true), failed(ErrorKind::WrongType), failed(ErrorKind::WrongType)]);
-        let Answer::Refused(error) = votes.too_few::<()>("lock", &places, false, say) else { panic!() };
+        let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::WrongType)]);
+        let Err(Failure::Refused(error)) = votes.too_few::<()>("lock", &places, false, say) else { panic!() };
         assert_eq!(error.kind(), ErrorKind::WrongType);
         assert_eq!(error.detail(), "1 of 3 servers answered, and 2 must; a: true; b: no; c: no");
         // One that may pass, and the other might still make it.
-        let votes =
-            Votes(vec![Answer::Done(true), failed(ErrorKind::WrongType), failed(ErrorKind::TimedOut)]);
-        let Answer::Unknown(error) = votes.too_few::<()>("lock", &places, true, say) else { panic!() };
+        let votes = Votes(vec![Ok(true), failed(ErrorKind::WrongType), failed(ErrorKind::TimedOut)]);
+        let Err(Failure::Unknown(error)) = votes.too_few::<()>("lock", &places, true, say) else { panic!() };
         assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown());
-        let unknown = Answer::Unknown(Error::new(ErrorKind::TimedOut, "request", "late"));
-        let votes = Votes(vec![Answer::Done(false), unknown, failed(ErrorKind::Unreachable)]);
-        assert!(matches!(votes.too_few::<()>("lock", &places, false, say), Answer::Unknown(_)));
+        let unknown = Err(Failure::Unknown(Error::new(ErrorKind::TimedOut, "request", "late")));
+        let votes = Votes(vec![Ok(false), unknown, failed(ErrorKind::Unreachable)]);
+        assert!(matches!(votes.too_few::<()>("lock", &places, false, say), Err(Failure::Unknown(_))));
     }
 
     fn seen(holder: &str, count: u32, millis: u32) -> Answer<Option<Snapshot>> {
-        Answer::Done(Some(Snapshot { holder: holder.to_owned(), count, remaining: Some(MS * millis) }))
+        Ok(Some(Snapshot { holder: holder.to_owned(), count, remaining: Some(MS * millis) }))
     }
 
     fn free() -> Answer<Option<Snapshot>> {
-        Answer::Done(None)
+        Ok(None)
     }
 
     #[test]

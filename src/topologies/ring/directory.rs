@@ -6,15 +6,19 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::ident::derived::Part;
 use crate::inspect::Inspection;
-use crate::seam::Answer;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
 use crate::seam::ring_member::RingMember;
+use crate::seam::{Answer, Failure};
 use crate::time::Moment;
 use crate::topologies::ring::view::RingView;
 use crate::topologies::ring::{RingStore, moved_on};
 
 fn none<T>() -> Answer<T> {
-    Answer::Refused(Error::new(ErrorKind::Unsupported, "directory", "this node has no directory of clients"))
+    Err(Failure::Refused(Error::new(
+        ErrorKind::Unsupported,
+        "directory",
+        "this node has no directory of clients",
+    )))
 }
 
 /// The node at which a client's entry is.
@@ -26,7 +30,7 @@ impl RingStore {
     /// Has `ask` ask the node at which a client's entry is.
     fn at_entry<T>(&self, client: ClientId, ask: impl FnOnce(&dyn Directory) -> Answer<T>) -> Answer<T> {
         let view = self.view();
-        let Some(node) = view.node(home(&view, client)) else { return Answer::Refused(moved_on()) };
+        let Some(node) = view.node(home(&view, client)) else { return Err(Failure::Refused(moved_on())) };
         node.store.capabilities().directory.map_or_else(none, ask)
     }
 
@@ -45,10 +49,10 @@ impl RingStore {
         };
         let mut servers = from.servers.clone().unwrap_or_else(labels);
         let Some(node) = view.nodes.iter().find(|node| servers.first() == Some(&node.label)) else {
-            return Answer::Refused(moved_on());
+            return Err(Failure::Refused(moved_on()));
         };
         let mut page = match ask(&*node.store, &Place { servers: None, cursor: from.cursor.clone() }) {
-            Answer::Done(page) => page,
+            Ok(page) => page,
             failed => return failed,
         };
         let cursor = page.next.take().map_or_else(String::new, |next| next.cursor);
@@ -56,7 +60,7 @@ impl RingStore {
             servers.remove(0);
         }
         page.next = (!servers.is_empty()).then_some(Place { servers: Some(servers), cursor });
-        Answer::Done(page)
+        Ok(page)
     }
 }
 
@@ -66,7 +70,7 @@ impl Directory for RingStore {
         let node = view.node(home(&view, client));
         match node.and_then(|node| node.store.capabilities().directory) {
             Some(directory) => directory.write(client, text, lease, deadline, done),
-            None => done(Answer::Refused(moved_on())),
+            None => done(Err(Failure::Refused(moved_on()))),
         }
     }
 
@@ -83,12 +87,12 @@ impl Directory for RingStore {
         for client in clients {
             page.requests += 1;
             match self.at_entry(*client, |node| node.read(&[*client], deadline)) {
-                Answer::Done(one) => page.found.extend(one.found),
+                Ok(one) => page.found.extend(one.found),
                 // That of one node which is away says nothing about the others'.
-                Answer::Refused(_) | Answer::Unknown(_) => page.found.push(None),
+                Err(Failure::Refused(_) | Failure::Unknown(_)) => page.found.push(None),
             }
         }
-        Answer::Done(page)
+        Ok(page)
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {

@@ -24,7 +24,7 @@ use crate::seam::fallbacks::any_hung_up;
 use crate::seam::inspection::Inspect;
 use crate::seam::ring_member::{Look, Marked, RingMember};
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Kind, Pending, Release, Sink, Snapshot, Store};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Pending, Release, Sink, Snapshot, Store};
 use crate::sync::channel::bounded;
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
@@ -158,15 +158,15 @@ impl RingStore {
         let mut unreachable = None;
         for (home, mark, answer) in borne {
             match answer {
-                Answer::Done(Marked::Under(())) => reached.push((home, mark.to_string())),
-                Answer::Done(Marked::Other(borne)) => {
+                Ok(Marked::Under(())) => reached.push((home, mark.to_string())),
+                Ok(Marked::Other(borne)) => {
                     mark.may_replace(&borne)?;
                     reached.push((home, borne));
                 }
-                Answer::Refused(error) | Answer::Unknown(error) if error.is_retryable() => {
+                Err(Failure::Refused(error) | Failure::Unknown(error)) if error.is_retryable() => {
                     unreachable = Some(error);
                 }
-                Answer::Refused(error) | Answer::Unknown(error) => return Err(error.during("connect")),
+                Err(Failure::Refused(error) | Failure::Unknown(error)) => return Err(error.during("connect")),
             }
         }
         if let (true, Some(error)) = (reached.is_empty(), unreachable) {
@@ -200,11 +200,11 @@ impl RingStore {
         for earlier in view.earlier_homes(name, home) {
             let looked =
                 under(&view, earlier, deadline, |node, mark| node.look_under(mark, claim, deadline))?;
-            match looked.into_result()? {
+            match looked.map_err(Failure::into_error)? {
                 Look::Free { fence } => last_fence = last_fence.max(fence),
                 Look::Busy { retry_after } => {
                     view.refuse_own_writer(earlier, claim, deadline)?;
-                    return Ok(Answer::Done(Attempt::Busy { retry_after }));
+                    return Ok(Ok(Attempt::Busy { retry_after }));
                 }
             }
         }
@@ -229,7 +229,7 @@ impl RingStore {
         let (sender, receiver) = bounded(groups.len());
         for (home, places) in groups {
             if view.lost.contains(&home) {
-                places.into_iter().for_each(|place| put(&mut answers, place, Answer::Done(of_a_lost_node())));
+                places.into_iter().for_each(|place| put(&mut answers, place, Ok(of_a_lost_node())));
                 continue;
             }
             let theirs: Vec<Claim> = places.iter().filter_map(|place| claims.get(*place).cloned()).collect();
@@ -243,7 +243,7 @@ impl RingStore {
             });
             if !is_sent {
                 for place in places {
-                    put(&mut answers, place, Answer::Refused(not_answering()));
+                    put(&mut answers, place, Err(Failure::Refused(not_answering())));
                 }
             }
         }
@@ -255,7 +255,7 @@ impl RingStore {
                 put(&mut answers, place, answer);
             }
         }
-        let late = || Answer::Unknown(not_answering().with_unknown_outcome());
+        let late = || Err(Failure::Unknown(not_answering().with_unknown_outcome()));
         answers.into_iter().map(|answer| answer.unwrap_or_else(late)).collect()
     }
 
@@ -311,17 +311,17 @@ impl Store for RingStore {
         } else {
             self.first(claim, deadline)
         };
-        answer.unwrap_or_else(|error| Answer::Refused(error.during("lock").on(claim.name.given())))
+        answer.unwrap_or_else(|error| Err(Failure::Refused(error.during("lock").on(claim.name.given()))))
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
-        self.at(claim.home).map_or_else(Answer::Refused, |store| store.release(claim, left, deadline))
+        self.at(claim.home).map_or_else(Failure::refused, |store| store.release(claim, left, deadline))
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         match self.at(claim.home) {
             Ok(store) => store.release_later(claim, deadline, done),
-            Err(error) => done(Answer::Refused(error)),
+            Err(error) => done(Err(Failure::Refused(error))),
         }
     }
 
@@ -344,16 +344,16 @@ impl Store for RingStore {
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
-        self.at(claim.home).map_or_else(Answer::Refused, |store| store.expire_in(claim, rest, deadline))
+        self.at(claim.home).map_or_else(Failure::refused, |store| store.expire_in(claim, rest, deadline))
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        let mut answer = Answer::Done(false);
+        let mut answer = Ok(false);
         for home in self.view().homes(name) {
-            match self.at(home).map_or_else(Answer::Refused, |store| store.force(kind, name, deadline)) {
-                Answer::Done(false) => {}
-                Answer::Done(true) if matches!(answer, Answer::Done(_)) => answer = Answer::Done(true),
-                Answer::Done(true) => {}
+            match self.at(home).map_or_else(Failure::refused, |store| store.force(kind, name, deadline)) {
+                Ok(false) => {}
+                Ok(true) if answer.is_ok() => answer = Ok(true),
+                Ok(true) => {}
                 failed => answer = failed,
             }
         }
@@ -401,20 +401,20 @@ impl Inspect for RingStore {
         for home in self.view().homes(name) {
             match self
                 .at(home)
-                .map_or_else(Answer::Refused, |store| store.inspect(kind, name, owner, deadline))
+                .map_or_else(Failure::refused, |store| store.inspect(kind, name, owner, deadline))
             {
-                Answer::Done(None) => {}
+                Ok(None) => {}
                 found => return found,
             }
         }
-        Answer::Done(None)
+        Ok(None)
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        let mut last = Answer::Refused(moved_on());
+        let mut last = Err(Failure::Refused(moved_on()));
         for home in self.view().homes(name) {
-            last = self.at(home).map_or_else(Answer::Refused, |store| store.describe(name, deadline));
-            if !matches!(&last, Answer::Done(seen) if !seen.is_held()) {
+            last = self.at(home).map_or_else(Failure::refused, |store| store.describe(name, deadline));
+            if !matches!(&last, Ok(seen) if !seen.is_held()) {
                 break;
             }
         }

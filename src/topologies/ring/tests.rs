@@ -7,8 +7,8 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::*;
 use crate::ident::{ClientId, unbound_number};
-use crate::seam::Others;
 use crate::seam::fallbacks::describe_by_kinds;
+use crate::seam::{Answer, Failure, Others};
 
 /// Bears a mark, grants all that it is asked for under it, and renews all.
 #[derive(Default)]
@@ -23,7 +23,7 @@ struct Node {
 impl Node {
     fn under<T>(&self, mark: &str, answer: impl FnOnce() -> T) -> Answer<Marked<T>> {
         let borne = self.mark.lock().clone();
-        Answer::Done(if borne == mark { Marked::Under(answer()) } else { Marked::Other(borne) })
+        Ok(if borne == mark { Marked::Under(answer()) } else { Marked::Other(borne) })
     }
 }
 
@@ -31,10 +31,10 @@ impl RingMember for Node {
     fn set_mark(&self, expected: &str, new: &str, _: Moment) -> Answer<Marked<()>> {
         let mut borne = self.mark.lock();
         if *borne != expected && *borne != new {
-            return Answer::Done(Marked::Other(borne.clone()));
+            return Ok(Marked::Other(borne.clone()));
         }
         new.clone_into(&mut borne);
-        Answer::Done(Marked::Under(()))
+        Ok(Marked::Under(()))
     }
 
     fn attempt_under(&self, mark: &str, claim: &Claim, _: u64, _: Moment) -> Answer<Marked<Attempt>> {
@@ -59,11 +59,11 @@ impl Store for Node {
     }
 
     fn attempt(&self, _: &Claim, _: u32, _: Moment) -> Answer<Attempt> {
-        Answer::Done(Attempt::Granted { fence: None })
+        Ok(Attempt::Granted { fence: None })
     }
 
     fn release(&self, _: &Claim, _: u32, _: Moment) -> Answer<Release> {
-        Answer::Done(Release::Freed { others: Others::Nobody })
+        Ok(Release::Freed { others: Others::Nobody })
     }
 
     fn renew(&self, claims: &[Claim], _: Moment) -> Vec<Answer<bool>> {
@@ -71,15 +71,15 @@ impl Store for Node {
         if let Some(end) = hangs {
             assert!(end.recv_timeout(HANGS).is_err(), "nothing is sent");
         }
-        claims.iter().map(|_| Answer::Done(true)).collect()
+        claims.iter().map(|_| Ok(true)).collect()
     }
 
     fn abandon(&self, claims: &[Claim], _: Moment) -> Vec<Answer<Release>> {
-        claims.iter().map(|_| Answer::Done(Release::NotHeld { holder: None })).collect()
+        claims.iter().map(|_| Ok(Release::NotHeld { holder: None })).collect()
     }
 
     fn force(&self, _: Kind, _: &LockName, _: Moment) -> Answer<bool> {
-        Answer::Done(false)
+        Ok(false)
     }
 
     fn listen(&self, _: &Claim, _: &Waker) -> Option<Subscription> {
@@ -95,7 +95,7 @@ impl Store for Node {
 
 impl Inspect for Node {
     fn inspect(&self, _: Kind, _: &LockName, _: Owner, _: Moment) -> Answer<Option<Snapshot>> {
-        Answer::Done(None)
+        Ok(None)
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
@@ -145,13 +145,13 @@ fn a_claim_from_before_its_name_moved_is_refused_and_granted_by_no_node() {
     ring.change(Ring::new(["0", "1", "2"]).epoch(2).moving_from(["0", "1"])).unwrap();
     let old = claims.iter().find(|claim| ring.home(&claim.name) != claim.home).unwrap();
     let error = match ring.attempt(old, 1, soon()) {
-        Answer::Refused(error) => error,
+        Err(Failure::Refused(error)) => error,
         other => panic!("not refused but {other:?}"),
     };
     assert!(error.is_retryable(), "{error}");
     assert!(nodes.iter().all(|node| node.granted.lock().is_empty()));
     let new = Claim { home: ring.home(&old.name), ..old.clone() };
-    assert!(matches!(ring.attempt(&new, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    assert!(matches!(ring.attempt(&new, 1, soon()), Ok(Attempt::Granted { .. })));
     assert_eq!(*nodes[2].granted.lock(), [new.owner]);
     ring.close();
 }
@@ -164,10 +164,10 @@ fn a_node_that_hangs_does_not_keep_the_others_holds_from_being_renewed() {
     // The others are waited for for a seventh of the lease.
     let claims = [0, 1].map(|home| claim("a", home, Duration::from_millis(70)));
     let answers = ring.renew(&claims, soon());
-    assert!(matches!(answers[1], Answer::Unknown(_)), "it was waited for: {answers:?}");
+    assert!(matches!(answers[1], Err(Failure::Unknown(_))), "it was waited for: {answers:?}");
     // The first may have been slow, on a busy machine; the second hangs still, and is not asked meanwhile.
     let begun = Clock::System.now();
-    while !matches!(&ring.renew(&claims, soon())[..], [Answer::Done(true), Answer::Refused(_)]) {
+    while !matches!(&ring.renew(&claims, soon())[..], [Ok(true), Err(Failure::Refused(_))]) {
         assert!(Clock::System.now().since(begun) < HANGS, "the holds of one node only are not renewed");
     }
     drop(end);

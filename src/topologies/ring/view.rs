@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::seam::ring_member::{Marked, RingMember};
-use crate::seam::{Answer, Claim, Kind};
+use crate::seam::{Answer, Claim, Failure, Kind};
 use crate::sync::Mutex;
 use crate::sync::channel::bounded;
 use crate::time::{Clock, Moment};
@@ -55,7 +55,11 @@ impl RingView {
             return Ok(());
         }
         let Some(node) = self.node(home) else { return Ok(()) };
-        match node.store.inspect(Kind::Write, &claim.name, claim.owner, deadline).into_result()? {
+        match node
+            .store
+            .inspect(Kind::Write, &claim.name, claim.owner, deadline)
+            .map_err(Failure::into_error)?
+        {
             Some(held) if held.count > 0 => Err(Error::new(
                 ErrorKind::WouldDeadlock,
                 "lock",
@@ -85,11 +89,11 @@ pub(super) fn under<T>(
     let text = mark.to_string();
     loop {
         match ask(&*node.store, &text) {
-            Answer::Done(Marked::Under(done)) => return Ok(Answer::Done(done)),
+            Ok(Marked::Under(done)) => return Ok(Ok(done)),
             // Nothing was done: asked again once the node bears the mark.
-            Answer::Done(Marked::Other(borne)) => settle(view, home, borne, deadline)?,
-            Answer::Refused(error) => return Ok(Answer::Refused(error)),
-            Answer::Unknown(error) => return Ok(Answer::Unknown(error)),
+            Ok(Marked::Other(borne)) => settle(view, home, borne, deadline)?,
+            Err(Failure::Refused(error)) => return Ok(Err(Failure::Refused(error))),
+            Err(Failure::Unknown(error)) => return Ok(Err(Failure::Unknown(error))),
         }
         if Clock::System.now() >= deadline {
             return Err(not_answering());
@@ -106,12 +110,12 @@ pub(super) fn settle(view: &RingView, home: u32, mut borne: String, deadline: Mo
         if borne.is_empty() {
             // A new node, or one that has lost its data: is this still the ring that the others know?
             for (_, other, answer) in survey(view, deadline.min(Clock::System.after(ASIDE))) {
-                if let Answer::Done(Marked::Other(borne)) = answer {
+                if let Ok(Marked::Other(borne)) = answer {
                     other.may_replace(&borne).inspect_err(|error| note_stale(view, error))?;
                 }
             }
         }
-        match node.store.set_mark(&borne, &new, deadline).into_result()? {
+        match node.store.set_mark(&borne, &new, deadline).map_err(Failure::into_error)? {
             Marked::Under(()) => return Ok(()),
             Marked::Other(other) => borne = other,
         }
@@ -144,7 +148,7 @@ pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, 
     while let Ok((home, answer)) = receiver.recv_timeout(deadline.since(Clock::System.now())) {
         answers.insert(home, answer);
     }
-    let late = || Answer::Refused(not_answering());
+    let late = || Err(Failure::Refused(not_answering()));
     members
         .into_iter()
         .map(|(home, _, mark)| (home, mark, answers.remove(&home).unwrap_or_else(late)))

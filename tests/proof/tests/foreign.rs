@@ -1,5 +1,5 @@
 //! Redisson beside us, in all states of some small worlds: its scripts are those that it sends while this test runs. The numbers
-//! are those of docs/proof.md.
+//! are those of docs/figures.
 //!
 //! `LEASEHOLD_BLESS=1 ./check proof` writes them anew.
 

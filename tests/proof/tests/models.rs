@@ -1,4 +1,4 @@
-//! Each kind of lock in all states of some small worlds. The numbers are those of docs/proof.md.
+//! Each kind of lock in all states of some small worlds. The numbers are those of docs/figures.
 //!
 //! `LEASEHOLD_BLESS=1 ./check proof` writes them anew.
 

@@ -1,4 +1,4 @@
-//! The rules that are in no script, in all states of their small worlds, kept and broken. The numbers are those of docs/proof.md.
+//! The rules that are in no script, in all states of their small worlds, kept and broken. The numbers are those of docs/figures.
 
 mod page;
 

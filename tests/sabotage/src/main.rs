@@ -5,9 +5,9 @@
 //!
 //! Arguments: `[--resume] [--copy | --build | --page] [PATTERN…]`. A pattern is a number, or a part of a mutation's file or
 //! description. `--resume` leaves out those that have been caught already. `--copy` writes the copy and `--build` builds it, and that
-//! is all; `--page` only compares docs/proof.md with what was run, or writes it.
+//! is all; `--page` only compares docs/figures/sabotage.md with what was run, or writes it.
 //!
-//! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes docs/proof.md; `LEASEHOLD_SABOTAGE_JOBS` is how many mutations run at
+//! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes that file; `LEASEHOLD_SABOTAGE_JOBS` is how many mutations run at
 //! a time (2).
 
 mod copy;
@@ -63,7 +63,7 @@ fn work() -> Result<()> {
     let mutations = list::read(&root().join("tests/sabotage/mutations"))?;
     let record = Record::open(&target().join("sabotage/results.tsv"))?;
     if only_page {
-        return page::write(&root().join("docs/proof.md"), &mutations, &record);
+        return page::write(&root().join("docs/figures/sabotage.md"), &mutations, &record);
     }
     let package = copy::write(&root(), &target().join("sabotage/package"), &mutations)?;
     if only_copies {
@@ -89,7 +89,7 @@ fn work() -> Result<()> {
         record.note(mutation, verdict)
     });
     // What could be judged is on the page, whatever else failed.
-    page::write(&root().join("docs/proof.md"), &mutations, &record)?;
+    page::write(&root().join("docs/figures/sabotage.md"), &mutations, &record)?;
     judged.and(unbroken)
 }
 

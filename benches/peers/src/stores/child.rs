@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use leasehold::{AcquireOptions, LockClient, MemoryStore, Observer, Owner, RedisLock};
+use leasehold::{AcquireOptions, Event, LockClient, MemoryStore, Observer, RedisLock};
 
 use super::transactions::Transactions;
 use crate::load::{HOLD, PAUSE};
@@ -71,9 +71,11 @@ struct Asked {
 struct Counting(Arc<Asked>);
 
 impl Observer for Counting {
-    fn acquired(&self, _: &str, _: Owner, _: Duration, attempts: u32) {
-        self.0.grants.fetch_add(1, Ordering::Relaxed);
-        self.0.attempts.fetch_add(u64::from(attempts), Ordering::Relaxed);
+    fn event(&self, event: &Event<'_>) {
+        if let Event::Acquired { attempts, .. } = *event {
+            self.0.grants.fetch_add(1, Ordering::Relaxed);
+            self.0.attempts.fetch_add(u64::from(attempts), Ordering::Relaxed);
+        }
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Options {
     /// The file for all results as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// The folder of choosing.md and charts/.
+    /// The folder of figures/ and charts/.
     #[arg(long)]
     docs: Option<PathBuf>,
 }

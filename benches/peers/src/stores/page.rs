@@ -1,4 +1,4 @@
-//! The generated part of docs/choosing.md, and its charts.
+//! The file docs/figures/stores.md, and its charts.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,8 +13,8 @@ use crate::quiet::Disturbance;
 use crate::report::grouped;
 use crate::rounds::Metrics;
 
-const BEGIN: &str = "<!-- stores: begin -->";
-const END: &str = "<!-- stores: end -->";
+const HEAD: &str = "# The stores, measured\n\nWritten by `./bench stores`. The page on [choosing a store](../choosing.md) says what the \
+    words mean.";
 
 pub struct Report<'a> {
     pub machine: Machine,
@@ -118,7 +118,7 @@ impl Report<'_> {
 
     /// The figures that the project set itself, and what was reached.
     fn figures(&self, out: &mut String) -> Result<()> {
-        writeln!(out, "### Figures to reach\n\n| | wanted | reached | |\n|---|---|---|---|")?;
+        writeln!(out, "## Figures to reach\n\n| | wanted | reached | |\n|---|---|---|---|")?;
         for (title, store, workload, metric, wanted, limit, digits) in WANTED {
             let value = self.value(workload, store, metric);
             let met = value.map(|value| match limit {
@@ -140,7 +140,6 @@ impl Report<'_> {
     pub fn text(&self) -> Result<String> {
         let mut out = String::new();
         let Machine { cores, cpu, kernel, rustc, load, .. } = &self.machine;
-        writeln!(out, "## Measured\n")?;
         writeln!(out, "{cores} cores, {cpu}, {kernel}; {rustc}. Load average at the start: {load}.\n")?;
         writeln!(out, "| store | what ran |\n|---|---|")?;
         for Place { name, about, .. } in self.stores {
@@ -161,9 +160,9 @@ impl Report<'_> {
         }
         self.figures(&mut out)?;
         for workload in WORKLOADS {
-            writeln!(out, "### {}\n", workload.title)?;
+            writeln!(out, "## {}\n", workload.title)?;
             for (file, title, _) in charts(workload) {
-                writeln!(out, "![{title}](charts/stores-{}-{file}.svg)\n", workload.id)?;
+                writeln!(out, "![{title}](../charts/stores-{}-{file}.svg)\n", workload.id)?;
             }
             self.table(&mut out, workload)?;
         }
@@ -197,11 +196,9 @@ impl Report<'_> {
     }
 
     pub fn write(&self, docs: &Path) -> Result<()> {
-        let page = docs.join("choosing.md");
-        let old = std::fs::read_to_string(&page).with_context(|| format!("reading {}", page.display()))?;
-        let (before, rest) = old.split_once(BEGIN).context("no begin of the generated part")?;
-        let (_, after) = rest.split_once(END).context("no end of the generated part")?;
-        std::fs::write(&page, format!("{before}{BEGIN}\n\n{}{END}{after}", self.text()?))?;
+        let file = docs.join("figures/stores.md");
+        std::fs::write(&file, format!("{HEAD}\n\n{}\n", self.text()?.trim_end()))
+            .with_context(|| format!("writing {}", file.display()))?;
         let folder = docs.join("charts");
         std::fs::create_dir_all(&folder)?;
         for workload in WORKLOADS {

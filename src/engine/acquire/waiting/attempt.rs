@@ -12,7 +12,7 @@ use crate::engine::registry::QueuePlace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inspect::Whereabouts;
 use crate::observe::event::GaveUpReason;
-use crate::seam::{Answer, Attempt, Claim, HoldNote, Kind, Wakeups, granted_too_late};
+use crate::seam::{Answer, Attempt, Claim, Failure, HoldNote, Kind, Wakeups, granted_too_late};
 use crate::time::{Moment, random_between, window};
 
 impl Waiting<'_> {
@@ -79,8 +79,13 @@ impl Waiting<'_> {
     ) -> Result<Progress> {
         let call = self.call;
         self.attempts = self.attempts.saturating_add(1);
-        self.engine.reporter.tell_request("acquire", sent, &self.engine.clock, answer.error());
-        self.is_answered = matches!(answer, Answer::Done(_));
+        self.engine.reporter.tell_request(
+            "acquire",
+            sent,
+            &self.engine.clock,
+            answer.as_ref().err().map(Failure::error),
+        );
+        self.is_answered = answer.is_ok();
         let outcome = self.judge(&claim, sent, answer);
         // A grant that came too late is of no more use than no answer.
         if self.is_answered && !matches!(outcome, AttemptOutcome::TooLate) {
@@ -104,7 +109,7 @@ impl Waiting<'_> {
     /// The outcome of an answer that was read just now.
     pub(super) fn judge(&mut self, claim: &Claim, sent: Moment, answer: Answer<Attempt>) -> AttemptOutcome {
         let engine = self.engine;
-        let is_granted = matches!(answer, Answer::Done(Attempt::Granted { .. }));
+        let is_granted = matches!(answer, Ok(Attempt::Granted { .. }));
         // Asked once for each grant, and never of a claim that has none: the hold keeps the answer.
         self.bound = match engine.store.capabilities().sessions {
             Some(sessions) if is_granted => sessions.bound(claim),
@@ -114,7 +119,7 @@ impl Waiting<'_> {
         let ends = bound.min(sent.plus(window(self.asked)));
         // A release under this number failed meanwhile, and will be repeated: it must not find this hold.
         let is_given_up = self.unbound.is_none() && self.thread.number() != claim.owner.number();
-        let answer = if claim.kind.only_asks() { answer.of_reading() } else { answer };
+        let answer = if claim.kind.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
         AttemptOutcome::of(answer, engine.clock.now() < ends && !is_given_up)
     }
 
@@ -191,8 +196,13 @@ impl Waiting<'_> {
     /// Reads the answer of a hand-off to this thread.
     pub(super) fn receive(&mut self, place: &QueuePlace, handoff: PendingHandoff) -> Result<Progress> {
         let (claim, sent) = (handoff.to.clone(), handoff.sent);
-        let answer: Answer<Attempt> = handoff.receive().into();
-        self.engine.reporter.tell_request("hand_over", sent, &self.engine.clock, answer.error());
+        let answer: Answer<Attempt> = handoff.receive().map(Attempt::from);
+        self.engine.reporter.tell_request(
+            "hand_over",
+            sent,
+            &self.engine.clock,
+            answer.as_ref().err().map(Failure::error),
+        );
         let outcome = self.judge(&claim, sent, answer);
         self.coming = Some((sent, true));
         let progress = self.follow(claim, sent, outcome);

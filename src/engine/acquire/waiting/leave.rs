@@ -4,7 +4,7 @@ use super::{Progress, Waiting};
 use crate::engine::acquire::retry::{RETRY_PAUSE, RetryBudget};
 use crate::error::{Error, Result};
 use crate::ident::unbound_number;
-use crate::seam::{Answer, Claim, PLACE_LASTS, REQUEST_LASTS, Turn};
+use crate::seam::{Claim, PLACE_LASTS, REQUEST_LASTS, Turn};
 use crate::time::{Moment, random_between};
 
 impl Waiting<'_> {
@@ -57,7 +57,7 @@ impl Waiting<'_> {
         } else {
             None
         };
-        if !matches!(left, Some(Answer::Done(_))) {
+        if !matches!(left, Some(Ok(_))) {
             self.leave_behind(claim, sent);
         }
     }

@@ -40,8 +40,14 @@ impl Waiting<'_> {
         let now = engine.clock.now();
         let until = wake_at.min(call.limit.moment(now));
         let number = claim.as_ref().map_or_else(|| self.claim().owner.number(), |claim| claim.owner.number());
-        let (thread, takes_again) = (Arc::clone(self.thread), call.terms.takes_again);
-        ticket.note_sleeper(Sleeper { number, thread, since: self.started, kind: call.kind, takes_again });
+        ticket.note_sleeper(Sleeper {
+            number,
+            thread: Arc::clone(self.thread),
+            since: self.started,
+            kind: call.kind,
+            takes_again: call.terms.takes_again,
+            writers_first: call.terms.writers_first,
+        });
         engine.watchdog.announce(now);
         if !call.kind.is_counted() {
             engine.watchdog.note_wait(self.started);

@@ -33,12 +33,12 @@ impl ClusterStore {
         let mut servers = self.servers(from);
         let Some(server) = servers.first().cloned() else {
             let words = "no member of the cluster is known to have slots";
-            return Answer::Refused(Error::new(ErrorKind::Busy, "list", words));
+            return Err(Failure::Refused(Error::new(ErrorKind::Busy, "list", words)));
         };
         let members = self.topology.primaries();
         let Some(member) = members.iter().find(|member| member.to_string() == server) else {
             let words = format!("{server} has left the cluster while its locks were listed");
-            return Answer::Refused(Error::new(ErrorKind::Busy, "list", words));
+            return Err(Failure::Refused(Error::new(ErrorKind::Busy, "list", words)));
         };
         match self.topology.node(member).and_then(|node| ask(&node.store)) {
             Ok((mut page, cursor)) => {
@@ -46,9 +46,9 @@ impl ClusterStore {
                     servers.remove(0);
                 }
                 page.next = (!servers.is_empty()).then_some(Place { servers: Some(servers), cursor });
-                Answer::Done(page)
+                Ok(page)
             }
-            Err(error) => self.noted(Answer::Refused(error)),
+            Err(error) => self.noted(Err(Failure::Refused(error))),
         }
     }
 }
@@ -57,7 +57,7 @@ impl Directory for ClusterStore {
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
         let place = match self.place(&LockName::reserved(entry(client)), deadline) {
             Ok(place) => place,
-            Err(error) => return done(Answer::Refused(error)),
+            Err(error) => return done(Err(Failure::Refused(error))),
         };
         let me = self.me.clone();
         // If the slot has moved, it is written in the next round.
@@ -82,18 +82,18 @@ impl Directory for ClusterStore {
             let name = LockName::reserved(entry(*client));
             page.requests += 1;
             match self.ask(ACTION, &name, deadline, |store| store.read(&[*client], deadline)) {
-                Answer::Done(one) => page.found.extend(one.found),
+                Ok(one) => page.found.extend(one.found),
                 // That of one member which is away says nothing about the others'.
-                Answer::Refused(_) | Answer::Unknown(_) => page.found.push(None),
+                Err(Failure::Refused(_) | Failure::Unknown(_)) => page.found.push(None),
             }
         }
-        Answer::Done(page)
+        Ok(page)
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         self.page(from, |store| {
             let here = Place { servers: None, cursor: from.cursor.clone() };
-            let mut page = store.clients(&here, deadline).into_result()?;
+            let mut page = store.clients(&here, deadline).map_err(Failure::into_error)?;
             let cursor = page.next.take().map_or_else(String::new, |next| next.cursor);
             Ok((page, cursor))
         })
@@ -115,7 +115,7 @@ impl Listing for ClusterStore {
                     // Its slot moves: it is asked for where it is.
                     Err(error) if Redirect::of(&error).is_some() || error.kind() == ErrorKind::Busy => {
                         page.requests += 1;
-                        self.describe(&name, deadline).into_result()
+                        self.describe(&name, deadline).map_err(Failure::into_error)
                     }
                     seen => seen,
                 };

@@ -28,7 +28,7 @@ use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Lines, P
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
-    Answer, Answered, Attempt, Claim, Counting, Kind, Pending, Release, Sink, Snapshot, Store,
+    Answer, Answered, Attempt, Claim, Counting, Failure, Kind, Pending, Release, Sink, Snapshot, Store,
 };
 use crate::stores::redis::kinds;
 use crate::stores::redis::kinds::kind::Deferrable;
@@ -110,7 +110,7 @@ impl ClusterStore {
     ) -> Answer<T> {
         let mut place = match self.place(name, deadline) {
             Ok(place) => place,
-            Err(error) => return Answer::Refused(error.during(action).on(name.given())),
+            Err(error) => return Err(Failure::Refused(error.during(action).on(name.given()))),
         };
         let mut answer = self.send(&place, &send);
         for _ in 0..MOST_REDIRECTS {
@@ -131,7 +131,9 @@ impl ClusterStore {
     ) -> Box<dyn Pending<T>> {
         let place = match self.place(name, deadline) {
             Ok(place) => place,
-            Err(error) => return Box::new(Answered(Answer::Refused(error.during(action).on(name.given())))),
+            Err(error) => {
+                return Box::new(Answered(Err(Failure::Refused(error.during(action).on(name.given())))));
+            }
         };
         let pending = begin(&place.node.store);
         match self.me.upgrade() {
@@ -149,13 +151,13 @@ impl ClusterStore {
         }
         match self.topology.asking(&place.node) {
             Ok(store) => send(&store),
-            Err(error) => Answer::Refused(error),
+            Err(error) => Err(Failure::Refused(error)),
         }
     }
 
     /// The place to send the request to instead: it was refused by a member that named another.
     fn redirected<T>(&self, from: &SlotPlace, answer: &Answer<T>) -> Option<SlotPlace> {
-        let Answer::Refused(error) = answer else { return None };
+        let Err(Failure::Refused(error)) = answer else { return None };
         let redirect = Redirect::of(error)?;
         let host = match &*redirect.host {
             "" => from.node.endpoint.host.clone(),
@@ -176,19 +178,25 @@ impl ClusterStore {
     fn noted<T>(&self, answer: Answer<T>) -> Answer<T> {
         use ErrorKind::{Busy, ReadOnly, TimedOut, Unreachable};
         match answer {
-            Answer::Refused(error) if Redirect::of(&error).is_some() => {
+            Err(Failure::Refused(error)) if Redirect::of(&error).is_some() => {
                 self.topology.doubt();
                 let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
-                Answer::Refused(moving)
+                Err(Failure::Refused(moving))
             }
             // A read-write lock's script finds some of its keys by itself, and one has moved: what it did before that
             // stays done.
-            Answer::Refused(error) if is_split(&error) => Answer::Unknown(error.with_unknown_outcome()),
-            Answer::Refused(error) | Answer::Unknown(error)
+            Err(Failure::Refused(error)) if is_split(&error) => {
+                Err(Failure::Unknown(error.with_unknown_outcome()))
+            }
+            Err(Failure::Refused(error) | Failure::Unknown(error))
                 if matches!(error.kind(), Unreachable | TimedOut | ReadOnly | Busy) =>
             {
                 self.topology.doubt();
-                if error.outcome_unknown() { Answer::Unknown(error) } else { Answer::Refused(error) }
+                if error.outcome_unknown() {
+                    Err(Failure::Unknown(error))
+                } else {
+                    Err(Failure::Refused(error))
+                }
             }
             other => other,
         }
@@ -208,7 +216,7 @@ impl ClusterStore {
             // Not behind an unread release: these go over a connection of their own anyway.
             match self.topology.primary(slot(claim.name.key()), deadline) {
                 Ok(node) => ClusterGroup::add(&mut groups, SlotPlace { node, asking: false }, index, claim),
-                Err(error) => *answer = Some(Answer::Refused(error)),
+                Err(error) => *answer = Some(Err(Failure::Refused(error))),
             }
         }
         for round in 0..=MOST_REDIRECTS {
@@ -230,7 +238,8 @@ impl ClusterStore {
             }
             groups = next;
         }
-        let missing = || Answer::Unknown(Error::new(ErrorKind::Protocol, "request", "no answer was read"));
+        let missing =
+            || Err(Failure::Unknown(Error::new(ErrorKind::Protocol, "request", "no answer was read")));
         answers.into_iter().map(|answer| self.noted(answer.unwrap_or_else(missing))).collect()
     }
 
@@ -247,7 +256,7 @@ impl ClusterStore {
         {
             None => send(&group.place.node.store, &group.claims),
             Some(Ok(store)) => send(&store, &group.claims),
-            Some(Err(error)) => group.claims.iter().map(|_| Answer::Refused(error.copy())).collect(),
+            Some(Err(error)) => group.claims.iter().map(|_| Err(Failure::Refused(error.copy()))).collect(),
         };
         let Some((mine, others)) = groups.split_last() else { return Vec::new() };
         thread::scope(|scope| {
@@ -397,7 +406,7 @@ impl Store for ClusterStore {
         }
         match self.place(&claim.name, deadline) {
             Ok(place) => self.post(&place.node, claim, deadline, MOST_REDIRECTS, done),
-            Err(error) => done(Answer::Refused(error.during("unlock").on(claim.name.given()))),
+            Err(error) => done(Err(Failure::Refused(error.during("unlock").on(claim.name.given())))),
         }
     }
 
@@ -431,7 +440,7 @@ impl Store for ClusterStore {
             if let Ok(place) = self.place(&claim.name, deadline) {
                 drop(place.node.store.count(claim, what, deadline));
             }
-            return Answer::Done(None);
+            return Ok(None);
         }
         self.ask("count", &claim.name, deadline, |store| store.count(claim, what, deadline))
     }
@@ -478,11 +487,13 @@ impl Inspect for ClusterStore {
         owner: Owner,
         deadline: Moment,
     ) -> Answer<Option<Snapshot>> {
-        self.ask("inspect", name, deadline, |store| store.inspect(kind, name, owner, deadline)).of_reading()
+        self.ask("inspect", name, deadline, |store| store.inspect(kind, name, owner, deadline))
+            .map_err(Failure::of_reading)
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        self.ask("inspect", name, deadline, |store| store.describe(name, deadline)).of_reading()
+        self.ask("inspect", name, deadline, |store| store.describe(name, deadline))
+            .map_err(Failure::of_reading)
     }
 }
 
@@ -511,13 +522,13 @@ impl Batches for ClusterStore {
         or_none: bool,
         deadline: Moment,
     ) -> Box<dyn Pending<Vec<Option<Fence>>>> {
-        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
+        let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
         let sent = claims.to_vec();
         self.begin("lock", &first.name, deadline, move |store| store.begin_attempts(&sent, or_none, deadline))
     }
 
     fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>> {
-        let Some(first) = claims.first() else { return Box::new(Answered(Answer::Done(Vec::new()))) };
+        let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
         let sent = claims.to_vec();
         self.begin("unlock", &first.name, deadline, move |store| store.begin_releases(&sent, deadline))
     }

@@ -15,7 +15,7 @@ use redis::Value;
 use scheduled_thread_pool::ScheduledThreadPool;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::Connection;
 use crate::stores::redis::conn::dialog::{Dialog, no_reply};
@@ -139,7 +139,7 @@ impl Connections {
     }
 
     /// Sends one request and reads its reply. An error reply is `Ok`: it is for the caller to judge.
-    pub(crate) fn call(&self, command: &Command, deadline: Moment) -> Outcome<Value> {
+    pub(crate) fn call(&self, command: &Command, deadline: Moment) -> Answer<Value> {
         let told = command.told(self.publish_mode);
         let command = told.as_ref().unwrap_or(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
@@ -180,7 +180,7 @@ impl Connections {
         &self,
         command: &Command,
         deadline: Moment,
-        take: impl FnOnce(Outcome<Value>) + Send + 'static,
+        take: impl FnOnce(Answer<Value>) + Send + 'static,
     ) {
         let told = command.told(self.publish_mode);
         let command = told.as_ref().unwrap_or(command);
@@ -208,7 +208,7 @@ impl Connections {
     }
 
     /// The same, but waits for the reply. It comes behind what was posted so before, unless that broke the connection.
-    pub(crate) fn call_anywhere(&self, command: &Command, deadline: Moment) -> Outcome<Value> {
+    pub(crate) fn call_anywhere(&self, command: &Command, deadline: Moment) -> Answer<Value> {
         let shared = self.any(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
         let sent = self.send_over(shared, command, deadline, None);
@@ -227,7 +227,7 @@ impl Connections {
         command: &Command,
         then: Command,
         deadline: Moment,
-        take: impl FnOnce(Outcome<Value>) -> bool + Send + 'static,
+        take: impl FnOnce(Answer<Value>) -> bool + Send + 'static,
     ) {
         let (shared_connections, shared) =
             (Arc::clone(&self.shared_connections), self.shared_number(command));
@@ -394,7 +394,7 @@ impl Connections {
         commands: &[Command],
         deadline: Moment,
         why: &Error,
-    ) -> Option<Vec<Outcome<Value>>> {
+    ) -> Option<Vec<Answer<Value>>> {
         let none = || Err(why.copy());
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
         let start = |number: usize, command: &Command| {
@@ -423,7 +423,7 @@ impl Connections {
         &self,
         commands: &[Command],
         deadline: Moment,
-    ) -> (Vec<Outcome<Value>>, bool) {
+    ) -> (Vec<Answer<Value>>, bool) {
         let is_settled = match self.ledger.doubtful() {
             None => false,
             Some(ids) if ids.is_empty() => true,
@@ -544,7 +544,7 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    pub(crate) fn wait(self) -> Outcome<Value> {
+    pub(crate) fn wait(self) -> Answer<Value> {
         let Some(shared) = self.shared_connections.get(self.shared) else { return Err(no_reply()) };
         let outcome = shared.wait(&self.reply);
         note_known(&self.known, self.command.script(), &outcome);
@@ -557,7 +557,7 @@ impl Started {
     }
 }
 
-fn note_known(known: &KnownScripts, script: Option<&'static Script>, outcome: &Outcome<Value>) {
+fn note_known(known: &KnownScripts, script: Option<&'static Script>, outcome: &Answer<Value>) {
     if let Ok(reply) = outcome {
         note_reply(known, script, reply);
     }

@@ -12,7 +12,7 @@ use r2d2::{Pool, PooledConnection};
 use redis::Value;
 
 use crate::error::Result;
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connection::{Connection, RedisStream};
 use crate::stores::redis::conn::shared::SharedConnection;
 use crate::stores::redis::conn::slots::ConnectionSlots;
@@ -160,7 +160,7 @@ impl World {
     }
 
     /// One request of a thread that waits for the reply.
-    fn ask(&self, number: u8, deadline: Moment) -> Outcome<Value> {
+    fn ask(&self, number: u8, deadline: Moment) -> Answer<Value> {
         match self.shared.send(|to| to.push(number), deadline, None, || self.connect()) {
             Ok(reply) => self.shared.wait(&reply),
             Err((failure, _)) => Err(failure),
@@ -198,7 +198,7 @@ impl World {
     }
 }
 
-fn assert_own(outcome: &Outcome<Value>, number: u8) {
+fn assert_own(outcome: &Answer<Value>, number: u8) {
     if let Ok(value) = outcome {
         assert_eq!(*value, Value::Int(number.into()), "somebody else's reply");
     }
@@ -210,7 +210,7 @@ fn run(
     world: &Arc<World>,
     deadline: Moment,
     event: impl FnOnce(&World) + Send + 'static,
-    each: impl Fn(&World, u8, Outcome<Value>) + Send + Copy + 'static,
+    each: impl Fn(&World, u8, Answer<Value>) + Send + Copy + 'static,
 ) {
     let mut threads: Vec<_> = [10, 20, 30]
         .into_iter()

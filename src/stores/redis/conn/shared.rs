@@ -29,7 +29,7 @@ use r2d2::PooledConnection;
 use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connection::{
     Connection, RedisStream, TRUSTED, Timed, await_any, broken, unread,
 };
@@ -41,7 +41,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
 /// Gets a reply that nobody waits for. It may be an error reply of the server's.
-pub(crate) type ReplySink = Box<dyn FnOnce(Outcome<Value>) + Send>;
+pub(crate) type ReplySink = Box<dyn FnOnce(Answer<Value>) + Send>;
 
 pub(crate) struct SharedConnection {
     out: Mutex<Out>,
@@ -118,7 +118,7 @@ pub(crate) struct Reply {
 }
 
 struct SharedState {
-    outcome: Option<Outcome<Value>>,
+    outcome: Option<Answer<Value>>,
     /// Gets the outcome at once, instead of a waiting thread.
     take: Option<ReplySink>,
     /// A thread is waiting, or about to.
@@ -133,7 +133,7 @@ impl Reply {
         Arc::new(Reply { state: Mutex::new(state), changed: Condvar::new(), deadline })
     }
 
-    fn fill(&self, outcome: Outcome<Value>) {
+    fn fill(&self, outcome: Answer<Value>) {
         let mut state = self.state.lock();
         match state.take.take() {
             Some(take) => {
@@ -362,7 +362,7 @@ impl SharedConnection {
     }
 
     /// Waits for a reply, reading for everyone while nobody else does.
-    pub(crate) fn wait(&self, reply: &Reply) -> Outcome<Value> {
+    pub(crate) fn wait(&self, reply: &Reply) -> Answer<Value> {
         loop {
             {
                 let mut state = reply.state.lock();
@@ -407,7 +407,7 @@ impl SharedConnection {
 
     /// Reads replies in order until `reply` has come. `None`: the connection was ended, and the thread that did that is
     /// about to notify.
-    fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Outcome<Value>> {
+    fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Answer<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
             if outcome.is_some() {

@@ -5,7 +5,7 @@
 //! or leaves behind, goes to the next.
 
 use crate::ident::{LockName, Owner};
-use crate::seam::Outcome;
+use crate::seam::Answer;
 use crate::seam::{Claim, Counting, PLACE_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, no_holder, unsupported};
@@ -55,15 +55,15 @@ impl RedisKind for ConditionKind {
     }
 
     /// A notification, once noticed, is nobody's.
-    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &LineRights) -> Outcome<Release> {
+    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &LineRights) -> Answer<Release> {
         replies::counted(reply).map(|_notified| NOTHING_HELD)
     }
 
-    fn release(&self, _call: &RedisCall<'_>, _claim: &Claim, _left: u32) -> Outcome<Release> {
+    fn release(&self, _call: &RedisCall<'_>, _claim: &Claim, _left: u32) -> Answer<Release> {
         Ok(NOTHING_HELD)
     }
 
-    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
+    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Answer<Option<i64>> {
         let what = match what {
             Counting::Notify { all: false } => "one",
             Counting::Notify { all: true } => "all",
@@ -73,11 +73,11 @@ impl RedisKind for ConditionKind {
         replies::counted(&call.ask(&change(claim, what), Expected::Nothing)?)
     }
 
-    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Answer<Option<Snapshot>> {
         no_holder()
     }
 
-    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Outcome<bool> {
+    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Answer<bool> {
         no_holder()
     }
 }

@@ -3,7 +3,7 @@
 //! A number cannot be set to what it shall be, as a hold count can, so each change is made under the id of its request
 //! and is not made again for [`REQUEST_LASTS`].
 
-use crate::seam::Outcome;
+use crate::seam::Answer;
 use crate::seam::{Claim, Counting, REQUEST_LASTS};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::kind::unsupported;
@@ -24,7 +24,7 @@ pub(super) struct Counter {
 
 impl Counter {
     /// Asks about the number, or changes it.
-    pub(super) fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
+    pub(super) fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Answer<Option<i64>> {
         let (word, amount, lease) = match what {
             Counting::Ask => ("ask", 0, None),
             Counting::SetUp { to, lease } => ("set_up", i64::from(*to), *lease),

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use crate::ident::{LockName, Owner};
-use crate::seam::Outcome;
+use crate::seam::Answer;
 use crate::seam::{Claim, PLACE_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
@@ -79,11 +79,11 @@ impl RedisKind for FairKind {
         Some(&RING_FAIR_ACQUIRE)
     }
 
-    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
         mutex::inspect(call, name, owner)
     }
 
-    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let command = ending(name.key(), "", 0, Duration::ZERO, PlaceEnd::Force);
         let reply = call.ask(&command, Expected::Hash)?;
         Ok(matches!(replies::released(&reply, 0)?, Release::Freed { .. }))

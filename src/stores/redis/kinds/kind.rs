@@ -5,8 +5,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind};
 use crate::ident::{LockName, Owner};
 use crate::seam::capabilities::SAFETY_POLL;
-use crate::seam::{Attempt, Claim, Counting, Release, Snapshot};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Release, Snapshot};
 use crate::stores::redis::cluster::slots::keeps_its_slot;
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::pubsub::publish::PublishMode;
@@ -121,7 +120,7 @@ pub(crate) trait RedisKind: Sync {
 
     /// The reply to a removal. `own_listeners`: how many of the clients that were notified are this one. `rights` learn
     /// what it says of the lock's line.
-    fn released(&self, reply: &Tagged, own_listeners: i64, rights: &LineRights) -> Outcome<Release> {
+    fn released(&self, reply: &Tagged, own_listeners: i64, rights: &LineRights) -> Answer<Release> {
         let _ = rights;
         replies::released(reply, own_listeners)
     }
@@ -135,7 +134,7 @@ pub(crate) trait RedisKind: Sync {
     // ---- all of it, with the wait for the reply
 
     /// Asks once.
-    fn attempt(&self, call: &RedisCall<'_>, claim: &Claim, count: u32) -> Outcome<Attempt> {
+    fn attempt(&self, call: &RedisCall<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
         let command = self.acquisition(claim, count);
         // A re-entry makes no hold that a replica could forget.
         let reply = match call.server.replicas.filter(|_| count == 1 && self.awaits_replicas()) {
@@ -149,35 +148,35 @@ pub(crate) trait RedisKind: Sync {
     }
 
     /// Has the owner keep the count `left`.
-    fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Outcome<Release> {
+    fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Answer<Release> {
         let command = self.removal(claim, left, call.server.publish_mode);
         let reply = call.ask(&command, self.expected())?;
         self.released(&reply, self.own_listeners(call.server, claim), &call.server.line_rights)
     }
 
     /// A renewal where scripts may not be used.
-    fn renew_without_scripts(&self, call: &RedisCall<'_>, claim: &Claim) -> Outcome<bool> {
+    fn renew_without_scripts(&self, call: &RedisCall<'_>, claim: &Claim) -> Answer<bool> {
         let _ = (call, claim);
         Err(unsupported("this kind of lock needs scripts"))
     }
 
     /// Has the hold end so long from now; `false`: the owner does not hold it.
-    fn expire_in(&self, call: &RedisCall<'_>, claim: &Claim, rest: Duration) -> Outcome<bool> {
+    fn expire_in(&self, call: &RedisCall<'_>, claim: &Claim, rest: Duration) -> Answer<bool> {
         let command = EXPIRE_IN.on(&[claim.name.key()]).arg(claim.owner).arg(millis(rest).max(1));
         replies::renewed(&call.ask(&command, Expected::Hash)?)
     }
 
     /// Asks about, or changes, a count.
-    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
+    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Answer<Option<i64>> {
         let _ = (call, claim, what);
         Err(unsupported("this kind of lock counts nothing"))
     }
 
     /// Shows a holder.
-    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>>;
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>>;
 
     /// Ends a hold of any owner; `false`: there is none.
-    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool>;
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool>;
 }
 
 pub(super) fn unsupported(words: &'static str) -> Failure {
@@ -185,6 +184,6 @@ pub(super) fn unsupported(words: &'static str) -> Failure {
 }
 
 /// The refusal of [`inspect`](RedisKind::inspect) and [`force`](RedisKind::force) for kinds without a holder.
-pub(super) fn no_holder<T>() -> Outcome<T> {
+pub(super) fn no_holder<T>() -> Answer<T> {
     Err(unsupported("what is counted has no holder"))
 }

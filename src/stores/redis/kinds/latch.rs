@@ -1,7 +1,7 @@
 //! The latch: granted to everybody while its count is zero. A waiter that passes it takes nothing.
 
 use crate::ident::{LockName, Owner};
-use crate::seam::Outcome;
+use crate::seam::Answer;
 use crate::seam::{Claim, Counting, Release, Snapshot};
 use crate::stores::redis::cluster::slots::keeps_its_slot;
 use crate::stores::redis::keys;
@@ -51,24 +51,24 @@ impl RedisKind for LatchKind {
         None
     }
 
-    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &LineRights) -> Outcome<Release> {
+    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &LineRights) -> Answer<Release> {
         replies::attempted(reply, false).map(|_open_or_not| NOTHING_HELD)
     }
 
-    fn release(&self, _call: &RedisCall<'_>, _claim: &Claim, _left: u32) -> Outcome<Release> {
+    fn release(&self, _call: &RedisCall<'_>, _claim: &Claim, _left: u32) -> Answer<Release> {
         Ok(NOTHING_HELD)
     }
 
-    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
+    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Answer<Option<i64>> {
         let channel = keys::latch_channel(claim.name.key());
         Counter { channel, out: None, is_latch: true }.count(call, claim, what)
     }
 
-    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Answer<Option<Snapshot>> {
         no_holder()
     }
 
-    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Outcome<bool> {
+    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Answer<bool> {
         no_holder()
     }
 }

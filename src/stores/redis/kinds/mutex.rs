@@ -1,7 +1,7 @@
 //! The reentrant lock, with and without fences: one script per operation, keys as Redisson's.
 
 use crate::ident::{LockName, Owner};
-use crate::seam::Outcome;
+use crate::seam::Answer;
 use crate::seam::{Claim, HoldNote, Release, Snapshot, Turn};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
@@ -84,7 +84,7 @@ impl RedisKind for MutexKind {
         Some(&RING_ACQUIRE)
     }
 
-    fn released(&self, reply: &Tagged, own_listeners: i64, rights: &LineRights) -> Outcome<Release> {
+    fn released(&self, reply: &Tagged, own_listeners: i64, rights: &LineRights) -> Answer<Release> {
         rights.learn(reply);
         replies::released(reply, own_listeners)
     }
@@ -93,11 +93,11 @@ impl RedisKind for MutexKind {
         i64::from(server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
-    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
         inspect(call, name, owner)
     }
 
-    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let lock = name.key();
         let command = call.server.publish_mode.on(&FORCE, lock, keys::channel(lock), |command| command);
         replies::forced(&call.ask(&command, Expected::Hash)?)
@@ -125,7 +125,7 @@ pub(super) fn renewal(claim: &Claim) -> Command {
     RENEW.on(&[claim.name.key()]).arg(claim.owner).arg(millis(claim.lease))
 }
 
-pub(super) fn inspect(call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
+pub(super) fn inspect(call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
     let command = INSPECT.on(&[name.key()]).arg(owner);
     replies::inspected(&call.ask(&command, Expected::Hash)?)
 }

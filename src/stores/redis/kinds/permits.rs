@@ -1,7 +1,7 @@
 //! The semaphore with leases: permits with ids, each of which ends by itself.
 
 use crate::ident::{LockName, Owner};
-use crate::seam::Outcome;
+use crate::seam::Answer;
 use crate::seam::{Claim, Counting, Release, Snapshot};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::counter::Counter;
@@ -52,7 +52,7 @@ impl RedisKind for PermitsKind {
         i64::from(server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
-    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
+    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Answer<Option<i64>> {
         let ask = |which: &str| on(&PERMITS_COUNT, claim).arg(which);
         let command = match what {
             Counting::Ask => ask("free"),
@@ -84,11 +84,11 @@ impl RedisKind for PermitsKind {
         replies::counted(&call.ask(&command, Expected::Nothing)?)
     }
 
-    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Answer<Option<Snapshot>> {
         no_holder()
     }
 
-    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Outcome<bool> {
+    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Answer<bool> {
         no_holder()
     }
 }

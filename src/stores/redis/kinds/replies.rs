@@ -2,8 +2,9 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, Owner};
-use crate::seam::{AFTER_KEPT, AFTER_LEASE, Attempt, Handoff, Others, Release, Snapshot, Wakeups};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{
+    AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Failure, Handoff, Others, Release, Snapshot, Wakeups,
+};
 use crate::stores::redis::reply::{Tagged, decoded, ttl};
 use crate::time::random_between;
 
@@ -14,7 +15,7 @@ const NEXT_WAS_TOLD: i64 = -3;
 pub(super) const NOTHING_HELD: Release = Release::Freed { others: Others::Nobody };
 
 /// The reply of an attempt, for any lock but one by token.
-pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Outcome<Attempt> {
+pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Answer<Attempt> {
     decoded(match reply.tag() {
         b"granted" => fence(reply, wants_fence).map(|fence| Attempt::Granted { fence }),
         b"busy" => reply.number(1).map(|ttl_ms| Attempt::Busy { retry_after: ttl(ttl_ms) }),
@@ -46,7 +47,7 @@ fn fence(reply: &Tagged, wanted: bool) -> Result<Option<Fence>> {
 }
 
 /// The reply of a hand-off.
-pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Outcome<Handoff> {
+pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Answer<Handoff> {
     decoded(match reply.tag() {
         b"granted" => fence(reply, wants_fence).map(|fence| Handoff::Granted { fence }),
         b"lost" => Ok(Handoff::Lost),
@@ -55,7 +56,7 @@ pub(crate) fn handed(reply: &Tagged, wants_fence: bool) -> Outcome<Handoff> {
 }
 
 /// The reply of a release. `own_listeners`: how many of the message's receivers are this client itself.
-pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Outcome<Release> {
+pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Answer<Release> {
     decoded(match reply.tag() {
         b"freed" if reply.is_tag_alone() => Ok(Release::Freed { others: Others::Nobody }),
         b"freed" => reply.number(1).map(|listeners| freed(listeners, own_listeners)),
@@ -85,7 +86,7 @@ fn known(holder: String) -> String {
 }
 
 /// The reply of a renewal: whether the owner holds it.
-pub(crate) fn renewed(reply: &Tagged) -> Outcome<bool> {
+pub(crate) fn renewed(reply: &Tagged) -> Answer<bool> {
     decoded(match reply.tag() {
         b"renewed" => Ok(true),
         b"lost" => Ok(false),
@@ -94,7 +95,7 @@ pub(crate) fn renewed(reply: &Tagged) -> Outcome<bool> {
 }
 
 /// The reply of a release for any owner: whether there was a hold.
-pub(super) fn forced(reply: &Tagged) -> Outcome<bool> {
+pub(super) fn forced(reply: &Tagged) -> Answer<bool> {
     decoded(match reply.tag() {
         b"freed" => Ok(true),
         b"free" => Ok(false),
@@ -110,7 +111,7 @@ pub(super) fn no_lock() -> Failure {
 }
 
 /// The reply of a look at a hash's holder.
-pub(super) fn inspected(reply: &Tagged) -> Outcome<Option<Snapshot>> {
+pub(super) fn inspected(reply: &Tagged) -> Answer<Option<Snapshot>> {
     decoded(match reply.tag() {
         b"free" => Ok(None),
         b"held" => snapshot(reply).map(Some),
@@ -132,7 +133,7 @@ fn snapshot(reply: &Tagged) -> Result<Snapshot> {
 }
 
 /// The reply of something that counts.
-pub(super) fn counted(reply: &Tagged) -> Outcome<Option<i64>> {
+pub(super) fn counted(reply: &Tagged) -> Answer<Option<i64>> {
     decoded(match reply.tag() {
         b"count" => reply.number(1).map(Some),
         b"none" => Ok(None),

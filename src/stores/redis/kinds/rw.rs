@@ -2,7 +2,7 @@
 //! living readers from the dead. Writers that are to come before readers are in a key that Redisson does not know.
 
 use crate::ident::{LockName, Owner};
-use crate::seam::Outcome;
+use crate::seam::Answer;
 use crate::seam::{Claim, PLACE_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
@@ -74,21 +74,21 @@ impl RedisKind for RwHalf {
         Some(&RING_RW_ACQUIRE)
     }
 
-    fn released(&self, reply: &Tagged, own_listeners: i64, _rights: &LineRights) -> Outcome<Release> {
+    fn released(&self, reply: &Tagged, own_listeners: i64, _rights: &LineRights) -> Answer<Release> {
         Ok(match replies::released(reply, own_listeners)? {
             Release::NotHeld { holder } => Release::NotHeld { holder: holder.map(holder_of) },
             other => other,
         })
     }
 
-    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
         let command = RW_INSPECT.on(&[name.key()]).arg(self.word()).arg(owner).arg(markers(name, owner));
         let reply = call.ask(&command, Expected::Hash)?;
         let snapshot = replies::inspected(&reply)?;
         Ok(snapshot.map(|snapshot| Snapshot { holder: holder_of(snapshot.holder), ..snapshot }))
     }
 
-    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let lock = name.key();
         let with = |command: Command| command.arg(self.word());
         let command = call.server.publish_mode.on(&RW_FORCE, lock, keys::rw_channel(lock), with);

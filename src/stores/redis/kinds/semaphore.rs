@@ -1,7 +1,7 @@
 //! The semaphore: permits that nobody owns. A request that took some is remembered, so that it can be repeated and undone.
 
 use crate::ident::{LockName, Owner};
-use crate::seam::Outcome;
+use crate::seam::Answer;
 use crate::seam::{Claim, Counting, REQUEST_LASTS, Release, Snapshot};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::counter::{self, Counter, request_key};
@@ -57,7 +57,7 @@ impl RedisKind for SemaphoreKind {
         i64::from(server.subscriber.message_count(|| self.channel(claim)).is_some())
     }
 
-    fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Outcome<Release> {
+    fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Answer<Release> {
         let command = self.removal(claim, left, call.server.publish_mode);
         let released = replies::released(
             &call.ask(&command, Expected::Nothing)?,
@@ -67,16 +67,16 @@ impl RedisKind for SemaphoreKind {
         Ok(released)
     }
 
-    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Outcome<Option<i64>> {
+    fn count(&self, call: &RedisCall<'_>, claim: &Claim, what: &Counting) -> Answer<Option<i64>> {
         let channel = keys::permits_channel(claim.name.key());
         Counter { channel, out: None, is_latch: false }.count(call, claim, what)
     }
 
-    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, _call: &RedisCall<'_>, _name: &LockName, _owner: Owner) -> Answer<Option<Snapshot>> {
         no_holder()
     }
 
-    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Outcome<bool> {
+    fn force(&self, _call: &RedisCall<'_>, _name: &LockName) -> Answer<bool> {
         no_holder()
     }
 }

@@ -1,7 +1,7 @@
 //! One request for several plain locks, with and without fences.
 
 use crate::ident::Fence;
-use crate::seam::Outcome;
+use crate::seam::Answer;
 use crate::seam::{Claim, Release};
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::replies;
@@ -29,7 +29,7 @@ pub(crate) fn acquisitions(claims: &[Claim], or_none: bool) -> Command {
 }
 
 /// The reply of attempts at several locks: the fences of those that were taken.
-pub(crate) fn acquired(reply: &Tagged) -> Outcome<Vec<Option<Fence>>> {
+pub(crate) fn acquired(reply: &Tagged) -> Answer<Vec<Option<Fence>>> {
     let fence = |text: Option<String>| match text.as_deref() {
         None | Some("") => Ok(None),
         Some(number) => number.parse().map(|number| Some(Fence::new(number))),
@@ -56,7 +56,7 @@ pub(crate) fn all_released(
     reply: &Tagged,
     own_listeners: &[i64],
     rights: &LineRights,
-) -> Outcome<Vec<Release>> {
+) -> Answer<Vec<Release>> {
     rights.learn(reply);
     let release = |(index, own): (usize, &i64)| {
         Ok(match reply.number(index + 1)? {

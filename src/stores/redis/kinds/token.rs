@@ -6,8 +6,7 @@ use redis::{ServerError, Value};
 
 use crate::ident::{LockName, Owner};
 use crate::seam::capabilities::PLAIN_POLL;
-use crate::seam::{Attempt, Claim, Others, Release, Snapshot};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Attempt, Claim, Failure, Others, Release, Snapshot};
 use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::dialog::Dialog;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, unsupported};
@@ -67,11 +66,11 @@ impl RedisKind for TokenKind {
         Some(&RING_TOKEN_ACQUIRE)
     }
 
-    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &LineRights) -> Outcome<Release> {
+    fn released(&self, reply: &Tagged, _own_listeners: i64, _rights: &LineRights) -> Answer<Release> {
         freed(reply)
     }
 
-    fn attempt(&self, call: &RedisCall<'_>, claim: &Claim, count: u32) -> Outcome<Attempt> {
+    fn attempt(&self, call: &RedisCall<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
         if count != 1 {
             return Err(unsupported("a token lock is not reentrant"));
         }
@@ -116,7 +115,7 @@ impl RedisKind for TokenKind {
         }
     }
 
-    fn release(&self, call: &RedisCall<'_>, claim: &Claim, _left: u32) -> Outcome<Release> {
+    fn release(&self, call: &RedisCall<'_>, claim: &Claim, _left: u32) -> Answer<Release> {
         let (lock, token) = (claim.name.key(), claim.owner.to_string());
         if call.server.scripts {
             let command = self.removal(claim, 0, call.server.publish_mode);
@@ -146,7 +145,7 @@ impl RedisKind for TokenKind {
         })
     }
 
-    fn renew_without_scripts(&self, call: &RedisCall<'_>, claim: &Claim) -> Outcome<bool> {
+    fn renew_without_scripts(&self, call: &RedisCall<'_>, claim: &Claim) -> Answer<bool> {
         let (lock, token) = (claim.name.key(), claim.owner.to_string());
         let lease_ms = millis(claim.lease);
         call.server.connections.renewal_dialog(call.deadline, |dialog| {
@@ -164,11 +163,11 @@ impl RedisKind for TokenKind {
         })
     }
 
-    fn expire_in(&self, _call: &RedisCall<'_>, _claim: &Claim, _rest: Duration) -> Outcome<bool> {
+    fn expire_in(&self, _call: &RedisCall<'_>, _claim: &Claim, _rest: Duration) -> Answer<bool> {
         Err(unsupported("not with a token lock"))
     }
 
-    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Outcome<Option<Snapshot>> {
+    fn inspect(&self, call: &RedisCall<'_>, name: &LockName, owner: Owner) -> Answer<Option<Snapshot>> {
         let lock = name.key();
         let commands = [Command::new("GET").arg(lock), Command::new("PTTL").arg(lock)];
         let mut replies = call
@@ -189,7 +188,7 @@ impl RedisKind for TokenKind {
     }
 
     /// Looks first: a key that is no token lock is not ours to delete.
-    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Outcome<bool> {
+    fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let lock = name.key();
         call.server.connections.dialog(call.deadline, |dialog| {
             if holder(dialog, lock)?.is_none() {
@@ -206,7 +205,7 @@ fn renewal(claim: &Claim) -> Command {
 }
 
 /// One renewal outside a batch.
-fn renew(call: &RedisCall<'_>, claim: &Claim) -> Outcome<bool> {
+fn renew(call: &RedisCall<'_>, claim: &Claim) -> Answer<bool> {
     if !call.server.scripts {
         return TokenKind.renew_without_scripts(call, claim);
     }
@@ -214,7 +213,7 @@ fn renew(call: &RedisCall<'_>, claim: &Claim) -> Outcome<bool> {
 }
 
 /// The reply of a release by script.
-fn freed(reply: &Tagged) -> Outcome<Release> {
+fn freed(reply: &Tagged) -> Answer<Release> {
     decoded(match reply.tag() {
         b"freed" => Ok(Release::Freed { others: Others::Nobody }),
         b"not_held" => reply.text(1).map(|holder| Release::NotHeld { holder }),
@@ -223,7 +222,7 @@ fn freed(reply: &Tagged) -> Outcome<Release> {
 }
 
 /// Deletes the key if it has the token, without a script; else returns whose it is.
-fn remove(dialog: &mut Dialog<'_>, lock: &str, token: &str) -> Outcome<Option<Option<String>>> {
+fn remove(dialog: &mut Dialog<'_>, lock: &str, token: &str) -> Answer<Option<Option<String>>> {
     loop {
         match watched(dialog, lock, token, |_| Some(Command::new("DEL").arg(lock)))? {
             Watched::Done => return Ok(None),
@@ -247,7 +246,7 @@ fn watched(
     lock: &str,
     token: &str,
     change: impl FnOnce(i64) -> Option<Command>,
-) -> Outcome<Watched> {
+) -> Answer<Watched> {
     let look = ["WATCH", "GET", "PTTL"].map(|command| Command::new(command).arg(lock));
     let replies = dialog.say(&look).map_err(Failure::of_reading)?;
     let change = match decide(replies, token, change) {
@@ -259,7 +258,7 @@ fn watched(
     };
     let replies = dialog.say(&[Command::new("MULTI"), change, Command::new("EXEC")])?;
     // If MULTI or the change is refused, EXEC is too, and nothing was done.
-    let replies: Vec<Value> = replies.into_iter().map(accept).collect::<Outcome<_>>()?;
+    let replies: Vec<Value> = replies.into_iter().map(accept).collect::<Answer<_>>()?;
     match replies.into_iter().next_back() {
         Some(Value::Array(mut done)) => match done.pop().map(accept).transpose()? {
             Some(Value::Int(1)) => Ok(Watched::Done),
@@ -274,8 +273,8 @@ fn decide(
     replies: Vec<Value>,
     token: &str,
     change: impl FnOnce(i64) -> Option<Command>,
-) -> std::result::Result<Command, Outcome<Watched>> {
-    let replies: Vec<Value> = replies.into_iter().map(accept).collect::<Outcome<_>>().map_err(Err)?;
+) -> std::result::Result<Command, Answer<Watched>> {
+    let replies: Vec<Value> = replies.into_iter().map(accept).collect::<Answer<_>>().map_err(Err)?;
     match replies.as_slice() {
         [_, Value::BulkString(value), Value::Int(ttl_ms)] if value == token.as_bytes() => {
             change(*ttl_ms).ok_or(Ok(Watched::Done))
@@ -285,7 +284,7 @@ fn decide(
     }
 }
 
-fn holder(dialog: &mut Dialog<'_>, lock: &str) -> Outcome<Option<String>> {
+fn holder(dialog: &mut Dialog<'_>, lock: &str) -> Answer<Option<String>> {
     let reply = dialog
         .say(&[Command::new("GET").arg(lock)])
         .map_err(Failure::of_reading)?
@@ -297,7 +296,7 @@ fn holder(dialog: &mut Dialog<'_>, lock: &str) -> Outcome<Option<String>> {
     })
 }
 
-fn accept(reply: Value) -> Outcome<Value> {
+fn accept(reply: Value) -> Answer<Value> {
     accepted(reply).map_err(|error| refused(&error))
 }
 

@@ -12,13 +12,15 @@
 -- ARGV[2] most         of waiters and permits so many are shown
 --         channels     the others: where those who wait for it listen, by kind
 --
--- The line of waiting clients (see `line.lua`) is not among KEYS: its user may lack the right to it, and then nothing is told.
+-- The line of waiting clients (see `line.lua`) and the writers that come before readers (see `rw_acquire.lua`) are not among KEYS: the
+-- user may lack the right to them, and then nothing is told.
 --
--- Returns {type, ttl_ms, now_ms, fence, value, back, out, permits, holders, waiting, waiters, listeners, in_line, line}
+-- Returns {type, ttl_ms, now_ms, fence, value, back, out, permits, holders, waiting, waiters, listeners, in_line, line,
+--         writers_wait}
 --         fence, value: '' if there is none; back: permits whose leases are over, and which are to be had again;
 --         out: how many others; then those: id, ends_ms, …; holders: field, value, ttl_ms, …, ttl_ms: of a reader, the
 --         longest of its markers, -2 if it has none, -3 if they are not looked at; waiters: owner, until_ms, …; listeners: of each channel, -1: not told;
---         line: client, waited_ms, …
+--         line: client, waited_ms, …; writers_wait: 1 if one of them keeps readers out, which is looked at while readers hold the lock
 local object, counter, queue, timeouts, heartbeats, out = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local base, most = ARGV[1], tonumber(ARGV[2])
 
@@ -26,7 +28,7 @@ local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local kind = redis.call('type', object)['ok']
 local value, holders, waiters, permits = '', {}, {}, {}
-local back, lent = 0, 0
+local back, lent, writers_wait = 0, 0, 0
 
 -- It may be anybody's: what is no lock must cost neither the server its time nor the client its connection. So much of one
 -- is shown, and a hash that is too long for a lock is shown without its fields.
@@ -53,6 +55,10 @@ if kind == 'hash' and redis.call('hlen', object) <= most_fields then
     holders[#holders + 1] = string.sub(fields[at], 1, most_bytes)
     holders[#holders + 1] = string.sub(fields[at + 1], 1, most_bytes)
     holders[#holders + 1] = longest_ms
+  end
+  if mode == 'read' then
+    local last = redis.pcall('zrange', 'leasehold_rwlock_waiting:' .. base, -1, -1, 'WITHSCORES')
+    writers_wait = (tonumber(last[2]) or 0) > now_ms and 1 or 0
   end
 elseif kind == 'hash' then
   kind = 'hash of ' .. redis.call('hlen', object) .. ' fields'
@@ -101,4 +107,5 @@ local waiting = redis.call('llen', queue)
 local ttl_ms = redis.call('pttl', object)
 return {
   kind, ttl_ms, now_ms, fence, value, back, lent, permits, holders, waiting, waiters, listeners, in_line, line,
+  writers_wait,
 }

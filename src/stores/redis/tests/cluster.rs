@@ -15,10 +15,10 @@ use crate::error::ErrorKind;
 use crate::hosts::Hosts;
 use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::Pipeline;
-use crate::seam::{Answer, Attempt, Inspect, Kind, Release, Store};
+use crate::seam::{Answer, Attempt, Failure, Inspect, Kind, Release, Store};
 use crate::stores::redis::cluster::ClusterStore;
 use crate::stores::redis::cluster::slots::slot;
-use crate::stores::redis::tests::harness::{claim, eventually, soon};
+use crate::stores::redis::tests::harness::{Said, claim, eventually, soon};
 use crate::time::Clock;
 
 const GREETING: &str = "*8\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nmode\r\n$7\r\n\
@@ -144,14 +144,14 @@ fn a_member_that_names_another_is_followed_and_the_request_sent_there_once() {
         let here = RingMember::start(move |_| Some(format!("-{redirect} 5 127.0.0.1:{port}\r\n")));
         let store = here.store();
         let attempt = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon());
-        assert!(matches!(attempt, Answer::Done(Attempt::Granted { .. })), "{attempt:?}");
+        assert!(matches!(attempt, Ok(Attempt::Granted { .. })), "{attempt:?}");
         assert_eq!(here.message_count(), ["lk"]);
         let expected: &[&str] = if redirect == "ASK" { &["ASKING", "lk"] } else { &["lk"] };
         assert_eq!(there.message_count(), expected);
         // A batch is followed in the same way.
         there.shared.message_count.lock().clear();
         let renewed = store.renew(&[claim(Kind::Mutex, "lk", 30_000)], soon()).remove(0);
-        assert!(matches!(renewed, Answer::Unknown(_)), "`granted` is no answer to that: {renewed:?}");
+        assert!(matches!(renewed, Err(Failure::Unknown(_))), "`granted` is no answer to that: {renewed:?}");
         assert_eq!(there.message_count(), expected);
         store.close();
     }
@@ -172,7 +172,7 @@ fn members_that_name_each_other_are_not_followed_for_ever_and_nothing_was_done()
 }
 
 fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
-    let Answer::Unknown(error) = answer else { panic!("not in doubt but {answer:?}") };
+    let Err(Failure::Unknown(error)) = answer else { panic!("not in doubt but {answer:?}") };
     assert!(error.outcome_unknown() && error.is_retryable(), "{error:?}");
 }
 
@@ -213,14 +213,14 @@ fn what_is_asked_about_a_lock_goes_behind_its_unread_release_wherever_its_slot_i
     // Another lock's request finds out that all slots are elsewhere.
     *here.shared.slots.lock() = vec![(0, 16_383, there.port)];
     store.doubt();
-    assert!(matches!(store.attempt(&claim(Kind::Mutex, "other", 1_000), 1, soon()), Answer::Done(_)));
+    assert!(store.attempt(&claim(Kind::Mutex, "other", 1_000), 1, soon()).is_ok());
     let attempt = store.attempt(&me, 1, Clock::System.after(Duration::from_millis(100)));
-    assert!(matches!(attempt, Answer::Unknown(_)), "{attempt:?}");
+    assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
     eventually(|| here.message_count() == ["lk", "lk"]);
     assert_eq!(there.message_count(), ["other"]);
     // The connection ended with that, and the release with it: from then on the lock is asked for where it is.
-    assert!(matches!(outcome.recv().unwrap(), Answer::Unknown(_)));
-    assert!(matches!(store.attempt(&me, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    assert!(matches!(outcome.recv().unwrap(), Err(Failure::Unknown(_))));
+    assert!(matches!(store.attempt(&me, 1, soon()), Ok(Attempt::Granted { .. })));
     assert_eq!(there.message_count(), ["other", "lk"]);
     store.close();
 }
@@ -237,7 +237,7 @@ fn a_release_that_is_read_later_is_sent_on_by_whoever_reads_that_its_slot_has_mo
         store.release_later(&claim(Kind::Mutex, "lk", 30_000), soon(), take);
         eventually(|| !store.poll_completions() && !outcome.is_empty());
         let answer = outcome.recv().unwrap();
-        assert!(matches!(answer, Answer::Done(Release::Freed { .. })), "{redirect}: {answer:?}");
+        assert!(matches!(answer, Ok(Release::Freed { .. })), "{redirect}: {answer:?}");
         assert_eq!(there.message_count().last().map(String::as_str), Some("lk"));
         store.close();
     }
@@ -254,8 +254,8 @@ fn a_member_that_hangs_does_not_keep_the_others_holds_from_being_renewed() {
     // It ends when its time does, with what there is to say of each.
     let begun = Clock::System.now();
     let answers = store.renew(&claims, Clock::System.after(Duration::from_millis(1_500)));
-    assert!(matches!(answers[0], Answer::Unknown(_)), "{answers:?}");
-    assert!(matches!(answers[1], Answer::Done(true)), "{answers:?}");
+    assert!(matches!(answers[0], Err(Failure::Unknown(_))), "{answers:?}");
+    assert!(matches!(answers[1], Ok(true)), "{answers:?}");
     assert!(Clock::System.now().since(begun) < Duration::from_secs(4));
     store.close();
 }
@@ -272,7 +272,7 @@ fn a_member_that_knows_nothing_new_is_not_the_only_one_that_is_asked() {
     eventually(|| {
         store.doubt();
         let deadline = Clock::System.after(Duration::from_millis(50));
-        matches!(store.attempt(&me, 1, deadline), Answer::Done(Attempt::Granted { .. }))
+        matches!(store.attempt(&me, 1, deadline), Ok(Attempt::Granted { .. }))
     });
     store.close();
 }
@@ -337,7 +337,7 @@ fn only_allowed_hosts_are_followed_and_others_hear_nothing() {
     for (host, allowed) in [("127.0.0.1", "10.0.0.1"), ("localhost", "localhost")] {
         let here = RingMember::start(move |_| Some(format!("-MOVED 5 {host}:{port}\r\n")));
         let store = here.store_with(Hosts::allowing(vec![allowed.to_owned()]));
-        assert!(matches!(store.attempt(&me, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+        assert!(matches!(store.attempt(&me, 1, soon()), Ok(Attempt::Granted { .. })));
         store.close();
     }
 }

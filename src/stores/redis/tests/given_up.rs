@@ -10,14 +10,14 @@ use crossbeam_channel::Sender;
 use crate::config::RedisOptions;
 use crate::observe::Observer;
 use crate::observe::event::Event;
-use crate::seam::{Answer, Attempt, Kind, Release, Store};
+use crate::seam::{Attempt, Failure, Kind, Release, Store};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::conn::ledger::Limits;
 use crate::stores::redis::kinds;
 use crate::stores::redis::script::Command;
 use crate::stores::redis::tests::fake::{Act, Fake};
-use crate::stores::redis::tests::harness::{Server, claim, eventually, granted, open, soon};
+use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
 use crate::sync::Waker;
 use crate::time::Clock;
 use crate::{LockClient, OwnedGuard};
@@ -85,7 +85,7 @@ fn a_server_that_was_demoted_is_left_by_every_connection_also_the_renewals_and_t
     place.now_leads_to(&new);
     old.run(&["REPLICAOF", "127.0.0.1", "1"]);
     // Over the connection that was open. Then the renewals' follows, over which nothing has been refused.
-    eventually(|| matches!(store.attempt(&held, 1, soon()), Answer::Done(Attempt::Granted { .. })));
+    eventually(|| matches!(store.attempt(&held, 1, soon()), Ok(Attempt::Granted { .. })));
     assert!(
         store.renew(std::slice::from_ref(&held), soon()).remove(0).done(),
         "the renewal went to the old server"
@@ -168,7 +168,10 @@ fn what_is_in_doubt_is_asked_about_until_the_server_has_not_the_connection_any_m
     let store = open(&fake.options());
     let other = claim(Kind::Mutex, "other", 30_000);
     assert_eq!(store.abandon(std::slice::from_ref(&other), soon()).remove(0).done(), Release::Never);
-    assert!(matches!(store.attempt(&claim(Kind::Mutex, "asked", 30_000), 1, soon()), Answer::Unknown(_)));
+    assert!(matches!(
+        store.attempt(&claim(Kind::Mutex, "asked", 30_000), 1, soon()),
+        Err(Failure::Unknown(_))
+    ));
     let again = || store.abandon(std::slice::from_ref(&other), soon()).remove(0).done();
     assert!(matches!(again(), Release::NotHeld { .. }));
     IS_GONE.store(true, std::sync::atomic::Ordering::SeqCst);

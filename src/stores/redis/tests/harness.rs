@@ -14,8 +14,9 @@ use redis::{Parser, Value};
 use crate::config::RedisOptions;
 use crate::ident::{ClientId, Fence, LockName, Owner, unbound_number};
 use crate::observe::Observer;
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
-use crate::seam::{Answer, Attempt, Claim, Kind};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind};
 use crate::stores::redis::RedisStore;
 use crate::time::{Clock, Moment};
 
@@ -159,17 +160,23 @@ pub(super) fn claim(kind: Kind, key: &str, lease_ms: u64) -> Claim {
     Claim { waits: true, wants_fence: kind == Kind::Fenced, ..Claim::new(kind, &name(key), owner(), lease) }
 }
 
-impl<T: std::fmt::Debug> Answer<T> {
-    pub(super) fn done(self) -> T {
+/// What an answer has to be.
+pub(super) trait Said<T> {
+    fn done(self) -> T;
+    fn refused(self) -> crate::Error;
+}
+
+impl<T: std::fmt::Debug> Said<T> for Answer<T> {
+    fn done(self) -> T {
         match self {
-            Answer::Done(value) => value,
+            Ok(value) => value,
             other => panic!("not done but {other:?}"),
         }
     }
 
-    pub(super) fn refused(self) -> crate::Error {
+    fn refused(self) -> crate::Error {
         match self {
-            Answer::Refused(error) => error,
+            Err(Failure::Refused(error)) => error,
             other => panic!("not refused but {other:?}"),
         }
     }
@@ -194,7 +201,9 @@ impl Wakeups {
 }
 
 impl Observer for Wakeups {
-    fn wakeups(&self, down: Option<&crate::Error>) {
-        self.0.send(down.is_none()).unwrap();
+    fn event(&self, event: &Event<'_>) {
+        if let Event::WakeupsDown { .. } | Event::WakeupsUp = event {
+            self.0.send(matches!(event, Event::WakeupsUp)).unwrap();
+        }
     }
 }

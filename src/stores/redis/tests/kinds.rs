@@ -8,9 +8,9 @@ use redis::Parser;
 
 use crate::error::ErrorKind;
 use crate::ident::Owner;
-use crate::seam::{Answer, Attempt, Claim, Counting, Kind, Release, Store};
+use crate::seam::{Attempt, Claim, Counting, Failure, Kind, Release, Store};
 use crate::stores::redis::RedisStore;
-use crate::stores::redis::tests::harness::{Server, claim, granted, name, owner, soon};
+use crate::stores::redis::tests::harness::{Said, Server, claim, granted, name, owner, soon};
 
 pub(super) const QUEUE: &str = "redisson_lock_queue:{k}";
 pub(super) const TIMEOUTS: &str = "redisson_lock_timeout:{k}";
@@ -690,15 +690,18 @@ fn what_holds_something_else_is_refused_before_anything_of_a_condition_or_of_per
         };
         let before = state();
         for what in &all {
-            assert!(matches!(store.count(&of(Kind::Signal), what, soon()), Answer::Refused(_)), "{foreign}");
+            assert!(
+                matches!(store.count(&of(Kind::Signal), what, soon()), Err(Failure::Refused(_))),
+                "{foreign}"
+            );
         }
-        assert!(matches!(store.attempt(&me, 1, soon()), Answer::Refused(_)), "{foreign}");
+        assert!(matches!(store.attempt(&me, 1, soon()), Err(Failure::Refused(_))), "{foreign}");
         assert_eq!(state(), before, "{foreign}");
     }
     server.run(&["FLUSHALL"]);
     server.run(&["HSET", "k", "field", "1"]);
     server.run(&["ZADD", OUT, "1", "over"]);
-    assert!(matches!(store.attempt(&of(Kind::Permits), 1, soon()), Answer::Refused(_)));
+    assert!(matches!(store.attempt(&of(Kind::Permits), 1, soon()), Err(Failure::Refused(_))));
     assert_eq!(server.number(&["ZCARD", OUT]), 1);
     store.close();
 }

@@ -8,7 +8,7 @@ use crate::ident::{ClientId, Owner, unbound_number};
 use crate::seam::capabilities::Lines;
 use crate::seam::{Attempt, Claim, Kind, Others, Release, Store, Turn, Wakeups};
 use crate::stores::redis::store::RedisStore;
-use crate::stores::redis::tests::harness::{Server, claim, eventually, granted, open, soon};
+use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
 use crate::stores::redis::tests::kinds::{Messages, again, freed};
 use crate::sync::Waker;
 use crate::time::Clock;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::error::ErrorKind;
-use crate::seam::{Answer, Claim, Counting, Kind, Release, Store};
-use crate::stores::redis::tests::harness::{Server, eventually, granted, owner, soon};
+use crate::seam::{Claim, Counting, Failure, Kind, Release, Store};
+use crate::stores::redis::tests::harness::{Said, Server, eventually, granted, owner, soon};
 use crate::stores::redis::tests::kinds::{
     Messages, OUT, abandoned, again, are_over, busy, count, for_ms, freed, now_ms, of, renewed, set_up,
 };
@@ -299,7 +299,7 @@ fn nothing_is_remembered_of_a_dropped_permit_once_its_release_is_answered() {
     let drop_one = || {
         let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
         granted(store.attempt(&permit, 1, soon()));
-        store.release_later(&permit, soon(), Box::new(|answer| assert!(matches!(answer, Answer::Done(_)))));
+        store.release_later(&permit, soon(), Box::new(|answer| assert!(answer.is_ok())));
     };
     drop_one();
     eventually(|| !store.poll_completions() && commands() == 0);
@@ -307,7 +307,11 @@ fn nothing_is_remembered_of_a_dropped_permit_once_its_release_is_answered() {
     let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
     granted(store.attempt(&permit, 1, soon()));
     server.run(&["SET", "k", "no number"]);
-    store.release_later(&permit, soon(), Box::new(|answer| assert!(matches!(answer, Answer::Refused(_)))));
+    store.release_later(
+        &permit,
+        soon(),
+        Box::new(|answer| assert!(matches!(answer, Err(Failure::Refused(_))))),
+    );
     eventually(|| !store.poll_completions());
     assert_eq!(commands(), 1);
     server.run(&["SET", "k", "2"]);

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::config::{RedisOptions, Replicas};
 use crate::error::ErrorKind;
-use crate::seam::{Answer, Kind, Store};
+use crate::seam::{Failure, Kind, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::fake::{Act, Fake};
-use crate::stores::redis::tests::harness::{claim, granted, open, soon};
+use crate::stores::redis::tests::harness::{Said, claim, granted, open, soon};
 use crate::sync::Mutex;
 
 const GRANTED: &str = "*1\r\n$7\r\ngranted\r\n";
@@ -46,7 +46,7 @@ fn a_grant_that_too_few_replicas_have_is_in_doubt_until_it_is_known_to_be_undone
     for undoing in undoing {
         let (_fake, store, script) = scripted(&[&granted_alone, undoing].concat());
         let answer = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon());
-        let Answer::Unknown(error) = answer else { panic!("{undoing:?}: not in doubt but {answer:?}") };
+        let Err(Failure::Unknown(error)) = answer else { panic!("{undoing:?}: not in doubt but {answer:?}") };
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
         assert!(script.lock().is_empty());

@@ -5,8 +5,8 @@ use redis::Value;
 use crate::config::RedisOptions;
 use crate::error::ErrorKind;
 use crate::seam::Inspect;
-use crate::seam::{Answer, Attempt, Claim, Counting, Kind, Release, Store, Turn};
-use crate::stores::redis::tests::harness::{Server, claim, granted, open, soon};
+use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, Release, Store, Turn};
+use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
 
 /// Exactly what the crate says it needs: no INFO, SCRIPT LOAD, PING, HKEYS, CLIENT.
 const MUTEX: &[&str] = &[
@@ -80,12 +80,12 @@ fn whichever_right_is_missing_no_key_is_left_without_an_end() {
         let me = claim(Kind::Fenced, "app:a", 30_000);
         let ends = || server.number(&["EXISTS", "app:a"]) == 0 || server.number(&["PTTL", "app:a"]) > 29_000;
         let right = |answer: Answer<Attempt>| match answer {
-            Answer::Done(done) => done == Attempt::Lost || matches!(done, Attempt::Granted { .. }),
-            Answer::Refused(error) => {
+            Ok(done) => done == Attempt::Lost || matches!(done, Attempt::Granted { .. }),
+            Err(Failure::Refused(error)) => {
                 assert_eq!(error.kind(), ErrorKind::NoPermission, "{missing:?}: {error}");
                 false
             }
-            Answer::Unknown(error) => panic!("{missing:?}: {error}"),
+            Err(Failure::Unknown(error)) => panic!("{missing:?}: {error}"),
         };
         let taken = right(store.attempt(&me, 1, soon()));
         assert_eq!(taken, server.number(&["EXISTS", "app:a"]) == 1, "{missing:?}");
@@ -94,7 +94,7 @@ fn whichever_right_is_missing_no_key_is_left_without_an_end() {
         assert!(ends(), "{missing:?}");
         for left in [1, 0] {
             let before = server.run(&["HGETALL", "app:a"]);
-            if let Answer::Refused(_) = store.release(&me, left, soon()) {
+            if let Err(Failure::Refused(_)) = store.release(&me, left, soon()) {
                 assert_eq!(server.run(&["HGETALL", "app:a"]), before, "{missing:?}");
             }
             assert!(ends(), "{missing:?}");
@@ -209,7 +209,7 @@ fn out_of_memory_refuses_to_take_but_not_to_keep_or_free() {
     let error = store.attempt(&claim(Kind::Token, "new", 30_000), 1, soon()).refused();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
     granted(store.attempt(&held, 2, soon()));
-    assert!(store.renew(&[held.clone(), token.clone()], soon()).into_iter().all(Answer::done));
+    assert!(store.renew(&[held.clone(), token.clone()], soon()).into_iter().all(Said::done));
     assert_eq!(store.release(&held, 1, soon()).done(), Release::StillHeld);
     assert_eq!(server.text(&["HGET", "held", &held.owner.to_string()]).as_deref(), Some("1"));
     assert!(matches!(store.release(&held, 0, soon()).done(), Release::Freed { .. }));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::ident::Fence;
 use crate::seam::ring_member::{Look, Marked, RingMember};
 use crate::seam::{Attempt, Kind, Release, Store};
-use crate::stores::redis::tests::harness::{Server, claim, soon};
+use crate::stores::redis::tests::harness::{Said, Server, claim, soon};
 
 #[test]
 fn a_mark_replaces_only_the_one_that_was_expected_and_nothing_is_done_under_another() {

@@ -8,9 +8,9 @@ use crate::config::{RedisOptions, Replicas};
 use crate::error::ErrorKind;
 use crate::ident::Fence;
 use crate::seam::capabilities::Batches;
-use crate::seam::{Answer, Claim, Kind, Others, Release, Store};
+use crate::seam::{Answer, Claim, Failure, Kind, Others, Release, Store};
 use crate::stores::redis::RedisStore;
-use crate::stores::redis::tests::harness::{Server, claim, granted, open, soon};
+use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
 use crate::stores::redis::tests::kinds::Messages;
 
 /// Plain ones and, where the name begins with `f`, fenced ones.
@@ -126,12 +126,12 @@ fn whichever_right_is_missing_no_key_of_several_is_left_without_an_end() {
         });
         let all = wishes(&["a", "f", "b", "f2"]);
         let taken = match ask(&store, &all, true) {
-            Answer::Done(fences) => fences.len(),
-            Answer::Refused(error) => {
+            Ok(fences) => fences.len(),
+            Err(Failure::Refused(error)) => {
                 assert_eq!(error.kind(), ErrorKind::NoPermission, "{right}: {error}");
                 0
             }
-            Answer::Unknown(error) => panic!("{right}: {error}"),
+            Err(Failure::Unknown(error)) => panic!("{right}: {error}"),
         };
         let left = locks(&server);
         assert_eq!(left.len(), taken, "{right}: {left:?}");
@@ -140,7 +140,7 @@ fn whichever_right_is_missing_no_key_of_several_is_left_without_an_end() {
         }
         if taken > 0 {
             let answer = store.begin_releases(&all, soon()).wait();
-            let is_done = matches!(answer, Answer::Done(_));
+            let is_done = answer.is_ok();
             assert_eq!(locks(&server).is_empty(), is_done, "{right}: {answer:?}");
         }
         store.close();
@@ -183,7 +183,7 @@ fn where_replicas_are_required_nothing_is_granted_that_they_are_not_waited_for()
         &me,
         soon(),
         Box::new(move |answer| {
-            assert!(matches!(answer, Answer::Done(Release::Freed { .. })));
+            assert!(matches!(answer, Ok(Release::Freed { .. })));
             answered.store(true, Ordering::SeqCst);
         }),
     );

@@ -13,7 +13,7 @@ use crate::stores::redis::RedisStore;
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::pubsub::subscriber::Subscriber;
 use crate::stores::redis::tests::fake::{Act, Fake};
-use crate::stores::redis::tests::harness::{Server, Wakeups, claim, eventually, granted, open, soon};
+use crate::stores::redis::tests::harness::{Said, Server, Wakeups, claim, eventually, granted, open, soon};
 use crate::sync::Waker;
 use crate::time::Clock;
 

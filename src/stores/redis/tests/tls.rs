@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::observe::reporter::Reporter;
 use crate::seam::{Kind, Release, Store};
 use crate::stores::redis::RedisStore;
-use crate::stores::redis::tests::harness::{Server, claim, eventually, granted, open, soon};
+use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
 
 /// A server with a certificate for `localhost` by an authority of its own.
 struct Secured {

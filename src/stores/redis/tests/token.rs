@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::config::RedisOptions;
 use crate::error::ErrorKind;
 use crate::seam::{Attempt, Claim, Kind, Release, Store};
-use crate::stores::redis::tests::harness::{Server, claim, granted, open, owner, soon};
+use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, owner, soon};
 
 fn both_ways(test: impl Fn(&Server, &dyn Store)) {
     for scripts in [true, false] {

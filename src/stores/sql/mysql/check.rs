@@ -5,7 +5,7 @@ use mysql::prelude::Queryable;
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed};
 use crate::stores::sql::mysql::url::{REPEATABLE_READ, limit_in_seconds, settings};
 use crate::stores::sql::mysql::{Mysql, MysqlConnection, is_read_only, read_only_now};
@@ -13,7 +13,7 @@ use crate::stores::sql::trial::try_one;
 use crate::stores::sql::{beside, no_table, query};
 use crate::time::Moment;
 
-pub(super) fn server(link: &mut MysqlConnection) -> Outcome<()> {
+pub(super) fn server(link: &mut MysqlConnection) -> Answer<()> {
     let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
     let text = concat!("SELECT VERSION(), ", is_read_only!());
     let (version, is_read_only): (String, bool) =
@@ -30,7 +30,7 @@ pub(super) fn server(link: &mut MysqlConnection) -> Outcome<()> {
 /// A server that writes statements to its binary log, not rows, refuses changes at READ COMMITTED; only an administrator may have
 /// a session write rows. Each statement is a transaction of its own and finds its row by the key, so that the next stricter
 /// isolation is as good, but for gaps that are locked at a name's first use.
-pub(super) fn isolation(database: &mut Mysql, link: &mut MysqlConnection) -> Outcome<()> {
+pub(super) fn isolation(database: &mut Mysql, link: &mut MysqlConnection) -> Answer<()> {
     let text = "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')";
     let log: Vec<(String, String)> = match link.conn.query(text) {
         // Then a try finds out.
@@ -56,7 +56,7 @@ pub(super) fn tables(
     options: &RedisOptions,
     link: &mut MysqlConnection,
     deadline: Moment,
-) -> Outcome<()> {
+) -> Answer<()> {
     let table = &options.table;
     if !is_there(link, &table.name)? {
         if !table.create {
@@ -92,7 +92,7 @@ pub(super) fn tables(
 }
 
 /// Needs no right to make one, unlike CREATE TABLE IF NOT EXISTS.
-fn is_there(link: &mut MysqlConnection, table: &str) -> Outcome<bool> {
+fn is_there(link: &mut MysqlConnection, table: &str) -> Answer<bool> {
     match link.conn.query_drop(format!("SELECT 1 FROM {table} LIMIT 0")) {
         Err(mysql::Error::MySqlError(error)) if error.code == NO_SUCH_TABLE => Ok(false),
         looked => looked.map(|()| true).map_err(failed),

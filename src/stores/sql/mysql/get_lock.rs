@@ -8,7 +8,7 @@ use mysql::prelude::Queryable;
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Claim, Failure, Outcome};
+use crate::seam::{Answer, Claim, Failure};
 use crate::stores::sql::mysql::role::{is_read_only, read_only_now};
 use crate::stores::sql::mysql::turnstile::TurnstileQueries;
 use crate::stores::sql::mysql::{Mysql, MysqlConnection};
@@ -54,18 +54,18 @@ pub(super) fn turnstile() -> TurnstileQueries {
 
 impl MysqlConnection {
     /// Asks something of a name.
-    fn ask<T: mysql::prelude::FromValue>(&mut self, sql: &str, name: &LockName) -> Outcome<Option<T>> {
+    fn ask<T: mysql::prelude::FromValue>(&mut self, sql: &str, name: &LockName) -> Answer<Option<T>> {
         let params = params! { "name" => name.key().as_bytes() };
         Ok(self.first::<Option<T>>(sql, params)?.flatten())
     }
 
-    fn kill(&mut self, session: u64) -> Outcome<()> {
+    fn kill(&mut self, session: u64) -> Answer<()> {
         let killed = self.conn.query_drop(format!("KILL {session}"));
         self.judge(killed)
     }
 
     /// How long the session may idle, in the server's whole seconds; `None`: as the server is set.
-    fn set_idle_limit(&mut self, limit: Option<Duration>) -> Outcome<()> {
+    fn set_idle_limit(&mut self, limit: Option<Duration>) -> Answer<()> {
         let limit = limit.map_or_else(|| "DEFAULT".to_owned(), |limit| seconds(limit).to_string());
         let set = self.conn.query_drop(format!("SET SESSION wait_timeout = {limit}"));
         self.judge(set)
@@ -94,7 +94,7 @@ fn is_refused_connection(error: &Error) -> bool {
 
 impl SessionDatabase for Mysql {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
-    fn try_lock(&self, link: &mut MysqlConnection, claim: &Claim, _by: Moment) -> Outcome<bool> {
+    fn try_lock(&self, link: &mut MysqlConnection, claim: &Claim, _by: Moment) -> Answer<bool> {
         match link.ask::<i64>(TRY_LOCK, &claim.name)? {
             Some(1) => {}
             Some(-1) => return Err(Failure::Refused(read_only_now())),
@@ -109,7 +109,7 @@ impl SessionDatabase for Mysql {
         Ok(true)
     }
 
-    fn prolong(&self, link: &mut MysqlConnection, lease: Duration, _by: Moment) -> Outcome<bool> {
+    fn prolong(&self, link: &mut MysqlConnection, lease: Duration, _by: Moment) -> Answer<bool> {
         match link.refuse_read_only() {
             Ok(()) => link.set_idle_limit(Some(lease)).map(|()| true),
             Err(failure) if failure.is_read_only() => Ok(false),
@@ -117,19 +117,19 @@ impl SessionDatabase for Mysql {
         }
     }
 
-    fn unlock(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Outcome<bool> {
+    fn unlock(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Answer<bool> {
         let freed = link.ask::<i64>(UNLOCK, name)? == Some(1);
         // It is free; if this fails, only the connection is not used again.
         link.ended |= link.set_idle_limit(None).is_err();
         Ok(freed)
     }
 
-    fn holder(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Outcome<Option<String>> {
+    fn holder(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Answer<Option<String>> {
         let id = link.ask::<u64>(HOLDER, name)?;
         Ok(id.map(|id| format!("connection {id}")))
     }
 
-    fn end(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Outcome<bool> {
+    fn end(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Answer<bool> {
         link.refuse_read_only()?;
         let Some(id) = link.ask::<u64>(HOLDER, name)? else { return Ok(false) };
         link.kill(id).map(|()| true)
@@ -146,7 +146,7 @@ impl SessionDatabase for Mysql {
         claim: &Claim,
         left: &LeftSession,
         _by: Moment,
-    ) -> Outcome<bool> {
+    ) -> Answer<bool> {
         let params = params! { "session" => left.session, "name" => claim.name.key().as_bytes() };
         let idle: Option<i64> = link.first(IDLE_HOLDER, params).map_err(Failure::of_reading)?;
         let Some(idle) = idle else { return Ok(false) };
@@ -159,7 +159,7 @@ impl SessionDatabase for Mysql {
 
     /// The driver cannot use a connection any more once an answer over it came too late, so that a server which stands
     /// still for a moment would cost the sessions of all holds. It is asked over a connection that is none's first.
-    fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Outcome<()> {
+    fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         match pool.ask(deadline, |_, link| link.ping()) {
             // A server, or what stands in its place, that has no room for another connection, or wants other credentials,
             // answers; and the session has its connection.

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::ident::LockName;
 use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Attempt, Claim, Failure, Outcome, Store};
+use crate::seam::{Answer, Attempt, Claim, Failure, Store};
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
@@ -77,14 +77,14 @@ struct MysqlConnection {
 
 impl MysqlConnection {
     /// Runs a statement; how many rows it found, and its insert id.
-    fn run(&mut self, sql: &str, params: Params) -> Outcome<(u64, u64)> {
+    fn run(&mut self, sql: &str, params: Params) -> Answer<(u64, u64)> {
         let ran = self.conn.exec_drop(sql, params);
         self.judge(ran)?;
         Ok((self.conn.affected_rows(), self.conn.last_insert_id()))
     }
 
     /// Refuses if the server takes no writes.
-    fn refuse_read_only(&mut self) -> Outcome<()> {
+    fn refuse_read_only(&mut self) -> Answer<()> {
         let read_only = self.first::<i64>(concat!("SELECT ", is_read_only!()), Params::Empty);
         match read_only.map_err(Failure::of_reading)? {
             Some(0) => Ok(()),
@@ -92,17 +92,17 @@ impl MysqlConnection {
         }
     }
 
-    fn first<T: mysql::prelude::FromRow>(&mut self, sql: &str, params: Params) -> Outcome<Option<T>> {
+    fn first<T: mysql::prelude::FromRow>(&mut self, sql: &str, params: Params) -> Answer<Option<T>> {
         let row = self.conn.exec_first(sql, params);
         self.judge(row)
     }
 
-    fn ping(&mut self) -> Outcome<()> {
+    fn ping(&mut self) -> Answer<()> {
         let asked = self.conn.ping();
         self.judge(asked)
     }
 
-    fn judge<T>(&mut self, result: mysql::Result<T>) -> Outcome<T> {
+    fn judge<T>(&mut self, result: mysql::Result<T>) -> Answer<T> {
         self.used = Clock::System.now();
         result.map_err(|error| {
             if took_too_long(&error) {
@@ -189,9 +189,9 @@ impl Mysql {
         &self,
         link: &mut MysqlConnection,
         name: &LockName,
-        made: Outcome<(u64, u64)>,
+        made: Answer<(u64, u64)>,
         take: impl FnOnce(u64) -> T,
-    ) -> Outcome<Change<T>> {
+    ) -> Answer<Change<T>> {
         let (rows, id) = made?;
         if rows > 0 {
             return Ok(Change::Made(take(id)));
@@ -199,12 +199,12 @@ impl Mysql {
         self.row(link, name).map(Change::None)
     }
 
-    fn row(&self, link: &mut MysqlConnection, name: &LockName) -> Outcome<Option<Row>> {
+    fn row(&self, link: &mut MysqlConnection, name: &LockName) -> Answer<Option<Row>> {
         Ok(self.row_and_role(link, name)?.map(|(row, _)| row))
     }
 
     /// The row, and whether the server takes no writes.
-    fn row_and_role(&self, link: &mut MysqlConnection, name: &LockName) -> Outcome<Option<(Row, bool)>> {
+    fn row_and_role(&self, link: &mut MysqlConnection, name: &LockName) -> Answer<Option<(Row, bool)>> {
         let params = params! { "name" => name.key().as_bytes() };
         let row: Option<(bool, String, i64, i64, bool)> =
             link.first(&self.queries.look, params).map_err(Failure::of_reading)?;
@@ -217,7 +217,7 @@ impl Mysql {
 impl Rows for Mysql {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
 
-    fn acquire(&self, link: &mut MysqlConnection, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
+    fn acquire(&self, link: &mut MysqlConnection, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         self.notes.without_if_refused(|| acquire_by_row(self, link, claim, deadline))
     }
 
@@ -231,7 +231,7 @@ impl Rows for Mysql {
         claim: &Claim,
         fenced: bool,
         deadline: Moment,
-    ) -> Outcome<Change<u64>> {
+    ) -> Answer<Change<u64>> {
         let here = self.notes.here();
         let take = |link: &mut MysqlConnection| {
             link.run(
@@ -279,7 +279,7 @@ impl Rows for Mysql {
         count: u32,
         fenced: bool,
         _by: Moment,
-    ) -> Outcome<Change<u64>> {
+    ) -> Answer<Change<u64>> {
         let made = link.run(
             &self.queries.retake,
             params! {
@@ -294,13 +294,7 @@ impl Rows for Mysql {
         self.change(link, &claim.name, made, |fence| fence)
     }
 
-    fn leave(
-        &self,
-        link: &mut MysqlConnection,
-        claim: &Claim,
-        left: u32,
-        _by: Moment,
-    ) -> Outcome<Change<()>> {
+    fn leave(&self, link: &mut MysqlConnection, claim: &Claim, left: u32, _by: Moment) -> Answer<Change<()>> {
         let made = link.run(
             &self.queries.leave,
             params! {
@@ -313,7 +307,7 @@ impl Rows for Mysql {
         self.change(link, &claim.name, made, drop)
     }
 
-    fn renew(&self, link: &mut MysqlConnection, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
+    fn renew(&self, link: &mut MysqlConnection, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
         // A user who may write all the same would keep the hold at a server that others have left.
         let mut broken: Option<Error> = link.refuse_read_only().err().map(Failure::into_error);
         let one = |claim: &Claim| {
@@ -346,7 +340,7 @@ impl Rows for Mysql {
         claim: &Claim,
         rest: Duration,
         _by: Moment,
-    ) -> Outcome<bool> {
+    ) -> Answer<bool> {
         let ran = link.run(
             &self.queries.expire,
             params! {
@@ -359,11 +353,11 @@ impl Rows for Mysql {
         ran.map(|(rows, _)| rows > 0)
     }
 
-    fn look(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Outcome<Option<Row>> {
+    fn look(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Answer<Option<Row>> {
         self.row(link, name)
     }
 
-    fn show(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Outcome<Option<(Row, Told)>> {
+    fn show(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Answer<Option<(Row, Told)>> {
         type Shown = (bool, String, i64, i64, i64, String, i64, String, i64);
         let params = params! { "name" => name.key().as_bytes() };
         let row: Option<Shown> = link.first(&self.queries.show, params).map_err(Failure::of_reading)?;
@@ -373,7 +367,7 @@ impl Rows for Mysql {
         }))
     }
 
-    fn list(&self, link: &mut MysqlConnection, after: &[u8], _by: Moment) -> Outcome<Vec<ListedRow>> {
+    fn list(&self, link: &mut MysqlConnection, after: &[u8], _by: Moment) -> Answer<Vec<ListedRow>> {
         type Shown = (bool, String, i64, i64, i64, String, i64, String, i64, Vec<u8>, Vec<u8>);
         let rows = link.conn.exec(&self.queries.list, params! { "after" => after });
         let rows: Vec<Shown> = link.judge(rows).map_err(Failure::of_reading)?;
@@ -390,7 +384,7 @@ impl Rows for Mysql {
         name: &LockName,
         token: bool,
         _by: Moment,
-    ) -> Outcome<Change<()>> {
+    ) -> Answer<Change<()>> {
         let params = params! { "name" => name.key().as_bytes(), "token" => token };
         let made = link.run(&self.queries.force, params);
         self.change(link, name, made, drop)
@@ -403,32 +397,32 @@ impl Rows for Mysql {
         entry: &str,
         lease: Duration,
         _by: Moment,
-    ) -> Outcome<()> {
+    ) -> Answer<()> {
         let params = params! { client, entry, "lease_us" => lease_us(lease) };
         link.run(&self.queries.post, params).map(drop)
     }
 
-    fn unpost(&self, link: &mut MysqlConnection, client: &str, _by: Moment) -> Outcome<()> {
+    fn unpost(&self, link: &mut MysqlConnection, client: &str, _by: Moment) -> Answer<()> {
         link.run(&self.queries.unpost, params! { client }).map(drop)
     }
 
-    fn tidy_entries(&self, link: &mut MysqlConnection, _by: Moment) -> Outcome<()> {
+    fn tidy_entries(&self, link: &mut MysqlConnection, _by: Moment) -> Answer<()> {
         link.run(&self.queries.tidy, Params::Empty).map(drop)
     }
 
-    fn entry(&self, link: &mut MysqlConnection, client: &str, _by: Moment) -> Outcome<Option<EntryRow>> {
+    fn entry(&self, link: &mut MysqlConnection, client: &str, _by: Moment) -> Answer<Option<EntryRow>> {
         let row: Option<(String, String, i64)> = link.first(&self.queries.entry, params! { client })?;
         Ok(row.map(entry_row))
     }
 
-    fn entries(&self, link: &mut MysqlConnection, after: &str, _by: Moment) -> Outcome<Vec<EntryRow>> {
+    fn entries(&self, link: &mut MysqlConnection, after: &str, _by: Moment) -> Answer<Vec<EntryRow>> {
         let rows = link.conn.exec(&self.queries.entries, params! { after });
         let rows: Vec<(String, String, i64)> = link.judge(rows).map_err(Failure::of_reading)?;
         Ok(rows.into_iter().map(entry_row).collect())
     }
 
     /// One by one: a DELETE that looks for its rows would lock those that it passes.
-    fn sweep(&self, link: &mut MysqlConnection, age: Duration, deadline: Moment) -> Outcome<u64> {
+    fn sweep(&self, link: &mut MysqlConnection, age: Duration, deadline: Moment) -> Answer<u64> {
         let age_us = lease_us(age);
         let ids = link.conn.exec(&self.queries.long_free, params! { age_us });
         let ids: Vec<Vec<u8>> = link.judge(ids)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ident::LockName;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Claim, Failure, Outcome};
+use crate::seam::{Answer, Claim, Failure};
 use crate::stores::sql::lease_ms;
 use crate::stores::sql::postgres::refusal::{or_done_unheard, read_only_now};
 use crate::stores::sql::postgres::{IS_READ_ONLY, Postgres, PostgresConnection, column};
@@ -24,18 +24,18 @@ impl SessionDatabase for Postgres {
     const WAKES: bool = true;
     const SEES_ENDS: bool = true;
 
-    fn try_lock(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Outcome<bool> {
+    fn try_lock(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Answer<bool> {
         let name = claim.name.key().as_bytes();
         let lease = idle_limit(claim.lease);
         let row = link.one(TRY_LOCK, &[&name, &lease, &claim.owner.to_string()], deadline)?;
         column::<Option<bool>>(&row, 0)?.ok_or_else(|| Failure::Refused(read_only_now()))
     }
 
-    fn prolong(&self, link: &mut PostgresConnection, lease: Duration, deadline: Moment) -> Outcome<bool> {
+    fn prolong(&self, link: &mut PostgresConnection, lease: Duration, deadline: Moment) -> Answer<bool> {
         column(&link.one(PROLONG, &[&idle_limit(lease)], deadline)?, 0)
     }
 
-    fn unlock(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Outcome<bool> {
+    fn unlock(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Answer<bool> {
         let row = link.one(UNLOCK, &[&name.key().as_bytes(), &self.listener.channel(name)], deadline);
         or_done_unheard(row.and_then(|row| column(&row, 0)), || {
             // It is free, and the session would still end with the lease: it is not used again.
@@ -49,12 +49,12 @@ impl SessionDatabase for Postgres {
         link: &mut PostgresConnection,
         name: &LockName,
         deadline: Moment,
-    ) -> Outcome<Option<String>> {
+    ) -> Answer<Option<String>> {
         let rows = link.rows(HOLDER, &[&name.key().as_bytes()], deadline)?;
         rows.first().map(|row| column(row, 0)).transpose()
     }
 
-    fn end(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Outcome<bool> {
+    fn end(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Answer<bool> {
         let is_read_only = link.one(&format!("SELECT {IS_READ_ONLY}"), &[], deadline)?;
         if column(&is_read_only, 0)? {
             return Err(Failure::Refused(read_only_now()));
@@ -73,7 +73,7 @@ impl SessionDatabase for Postgres {
         claim: &Claim,
         left: &LeftSession,
         deadline: Moment,
-    ) -> Outcome<bool> {
+    ) -> Answer<bool> {
         let (name, channel) = (claim.name.key().as_bytes(), self.listener.channel(&claim.name));
         let (pid, owner) = (i64::from(left.session), claim.owner.to_string());
         let ended = link.rows(END_LEFT, &[&name, &channel, &pid, &owner], deadline)?;

@@ -2,7 +2,7 @@
 
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::sql::postgres::link::{Dial, PostgresConnection};
 use crate::stores::sql::postgres::place::{Place, create_beside};
 use crate::stores::sql::postgres::refusal::is_of_protocol;
@@ -14,7 +14,7 @@ use crate::time::Moment;
 const OLDEST: i32 = 120_000;
 const OLDEST_FOR_SESSIONS: i32 = 140_000;
 
-fn refuse<T>(kind: ErrorKind, words: &str) -> Outcome<T> {
+fn refuse<T>(kind: ErrorKind, words: &str) -> Answer<T> {
     Err(Failure::Refused(Error::new(kind, "connect", words)))
 }
 
@@ -25,7 +25,7 @@ pub(super) fn session(
     (dial, setup): (&Dial, &str),
     link: &mut PostgresConnection,
     deadline: Moment,
-) -> Outcome<()> {
+) -> Answer<()> {
     let pooled = || {
         let words = "a pooler gives each transaction another session, as PgBouncer does in transaction mode: connect \
                      past it, or have it pool sessions";
@@ -56,7 +56,7 @@ pub(super) fn session(
     if link.backend_after("", deadline)? == link.backend { Ok(()) } else { pooled() }
 }
 
-pub(super) fn server(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment) -> Outcome<()> {
+pub(super) fn server(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
     let server = "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()";
     let row = link.one(server, &[], deadline)?;
     let version: i32 = column(&row, 0)?;
@@ -78,7 +78,7 @@ pub(super) fn tables(
     (place, options): (&Place, &RedisOptions),
     link: &mut PostgresConnection,
     deadline: Moment,
-) -> Outcome<()> {
+) -> Answer<()> {
     if options.table.create {
         // Without it there is no directory, which is not worth a client.
         create_beside(link, place, include_str!("../query/postgres/clients.sql"), "_clients", deadline)?;

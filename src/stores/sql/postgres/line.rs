@@ -14,7 +14,7 @@ use tokio_postgres::Row as PgRow;
 use tokio_postgres::types::ToSql;
 
 use crate::config::RedisOptions;
-use crate::seam::{AFTER_KEPT, AFTER_LEASE, Attempt, Claim, Failure, Kind, Others, Outcome, Turn, Wakeups};
+use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, Others, Turn, Wakeups};
 use crate::stores::sql::postgres::place::{Place, create_beside};
 use crate::stores::sql::postgres::refusal::{is_of_table, or_unheard};
 use crate::stores::sql::postgres::{Postgres, PostgresConnection, change, column, fence};
@@ -39,7 +39,7 @@ impl Postgres {
         options: &RedisOptions,
         link: &mut PostgresConnection,
         deadline: Moment,
-    ) -> Outcome<()> {
+    ) -> Answer<()> {
         if options.table.create {
             create_beside(link, place, include_str!("../query/postgres/line.sql"), "_line", deadline)?;
         }
@@ -73,9 +73,9 @@ impl Postgres {
     fn or_without_line<T>(
         &self,
         link: &mut PostgresConnection,
-        attempt: impl FnOnce(&mut PostgresConnection) -> Outcome<T>,
-        without: impl FnOnce(&mut PostgresConnection) -> Outcome<T>,
-    ) -> Outcome<T> {
+        attempt: impl FnOnce(&mut PostgresConnection) -> Answer<T>,
+        without: impl FnOnce(&mut PostgresConnection) -> Answer<T>,
+    ) -> Answer<T> {
         match attempt(link) {
             Err(Failure::Refused(error)) if is_of_table(&error) => {
                 let done = without(link)?;
@@ -91,7 +91,7 @@ impl Postgres {
         link: &mut PostgresConnection,
         claim: &Claim,
         deadline: Moment,
-    ) -> Outcome<Attempt> {
+    ) -> Answer<Attempt> {
         self.or_without_line(
             link,
             |link| self.take_or_join(link, claim, deadline),
@@ -104,7 +104,7 @@ impl Postgres {
         link: &mut PostgresConnection,
         claim: &Claim,
         deadline: Moment,
-    ) -> Outcome<Attempt> {
+    ) -> Answer<Attempt> {
         // Most locks are free: the smaller statement does for those.
         if claim.turn == Turn::Yields || claim.turn == Turn::Waits && !self.line.was_awaited() {
             let row = self.ask(link, &self.queries.take_kept, claim, None, deadline)?;
@@ -147,7 +147,7 @@ impl Postgres {
         claim: &Claim,
         channel: Option<&String>,
         deadline: Moment,
-    ) -> Outcome<PgRow> {
+    ) -> Answer<PgRow> {
         let here = self.notes.here();
         let (name, token, pid) = (claim.name.key().as_bytes(), claim.kind.is_token(), i64::from(here.pid));
         let (owner, lease, client) =
@@ -167,7 +167,7 @@ impl Postgres {
         (name, channel): (&[u8], &str),
         token: bool,
         deadline: Moment,
-    ) -> Outcome<Change<()>> {
+    ) -> Answer<Change<()>> {
         let row = or_unheard(channel, |channel| {
             link.one(&self.queries.force, &[&name, &token, &channel], deadline)
         })?;
@@ -179,7 +179,7 @@ impl Postgres {
         link: &mut PostgresConnection,
         claim: &Claim,
         deadline: Moment,
-    ) -> Outcome<Change<Others>> {
+    ) -> Answer<Change<Others>> {
         self.or_without_line(
             link,
             |link| self.free_in_line(link, claim, deadline),
@@ -192,7 +192,7 @@ impl Postgres {
         link: &mut PostgresConnection,
         claim: &Claim,
         deadline: Moment,
-    ) -> Outcome<Change<Others>> {
+    ) -> Answer<Change<Others>> {
         let (name, channel) = (claim.name.key().as_bytes(), self.listener.channel(&claim.name));
         let (token, owner) = (claim.kind.is_token(), claim.owner.to_string());
         if !self.line.was_awaited() {
@@ -222,7 +222,7 @@ impl Postgres {
         link: &mut PostgresConnection,
         (name, channel): (&[u8], &str),
         deadline: Moment,
-    ) -> Outcome<Change<()>> {
+    ) -> Answer<Change<()>> {
         self.or_without_line(
             link,
             |link| {
@@ -243,7 +243,7 @@ impl Postgres {
     fn others(
         &self,
         link: &mut PostgresConnection,
-        told: Outcome<PgRow>,
+        told: Answer<PgRow>,
         channel: &str,
         deadline: Moment,
     ) -> Others {
@@ -270,7 +270,7 @@ impl Postgres {
         link: &mut PostgresConnection,
         claim: &Claim,
         deadline: Moment,
-    ) -> Outcome<()> {
+    ) -> Answer<()> {
         let name = claim.name.key().as_bytes();
         let gone =
             link.rows(&self.queries.leave_line, &[&name, &claim.owner.client().to_string()], deadline)?;
@@ -283,7 +283,7 @@ impl Postgres {
 }
 
 /// For how long a free lock is kept for another client.
-fn kept(row: &PgRow) -> Outcome<Option<Duration>> {
+fn kept(row: &PgRow) -> Answer<Option<Duration>> {
     Ok(column::<Option<i64>>(row, 5)?.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
 }
 

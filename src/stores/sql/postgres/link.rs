@@ -12,7 +12,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Row, SimpleQueryMessage, Socket, Statement};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::sql::postgres::driver::{Driver, within};
 use crate::stores::sql::postgres::refusal::{ends_the_session, failed, unreachable};
 #[cfg(feature = "tls")]
@@ -76,7 +76,7 @@ impl PostgresConnection {
     }
 
     /// The process of the server that carries out `first` and this, without a prepared statement.
-    pub(super) fn backend_after(&mut self, first: &str, deadline: Moment) -> Outcome<String> {
+    pub(super) fn backend_after(&mut self, first: &str, deadline: Moment) -> Answer<String> {
         let asked = format!("{first}{BACKEND}");
         let answer = self.ask(within(deadline, self.client.simple_query(&asked)))?;
         Ok(last_word(&self.judge(answer)?))
@@ -97,11 +97,11 @@ impl PostgresConnection {
     }
 
     /// The only row that a statement returns.
-    pub(super) fn one(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Outcome<Row> {
+    pub(super) fn one(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Answer<Row> {
         only(self.rows(sql, params, deadline)?)
     }
 
-    pub(super) fn rows(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Outcome<Vec<Row>> {
+    pub(super) fn rows(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Answer<Vec<Row>> {
         let statement = self.statement(sql, deadline)?;
         let answer = self.ask(within(deadline, self.client.query(&statement, params)))?;
         self.judge(answer)
@@ -114,7 +114,7 @@ impl PostgresConnection {
         (sql, params): (&str, Params<'_>),
         (next_sql, next_params): (&str, Params<'_>),
         deadline: Moment,
-    ) -> Outcome<(Row, Outcome<Row>)> {
+    ) -> Answer<(Row, Answer<Row>)> {
         let (statement, next) = (self.statement(sql, deadline)?, self.statement(next_sql, deadline)?);
         let client = Arc::clone(&self.client);
         let mut first = std::pin::pin!(client.query(&statement, params));
@@ -142,7 +142,7 @@ impl PostgresConnection {
         sql: &str,
         params: impl Iterator<Item = Vec<Box<dyn ToSql + Sync + Send>>>,
         deadline: Moment,
-    ) -> Vec<Outcome<usize>> {
+    ) -> Vec<Answer<usize>> {
         let params: Vec<_> = params.collect();
         let count = params.len();
         let refused = |error: Error| (0..count).map(|_| Err(Failure::Refused(error.copy()))).collect();
@@ -175,7 +175,7 @@ impl PostgresConnection {
     }
 
     /// Prepares a statement once for each connection; until it is, nothing was asked for.
-    fn statement(&mut self, sql: &str, deadline: Moment) -> Outcome<Statement> {
+    fn statement(&mut self, sql: &str, deadline: Moment) -> Answer<Statement> {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
@@ -186,18 +186,18 @@ impl PostgresConnection {
     }
 
     /// Several statements that answer nothing.
-    pub(super) fn execute(&mut self, sql: &str, deadline: Moment) -> Outcome<()> {
+    pub(super) fn execute(&mut self, sql: &str, deadline: Moment) -> Answer<()> {
         let answer = self.ask(within(deadline, self.client.batch_execute(sql)))?;
         self.judge(answer)
     }
 
     /// The answer to a request; refused, if it could not be sent.
-    fn ask<T: Send>(&self, request: impl Future<Output = T> + Send) -> Outcome<T> {
+    fn ask<T: Send>(&self, request: impl Future<Output = T> + Send) -> Answer<T> {
         self.driver.wait(request).map_err(Failure::Refused)
     }
 
     /// The outcome of a request. The answer to one that was given up may still come; the driver passes it over.
-    fn judge<T>(&mut self, answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Outcome<T> {
+    fn judge<T>(&mut self, answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Answer<T> {
         let Some(result) = answer else {
             return Err(Failure::Unknown(timed_out("the server did not answer in time")));
         };
@@ -208,7 +208,7 @@ impl PostgresConnection {
     }
 }
 
-fn only(rows: Vec<Row>) -> Outcome<Row> {
+fn only(rows: Vec<Row>) -> Answer<Row> {
     let none = || Error::new(ErrorKind::Protocol, "read", "the server returned no row");
     rows.into_iter().next().ok_or_else(|| Failure::Refused(none()))
 }
@@ -220,7 +220,7 @@ fn ready<T>(poll: Poll<T>) -> Option<T> {
     }
 }
 
-pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, index: usize) -> Outcome<T> {
+pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, index: usize) -> Answer<T> {
     row.try_get(index).map_err(|error| {
         let words = "the server's row is not the one expected";
         Failure::Refused(Error::new(ErrorKind::Protocol, "read", words).with_source(error))

@@ -32,7 +32,7 @@ use crate::ident::LockName;
 use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::{Subscription, count_of_all};
-use crate::seam::{Attempt, Claim, Failure, Others, Outcome, Store, Turn};
+use crate::seam::{Answer, Attempt, Claim, Failure, Others, Store, Turn};
 use crate::stores::sql::lease_ms;
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::{Database, Pool};
@@ -122,7 +122,7 @@ impl Database for Postgres {
 }
 
 /// A change's row: what it made, and the lock as it was before.
-fn change(row: &PgRow) -> Outcome<Change<i64>> {
+fn change(row: &PgRow) -> Answer<Change<i64>> {
     match column::<Option<i64>>(row, 0)? {
         Some(made) => Ok(Change::Made(made)),
         None if column::<Option<bool>>(row, 1)?.is_some() => Ok(Change::None(Some(seen(row, 1)?))),
@@ -130,7 +130,7 @@ fn change(row: &PgRow) -> Outcome<Change<i64>> {
     }
 }
 
-fn told(row: &PgRow) -> Outcome<Told> {
+fn told(row: &PgRow) -> Answer<Told> {
     Ok(Told {
         fence: column(row, 4)?,
         host: column(row, 5)?,
@@ -140,7 +140,7 @@ fn told(row: &PgRow) -> Outcome<Told> {
     })
 }
 
-fn seen(row: &PgRow, first: usize) -> Outcome<Row> {
+fn seen(row: &PgRow, first: usize) -> Answer<Row> {
     Ok(Row {
         token: column(row, first)?,
         owner: column(row, first + 1)?,
@@ -158,7 +158,7 @@ impl Rows for Postgres {
     const WAKES: bool = true;
     const HAS_LINE: bool = true;
 
-    fn acquire(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Outcome<Attempt> {
+    fn acquire(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         self.notes.without_if_refused(|| {
             // One that takes a free lock whomever it is kept for needs nothing of the line.
             if claim.turn == Turn::Barges || !self.has_line(claim.kind) {
@@ -174,7 +174,7 @@ impl Rows for Postgres {
         claim: &Claim,
         fenced: bool,
         deadline: Moment,
-    ) -> Outcome<Change<u64>> {
+    ) -> Answer<Change<u64>> {
         let here = self.notes.here();
         let row = link.one(
             &self.queries.take,
@@ -200,7 +200,7 @@ impl Rows for Postgres {
         count: u32,
         fenced: bool,
         deadline: Moment,
-    ) -> Outcome<Change<u64>> {
+    ) -> Answer<Change<u64>> {
         let row = link.one(
             &self.queries.retake,
             &[
@@ -222,7 +222,7 @@ impl Rows for Postgres {
         claim: &Claim,
         left: u32,
         deadline: Moment,
-    ) -> Outcome<Change<()>> {
+    ) -> Answer<Change<()>> {
         let (name, token, owner) =
             (claim.name.key().as_bytes(), claim.kind.is_token(), claim.owner.to_string());
         let row = or_unheard(&self.listener.channel(&claim.name), |channel| {
@@ -231,12 +231,7 @@ impl Rows for Postgres {
         Ok(change(&row)?.map(drop))
     }
 
-    fn free(
-        &self,
-        link: &mut PostgresConnection,
-        claim: &Claim,
-        deadline: Moment,
-    ) -> Outcome<Change<Others>> {
+    fn free(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Answer<Change<Others>> {
         if self.has_line(claim.kind) {
             return self.free_and_tell(link, claim, deadline);
         }
@@ -247,11 +242,11 @@ impl Rows for Postgres {
         self.line.is_refused()
     }
 
-    fn leave_line(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Outcome<()> {
+    fn leave_line(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Answer<()> {
         if self.has_line(claim.kind) { self.leave_the_line(link, claim, deadline) } else { Ok(()) }
     }
 
-    fn renew(&self, link: &mut PostgresConnection, claims: &[Claim], deadline: Moment) -> Vec<Outcome<bool>> {
+    fn renew(&self, link: &mut PostgresConnection, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
         let params = claims.iter().map(|claim| -> Vec<Box<dyn tokio_postgres::types::ToSql + Sync + Send>> {
             vec![
                 Box::new(claim.name.key().as_bytes().to_vec()),
@@ -270,7 +265,7 @@ impl Rows for Postgres {
         claim: &Claim,
         rest: Duration,
         deadline: Moment,
-    ) -> Outcome<bool> {
+    ) -> Answer<bool> {
         let rows = link.rows(
             &self.queries.expire,
             &[
@@ -284,7 +279,7 @@ impl Rows for Postgres {
         Ok(!rows.is_empty())
     }
 
-    fn look(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Outcome<Option<Row>> {
+    fn look(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Answer<Option<Row>> {
         let rows = link.rows(&self.queries.look, &[&name.key().as_bytes()], deadline)?;
         rows.first().map(|row| seen(row, 0)).transpose()
     }
@@ -294,13 +289,13 @@ impl Rows for Postgres {
         link: &mut PostgresConnection,
         name: &LockName,
         deadline: Moment,
-    ) -> Outcome<Option<(Row, Told)>> {
+    ) -> Answer<Option<(Row, Told)>> {
         let rows = link.rows(&self.queries.show, &[&name.key().as_bytes()], deadline)?;
         let Some(row) = rows.first() else { return Ok(None) };
         Ok(Some((seen(row, 0)?, told(row)?)))
     }
 
-    fn list(&self, link: &mut PostgresConnection, after: &[u8], deadline: Moment) -> Outcome<Vec<ListedRow>> {
+    fn list(&self, link: &mut PostgresConnection, after: &[u8], deadline: Moment) -> Answer<Vec<ListedRow>> {
         let rows = link.rows(&self.queries.list, &[&after], deadline)?;
         let read = |row: &PgRow| {
             let (id, name) = (column(row, 9)?, column(row, 10)?);
@@ -315,7 +310,7 @@ impl Rows for Postgres {
         name: &LockName,
         token: bool,
         deadline: Moment,
-    ) -> Outcome<Change<()>> {
+    ) -> Answer<Change<()>> {
         let name = (name.key().as_bytes(), &*self.listener.channel(name));
         if token || self.line.is_refused() {
             return self.force_by_row(link, name, token, deadline);
@@ -330,15 +325,15 @@ impl Rows for Postgres {
         entry: &str,
         lease: Duration,
         deadline: Moment,
-    ) -> Outcome<()> {
+    ) -> Answer<()> {
         link.rows(&self.queries.post, &[&client, &entry, &lease_ms(lease)], deadline).map(drop)
     }
 
-    fn unpost(&self, link: &mut PostgresConnection, client: &str, deadline: Moment) -> Outcome<()> {
+    fn unpost(&self, link: &mut PostgresConnection, client: &str, deadline: Moment) -> Answer<()> {
         link.rows(&self.queries.unpost, &[&client], deadline).map(drop)
     }
 
-    fn tidy_entries(&self, link: &mut PostgresConnection, deadline: Moment) -> Outcome<()> {
+    fn tidy_entries(&self, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
         link.rows(&self.queries.tidy, &[], deadline).map(drop)
     }
 
@@ -347,21 +342,16 @@ impl Rows for Postgres {
         link: &mut PostgresConnection,
         client: &str,
         deadline: Moment,
-    ) -> Outcome<Option<EntryRow>> {
+    ) -> Answer<Option<EntryRow>> {
         let rows = link.rows(&self.queries.entry, &[&client], deadline)?;
         rows.first().map(entry_row).transpose()
     }
 
-    fn entries(
-        &self,
-        link: &mut PostgresConnection,
-        after: &str,
-        deadline: Moment,
-    ) -> Outcome<Vec<EntryRow>> {
+    fn entries(&self, link: &mut PostgresConnection, after: &str, deadline: Moment) -> Answer<Vec<EntryRow>> {
         link.rows(&self.queries.entries, &[&after], deadline)?.iter().map(entry_row).collect()
     }
 
-    fn sweep(&self, link: &mut PostgresConnection, age: Duration, deadline: Moment) -> Outcome<u64> {
+    fn sweep(&self, link: &mut PostgresConnection, age: Duration, deadline: Moment) -> Answer<u64> {
         let rows = link.rows(&self.queries.sweep, &[&lease_ms(age)], deadline)?;
         if !self.line.is_refused() {
             match link.rows(&self.queries.tidy_line, &[], deadline) {
@@ -391,7 +381,7 @@ impl Rows for Postgres {
     }
 }
 
-fn entry_row(row: &PgRow) -> Outcome<EntryRow> {
+fn entry_row(row: &PgRow) -> Answer<EntryRow> {
     Ok(EntryRow { client: column(row, 0)?, text: column(row, 1)?, remaining_ms: column(row, 2)? })
 }
 

@@ -4,7 +4,7 @@
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 use crate::stores::sql::postgres::link::{PostgresConnection, column};
 use crate::stores::sql::{beside, query};
 use crate::time::Moment;
@@ -18,11 +18,7 @@ pub(super) struct Place {
 }
 
 /// Finds the table, having made it if the options say so and none is in sight.
-pub(super) fn find(
-    options: &RedisOptions,
-    link: &mut PostgresConnection,
-    deadline: Moment,
-) -> Outcome<Place> {
+pub(super) fn find(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment) -> Answer<Place> {
     let table = quoted(&options.table.name);
     if let Some(place) = look(&table, link, deadline)? {
         return Ok(place);
@@ -44,7 +40,7 @@ pub(super) fn find(
     Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "connect", words)))
 }
 
-fn look(table: &str, link: &mut PostgresConnection, deadline: Moment) -> Outcome<Option<Place>> {
+fn look(table: &str, link: &mut PostgresConnection, deadline: Moment) -> Answer<Option<Place>> {
     let text = "SELECT n.nspname::text, c.relname::text, ARRAY(
             SELECT other.relnamespace::regnamespace::text || '.' || quote_ident(other.relname) FROM pg_class AS other
             WHERE other.relname = c.relname AND other.oid <> c.oid AND other.relkind IN ('r', 'p', 'v')
@@ -65,7 +61,7 @@ pub(super) fn create_beside(
     create: &str,
     suffix: &str,
     deadline: Moment,
-) -> Outcome<()> {
+) -> Answer<()> {
     let create = unless_in_sight(&query(create, &place.quoted), &beside(&place.quoted, suffix));
     match link.execute(&create, deadline) {
         Err(Failure::Refused(_)) => Ok(()),

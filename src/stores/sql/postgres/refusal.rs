@@ -5,7 +5,7 @@ use std::error::Error as _;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::error::{Error, ErrorKind};
-use crate::seam::{Failure, Outcome};
+use crate::seam::{Answer, Failure};
 
 /// A request that failed after it was sent. An error of the server's means that the statement was rolled back, unless the
 /// session ended with it: then the statement may have been committed before. A pooler that has lost its server says no more
@@ -62,7 +62,7 @@ fn has_full_queue(error: &Error) -> bool {
 
 /// A change that notifies those who listen to `channel`; without a message if the server has no room for one. It sends messages
 /// as it commits, so that nothing was changed then. Those who wait ask before long.
-pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Outcome<T>) -> Outcome<T> {
+pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Answer<T>) -> Answer<T> {
     match change(channel) {
         Err(Failure::Refused(error)) if !channel.is_empty() && has_full_queue(&error) => change(""),
         outcome => outcome,
@@ -70,7 +70,7 @@ pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Outco
 }
 
 /// A change of a session's, which the server does not undo when it has no room for its message.
-pub(super) fn or_done_unheard<T>(outcome: Outcome<T>, done: impl FnOnce() -> T) -> Outcome<T> {
+pub(super) fn or_done_unheard<T>(outcome: Answer<T>, done: impl FnOnce() -> T) -> Answer<T> {
     match outcome {
         Err(Failure::Refused(error)) if has_full_queue(&error) => Ok(done()),
         outcome => outcome,

@@ -1,5 +1,6 @@
 //! The file that a path leads to.
 
+use std::borrow::Cow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub(super) fn path(url: &str) -> Result<PathBuf> {
 }
 
 /// A file, by device and inode. No other has these while it is there or is open somewhere.
-type File = (u64, u64);
+pub(super) type File = (u64, u64);
 
 /// The files of a database: its own, and the log of changes and its index, which are there while a connection stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,8 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Those that the path leads to. They are never opened: closing them would end SQLite's own locks on them.
+    /// Those that the path leads to, one looked up after the other. They are never opened: closing them would end SQLite's own
+    /// locks on them.
     pub(super) fn at(path: &Path) -> Option<Files> {
         Some(Files { own: file(path)?, beside: beside(path).each_ref().map(|path| file(path)) })
     }
@@ -40,6 +42,11 @@ impl Files {
     /// The database alone.
     pub(super) fn own_at(path: &Path) -> Option<File> {
         file(path)
+    }
+
+    /// Whether the database is this one.
+    pub(super) fn is_of(&self, own: File) -> bool {
+        self.own == own
     }
 
     /// Whether all are there.
@@ -57,8 +64,15 @@ fn file(path: &Path) -> Option<File> {
     std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
+/// The database itself, where the path is a symbolic link to it: SQLite has its files beside that.
+fn itself(path: &Path) -> Cow<'_, Path> {
+    let target = path.is_symlink().then(|| std::fs::canonicalize(path).ok()).flatten();
+    target.map_or(Cow::Borrowed(path), Cow::Owned)
+}
+
 /// The log of changes, and its index.
 fn beside(path: &Path) -> [PathBuf; 2] {
+    let path = itself(path);
     ["-wal", "-shm"].map(|end| {
         let mut name = path.as_os_str().to_owned();
         name.push(end);
@@ -106,7 +120,8 @@ pub(super) fn hindrance(path: &Path) -> Option<Error> {
             return Some(said(&beside, kind, NO_WRITING, then));
         }
     }
-    let folder = path.parent()?;
+    let itself = itself(path);
+    let folder = itself.parent()?;
     let is_complete = Files::at(path).is_some_and(|files| files.is_whole());
     let kind = refuses_writing(folder).filter(|_| !is_complete)?;
     Some(said(folder, kind, NO_WRITING, ": SQLite makes files beside the database"))

@@ -45,7 +45,9 @@ enum Seen {
     Counts,
     Asked(u8),
     /// Whether a round has begun since.
-    GivenBack { before_round: bool },
+    GivenBack {
+        before_round: bool,
+    },
     InDoubt,
 }
 
@@ -156,7 +158,11 @@ impl GivenBack {
             self.seen[at] = match self.seen[at] {
                 Seen::Asked(left) => {
                     self.late = Some((at, left));
-                    if self.broken == "what comes late is not forgotten" { Seen::Counts } else { Seen::InDoubt }
+                    if self.broken == "what comes late is not forgotten" {
+                        Seen::Counts
+                    } else {
+                        Seen::InDoubt
+                    }
                 }
                 Seen::GivenBack { .. } if or_given_back => Seen::InDoubt,
                 Seen::InDoubt => Seen::InDoubt,

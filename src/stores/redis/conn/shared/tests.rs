@@ -303,7 +303,7 @@ fn what_came_in_time_counts_though_its_waiter_looks_late() {
 fn what_came_in_time_counts_though_it_is_tended_late() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (told, is_told) = bounded(1);
-    let publish_mode = Box::new(move |outcome: Outcome<Value>| told.send(outcome).unwrap());
+    let publish_mode = Box::new(move |outcome: Answer<Value>| told.send(outcome).unwrap());
     let (_reply, _server) = answered_in_time(&shared, &pool, Some(publish_mode));
     assert!(!shared.poll_completions());
     assert_eq!(is_told.try_recv().unwrap().unwrap(), Value::Int(1));
