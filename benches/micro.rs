@@ -17,7 +17,7 @@ fn main() {
 fn holding(others: usize) -> (LockClient, RedisLock) {
     let client = LockClient::in_memory();
     for number in 0..others {
-        client.lock(&format!("other:{number}")).lock().unwrap();
+        client.lock(format!("other:{number}")).lock().unwrap();
     }
     let lock = client.lock("stock:42");
     (client, lock)
@@ -108,7 +108,7 @@ mod together {
     #[divan::bench(threads = THREADS, sample_size = 1000)]
     fn own_keys(bencher: Bencher<'_, '_>) {
         let client = LockClient::in_memory();
-        bencher.with_inputs(|| client.lock(&format!("stock:{:?}", std::thread::current().id()))).bench_refs(
+        bencher.with_inputs(|| client.lock(format!("stock:{:?}", std::thread::current().id()))).bench_refs(
             |lock| {
                 lock.lock().unwrap();
                 lock.unlock().unwrap();

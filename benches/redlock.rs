@@ -26,7 +26,7 @@ const CYCLES: u32 = 200;
 fn main() {
     let Some(binary) = default_server() else { return };
     let servers: Vec<RedisServer> = (0..5).map(|_| RedisServer::builder(&binary).start()).collect();
-    let one = LockClient::connect(&servers[0].url()).unwrap();
+    let one = LockClient::connect(servers[0].url()).unwrap();
     let five = LockClient::redlock(servers.iter().map(RedisServer::url)).unwrap();
     let (one, five) = (one.lock("bench-one"), five.lock("bench-five"));
     let unlock = |lock: &RedisLock| {

@@ -49,7 +49,7 @@ fn transfer(
     to: &'static str,
     cents: i64,
 ) -> Result<bool> {
-    let locks = [from, to].map(|name| client.fenced_lock(&format!("example:account:{name}")));
+    let locks = [from, to].map(|name| client.fenced_lock(format!("example:account:{name}")));
     let Some(both) = client.multi_lock(locks).try_acquire_for(Duration::from_secs(10))? else {
         return Ok(false);
     };

@@ -301,8 +301,8 @@ pub struct RedlockNode {
 
 impl RedlockNode {
     /// The server at `url`; see [`LockClient::connect`](crate::LockClient::connect).
-    pub fn new(url: &str) -> RedlockNode {
-        RedlockNode { url: url.to_owned(), map_names: None }
+    pub fn new(url: impl AsRef<str>) -> RedlockNode {
+        RedlockNode { url: url.as_ref().to_owned(), map_names: None }
     }
 
     /// Turns a lock's key into its key on this node, after what the client maps. Defaults to the same key.

@@ -41,6 +41,7 @@
 //! | [`RedisLock`] | one thread at a time: `lock` … `unlock` as in Java, or `acquire` for a guard | [`LockClient::lock`], [`fair_lock`](LockClient::fair_lock), [`token_lock`](LockClient::token_lock), [`lock_with`](LockClient::lock_with) |
 //! | [`Guard`] | a hold that ends when it is dropped; it stays on its thread | [`RedisLock::acquire`], [`try_acquire_for`](RedisLock::try_acquire_for) |
 //! | [`OwnedGuard`] | the same for a hold that may go to another thread | [`RedisLock::acquire_owned`] |
+//! | [`AcquireOptions`] | a wait or a deadline, a lease and an interrupt of one call | [`AcquireOptions::new`], for [`RedisLock::acquire_with`] |
 //! | [`FencedLock`], [`Fence`] | a lock with a number that grows with each grant, so that a resource can refuse a late writer | [`LockClient::fenced_lock`] |
 //! | [`ReadWriteLock`] | many readers or one writer | [`LockClient::read_write_lock`] |
 //! | [`MultiLock`], [`MultiGuard`] | several locks, all or none | [`LockClient::multi_lock`] |
@@ -100,6 +101,7 @@
 //! # More
 //!
 //! - [Guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md): what holds when things break
+//! - [Which lock, which store](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/locks.md): the kinds, the stores that have them, and URLs
 //! - [Choosing a store](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/choosing.md), and [locks in a database](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md)
 //! - Porting from [Redisson](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-redisson.md) and from [Curator](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-curator.md)
 //! - [From SETNX to leases](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/from-setnx-to-leases.md): why a lock is more than one command
@@ -160,7 +162,7 @@ pub use locks::latch::CountDownLatch;
 pub use locks::leader::{Leader, LeaderEvent};
 pub use locks::lock::Lock;
 pub use locks::lock_options::LockOptions;
-pub use locks::multi::MultiLock;
+pub use locks::multi::{IntoLocks, MultiLock};
 pub use locks::named::RedisLock;
 pub use locks::options::AcquireOptions;
 pub use locks::permit::Permit;

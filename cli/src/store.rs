@@ -45,7 +45,7 @@ pub(crate) fn open(
     let mut builder = options(builder(common)?).observer(Warnings(say));
     let label = label.map(str::to_owned).or_else(|| variable("LEASEHOLD_LABEL"));
     if variable("LEASEHOLD_CLIENT_NAME").is_none() {
-        builder = builder.client_name(&client_name(label.as_deref()));
+        builder = builder.client_name(client_name(label.as_deref()));
     }
     label.iter().fold(builder, |builder, label| builder.label(label)).build()
 }

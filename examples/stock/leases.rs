@@ -13,7 +13,7 @@ pub(crate) struct Renewed {
 
 impl Renewed {
     pub(crate) fn new(till: &Till<'_>) -> Result<Renewed> {
-        Ok(Renewed { lock: till.client()?.lock(&till.shop.lock_name()) })
+        Ok(Renewed { lock: till.client()?.lock(till.shop.lock_name()) })
     }
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Fenced {
 
 impl Fenced {
     pub(crate) fn new(till: &Till<'_>) -> Result<Fenced> {
-        Ok(Fenced { lock: till.client()?.fenced_lock(&till.shop.lock_name()) })
+        Ok(Fenced { lock: till.client()?.fenced_lock(till.shop.lock_name()) })
     }
 }
 

@@ -99,7 +99,7 @@ impl Nodes {
     fn ring(&self) -> Ring {
         let ring = Ring::new(self.urls.iter().map(String::as_str)).epoch(self.epoch);
         let Some(lost) = &self.lost else { return ring };
-        let stay = self.urls.iter().map(|url| RingNode::new(url));
+        let stay = self.urls.iter().map(RingNode::new);
         ring.moving_from(stay.chain([RingNode::new(lost).lost()]))
     }
 

@@ -50,8 +50,8 @@ pub struct ClientBuilder {
 
 impl ClientBuilder {
     /// The URL of the store that keeps the locks; see [`LockClient::connect`].
-    pub fn url(mut self, url: &str) -> Self {
-        url.clone_into(&mut self.redis.url);
+    pub fn url(mut self, url: impl AsRef<str>) -> Self {
+        url.as_ref().clone_into(&mut self.redis.url);
         self
     }
 
@@ -119,26 +119,26 @@ impl ClientBuilder {
     }
 
     /// The ACL user. Defaults to the URL's.
-    pub fn username(mut self, username: &str) -> Self {
-        self.redis.username = Some(username.to_owned());
+    pub fn username(mut self, username: impl AsRef<str>) -> Self {
+        self.redis.username = Some(username.as_ref().to_owned());
         self
     }
 
     /// The password. Defaults to the URL's. Never shown in errors or `Debug`.
-    pub fn password(mut self, password: &str) -> Self {
-        self.redis.password = Some(password.to_owned());
+    pub fn password(mut self, password: impl AsRef<str>) -> Self {
+        self.redis.password = Some(password.as_ref().to_owned());
         self
     }
 
     /// The ACL user on the Sentinels themselves. Defaults to none.
-    pub fn sentinel_username(mut self, username: &str) -> Self {
-        self.redis.sentinel_username = Some(username.to_owned());
+    pub fn sentinel_username(mut self, username: impl AsRef<str>) -> Self {
+        self.redis.sentinel_username = Some(username.as_ref().to_owned());
         self
     }
 
     /// The password on the Sentinels themselves. Defaults to none. Never shown in errors or `Debug`.
-    pub fn sentinel_password(mut self, password: &str) -> Self {
-        self.redis.sentinel_password = Some(password.to_owned());
+    pub fn sentinel_password(mut self, password: impl AsRef<str>) -> Self {
+        self.redis.sentinel_password = Some(password.as_ref().to_owned());
         self
     }
 
@@ -170,8 +170,8 @@ impl ClientBuilder {
     }
 
     /// The name that the connections show in `CLIENT LIST`: printable ASCII without spaces. Defaults to none.
-    pub fn client_name(mut self, name: &str) -> Self {
-        self.redis.client_name = Some(name.to_owned());
+    pub fn client_name(mut self, name: impl AsRef<str>) -> Self {
+        self.redis.client_name = Some(name.as_ref().to_owned());
         self
     }
 
@@ -188,14 +188,14 @@ impl ClientBuilder {
 
     /// A text for the client's entry in the [directory](Self::directory), such as the name of a job. Defaults to none; control
     /// characters are left out, and what is beyond 64 characters.
-    pub fn label(mut self, label: &str) -> Self {
-        self.options.label = Some(label.to_owned());
+    pub fn label(mut self, label: impl AsRef<str>) -> Self {
+        self.options.label = Some(label.as_ref().to_owned());
         self
     }
 
     /// A prefix for each lock's name in its key, put there after mapping. Defaults to nothing.
-    pub fn key_prefix(mut self, prefix: &str) -> Self {
-        prefix.clone_into(&mut self.options.key_prefix);
+    pub fn key_prefix(mut self, prefix: impl AsRef<str>) -> Self {
+        prefix.as_ref().clone_into(&mut self.options.key_prefix);
         self
     }
 
@@ -270,8 +270,8 @@ impl ClientBuilder {
     }
 
     /// The table that a database keeps its locks in, `name` or `schema.name`. Defaults to `leasehold_locks`.
-    pub fn table(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.redis.table.name);
+    pub fn table(mut self, name: impl AsRef<str>) -> Self {
+        name.as_ref().clone_into(&mut self.redis.table.name);
         self
     }
 

@@ -160,9 +160,9 @@ impl LockClient {
     /// println!("{} requests", locks.cost().requests);
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn list(&self, pattern: &str) -> Locks {
+    pub fn list(&self, pattern: impl AsRef<str>) -> Locks {
         let prefix = self.engine.options.key_prefix.clone();
-        let wanted = Wanted { prefix, pattern: pattern.to_owned() };
+        let wanted = Wanted { prefix, pattern: pattern.as_ref().to_owned() };
         Locks { list: List::new(&self.engine), wanted, known: HashMap::new() }
     }
 

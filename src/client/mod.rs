@@ -27,7 +27,7 @@ use crate::locks::guard::{Guard, OwnedGuard};
 use crate::locks::latch::CountDownLatch;
 use crate::locks::leader::Leader;
 use crate::locks::lock_options::LockOptions;
-use crate::locks::multi::MultiLock;
+use crate::locks::multi::{IntoLocks, MultiLock};
 use crate::locks::named::RedisLock;
 use crate::locks::options::AcquireOptions;
 use crate::locks::run_once::run_once;
@@ -103,7 +103,7 @@ impl LockClient {
     /// leaves out is an error of kind [`Unsupported`](crate::ErrorKind::Unsupported) that names the feature. With
     /// Sentinels: when none of them answers, or they know no such master; while the master they name is down or no
     /// master any longer, this tries on until the connect time-out.
-    pub fn connect(url: &str) -> Result<LockClient> {
+    pub fn connect(url: impl AsRef<str>) -> Result<LockClient> {
         LockClient::builder().url(url).build()
     }
 
@@ -123,7 +123,7 @@ impl LockClient {
     /// assert_eq!(client.lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unreachable);
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn connect_lazily(url: &str) -> Result<LockClient> {
+    pub fn connect_lazily(url: impl AsRef<str>) -> Result<LockClient> {
         LockClient::builder().url(url).connect_lazily().build()
     }
 
@@ -312,14 +312,14 @@ impl LockClient {
     /// No I/O and no error: a bad name (empty, over 64 KiB, or one that belongs to another lock's bookkeeping) is an
     /// error at first use.
     #[must_use]
-    pub fn lock(&self, name: &str) -> RedisLock {
-        RedisLock::new(&self.engine, Kind::Mutex, name)
+    pub fn lock(&self, name: impl AsRef<str>) -> RedisLock {
+        RedisLock::new(&self.engine, Kind::Mutex, name.as_ref())
     }
 
     /// The same lock, with a fencing token for each grant: Redisson's `RFencedLock`.
     #[must_use]
-    pub fn fenced_lock(&self, name: &str) -> FencedLock {
-        FencedLock::new(RedisLock::new(&self.engine, Kind::Fenced, name))
+    pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
+        FencedLock::new(RedisLock::new(&self.engine, Kind::Fenced, name.as_ref()))
     }
 
     /// The simple lock that most articles describe and most libraries use: `SET name token NX PX lease`, released by
@@ -329,8 +329,8 @@ impl LockClient {
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock)), and waits by polling each 50–100 ms, since those libraries
     /// announce no release. Everything else is as with [`lock`](Self::lock): guards, watchdog, states and errors.
     #[must_use]
-    pub fn token_lock(&self, name: &str) -> RedisLock {
-        RedisLock::new(&self.engine, Kind::Token, name)
+    pub fn token_lock(&self, name: impl AsRef<str>) -> RedisLock {
+        RedisLock::new(&self.engine, Kind::Token, name.as_ref())
     }
 
     /// The lock that serves those who wait in the order in which they came, across threads, processes and languages:
@@ -344,48 +344,48 @@ impl LockClient {
     /// matters. It shares the name's key with `lock`, but whoever takes it by that goes before everybody and, letting go
     /// of it, wakes nobody here: use one or the other for a name.
     #[must_use]
-    pub fn fair_lock(&self, name: &str) -> RedisLock {
+    pub fn fair_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_with(name).fair().build()
     }
 
     /// Many readers or one writer under this name: Redisson's `RReadWriteLock`. See [`ReadWriteLock`].
     #[must_use]
-    pub fn read_write_lock(&self, name: &str) -> ReadWriteLock {
-        ReadWriteLock::new(&self.engine, name)
+    pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
+        ReadWriteLock::new(&self.engine, name.as_ref())
     }
 
     /// A number of permits under this name: Redisson's `RSemaphore`. See [`Semaphore`].
     #[must_use]
-    pub fn semaphore(&self, name: &str) -> Semaphore {
-        Semaphore::new(&self.engine, name)
+    pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
+        Semaphore::new(&self.engine, name.as_ref())
     }
 
     /// A number of permits with ids and leases under this name: Redisson's `RPermitExpirableSemaphore`. See
     /// [`ExpirableSemaphore`].
     #[must_use]
-    pub fn expirable_semaphore(&self, name: &str) -> ExpirableSemaphore {
-        ExpirableSemaphore::new(&self.engine, name)
+    pub fn expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
+        ExpirableSemaphore::new(&self.engine, name.as_ref())
     }
 
     /// A count under this name, and those who wait for it to come to zero: Redisson's `RCountDownLatch`. See
     /// [`CountDownLatch`].
     #[must_use]
-    pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
-        CountDownLatch::new(&self.engine, name)
+    pub fn count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
+        CountDownLatch::new(&self.engine, name.as_ref())
     }
 
     /// Several locks at once, all or none, of any kinds and clients: Redisson's `RedissonMultiLock`. See [`MultiLock`].
     ///
     /// No I/O and no error: an empty list, a lock that is there twice, and a bad name are errors at first use.
     #[must_use]
-    pub fn multi_lock<L: Into<RedisLock>>(&self, locks: impl IntoIterator<Item = L>) -> MultiLock {
-        MultiLock::new(&self.engine.clock, locks.into_iter().map(Into::into).collect())
+    pub fn multi_lock(&self, locks: impl IntoLocks) -> MultiLock {
+        MultiLock::new(&self.engine.clock, locks.into_locks())
     }
 
     /// The same lock as [`lock`](Self::lock), used on terms of its own: not reentrant, not for longer than so long, or
     /// waited for by asking again and again.
-    pub fn lock_with(&self, name: &str) -> LockOptions {
-        LockOptions::new(&self.engine, name)
+    pub fn lock_with(&self, name: impl AsRef<str>) -> LockOptions {
+        LockOptions::new(&self.engine, name.as_ref())
     }
 
     /// The same lock as [`lock`](Self::lock), waited for by asking again and again, with sleeps that double from 1 ms to
@@ -395,7 +395,7 @@ impl LockClient {
     /// Java's, its release wakes those who do wait for a message. Threads of one client that spin still queue in order, among
     /// themselves: those that wait for a message do not wait for a spinning one to wake up.
     #[must_use]
-    pub fn spin_lock(&self, name: &str) -> RedisLock {
+    pub fn spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_with(name).spin(Backoff::default()).build()
     }
 
@@ -424,7 +424,7 @@ impl LockClient {
     /// assert_eq!(sum, 2);
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn with_lock<R>(&self, name: &str, work: impl FnOnce(&Guard) -> R) -> Result<R> {
+    pub fn with_lock<R>(&self, name: impl AsRef<str>, work: impl FnOnce(&Guard) -> R) -> Result<R> {
         let lock = self.lock(name);
         AcquireOptions::new().with_lock(&lock, work)?.ok_or_else(|| lock.unending("with_lock"))
     }
@@ -528,7 +528,7 @@ impl LockClient {
     /// # drop(guard);
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn inspect(&self, name: &str) -> Result<Inspection> {
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<Inspection> {
         self.engine.describe("inspect", self.lock(name).checked("inspect")?)
     }
 
@@ -609,7 +609,7 @@ impl LockClient {
     /// # Errors
     ///
     /// The name is bad, the client was shut down, or the system could not start a thread.
-    pub fn leader(&self, name: &str) -> Result<Leader> {
+    pub fn leader(&self, name: impl AsRef<str>) -> Result<Leader> {
         Leader::stand(&self.engine, Arc::clone(self.fenced_lock(name).checked("leader")?))
     }
 
@@ -658,7 +658,7 @@ impl LockClient {
     /// ```
     pub fn run_once<R>(
         &self,
-        name: &str,
+        name: impl AsRef<str>,
         at_least: Duration,
         at_most: Duration,
         job: impl FnOnce(&OwnedGuard) -> R,

@@ -40,7 +40,7 @@ impl LockClient {
     /// ```
     pub fn run_once_fenced<R>(
         &self,
-        name: &str,
+        name: impl AsRef<str>,
         at_least: Duration,
         at_most: Duration,
         job: impl FnOnce(&OwnedGuard) -> R,
@@ -97,7 +97,7 @@ impl LockClient {
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn last_run(&self, name: &str) -> Result<Option<LastRun>> {
+    pub fn last_run(&self, name: impl AsRef<str>) -> Result<Option<LastRun>> {
         self.engine.last_run(self.lock(name).checked("last_run")?)
     }
 }

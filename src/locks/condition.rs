@@ -70,8 +70,8 @@ impl RedisLock {
     ///
     /// No I/O and no error: a bad name is an error at first use.
     #[must_use]
-    pub fn condition(&self, name: &str) -> Condition {
-        Condition::new(self, name)
+    pub fn condition(&self, name: impl AsRef<str>) -> Condition {
+        Condition::new(self, name.as_ref())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Levels of several holds that stand and fall together, and their guards.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::engine::acquire::call::Granted;
 use crate::engine::batch::{BatchAnswer, LevelRelease, leave_all, prolong};
 use crate::error::Result;
 use crate::ident::{Fence, ThreadMark};
-use crate::locks::guard::{BoundToItsThreadUseAcquireOwned, HeldLevel, HoldState};
+use crate::locks::guard::{BoundToItsThread, HeldLevel, HoldState};
 use crate::observe::Loss;
 use crate::sync::Mutex;
 
@@ -172,7 +173,7 @@ impl Drop for Group {
 pub struct MultiGuard {
     group: Group,
     /// As a guard of one lock.
-    _bound_to_thread: BoundToItsThreadUseAcquireOwned,
+    _bound_to_thread: BoundToItsThread,
 }
 
 /// The locks of a [`MultiLock`](crate::MultiLock), owned by this value, not by a thread: it may be sent to another thread and
@@ -298,7 +299,7 @@ macro_rules! group_guard {
     };
 }
 
-group_guard!(MultiGuard { _bound_to_thread: BoundToItsThreadUseAcquireOwned::default() });
+group_guard!(MultiGuard { _bound_to_thread: PhantomData });
 group_guard!(OwnedMultiGuard {});
 
 impl Group {

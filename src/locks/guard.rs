@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -91,13 +91,15 @@ pub enum HoldState {
 #[must_use = "the lock is released as soon as the guard is dropped: bind it to a name, `let _guard = …`"]
 pub struct Guard {
     level: HeldLevel,
-    _bound_to_thread: BoundToItsThreadUseAcquireOwned,
+    _bound_to_thread: BoundToItsThread,
 }
 
-/// Keeps a guard on its thread: `!Send` but `Sync`, whatever features other crates turn on. The compiler names it to those who send
-/// a guard, so its name says what to do instead.
-#[derive(Default)]
-pub(crate) struct BoundToItsThreadUseAcquireOwned(PhantomData<MutexGuard<'static, ()>>);
+/// Keeps a guard on its thread: `!Send` but `Sync`, whatever features other crates turn on.
+pub(crate) type BoundToItsThread = PhantomData<dyn bound_to_its_thread_use_acquire_owned + Sync + Unpin>;
+
+/// Nobody's trait. The compiler names it first to those who send a guard, so its name says what to call instead.
+#[expect(non_camel_case_types, reason = "it names the method as it is written")]
+pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 
 /// A hold that is owned by this value, not by a thread: it may be sent to another thread and released there.
 ///
@@ -368,7 +370,7 @@ impl OwnedGuard {
     }
 
     /// Ends this value without a release, and without renewals from now on.
-    pub(super) fn keep(mut self) {
+    pub(super) fn keep_permits(mut self) {
         self.level.released = true;
         let (engine, hold) = (&self.level.engine, self.level.hold());
         engine.registry.remove(hold);
@@ -399,5 +401,5 @@ impl Guard {
     }
 }
 
-guard!(Guard { _bound_to_thread: BoundToItsThreadUseAcquireOwned::default() });
+guard!(Guard { _bound_to_thread: PhantomData });
 guard!(OwnedGuard {});

@@ -14,6 +14,68 @@ use crate::locks::group::{Group, MultiGuard, OwnedMultiGuard};
 use crate::locks::named::{CallOptions, RedisLock, unending};
 use crate::time::{Clock, Lease, Moment};
 
+/// Locks that a [`MultiLock`] is made of: a tuple of up to eight locks of any kinds, or an array, a slice or a vector of one kind.
+///
+/// # Examples
+///
+/// ```
+/// # let client = leasehold::LockClient::in_memory();
+/// let (ledger, rates) = (client.fenced_lock("ledger"), client.read_write_lock("rates"));
+/// let mixed = client.multi_lock((&ledger, rates.read(), client.lock("stock:42")));
+/// let alike = client.multi_lock(["account:3", "account:7"].map(|name| client.lock(name)));
+/// assert_eq!((mixed.names().count(), alike.names().count()), (3, 2));
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no list of locks",
+    note = "give a tuple of locks of any kinds, or an array, a slice or a vector of one kind; collect an iterator into a `Vec`"
+)]
+pub trait IntoLocks {
+    /// The locks, in any order.
+    fn into_locks(self) -> Vec<RedisLock>;
+}
+
+impl<L: Into<RedisLock>> IntoLocks for Vec<L> {
+    fn into_locks(self) -> Vec<RedisLock> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<L: Into<RedisLock>, const N: usize> IntoLocks for [L; N] {
+    fn into_locks(self) -> Vec<RedisLock> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<'a, L> IntoLocks for &'a [L]
+where
+    &'a L: Into<RedisLock>,
+{
+    fn into_locks(self) -> Vec<RedisLock> {
+        self.iter().map(Into::into).collect()
+    }
+}
+
+macro_rules! tuples_into_locks {
+    ($($lock:ident)+) => {
+        impl<$($lock: Into<RedisLock>),+> IntoLocks for ($($lock,)+) {
+            fn into_locks(self) -> Vec<RedisLock> {
+                #[expect(non_snake_case, reason = "the names of the types stand for the values too")]
+                let ($($lock,)+) = self;
+                vec![$($lock.into()),+]
+            }
+        }
+    };
+}
+
+tuples_into_locks!(A);
+tuples_into_locks!(A B);
+tuples_into_locks!(A B C);
+tuples_into_locks!(A B C D);
+tuples_into_locks!(A B C D E);
+tuples_into_locks!(A B C D E F);
+tuples_into_locks!(A B C D E F G);
+tuples_into_locks!(A B C D E F G H);
+
 /// Several locks that are taken and released as one: all or none. Redisson's `RedissonMultiLock`.
 ///
 /// Made by [`LockClient::multi_lock`](crate::LockClient::multi_lock) from locks of any kinds and of any clients, on other stores
@@ -62,12 +124,11 @@ use crate::time::{Clock, Lease, Moment};
 /// Kinds may be mixed:
 ///
 /// ```
-/// use leasehold::{LockClient, RedisLock};
 /// use std::time::Duration;
 ///
-/// # let client = LockClient::in_memory();
-/// let locks: [RedisLock; 2] = [client.fenced_lock("ledger").into(), client.read_write_lock("rates").read().into()];
-/// if let Some(guard) = client.multi_lock(locks).try_acquire_for(Duration::from_secs(3))? {
+/// # let client = leasehold::LockClient::in_memory();
+/// let (ledger, rates) = (client.fenced_lock("ledger"), client.read_write_lock("rates"));
+/// if let Some(guard) = client.multi_lock((ledger, rates.read())).try_acquire_for(Duration::from_secs(3))? {
 ///     println!("writing with token {:?}", guard.fence_of("ledger"));
 /// }
 /// # Ok::<(), leasehold::Error>(())

@@ -25,7 +25,8 @@ use crate::time::{Clock, Lease};
 /// (its count, its lease) is with the hold, never with this value. Any number of values for one name are one lock.
 ///
 /// Two ways of use, which may be mixed: the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and the Rust way
-/// ([`acquire`](Self::acquire) gives a [`Guard`]). Both act on the calling thread's hold.
+/// ([`acquire`](Self::acquire) gives a [`Guard`]). Both act on the calling thread's hold. All else, such as a deadline or an
+/// interruptible wait with a lease, goes by [`AcquireOptions`](crate::AcquireOptions).
 ///
 /// A lease given with a call belongs to that hold and is never renewed; without one, the client's watchdog renews the
 /// hold until it is released, its thread ends, or it is lost. Re-entering never shortens a hold.

@@ -43,7 +43,7 @@ impl Permit {
 
     /// Keeps the permits: they are not released when this value goes, and not renewed. For permits that others release.
     pub fn keep(self) {
-        self.guard.keep();
+        self.guard.keep_permits();
     }
 
     /// Releases the permits, and says whether they were out until then.

@@ -143,9 +143,9 @@ impl Metrics {
 
     /// Adds a label to all series: which client of the process, say.
     #[must_use]
-    pub fn label(self, key: &'static str, value: &str) -> Metrics {
+    pub fn label(self, key: &'static str, value: impl AsRef<str>) -> Metrics {
         let (mut labels, group_of) = self.parts();
-        labels.push(Label::new(key, value.to_owned()));
+        labels.push(Label::new(key, value.as_ref().to_owned()));
         Metrics::of(labels, group_of)
     }
 

@@ -42,6 +42,23 @@ pub use crate::observe::loss::{Loss, LossReason};
 ///
 /// # Examples
 ///
+/// A closure observes:
+///
+/// ```
+/// use leasehold::{Event, LockClient, MemoryStore};
+///
+/// let client = LockClient::builder()
+///     .observer(|event: &Event<'_>| {
+///         if let Event::Lost { loss, .. } = event {
+///             eprintln!("alarm: lost {}, {:?}", loss.name, loss.reason);
+///         }
+///     })
+///     .build_in_memory(&MemoryStore::new())?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+///
+/// So does a type of one's own:
+///
 /// ```
 /// use leasehold::{Event, LockClient, MemoryStore, Observer};
 /// use std::sync::Arc;
@@ -76,6 +93,15 @@ pub use crate::observe::loss::{Loss, LossReason};
 pub trait Observer: Send + Sync + 'static {
     /// Something happened.
     fn event(&self, event: &Event<'_>);
+}
+
+impl<F> Observer for F
+where
+    F: Fn(&Event<'_>) + Send + Sync + 'static,
+{
+    fn event(&self, event: &Event<'_>) {
+        self(event);
+    }
 }
 
 /// The observer that writes log lines, with the feature `tracing`.

@@ -108,12 +108,12 @@ fn every_kind_is_a_lock_to_generic_code(store: &Store) {
         assert!(lock.unlock().unwrap_err().is_not_held());
     }
     let client = store.client();
-    one_visit(&client.fenced_lock(&fresh("generic")));
+    one_visit(&client.fenced_lock(fresh("generic")));
     for kind in &store.kinds {
         one_visit(&(kind.make)(&client, &fresh("generic")));
     }
     let mixed: [Box<dyn Lock>; 2] =
-        [Box::new(client.lock(&fresh("boxed"))), Box::new(client.fenced_lock(&fresh("boxed")))];
+        [Box::new(client.lock(fresh("boxed"))), Box::new(client.fenced_lock(fresh("boxed")))];
     for lock in &mixed {
         lock.lock().unwrap();
         lock.unlock().unwrap();

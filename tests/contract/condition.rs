@@ -140,7 +140,7 @@ fn all_are_notified_at_once_and_go_on_one_by_one(store: &Store) {
 
 fn a_wait_that_ends_by_itself_has_the_lock_again(store: &Store) {
     let client = store.client();
-    let lock = client.lock(&fresh("cond"));
+    let lock = client.lock(fresh("cond"));
     lock.lock().unwrap();
     let mut guard = lock.acquire().unwrap();
     let begun = now();
@@ -174,7 +174,7 @@ fn a_wait_that_is_interrupted_has_the_lock_again(store: &Store) {
 
 fn a_wait_that_was_interrupted_before_it_began_leaves_nobody_in_the_queue(store: &Store) {
     let client = store.client();
-    let lock = client.lock(&fresh("cond"));
+    let lock = client.lock(fresh("cond"));
     let interrupt = Interrupt::new();
     interrupt.interrupt();
     let mut guard = lock.acquire().unwrap();
@@ -185,7 +185,7 @@ fn a_wait_that_was_interrupted_before_it_began_leaves_nobody_in_the_queue(store:
 }
 
 fn a_notification_to_nobody_is_not_kept(store: &Store) {
-    let lock = store.client().lock(&fresh("cond"));
+    let lock = store.client().lock(fresh("cond"));
     let mut guard = lock.acquire().unwrap();
     assert!(!lock.condition("c").notify_one().unwrap());
     assert_eq!(lock.condition("c").notify_all().unwrap(), 0);
@@ -225,15 +225,15 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
 
 fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
     let (client, operator) = (store.client(), store.client());
-    let lock = client.lock(&fresh("cond"));
+    let lock = client.lock(fresh("cond"));
     let condition = lock.condition("c");
     assert!(condition.notify_one().unwrap_err().is_not_held());
     assert!(condition.notify_all().unwrap_err().is_not_held());
     let mut guard = lock.acquire().unwrap();
     assert_eq!(lock.condition("").notify_one().unwrap_err().kind(), ErrorKind::InvalidInput);
     // A guard of another lock, and one of the same name of another client.
-    let mut others = client.lock(&fresh("other")).acquire().unwrap();
-    let mut strangers = operator.lock(&fresh("other")).acquire().unwrap();
+    let mut others = client.lock(fresh("other")).acquire().unwrap();
+    let mut strangers = operator.lock(fresh("other")).acquire().unwrap();
     for wrong in [&mut others, &mut strangers] {
         assert_eq!(condition.wait_for(wrong, ms(10)).unwrap_err().kind(), ErrorKind::InvalidInput);
         wrong.check().unwrap();
@@ -251,7 +251,7 @@ fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
 }
 
 fn a_hold_that_another_guard_has_a_part_in_is_not_given_up(store: &Store) {
-    let lock = store.client().lock(&fresh("cond"));
+    let lock = store.client().lock(fresh("cond"));
     let outer = lock.acquire().unwrap();
     let mut guard = lock.acquire().unwrap();
     let refused = lock.condition("c").wait_for(&mut guard, ms(10)).unwrap_err();
@@ -324,7 +324,7 @@ fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
     assert_eq!(receive(&tell.1, SLACK).unwrap().owner, guard.owner());
     assert!(guard.unlock().unwrap_err().is_lost());
     // One with a token has a new one, also by the condition of the plain lock of the name.
-    let fenced = client.fenced_lock(&fresh("fenced"));
+    let fenced = client.fenced_lock(fresh("fenced"));
     let mut guard = fenced.acquire().unwrap();
     let token = guard.fence().unwrap();
     assert!(!client.lock(fenced.name()).condition("c").wait_for(&mut guard, ms(10)).unwrap());

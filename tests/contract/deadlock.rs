@@ -527,7 +527,7 @@ fn a_ring_is_seen_beside_more_waits_than_an_entry_has_room_for(store: &Store) {
     let (one, many, busy) = (Member::quick(store), Member::quick(store), store.client());
     let (own, other) = (long("own", 0), long("other", 0));
     let held: Vec<_> = (1..THREADS)
-        .map(|at| (long("own", at), busy.lock(&long("busy", at)).acquire_owned().unwrap()))
+        .map(|at| (long("own", at), busy.lock(long("busy", at)).acquire_owned().unwrap()))
         .collect();
     let interrupt = Interrupt::new();
     let gate = gate_of(3);

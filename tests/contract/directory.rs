@@ -179,7 +179,7 @@ fn an_entry_is_gone_after_shutdown(store: &Store) {
     // With a lease that does not end meanwhile.
     let (client, other) = (store.client(), store.client());
     let is_listed = || other.clients().any(|client_seen| client_seen.unwrap().id == client.id());
-    let guard = client.lock(&fresh("short")).acquire_owned().unwrap();
+    let guard = client.lock(fresh("short")).acquire_owned().unwrap();
     assert!(eventually(LONG, is_listed));
     guard.unlock().unwrap();
     client.shutdown().unwrap();
@@ -209,7 +209,7 @@ fn locks_that_are_held_are_listed_by_pattern(store: &Store) {
     assert_eq!(listed(&format!("{series}:*")), names);
     assert_eq!(listed(&format!("{series}:lo[a-d]k")), [format!("{series}:lock")]);
     assert_eq!(listed(&format!("{series}:loc")), [""; 0]);
-    for lock in other.list(&format!("{series}:*")) {
+    for lock in other.list(format!("{series}:*")) {
         let lock = lock.unwrap();
         let (label, name, holding) = held.iter().find(|(_, name, _)| *name == lock.name).unwrap();
         let seen = other.inspect(name).unwrap();

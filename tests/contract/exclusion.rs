@@ -53,7 +53,7 @@ impl Unprotected {
 }
 
 fn threads_of_one_client_exclude_each_other(store: &Store) {
-    let lock = store.client().lock(&fresh("threads"));
+    let lock = store.client().lock(fresh("threads"));
     let held = Holding::take(&lock);
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(30)).unwrap());
@@ -170,12 +170,12 @@ fn sixteen_clients_count_exactly(store: &Store) {
 }
 
 fn sixteen_threads_of_one_client_count_exactly(store: &Store) {
-    let lock = store.client().lock(&fresh("counter"));
+    let lock = store.client().lock(fresh("counter"));
     count(&vec![lock; 16], 60);
 }
 
 fn ten_threads_on_one_handle_are_never_two_inside(store: &Store) {
-    let lock = &store.client().lock(&fresh("room"));
+    let lock = &store.client().lock(fresh("room"));
     let room = &Room::default();
     thread::scope(|scope| {
         for index in 0..10_u32 {

@@ -39,7 +39,7 @@ fn tokens_strictly_increase_across_threads_and_clients(store: &Store) {
 }
 
 fn every_way_to_take_a_fenced_lock_has_a_token(store: &Store) {
-    let lock = store.client().fenced_lock(&fresh("ways"));
+    let lock = store.client().fenced_lock(fresh("ways"));
     let mut tokens = vec![lock.lock_and_get_token().unwrap()];
     lock.unlock().unwrap();
     tokens.push(lock.try_lock_and_get_token(ms(10)).unwrap().unwrap());
@@ -54,7 +54,7 @@ fn every_way_to_take_a_fenced_lock_has_a_token(store: &Store) {
 }
 
 fn reentry_keeps_the_token(store: &Store) {
-    let lock = store.client().fenced_lock(&fresh("reentry"));
+    let lock = store.client().fenced_lock(fresh("reentry"));
     let token = lock.lock_and_get_token().unwrap();
     assert_eq!(lock.lock_and_get_token().unwrap(), token);
     assert_eq!(lock.try_lock_and_get_token(ms(10)).unwrap(), Some(token));

@@ -50,7 +50,7 @@ fn dropping_a_guard_releases(store: &Store) {
 }
 
 fn a_guard_dropped_by_a_panic_releases(store: &Store) {
-    let lock = store.client().lock(&fresh("panic"));
+    let lock = store.client().lock(fresh("panic"));
     let result = catch_unwind(AssertUnwindSafe(|| {
         let _outer = lock.acquire().unwrap();
         let _inner = lock.acquire().unwrap();
@@ -70,7 +70,7 @@ fn a_guard_that_outlives_its_threads_work_releases_at_the_threads_end(store: &St
         static LATE: RefCell<Option<Guard>> = const { RefCell::new(None) };
     }
     let client = store.client();
-    let (early, late) = (client.lock(&fresh("early")), client.lock(&fresh("late")));
+    let (early, late) = (client.lock(fresh("early")), client.lock(fresh("late")));
     elsewhere(|| {
         EARLY.with_borrow(|_| ()); // registered before the library's own storage, so dropped on the other side of it
         late.lock().unwrap();
@@ -115,7 +115,7 @@ fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
 
 fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let leased = client.lock(&fresh("leased")).acquire_with(&leased(ms(400))).unwrap().unwrap();
+    let leased = client.lock(fresh("leased")).acquire_with(&leased(ms(400))).unwrap().unwrap();
     let mut least = ms(400);
     comes_true_within(ms(400) + SLACK, || {
         let left = leased.remaining();
@@ -124,7 +124,7 @@ fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
         left.is_zero()
     });
     assert!(leased.check().is_err());
-    let renewed = client.lock(&fresh("renewed")).acquire().unwrap();
+    let renewed = client.lock(fresh("renewed")).acquire().unwrap();
     let mut last = renewed.remaining();
     assert!(last <= RENEWED);
     comes_true_within(RENEWED / 3 + SLACK, || {
@@ -184,7 +184,7 @@ fn an_owned_guard_may_be_released_by_another_thread(store: &Store) {
 
 fn an_owned_guard_is_not_the_threads_own(store: &Store) {
     let client = store.client();
-    let lock = client.lock(&fresh("owned"));
+    let lock = client.lock(fresh("owned"));
     let guard = lock.acquire_owned().unwrap();
     assert_ne!(guard.owner(), client.current_owner());
     assert!(lock.is_locked().unwrap());
@@ -207,14 +207,14 @@ fn an_owned_guard_is_not_the_threads_own(store: &Store) {
 
 fn an_owned_guard_is_renewed_after_its_thread_has_ended(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let lock = client.lock(&fresh("owned"));
+    let lock = client.lock(fresh("owned"));
     let guard = elsewhere(|| lock.acquire_owned().unwrap());
     throughout(RENEWED + ms(200), || lock.is_locked().unwrap() && guard.check().is_ok());
     guard.unlock().unwrap();
 }
 
 fn an_owned_guard_waits_its_turn(store: &Store) {
-    let lock = store.client().lock(&fresh("owned"));
+    let lock = store.client().lock(fresh("owned"));
     lock.lock().unwrap();
     let waiter = Waiter::start({
         let lock = lock.clone();

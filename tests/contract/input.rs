@@ -53,7 +53,7 @@ fn leases_that_cannot_be_kept_are_refused_and_leave_nothing(store: &Store) {
 }
 
 fn a_refused_lease_does_not_disturb_a_hold(store: &Store) {
-    let lock = store.client().lock(&fresh("held"));
+    let lock = store.client().lock(fresh("held"));
     let taken = now();
     lock.lock_with_lease(ms(10_000)).unwrap();
     for lease in NO_LEASES {
@@ -133,7 +133,7 @@ fn names_that_cannot_be_used_are_refused_by_every_call(store: &Store) {
 }
 
 fn a_prefix_or_a_mapping_can_make_a_name_unusable(store: &Store) {
-    let long = store.client_with(|options| options.key_prefix(&"p".repeat(LONGEST_NAME)));
+    let long = store.client_with(|options| options.key_prefix("p".repeat(LONGEST_NAME)));
     let emptied = store.client_with(|options| options.map_names(|_| String::new()));
     let reserved = store.client_with(|options| options.key_prefix("redisson_lock_token:"));
     for client in [long, emptied, reserved] {

@@ -128,7 +128,7 @@ fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
 
 /// Java's `lockInterruptibly` looks at the interrupt on entry, whoever holds the lock.
 fn an_interrupt_set_before_the_call_also_ends_a_reentry(store: &Store) {
-    let lock = store.client().lock(&fresh("reentry"));
+    let lock = store.client().lock(fresh("reentry"));
     let interrupt = Interrupt::new();
     interrupt.interrupt();
     lock.lock().unwrap();
@@ -162,7 +162,7 @@ fn one_interrupt_ends_all_waits_that_have_it(store: &Store) {
 }
 
 fn an_interrupt_that_is_never_set_changes_nothing(store: &Store) {
-    let lock = store.client().lock(&fresh("unset"));
+    let lock = store.client().lock(fresh("unset"));
     let held = Holding::take(&lock);
     let waiter = Waiter::start({
         let lock = lock.clone();

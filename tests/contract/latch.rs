@@ -17,7 +17,7 @@ contracts!(needs Counting:
 );
 
 fn a_latch_that_nobody_set_up_is_open(store: &Store) {
-    let latch = store.client().count_down_latch(&fresh("latch"));
+    let latch = store.client().count_down_latch(fresh("latch"));
     latch.wait().unwrap();
     assert!(latch.wait_for(ms(0)).unwrap());
     assert_eq!(latch.count().unwrap(), 0);
@@ -48,7 +48,7 @@ fn a_latch_opens_with_the_last_count_and_for_everybody(store: &Store) {
 }
 
 fn a_count_below_zero_does_not_happen(store: &Store) {
-    let latch = store.client().count_down_latch(&fresh("latch"));
+    let latch = store.client().count_down_latch(fresh("latch"));
     latch.try_set_count(1).unwrap();
     assert_eq!(latch.count_down().unwrap(), 0);
     assert_eq!(latch.count_down().unwrap(), 0);
@@ -57,7 +57,7 @@ fn a_count_below_zero_does_not_happen(store: &Store) {
 }
 
 fn waits_at_a_latch_end_as_asked(store: &Store) {
-    let latch = store.client().count_down_latch(&fresh("latch"));
+    let latch = store.client().count_down_latch(fresh("latch"));
     latch.try_set_count(1).unwrap();
     let begun = now();
     assert!(!latch.wait_for(ms(60)).unwrap());
@@ -88,7 +88,7 @@ fn a_latch_that_is_deleted_opens(store: &Store) {
 }
 
 fn a_latch_can_be_set_up_again_once_open(store: &Store) {
-    let latch = store.client().count_down_latch(&fresh("latch"));
+    let latch = store.client().count_down_latch(fresh("latch"));
     for _ in 0..3 {
         assert!(latch.try_set_count(1).unwrap());
         assert!(!latch.wait_for(ms(5)).unwrap());
@@ -98,7 +98,7 @@ fn a_latch_can_be_set_up_again_once_open(store: &Store) {
 }
 
 fn a_latch_of_nothing_is_open_and_stands_in_nobodys_way(store: &Store) {
-    let latch = store.client().count_down_latch(&fresh("latch"));
+    let latch = store.client().count_down_latch(fresh("latch"));
     assert!(latch.try_set_count(0).unwrap());
     latch.wait().unwrap();
     assert!(!latch.delete().unwrap(), "it is as if nobody had set it up");

@@ -132,7 +132,7 @@ fn a_leader_that_steps_down_is_followed_by_another_candidate(store: &Store) {
 }
 
 fn an_order_to_step_down_that_comes_late_ends_no_later_term(store: &Store) {
-    let leader = store.client().leader(&fresh("late")).unwrap();
+    let leader = store.client().leader(fresh("late")).unwrap();
     let term = elected(&leader);
     // All but the first come when it leads no longer.
     while leader.term() == Some(term) {

@@ -52,7 +52,7 @@ fn shutdown_releases_all_that_is_held(store: &Store) {
 
 fn shutdown_is_reported_to_the_holders(store: &Store) {
     let client = store.client();
-    let guard = client.lock(&fresh("told")).acquire().unwrap();
+    let guard = client.lock(fresh("told")).acquire().unwrap();
     let lost = guard.lost();
     let (tell, told) = unbounded();
     guard.on_lost(move |loss| tell.send(loss.reason).unwrap());
@@ -139,7 +139,7 @@ fn after_shutdown_every_call_says_so(store: &Store) {
 
 fn shutdown_may_be_repeated_and_concerns_one_client(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client_with_lease(RENEWED));
-    let guard = other.lock(&fresh("other")).acquire().unwrap();
+    let guard = other.lock(fresh("other")).acquire().unwrap();
     client.shutdown().unwrap();
     client.shutdown().unwrap();
     client.clone().shutdown().unwrap();

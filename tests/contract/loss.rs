@@ -30,7 +30,7 @@ contracts!(
 );
 
 fn check_fails_at_once_when_the_window_ends(store: &Store) {
-    let lock = store.client().lock(&fresh("window"));
+    let lock = store.client().lock(fresh("window"));
     let lease = ms(400);
     let before = now();
     let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
@@ -75,20 +75,20 @@ fn every_callback_is_called_once_for_a_loss_also_late_ones(store: &Store) {
 
 fn a_panicking_callback_does_not_keep_others_from_being_called(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let guard = client.lock(&fresh("panics")).acquire_with(&leased(ms(100))).unwrap().unwrap();
+    let guard = client.lock(fresh("panics")).acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost(|_| crate::support::quiet_panic());
     guard.on_lost(move |_| tell.send(()).unwrap());
     receive(&told, ms(100) + SLACK).unwrap();
     // The watchdog lives on.
-    let other = client.lock(&fresh("panics")).acquire().unwrap();
+    let other = client.lock(fresh("panics")).acquire().unwrap();
     throughout(RENEWED + ms(200), || other.check().is_ok());
     other.unlock().unwrap();
 }
 
 fn a_callback_may_use_its_client(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let lock = client.lock(&fresh("uses"));
+    let lock = client.lock(fresh("uses"));
     let guard = lock.acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost({
@@ -99,7 +99,7 @@ fn a_callback_may_use_its_client(store: &Store) {
                 let count = lock.hold_count()?;
                 guard.unlock().map(|()| count)
             });
-            let other = client.with_lock(&fresh("uses"), |guard| guard.owner() != loss.owner);
+            let other = client.with_lock(fresh("uses"), |guard| guard.owner() != loss.owner);
             tell.send((again, other)).unwrap();
         }
     });
@@ -112,7 +112,7 @@ fn a_callback_may_use_its_client(store: &Store) {
 fn a_callback_is_not_run_after_a_release(store: &Store) {
     let client = store.client_with_lease(ms(1_000));
     let called = Arc::new(AtomicUsize::new(0));
-    let lock = client.lock(&fresh("released"));
+    let lock = client.lock(fresh("released"));
     for unlock in [true, false] {
         for lease in [None, Some(ms(1_000))] {
             let guard = match lease {
@@ -149,7 +149,7 @@ fn the_channel_gets_the_loss_and_ends(store: &Store) {
 }
 
 fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {
-    let lock = store.client().lock(&fresh("channel"));
+    let lock = store.client().lock(fresh("channel"));
     let (unlocked, dropped) = {
         let guard = lock.acquire().unwrap();
         let lost = guard.lost();
@@ -167,7 +167,7 @@ fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {
 
 fn a_leased_hold_with_listeners_is_reported_near_its_end(store: &Store) {
     // The watchdog's own interval is far longer than this lease.
-    let lock = store.client().lock(&fresh("leased"));
+    let lock = store.client().lock(fresh("leased"));
     // Its window opens when the request leaves, however long that takes.
     let asked = now();
     let guard = lock.acquire_with(&leased(ms(200))).unwrap().unwrap();

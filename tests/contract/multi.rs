@@ -61,7 +61,7 @@ fn in_one_slot(count: usize) -> Vec<String> {
 }
 
 fn group(client: &LockClient, names: &[String]) -> MultiLock {
-    client.multi_lock(names.iter().rev().map(|name| client.lock(name)))
+    client.multi_lock(names.iter().rev().map(|name| client.lock(name)).collect::<Vec<_>>())
 }
 
 /// After a release that was waited for: no lease has ended since.
@@ -302,7 +302,7 @@ fn a_bad_list_is_refused_before_anything_happens(store: &Store) {
     let lists = [
         client.multi_lock(none),
         client.multi_lock([&a, &b, &a]),
-        client.multi_lock([a.clone(), client.fenced_lock(&names[0]).into()]),
+        client.multi_lock((&a, client.fenced_lock(&names[0]))),
         client.multi_lock([a.clone(), other.lock(&names[0])]),
         client.multi_lock([&b, &client.lock("")]),
         client.multi_lock([rw.read(), rw.write()]),
@@ -338,11 +338,11 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
         let mut locks: Vec<RedisLock> =
             store.kinds.iter().map(|kind| (kind.make)(client, &named(kind.label))).collect();
         if !store.lacks.contains(&Need::ReadWrite) {
-            locks.push(client.read_write_lock(&named("read")).read().clone());
-            locks.push(client.read_write_lock(&named("write")).write_fenced().into());
+            locks.push(client.read_write_lock(named("read")).read().clone());
+            locks.push(client.read_write_lock(named("write")).write_fenced().into());
         }
-        locks.push(client.spin_lock(&named("spin")));
-        locks.push(client.lock_with(&named("once")).non_reentrant().build());
+        locks.push(client.spin_lock(named("spin")));
+        locks.push(client.lock_with(named("once")).non_reentrant().build());
         locks
     };
     let multi = client.multi_lock(make(&client));
@@ -566,7 +566,8 @@ fn a_try_leaves_no_place_behind_where_it_is_busy(store: &Store) {
     for fair in store.kinds.iter().filter(|kind| kind.traits.fair) {
         let names = names(2);
         let held = (fair.make)(&operator, &names[1]).acquire_owned().unwrap();
-        let multi = client.multi_lock(names.iter().map(|name| (fair.make)(&client, name)));
+        let multi =
+            client.multi_lock(names.iter().map(|name| (fair.make)(&client, name)).collect::<Vec<_>>());
         assert!(!multi.try_lock().unwrap(), "{}", fair.label);
         assert_eq!(operator.inspect(&names[1]).unwrap().waiting, 0, "{}", fair.label);
         held.unlock().unwrap();

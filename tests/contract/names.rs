@@ -66,7 +66,7 @@ fn a_prefix_is_part_of_the_key_and_not_of_the_name(store: &Store) {
     assert_eq!(guard.name(), name);
     assert!(plain.lock(&name).try_lock().unwrap(), "another key");
     plain.lock(&name).unlock().unwrap();
-    assert!(!plain.lock(&format!("shop:{name}")).try_lock().unwrap(), "the same key");
+    assert!(!plain.lock(format!("shop:{name}")).try_lock().unwrap(), "the same key");
     guard.unlock().unwrap();
 }
 
@@ -79,7 +79,7 @@ fn mapped_names_that_meet_are_one_lock(store: &Store) {
     let key = format!("p:{}", name.to_lowercase());
     assert!(!store.client().lock(&key).try_lock().unwrap());
     // One lock for this client's threads too, and one hold.
-    let alias = client.lock(&name.to_uppercase());
+    let alias = client.lock(name.to_uppercase());
     assert_eq!(alias.hold_count().unwrap(), 1);
     alias.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
@@ -101,7 +101,7 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(client.current_owner(), owner, "a thread keeps its number");
     assert_ne!(elsewhere(|| client.current_owner()), owner);
     // It is what the holder's calls are under, and what others are shown.
-    let lock = client.lock(&fresh("owner"));
+    let lock = client.lock(fresh("owner"));
     lock.lock().unwrap();
     let error = store.client().lock(lock.name()).unlock().unwrap_err();
     assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(owner.to_string())));

@@ -211,7 +211,7 @@ fn a_panicking_observer_harms_nothing(store: &Store) {
     }
     let was_told = Arc::new(AtomicBool::new(false));
     let client = store.client_with(|options| options.observer(Panics(Arc::clone(&was_told))).lease(RENEWED));
-    let lock = client.lock(&fresh("panics"));
+    let lock = client.lock(fresh("panics"));
     lock.lock().unwrap();
     assert!(was_told.load(Ordering::SeqCst));
     assert_eq!(lock.hold_count().unwrap(), 1);
@@ -233,7 +233,7 @@ fn the_end_of_a_longest_hold_is_observed_when_it_comes(store: &Store) {
     let client = store.client_with(|options| options.observer(teller));
     let taken = now();
     // Nobody else asks for its end, and no renewal is due before: its lease is all that it may be held.
-    client.lock_with(&fresh("most")).max_hold(ms(300)).build().lock().unwrap();
+    client.lock_with(fresh("most")).max_hold(ms(300)).build().lock().unwrap();
     let lost = loop {
         match receive(&seen, ms(300) + SLACK * 2).unwrap() {
             Seen::Lost(loss) => break loss,
@@ -341,7 +341,7 @@ fn each_request_that_changes_something_is_reported(store: &Store) {
     let (sender, asked) = unbounded();
     let client = store.client_with(|options| options.observer(Requests(sender)).lease(RENEWED));
     let all = || asked.try_iter().collect::<Vec<_>>();
-    let lock = client.lock(&fresh("requests"));
+    let lock = client.lock(fresh("requests"));
     let guard = lock.acquire().unwrap();
     lock.lock().unwrap(); // a re-entry asks as well
     assert_eq!(all(), ["acquire", "acquire"]);
@@ -372,7 +372,7 @@ fn renewals_are_reported_and_an_observer_that_blocks_does_not_stop_them(store: &
     let (sender, renewed) = unbounded();
     let (free, blocked) = unbounded::<()>();
     let client = store.client_with(|options| options.observer(Blocks(sender, blocked)).lease(RENEWED));
-    let guard = client.lock(&fresh("blocks")).acquire().unwrap();
+    let guard = client.lock(fresh("blocks")).acquire().unwrap();
     assert_eq!(receive(&renewed, LONG), Ok(()));
     throughout(RENEWED * 2, || guard.check().is_ok());
     drop(free);

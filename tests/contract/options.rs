@@ -44,7 +44,7 @@ fn options_that_wait_for_no_time_make_one_attempt(store: &Store) {
 }
 
 fn options_with_a_wait_or_a_deadline_wait_and_no_longer(store: &Store) {
-    let lock = store.client().lock(&fresh("waits"));
+    let lock = store.client().lock(fresh("waits"));
     let holding = Holding::take(&lock);
     let begun = now();
     assert!(lock.acquire_with(&AcquireOptions::new().wait(ms(50))).unwrap().is_none());
@@ -66,7 +66,7 @@ fn options_with_a_wait_or_a_deadline_wait_and_no_longer(store: &Store) {
 
 fn options_with_a_lease_are_not_renewed(store: &Store) {
     let client = store.client();
-    let lock = client.lock(&fresh("leased"));
+    let lock = client.lock(fresh("leased"));
     let lease = ms(400);
     let options = AcquireOptions::new().lease(lease);
     let guard = lock.acquire_owned_with(&options).unwrap().unwrap();
@@ -77,7 +77,7 @@ fn options_with_a_lease_are_not_renewed(store: &Store) {
 
 /// Java's `lockInterruptibly(lease, unit)`, for which there is no call with durations.
 fn options_with_an_interrupt_end_a_wait_that_has_a_lease(store: &Store) {
-    let lock = store.client().lock(&fresh("interrupted"));
+    let lock = store.client().lock(fresh("interrupted"));
     let holding = Holding::take(&lock);
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
@@ -92,7 +92,7 @@ fn options_with_an_interrupt_end_a_wait_that_has_a_lease(store: &Store) {
 }
 
 fn options_that_cannot_be_used_are_refused_by_the_call(store: &Store) {
-    let lock = store.client().lock(&fresh("refused"));
+    let lock = store.client().lock(fresh("refused"));
     let options = AcquireOptions::new().wait(MINUTE).lease(Duration::ZERO);
     for (action, error) in [
         ("acquire_with", lock.acquire_with(&options).map(drop).unwrap_err()),
@@ -129,7 +129,7 @@ fn work_is_run_under_the_lock_or_not_at_all(store: &Store) {
 }
 
 fn work_with_a_wait_gets_the_lock_when_it_is_free(store: &Store) {
-    let lock = store.client().lock(&fresh("work"));
+    let lock = store.client().lock(fresh("work"));
     let holding = Holding::take(&lock);
     let waiter = Waiter::start({
         let lock = lock.clone();
@@ -170,7 +170,7 @@ fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
             elsewhere(move || guard.unlock().unwrap());
         }
     }
-    let lock = client.lock(&fresh("bounded"));
+    let lock = client.lock(fresh("bounded"));
     let lease = ms(400);
     let guard = lock.acquire_owned_with(&leased(lease)).unwrap().unwrap();
     comes_true_within(store.freed_within(lease) + SLACK, || guard.check().is_err());

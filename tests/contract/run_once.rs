@@ -138,5 +138,5 @@ fn the_last_run_is_told_with_its_code_and_the_last_success(store: &Store) {
     let last = other.last_run(&name).unwrap().unwrap();
     assert_eq!(last.code, 3);
     assert!(last.succeeded.unwrap() >= last.ended + ms(50), "{last:?}");
-    assert_eq!(other.last_run(&fresh("another")).unwrap(), None);
+    assert_eq!(other.last_run(fresh("another")).unwrap(), None);
 }

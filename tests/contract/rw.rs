@@ -97,7 +97,7 @@ fn a_writer_keeps_everybody_else_out(store: &Store) {
 
 fn both_halves_are_reentrant(store: &Store) {
     let client = store.client();
-    let lock = client.read_write_lock(&fresh("rw"));
+    let lock = client.read_write_lock(fresh("rw"));
     for half in [lock.read(), lock.write()] {
         for count in 1..=3 {
             half.lock().unwrap();
@@ -155,7 +155,7 @@ fn a_downgrade_lets_waiting_readers_in(store: &Store) {
 
 fn a_writer_may_read_before_readers_of_its_own_client_that_wait(store: &Store) {
     let client = store.client();
-    let lock = client.read_write_lock(&fresh("rw"));
+    let lock = client.read_write_lock(fresh("rw"));
     let writing = lock.write().acquire().unwrap();
     let waiter = Waiter::start({
         let lock = lock.clone();
@@ -170,7 +170,7 @@ fn a_writer_may_read_before_readers_of_its_own_client_that_wait(store: &Store) {
 
 fn a_reader_cannot_become_the_writer(store: &Store) {
     let client = store.client();
-    let lock = client.read_write_lock(&fresh("rw"));
+    let lock = client.read_write_lock(fresh("rw"));
     let reading = lock.read().acquire().unwrap();
     let begun = now();
     assert_eq!(lock.write().lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
@@ -185,7 +185,7 @@ fn a_reader_cannot_become_the_writer(store: &Store) {
 }
 
 fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
-    let lock = store.client().read_write_lock(&fresh("rw"));
+    let lock = store.client().read_write_lock(fresh("rw"));
     let begun = now();
     let reading = lock.read().acquire().unwrap();
     assert_eq!(lock.write().acquire_owned().map(drop).unwrap_err().kind(), ErrorKind::WouldDeadlock);
@@ -484,7 +484,7 @@ fn force_unlock_frees_only_the_half_that_holds(store: &Store) {
 
 fn writers_have_fences_that_go_up(store: &Store) {
     let client = store.client();
-    let lock = client.read_write_lock(&fresh("rw"));
+    let lock = client.read_write_lock(fresh("rw"));
     let mut last = None;
     for _ in 0..3 {
         let guard = lock.write_fenced().acquire().unwrap();

@@ -70,7 +70,7 @@ fn no_more_permits_are_out_than_there_are(store: &Store) {
 }
 
 fn permits_are_counted_as_they_come_and_go(store: &Store) {
-    let semaphore = store.client().semaphore(&fresh("sem"));
+    let semaphore = store.client().semaphore(fresh("sem"));
     semaphore.try_set_permits(2).unwrap();
     assert_eq!(semaphore.add_permits(3).unwrap(), 5);
     assert_eq!(semaphore.add_permits(-4).unwrap(), 1);
@@ -133,7 +133,7 @@ fn a_waiter_is_woken_by_permits_that_are_added(store: &Store) {
 }
 
 fn waits_for_permits_end_as_asked(store: &Store) {
-    let semaphore = store.client().semaphore(&fresh("sem"));
+    let semaphore = store.client().semaphore(fresh("sem"));
     let begun = now();
     assert!(semaphore.try_acquire_for(1, ms(60)).unwrap().is_none());
     assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
@@ -149,7 +149,7 @@ fn waits_for_permits_end_as_asked(store: &Store) {
 }
 
 fn kept_permits_are_released_by_hand(store: &Store) {
-    let semaphore = store.client().semaphore(&fresh("sem"));
+    let semaphore = store.client().semaphore(fresh("sem"));
     semaphore.try_set_permits(1).unwrap();
     semaphore.acquire(1).unwrap().keep();
     assert_eq!(semaphore.available_permits().unwrap(), 0);
@@ -217,7 +217,7 @@ fn a_permit_is_given_back_by_its_id(store: &Store) {
 }
 
 fn several_permits_are_acquired_at_once_or_not_at_all(store: &Store) {
-    let semaphore = store.client().expirable_semaphore(&fresh("permits"));
+    let semaphore = store.client().expirable_semaphore(fresh("permits"));
     semaphore.try_set_permits(3).unwrap();
     let two = semaphore.acquire_with(2, &AcquireOptions::new().wait(ms(1))).unwrap().unwrap();
     let mut ids = two.ids();
@@ -230,7 +230,7 @@ fn several_permits_are_acquired_at_once_or_not_at_all(store: &Store) {
 }
 
 fn a_semaphore_ends_with_its_lease(store: &Store) {
-    let semaphore = store.client().semaphore(&fresh("sem"));
+    let semaphore = store.client().semaphore(fresh("sem"));
     assert!(semaphore.try_set_permits_with_lease(2, ms(2_000)).unwrap());
     assert_eq!(semaphore.available_permits().unwrap(), 2);
     comes_true_within(ms(2_000) + SLACK, || semaphore.available_permits().unwrap() == 0);
@@ -262,7 +262,7 @@ fn permits_of_a_deleted_semaphore_do_not_bring_it_back(store: &Store) {
 
 /// As in Java: whoever gives what it has not taken, adds.
 fn permits_that_nobody_took_can_be_given(store: &Store) {
-    let semaphore = store.client().semaphore(&fresh("given"));
+    let semaphore = store.client().semaphore(fresh("given"));
     semaphore.release(2).unwrap();
     assert_eq!(semaphore.available_permits().unwrap(), 2);
     semaphore.acquire(2).unwrap().unlock().unwrap();
@@ -285,7 +285,7 @@ fn as_many_permits_as_java_can_count_are_acquired_and_released(store: &Store) {
 }
 
 fn a_permit_that_is_over_is_not_given_back_by_its_id(store: &Store) {
-    let semaphore = store.client().expirable_semaphore(&fresh("over"));
+    let semaphore = store.client().expirable_semaphore(fresh("over"));
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire_with(1, &leased(ms(30))).unwrap().unwrap();
     let id = permit.ids().remove(0);

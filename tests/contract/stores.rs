@@ -177,7 +177,7 @@ fn redis_with(open: Open) -> Store {
             let before = redis_with(Box::new(move |options| options.url(&url).build()));
             let restart = move || {
                 server.restart();
-                redis_with(Box::new(move |options| options.url(&server.url()).build()))
+                redis_with(Box::new(move |options| options.url(server.url()).build()))
             };
             (before, Box::new(restart))
         },
@@ -211,7 +211,7 @@ fn cluster_with(open: Open) -> Store {
             let restart = move || {
                 cluster.restart();
                 // It ends with the store.
-                cluster_with(Box::new(move |options| options.url(&cluster.url()).build()))
+                cluster_with(Box::new(move |options| options.url(cluster.url()).build()))
             };
             (before, Box::new(restart))
         },
@@ -286,7 +286,7 @@ fn etcd_with(open: Open) -> Store {
             let before = etcd_with(Box::new(move |options| options.url(&url).build()));
             let restart = move || {
                 server.restart();
-                etcd_with(Box::new(move |options| options.url(&server.url()).build()))
+                etcd_with(Box::new(move |options| options.url(server.url()).build()))
             };
             (before, Box::new(restart))
         },
@@ -317,7 +317,7 @@ fn zookeeper_with(open: Open) -> Store {
             let before = zookeeper_with(Box::new(move |options| options.url(&url).build()));
             let restart = move || {
                 server.launch_again();
-                zookeeper_with(Box::new(move |options| options.url(&server.url()).build()))
+                zookeeper_with(Box::new(move |options| options.url(server.url()).build()))
             };
             (before, Box::new(restart))
         },
@@ -366,7 +366,7 @@ fn postgres_with(open: Open) -> Store {
                 postgres_with(Box::new(move |options| options.url(&url).create_schema(true).build()));
             let restart = move || {
                 server.restart();
-                postgres_with(Box::new(move |options| options.url(&server.url()).build()))
+                postgres_with(Box::new(move |options| options.url(server.url()).build()))
             };
             (before, Box::new(restart))
         },
@@ -411,7 +411,7 @@ fn mysql_with(open: Open) -> Store {
             let before = mysql_with(Box::new(move |options| options.url(&url).create_schema(true).build()));
             let restart = move || {
                 server.restart();
-                mysql_with(Box::new(move |options| options.url(&server.url()).build()))
+                mysql_with(Box::new(move |options| options.url(server.url()).build()))
             };
             (before, Box::new(restart))
         },
@@ -469,5 +469,5 @@ fn sqlite_with(open: Open) -> Store {
 
 #[cfg(feature = "sqlite")]
 fn in_file(options: ClientBuilder, folder: &TempDir) -> Result<LockClient> {
-    options.url(&format!("sqlite://{}/locks.db", folder.path().display())).create_schema(true).build()
+    options.url(format!("sqlite://{}/locks.db", folder.path().display())).create_schema(true).build()
 }

@@ -21,7 +21,7 @@ contracts!(
 
 fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
     let client = store.client();
-    let lock = client.lock_with(&fresh("once")).non_reentrant().build();
+    let lock = client.lock_with(fresh("once")).non_reentrant().build();
     lock.lock().unwrap();
     let begun = now();
     let refused = lock.lock().unwrap_err();

@@ -16,7 +16,7 @@ contracts!(needs Token:
 );
 
 fn waiting_for_ones_own_token_lock_would_be_a_deadlock(store: &Store) {
-    let lock = store.client().token_lock(&fresh("own"));
+    let lock = store.client().token_lock(fresh("own"));
     lock.lock().unwrap();
     let begun = now();
     let interrupt = leasehold::Interrupt::new();
@@ -41,7 +41,7 @@ fn waiting_for_ones_own_token_lock_would_be_a_deadlock(store: &Store) {
 }
 
 fn a_token_locks_hold_count_is_one_or_nothing(store: &Store) {
-    let lock = store.client().token_lock(&fresh("count"));
+    let lock = store.client().token_lock(fresh("count"));
     assert_eq!(lock.hold_count().unwrap(), 0);
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 1);
@@ -58,7 +58,7 @@ fn a_token_locks_hold_count_is_one_or_nothing(store: &Store) {
 /// A token is compared, not counted: were it used twice, a late release could free the next hold.
 fn every_token_hold_has_an_owner_of_its_own(store: &Store) {
     let client = store.client();
-    let lock = client.token_lock(&fresh("tokens"));
+    let lock = client.token_lock(fresh("tokens"));
     let mut owners = std::collections::HashSet::new();
     for _ in 0..5 {
         let guard = lock.acquire().unwrap();

@@ -113,7 +113,7 @@ fn a_timed_try_ends_early_when_the_lock_is_released(store: &Store) {
 }
 
 fn threads_of_one_client_are_served_in_the_order_in_which_they_came(store: &Store) {
-    let lock = store.client().lock(&fresh("order"));
+    let lock = store.client().lock(fresh("order"));
     lock.lock().unwrap();
     let (tell, order) = unbounded();
     let waiters: Vec<_> = (0..6)

@@ -295,7 +295,7 @@ fn a_renewal_whose_reply_is_lost_is_made_up_for() {
         let holds: Vec<_> = (ways().into_iter().enumerate())
             .map(|(number, how)| {
                 let (client, seen) = world.watched_keeping();
-                let guard = client.lock(&format!("renewal-{number}")).acquire().unwrap();
+                let guard = client.lock(format!("renewal-{number}")).acquire().unwrap();
                 let fault = world.proxy.next(about(guard.name()), how.clone());
                 (how, client, seen, guard, fault)
             })

@@ -46,7 +46,7 @@ fn no_hold_is_lost_while_connections_are_cut_and_scripts_forgotten() {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
             LockClient::builder()
-                .url(&server.unix_url())
+                .url(server.unix_url())
                 .observer(Tells(Arc::clone(&losses)))
                 .command_timeout(Duration::from_secs(1))
                 .build()

@@ -89,7 +89,7 @@ fn a_look_follows_sixteen_owners_and_reads_two_things_of_each() {
     scenario(|world| {
         let others: Vec<LockClient> = (1..LONG_CHAIN)
             .map(|_| {
-                let builder = LockClient::builder().url(&world.server.url()).pool_size(2);
+                let builder = LockClient::builder().url(world.server.url()).pool_size(2);
                 builder.deadlocks_after(ms(100)).build().unwrap()
             })
             .collect();
@@ -125,8 +125,8 @@ fn a_look_follows_sixteen_owners_and_reads_two_things_of_each() {
         };
         assert!(eventually(LONG, told));
         let client = client(world);
-        let _own = client.lock(&name(0)).acquire().unwrap();
-        assert!(client.lock(&name(1)).try_acquire_for(ms(1_900)).unwrap().is_none());
+        let _own = client.lock(name(0)).acquire().unwrap();
+        assert!(client.lock(name(1)).try_acquire_for(ms(1_900)).unwrap().is_none());
         let count = reads(world);
         assert!((20..=32).contains(&count), "{count} reads");
         interrupt.interrupt();
@@ -138,17 +138,17 @@ fn a_look_follows_sixteen_owners_and_reads_two_things_of_each() {
 fn a_thousand_threads_that_hold_and_wait_send_fifty_requests_a_second_at_most() {
     const THREADS: usize = 1_000;
     scenario(|world| {
-        let (client, other) = (client(world), LockClient::connect(&world.server.url()).unwrap());
+        let (client, other) = (client(world), LockClient::connect(world.server.url()).unwrap());
         let held: Vec<_> =
-            (0..THREADS).map(|at| other.lock(&format!("busy:{at}")).acquire_owned().unwrap()).collect();
+            (0..THREADS).map(|at| other.lock(format!("busy:{at}")).acquire_owned().unwrap()).collect();
         let (interrupt, holding) = (Interrupt::new(), Arc::new(AtomicUsize::new(0)));
         let wait = |at: usize| {
             let (client, interrupt, holding) = (client.clone(), interrupt.clone(), Arc::clone(&holding));
             start(move || {
-                let _own = client.lock(&format!("own:{at}")).acquire().unwrap();
+                let _own = client.lock(format!("own:{at}")).acquire().unwrap();
                 holding.fetch_add(1, Ordering::SeqCst);
                 // Asks seldom by itself.
-                let busy = client.lock_with(&format!("busy:{at}")).spin(Backoff::constant(LONG)).build();
+                let busy = client.lock_with(format!("busy:{at}")).spin(Backoff::constant(LONG)).build();
                 assert!(busy.lock_interruptibly(&interrupt).is_err());
             })
         };
@@ -202,7 +202,7 @@ fn a_waiter_that_cannot_see_other_processes_is_told_so_once() {
         "on >secret ~* resetkeys ~app:* ~leasehold_lock_*:{app:* ~redisson_lock_*:{app:* ~{app:* &* +@all";
     let words = [&["ACL", "SETUSER", "narrow"][..], &rules.split(' ').collect::<Vec<_>>()].concat();
     redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
-    let other = LockClient::connect(&server.url()).unwrap();
+    let other = LockClient::connect(server.url()).unwrap();
     let busy = other.lock("app:busy").acquire_owned().unwrap();
     for (url, directory) in [(server.url(), false), (server.url_as("narrow", "secret"), true)] {
         let (observer, told) = told();
@@ -228,7 +228,7 @@ fn a_ring_through_java_may_be_a_deadlock_and_is_not_broken() {
     does(&["HSET", "java's", java, "1"]);
     does(&["PEXPIRE", "java's", "600000"]);
     let (sender, told) = unbounded();
-    let builder = LockClient::builder().url(&server.url()).observer(Rings(sender)).break_deadlocks(true);
+    let builder = LockClient::builder().url(server.url()).observer(Rings(sender)).break_deadlocks(true);
     let client = builder.deadlocks_after(ms(50)).build().unwrap();
     let _own = client.fair_lock("ours").acquire().unwrap();
     does(&["RPUSH", "redisson_lock_queue:{ours}", java]);

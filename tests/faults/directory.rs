@@ -25,7 +25,7 @@ fn an_entry_is_one_write_for_each_round_however_many_holds_and_waiters() {
         let busy = other.lock("busy").acquire_owned().unwrap();
         let begun = now();
         let guards: Vec<_> =
-            (0..300).map(|n| client.lock(&format!("lock:{n}")).acquire_owned().unwrap()).collect();
+            (0..300).map(|n| client.lock(format!("lock:{n}")).acquire_owned().unwrap()).collect();
         let waiting = ["busy", "busy"].map(|name| {
             let lock = client.lock(name);
             call(move || lock.acquire_owned().unwrap().unlock().unwrap())
@@ -93,7 +93,7 @@ fn a_user_without_rights_to_entries_is_refused_once_and_has_its_locks() {
         "on >secret ~* resetkeys ~app:* ~leasehold_lock_*:{app:* ~redisson_lock_*:{app:* ~{app:* &* +@all";
     run(&[&["ACL", "SETUSER", "narrow"][..], &rules.split(' ').collect::<Vec<_>>()].concat());
     let client =
-        || LockClient::builder().url(&server.url_as("narrow", "secret")).lease(RENEWED).build().unwrap();
+        || LockClient::builder().url(server.url_as("narrow", "secret")).lease(RENEWED).build().unwrap();
     let (one, other) = (client(), client());
     let guard = one.lock("app:a").acquire().unwrap();
     let refused = || match run(&["ACL", "LOG"]) {
@@ -114,9 +114,9 @@ fn a_user_without_rights_to_entries_is_refused_once_and_has_its_locks() {
 #[test]
 fn an_owner_under_the_id_of_a_client_without_a_line_leads_to_its_entry() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::builder().url(&server.url()).lease(Duration::from_secs(2)).build().unwrap();
+    let client = LockClient::builder().url(server.url()).lease(Duration::from_secs(2)).build().unwrap();
     let guard = client.lock("a").acquire().unwrap();
-    let other = LockClient::connect(&server.url()).unwrap();
+    let other = LockClient::connect(server.url()).unwrap();
     let mut unlined = client.id().to_string();
     unlined.replace_range(14..15, "4");
     let owner = format!("{unlined}:{}", guard.owner().number());

@@ -150,7 +150,7 @@ fn a_fork_before_the_first_client_leaves_clients_possible_on_both_sides() {
     alone(|| {
         let Some(binary) = default_server() else { return };
         let server = RedisServer::builder(&binary).start();
-        let client = || LockClient::builder().url(&server.url()).lease(LEASE).build().expect("a client");
+        let client = || LockClient::builder().url(server.url()).lease(LEASE).build().expect("a client");
         let contend = |client: &LockClient| {
             let cycle = || client.with_lock("both", |_| ()).expect("a cycle");
             thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(|| (0..50).for_each(|_| cycle())))));

@@ -25,7 +25,7 @@ const CROWD: usize = 40_000;
 /// Locks these names for so long each, and leaves them to it.
 fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
     for n in names {
-        client.lock(&format!("left-{n}")).try_lock_for_with_lease(Duration::ZERO, lease).unwrap();
+        client.lock(format!("left-{n}")).try_lock_for_with_lease(Duration::ZERO, lease).unwrap();
     }
 }
 
@@ -168,7 +168,7 @@ fn an_outage_leaves_no_memory_taken() {
         let client = builder.observer(blocked).build().unwrap();
         let before = live_bytes();
         let guards: Vec<OwnedGuard> =
-            (0..CROWD).map(|n| client.lock(&format!("held-{n}")).acquire_owned().unwrap()).collect();
+            (0..CROWD).map(|n| client.lock(format!("held-{n}")).acquire_owned().unwrap()).collect();
         let most = live_bytes() - before;
         assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
         world.server.stop();

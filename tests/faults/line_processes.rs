@@ -38,7 +38,7 @@ fn is_first_in_line() -> bool {
             let client = &client;
             scope.spawn(move || {
                 for round in from..to {
-                    client.lock(&name(round, number)).acquire().unwrap().unlock().unwrap();
+                    client.lock(name(round, number)).acquire().unwrap().unlock().unwrap();
                 }
             });
         }
@@ -74,7 +74,7 @@ fn round(
     await_lines(world, round, 1);
     let waiting: Vec<_> = (0..NAMES)
         .map(|number| {
-            let lock = waiter.lock(&name(round, number));
+            let lock = waiter.lock(name(round, number));
             call(move || {
                 let guard = lock.acquire().unwrap();
                 let had = now();
@@ -110,7 +110,7 @@ fn assert_served(what: &str, took: Vec<Duration>) {
 }
 
 fn hold(holder: &LockClient, round: usize) -> Vec<OwnedGuard> {
-    (0..NAMES).map(|number| holder.lock(&name(round, number)).acquire_owned().unwrap()).collect()
+    (0..NAMES).map(|number| holder.lock(name(round, number)).acquire_owned().unwrap()).collect()
 }
 
 #[test]

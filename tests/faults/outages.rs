@@ -45,7 +45,7 @@ impl Outage {
         let take = &|number: usize| {
             let turn = self.lease.mul_f64(0.3 * number as f64 / self.holds as f64);
             let_pass(turn.saturating_sub(begun.elapsed()), "its turn");
-            client.lock(&format!("held-{number}")).acquire_owned().unwrap()
+            client.lock(format!("held-{number}")).acquire_owned().unwrap()
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)

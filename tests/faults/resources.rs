@@ -118,7 +118,7 @@ fn a_pool_of_one_serves_many_threads() {
             for number in 0..64 {
                 let (client, done) = (&client, &done);
                 scope.spawn(move || {
-                    let (own, shared) = (client.lock(&format!("own-{number}")), client.lock("shared"));
+                    let (own, shared) = (client.lock(format!("own-{number}")), client.lock("shared"));
                     for _ in 0..5 {
                         let guard = own.acquire().unwrap();
                         shared.lock().unwrap();
@@ -143,7 +143,7 @@ fn renewals_go_through_while_every_other_request_hangs() {
         let builder = world.builder().pool_size(1).lease(lease).command_timeout(limit);
         let client = builder.observer(seen.clone()).build().unwrap();
         let guards: Vec<_> =
-            (0..5).map(|number| client.lock(&format!("kept-{number}")).acquire().unwrap()).collect();
+            (0..5).map(|number| client.lock(format!("kept-{number}")).acquire().unwrap()).collect();
         // The one connection that there is for requests is always in use by one that gets no answer.
         let fault = world.proxy.each(about("hung-"), Do::SwallowReply(Then::Silent));
         let stop = AtomicBool::new(false);
@@ -153,7 +153,7 @@ fn renewals_go_through_while_every_other_request_hangs() {
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
                         let begun = now();
-                        client.lock(&format!("hung-{number}")).try_lock().unwrap_err();
+                        client.lock(format!("hung-{number}")).try_lock().unwrap_err();
                         within(begun, limit, "a try that gets no answer, or no connection");
                     }
                 });
@@ -267,8 +267,8 @@ fn a_shutdown_of_a_busy_client_leaves_no_lock() {
                 world.builder_to(&world.server.url()).lease(LONG).command_timeout(LONG).build().unwrap();
             let threads: Vec<_> = (0..32)
                 .map(|number| {
-                    let own = client.lock(&format!("own-{number}"));
-                    let shared = client.lock(&format!("shared-{}", number % 3));
+                    let own = client.lock(format!("own-{number}"));
+                    let shared = client.lock(format!("shared-{}", number % 3));
                     call(move || -> leasehold::Result<()> {
                         loop {
                             match number % 4 {
@@ -314,7 +314,7 @@ fn two_thousand_cycles_leave_nothing() {
                     drop(client.multi_lock(locks).acquire().unwrap());
                 }
                 3 => {
-                    let token = client.token_lock(&format!("token-{}", round % 3));
+                    let token = client.token_lock(format!("token-{}", round % 3));
                     token.lock().unwrap();
                     token.unlock().unwrap();
                 }
@@ -343,7 +343,7 @@ fn a_thousand_holds_are_kept_by_few_round_trips() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).lease(KEPT).build().unwrap();
         let guards: Vec<_> =
-            (0..1000).map(|number| client.lock(&format!("many-{number}")).acquire_owned().unwrap()).collect();
+            (0..1000).map(|number| client.lock(format!("many-{number}")).acquire_owned().unwrap()).collect();
         throughout(KEPT + R, || guards.iter().all(|guard| guard.check().is_ok()));
         let begun = now();
         client.shutdown().unwrap();
@@ -362,7 +362,7 @@ fn renewals_that_race_releases_bring_nothing_back() {
         let kept: Vec<_> = (0..20)
             .map(|number| {
                 let_pass(ms(40), "so that their renewals are due at other times");
-                client.lock(&format!("kept-{number}")).acquire_owned().unwrap()
+                client.lock(format!("kept-{number}")).acquire_owned().unwrap()
             })
             .collect();
         std::thread::scope(|scope| {
@@ -370,7 +370,7 @@ fn renewals_that_race_releases_bring_nothing_back() {
                 let client = &client;
                 scope.spawn(move || {
                     let begun = now();
-                    let lock = client.lock(&format!("race-{number}"));
+                    let lock = client.lock(format!("race-{number}"));
                     while begun.elapsed() < L {
                         lock.lock().unwrap();
                         lock.unlock().unwrap();
@@ -397,7 +397,7 @@ fn a_killed_connection_under_load_is_no_error_for_waiters() {
                     let (client, done, killed) = (&client, &done, &killed);
                     scope.spawn(move || {
                         let begun = now();
-                        let lock = client.lock(&format!("load-{}", number % 2));
+                        let lock = client.lock(format!("load-{}", number % 2));
                         let is_enough = || {
                             let (done, killed) =
                                 (done.load(Ordering::Relaxed), killed.load(Ordering::Relaxed));

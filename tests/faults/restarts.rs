@@ -143,7 +143,7 @@ fn flushing_the_scripts_all_the_time_costs_no_user_an_error() {
                 let client = clients[number % 2].clone();
                 let (done, stop) = (Arc::clone(&done), Arc::clone(&stop));
                 start(move || {
-                    let (own, shared) = (client.lock(&format!("own-{number}")), client.fenced_lock("shared"));
+                    let (own, shared) = (client.lock(format!("own-{number}")), client.fenced_lock("shared"));
                     while !stop.load(Ordering::Relaxed) {
                         let outer = own.acquire().unwrap();
                         let inner = own.acquire().unwrap();

@@ -273,7 +273,7 @@ fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release()
         let other = world.direct();
         let held: Vec<_> = (0..WAITERS)
             .map(|number| {
-                let lock = other.lock(&format!("{number}:{}", "x".repeat(LENGTH)));
+                let lock = other.lock(format!("{number}:{}", "x".repeat(LENGTH)));
                 lock.acquire_with(&leased(3 * LONG)).unwrap().unwrap()
             })
             .collect();

@@ -83,7 +83,7 @@ impl World {
     /// Has the server learn all scripts, so that a fault meant for one finds it run, and not merely unknown. A server
     /// that does not serve clients needs none.
     fn warm_up(&self) {
-        let Ok(client) = LockClient::builder().url(&self.server.unix_url()).lease(ms(300)).build() else {
+        let Ok(client) = LockClient::builder().url(self.server.unix_url()).lease(ms(300)).build() else {
             return;
         };
         let locks = [client.lock("warm-up"), client.token_lock("warm-up-token")];

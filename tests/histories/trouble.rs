@@ -276,7 +276,7 @@ impl Leaders {
         watch_for_stalls();
         let builder = LockClient::builder().lease(LEADS).node_timeout(LEADS / 10).patience(LONG);
         let client = builder.redlock(servers.iter().map(RedisServer::url)).build().unwrap();
-        let holds = (0..9).map(|at| client.lock(&format!("leader-{at}")).acquire_owned().unwrap()).collect();
+        let holds = (0..9).map(|at| client.lock(format!("leader-{at}")).acquire_owned().unwrap()).collect();
         Leaders { client, holds, next: 0, watched: now() }
     }
 

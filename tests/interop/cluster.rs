@@ -26,7 +26,7 @@ struct Sides {
 fn sides(mode: &str, way: ClusterPubSub, counted: &'static [&'static str]) -> Option<Sides> {
     let cluster = Cluster::start()?;
     let java = java::connect_to_cluster(&cluster.members[0].url(), LEASE, mode)?;
-    let builder = LockClient::builder().url(&cluster.url()).cluster_pub_sub(way).lease(LEASE);
+    let builder = LockClient::builder().url(cluster.url()).cluster_pub_sub(way).lease(LEASE);
     let rust = builder.command_timeout(Duration::from_millis(500)).build().unwrap();
     Some(Sides { cluster, java, rust, counted })
 }
@@ -216,8 +216,7 @@ fn on_a_cluster_java_and_rust_share_fair_and_read_write_locks() {
     drop(java);
     // Messages that go to all members, too.
     let Some(java) = java::connect_to_cluster(&cluster.members[0].url(), LEASE, "OFF") else { return };
-    let builder =
-        LockClient::builder().url(&cluster.url()).cluster_pub_sub(ClusterPubSub::Plain).lease(LEASE);
+    let builder = LockClient::builder().url(cluster.url()).cluster_pub_sub(ClusterPubSub::Plain).lease(LEASE);
     let rust = builder.command_timeout(Duration::from_millis(500)).build().unwrap();
     let sides = Sides { cluster, java, rust, counted: &["NUMSUB"] };
     sides.queue_up();

@@ -42,7 +42,7 @@ fn curator(server: &ZooKeeper) -> Option<Peer> {
 }
 
 fn rust(server: &ZooKeeper) -> LockClient {
-    LockClient::builder().url(&server.url()).lease(LEASE).build().unwrap()
+    LockClient::builder().url(server.url()).lease(LEASE).build().unwrap()
 }
 
 /// Waits until so many stand behind somebody.

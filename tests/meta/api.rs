@@ -9,6 +9,7 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
+use leasehold::crossbeam_channel::unbounded;
 use leasehold::{
     AcquireOptions, ClientBuilder, ClientId, ClusterPubSub, Condition, CountDownLatch, Error, ErrorKind,
     Event, ExpirableSemaphore, Fence, FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Leader,
@@ -182,6 +183,64 @@ fn locks_and_observers_are_objects() {
         fn event(&self, _: &Event<'_>) {}
     }
     let _observers: [Box<dyn Observer>; 1] = [Box::new(Nothing)];
+}
+
+#[test]
+fn a_closure_observes() {
+    let (sender, seen) = unbounded();
+    let builder = LockClient::builder().observer(move |event: &Event<'_>| {
+        if let Event::Acquired { name, .. } = event {
+            sender.send((*name).to_owned()).unwrap();
+        }
+    });
+    let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
+    client.lock("seen").acquire().unwrap().unlock().unwrap();
+    assert_eq!(seen.try_iter().collect::<Vec<_>>(), ["seen"]);
+}
+
+#[test]
+fn names_are_taken_in_every_form_of_text() {
+    let client = LockClient::in_memory();
+    let (text, shared): (String, std::sync::Arc<str>) = ("a".to_owned(), "a".into());
+    let names = ["a", &text];
+    for lock in [
+        client.lock(&text),
+        client.lock(&shared),
+        client.lock(names.iter().next().unwrap()),
+        client.lock(std::borrow::Cow::Borrowed("a")),
+        client.lock(text.clone()),
+        client.lock(text),
+    ] {
+        assert_eq!(lock.name(), "a");
+    }
+    let url = "redis://127.0.0.1:1".to_owned();
+    let prefix = "shop:".to_owned();
+    let lazy = LockClient::builder().url(url).key_prefix(prefix).connect_lazily().build().unwrap();
+    assert_eq!(lazy.fair_lock(String::from("b")).name(), "b");
+}
+
+#[test]
+fn a_group_is_made_of_locks_of_mixed_kinds_as_they_are() {
+    let client = LockClient::in_memory();
+    let (ledger, rates) = (client.fenced_lock("ledger"), client.read_write_lock("rates"));
+    let mixed = client.multi_lock((
+        &ledger,
+        rates.read(),
+        client.read_write_lock("prices").write_fenced(),
+        client.fair_lock("queue"),
+        client.spin_lock("spin"),
+        client.lock_with("once").non_reentrant().build(),
+        &client.token_lock("token"),
+        client.lock("plain"),
+    ));
+    let guard = mixed.acquire().unwrap();
+    assert_eq!(guard.names().count(), 8);
+    assert!(guard.fence_of("ledger").is_some() && guard.fence_of("prices").is_some());
+    guard.unlock().unwrap();
+    let pair = [client.lock("a"), client.lock("b")];
+    assert_eq!(client.multi_lock(&pair[..]).names().count(), 2);
+    assert_eq!(client.multi_lock(pair.to_vec()).names().count(), 2);
+    assert_eq!(client.multi_lock((ledger,)).names().collect::<Vec<_>>(), ["ledger"]);
 }
 
 #[test]

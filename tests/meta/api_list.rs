@@ -138,7 +138,8 @@ fn list(file: &Path, text: &str, exports: &Exports, list: &mut List) {
         if line.starts_with("#[") {
             attributes.push(line);
         }
-        if line.starts_with("//") || line.starts_with('#') || line.starts_with(' ') || line.is_empty() {
+        let is_of_an_attribute = line.starts_with('#') || line == ")]";
+        if line.starts_with("//") || is_of_an_attribute || line.starts_with(' ') || line.is_empty() {
             at += 1;
             continue;
         }
@@ -263,9 +264,9 @@ fn the_list_sees_every_shape_of_item() {
     let text = public_api();
     for line in [
         "pub struct LockClient",
-        "    pub fn connect(url: &str) -> Result<LockClient>",
-        "    pub fn inspect(&self, name: &str) -> Result<Inspection>",
-        "    pub fn run_once<R>(&self, name: &str, at_least: Duration, at_most: Duration, job: impl FnOnce(&OwnedGuard) -> R) -> Result<Option<R>>",
+        "    pub fn connect(url: impl AsRef<str>) -> Result<LockClient>",
+        "    pub fn inspect(&self, name: impl AsRef<str>) -> Result<Inspection>",
+        "    pub fn run_once<R>(&self, name: impl AsRef<str>, at_least: Duration, at_most: Duration, job: impl FnOnce(&OwnedGuard) -> R) -> Result<Option<R>>",
         "    pub fn check(&self) -> Result<()>",
         "    pub fn available_permits(&self) -> Result<i64>",
         "pub enum ErrorKind",
@@ -274,7 +275,7 @@ fn the_list_sees_every_shape_of_item() {
         "    pub held_for: Option<Duration>",
         "pub trait Lock",
         "pub struct RedisLock",
-        "pub type Permit",
+        "pub struct Permit",
         "pub const LONGEST_NAME: usize",
         "impl fmt::Display for Inspection",
         "impl Deref for FencedLock",
@@ -293,4 +294,25 @@ fn the_list_sees_every_shape_of_item() {
     let written = source.lines().filter(|line| line.trim_start().starts_with("pub fn ")).count();
     let listed = text.lines().filter(|line| line.trim_start().starts_with("pub fn ")).count();
     assert_eq!(listed, written, "public functions that are not listed");
+}
+
+/// What a reader of the API has to choose from.
+const MOST_WAYS_TO_ACQUIRE: usize = 14;
+
+#[test]
+fn a_lock_and_a_group_have_the_same_few_methods_that_acquire() {
+    let text = public_api();
+    let of = |item: &str| {
+        let entry =
+            text.split("\n\n").find(|entry| entry.lines().any(|line| line == format!("pub struct {item}")));
+        let names = entry.unwrap().lines().filter_map(|line| line.trim().strip_prefix("pub fn "));
+        let names = names.filter_map(|rest| rest.split(['<', '(']).next()).map(str::to_owned);
+        let acquires =
+            |name: &String| ["lock", "try_", "acquire", "with_"].iter().any(|word| name.starts_with(word));
+        names.filter(acquires).collect::<BTreeSet<_>>()
+    };
+    let (lock, group) = (of("RedisLock"), of("MultiLock"));
+    assert!(lock.contains("try_acquire_owned_for") && lock.contains("acquire_with"), "{lock:?}");
+    assert!(lock.len() <= MOST_WAYS_TO_ACQUIRE, "{} methods acquire: {lock:?}", lock.len());
+    assert_eq!(lock, group);
 }

@@ -365,6 +365,22 @@ fn the_screen_of_the_guarantees_names_every_promise_once() {
 }
 
 #[test]
+fn the_readme_is_short_and_leads_to_every_page() {
+    let text = read("README.md");
+    let words: usize = prose(&text).iter().map(|(_, line)| line.split_whitespace().count()).sum();
+    assert!(words <= 1_200, "{words} words without code");
+    for page in files("docs", "md").iter().filter(|page| page.parent() == Some(Path::new("docs"))) {
+        let link = format!("]({})", page.display());
+        // A table of Redisson's tests is for the page on porting.
+        assert!(
+            text.contains(&link) || page.ends_with("redisson-tests.md"),
+            "no link leads to {}",
+            page.display()
+        );
+    }
+}
+
+#[test]
 fn the_readmes_first_screen_has_the_code_and_the_limits() {
     let text = read("README.md");
     let screen: Vec<_> = text.split("\n## ").next().unwrap().lines().collect();

@@ -247,7 +247,7 @@ fn arguments(list: &mut List) {
     let lock = client.lock("orders");
     let second = 1000 * MS;
     list.add("lock(\"\")", client.lock("").lock());
-    list.add("a name of 64 KiB and a byte", client.lock(&"x".repeat(LONGEST_NAME + 1)).lock());
+    list.add("a name of 64 KiB and a byte", client.lock("x".repeat(LONGEST_NAME + 1)).lock());
     list.add("a name of Redisson's bookkeeping", client.lock("redisson_lock_queue:{orders}").lock());
     list.add("a name that ends like bookkeeping", client.lock("{orders}:timeout").lock());
     list.add("lock_with_lease(0)", lock.lock_with_lease(Duration::ZERO));
@@ -415,7 +415,7 @@ fn servers(list: &mut List) {
         list.varying = vec![(address.clone(), "HOST:PORT")];
         let login = if how.contains("login") { "user:secret@" } else { "" };
         let options = if how == "no answer" { hasty() } else { options() };
-        let result = options.url(&format!("redis://{login}{address}")).build();
+        let result = options.url(format!("redis://{login}{address}")).build();
         assert!(result.as_ref().is_err_and(|error| !format!("{error:?}").contains("secret")), "{how}");
         list.add(how, result);
     };
@@ -449,7 +449,7 @@ fn servers(list: &mut List) {
         let path = if scheme == "redis-sentinel" { "/mymaster" } else { path };
         // Each side waits for the other's first word.
         let options = if scheme == "mysql" { hasty() } else { options() };
-        let result = options.url(&format!("{scheme}://{address}{path}")).build();
+        let result = options.url(format!("{scheme}://{address}{path}")).build();
         list.add(&format!("{scheme}:// to a web server"), result);
     }
 
@@ -499,7 +499,7 @@ fn refused_in_use(refusal: &'static str) -> Error {
         })
     });
     let options = options().command_timeout(if refusal.is_empty() { 1_000 * MS } else { LONG });
-    let client = options.url(&format!("redis://{address}")).build().unwrap();
+    let client = options.url(format!("redis://{address}")).build().unwrap();
     *SAYS.lock().unwrap() = refusal;
     client.lock("orders").try_lock().unwrap_err()
 }

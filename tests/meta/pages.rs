@@ -91,7 +91,7 @@ fn the_user_of_the_guarantees_can_do_all_that_locks_need() {
 
     let (tell, told) = unbounded();
     let connect = || {
-        let client = LockClient::builder().url(&server.url()).username("locks").password("PASSWORD");
+        let client = LockClient::builder().url(server.url()).username("locks").password("PASSWORD");
         client.client_name("page").observer(Wakeups(tell.clone())).build().unwrap()
     };
     let (one, other) = (connect(), connect());
@@ -236,7 +236,7 @@ struct Pair<'a> {
 impl Pair<'_> {
     fn of<'a>(server: &'a RedisServer, user: &str) -> Result<Pair<'a>> {
         let client = || {
-            let client = LockClient::builder().url(&server.url()).username(user).password("PASSWORD");
+            let client = LockClient::builder().url(server.url()).username(user).password("PASSWORD");
             client.linger(Duration::ZERO).build()
         };
         Ok(Pair { server, one: client()?, other: client()? })

@@ -76,7 +76,7 @@ pub(crate) trait Database: Sized + Sync + 'static {
     fn name_of(lock: &Self::TxLock) -> &str;
 
     fn options(&self) -> ClientBuilder {
-        LockClient::builder().url(&self.url()).create_schema(true)
+        LockClient::builder().url(self.url()).create_schema(true)
     }
 
     fn client(&self) -> LockClient {
@@ -439,8 +439,8 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_seen<D: Database>() {
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
     assert!(!other.try_lock().unwrap());
-    assert!(rival.lock(&name.to_uppercase()).try_lock().unwrap(), "case counts");
-    rival.lock(&name.to_uppercase()).unlock().unwrap();
+    assert!(rival.lock(name.to_uppercase()).try_lock().unwrap(), "case counts");
+    rival.lock(name.to_uppercase()).unlock().unwrap();
     // Another thread of the same client is another holder, although the server sees one user.
     std::thread::scope(|scope| assert!(!scope.spawn(|| lock.try_lock().unwrap()).join().unwrap()));
     let error = other.unlock().unwrap_err();
@@ -483,7 +483,7 @@ pub(crate) fn a_session_lock_lives_and_dies_with_its_session<D: Database>() {
 pub(crate) fn a_session_ends_when_it_was_idle_for_its_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
-    let lock = client.lock(&fresh("fixed"));
+    let lock = client.lock(fresh("fixed"));
     let asked = now();
     lock.lock_with_lease(ms(700)).unwrap();
     let start = now();

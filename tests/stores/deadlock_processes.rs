@@ -150,7 +150,7 @@ impl Orders {
         let notes: Vec<Arc<Notes>> = (0..programs).map(|_| Arc::default()).collect();
         let clients: Vec<LockClient> = (0..programs.div_ceil(TOGETHER))
             .map(|_| {
-                let builder = LockClient::builder().url(&self.url).label(&process.to_string());
+                let builder = LockClient::builder().url(&self.url).label(process.to_string());
                 let builder = builder.observer(Noting(notes.clone(), process));
                 builder.command_timeout(LONG).build().unwrap()
             })

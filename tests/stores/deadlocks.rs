@@ -68,7 +68,7 @@ fn two_hundred_random_programs_are_told_of_their_deadlocks_and_of_none_else() {
                     }
                     let store = MemoryStore::new();
                     let found = run(program, &|at, observer| {
-                        let builder = LockClient::builder().label(&at.to_string()).observer(observer);
+                        let builder = LockClient::builder().label(at.to_string()).observer(observer);
                         builder.deadlocks_after(LOOKED_AT_AFTER).build_in_memory(&store).unwrap()
                     });
                     rings.fetch_add(found as u64, Ordering::Relaxed);
@@ -87,7 +87,7 @@ fn random_programs_on_a_server_are_told_of_their_deadlocks_and_of_none_else() {
             let url = server.url();
             scope.spawn(move || {
                 run(program, &|at, observer| {
-                    let builder = LockClient::builder().url(&url).label(&at.to_string()).observer(observer);
+                    let builder = LockClient::builder().url(&url).label(at.to_string()).observer(observer);
                     builder.deadlocks_after(LOOKED_AT_AFTER).pool_size(2).build().unwrap()
                 })
             })

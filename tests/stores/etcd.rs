@@ -154,7 +154,7 @@ fn a_version_that_may_revoke_leases_of_living_holders_is_warned_about() {
     let server = some_or_skip!(Etcd::start());
     let (tell, warnings) = unbounded();
     let client = builder(&server.url()).observer(Warnings(tell)).build().unwrap();
-    client.with_lock(&fresh("warned"), |_| ()).unwrap();
+    client.with_lock(fresh("warned"), |_| ()).unwrap();
     if may_revoke(&server) {
         let warning = receive(&warnings, LONG).expect("it is warned about");
         assert!(warning.contains("3.5.13"), "{warning}");
@@ -176,8 +176,8 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
     let mut waiter = None;
     for several in [false, true] {
         for fixed in [false, true] {
-            let lock = holder.lock(&fresh("early"));
-            let _more = several.then(|| holder.lock(&fresh("more")).acquire().unwrap());
+            let lock = holder.lock(fresh("early"));
+            let _more = several.then(|| holder.lock(fresh("more")).acquire().unwrap());
             if several && waiter.is_none() {
                 let waiting = waiting.clone();
                 waiter = Some(Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock())));
@@ -238,11 +238,11 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     });
     members[second].kill();
     let begun = now();
-    let error = holder.lock(&fresh("none")).try_lock().unwrap_err();
+    let error = holder.lock(fresh("none")).try_lock().unwrap_err();
     assert!(error.is_retryable(), "{error}");
     assert!(begun.elapsed() <= ms(1_000) + slack_since(begun), "{:?}", begun.elapsed());
     let begun = now();
-    let error = holder.lock(&fresh("none")).lock().unwrap_err();
+    let error = holder.lock(fresh("none")).lock().unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Busy | ErrorKind::Unreachable),
         "{error}"
@@ -274,7 +274,7 @@ fn the_members_of_a_url_are_tried_in_turn() {
     let dead = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     let begun = now();
     let url = format!("etcd://127.0.0.1:{dead},{}/elsewhere", server.place());
-    let lock = client(&url).lock(&fresh("second"));
+    let lock = client(&url).lock(fresh("second"));
     lock.lock().unwrap();
     assert!(begun.elapsed() < slack_since(begun), "a refused connection is no reason to wait");
     // The path is the prefix: these are other locks than those of the plain URL.
@@ -372,12 +372,12 @@ fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
 fn callers_that_get_no_connection_fail_in_time_and_hold_nothing() {
     let server = some_or_skip!(Etcd::start());
     let one = connected(|| builder(&server.url()).pool_size(1).command_timeout(ms(400)).build());
-    one.lock(&fresh("first")).lock().unwrap();
+    one.lock(fresh("first")).lock().unwrap();
     server.stop();
     let begun = now();
     let waiters: Vec<_> = (0..3)
         .map(|_| {
-            let lock = one.lock(&fresh("exhausted"));
+            let lock = one.lock(fresh("exhausted"));
             Waiter::begin(move || lock.try_lock().unwrap_err())
         })
         .collect();
@@ -386,7 +386,7 @@ fn callers_that_get_no_connection_fail_in_time_and_hold_nothing() {
     assert!(errors.iter().all(|error| error.kind() == ErrorKind::TimedOut), "{errors:?}");
     assert!(errors.iter().all(|error| error.is_retryable() && !error.outcome_unknown()), "{errors:?}");
     server.cont();
-    one.lock(&fresh("after")).lock().unwrap();
+    one.lock(fresh("after")).lock().unwrap();
 }
 
 /// Passes bytes on both ways; once armed, hangs up instead of passing on the next answer.
@@ -557,7 +557,7 @@ fn holding_and_waiting_for_one_name_does_not_delay_another() {
             Waiter::start(move || lock.lock().and_then(|()| lock.unlock()))
         })
         .collect();
-    let free = client.lock(&fresh("free"));
+    let free = client.lock(fresh("free"));
     let begun = now();
     let cycles: Vec<_> = (0..50)
         .map(|_| {
@@ -634,7 +634,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
     }
     // With and without a user a server that asks nobody lets one in.
     let place = server.place();
-    client(&format!("etcd://app:S3CR3T@{place}")).lock(&fresh("open")).lock().unwrap();
+    client(&format!("etcd://app:S3CR3T@{place}")).lock(fresh("open")).lock().unwrap();
     server.must("/v3/auth/enable", "{}");
     for (url, kind) in [
         (format!("etcd://{place}"), ErrorKind::Authentication),
@@ -698,7 +698,7 @@ fn over_tls_locks_are_kept_and_waiters_woken_and_strangers_refused() {
 #[test]
 fn an_entry_in_the_directory_ends_with_its_lease_and_is_no_lock() {
     let Some(server) = Etcd::start() else { return };
-    let client = LockClient::builder().url(&url_of(std::slice::from_ref(&server))).build().unwrap();
+    let client = LockClient::builder().url(url_of(std::slice::from_ref(&server))).build().unwrap();
     let held = client.lock("a").acquire().unwrap();
     comes_true_within(LONG, || client.clients().any(|one| one.unwrap().id == client.id()));
     let [key, end] = ["leasehold/%clients/", "leasehold/%clients0"].map(|key| STANDARD.encode(key));
@@ -724,7 +724,7 @@ fn an_entry_in_the_directory_ends_with_its_lease_and_is_no_lock() {
 #[test]
 fn what_lies_below_the_prefix_of_a_lock_is_in_nobodys_way() {
     let server = some_or_skip!(Etcd::start());
-    let at = |prefix: &str| LockClient::builder().url(&format!("etcd://{}/{prefix}", server.place())).build();
+    let at = |prefix: &str| LockClient::builder().url(format!("etcd://{}/{prefix}", server.place())).build();
     let (above, below) = (at("app").unwrap(), at("app/shop").unwrap());
     let inner = below.lock("x").acquire_owned().unwrap();
     comes_true_within(LONG, || below.clients().any(|one| one.unwrap().id == below.id()));

@@ -61,7 +61,7 @@ fn a_hold_with_an_end_says_since_when_until_when_and_where() {
     let open = || builder().build_in_memory(&store).unwrap();
     says_since_when_and_who(&open(), &open());
     let Some(server) = RedisServer::start_default() else { return };
-    let connect = || builder().url(&server.url()).build().unwrap();
+    let connect = || builder().url(server.url()).build().unwrap();
     says_since_when_and_who(&connect(), &connect());
     let left: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
     assert_eq!(left, [""; 0], "what a hold says goes with it");
@@ -71,7 +71,7 @@ fn a_hold_with_an_end_says_since_when_until_when_and_where() {
 #[test]
 fn a_handoff_shows_the_new_holders_note() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::builder().url(&server.url()).directory(false).build().unwrap();
+    let client = LockClient::builder().url(server.url()).directory(false).build().unwrap();
     let (plain, ending) = (client.lock("handed"), client.lock_with("handed").max_hold(MOST).build());
     for (first, second, says) in [(&plain, &ending, true), (&ending, &plain, false), (&ending, &ending, true)]
     {
@@ -115,7 +115,7 @@ fn the_clock_that_a_test_moves_is_the_one_that_is_shown() {
 #[test]
 fn keys_of_other_programs_are_shown_with_their_type() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::connect(&server.url()).unwrap();
+    let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     let mut kind = |name: &str, command: &str| {
         run(&mut admin, command);
@@ -169,7 +169,7 @@ fn keys_of_other_programs_are_shown_with_their_type() {
 #[test]
 fn a_look_is_one_request_and_shows_the_beginning_of_long_lists() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::connect(&server.url()).unwrap();
+    let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     for number in 0..250 {
         run(&mut admin, &format!("RPUSH redisson_lock_queue:{{lock}} waiter:{number}"));
@@ -194,7 +194,7 @@ fn a_look_is_one_request_and_shows_the_beginning_of_long_lists() {
 #[test]
 fn data_of_others_is_neither_told_nor_deleted_by_force() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::connect(&server.url()).unwrap();
+    let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     let owner = "8a3f0e0e-0000-4000-8000-000000000001:1";
     run(&mut admin, "HSET cart item:S3CR3T 2 item:2 1");
@@ -241,7 +241,7 @@ fn data_of_others_is_neither_told_nor_deleted_by_force() {
 #[test]
 fn a_large_key_that_is_no_lock_is_shown_as_one() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::connect(&server.url()).unwrap();
+    let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     run(&mut admin, "HSET config mode prod created 1732230000000");
     run(&mut admin, "HSET readers mode read x 999999999999");
@@ -263,7 +263,7 @@ fn a_large_key_that_is_no_lock_is_shown_as_one() {
 #[test]
 fn so_many_levels_of_readers_are_looked_at_and_no_more() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::connect(&server.url()).unwrap();
+    let client = LockClient::connect(server.url()).unwrap();
     let mut admin = server.admin();
     let script = "redis.call('hset', 'forged', 'mode', 'read') for n = 1, 900 do \
                   redis.call('hset', 'forged', '8a3f0e0e-0000-4000-8000-000000000001:' .. n, 1000) end";
@@ -283,7 +283,7 @@ fn so_many_levels_of_readers_are_looked_at_and_no_more() {
 #[test]
 fn a_client_without_scripts_says_that_it_cannot() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::builder().url(&server.url()).without_scripts().build().unwrap();
+    let client = LockClient::builder().url(server.url()).without_scripts().build().unwrap();
     assert_eq!(client.inspect("a").unwrap_err().kind(), ErrorKind::Unsupported);
 }
 

@@ -37,7 +37,7 @@ fn a_hundred_thousand_locks_are_listed_without_keeping_the_server_from_others() 
     watch_for_stalls();
     run(&server, &["CONFIG", "RESETSTAT"]);
     let (client, other) =
-        (LockClient::connect(&server.url()).unwrap(), LockClient::connect(&server.url()).unwrap());
+        (LockClient::connect(server.url()).unwrap(), LockClient::connect(server.url()).unwrap());
 
     let begun = now();
     let mut locks = client.list("lock:*");
@@ -99,7 +99,7 @@ fn a_hundred_thousand_locks_are_listed_without_keeping_the_server_from_others() 
 #[test]
 fn a_list_leaves_out_what_is_no_lock_and_what_belongs_to_one() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::builder().url(&server.url()).lease(Duration::from_secs(3)).build().unwrap();
+    let client = LockClient::builder().url(server.url()).lease(Duration::from_secs(3)).build().unwrap();
     for words in [
         &["SET", "text", "x"][..],
         &["SET", "number", "3"],
@@ -139,7 +139,7 @@ fn a_list_leaves_out_what_is_no_lock_and_what_belongs_to_one() {
 #[test]
 fn an_entry_of_somebody_else_is_read_with_care() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::connect(&server.url()).unwrap();
+    let client = LockClient::connect(server.url()).unwrap();
     let id = |n: u32| format!("8a3f0e0e-0000-8000-8000-00000000000{n}");
     let whole = "{\"host\":\"h\\u001b[31m\",\"pid\":7,\"lease_ms\":30000,\"new\":{\"a\":[1.5,null]},\"uses\":\
                  [{\"lock\":\"a\",\"owner\":3,\"thread\":\"t\",\"since_ms\":1000,\"waits\":false}]}";
@@ -163,7 +163,7 @@ fn an_entry_of_somebody_else_is_read_with_care() {
 #[test]
 fn a_client_without_scripts_cannot_list() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::builder().url(&server.url()).without_scripts().build().unwrap();
+    let client = LockClient::builder().url(server.url()).without_scripts().build().unwrap();
     let guard = client.token_lock("a").acquire().unwrap();
     assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(client.clients().next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
@@ -180,7 +180,7 @@ fn of_many_clients_each_holder_is_located() {
                   redis.call('set', 'leasehold_client:' .. id, '{\"host\":\"ada\",\"pid\":7,\"lease_ms\":600000,\"uses\":[]}', \
                   'PX', 600000) end";
     run(&server, &["EVAL", script, "0", &CLIENTS.to_string()]);
-    let client = LockClient::connect(&server.url()).unwrap();
+    let client = LockClient::connect(server.url()).unwrap();
     let locks: Vec<_> = client.list("lock:*").map(|lock| lock.unwrap()).collect();
     let located =
         locks.iter().filter(|lock| lock.holders[0].whereabouts.as_ref().is_some_and(|at| at.host == "ada"));
@@ -197,7 +197,7 @@ fn of_many_clients_each_holder_is_located() {
 #[test]
 fn all_who_wait_are_counted_and_where_they_cannot_be_that_is_said() {
     let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::connect(&server.url()).unwrap();
+    let client = LockClient::connect(server.url()).unwrap();
     // 16 clients of 312 threads each wait to read, among keys of others.
     let script = "for n = 1, 16 do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) local uses = {} \
                   for at = 1, 64 do uses[at] = '{\"lock\":\"rw\",\"owner\":' .. at .. ',\"waits\":true,\"since_ms\":1}' end \

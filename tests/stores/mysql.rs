@@ -101,7 +101,7 @@ fn first_uses_of_many_names_do_not_disturb_each_other() {
                 let tag = &tag;
                 scope.spawn(move || {
                     for number in 0..60 {
-                        let guard = client.fenced_lock(&format!("{tag}-{number}")).acquire().unwrap();
+                        let guard = client.fenced_lock(format!("{tag}-{number}")).acquire().unwrap();
                         guard.unlock().unwrap();
                     }
                 });
@@ -309,7 +309,7 @@ fn is_at_risk(held: &OwnedGuard) -> bool {
 fn a_server_that_stands_still_while_session_locks_are_renewed_ends_no_hold() {
     let Some(server) = MysqlServer::start() else { return };
     let lease = ms(12_000);
-    let options = || LockClient::builder().url(&server.url()).session_locks();
+    let options = || LockClient::builder().url(server.url()).session_locks();
     let client = connected(|| options().lease(lease).command_timeout(ms(500)).build());
     let rival = options().build().unwrap();
     let held: Vec<_> =
@@ -406,13 +406,13 @@ fn renewals_and_reentries_say_for_how_long_a_session_may_idle() {
     let Some(server) = shared() else { return };
     let relay = Relay::before(server);
     let client = connect_session(&relay.url(), ms(3_000)).unwrap();
-    let lock = client.lock(&fresh("longer"));
+    let lock = client.lock(fresh("longer"));
     lock.lock_with_lease(ms(40_000)).unwrap();
     lock.lock_with_lease(ms(90_000)).unwrap();
     assert_eq!((relay.idle_limits_set(40), relay.idle_limits_set(90)), (1, 1));
     lock.unlock().unwrap();
     lock.unlock().unwrap();
-    let renewed = client.lock(&fresh("renewed")).acquire().unwrap();
+    let renewed = client.lock(fresh("renewed")).acquire().unwrap();
     assert!(eventually(LONG, || relay.idle_limits_set(3) >= 3), "{renewed:?}");
 }
 
@@ -422,7 +422,7 @@ fn a_session_whose_connection_falls_silent_is_held_to_the_end_of_its_window_or_u
     let relay = Relay::before(server);
     let lease = ms(6_000);
     let options =
-        || LockClient::builder().url(&relay.url()).session_locks().lease(lease).command_timeout(ms(400));
+        || LockClient::builder().url(relay.url()).session_locks().lease(lease).command_timeout(ms(400));
     let (client, rival) = (connected(|| options().build()), connect_session(&server.url(), LEASE).unwrap());
     let (kept, given) = (fresh("kept"), fresh("given"));
     let lost = client.lock(&kept).acquire_owned().unwrap();

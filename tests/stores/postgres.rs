@@ -260,7 +260,7 @@ fn too_many_connections_are_busy() {
     };
     server.client();
     databases::too_many_connections_are_busy(&server.url(), || Client::connect(&server.url(), NoTls).ok());
-    assert!(eventually(LONG, || LockClient::connect(&server.url()).is_ok()));
+    assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
 }
 
 /// In words, at once and always; not by whatever fails first, and only where the pooler's sessions happened to differ.
@@ -280,7 +280,7 @@ fn a_pooler_that_gives_each_transaction_another_session_is_refused_in_words() {
         });
         for _ in 0..3 {
             for session_locks in [false, true] {
-                let options = LockClient::builder().url(&bouncer.url());
+                let options = LockClient::builder().url(bouncer.url());
                 let options = if session_locks { options.session_locks() } else { options };
                 if mode == "session" {
                     let client = options.build().unwrap();
@@ -329,8 +329,8 @@ fn a_session_that_the_server_ends_is_noticed_at_once() {
     let client = connect_session(&server.url(), Duration::from_secs(60)).unwrap();
     let mut admin = server.admin();
     for round in 0..3 {
-        let held = client.lock(&fresh("ended")).acquire().unwrap();
-        let lock = client.lock(&fresh("other"));
+        let held = client.lock(fresh("ended")).acquire().unwrap();
+        let lock = client.lock(fresh("other"));
         let other = std::thread::scope(|scope| scope.spawn(|| lock.acquire_owned()).join().unwrap().unwrap());
         let lost = held.lost();
         let end = "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = $1";

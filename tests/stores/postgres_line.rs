@@ -272,7 +272,7 @@ fn without_the_table_or_permission_for_it_waiters_are_woken_as_without_a_line() 
     let clients = [server.client(), server.client()];
     let permissions = "CREATE USER few; GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks TO few";
     admin.batch_execute(permissions).unwrap();
-    let few = LockClient::builder().url(&server.url_as("few")).build().unwrap();
+    let few = LockClient::builder().url(server.url_as("few")).build().unwrap();
     for (holder, waiter) in [(&few, &clients[0]), (&clients[0], &few)] {
         let took = handed_between(holder, waiter, &name);
         assert!(took <= BY_MESSAGE, "{took:?}");
@@ -294,7 +294,7 @@ fn without_the_table_or_permission_for_it_waiters_are_woken_as_without_a_line() 
     assert!(took <= IN_ANY_CASE + stalled_since(before), "{took:?}");
     let took = handed_between(&clients[0], &clients[1], &name);
     assert!(took <= BY_MESSAGE, "{took:?}");
-    let fresh_one = LockClient::builder().url(&server.url()).build().unwrap();
+    let fresh_one = LockClient::builder().url(server.url()).build().unwrap();
     let took = handed_between(&fresh_one, &clients[1], &name);
     assert!(took <= BY_MESSAGE, "{took:?}");
 }

@@ -90,7 +90,7 @@ fn no_table_is_made_beside_one_of_another_schema_unless_its_schema_is_named() {
     let error = at(&url(1)).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(error.to_string().contains(&roles[0]) && error.to_string().contains("table("), "{error}");
-    let named = at(&url(1)).table(&format!("{}.leasehold_locks", roles[1])).build().unwrap();
+    let named = at(&url(1)).table(format!("{}.leasehold_locks", roles[1])).build().unwrap();
     assert_eq!(named.ping().unwrap().other_tables, [format!("{}.leasehold_locks", roles[0])]);
     for client in [&first, &named] {
         client.lock("a").acquire().unwrap().unlock().unwrap();

@@ -35,7 +35,7 @@ fn a_killed_holder_frees_the_lock_within_its_lease() {
 fn a_client_that_connects_lazily_may_be_there_before_its_server() {
     let Some(mut server) = RedisServer::start_default() else { return };
     server.kill();
-    let quick = LockClient::builder().url(&server.url()).patience(Duration::ZERO);
+    let quick = LockClient::builder().url(server.url()).patience(Duration::ZERO);
     let client = quick.connect_lazily().build().unwrap();
     let lock = client.lock("early");
     for error in [
@@ -51,7 +51,7 @@ fn a_client_that_connects_lazily_may_be_there_before_its_server() {
     }
     server.restart();
     let guard = lock.acquire().unwrap();
-    let other = LockClient::connect(&server.url()).unwrap();
+    let other = LockClient::connect(server.url()).unwrap();
     assert!(!other.lock("early").try_lock().unwrap());
     guard.unlock().unwrap();
     assert_eq!(client.ping().unwrap().store, "redis");
@@ -79,7 +79,7 @@ fn threads_that_find_no_server_fail_together() {
 #[test]
 fn a_write_to_redis_is_refused_once_a_newer_token_has_written() {
     let Some(server) = RedisServer::start_default() else { return };
-    let lock = LockClient::connect(&server.url()).unwrap().fenced_lock("stock");
+    let lock = LockClient::connect(server.url()).unwrap().fenced_lock("stock");
     let fence = || lock.acquire().unwrap().fence().unwrap().get().to_string();
     let (older, newer) = (fence(), fence());
     let mut admin = server.admin();
@@ -109,7 +109,7 @@ fn a_builder_from_the_environment_connects_where_that_says() {
     if std::env::var_os(INSIDE).is_some() {
         let client = leasehold::ClientBuilder::from_env().unwrap().build().unwrap();
         let _guard = client.lock("from-env").acquire().unwrap();
-        let plain = LockClient::connect(&std::env::var("LEASEHOLD_URL").unwrap()).unwrap();
+        let plain = LockClient::connect(std::env::var("LEASEHOLD_URL").unwrap()).unwrap();
         assert!(plain.lock("shop:from-env").is_locked().unwrap());
         return;
     }

@@ -114,7 +114,7 @@ trait Operated: Database {
     fn add_row(&self, name: &str, owner: &str, lease: Duration);
 
     fn options_as(&self, user: &str) -> ClientBuilder {
-        LockClient::builder().url(&self.url_as(user))
+        LockClient::builder().url(self.url_as(user))
     }
 }
 
@@ -216,7 +216,7 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
             .map(|number| {
                 let client = &client;
                 scope.spawn(move || {
-                    client.lock(&format!("before-{number}")).acquire().unwrap().unlock().unwrap()
+                    client.lock(format!("before-{number}")).acquire().unwrap().unlock().unwrap()
                 })
             })
             .collect();
@@ -229,10 +229,10 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
         let mut number = 0;
         comes_within(start, ms(1_000), "the first grant", || {
             number += 1;
-            client.lock(&format!("after-{number}")).try_lock().is_ok_and(|is_granted| is_granted)
+            client.lock(format!("after-{number}")).try_lock().is_ok_and(|is_granted| is_granted)
         });
         for number in 0..20 {
-            client.lock(&format!("then-{number}")).acquire().unwrap().unlock().unwrap();
+            client.lock(format!("then-{number}")).acquire().unwrap().unlock().unwrap();
         }
         within(start, ms(2_000), "twenty more grants");
         let granted = waiter.join().unwrap().unwrap();
@@ -284,7 +284,7 @@ fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
             if is_session { options.session_locks() } else { options }
         };
         let client = connected(|| options().build());
-        let held = client.lock(&fresh("held")).acquire_owned().unwrap();
+        let held = client.lock(fresh("held")).acquire_owned().unwrap();
         throughout(RENEWED + ms(1_500), || held.check().is_ok());
         if !is_session {
             // Two that want a connection at the same time have it one after the other.

@@ -31,7 +31,7 @@ impl File {
     }
 
     fn options(&self) -> ClientBuilder {
-        LockClient::builder().url(&self.url()).create_schema(true)
+        LockClient::builder().url(self.url()).create_schema(true)
     }
 
     fn client(&self) -> LockClient {
@@ -225,7 +225,7 @@ fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients() {
     let held = client.lock("a").acquire().unwrap();
     throughout(RENEWED + ms(200), || held.check().is_ok());
     // One that does not make the table again.
-    let other = LockClient::builder().url(&file.url()).build().unwrap();
+    let other = LockClient::builder().url(file.url()).build().unwrap();
     assert_eq!(other.inspect("a").unwrap().holders[0].whereabouts.as_ref().unwrap().program, "");
     let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
     assert_eq!(clients.iter().map(|one| one.id).collect::<Vec<_>>(), [client.id()]);

@@ -28,7 +28,7 @@ impl Secured {
 
     fn builder_at(&self, host: &str, port: u16) -> ClientBuilder {
         let lease = Duration::from_secs(9);
-        let builder = LockClient::builder().url(&(self.url)(host, port)).create_schema(true).lease(lease);
+        let builder = LockClient::builder().url((self.url)(host, port)).create_schema(true).lease(lease);
         // A server in Java that has just started takes its time for the first handshake.
         builder.connect_timeout(LONG * 3)
     }
@@ -52,7 +52,7 @@ impl Secured {
         unlocked.unwrap();
         assert!(next > fence);
         // In databases longer than one record of TLS.
-        let lock = client.lock(&"x".repeat(self.longest_name));
+        let lock = client.lock("x".repeat(self.longest_name));
         for _ in 0..20 {
             lock.lock().unwrap();
             lock.unlock().unwrap();
@@ -339,7 +339,7 @@ fn over_tls_zookeeper_keeps_locks_and_nobody_else_is_believed() {
     };
     secured.serves_and_refuses();
     // The same locks as those of who comes without, over the other port; and a server that comes back.
-    let plain = LockClient::connect(&format!("zk://me:S3CR3T@127.0.0.1:{}/verified", server.port())).unwrap();
+    let plain = LockClient::connect(format!("zk://me:S3CR3T@127.0.0.1:{}/verified", server.port())).unwrap();
     let client = secured.builder().lease(Duration::from_secs(20)).build().unwrap();
     let guard = client.lock("both").acquire().unwrap();
     assert!(!plain.lock("both").try_lock().unwrap());
@@ -347,7 +347,7 @@ fn over_tls_zookeeper_keeps_locks_and_nobody_else_is_believed() {
     throughout(ms(500), || guard.check().is_ok());
     guard.unlock().unwrap();
     // Between the two there is no falling back.
-    let at = |scheme: &str, port: u16| LockClient::builder().url(&format!("{scheme}://localhost:{port}"));
+    let at = |scheme: &str, port: u16| LockClient::builder().url(format!("{scheme}://localhost:{port}"));
     let kinds = [ErrorKind::Protocol, ErrorKind::Tls, ErrorKind::Unreachable, ErrorKind::TimedOut];
     for builder in [
         at("zk", server.secure_port()).connect_timeout(ms(2_000)),
@@ -367,7 +367,7 @@ fn zookeeper_asks_for_a_certificate() {
     let (certificate, key) = certificates.client();
     let builder = || {
         LockClient::builder()
-            .url(&format!("zks://localhost:{}", server.secure_port()))
+            .url(format!("zks://localhost:{}", server.secure_port()))
             .tls_ca(certificates.ca())
             .connect_timeout(LONG * 3)
     };
@@ -387,7 +387,7 @@ fn redis_asks_for_a_certificate() {
     let server = RedisServer::builder(binary).mutual_tls().start();
     let (certificate, key) = server.client_certificate();
     let builder =
-        || LockClient::builder().url(&format!("rediss://localhost:{}", server.port())).tls_ca(server.ca());
+        || LockClient::builder().url(format!("rediss://localhost:{}", server.port())).tls_ca(server.ca());
     let client = builder().tls_identity(certificate, key).build().unwrap();
     client.lock("certified").lock().unwrap();
     client.lock("certified").unlock().unwrap();

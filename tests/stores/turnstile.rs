@@ -149,7 +149,7 @@ fn waiters_without_a_turnstile_are_served_beside_others() {
     // Over a socket it would be a second connection, beside the one that it asked for the socket's name.
     let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
     let spare = Conn::new(opts).unwrap();
-    let few = LockClient::builder().url(&server.url_as("few")).pool_size(1).build().unwrap();
+    let few = LockClient::builder().url(server.url_as("few")).pool_size(1).build().unwrap();
     let without = server.options().turnstiles(false).build().unwrap();
     let (got, gets) = channel();
     let held = holder.lock(&name).acquire().unwrap();

@@ -23,8 +23,8 @@ use leasehold::{
 use crate::support::stalls;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, connected, elsewhere, eventually, leased, ms, now, receive,
-    slack_since, test_command, throughout, wait_until,
+    Holding, LONG, SLACK, Waiter, comes_true_within, connected, elsewhere, eventually, leased, ms, now,
+    receive, slack_since, test_command, throughout, wait_until,
 };
 
 /// Sessions that a test can wait for.
@@ -113,7 +113,7 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
 fn a_server_that_hangs_puts_holds_at_risk_and_then_ends_them() {
     let Some(server) = ZooKeeper::start(SHORT) else { return };
     // With an entry in the directory, for whose answer the watchdog waits.
-    let options = LockClient::builder().url(&server.url()).lease(SESSION).command_timeout(ms(500));
+    let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
     let one = options.build().unwrap();
     let guard = one.lock("hung").acquire().unwrap();
     let lost = guard.lost();
@@ -136,7 +136,7 @@ fn a_timed_wait_ends_in_time_when_the_server_hangs() {
     let held = one.lock("stalled").acquire_owned().unwrap();
     // After five to six seconds it asks once more, and that is not answered when its time is over.
     let (wait, timeout) = (ms(6_000), ms(2_000));
-    let options = LockClient::builder().url(&server.url()).command_timeout(timeout);
+    let options = LockClient::builder().url(server.url()).command_timeout(timeout);
     let other = options.directory(false).build().unwrap();
     let lock = other.lock("stalled");
     let begun = now();
@@ -523,7 +523,7 @@ fn a_release_wakes_nobody_but_the_next() {
         .map(|place| {
             let observer = Attempts(tell.clone());
             let lock =
-                LockClient::builder().url(&server.url()).observer(observer).build().unwrap().lock("herd");
+                LockClient::builder().url(server.url()).observer(observer).build().unwrap().lock("herd");
             let waiter = Waiter::start(move || lock.acquire().and_then(|guard| guard.unlock()));
             comes_true_within(LONG, || server.figure("zk_watch_count") == place + 1);
             waiter
@@ -684,7 +684,7 @@ fn names_that_are_no_path_are_refused_and_a_key_prefix_may_be_one() {
     for name in ["/", "/a/", "//a", "/a/../b", "/zookeeper/a", "/nul\0"] {
         assert_eq!(plain.lock(name).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{name:?}");
     }
-    let prefixed = LockClient::builder().url(&server.url()).key_prefix("/locks/").build().unwrap();
+    let prefixed = LockClient::builder().url(server.url()).key_prefix("/locks/").build().unwrap();
     let guard = prefixed.lock("a").acquire().unwrap();
     assert!(!plain.lock("/locks/a").try_lock().unwrap());
     // A lock may lie below another: it does not stand in its queue.
@@ -704,7 +704,7 @@ fn the_node_of_a_lock_is_nobodys_waiter() {
             .enumerate()
     {
         let lock = format!("/shop{number}");
-        let below = one.lock(&format!("{lock}/{child}")).acquire_owned().unwrap();
+        let below = one.lock(format!("{lock}/{child}")).acquire_owned().unwrap();
         let waiter = Waiter::start({
             let lock = other.lock(&lock);
             move || lock.acquire_owned()
@@ -740,7 +740,7 @@ fn the_node_of_a_lock_is_nobodys_waiter() {
 #[test]
 fn connecting_without_a_server_fails_at_once_and_in_words() {
     let nobody = crate::support::server::Port::claim();
-    let error = LockClient::connect(&format!("zk://me:secret@127.0.0.1:{}", nobody.number())).unwrap_err();
+    let error = LockClient::connect(format!("zk://me:secret@127.0.0.1:{}", nobody.number())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("127.0.0.1") && !format!("{error:?}").contains("secret"), "{error:?}");
     let Some(server) = ZooKeeper::start(CALM) else { return };
@@ -782,7 +782,7 @@ fn a_host_that_drips_does_not_keep_the_next_from_being_tried() {
 fn an_entry_in_the_directory_goes_with_its_session_and_is_no_lock() {
     let Some(server) = ZooKeeper::start(SHORT) else { return };
     let relay = Relay::before(&server);
-    let one = LockClient::builder().url(&relay.url()).lease(5 * SESSION).build().unwrap();
+    let one = LockClient::builder().url(relay.url()).lease(5 * SESSION).build().unwrap();
     let other = client(&server.url());
     let held = one.lock("a").acquire_owned().unwrap();
     let is_listed = || other.clients().any(|client_seen| client_seen.unwrap().id == one.id());
@@ -803,7 +803,7 @@ fn an_entry_in_the_directory_goes_with_its_session_and_is_no_lock() {
 #[test]
 fn a_client_that_has_used_nothing_for_a_lease_has_no_entry() {
     let Some(server) = ZooKeeper::start(SHORT) else { return };
-    let client = LockClient::builder().url(&server.url()).lease(4 * SESSION).build().unwrap();
+    let client = LockClient::builder().url(server.url()).lease(4 * SESSION).build().unwrap();
     for _ in 0..2 {
         let held = client.lock("a").acquire().unwrap();
         // A busy server may have ended the connection.

@@ -158,7 +158,7 @@ pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockCli
 pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
     let (holder, other) = (connect(), connect());
     let visit = |kind, round| {
-        let lock = other.lock(&format!("{kind}-{}", round % OTHER_NAMES));
+        let lock = other.lock(format!("{kind}-{}", round % OTHER_NAMES));
         let start = now();
         lock.lock()?;
         lock.unlock()?;

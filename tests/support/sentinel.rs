@@ -99,7 +99,7 @@ impl SentinelSet {
 
     /// A client's options, with the URL.
     pub fn url_of(&self, options: leasehold::ClientBuilder) -> leasehold::ClientBuilder {
-        options.url(&self.url())
+        options.url(self.url())
     }
 
     /// The server that the first running Sentinel takes for the master.

@@ -224,7 +224,7 @@ fn an_even_number_and_servers_with_replicas_are_warned_about() {
     let client = nodes.builder().observer(teller).build().unwrap();
     is_told(&told, "no more of them than on 3");
     is_told(&told, "it has replicas");
-    takes_and_gives_back(&client.lock(&fresh("warned")));
+    takes_and_gives_back(&client.lock(fresh("warned")));
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn three_servers_that_stand_alone_are_nothing_to_warn_about() {
     let (teller, told) = teller();
     // None is to seem away for being slow.
     let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).observer(teller).build().unwrap();
-    takes_and_gives_back(&client.lock(&fresh("silent")));
+    takes_and_gives_back(&client.lock(fresh("silent")));
     client.shutdown().unwrap();
     assert_eq!(told.try_iter().collect::<Vec<_>>(), Vec::<String>::new());
 }
@@ -247,7 +247,7 @@ fn each_server_is_asked_once_to_take_and_once_to_give_back() {
     let Some(nodes) = Nodes::start(5) else { return };
     // None is to be asked twice because it is slow.
     let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).build().unwrap();
-    let lock = client.lock(&fresh("counted"));
+    let lock = client.lock(fresh("counted"));
     // Until each server is known to know the scripts, and each lane is open.
     takes_and_gives_back(&lock);
     let asked = || -> Vec<u64> {
@@ -350,7 +350,7 @@ fn a_server_that_hangs_costs_its_time_out_once_and_two_that_hang_cost_no_more() 
     let Some(nodes) = Nodes::start(5) else { return };
     // A lease of which the node time-out is less than a tenth.
     let client = nodes.builder().lease(Duration::from_secs(10)).build().unwrap();
-    let lock = client.lock(&fresh("hangs"));
+    let lock = client.lock(fresh("hangs"));
     takes_and_gives_back(&lock);
     for hanging in [vec![0], vec![1, 2]] {
         hanging.iter().for_each(|at| nodes.servers[*at].stop());
@@ -449,7 +449,7 @@ fn two_that_hang_when_the_client_is_made_cost_no_time_out_and_join_when_they_ans
     let begun = now();
     let client = nodes.builder().connect_timeout(limit).build().unwrap();
     let took = begun.elapsed();
-    takes_and_gives_back(&client.lock(&fresh("hang")));
+    takes_and_gives_back(&client.lock(fresh("hang")));
     assert!(took < limit / 3 + slack_since(begun), "{took:?}");
     shout(&format!("COUNTED 2 of 5 hanging: connected after {took:?}"));
     [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].cont());

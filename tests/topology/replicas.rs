@@ -40,7 +40,7 @@ impl Servers {
     }
 
     fn options(&self) -> ClientBuilder {
-        LockClient::builder().url(&self.master.url())
+        LockClient::builder().url(self.master.url())
     }
 
     fn master_says(&self, words: &[&str]) -> String {
@@ -64,12 +64,12 @@ fn exists(server: &RedisServer, key: &str) -> bool {
 fn kinds(client: &LockClient, name: &str) -> Vec<RedisLock> {
     let (read, write) = (format!("{name}:read"), format!("{name}:write"));
     vec![
-        client.lock(&format!("{name}:lock")),
-        RedisLock::clone(&client.fenced_lock(&format!("{name}:fenced"))),
-        RedisLock::clone(&client.fair_lock(&format!("{name}:fair"))),
+        client.lock(format!("{name}:lock")),
+        RedisLock::clone(&client.fenced_lock(format!("{name}:fenced"))),
+        RedisLock::clone(&client.fair_lock(format!("{name}:fair"))),
         RedisLock::clone(client.read_write_lock(&read).read()),
         RedisLock::clone(client.read_write_lock(&write).write()),
-        client.token_lock(&format!("{name}:token")),
+        client.token_lock(format!("{name}:token")),
     ]
 }
 

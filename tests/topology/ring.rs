@@ -30,7 +30,7 @@ fn servers(count: usize) -> Option<Vec<RedisServer>> {
 fn nodes(servers: &[RedisServer], places: impl IntoIterator<Item = usize>) -> Vec<RingNode> {
     places
         .into_iter()
-        .map(|place| RingNode::new(&servers[place].url()).label(&format!("node-{place}")))
+        .map(|place| RingNode::new(servers[place].url()).label(format!("node-{place}")))
         .collect()
 }
 
@@ -103,7 +103,7 @@ fn lists_that_cannot_be_a_ring_are_refused() {
     let Some(servers) = servers(2) else { return };
     let builder = || LockClient::builder().connect_timeout(ms(5_000));
     let twice =
-        Ring::new([RingNode::new(&servers[0].url()).label("a"), RingNode::new(&servers[0].url()).label("b")]);
+        Ring::new([RingNode::new(servers[0].url()).label("a"), RingNode::new(servers[0].url()).label("b")]);
     let error = builder().ring(twice).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("named twice"), "{error}");
@@ -127,7 +127,7 @@ fn lists_that_cannot_be_a_ring_are_refused() {
         client.change_ring(Ring::new(nodes(&servers, 0..1))).unwrap_err().kind(),
         ErrorKind::InvalidInput
     );
-    let alone = LockClient::connect(&servers[0].url()).unwrap();
+    let alone = LockClient::connect(servers[0].url()).unwrap();
     let error = alone.change_ring(Ring::new(nodes(&servers, 0..2))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
@@ -231,7 +231,7 @@ fn every_kind_of_lock_that_moves_stays_shut_at_its_new_home() {
             assert!(!taken || kind == "read", "{kind} {name} was granted twice");
         }
         // A writer may read, except at the node that the name has moved from: it would wait for itself.
-        match holder.read_write_lock(&of("write", name)).read().try_lock() {
+        match holder.read_write_lock(of("write", name)).read().try_lock() {
             Ok(taken) => assert!(taken),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
@@ -244,9 +244,9 @@ fn every_kind_of_lock_that_moves_stays_shut_at_its_new_home() {
         names.iter().for_each(|name| make(&holder, &of(kind, name)).unlock().unwrap());
     }
     for name in &names {
-        assert!(other.fair_lock(&of("fair", name)).try_lock().unwrap());
-        assert!(other.token_lock(&of("token", name)).try_lock().unwrap());
-        assert!(other.read_write_lock(&of("read", name)).read().try_lock().unwrap());
+        assert!(other.fair_lock(of("fair", name)).try_lock().unwrap());
+        assert!(other.token_lock(of("token", name)).try_lock().unwrap());
+        assert!(other.read_write_lock(of("read", name)).read().try_lock().unwrap());
     }
 }
 

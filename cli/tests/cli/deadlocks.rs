@@ -20,7 +20,7 @@ fn deadlocked(server: &Server, work: impl FnOnce()) {
 /// A client for each of these locks, which holds it and waits for the next one's, while `work` runs.
 fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
     let client = |label: &str| {
-        let builder = LockClient::builder().url(&server.url()).deadlocks_after(Duration::from_millis(100));
+        let builder = LockClient::builder().url(server.url()).deadlocks_after(Duration::from_millis(100));
         builder.label(label).build().unwrap()
     };
     let (meet, interrupt) = (Barrier::new(locks.len() + 1), Interrupt::new());
@@ -40,7 +40,7 @@ fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
             thread::Builder::new().name(name).spawn_scoped(scope, takes).unwrap();
         }
         meet.wait();
-        let asking = LockClient::connect(&server.url()).unwrap();
+        let asking = LockClient::connect(server.url()).unwrap();
         eventually("it can be seen", || !asking.deadlocks().unwrap().is_empty());
         // Ended whatever the work does.
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));

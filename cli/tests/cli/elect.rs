@@ -101,7 +101,7 @@ fn a_candidate_of_the_library_waits_for_one_of_the_program() {
     let server = Server::start();
     let mut leader = Run::start(&mut server.leasehold(&["elect", "led", "--", "sleep", "60"]));
     eventually("it leads", || server.keys().contains(&"led".to_owned()));
-    let client = leasehold::LockClient::connect(&server.url()).unwrap();
+    let client = leasehold::LockClient::connect(server.url()).unwrap();
     let candidate = client.leader("led").unwrap();
     eventually("the library's waits", || {
         server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1")

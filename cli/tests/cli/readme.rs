@@ -1,4 +1,4 @@
-//! The examples of README.md, as they are written there, on each store that the page lists them for.
+//! The examples of the page on the command line, as they are written there, on each store that the page lists them for.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,8 +17,9 @@ struct Listed {
 
 #[test]
 fn the_examples_of_the_page_work_as_written_on_each_store_they_are_listed_for() {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
-    let section = page.split("\n## ").find(|part| part.starts_with("From a shell")).unwrap();
+    let page =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/command-line.md")).unwrap();
+    let section = page.split("\n## ").find(|part| part.starts_with("Examples\n")).unwrap();
     let certificates = Certificates::make();
     let (redis, folder) = (Server::start(), tempfile::tempdir().unwrap());
     let secured = |url: String, user: &str| {
@@ -87,7 +88,7 @@ fn examples(store: &Listed, section: &str) {
         shell(&line.splitn(6, ' ').nth(5).unwrap().trim_start().replace("/opt/report.sh", "./report.sh"));
         expected.push("report.sh");
     }
-    let [_install, migration, deploy, elected, shown] = blocks("sh")[..] else { panic!("{section}") };
+    let [migration, deploy, elected, shown] = blocks("sh")[..] else { panic!("{section}") };
     shell(migration);
     shell(&if lacks("--fair") { deploy.replace(" --fair", "") } else { deploy.to_owned() });
     shell(elected);

@@ -78,8 +78,8 @@ impl MemoryStore {
     /// assert!(guard.check().unwrap_err().is_lost());
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn forget(&self, key: &str) -> bool {
-        self.shared.state.lock().forget(key)
+    pub fn forget(&self, key: impl AsRef<str>) -> bool {
+        self.shared.state.lock().forget(key.as_ref())
     }
 
     /// One client's access.

@@ -32,7 +32,8 @@ pub struct RingNode {
 impl RingNode {
     /// The server at `url`: a single one, or a master that Sentinels watch. Not a cluster, which spreads names by itself.
     #[must_use]
-    pub fn new(url: &str) -> RingNode {
+    pub fn new(url: impl AsRef<str>) -> RingNode {
+        let url = url.as_ref();
         let place = url.split_once("://").map_or(url, |(_, rest)| rest);
         let place = place.split(['?', '#']).next().unwrap_or_default();
         let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
@@ -45,8 +46,8 @@ impl RingNode {
     /// With a label of its own, a node may change its address without a name moving. The server there must have its
     /// data; a server that has not is another node.
     #[must_use]
-    pub fn label(mut self, label: &str) -> RingNode {
-        label.clone_into(&mut self.label);
+    pub fn label(mut self, label: impl AsRef<str>) -> RingNode {
+        label.as_ref().clone_into(&mut self.label);
         self
     }
 

@@ -26,7 +26,7 @@ const NAME: &str = "cluster-load";
 
 pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
     LockClient::builder()
-        .url(&cluster.url())
+        .url(cluster.url())
         .lease(L)
         .command_timeout(T)
         .connect_timeout(CONNECT)

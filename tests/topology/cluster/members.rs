@@ -19,7 +19,7 @@ fn one_member_that_answers_is_enough_to_begin_with() {
         let url = format!("redis-cluster://127.0.0.1:1,127.0.0.1:{replica}/");
         let client = builder(&cluster).url(&url).build().unwrap();
         for primary in 0..3 {
-            client.lock(&cluster.name_on(primary, "begin")).acquire().unwrap().unlock().unwrap();
+            client.lock(cluster.name_on(primary, "begin")).acquire().unwrap().unlock().unwrap();
         }
         let error = LockClient::connect("redis-cluster://127.0.0.1:1").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
@@ -33,11 +33,11 @@ fn a_server_that_is_no_cluster_is_refused_and_so_is_a_member_given_as_a_server()
     alone_within(LONG * 6, || {
         let Some(cluster) = Cluster::start() else { return };
         let Some(server) = RedisServer::start_default() else { return };
-        let error = LockClient::connect(&format!("redis-cluster://127.0.0.1:{}", server.port())).unwrap_err();
+        let error = LockClient::connect(format!("redis-cluster://127.0.0.1:{}", server.port())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("redis://"), "{error}");
-        let client = LockClient::connect(&cluster.members[0].url()).unwrap();
-        let error = client.lock(&cluster.name_on(1, "elsewhere")).try_lock().unwrap_err();
+        let client = LockClient::connect(cluster.members[0].url()).unwrap();
+        let error = client.lock(cluster.name_on(1, "elsewhere")).try_lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("cluster"), "{error}");
     });
@@ -105,7 +105,7 @@ fn each_call_is_one_script_on_one_member() {
         // A request that is late is not to be sent again.
         let client = builder(&cluster).command_timeout(LONG).connect_timeout(LONG).build().unwrap();
         for primary in 0..3 {
-            let lock = client.fenced_lock(&cluster.name_on(primary, "once"));
+            let lock = client.fenced_lock(cluster.name_on(primary, "once"));
             // All scripts are known after this.
             lock.acquire().unwrap().unlock().unwrap();
             let before = scripts_run(&cluster);
@@ -144,7 +144,7 @@ fn the_rights_that_the_guarantees_name_suffice_in_a_cluster() {
             assert!(eventually(LONG, listens), "{way:?}");
             held.unlock().unwrap();
             waiting.outcome();
-            holder.token_lock(&fresh("app:")).acquire().unwrap().unlock().unwrap();
+            holder.token_lock(fresh("app:")).acquire().unwrap().unlock().unwrap();
             assert!(!holder.lock(&name).force_unlock().unwrap());
         }
         assert_all_was_given_back(&cluster);

@@ -131,9 +131,9 @@ fn locks_are_used_in_the_middle_of_a_move() {
         let client = builder(&cluster).build().unwrap();
         let tag = cluster.name_on(0, "tag");
         let name = |what: &str| format!("{what}{{{tag}}}");
-        let before = client.lock(&name("before")).acquire().unwrap();
-        let dropped = client.lock(&name("dropped")).acquire().unwrap();
-        let token = client.token_lock(&name("token")).acquire().unwrap();
+        let before = client.lock(name("before")).acquire().unwrap();
+        let dropped = client.lock(name("dropped")).acquire().unwrap();
+        let token = client.token_lock(name("token")).acquire().unwrap();
         let slot = cluster.slot(&tag).to_string();
         let (from, to) = (cluster.id(0), cluster.id(1));
         cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
@@ -153,7 +153,7 @@ fn locks_are_used_in_the_middle_of_a_move() {
         token.unlock().unwrap();
         drop(dropped);
         for what in ["before", "dropped", "new"] {
-            let lock = client.lock(&name(what));
+            let lock = client.lock(name(what));
             lock.lock().unwrap();
             lock.lock().unwrap();
             assert_eq!(lock.hold_count().unwrap(), 2);
@@ -162,10 +162,10 @@ fn locks_are_used_in_the_middle_of_a_move() {
             assert!(lock.try_lock().unwrap());
             assert!(lock.force_unlock().unwrap());
         }
-        client.token_lock(&name("token")).acquire().unwrap().unlock().unwrap();
+        client.token_lock(name("token")).acquire().unwrap().unlock().unwrap();
         cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
         cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
-        client.lock(&name("after")).acquire().unwrap().unlock().unwrap();
+        client.lock(name("after")).acquire().unwrap().unlock().unwrap();
         drop(client);
         assert_all_was_given_back(&cluster);
     });

@@ -195,7 +195,7 @@ fn sentinels_that_cannot_help_have_different_errors() {
         assert!(words.contains("unknown"), "{words}");
         // One that hangs costs a part of the time.
         set.sentinels[0].stop();
-        let client = LockClient::builder().url(&set.url()).connect_timeout(ms(2000)).build().unwrap();
+        let client = LockClient::builder().url(set.url()).connect_timeout(ms(2000)).build().unwrap();
         assert!(client.lock("one hangs").try_lock().unwrap());
         client.lock("one hangs").unlock().unwrap();
         set.sentinels[0].cont();

@@ -32,7 +32,7 @@ fn rounds() -> u32 {
 pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
     let options = LockClient::builder().lease(LEASE).command_timeout(T).connect_timeout(ms(2000));
     // Longer than a failover takes on a machine so busy that the Sentinels stand still for a while.
-    options.patience(LIMIT + LONG).linger(Duration::ZERO).client_name(NAME).url(&set.url())
+    options.patience(LIMIT + LONG).linger(Duration::ZERO).client_name(NAME).url(set.url())
 }
 
 /// The results of a round.
@@ -59,8 +59,8 @@ fn under_load(
     let load = Load::start(&short, 3);
     let (mut all, mut last) = (Vec::new(), set.master());
     for round in 0..rounds() {
-        let held = holder.fenced_lock(&format!("held:{round}")).acquire().unwrap();
-        let handed = holder.lock(&format!("handed:{round}")).acquire().unwrap();
+        let held = holder.fenced_lock(format!("held:{round}")).acquire().unwrap();
+        let handed = holder.lock(format!("handed:{round}")).acquire().unwrap();
         let lock = waiting.lock(handed.name());
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         let old = set.master();

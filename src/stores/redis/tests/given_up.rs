@@ -56,11 +56,11 @@ fn calls(server: &Server, command: &str) -> i64 {
 }
 
 fn client(server: &Server, lease: Duration) -> LockClient {
-    LockClient::builder().url(&server.url()).lease(lease).build().unwrap()
+    LockClient::builder().url(server.url()).lease(lease).build().unwrap()
 }
 
 fn holds(client: &LockClient, count: usize) -> Vec<OwnedGuard> {
-    (0..count).map(|number| client.lock(&format!("held-{number}")).acquire_owned().unwrap()).collect()
+    (0..count).map(|number| client.lock(format!("held-{number}")).acquire_owned().unwrap()).collect()
 }
 
 const LONG: Duration = Duration::from_secs(60);
@@ -250,7 +250,7 @@ fn a_connection_that_breaks_as_a_job_ends_costs_neither_its_result_nor_the_next_
 fn a_job_whose_lock_cannot_be_given_back_has_its_result_and_the_lock_is_freed_after_the_least_time() {
     let server = Server::start(&[]);
     let (failed, failures) = crossbeam_channel::unbounded();
-    let client = LockClient::builder().url(&server.url()).observer(Failures(failed)).build().unwrap();
+    let client = LockClient::builder().url(server.url()).observer(Failures(failed)).build().unwrap();
     let at_least = Duration::from_millis(700);
     let begun = Clock::System.now();
     let result = client.run_once("job", at_least, LONG, |_guard| {
