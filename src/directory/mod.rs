@@ -1,9 +1,9 @@
 //! The directory: for each client that holds or waits, where it is and which of its threads do.
 //!
-//! An entry is JSON in a string, written by the client itself and gone with its lease. It has no clock in it: times are as long
+//! An entry is lines in a string, written by the client itself and gone with its lease. It has no clock in it: times are as long
 //! ago as they were when it was written, and how long ago that was is known by what is left of the entry's own time.
 
-mod json;
+mod lines;
 pub(crate) mod run;
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use self::json::{Json, quote};
+use self::lines::{Fields, Lines};
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, Waiter, Whereabouts};
 use crate::time::millis;
@@ -204,94 +204,87 @@ pub(crate) fn shown(text: &str) -> String {
 impl ClientInfo {
     /// The entry, which is to last for `lease`.
     pub(crate) fn written(&self, lease: Duration) -> String {
-        let mut text = String::with_capacity(512);
-        let mut field = |name: &str, value: &str| {
-            text.push_str(if text.is_empty() { "{" } else { "," });
-            quote(name, &mut text);
-            text.push(':');
-            quote(value, &mut text);
-        };
-        field("host", &self.host);
-        field("boot", &self.boot);
-        field("program", &self.program);
-        if let Some(label) = &self.label {
-            field("label", label);
-        }
-        field("version", &self.version);
-        let start = self.process_start.map(|start| format!(",\"start\":{start}")).unwrap_or_default();
-        let (pid, lease_ms, age_ms) = (self.pid, millis(lease), millis(self.age));
-        text.push_str(&format!(
-            ",\"pid\":{pid}{start},\"lease_ms\":{lease_ms},\"age_ms\":{age_ms},\"uses\":["
-        ));
         let is_short = |one: &&LockUse| one.name.len() <= LONGEST_KEY;
-        for (at, one) in self.uses.iter().filter(is_short).enumerate() {
-            text.push_str(if at == 0 { "{\"lock\":" } else { ",{\"lock\":" });
-            quote(&one.name, &mut text);
-            text.push_str(",\"thread\":");
-            quote(&one.thread, &mut text);
-            let (owner, waits, since_ms) = (one.owner, one.waits, millis(one.since));
-            text.push_str(&format!(",\"owner\":{owner},\"waits\":{waits},\"since_ms\":{since_ms}"));
+        let long = self.uses.iter().filter(|one| !is_short(one)).count();
+        let mut lines = Lines::new();
+        lines.text("host", &self.host);
+        lines.text("boot", &self.boot);
+        lines.text("program", &self.program);
+        if let Some(label) = &self.label {
+            lines.text("label", label);
+        }
+        lines.text("version", &self.version);
+        lines.add("pid", self.pid);
+        if let Some(start) = self.process_start {
+            lines.add("start", start);
+        }
+        lines.add("lease_ms", millis(lease));
+        lines.add("age_ms", millis(self.age));
+        lines.add("unlisted", self.unlisted.saturating_add(u64::try_from(long).unwrap_or(u64::MAX)));
+        for one in self.uses.iter().filter(is_short) {
+            lines.text("lock", &one.name);
+            lines.text("thread", &one.thread);
+            lines.add("owner", one.owner);
+            lines.add("waits", one.waits);
+            lines.add("since_ms", millis(one.since));
             if one.more > 0 {
-                text.push_str(&format!(",\"more\":{}", one.more));
+                lines.add("more", one.more);
             }
             if let Some(by) = one.by {
-                text.push_str(&format!(",\"by\":{by}"));
+                lines.add("by", by);
             }
             if let Some(ToldWait { id, at_ms, kind, takes_again, writers_first }) = &one.told {
-                text.push_str(&format!(",\"wait\":{id},\"at_ms\":{at_ms},\"again\":{takes_again},\"kind\":"));
-                quote(kind, &mut text);
+                lines.add("wait", id);
+                lines.add("at_ms", at_ms);
+                lines.add("again", takes_again);
+                lines.text("kind", kind);
                 if *writers_first {
-                    text.push_str(",\"first\":true");
+                    lines.add("first", true);
                 }
             }
-            text.push('}');
         }
-        let long = self.uses.iter().filter(|one| !is_short(one)).count();
-        let unlisted = self.unlisted.saturating_add(u64::try_from(long).unwrap_or(u64::MAX));
-        text.push_str(&format!("],\"unlisted\":{unlisted}}}"));
-        text
+        lines.into_text()
     }
 
     /// The entry of a client, of whose time `remaining` is left; `None`: it is no such entry.
     pub(crate) fn read(id: ClientId, text: &str, remaining: Duration) -> Option<ClientInfo> {
-        let entry = Json::read(text)?;
-        let text = |name: &str| entry.get(name).and_then(Json::text).map(shown);
-        let ms = |from: &Json, name: &str| from.get(name).and_then(Json::number).map(Duration::from_millis);
-        let written = ms(&entry, "lease_ms")?.saturating_sub(remaining);
-        let uses = entry.get("uses").map_or(&[][..], Json::list);
-        let uses = uses.iter().take(MOST_READ).filter_map(|one| {
-            let told = one.get("wait").and_then(Json::number).map(|id| ToldWait {
+        let (entry, uses) = Fields::parted(text, "lock");
+        let text = |from: Fields<'_>, name: &str| from.text(name).map(|text| shown(&text));
+        let ms = |from: Fields<'_>, name: &str| from.number(name).map(Duration::from_millis);
+        let written = ms(entry, "lease_ms")?.saturating_sub(remaining);
+        let uses = uses.take(MOST_READ).filter_map(|one| {
+            let told = one.number("wait").map(|id| ToldWait {
                 id,
-                at_ms: one.get("at_ms").and_then(Json::number).unwrap_or(0),
-                kind: one.get("kind").and_then(Json::text).map(shown).unwrap_or_default(),
-                takes_again: one.get("again") == Some(&Json::Bool(true)),
-                writers_first: one.get("first") == Some(&Json::Bool(true)),
+                at_ms: one.number("at_ms").unwrap_or(0),
+                kind: text(one, "kind").unwrap_or_default(),
+                takes_again: one.is("again"),
+                writers_first: one.is("first"),
             });
             Some(LockUse {
-                name: one.get("lock")?.text()?.to_owned(),
-                owner: one.get("owner")?.number()?,
-                thread: one.get("thread").and_then(Json::text).map(shown).unwrap_or_default(),
+                name: one.text("lock")?,
+                owner: one.number("owner")?,
+                thread: text(one, "thread").unwrap_or_default(),
                 since: ms(one, "since_ms")?.saturating_add(written),
-                waits: one.get("waits") == Some(&Json::Bool(true)),
-                more: one.get("more").and_then(Json::number).unwrap_or(0),
-                by: one.get("by").and_then(Json::number),
+                waits: one.is("waits"),
+                more: one.number("more").unwrap_or(0),
+                by: one.number("by"),
                 told,
             })
         });
         Some(ClientInfo {
             id,
-            host: text("host")?,
-            boot: text("boot").unwrap_or_default(),
-            pid: entry.get("pid").and_then(Json::number).and_then(|pid| u32::try_from(pid).ok())?,
-            process_start: entry.get("start").and_then(Json::number),
-            program: text("program").unwrap_or_default(),
-            label: text("label"),
-            version: text("version").unwrap_or_default(),
-            age: ms(&entry, "age_ms").unwrap_or_default().saturating_add(written),
+            host: text(entry, "host")?,
+            boot: text(entry, "boot").unwrap_or_default(),
+            pid: entry.number("pid").and_then(|pid| u32::try_from(pid).ok())?,
+            process_start: entry.number("start"),
+            program: text(entry, "program").unwrap_or_default(),
+            label: text(entry, "label"),
+            version: text(entry, "version").unwrap_or_default(),
+            age: ms(entry, "age_ms").unwrap_or_default().saturating_add(written),
             written,
             by_this_client: false,
             uses: uses.collect(),
-            unlisted: entry.get("unlisted").and_then(Json::number).unwrap_or(0),
+            unlisted: entry.number("unlisted").unwrap_or(0),
         })
     }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::json::{Json, quote};
+use super::lines::{Fields, Lines};
 use super::{LONGEST_KEY, shown};
 use crate::ident::ClientId;
 use crate::time::millis;
@@ -63,40 +63,36 @@ pub(crate) fn id_of(key: &str) -> ClientId {
 impl LastRun {
     /// The record of a run that has just ended.
     pub(crate) fn written(&self, key: &str) -> String {
-        let mut text = String::with_capacity(256);
-        let key = if key.len() <= LONGEST_KEY { key } else { "" };
-        for (name, value) in [("job", key), ("owner", &self.owner), ("host", &self.host)] {
-            text.push_str(if text.is_empty() { "{" } else { "," });
-            quote(name, &mut text);
-            text.push(':');
-            quote(value, &mut text);
-        }
-        let (code, took_ms, kept_ms) = (self.code, millis(self.took), millis(KEPT));
-        text.push_str(&format!(",\"code\":{code},\"took_ms\":{took_ms},\"kept_ms\":{kept_ms}"));
+        let mut lines = Lines::new();
+        lines.text("job", if key.len() <= LONGEST_KEY { key } else { "" });
+        lines.text("owner", &self.owner);
+        lines.text("host", &self.host);
+        lines.add("code", self.code);
+        lines.add("took_ms", millis(self.took));
+        lines.add("kept_ms", millis(KEPT));
         if let Some(succeeded) = self.succeeded {
-            text.push_str(&format!(",\"succeeded_ms\":{}", millis(succeeded)));
+            lines.add("succeeded_ms", millis(succeeded));
         }
-        text.push('}');
-        text
+        lines.into_text()
     }
 
     /// The record of a job, of whose time `remaining` is left; `None`: it is no such record, or another job's.
     pub(crate) fn read(key: &str, text: &str, remaining: Duration) -> Option<LastRun> {
-        let entry = Json::read(text)?;
-        let job = entry.get("job")?.text()?;
+        let entry = Fields::of(text);
+        let job = entry.text("job")?;
         if !job.is_empty() && job != key {
             return None;
         }
-        let ms = |name: &str| entry.get(name).and_then(Json::number).map(Duration::from_millis);
+        let ms = |name: &str| entry.number(name).map(Duration::from_millis);
         let ended = ms("kept_ms")?.saturating_sub(remaining);
         Some(LastRun {
-            owner: shown(entry.get("owner")?.text()?),
-            code: entry.get("code")?.number().and_then(|code| u8::try_from(code).ok())?,
+            owner: shown(&entry.text("owner")?),
+            code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
             took: ms("took_ms")?,
             ended,
             // What is as old as a record can be is forgotten: else it would be told for ever.
             succeeded: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
-            host: entry.get("host").and_then(Json::text).map(shown).unwrap_or_default(),
+            host: entry.text("host").map(|host| shown(&host)).unwrap_or_default(),
         })
     }
 }
@@ -120,7 +116,7 @@ mod tests {
         let read = LastRun::read("a\"b", &text, KEPT - 5 * second).unwrap();
         assert_eq!(read, LastRun { ended: 5 * second, succeeded: Some(65 * second), ..run.clone() });
         assert_eq!(LastRun::read("another", &text, KEPT), None);
-        assert_eq!(LastRun::read("a", "{\"host\":\"ada\",\"pid\":1,\"lease_ms\":1}", KEPT), None);
+        assert_eq!(LastRun::read("a", "host=ada\npid=1\nlease_ms=1\n", KEPT), None);
         assert!(super::super::ClientInfo::read(id_of("a"), &text, KEPT).is_none(), "it is no client");
         assert_ne!(id_of("a"), id_of("b"));
     }

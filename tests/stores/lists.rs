@@ -141,9 +141,8 @@ fn an_entry_of_somebody_else_is_read_with_care() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let id = |n: u32| format!("8a3f0e0e-0000-8000-8000-00000000000{n}");
-    let whole = "{\"host\":\"h\\u001b[31m\",\"pid\":7,\"lease_ms\":30000,\"new\":{\"a\":[1.5,null]},\"uses\":\
-                 [{\"lock\":\"a\",\"owner\":3,\"thread\":\"t\",\"since_ms\":1000,\"waits\":false}]}";
-    for (n, text) in [(1, whole), (2, "{"), (3, "null"), (4, "{\"host\":1}"), (5, "")] {
+    let whole = "host=h\\001b[31m\npid=7\nlease_ms=30000\nnew=[1.5]\nlock=a\nowner=3\nthread=t\nsince_ms=1000\nwaits=false\n";
+    for (n, text) in [(1, whole), (2, "host"), (3, "null"), (4, "host=\\1\npid=1\nlease_ms=1\n"), (5, "")] {
         run(&server, &["SET", &format!("leasehold_client:{}", id(n)), text, "PX", "20000"]);
         run(&server, &["HSET", "a", &format!("{}:3", id(n)), "1"]);
     }
@@ -177,8 +176,7 @@ fn of_many_clients_each_holder_is_located() {
     let Some(server) = RedisServer::start_default() else { return };
     let script = "for n = 1, tonumber(ARGV[1]) do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) \
                   redis.call('hset', 'lock:' .. n, id .. ':1', 1) redis.call('pexpire', 'lock:' .. n, 600000) \
-                  redis.call('set', 'leasehold_client:' .. id, '{\"host\":\"ada\",\"pid\":7,\"lease_ms\":600000,\"uses\":[]}', \
-                  'PX', 600000) end";
+                  redis.call('set', 'leasehold_client:' .. id, 'host=ada\\npid=7\\nlease_ms=600000\\n', 'PX', 600000) end";
     run(&server, &["EVAL", script, "0", &CLIENTS.to_string()]);
     let client = LockClient::connect(server.url()).unwrap();
     let locks: Vec<_> = client.list("lock:*").map(|lock| lock.unwrap()).collect();
@@ -200,10 +198,10 @@ fn all_who_wait_are_counted_and_where_they_cannot_be_that_is_said() {
     let client = LockClient::connect(server.url()).unwrap();
     // 16 clients of 312 threads each wait to read, among keys of others.
     let script = "for n = 1, 16 do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) local uses = {} \
-                  for at = 1, 64 do uses[at] = '{\"lock\":\"rw\",\"owner\":' .. at .. ',\"waits\":true,\"since_ms\":1}' end \
-                  uses[64] = uses[64]:gsub('}', ',\"more\":248}') \
-                  redis.call('set', 'leasehold_client:' .. id, '{\"host\":\"ada\",\"pid\":7,\"lease_ms\":600000,\"uses\":[' .. \
-                  table.concat(uses, ',') .. ']}', 'PX', 600000) end \
+                  for at = 1, 64 do uses[at] = 'lock=rw\\nowner=' .. at .. '\\nwaits=true\\nsince_ms=1\\n' end \
+                  uses[64] = uses[64] .. 'more=248\\n' \
+                  redis.call('set', 'leasehold_client:' .. id, 'host=ada\\npid=7\\nlease_ms=600000\\n' .. \
+                  table.concat(uses), 'PX', 600000) end \
                   for n = 1, 40000 do redis.call('set', 'data:' .. n, 'x') end";
     run(&server, &["EVAL", script, "0"]);
     let writer = client.read_write_lock("rw").write().acquire().unwrap();
