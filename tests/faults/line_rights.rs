@@ -14,8 +14,7 @@ const NAME: &str = "rights";
 const LINE: &str = "leasehold_lock_line:{rights}";
 
 /// The rights that versions before the line needed.
-const OLD: &str =
-    "~rights ~leasehold_ring_epoch ~redisson_lock__channel:{rights} &redisson_lock__channel:{rights}";
+const OLD: &str = "~rights ~leasehold_ring_epoch &redisson_lock__channel:{rights}";
 /// All but the channel by which the first in line is told.
 const MUTE: &str = "~* &redisson_lock__channel:{rights}";
 /// All but the command that takes it out.
@@ -107,7 +106,7 @@ fn a_holder_on_a_ring_learns_it_by_its_first_release() {
 /// Their recipe has no `+time`: a lock that others hold is waited for all the same.
 #[test]
 fn a_user_that_may_not_ask_for_the_time_waits_as_in_earlier_versions() {
-    let rules = "old on >pw resetchannels ~rights ~redisson_lock__channel:{rights} &redisson_lock__channel:{rights} +eval +evalsha +hexists +hset +hdel +pexpire \
+    let rules = "old on >pw resetchannels ~rights &redisson_lock__channel:{rights} +eval +evalsha +hexists +hset +hdel +pexpire \
                  +pttl +get +set +del +publish +subscribe +unsubscribe";
     scenario_on(
         |server| server.user(rules),

@@ -196,10 +196,9 @@ fn requests(name: &str) -> Vec<Request> {
     let wake = format!("{}:leasehold-doctor", own("leasehold_wake", name));
     let entry = "leasehold_client:leasehold-doctor";
     let hash = redis::Script::new("return 1").get_hash().to_owned();
-    let requests: [(Need, &[&str]); 34] = [
+    let requests: [(Need, &[&str]); 33] = [
         (Need::Locks, &["EVAL", "return 1", "1", name]),
-        (Need::Locks, &["EVAL", "return 1", "2", name, &channel]),
-        (Need::Locks, &["EVALSHA", &hash, "2", name, &channel]),
+        (Need::Locks, &["EVALSHA", &hash, "1", name]),
         (Need::Locks, &["HSET", name, "field", "1"]),
         (Need::Locks, &["PEXPIRE", name, "1000"]),
         (Need::Locks, &["HEXISTS", name, "field"]),

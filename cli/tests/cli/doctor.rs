@@ -138,7 +138,7 @@ fn no_persistence_is_a_warning_which_counts_if_strict() {
 
 /// A user with all rights of the guarantees for names that begin with `app:`, less some.
 fn user(server: &Server, less: &[&str]) -> String {
-    let rights = "reset resetchannels on >S3CR3T ~leasehold_client:* ~app:* ~redisson_lock__channel:{app:* \
+    let rights = "reset resetchannels on >S3CR3T ~leasehold_client:* ~app:* \
                   ~redisson_lock_token:{app:* &redisson_lock__channel:{app:* ~leasehold_lock_line:{app:* \
                   ~leasehold_lock_next:{app:* &leasehold_wake:{app:* +eval +evalsha +hexists +hget +hset +hdel +hkeys \
                   +pexpire +pttl +get +set +del +incr +time +zadd +zpopmin +zrange +zrem +publish +subscribe +unsubscribe";

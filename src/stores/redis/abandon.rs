@@ -36,7 +36,7 @@ pub(super) fn abandon(
         several.chunks(TOGETHER).map(|group| group.iter().filter_map(pick).collect()).collect();
     let alone: Vec<Claim> = single.iter().filter_map(pick).collect();
     let mut commands: Vec<Command> = groups.iter().map(|group| several::removals(group)).collect();
-    commands.extend(alone.iter().map(|claim| kinds::of(claim.kind).leaving(claim, server.publish_mode)));
+    commands.extend(alone.iter().map(|claim| kinds::of(claim.kind).leaving(claim)));
     let (replies, is_settled) = if settles {
         server.connections.batch_in_doubt(&commands, deadline)
     } else {

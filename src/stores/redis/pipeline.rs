@@ -55,7 +55,7 @@ impl Pipeline for RedisStore {
         let own_listeners = kind.own_listeners(&self.server, claim);
         let rights = self.server.line_rights.clone();
         let read = move |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners, &rights);
-        self.begin("unlock", claim, kind.removal(claim, left, self.server.publish_mode), deadline, read)
+        self.begin("unlock", claim, kind.removal(claim, left), deadline, read)
     }
 }
 

@@ -52,7 +52,7 @@ impl RingMember for RedisStore {
         let command = kind.acquisition(claim, 1).under(guarded, mark, fence);
         let reply = match server.replicas {
             Some(replicas) => {
-                let undo = kind.removal(claim, 0, server.publish_mode);
+                let undo = kind.removal(claim, 0);
                 replicas.ask(&server.connections, command, undo, kind.expected(), deadline)
             }
             None => {

@@ -135,21 +135,19 @@ impl Script {
     fn told(&'static self, publish_mode: PublishMode) -> &'static Script {
         let after = |words: &str| Box::new(Script::of(Cow::Owned([words, &self.body].concat())));
         match publish_mode {
-            PublishMode::Alone | PublishMode::Plain => self,
+            PublishMode::Plain => self,
             PublishMode::Sharded => self.sharded.get_or_init(|| after(TELL_SHARDED)),
             PublishMode::Both => self.both.get_or_init(|| after(TELL_BOTH)),
         }
     }
 
-    /// A request that runs the script on `keys`; its arguments are added by [`Command::arg`].
+    /// A request that runs the script on `keys`; its arguments are added by [`Command::arg`], the channel of the waiters
+    /// among them. A channel is no key: a server refuses a script that names a key that is not there while its slot moves, and
+    /// a user would need a permission for it as well (docs/decisions/0051).
     pub(super) fn on(&'static self, keys: &[&str]) -> Command {
-        keys.iter().fold(self.about(keys.first(), keys.len()), |command, key| command.arg(*key))
-    }
-
-    /// The same, but the keys are still to be added, so many.
-    fn about(&'static self, lock: Option<&&str>, keys: usize) -> Command {
-        let about = lock.map_or(0, |lock| hash(lock));
-        Command { script: Some(self), about, ..Command::empty() }.arg(keys)
+        let about = keys.first().map_or(0, |lock| hash(lock));
+        let command = Command { script: Some(self), about, ..Command::empty() }.arg(keys.len());
+        keys.iter().fold(command, |command, key| command.arg(*key))
     }
 }
 
@@ -349,27 +347,6 @@ impl Command {
     }
 }
 
-impl PublishMode {
-    /// A request that runs `script` on a lock, with the arguments that `with` adds.
-    ///
-    /// In a cluster the channel is the last argument: among the keys it would be one that never exists, for which a
-    /// server refuses the script as long as the slot moves.
-    pub(crate) fn on(
-        self,
-        script: &'static Script,
-        lock: &str,
-        channel: impl Word,
-        with: impl FnOnce(Command) -> Command,
-    ) -> Command {
-        match self {
-            PublishMode::Alone => with(script.about(Some(&lock), 2).arg(lock).arg(channel)),
-            PublishMode::Plain | PublishMode::Sharded | PublishMode::Both => {
-                with(script.on(&[lock])).arg(channel)
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -403,6 +380,16 @@ mod tests {
                 assert!(line.split_whitespace().count() > 2, "{file}: {name} is not explained");
             }
             assert!(header.iter().any(|line| line.starts_with(" Returns ")), "{file}: returns what?");
+        }
+    }
+
+    #[test]
+    fn no_script_has_a_channel_among_its_keys() {
+        for (file, text) in ALL {
+            let keys = header(text).into_iter().filter(|line| line.trim_start().starts_with("KEYS["));
+            let channels: Vec<&str> =
+                keys.filter(|line| line.contains("channel") || line.contains("listen")).collect();
+            assert_eq!(channels, [""; 0], "{file}");
         }
     }
 

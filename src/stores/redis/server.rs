@@ -6,7 +6,6 @@ use crate::config::Replicas;
 use crate::seam::Answer;
 use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::connections::Connections;
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::pubsub::subscriber::Subscriber;
 use crate::stores::redis::reply::{Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
@@ -20,7 +19,6 @@ pub(crate) struct RedisServer {
     pub(crate) subscriber: Arc<Subscriber>,
     /// Whether scripts may be used.
     pub(crate) scripts: bool,
-    pub(crate) publish_mode: PublishMode,
     /// The replicas that a grant must have reached.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) compare_and_delete: CompareAndDelete,

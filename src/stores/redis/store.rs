@@ -21,7 +21,6 @@ use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::{self, replies};
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::pubsub::subscriber::{self, Subscriber};
 use crate::stores::redis::reply::{self, Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
@@ -69,7 +68,7 @@ impl RedisStore {
         let subscriber =
             pubsub::subscriber(address, reporter, options.linger, subscriber::SILENCE, &[subscriber::PLAIN]);
         let (scripts, replicas, rights) = (options.scripts, options.replicas, LineRights::default());
-        let store = RedisStore::new(connections, subscriber, scripts, PublishMode::Alone, replicas, rights);
+        let store = RedisStore::new(connections, subscriber, scripts, replicas, rights);
         Ok(RedisStore { monitor, settles_doubts: true, ..store })
     }
 
@@ -77,7 +76,6 @@ impl RedisStore {
         connections: Connections,
         subscriber: Arc<Subscriber>,
         scripts: bool,
-        publish_mode: PublishMode,
         replicas: Option<Replicas>,
         line_rights: LineRights,
     ) -> RedisStore {
@@ -89,15 +87,8 @@ impl RedisStore {
                 subscriber.look_up_anew();
             }
         });
-        let server = RedisServer {
-            connections,
-            subscriber,
-            scripts,
-            publish_mode,
-            replicas,
-            compare_and_delete,
-            line_rights,
-        };
+        let server =
+            RedisServer { connections, subscriber, scripts, replicas, compare_and_delete, line_rights };
         RedisStore { server, monitor: None, settles_doubts: false }
     }
 
@@ -223,7 +214,7 @@ impl Store for RedisStore {
             done(named(result, "unlock", name.given()));
             is_answered
         };
-        let removal = kind.removal(claim, 0, server.publish_mode);
+        let removal = kind.removal(claim, 0);
         match kind.forgetting(claim) {
             Some(forgetting) => server.connections.post_then(&removal, forgetting, deadline, take),
             None => {

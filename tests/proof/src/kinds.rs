@@ -200,9 +200,9 @@ impl Kind {
                     }
                     Op::Renew => call("RENEW", &[LOCK], &[&id, &lease]),
                     Op::Release(left) => {
-                        call("RELEASE", &[LOCK, &channel], &[&id, &left.to_string(), &lease, "0"])
+                        call("RELEASE", &[LOCK], &[&id, &left.to_string(), &lease, "0", &channel])
                     }
-                    Op::Undo => call("RELEASE", &[LOCK, &channel], &[&id, "0", &lease, "0"]),
+                    Op::Undo => call("RELEASE", &[LOCK], &[&id, "0", &lease, "0", &channel]),
                     Op::HandOver(..) => {
                         let to = to.expect("somebody").id();
                         Call { keys: with_counter(&[LOCK]), ..call("HAND_OVER", &[], &[&id, &to, &lease]) }
@@ -246,10 +246,10 @@ impl Kind {
                     Op::Renew => call("RENEW", &[LOCK], &[&format!("{id}:write"), &lease]),
                     Op::Release(left) => call(
                         "RW_RELEASE",
-                        &[LOCK, &channel],
-                        &[half, &id, &left.to_string(), &lease, LOCK, ""],
+                        &[LOCK],
+                        &[half, &id, &left.to_string(), &lease, LOCK, "", &channel],
                     ),
-                    Op::Undo => call("RW_RELEASE", &[LOCK, &channel], &[half, &id, "0", &lease, LOCK, ""]),
+                    Op::Undo => call("RW_RELEASE", &[LOCK], &[half, &id, "0", &lease, LOCK, "", &channel]),
                     Op::Leave | Op::HandOver(..) | Op::Forget => panic!("a read-write lock has no {op:?}"),
                 }
             }
@@ -257,7 +257,7 @@ impl Kind {
                 let (request, lasts) = (request(who), LASTS_MS.to_string());
                 let channel = self.channel(who, false);
                 let release =
-                    |way: &str| call("SEMAPHORE_RELEASE", &[LOCK, &request, &channel], &["1", &lasts, way]);
+                    |way: &str| call("SEMAPHORE_RELEASE", &[LOCK, &request], &["1", &lasts, way, &channel]);
                 match op {
                     Op::Acquire(..) => call("SEMAPHORE_ACQUIRE", &[LOCK, &request], &["1", &lasts]),
                     Op::Release(_) => release("release"),

@@ -317,7 +317,7 @@ impl Settings {
             self.ways,
         );
         let (scripts, replicas, rights) = (options.scripts, options.replicas, self.line_rights.clone());
-        Ok(RedisStore::new(connections, subscriber, scripts, self.publish_mode, replicas, rights))
+        Ok(RedisStore::new(connections, subscriber, scripts, replicas, rights))
     }
 }
 

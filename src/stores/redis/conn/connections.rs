@@ -98,7 +98,7 @@ impl Connections {
             gate: Mutex::new(None),
             closed: AtomicBool::new(false),
             asking: false,
-            publish_mode: PublishMode::Alone,
+            publish_mode: PublishMode::Plain,
         })
     }
 

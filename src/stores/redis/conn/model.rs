@@ -168,7 +168,7 @@ impl World {
     }
 
     /// One request whose outcome is given to the thread that reads it.
-    fn publish_mode(self: &Arc<World>, number: u8, deadline: Moment) {
+    fn post(self: &Arc<World>, number: u8, deadline: Moment) {
         let world = Arc::clone(self);
         let take = Box::new(move |outcome| {
             assert_own(&outcome, number);
@@ -218,7 +218,7 @@ fn run(
             let world = Arc::clone(world);
             spawn(move || {
                 if toss() {
-                    world.publish_mode(number + 1, deadline);
+                    world.post(number + 1, deadline);
                 } else {
                     world.taken.fetch_add(1, Ordering::SeqCst);
                 }

@@ -10,7 +10,6 @@ use crate::seam::{Claim, Counting, PLACE_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, no_holder, unsupported};
 use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, SIGNAL_ATTEMPT, SIGNAL_CHANGE, Script};
 use crate::stores::redis::server::{LineRights, RedisCall};
@@ -46,7 +45,7 @@ impl RedisKind for ConditionKind {
         command.arg(channels(claim.name.key()))
     }
 
-    fn removal(&self, claim: &Claim, _left: u32, _publish_mode: PublishMode) -> Command {
+    fn removal(&self, claim: &Claim, _left: u32) -> Command {
         change(claim, "leave")
     }
 

@@ -13,7 +13,7 @@ use crate::stores::redis::script::{COUNTER, Command};
 use crate::stores::redis::server::RedisCall;
 use crate::time::millis;
 
-/// A number, by the keys that belong to it.
+/// A number, by what belongs to it.
 pub(super) struct Counter {
     pub(super) channel: String,
     /// The permits that are out. A kind without them leaves it out: a user's rights need not go further.
@@ -49,10 +49,9 @@ impl Counter {
             }
         };
         let command = request_key(claim);
-        let keys = [claim.name.key(), &command, &self.channel];
-        let keys: Vec<&str> = keys.into_iter().chain(self.out.as_deref()).collect();
+        let keys: Vec<&str> = [claim.name.key(), &command].into_iter().chain(self.out.as_deref()).collect();
         let command = COUNTER.on(&keys).arg(word).arg(amount).arg(lease.map_or(0, millis));
-        let command = command.arg(millis(REQUEST_LASTS)).arg(u8::from(self.is_latch));
+        let command = command.arg(millis(REQUEST_LASTS)).arg(u8::from(self.is_latch)).arg(&*self.channel);
         replies::counted(&call.ask(&command, Expected::Nothing)?)
     }
 }

@@ -16,7 +16,6 @@ use crate::seam::{Claim, PLACE_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::{mutex, replies};
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{Command, FAIR_ACQUIRE, FAIR_RELEASE, RING_FAIR_ACQUIRE, Script};
 use crate::stores::redis::server::RedisCall;
@@ -63,11 +62,11 @@ impl RedisKind for FairKind {
         }
     }
 
-    fn removal(&self, claim: &Claim, left: u32, _publish_mode: PublishMode) -> Command {
+    fn removal(&self, claim: &Claim, left: u32) -> Command {
         ending(claim.name.key(), &claim.owner.to_string(), left, claim.lease, PlaceEnd::Release)
     }
 
-    fn leaving(&self, claim: &Claim, _publish_mode: PublishMode) -> Command {
+    fn leaving(&self, claim: &Claim) -> Command {
         ending(claim.name.key(), &claim.owner.to_string(), 0, claim.lease, PlaceEnd::Leave)
     }
 

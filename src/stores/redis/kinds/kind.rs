@@ -8,7 +8,6 @@ use crate::seam::capabilities::SAFETY_POLL;
 use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Release, Snapshot};
 use crate::stores::redis::cluster::slots::keeps_its_slot;
 use crate::stores::redis::kinds::replies;
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, EXPIRE_IN, Script};
 use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
@@ -83,11 +82,11 @@ pub(crate) trait RedisKind: Sync {
     fn acquisition(&self, claim: &Claim, count: u32) -> Command;
 
     /// A release that leaves the owner the count `left`.
-    fn removal(&self, claim: &Claim, left: u32, publish_mode: PublishMode) -> Command;
+    fn removal(&self, claim: &Claim, left: u32) -> Command;
 
     /// The end of all that the owner has here: its hold, and its place in a queue.
-    fn leaving(&self, claim: &Claim, publish_mode: PublishMode) -> Command {
-        self.removal(claim, 0, publish_mode)
+    fn leaving(&self, claim: &Claim) -> Command {
+        self.removal(claim, 0)
     }
 
     /// A renewal; `None`: nothing of this kind has a lease.
@@ -139,7 +138,7 @@ pub(crate) trait RedisKind: Sync {
         // A re-entry makes no hold that a replica could forget.
         let reply = match call.server.replicas.filter(|_| count == 1 && self.awaits_replicas()) {
             Some(replicas) => {
-                let undo = self.removal(claim, 0, call.server.publish_mode);
+                let undo = self.removal(claim, 0);
                 replicas.ask(&call.server.connections, command, undo, self.expected(), call.deadline)?
             }
             None => call.ask(&command, self.expected())?,
@@ -149,7 +148,7 @@ pub(crate) trait RedisKind: Sync {
 
     /// Has the owner keep the count `left`.
     fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Answer<Release> {
-        let command = self.removal(claim, left, call.server.publish_mode);
+        let command = self.removal(claim, left);
         let reply = call.ask(&command, self.expected())?;
         self.released(&reply, self.own_listeners(call.server, claim), &call.server.line_rights)
     }

@@ -8,7 +8,6 @@ use crate::stores::redis::keys;
 use crate::stores::redis::kinds::counter::Counter;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, no_holder};
 use crate::stores::redis::kinds::replies::{self, NOTHING_HELD};
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{Command, LATCH_ATTEMPT};
 use crate::stores::redis::server::{LineRights, RedisCall};
@@ -43,7 +42,7 @@ impl RedisKind for LatchKind {
     }
 
     /// Nothing was taken that could be given back, so this only asks.
-    fn removal(&self, claim: &Claim, _left: u32, _publish_mode: PublishMode) -> Command {
+    fn removal(&self, claim: &Claim, _left: u32) -> Command {
         LATCH_ATTEMPT.on(&[claim.name.key()])
     }
 

@@ -6,7 +6,6 @@ use crate::seam::{Claim, HoldNote, Release, Snapshot, Turn};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::replies;
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{
     ACQUIRE, Command, FORCE, HAND_OVER, INSPECT, LEAVE_LINE, RELEASE, RENEW, RING_ACQUIRE, Script,
@@ -53,12 +52,10 @@ impl RedisKind for MutexKind {
         }
     }
 
-    fn removal(&self, claim: &Claim, left: u32, publish_mode: PublishMode) -> Command {
+    fn removal(&self, claim: &Claim, left: u32) -> Command {
         let lock = claim.name.key();
-        publish_mode.on(&RELEASE, lock, keys::in_parts(Part::LockChannel, lock), |command| {
-            let command = command.arg(claim.owner).arg(left).arg(millis(claim.lease));
-            command.arg(u8::from(claim.note.is_some()))
-        })
+        let command = RELEASE.on(&[lock]).arg(claim.owner).arg(left).arg(millis(claim.lease));
+        command.arg(u8::from(claim.note.is_some())).arg(keys::in_parts(Part::LockChannel, lock))
     }
 
     fn renewal(&self, claim: &Claim) -> Option<Command> {
@@ -99,7 +96,7 @@ impl RedisKind for MutexKind {
 
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let lock = name.key();
-        let command = call.server.publish_mode.on(&FORCE, lock, keys::channel(lock), |command| command);
+        let command = FORCE.on(&[lock]).arg(keys::channel(lock));
         replies::forced(&call.ask(&command, Expected::Hash)?)
     }
 }

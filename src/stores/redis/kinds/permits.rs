@@ -7,7 +7,6 @@ use crate::stores::redis::keys;
 use crate::stores::redis::kinds::counter::Counter;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, no_holder};
 use crate::stores::redis::kinds::replies;
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{
     Command, PERMITS_ACQUIRE, PERMITS_BY_ID, PERMITS_COUNT, PERMITS_RELEASE, PERMITS_RENEW, Script,
@@ -39,7 +38,7 @@ impl RedisKind for PermitsKind {
         with_ids(on(&PERMITS_ACQUIRE, claim).arg(millis(claim.lease)), claim)
     }
 
-    fn removal(&self, claim: &Claim, _left: u32, _publish_mode: PublishMode) -> Command {
+    fn removal(&self, claim: &Claim, _left: u32) -> Command {
         with_ids(on(&PERMITS_RELEASE, claim), claim)
     }
 
@@ -95,7 +94,7 @@ impl RedisKind for PermitsKind {
 
 fn on(script: &'static Script, claim: &Claim) -> Command {
     let key = claim.name.key();
-    script.on(&[key, &keys::permits_out(key), &keys::permits_channel(key)])
+    script.on(&[key, &keys::permits_out(key)]).arg(keys::permits_channel(key))
 }
 
 fn with_ids(command: Command, claim: &Claim) -> Command {

@@ -7,7 +7,6 @@ use crate::seam::{Claim, PLACE_LASTS, Release, Snapshot};
 use crate::stores::redis::keys::{self, Part};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::replies;
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{
     Command, RENEW, RING_RW_ACQUIRE, RW_ACQUIRE, RW_FORCE, RW_INSPECT, RW_RELEASE, RW_RENEW, Script,
@@ -50,13 +49,11 @@ impl RedisKind for RwHalf {
         command.arg(count).arg(millis(claim.lease)).arg(alive_ms)
     }
 
-    fn removal(&self, claim: &Claim, left: u32, publish_mode: PublishMode) -> Command {
+    fn removal(&self, claim: &Claim, left: u32) -> Command {
         let lock = claim.name.key();
-        publish_mode.on(&RW_RELEASE, lock, keys::rw_channel(lock), |command| {
-            let command = command.arg(self.word()).arg(claim.owner).arg(left);
-            let command = command.arg(millis(claim.lease)).arg(keys::in_braces(lock));
-            command.arg(waiting(claim).unwrap_or_default())
-        })
+        let command = RW_RELEASE.on(&[lock]).arg(self.word()).arg(claim.owner).arg(left);
+        let command = command.arg(millis(claim.lease)).arg(keys::in_braces(lock));
+        command.arg(waiting(claim).unwrap_or_default()).arg(keys::in_parts(Part::RwChannel, lock))
     }
 
     fn renewal(&self, claim: &Claim) -> Option<Command> {
@@ -90,8 +87,7 @@ impl RedisKind for RwHalf {
 
     fn force(&self, call: &RedisCall<'_>, name: &LockName) -> Answer<bool> {
         let lock = name.key();
-        let with = |command: Command| command.arg(self.word());
-        let command = call.server.publish_mode.on(&RW_FORCE, lock, keys::rw_channel(lock), with);
+        let command = RW_FORCE.on(&[lock]).arg(self.word()).arg(keys::rw_channel(lock));
         replies::forced(&call.ask(&command, Expected::Hash)?)
     }
 }

@@ -7,7 +7,6 @@ use crate::stores::redis::keys;
 use crate::stores::redis::kinds::counter::{self, Counter, request_key};
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, no_holder};
 use crate::stores::redis::kinds::replies;
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::Expected;
 use crate::stores::redis::script::{Command, SEMAPHORE_ACQUIRE, SEMAPHORE_RELEASE};
 use crate::stores::redis::server::{RedisCall, RedisServer};
@@ -38,11 +37,11 @@ impl RedisKind for SemaphoreKind {
         SEMAPHORE_ACQUIRE.on(&keys).arg(claim.units).arg(millis(REQUEST_LASTS))
     }
 
-    fn removal(&self, claim: &Claim, _left: u32, _publish_mode: PublishMode) -> Command {
+    fn removal(&self, claim: &Claim, _left: u32) -> Command {
         let key = claim.name.key();
         let way = if claim.is_granted { "release" } else { "undo" };
-        let command = SEMAPHORE_RELEASE.on(&[key, &request_key(claim), &keys::permits_channel(key)]);
-        command.arg(claim.units).arg(millis(REQUEST_LASTS)).arg(way)
+        let command = SEMAPHORE_RELEASE.on(&[key, &request_key(claim)]);
+        command.arg(claim.units).arg(millis(REQUEST_LASTS)).arg(way).arg(keys::permits_channel(key))
     }
 
     fn renewal(&self, _claim: &Claim) -> Option<Command> {
@@ -58,7 +57,7 @@ impl RedisKind for SemaphoreKind {
     }
 
     fn release(&self, call: &RedisCall<'_>, claim: &Claim, left: u32) -> Answer<Release> {
-        let command = self.removal(claim, left, call.server.publish_mode);
+        let command = self.removal(claim, left);
         let released = replies::released(
             &call.ask(&command, Expected::Nothing)?,
             self.own_listeners(call.server, claim),

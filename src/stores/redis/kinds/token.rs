@@ -11,7 +11,6 @@ use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::dialog::Dialog;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, unsupported};
 use crate::stores::redis::kinds::replies;
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::{
     Expected, Tagged, accepted, decoded, is_unknown_command, owner_text, refusal, ttl, unexpected,
 };
@@ -54,7 +53,7 @@ impl RedisKind for TokenKind {
         TOKEN_ACQUIRE.on(&[claim.name.key()]).arg(claim.owner.to_string()).arg(millis(claim.lease))
     }
 
-    fn removal(&self, claim: &Claim, _left: u32, _publish_mode: PublishMode) -> Command {
+    fn removal(&self, claim: &Claim, _left: u32) -> Command {
         TOKEN_RELEASE.on(&[claim.name.key()]).arg(claim.owner)
     }
 
@@ -118,7 +117,7 @@ impl RedisKind for TokenKind {
     fn release(&self, call: &RedisCall<'_>, claim: &Claim, _left: u32) -> Answer<Release> {
         let (lock, token) = (claim.name.key(), claim.owner.to_string());
         if call.server.scripts {
-            let command = self.removal(claim, 0, call.server.publish_mode);
+            let command = self.removal(claim, 0);
             return freed(&call.ask(&command, Expected::Token)?);
         }
         while let Some(command) = call.server.compare_and_delete.command() {

@@ -2,18 +2,19 @@
 --
 -- KEYS[1] counter    the number
 -- KEYS[2] request    the result of the request, as long as it is remembered
--- KEYS[3] channel    where waiters listen
--- KEYS[4] out        of an expirable semaphore, the permits that are out; left out otherwise
+-- KEYS[3] out        of an expirable semaphore, the permits that are out; left out otherwise
 -- ARGV[1] what       'ask', 'set_up', 'add', 'add_if_set_up', 'set_to', 'drain', 'count_down' or 'delete'
 -- ARGV[2] amount     what to set up or to add, or how many there shall be with those that are out
 -- ARGV[3] lease_ms   when what is set up ends by itself; 0: never
 -- ARGV[4] lasts_ms   how long the result is remembered
 -- ARGV[5] latch      '1': it is a latch, whose waiters are told that it is shut by 1 and that it is open by 0
+-- ARGV[6] channel    where waiters listen
 --
 -- Returns {'count', number}   the number, or what came of the change: see `Counting`
 --         {'none'}            nobody has set it up
-local counter, request, channel, out = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local what, amount, lease_ms, lasts_ms, latch = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5] == '1'
+local counter, request, out = KEYS[1], KEYS[2], KEYS[3]
+local what, amount, lease_ms, lasts_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local latch, channel = ARGV[5] == '1', ARGV[6]
 
 local value = redis.call('get', counter)
 local count = value and tonumber(value)

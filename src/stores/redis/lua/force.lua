@@ -1,14 +1,12 @@
 -- Frees a lock whoever holds it, and tells the waiters: the first in the line (see `line.lua`), and those who listen.
 --
 -- KEYS[1] lock      the lock's hash: owner -> hold count
--- KEYS[2] channel   where waiters listen; in a cluster ARGV[1], since the script may not name a key that never exists
---                   while the slot moves
--- ARGV[1] channel   see KEYS[2]
+-- ARGV[1] channel   where waiters listen
 --
 -- Returns {'freed'}    it was held
 --         {'free'}     nobody held it
 --         {'no_lock'}  the hash is something else; nothing changed
-local lock, channel = KEYS[1], KEYS[2] or ARGV[1]
+local lock, channel = KEYS[1], ARGV[1]
 
 if redis.call('pttl', lock) ~= -2 and not is_lock(lock) then
   return {'no_lock'}

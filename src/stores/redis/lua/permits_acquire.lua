@@ -2,15 +2,15 @@
 --
 -- KEYS[1] permits    how many there are
 -- KEYS[2] out        id -> when its lease ends
--- KEYS[3] channel    where waiters listen
--- ARGV[1] lease_ms   how long they shall be out, at least
+-- ARGV[1] channel    where waiters listen
+-- ARGV[2] lease_ms   how long they shall be out, at least
 --         ids        the others: one for each permit, 16 bytes
 --
 -- Returns {'granted'}        they are out under these ids
 --         {'busy', ttl_ms}   there are too few; the next lease ends then, -1: none does
-local permits, out, channel = KEYS[1], KEYS[2], KEYS[3]
-local lease_ms = tonumber(ARGV[1])
-local ids = {unpack(ARGV, 2)}
+local permits, out = KEYS[1], KEYS[2]
+local channel, lease_ms = ARGV[1], tonumber(ARGV[2])
+local ids = {unpack(ARGV, 3)}
 local units = #ids
 
 redis.call('get', permits) -- what holds no permits raises here, before anything is written

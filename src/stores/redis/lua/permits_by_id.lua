@@ -3,18 +3,18 @@
 --
 -- KEYS[1] permits    how many there are
 -- KEYS[2] out        id -> when its lease ends
--- KEYS[3] channel    where waiters listen
--- ARGV[1] what       'give_back', 'lease' or 'ask'
--- ARGV[2] lease_ms   how long it shall be out from now on
+-- ARGV[1] channel    where waiters listen
+-- ARGV[2] what       'give_back', 'lease' or 'ask'
+-- ARGV[3] lease_ms   how long it shall be out from now on
 --         ids        the others: one for each permit, 16 bytes
 --
 -- Returns {'count', number}   give_back: how many came back, 0: not all were out, and none did
 --                             lease: 1: it is out for so long, 0: it is not out
 --                             ask: milliseconds until its lease ends, -1: it does not
 --         {'none'}            ask: it is not out
-local permits, out, channel = KEYS[1], KEYS[2], KEYS[3]
-local what, lease_ms = ARGV[1], tonumber(ARGV[2])
-local ids = {unpack(ARGV, 3)}
+local permits, out = KEYS[1], KEYS[2]
+local channel, what, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local ids = {unpack(ARGV, 4)}
 
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -2,13 +2,13 @@
 --
 -- KEYS[1] permits    how many there are
 -- KEYS[2] out        id -> when its lease ends
--- KEYS[3] channel    where waiters listen
--- ARGV[1] which      'free', 'out' or 'all'
+-- ARGV[1] channel    where waiters listen
+-- ARGV[2] which      'free', 'out' or 'all'
 --
 -- Returns {'count', number}   so many
 --         {'none'}            nobody has set any up
-local permits, out, channel = KEYS[1], KEYS[2], KEYS[3]
-local which = ARGV[1]
+local permits, out = KEYS[1], KEYS[2]
+local channel, which = ARGV[1], ARGV[2]
 
 redis.call('get', permits) -- what holds no permits raises here, before anything is written
 local time = redis.call('time')

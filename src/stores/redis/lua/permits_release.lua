@@ -2,19 +2,20 @@
 --
 -- KEYS[1] permits    how many there are
 -- KEYS[2] out        id -> when its lease ends
--- KEYS[3] channel    where waiters listen
--- ARGV    ids        one for each permit, 16 bytes
+-- ARGV[1] channel    where waiters listen
+--         ids        the others: one for each permit, 16 bytes
 --
 -- Returns {'freed', listeners}   they were out, and their leases not over. There were none before, and so many were told;
 --                                0 also where there were
 --         {'not_held'}           not all were; those that were are back
-local permits, out, channel = KEYS[1], KEYS[2], KEYS[3]
+local permits, out = KEYS[1], KEYS[2]
+local channel, ids = ARGV[1], {unpack(ARGV, 2)}
 
 redis.call('get', permits) -- what holds no permits raises here, before anything is written
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local back, good, listeners = 0, 0, 0
-for _, id in ipairs(ARGV) do
+for _, id in ipairs(ids) do
   local until_ms = redis.call('zscore', out, id)
   if until_ms then
     back = back + 1
@@ -31,4 +32,4 @@ if back > 0 and redis.call('get', permits) then
     listeners = receivers
   end
 end
-return good == #ARGV and {'freed', listeners} or {'not_held'}
+return good == #ids and {'freed', listeners} or {'not_held'}

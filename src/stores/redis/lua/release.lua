@@ -1,13 +1,11 @@
 -- Leaves an owner so many holds; none: frees the lock and tells the waiters.
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about -> see `show.lua`
--- KEYS[2] channel    where waiters listen; in a cluster ARGV[5], since the script may not name a key that never
---                    exists while the slot moves
 -- ARGV[1] owner      who releases
 -- ARGV[2] left       the hold count that shall remain
 -- ARGV[3] lease_ms   how long it runs if it has lost its end
 -- ARGV[4] said       '1': the owner may have said about itself what people read
--- ARGV[5] channel    see KEYS[2]
+-- ARGV[5] channel    where waiters listen
 --
 -- Returns 'freed'                the owner holds nothing now, and nobody listened
 --         {'freed', listeners}   the owner holds nothing now; -1 listeners: the user may not PUBLISH; -3: the first in
@@ -16,8 +14,8 @@
 --         {'still_held'}         the owner holds it with that count, for as long as before
 --         {'not_held'}           nobody holds it
 --         {'not_held', holder}   another holds it; '': the user may not HKEYS
-local lock, channel = KEYS[1], KEYS[2] or ARGV[5]
-local owner, left, lease_ms, said = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lock = KEYS[1]
+local owner, left, lease_ms, said, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 if left == '0' then
   if said == '1' and redis.call('hexists', lock, owner) == 1 then

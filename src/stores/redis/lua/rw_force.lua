@@ -1,16 +1,14 @@
 -- Frees a read-write lock that is in this half's hands, whoever holds it, and tells the waiters.
 --
 -- KEYS[1] lock      the lock's hash
--- KEYS[2] channel   where waiters listen; in a cluster ARGV[2], since the script may not name a key that never exists
---                   while the slot moves
 -- ARGV[1] half      'read' or 'write'
--- ARGV[2] channel   see KEYS[2]
+-- ARGV[2] channel   where waiters listen
 --
 -- Returns {'freed'}    it was held so
 --         {'free'}     it was not; nothing changed
 --         {'no_lock'}  the hash is something else; nothing changed
-local lock, channel = KEYS[1], KEYS[2] or ARGV[2]
-local half = ARGV[1]
+local lock = KEYS[1]
+local half, channel = ARGV[1], ARGV[2]
 
 if redis.call('hget', lock, 'mode') ~= half then
   -- Removes nothing, but a replica refuses it.

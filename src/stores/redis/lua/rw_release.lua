@@ -2,22 +2,21 @@
 -- whenever there may be something to have.
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
--- KEYS[2] channel    where waiters listen; in a cluster ARGV[7], since the script may not name a key that never
---                    exists while the slot moves
 -- ARGV[1] half       'read' or 'write'
 -- ARGV[2] owner      who releases
 -- ARGV[3] left       the hold count that shall remain
 -- ARGV[4] lease_ms   how long it runs if it has lost its end
 -- ARGV[5] base       markers of a reader's holds are this, ':', the reader, ':rwlock_timeout:' and 1, 2, …
 -- ARGV[6] waiting    writers that wait and come before readers -> until when each counts as alive; '': none do
--- ARGV[7] channel    see KEYS[2]
+-- ARGV[7] channel    where waiters listen
 --
 -- Returns {'freed', 0}           the owner holds nothing of this half now
 --         {'still_held'}         the owner holds it with that count, for as long as before
 --         {'not_held'}           nobody holds it
 --         {'not_held', holder}   another holds it; '': the user may not HKEYS
-local lock, channel = KEYS[1], KEYS[2] or ARGV[7]
-local half, owner, left, lease_ms, base, waiting = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local lock = KEYS[1]
+local half, owner, left, lease_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local base, waiting, channel = ARGV[5], ARGV[6], ARGV[7]
 
 if half == 'write' and waiting ~= '' and redis.call('zrem', waiting, owner) == 1 and
   redis.call('zcard', waiting) == 0 then

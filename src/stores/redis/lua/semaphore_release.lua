@@ -2,16 +2,16 @@
 --
 -- KEYS[1] permits    how many there are
 -- KEYS[2] request    what became of the request that took them
--- KEYS[3] channel    where waiters listen
 -- ARGV[1] units      how many permits it took
 -- ARGV[2] lasts_ms   how long it is remembered that it gave them back
 -- ARGV[3] way        'release'; 'undo': only if the request did take them, and it never shall from now on
+-- ARGV[4] channel    where waiters listen
 --
 -- Returns {'freed', listeners}   they are back, by this or by an earlier sending. There were none before, and so many
 --                                were told; 0 also where there were
 --         {'not_held'}           the request had taken none
-local permits, request, channel = KEYS[1], KEYS[2], KEYS[3]
-local units, lasts_ms, way = ARGV[1], ARGV[2], ARGV[3]
+local permits, request = KEYS[1], KEYS[2]
+local units, lasts_ms, way, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local was = redis.call('get', request)
 if was == 'released' then

@@ -1,11 +1,9 @@
 //! How scripts notify waiters.
 
-/// By which commands, on what kind of server.
+/// By which commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PublishMode {
-    /// By PUBLISH, on one server.
-    Alone,
-    /// By PUBLISH, on a member of a cluster.
+    /// By PUBLISH.
     Plain,
     /// By SPUBLISH.
     Sharded,

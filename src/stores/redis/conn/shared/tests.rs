@@ -261,11 +261,11 @@ fn what_was_left_is_written_before_anybody_is_told_what_has_come() {
     let (_one, mut server) = first(&shared, &pool);
     let (told, is_told) = bounded(1);
     let lane_too = Arc::clone(&shared);
-    let publish_mode = Box::new(move |_| {
+    let take = Box::new(move |_| {
         let out = lane_too.out.lock();
         told.send((out.awaited.len(), out.unsent)).unwrap();
     });
-    ask(&shared, Some(publish_mode));
+    ask(&shared, Some(take));
     shared.out.lock().has_reader = true;
     ask(&shared, None);
     assert_eq!(shared.out.lock().unsent, 1);
@@ -303,8 +303,8 @@ fn what_came_in_time_counts_though_its_waiter_looks_late() {
 fn what_came_in_time_counts_though_it_is_tended_late() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (told, is_told) = bounded(1);
-    let publish_mode = Box::new(move |outcome: Answer<Value>| told.send(outcome).unwrap());
-    let (_reply, _server) = answered_in_time(&shared, &pool, Some(publish_mode));
+    let take = Box::new(move |outcome: Answer<Value>| told.send(outcome).unwrap());
+    let (_reply, _server) = answered_in_time(&shared, &pool, Some(take));
     assert!(!shared.poll_completions());
     assert_eq!(is_told.try_recv().unwrap().unwrap(), Value::Int(1));
 }
