@@ -304,7 +304,6 @@ impl Inspection {
             waiting: 0,
             waiting_at_least: false,
             listeners: None,
-            writers_wait: false,
             count: None,
             permits: Vec::new(),
             out: 0,

@@ -771,3 +771,42 @@ fn check_query(file: &Source, complain: &mut Complain<'_>) {
         complain("the header does not say what it Returns, Changes or Removes".to_owned());
     }
 }
+/// The dependencies that users of a crate get with it, and the version that each asks for.
+fn requirements(manifest: &str) -> Vec<(&str, &str)> {
+    let mut found = Vec::new();
+    let mut is_theirs = false;
+    for line in manifest.lines() {
+        if let Some(section) = line.strip_prefix('[') {
+            let section = section.trim_end_matches(']');
+            is_theirs = section == "dependencies" || section.ends_with(".dependencies");
+        } else if is_theirs
+            && !line.starts_with('#')
+            && let Some((name, value)) = line.split_once(" = ")
+        {
+            let version = value.strip_prefix('"').or_else(|| Some(value.split_once("version = \"")?.1));
+            found.push((name, version.and_then(|version| version.split('"').next()).unwrap_or("none")));
+        }
+    }
+    found
+}
+
+/// A program has one version of each crate that is compatible with another. So each requirement has to be open upwards, as far as
+/// that goes; what the oldest Rust needs older is kept by the lock file. The crates of the workspace go together.
+fn ties(manifest: &str) -> Vec<&str> {
+    let is_open = |version: &str| version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let closed = |(name, version): &(&str, &str)| *name != "leasehold" && !is_open(version);
+    requirements(manifest).into_iter().filter(closed).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn no_dependency_keeps_a_newer_compatible_version_out_of_a_program() {
+    let sample = "[dependencies]\na = \"1.0\"\nb = { version = \"=0.2.7\", optional = true }\nc = \">=1, <2\"\n\
+        leasehold = { path = \"..\", version = \"=0.1.0\" }\n[dev-dependencies]\nd = \"=1\"\n\
+        [target.'cfg(unix)'.dependencies]\ne = \"~1.2\"\nf = { git = \"g\" }\n";
+    assert_eq!(ties(sample), ["b", "c", "e", "f"]);
+    for manifest in ["Cargo.toml", "cli/Cargo.toml"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest)).unwrap();
+        assert_eq!(ties(&text), [""; 0], "{manifest}");
+        assert!(requirements(&text).len() > 8, "{manifest}: {:?}", requirements(&text));
+    }
+}

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{
-    ClientInfo, Error, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason, Observer,
+    AcquireOptions, ClientInfo, Error, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason,
+    Observer,
 };
 
 use crate::support::stalls;
@@ -848,16 +849,18 @@ fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
             let _held = halves(&reading).read().acquire().unwrap();
             both_hold.wait();
             writer_waits.wait();
-            drop(reading.lock("lock").acquire_interruptibly(&interrupt));
+            drop(reading.lock("lock").acquire_with(&AcquireOptions::new().interrupt(&interrupt)));
         });
         scope.spawn(|| {
             let _held = coming.lock("lock").acquire().unwrap();
             both_hold.wait();
             writer_waits.wait();
-            drop(halves(&coming).read().acquire_interruptibly(&interrupt));
+            drop(halves(&coming).read().acquire_with(&AcquireOptions::new().interrupt(&interrupt)));
         });
         both_hold.wait();
-        scope.spawn(|| drop(halves(&writing).write().acquire_interruptibly(&interrupt)));
+        scope.spawn(|| {
+            drop(halves(&writing).write().acquire_with(&AcquireOptions::new().interrupt(&interrupt)))
+        });
         let writer_is_seen =
             eventually(LONG, || writing.inspect("halves").is_ok_and(|seen| seen.waiting == 1));
         writer_waits.wait();

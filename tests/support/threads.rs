@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use leasehold::{Interrupt, LockClient, Owner, RedisLock};
+use leasehold::{AcquireOptions, Interrupt, LockClient, Owner, RedisLock};
 
 use super::stalls::{about_to_end, stalled_since};
 use super::{LONG, SLACK, eventually, let_pass, ms, now};
@@ -40,7 +40,7 @@ pub fn deadlocked(client: &LockClient, names: [&str; 2], is_seen: impl FnMut() -
             scope.spawn(move || {
                 let _held = client.lock(own).acquire().unwrap();
                 meet.wait();
-                client.lock(other).acquire_interruptibly(interrupt).map(drop)
+                client.lock(other).acquire_with(&AcquireOptions::new().interrupt(interrupt)).map(drop)
             });
         }
         let is_seen = eventually(LONG, is_seen);

@@ -93,6 +93,7 @@ mod tests {
             number,
             since: Moment::from_nanos(0),
             takes_again: false,
+            writers_first: false,
             ticket: Arc::new(Ticket::default()),
         };
         Stuck {

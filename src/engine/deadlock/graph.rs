@@ -125,7 +125,16 @@ mod tests {
 
     fn link(client: ClientId, id: u64, at_ms: u64, takes_again: bool) -> Link {
         let thread = Thread { client, id };
-        let wait = Wait { thread, id, key: String::new(), kind: Kind::Mutex, number: 1, at_ms, takes_again };
+        let wait = Wait {
+            thread,
+            id,
+            key: String::new(),
+            kind: Kind::Mutex,
+            number: 1,
+            at_ms,
+            takes_again,
+            writers_first: false,
+        };
         Link { wait, holder: Holder { client, number: 1 } }
     }
 

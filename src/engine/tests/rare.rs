@@ -280,10 +280,17 @@ fn a_thread_that_waits_while_its_only_hold_is_on_its_way_back_keeps_nobody_waiti
     let engine = engine(&store, &Clock::System);
     let held = acquire(&engine, &name(), WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     let awaited = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
-    let place = engine.registry.join(Kind::Mutex, &awaited, false);
+    let place = engine.registry.entry(Kind::Mutex, &awaited).join(false);
     let (thread, since) = (ThreadMark::current(), engine.clock.now());
     let number = thread.number();
-    place.ticket().note_sleeper(Sleeper { number, thread, since, kind: Kind::Mutex, takes_again: false });
+    place.ticket().note_sleeper(Sleeper {
+        number,
+        thread,
+        since,
+        kind: Kind::Mutex,
+        takes_again: false,
+        writers_first: false,
+    });
     let stuck = || engine.registry.stuck(engine.clock.now(), Duration::ZERO, 0).waits.len();
     assert_eq!(stuck(), 1);
     assert!(held.hold.begin_release());
