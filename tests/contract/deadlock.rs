@@ -26,7 +26,7 @@ contracts!(needs Directory:
     a_ring_through_a_read_hold_is_seen,
     a_ring_through_a_reader_behind_a_writer_that_waits_is_seen,
     a_ring_through_a_fair_lock_and_a_write_hold_is_seen,
-    what_a_waiting_thread_has_by_a_guard_that_may_change_threads_or_by_another_client_is_not_seen,
+    what_a_thread_has_by_an_owned_guard_or_by_another_client_is_not_seen,
     a_ring_is_seen_beside_more_waits_than_an_entry_has_room_for,
 );
 
@@ -482,9 +482,7 @@ fn a_ring_through_a_fair_lock_and_a_write_hold_is_seen(store: &Store) {
 }
 
 /// Any thread may release such a guard, and the clients of a thread do not know of each other: there may be no deadlock.
-fn what_a_waiting_thread_has_by_a_guard_that_may_change_threads_or_by_another_client_is_not_seen(
-    store: &Store,
-) {
+fn what_a_thread_has_by_an_owned_guard_or_by_another_client_is_not_seen(store: &Store) {
     let names: Vec<String> = ["a", "b", "c", "d"].map(fresh).into();
     let (one, waits_by, other) = (Member::quick(store), Member::quick(store), Member::quick(store));
     let (gate, interrupt) = (gate_of(5), Interrupt::new());

@@ -251,8 +251,10 @@ fn a_deadlock_is_counted_once() {
     let recorded = Recorded(Metrics::new(), Kept::default());
     let builder = LockClient::builder().observer(recorded.clone()).deadlocks_after(ms(50));
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
-    let counted = || recorded.1.of("leasehold_deadlocks_total{}");
+    let counted = || {
+        with_local_recorder(&recorded.1, || recorded.0.sample(&client.stats()));
+        recorded.1.of("leasehold_deadlocks_total{}")
+    };
     assert!(deadlocked(&client, ["a", "b"], || counted() > 0.0), "{:#?}", recorded.1.0.lock().unwrap());
-    client.shutdown().unwrap();
     assert_eq!(counted().to_string(), "1");
 }
