@@ -3,6 +3,11 @@
 
 use std::fmt::Display;
 
+/// A character as a reader of a text understands it wherever it stands: a backslash, its number, and a semicolon.
+pub(crate) fn escaped(character: char) -> String {
+    format!("\\{:x};", u32::from(character))
+}
+
 /// An entry that is being written.
 pub(super) struct Lines(String);
 
@@ -11,13 +16,13 @@ impl Lines {
         Lines(String::with_capacity(512))
     }
 
-    /// A line of a text, in which each control character and each backslash is a backslash and four digits.
+    /// A line of a text, in which each control character and each backslash is [`escaped`].
     pub(super) fn text(&mut self, name: &str, value: &str) {
         self.0.push_str(name);
         self.0.push('=');
         for character in value.chars() {
             if character.is_control() || character == '\\' {
-                self.0.push_str(&format!("\\{:04x}", u32::from(character)));
+                self.0.push_str(&escaped(character));
             } else {
                 self.0.push(character);
             }
@@ -68,7 +73,7 @@ impl<'a> Fields<'a> {
         let mut parts = self.raw(name)?.split('\\');
         let mut text = parts.next()?.to_owned();
         for part in parts {
-            let (digits, rest) = part.split_at_checked(4)?;
+            let (digits, rest) = part.split_once(';')?;
             text.push(char::from_u32(u32::from_str_radix(digits, 16).ok()?)?);
             text.push_str(rest);
         }
@@ -90,8 +95,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        for text in ["", "plain", "a=b", "\"\\/", "\n\r\t\0\u{1b}[31m", "ä漢🔒", "\u{7f}\u{9b}", "\\000a"]
-        {
+        for text in ["", "plain", "a=b", "\"\\/", "\n\r\t\0\u{1b}[31m", "ä漢🔒", "\u{7f}\u{9b}", "\\a;"] {
             let mut lines = Lines::new();
             lines.text("a", text);
             lines.add("b", 7);
@@ -99,12 +103,14 @@ mod tests {
             assert_eq!(written.chars().filter(|character| character.is_control()).count(), 2, "{written:?}");
             assert_eq!(Fields::of(&written).text("a").as_deref(), Some(text), "{written}");
             assert_eq!(Fields::of(&written).number("b"), Some(7));
+            let all: String = text.chars().map(escaped).collect();
+            assert_eq!(Fields::of(&format!("a={all}")).text("a").as_deref(), Some(text), "{all}");
         }
     }
 
     #[test]
     fn lines_that_are_not_known_are_passed_over_and_what_means_nothing_is_nothing() {
-        let entry = Fields::of("new=1\n\nab=2\na=1\na=2\nb=\\00\nc=-1\nd=\\d800\nno line");
+        let entry = Fields::of("new=1\n\nab=2\na=1\na=2\nb=\\a\nc=-1\nd=\\d800;\nno line");
         assert_eq!((entry.number("a"), entry.number("no line")), (Some(1), None));
         assert_eq!((entry.text("b"), entry.number("c"), entry.text("d")), (None, None, None));
     }
@@ -129,7 +135,7 @@ mod fuzz {
 
     const SEEDS: &[&[u8]] = &[
         b"host=h\npid=7\nlease_ms=30000\nage_ms=1\nunlisted=2\nlock=a\nowner=3\nthread=t\nsince_ms=1000\nwaits=false\n",
-        b"host=h\\001b[31m\nboot=b\nprogram=p\nlabel=l\nversion=0\npid=4294967295\nstart=18446744073709551615\nlease_ms=0\n",
+        b"host=h\\1b;[31m\nboot=b\nprogram=p\nlabel=l\nversion=0\npid=4294967295\nstart=18446744073709551615\nlease_ms=0\n",
         b"lock=a\nlock=\nlock\nhost=\\\n\n=\n",
     ];
 

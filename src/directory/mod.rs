@@ -3,7 +3,7 @@
 //! An entry is lines in a string, written by the client itself and gone with its lease. It has no clock in it: times are as long
 //! ago as they were when it was written, and how long ago that was is known by what is left of the entry's own time.
 
-mod lines;
+pub(crate) mod lines;
 pub(crate) mod run;
 
 use std::collections::HashMap;

@@ -141,7 +141,7 @@ fn an_entry_of_somebody_else_is_read_with_care() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::connect(server.url()).unwrap();
     let id = |n: u32| format!("8a3f0e0e-0000-8000-8000-00000000000{n}");
-    let whole = "host=h\\001b[31m\npid=7\nlease_ms=30000\nnew=[1.5]\nlock=a\nowner=3\nthread=t\nsince_ms=1000\nwaits=false\n";
+    let whole = "host=h\\1b;[31m\npid=7\nlease_ms=30000\nnew=[1.5]\nlock=a\nowner=3\nthread=t\nsince_ms=1000\nwaits=false\n";
     for (n, text) in [(1, whole), (2, "host"), (3, "null"), (4, "host=\\1\npid=1\nlease_ms=1\n"), (5, "")] {
         run(&server, &["SET", &format!("leasehold_client:{}", id(n)), text, "PX", "20000"]);
         run(&server, &["HSET", "a", &format!("{}:3", id(n)), "1"]);

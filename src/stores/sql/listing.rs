@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::directory::lines::escaped;
 use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
@@ -23,20 +24,17 @@ fn bytes(hex: &str) -> Vec<u8> {
     pairs.filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// The same JSON for a database without a place for other characters, which stand in its strings alone.
-fn in_ascii(json: &str) -> Cow<'_, str> {
-    if json.is_ascii() {
-        return json.into();
+/// The same entry for a database without a place for other characters, which stand in its texts alone.
+fn in_ascii(entry: &str) -> Cow<'_, str> {
+    if entry.is_ascii() {
+        return entry.into();
     }
-    let mut units = [0; 2];
-    let mut text = String::with_capacity(json.len() * 2);
-    for character in json.chars() {
+    let mut text = String::with_capacity(entry.len() * 2);
+    for character in entry.chars() {
         if character.is_ascii() {
             text.push(character);
-            continue;
-        }
-        for unit in character.encode_utf16(&mut units) {
-            text.push_str(&format!("\\u{unit:04x}"));
+        } else {
+            text.push_str(&escaped(character));
         }
     }
     text.into()
