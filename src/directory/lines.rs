@@ -1,9 +1,10 @@
-//! The lines of an entry, `name=value` each, for people and programs. What is read may be anybody's, so nothing in it is
-//! taken for granted.
+//! The lines of an entry, `name=value` each, for people and programs. An entry may be anybody's, so nothing
+//! in it is taken for granted.
 
 use std::fmt::Display;
 
-/// A character as a reader of a text understands it wherever it stands: a backslash, its number, and a semicolon.
+/// A character as a reader of a text understands it wherever it stands: a backslash, its number, and a
+/// semicolon.
 pub(crate) fn escaped(character: char) -> String {
     format!("\\{:x};", u32::from(character))
 }

@@ -790,8 +790,9 @@ fn requirements(manifest: &str) -> Vec<(&str, &str)> {
     found
 }
 
-/// A program has one version of each crate that is compatible with another. So each requirement has to be open upwards, as far as
-/// that goes; what the oldest Rust needs older is kept by the lock file. The crates of the workspace go together.
+/// A program has one version of each crate that is compatible with another. So each requirement has to be
+/// open upwards, as far as that goes; what the oldest Rust needs older is kept by the lock file. The crates
+/// of the workspace go together.
 fn ties(manifest: &str) -> Vec<&str> {
     let is_open = |version: &str| version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let closed = |(name, version): &(&str, &str)| *name != "leasehold" && !is_open(version);

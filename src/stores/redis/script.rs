@@ -141,9 +141,9 @@ impl Script {
         }
     }
 
-    /// A request that runs the script on `keys`; its arguments are added by [`Command::arg`], the channel of the waiters
-    /// among them. A channel is no key: a server refuses a script that names a key that is not there while its slot moves, and
-    /// a user would need a permission for it as well (docs/decisions/0051).
+    /// A request that runs the script on `keys`; its arguments are added by [`Command::arg`], the channel of
+    /// the waiters among them. A channel is no key: a server refuses a script that names a key that is not
+    /// there while its slot moves, and a user would need a permission for it as well (docs/decisions/0051).
     pub(super) fn on(&'static self, keys: &[&str]) -> Command {
         let about = keys.first().map_or(0, |lock| hash(lock));
         let command = Command { script: Some(self), about, ..Command::empty() }.arg(keys.len());
