@@ -424,6 +424,26 @@ mod tests {
     }
 
     #[test]
+    fn those_who_come_while_a_thread_asks_are_behind_it_and_the_first_of_them_is_head_when_it_has_its_answer() {
+        let mut queue = Queue::default();
+        assert!(queue.begin_asking() && !queue.begin_asking());
+        let [first, second, spinning] = [queue.join(false), queue.join(false), queue.join(true)];
+        assert!(!first.is_head() && !second.is_head() && spinning.is_head());
+        queue.end_asking();
+        assert!(first.is_head() && !second.is_head());
+        for ticket in [&first, &second, &spinning] {
+            queue.leave(ticket);
+        }
+        assert!(queue.begin_asking(), "nobody is here");
+        let behind = queue.join(false);
+        let asked = queue.join_first();
+        queue.end_asking(); // it has ended by that already
+        assert!(asked.is_head() && !behind.is_head());
+        queue.leave(&asked);
+        assert!(behind.is_head() && !queue.begin_asking());
+    }
+
+    #[test]
     fn a_waiter_that_gives_up_in_the_middle_changes_no_heads() {
         let mut queue = Queue::default();
         let tickets: Vec<_> = (0..3).map(|_| queue.join(false)).collect();

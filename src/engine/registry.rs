@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::directory::LockUse;
 use crate::engine::agenda::{Agenda, slot_of};
-use crate::engine::entry::{LockEntry, LockKey, Locks};
+use crate::engine::hold::entry::{LockEntry, LockKey, Locks};
 use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::hold::{Hold, Standing};
 use crate::fork::is_forked;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::engine::acquire::terms::Terms;
-use crate::engine::entry::LockEntry;
 use crate::engine::hold::Hold;
+use crate::engine::hold::entry::LockEntry;
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::interrupt::Interrupt;

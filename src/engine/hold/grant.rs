@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::engine::entry::LockEntry;
+use crate::engine::hold::entry::LockEntry;
 use crate::ident::{Fence, LockName, Owner, ThreadMark};
 use crate::seam::{Bound, HoldNote, Kind};
 use crate::task::TaskMark;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Registry;
-use crate::engine::entry::LockKey;
+use crate::engine::hold::entry::LockKey;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::queue::Told;
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck};

@@ -19,8 +19,8 @@ use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::line_place::LinePlace;
 use crate::engine::acquire::lookout::Lookout;
 use crate::engine::acquire::retry::RetryBudget;
-use crate::engine::entry::{Asking, QueuePlace};
 use crate::engine::handoff::PendingHandoff;
+use crate::engine::hold::entry::{Asking, QueuePlace};
 use crate::engine::queue::ClosedOffer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ThreadMark, unbound_number};
@@ -81,11 +81,11 @@ pub(crate) struct Waiting<'a> {
 }
 
 /// An attempt that was made before there was a waiter: see `first.rs`.
-pub(in crate::engine::acquire) struct Asked {
-    pub(in crate::engine::acquire) asking: Asking,
-    pub(in crate::engine::acquire) claim: Claim,
-    pub(in crate::engine::acquire) sent: Moment,
-    pub(in crate::engine::acquire) answer: Answer<Attempt>,
+pub(crate) struct Asked {
+    pub(crate) asking: Asking,
+    pub(crate) claim: Claim,
+    pub(crate) sent: Moment,
+    pub(crate) answer: Answer<Attempt>,
 }
 
 /// The next step of a waiter.
@@ -176,7 +176,7 @@ impl<'a> Waiting<'a> {
 
     /// Waits for the lock, and before that sees to the answer of the attempt that was made already.
     #[cold]
-    pub(in crate::engine::acquire) fn run(mut self, asked: Option<Asked>) -> Result<Option<Granted>> {
+    pub(crate) fn run(mut self, asked: Option<Asked>) -> Result<Option<Granted>> {
         let ended = self.take_or_give_up(asked);
         self.tell_given_up(&ended);
         ended

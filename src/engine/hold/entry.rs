@@ -7,7 +7,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::engine::hold::{Hold, Standing};
+use super::{Hold, Standing};
 use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
 use crate::fork::is_forked;
@@ -20,12 +20,12 @@ use crate::time::Moment;
 /// One lock: kinds that are the same lock to the store are the same here.
 #[derive(Debug, Clone)]
 pub(crate) struct LockKey {
-    pub(super) family: Family,
-    pub(super) name: Arc<LockName>,
+    pub(crate) family: Family,
+    pub(crate) name: Arc<LockName>,
 }
 
 impl LockKey {
-    pub(super) fn new(kind: Kind, name: &Arc<LockName>) -> LockKey {
+    pub(crate) fn new(kind: Kind, name: &Arc<LockName>) -> LockKey {
         LockKey { family: kind.family(), name: Arc::clone(name) }
     }
 }
@@ -45,11 +45,11 @@ impl Hash for LockKey {
 }
 
 /// The entries by lock, found by the hash that each name has.
-pub(super) type Locks = Mutex<CrowdMap<LockKey, Weak<LockEntry>, BuildHasherDefault<OwnHash>>>;
+pub(crate) type Locks = Mutex<CrowdMap<LockKey, Weak<LockEntry>, BuildHasherDefault<OwnHash>>>;
 
 /// Takes the hash that a key brings along as it is.
 #[derive(Debug, Default)]
-pub(super) struct OwnHash(u64);
+pub(crate) struct OwnHash(u64);
 
 impl Hasher for OwnHash {
     fn write(&mut self, bytes: &[u8]) {
@@ -68,7 +68,7 @@ impl Hasher for OwnHash {
 /// One lock in this process.
 #[derive(Debug)]
 pub(crate) struct LockEntry {
-    pub(super) key: LockKey,
+    pub(crate) key: LockKey,
     state: Mutex<LockState>,
     /// The registry's, to be taken out of in the end.
     locks: Arc<Locks>,
@@ -76,9 +76,9 @@ pub(crate) struct LockEntry {
 
 /// The part under the entry's mutex.
 #[derive(Debug, Default)]
-pub(super) struct LockState {
-    pub(super) holds: Vec<Arc<Hold>>,
-    pub(super) queue: Queue,
+pub(crate) struct LockState {
+    pub(crate) holds: Vec<Arc<Hold>>,
+    pub(crate) queue: Queue,
     burst: Burst,
     /// This client may stand in the store's line.
     in_line: bool,
@@ -123,11 +123,11 @@ pub(crate) enum Found {
 }
 
 impl LockEntry {
-    pub(super) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LockEntry> {
+    pub(crate) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LockEntry> {
         Arc::new(LockEntry { key, state: Mutex::default(), locks: Arc::clone(locks) })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, LockState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, LockState> {
         self.state.lock()
     }
 
@@ -194,7 +194,7 @@ impl LockEntry {
     }
 
     /// A hold ended by a true release, of which `others` were notified; whether the entry is to be kept for that from now on.
-    pub(super) fn note_released(&self, others: Others, now: Moment) -> bool {
+    pub(crate) fn note_released(&self, others: Others, now: Moment) -> bool {
         let mut state = self.state();
         state.burst = Burst::default();
         state.contended = (others != Others::Nobody).then_some((now, others));
@@ -207,7 +207,7 @@ impl LockEntry {
     }
 
     /// Forgets that it was contended if that is longer ago; whether it is forgotten.
-    pub(super) fn calms_down(&self, now: Moment, after: Duration) -> bool {
+    pub(crate) fn calms_down(&self, now: Moment, after: Duration) -> bool {
         let mut state = self.state();
         state.contended = state.contended.filter(|(since, _)| now.since(*since) < after);
         state.is_remembered = state.contended.is_some();
@@ -263,17 +263,17 @@ impl LockState {
     }
 
     /// Whether nobody of this process has the lock or wants it.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.holds.is_empty() && self.queue.is_idle()
     }
 
     /// Takes a hold out.
-    pub(super) fn take_out(&mut self, hold: &Arc<Hold>) {
+    pub(crate) fn take_out(&mut self, hold: &Arc<Hold>) {
         self.holds.retain(|other| !Arc::ptr_eq(other, hold));
     }
 
     /// Forgets what concerns only those who had the lock or waited for it, if none is left.
-    pub(super) fn forget_if_unused(&mut self) {
+    pub(crate) fn forget_if_unused(&mut self) {
         if self.queue.is_empty() {
             self.failure = None;
             if self.holds.is_empty() {
