@@ -1,7 +1,7 @@
 //! What the copy has beside the mutations. `tests/meta/mutations.rs` reads this too, since the gate makes no copy.
 
 /// File, text, and the text in its place: the module that knows which mutation is on, and the places where scripts and statements are read.
-pub const HOOKS: &[(&str, &str, &str)] = &[
+pub(crate) const HOOKS: &[(&str, &str, &str)] = &[
     ("src/lib.rs", "mod client;\n", "mod client;\n#[cfg(leasehold_sabotage)]\nmod sabotage;\n"),
     // Of two texts one may leave a name unused.
     ("src/lib.rs", "#![forbid(unsafe_code)]\n", "#![forbid(unsafe_code)]\n#![allow(warnings)]\n"),
