@@ -424,7 +424,8 @@ mod tests {
     }
 
     #[test]
-    fn those_who_come_while_a_thread_asks_are_behind_it_and_the_first_of_them_is_head_when_it_has_its_answer() {
+    fn those_who_come_while_a_thread_asks_are_behind_it_and_the_first_of_them_is_head_when_it_has_its_answer()
+    {
         let mut queue = Queue::default();
         assert!(queue.begin_asking() && !queue.begin_asking());
         let [first, second, spinning] = [queue.join(false), queue.join(false), queue.join(true)];

@@ -134,9 +134,7 @@ impl Redlock {
 }
 
 fn close_all(opened: Vec<Answer<Voter>>) {
-    for answer in opened {
-        if let Ok(member) = answer {
-            member.store.close();
-        }
+    for member in opened.into_iter().flatten() {
+        member.store.close();
     }
 }

@@ -32,10 +32,7 @@ impl<T> Votes<T> {
     }
 
     pub(super) fn done(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().filter_map(|answer| match answer {
-            Ok(value) => Some(value),
-            Err(Failure::Refused(_) | Failure::Unknown(_)) => None,
-        })
+        self.0.iter().flatten()
     }
 
     pub(super) fn count(&self, is_counted: impl Fn(&T) -> bool) -> usize {
