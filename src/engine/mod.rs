@@ -46,7 +46,7 @@ use crate::engine::acquire::retry::RETRY_PAUSE;
 use crate::engine::calls::Calls;
 use crate::engine::deadlock::Finder;
 use crate::engine::directory::Announcer;
-use crate::engine::hold::entry::LockEntry;
+use crate::engine::hold::LockEntry;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::many::CountedClient;
 use crate::engine::registry::Registry;

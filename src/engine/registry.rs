@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use crate::directory::LockUse;
 use crate::engine::agenda::{Agenda, slot_of};
-use crate::engine::hold::entry::{LockEntry, LockKey, Locks};
+use crate::engine::hold::LockEntry;
+use crate::engine::hold::entry::{LockKey, Locks};
 use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::hold::{Hold, Standing};
 use crate::fork::is_forked;
@@ -24,7 +25,7 @@ use crate::time::Moment;
 /// [`stuck`](Registry::stuck) alone.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    locks: Arc<Locks>,
+    locks: Arc<Locks<Hold>>,
     agenda: Mutex<Agenda>,
     /// How many holds were ever entered.
     grants: AtomicU64,

@@ -256,9 +256,9 @@ mod tests {
 
     fn hold(home: u32, sent: Moment) -> Arc<Hold> {
         let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
-        let hold = Hold::new(Grant {
+        let entry = Registry::default().entry(Kind::Mutex, &name);
+        let grant = Grant {
             kind: Kind::Mutex,
-            entry: Registry::default().entry(Kind::Mutex, &name),
             name,
             owner: Owner::new(ClientId::random(), 1),
             home,
@@ -272,7 +272,8 @@ mod tests {
             fence: None,
             units: 1,
             bound: None,
-        });
+        };
+        let hold = Hold::new(grant, &entry);
         Arc::new(hold.0)
     }
 

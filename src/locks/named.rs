@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
 use crate::engine::acquire::terms::Terms;
-use crate::engine::hold::entry::LockEntry;
+use crate::engine::hold::LockEntry;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName, unbound_number};
 use crate::inspect::Holder;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::acquire::terms::Terms;
 use crate::engine::hold::Hold;
-use crate::engine::hold::entry::LockEntry;
+use crate::engine::hold::LockEntry;
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::interrupt::Interrupt;

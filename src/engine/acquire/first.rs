@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::waiting::{Asked, Waiting};
-use crate::engine::hold::entry::Asking;
+use crate::engine::hold::Asking;
 use crate::error::Result;
 use crate::ident::{ThreadMark, unbound_number};
 use crate::observe::spans::WaitSpan;

@@ -27,10 +27,9 @@ impl Engine {
         } else {
             Holder::Guard
         };
-        let (hold, level) = Hold::new(Grant {
+        let grant = Grant {
             kind: claim.kind,
             name: Arc::clone(&claim.name),
-            entry: Arc::clone(call.entry),
             owner: claim.owner,
             home: claim.home,
             holder,
@@ -43,7 +42,8 @@ impl Engine {
             units: claim.units,
             note: claim.note.clone(),
             bound,
-        });
+        };
+        let (hold, level) = Hold::new(grant, call.entry);
         let hold = Arc::new(hold);
         let look = self.registry.insert(&hold, call.by_thread.then(|| thread.id()));
         self.watchdog.look_at_holds_by(look);

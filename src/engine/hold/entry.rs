@@ -7,7 +7,6 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{Hold, Standing};
 use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
 use crate::fork::is_forked;
@@ -44,8 +43,16 @@ impl Hash for LockKey {
     }
 }
 
+/// What the entry asks of a hold.
+pub(crate) trait Held {
+    fn is_of_thread(&self, thread: u64) -> bool;
+
+    /// Until when it stands, if it stands now.
+    fn stands_until(&self, now: Moment) -> Option<Moment>;
+}
+
 /// The entries by lock, found by the hash that each name has.
-pub(crate) type Locks = Mutex<CrowdMap<LockKey, Weak<LockEntry>, BuildHasherDefault<OwnHash>>>;
+pub(crate) type Locks<H> = Mutex<CrowdMap<LockKey, Weak<Entry<H>>, BuildHasherDefault<OwnHash>>>;
 
 /// Takes the hash that a key brings along as it is.
 #[derive(Debug, Default)]
@@ -67,17 +74,17 @@ impl Hasher for OwnHash {
 
 /// One lock in this process.
 #[derive(Debug)]
-pub(crate) struct LockEntry {
+pub(crate) struct Entry<H> {
     pub(crate) key: LockKey,
-    state: Mutex<LockState>,
+    state: Mutex<LockState<H>>,
     /// The registry's, to be taken out of in the end.
-    locks: Arc<Locks>,
+    locks: Arc<Locks<H>>,
 }
 
 /// The part under the entry's mutex.
-#[derive(Debug, Default)]
-pub(crate) struct LockState {
-    pub(crate) holds: Vec<Arc<Hold>>,
+#[derive(Debug)]
+pub(crate) struct LockState<H> {
+    pub(crate) holds: Vec<Arc<H>>,
     pub(crate) queue: Queue,
     burst: Burst,
     /// This client may stand in the store's line.
@@ -113,32 +120,41 @@ pub(crate) enum Next {
 }
 
 /// How a thread that wants the lock finds it in this process.
-pub(crate) enum Found {
+pub(crate) enum Found<H: Held> {
     /// This thread's hold, live or lost.
-    Own(Arc<Hold>),
+    Own(Arc<H>),
     /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks, before all who come now.
-    Calm(Asking),
+    Calm(Asking<H>),
     /// Anything else.
     Used,
 }
 
-impl LockEntry {
-    pub(crate) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LockEntry> {
-        Arc::new(LockEntry { key, state: Mutex::default(), locks: Arc::clone(locks) })
+impl<H: Held> Entry<H> {
+    pub(crate) fn new(key: LockKey, locks: &Arc<Locks<H>>) -> Arc<Entry<H>> {
+        let state = LockState {
+            holds: Vec::new(),
+            queue: Queue::default(),
+            burst: Burst::default(),
+            in_line: false,
+            failure: None,
+            contended: None,
+            is_remembered: false,
+        };
+        Arc::new(Entry { key, state: Mutex::new(state), locks: Arc::clone(locks) })
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, LockState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, LockState<H>> {
         self.state.lock()
     }
 
     /// The hold that belongs to a thread, live or lost.
-    pub(crate) fn of_thread(&self, thread: u64) -> Option<Arc<Hold>> {
+    pub(crate) fn of_thread(&self, thread: u64) -> Option<Arc<H>> {
         self.state().of_thread(thread)
     }
 
     /// How a thread finds the lock that is about to ask for it; `thread` is none where a guard is to be the owner. Without
     /// `asks_first` it is never found calm.
-    pub(crate) fn find(self: &Arc<LockEntry>, thread: Option<u64>, asks_first: bool) -> Found {
+    pub(crate) fn find(self: &Arc<Entry<H>>, thread: Option<u64>, asks_first: bool) -> Found<H> {
         let mut state = self.state();
         if let Some(hold) = thread.and_then(|thread| state.of_thread(thread)) {
             return Found::Own(hold);
@@ -151,8 +167,7 @@ impl LockEntry {
     /// Until when some hold of this process stands, if one does.
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
         let state = self.state();
-        let live = state.holds.iter().filter(|hold| !matches!(hold.standing(now), Standing::Lost(_)));
-        let held = live.map(|hold| hold.until()).max();
+        let held = state.holds.iter().filter_map(|hold| hold.stands_until(now)).max();
         // On its way to a waiter here is held here too. Until that is settled nothing may be asked under the
         // releaser's number, which it may be about to use again.
         let is_receiving = state.queue.head().is_some_and(|head| head.is_receiving());
@@ -220,7 +235,7 @@ impl LockEntry {
     }
 
     /// Joins the queue, until the place is dropped.
-    pub(crate) fn join(self: &Arc<LockEntry>, spins: bool) -> QueuePlace {
+    pub(crate) fn join(self: &Arc<Entry<H>>, spins: bool) -> QueuePlace<H> {
         let ticket = self.state().queue.join(spins);
         QueuePlace { entry: Arc::clone(self), ticket }
     }
@@ -257,8 +272,8 @@ impl LockEntry {
     }
 }
 
-impl LockState {
-    fn of_thread(&self, thread: u64) -> Option<Arc<Hold>> {
+impl<H: Held> LockState<H> {
+    fn of_thread(&self, thread: u64) -> Option<Arc<H>> {
         self.holds.iter().find(|hold| hold.is_of_thread(thread)).cloned()
     }
 
@@ -268,7 +283,7 @@ impl LockState {
     }
 
     /// Takes a hold out.
-    pub(crate) fn take_out(&mut self, hold: &Arc<Hold>) {
+    pub(crate) fn take_out(&mut self, hold: &Arc<H>) {
         self.holds.retain(|other| !Arc::ptr_eq(other, hold));
     }
 
@@ -283,7 +298,7 @@ impl LockState {
     }
 }
 
-impl Drop for LockEntry {
+impl<H> Drop for Entry<H> {
     fn drop(&mut self) {
         if is_forked() {
             return; // another thread of the parent may have had the mutex
@@ -299,11 +314,11 @@ impl Drop for LockEntry {
 /// A thread that asks for a lock without a place in its queue. Those who come now queue behind it, and none of them is the head
 /// until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Asking(Arc<LockEntry>);
+pub(crate) struct Asking<H: Held>(Arc<Entry<H>>);
 
-impl Asking {
+impl<H: Held> Asking<H> {
     /// Takes the first place in the queue instead.
-    pub(crate) fn into_place(self) -> QueuePlace {
+    pub(crate) fn into_place(self) -> QueuePlace<H> {
         let ticket = self.0.state().queue.join_first();
         let entry = Arc::clone(&self.0);
         // `join_first` has ended it: the drop that follows finds that.
@@ -311,7 +326,7 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl<H: Held> Drop for Asking<H> {
     fn drop(&mut self) {
         self.0.state().queue.end_asking();
     }
@@ -319,12 +334,12 @@ impl Drop for Asking {
 
 /// A thread's place in a lock's queue; dropping it leaves the queue, on every way out.
 #[derive(Debug)]
-pub(crate) struct QueuePlace {
-    entry: Arc<LockEntry>,
+pub(crate) struct QueuePlace<H: Held> {
+    entry: Arc<Entry<H>>,
     ticket: Arc<Ticket>,
 }
 
-impl QueuePlace {
+impl<H: Held> QueuePlace<H> {
     pub(crate) fn ticket(&self) -> &Arc<Ticket> {
         &self.ticket
     }
@@ -336,7 +351,7 @@ impl QueuePlace {
     }
 }
 
-impl Drop for QueuePlace {
+impl<H: Held> Drop for QueuePlace<H> {
     fn drop(&mut self) {
         let mut state = self.entry.state();
         state.queue.leave(&self.ticket);

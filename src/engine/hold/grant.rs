@@ -3,7 +3,6 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::engine::hold::entry::LockEntry;
 use crate::ident::{Fence, LockName, Owner, ThreadMark};
 use crate::seam::{Bound, HoldNote, Kind};
 use crate::task::TaskMark;
@@ -40,7 +39,6 @@ impl Holder {
 pub(crate) struct Grant {
     pub(crate) kind: Kind,
     pub(crate) name: Arc<LockName>,
-    pub(crate) entry: Arc<LockEntry>,
     pub(crate) owner: Owner,
     /// The home where the store keeps it.
     pub(crate) home: u32,

@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::engine::hold::entry::LockEntry;
+pub(crate) use crate::engine::hold::entry::Next;
+use crate::engine::hold::entry::{Asking as AskingFor, Entry, Found as FoundAs, Held, QueuePlace as PlaceOf};
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::levels::Levels;
 use crate::engine::hold::loss::LossListeners;
@@ -36,6 +37,22 @@ use crate::seam::{Bound, Claim, HoldNote, Kind, Turn, Wakeups};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, nanos, window};
+
+/// One lock in this process, with its holds.
+pub(crate) type LockEntry = Entry<Hold>;
+pub(crate) type Asking = AskingFor<Hold>;
+pub(crate) type Found = FoundAs<Hold>;
+pub(crate) type QueuePlace = PlaceOf<Hold>;
+
+impl Held for Hold {
+    fn is_of_thread(&self, thread: u64) -> bool {
+        Hold::is_of_thread(self, thread)
+    }
+
+    fn stands_until(&self, now: Moment) -> Option<Moment> {
+        (!matches!(self.standing(now), Standing::Lost(_))).then(|| self.until())
+    }
+}
 
 /// One grant.
 pub(crate) struct Hold {
@@ -88,11 +105,11 @@ pub(crate) struct Hold {
 
 impl Hold {
     /// Makes the hold with its first level; returns that level's id too.
-    pub(crate) fn new(grant: Grant) -> (Hold, u64) {
+    pub(crate) fn new(grant: Grant, entry: &Arc<LockEntry>) -> (Hold, u64) {
         let hold = Hold {
             kind: grant.kind,
             name: grant.name,
-            entry: grant.entry,
+            entry: Arc::clone(entry),
             owner: grant.owner,
             home: grant.home,
             holder: grant.holder,

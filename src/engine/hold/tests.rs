@@ -8,9 +8,9 @@ const LEASE: Duration = Duration::from_secs(30);
 
 fn hold(lease: Lease, sent: Moment) -> Hold {
     let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
-    Hold::new(Grant {
+    let entry = Registry::default().entry(Kind::Mutex, &name);
+    let grant = Grant {
         kind: Kind::Mutex,
-        entry: Registry::default().entry(Kind::Mutex, &name),
         name,
         owner: Owner::new(ClientId::random(), 1),
         home: 0,
@@ -24,8 +24,8 @@ fn hold(lease: Lease, sent: Moment) -> Hold {
         fence: None,
         units: 1,
         bound: None,
-    })
-    .0
+    };
+    Hold::new(grant, &entry).0
 }
 
 /// A confirmation that comes at once.

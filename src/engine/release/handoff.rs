@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::engine::handoff::{HandoffResult, PendingHandoff, ReleaseOutcome, Releaser};
 use crate::engine::hold::Hold;
-use crate::engine::hold::entry::Next;
+use crate::engine::hold::Next;
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::Failure;
 use crate::time::Moment;

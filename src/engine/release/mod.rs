@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
 use crate::engine::handoff::ReleaseOutcome;
-use crate::engine::hold::entry::LockEntry;
+use crate::engine::hold::LockEntry;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::engine::release::handoff::HandoffStart;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all, prolong};
-use crate::engine::hold::entry::Next;
+use crate::engine::hold::Next;
 use crate::interrupt::Interrupt;
 use crate::seam::{Answer, Failure};
 

@@ -8,7 +8,7 @@ use crate::engine::acquire::call::{Granted, WaitLimit};
 use crate::engine::acquire::outcome::AttemptOutcome;
 use crate::engine::acquire::terms::Terms;
 use crate::engine::handoff::PendingHandoff;
-use crate::engine::hold::entry::QueuePlace;
+use crate::engine::hold::QueuePlace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::inspect::Whereabouts;
 use crate::observe::event::GaveUpReason;

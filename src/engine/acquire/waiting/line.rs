@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::{Progress, Waiting};
-use crate::engine::hold::entry::QueuePlace;
+use crate::engine::hold::QueuePlace;
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::seam::{Claim, Wakeups};
 use crate::time::{Moment, random_between};

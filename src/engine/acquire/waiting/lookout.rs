@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::Waiting;
-use crate::engine::hold::entry::QueuePlace;
+use crate::engine::hold::QueuePlace;
 use crate::park::Parker;
 use crate::seam::{Claim, Wakeups};
 use crate::time::Moment;

@@ -20,7 +20,7 @@ use crate::engine::acquire::line_place::LinePlace;
 use crate::engine::acquire::lookout::Lookout;
 use crate::engine::acquire::retry::RetryBudget;
 use crate::engine::handoff::PendingHandoff;
-use crate::engine::hold::entry::{Asking, QueuePlace};
+use crate::engine::hold::{Asking, QueuePlace};
 use crate::engine::queue::ClosedOffer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ThreadMark, unbound_number};

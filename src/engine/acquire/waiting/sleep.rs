@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Waiting;
 use crate::engine::acquire::call::interrupted;
 use crate::engine::acquire::outcome::AttemptOutcome;
-use crate::engine::hold::entry::QueuePlace;
+use crate::engine::hold::QueuePlace;
 use crate::engine::queue::Sleeper;
 use crate::error::Result;
 use crate::park::{Parker, Woken};
