@@ -17,6 +17,7 @@ use crate::engine::release::handoff::HandoffStart;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{Fence, LockName, ThreadMark, unbound_number};
 use crate::observe::LossReason;
+use crate::observe::spans::WaitSpan;
 use crate::seam::fallbacks::{begin_attempt, begin_release};
 use crate::seam::{Answer, Answered, Attempt, Claim, Failure, Kind, Pending, Release};
 use crate::time::Moment;
@@ -111,7 +112,8 @@ impl<'a> BatchRequest<'a> {
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
         for (place, BatchItem { engine, want }) in group {
             let claim = engine.lease_to_ask(want).and_then(|asked| {
-                let waiting = Waiting::new(engine, want, asked, thread, engine.clock.now());
+                let span = WaitSpan::open(want.name.given(), want.kind.label());
+                let waiting = Waiting::new(engine, want, asked, thread, engine.clock.now(), span);
                 let waiting = match number {
                     Some(number) => waiting.under(number),
                     None => waiting,

@@ -73,7 +73,7 @@ pub(crate) struct Sleeper {
 /// | `Receiving`| `Closed`   | the waiter, when it and the releaser have acted on the answer         |
 ///
 /// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment. From `Promised` to
-/// `Closed` the lock counts as held here (`Registry::held_here`).
+/// `Closed` the lock counts as held here (`Entry::held_here`).
 #[derive(Debug, Default)]
 pub(crate) enum Offer {
     #[default]
@@ -271,6 +271,8 @@ pub(crate) struct Queue {
     spinning: usize,
     /// A thread asks that came before all of them, and has no ticket. See `Asking`.
     is_asked: bool,
+    /// The lock was released here since that thread began to ask.
+    was_nudged: bool,
 }
 
 impl Queue {
@@ -286,10 +288,12 @@ impl Queue {
     }
 
     /// Has a thread ask before all who come from now on, if nobody is here. [`end_asking`](Self::end_asking) or
-    /// [`join_first`](Self::join_first) follows.
+    /// [`join_asked`](Self::join_asked) follows.
     pub(crate) fn begin_asking(&mut self) -> bool {
         let begins = self.is_idle();
-        self.is_asked |= begins;
+        if begins {
+            (self.is_asked, self.was_nudged) = (true, false);
+        }
         begins
     }
 
@@ -302,12 +306,14 @@ impl Queue {
         }
     }
 
-    /// The thread that asked waits, before all who came since.
-    pub(crate) fn join_first(&mut self) -> Arc<Ticket> {
-        self.is_asked = false;
-        let ticket = Arc::new(Ticket::default());
-        ticket.become_head();
-        self.tickets.push_front(Arc::clone(&ticket));
+    /// The thread that asked waits. It joins behind those who came meanwhile: one of them may have been promised the lock, and
+    /// that one has to be the first.
+    pub(crate) fn join_asked(&mut self) -> Arc<Ticket> {
+        self.end_asking();
+        let ticket = self.join(false);
+        if self.was_nudged {
+            ticket.nudge(); // it had no ticket then, and its answer may be older than that
+        }
         ticket
     }
 
@@ -342,7 +348,8 @@ impl Queue {
     }
 
     /// Notifies the heads that the lock was released here: worth an attempt at once.
-    pub(crate) fn nudge(&self) {
+    pub(crate) fn nudge(&mut self) {
+        self.was_nudged = true;
         let Some(first) = self.head() else { return };
         first.nudge();
         if (1..self.tickets.len()).contains(&self.spinning)
@@ -436,12 +443,23 @@ mod tests {
             queue.leave(ticket);
         }
         assert!(queue.begin_asking(), "nobody is here");
-        let behind = queue.join(false);
-        let asked = queue.join_first();
+        let came = queue.join(false);
+        let asked = queue.join_asked();
         queue.end_asking(); // it has ended by that already
-        assert!(asked.is_head() && !behind.is_head());
+        assert!(came.is_head() && !asked.is_head() && !queue.begin_asking());
+        queue.leave(&came);
+        assert!(asked.is_head() && !asked.take_nudge());
         queue.leave(&asked);
-        assert!(behind.is_head() && !queue.begin_asking());
+    }
+
+    /// Its answer may say that the lock is held by a hold of this process that has ended since.
+    #[test]
+    fn a_thread_that_asked_while_the_lock_was_released_here_asks_again_at_once() {
+        let mut queue = Queue::default();
+        queue.nudge(); // before
+        assert!(queue.begin_asking());
+        queue.nudge();
+        assert!(queue.join_asked().take_nudge());
     }
 
     #[test]

@@ -42,9 +42,6 @@ pub(crate) struct Registry {
 /// So many holds that were left to run out are remembered, so that their threads' `unlock` can say why it fails.
 const LAPSED: usize = 1024;
 
-/// A lock is forgotten to be contended when it has not been released here for so long.
-const CONTENDED: Duration = Duration::from_secs(1);
-
 impl Registry {
     /// The entry of a lock.
     pub(crate) fn entry(&self, kind: Kind, name: &Arc<LockName>) -> Arc<LockEntry> {
@@ -89,8 +86,7 @@ impl Registry {
     pub(crate) fn tidy(&self, now: Moment) {
         if self.contended_count.load(Ordering::Acquire) > 0 {
             let all = std::mem::take(&mut *self.contended.lock());
-            let mut kept: Vec<_> =
-                all.into_iter().filter(|entry| !entry.calms_down(now, CONTENDED)).collect();
+            let mut kept: Vec<_> = all.into_iter().filter(|entry| !entry.calms_down(now)).collect();
             let mut contended = self.contended.lock();
             contended.append(&mut kept);
             self.contended_count.store(contended.len(), Ordering::Release);

@@ -1,7 +1,7 @@
 //! The usual case: nobody else wants the lock, and one request acquires it.
 //!
-//! The thread that asks takes no place in the local queue. Those who come meanwhile queue behind it, as behind a head. If it is
-//! not granted, it takes the first place, and goes on as a waiter whose first attempt has been answered.
+//! The thread that asks takes no place in the local queue. If it would wait, those who come meanwhile queue behind it, as behind
+//! a head. If it is not granted, it joins the queue, and goes on as a waiter whose first attempt has been answered.
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::waiting::{Asked, Waiting};
 use crate::engine::hold::Asking;
+use crate::engine::hold::entry::FirstAttempt;
 use crate::error::Result;
 use crate::ident::{ThreadMark, unbound_number};
 use crate::observe::spans::WaitSpan;
@@ -16,16 +17,18 @@ use crate::seam::{Attempt, Claim, Family, Turn, Wakeups};
 use crate::time::{Moment, window};
 
 impl Engine {
-    /// Whether a call of this kind may ask before there is a waiter: none that is about more than one request and one owner.
-    pub(super) fn asks_first(&self, call: &AcquireCall<'_>) -> bool {
+    /// How a call asks before there is a waiter. `None`: it does not, as it is about more than one request and one owner.
+    pub(super) fn asks_first(&self, call: &AcquireCall<'_>, begun: Moment) -> Option<FirstAttempt> {
         let capabilities = self.store.capabilities();
         let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
-        is_plain
+        let asks = is_plain
             && call.terms.backoff.is_none()
             && call.terms.max_hold.is_none()
             && capabilities.majority.is_none()
             && capabilities.sessions.is_none()
-            && !(capabilities.queues)(call.kind)
+            && !(capabilities.queues)(call.kind);
+        let how = if call.limit.is_over(begun) { FirstAttempt::Only } else { FirstAttempt::Waits };
+        asks.then_some(how)
     }
 
     /// Asks once. What is not a grant in time is for a waiter.
@@ -35,12 +38,12 @@ impl Engine {
         lease: std::time::Duration,
         thread: &Arc<ThreadMark>,
         begun: Moment,
-        asking: Asking,
+        asking: Option<Asking>,
     ) -> Result<Option<Granted>> {
         let span = WaitSpan::open(call.name.given(), call.kind.label());
         let is_thread = call.by_thread && !call.kind.is_token();
         let number = if is_thread { thread.number() } else { unbound_number() };
-        let waits = !call.limit.is_over(begun);
+        let waits = asking.is_some();
         let claim = Claim {
             waits,
             turn: if waits { Turn::Waits } else { Turn::Barges },
@@ -48,6 +51,8 @@ impl Engine {
             wants_fence: call.wants_fence(),
             ..self.claim(call.kind, call.name, number, lease)
         };
+        // Counted first, asked second, as by a waiter: see `Waiting::ask`.
+        let message_count = if waits { self.store.message_count(&claim) } else { None };
         let sent = self.clock.now();
         let latest = call.limit.moment(begun).max(begun).plus(self.options.command_timeout);
         let answer = self.store.attempt(&claim, 1, sent.plus(self.options.command_timeout).min(latest));
@@ -55,16 +60,17 @@ impl Engine {
             && self.clock.now() < sent.plus(window(lease))
             && (!is_thread || thread.number() == number)
         {
-            self.reporter.tell_request("acquire", sent, &self.clock, None);
             let granted = self.enter(call, thread, (&claim, sent), *fence, None);
             // Entered first, left second: the next head sees a hold to wait for.
             drop(asking);
+            // Told last: an observer takes time, and the number may be given up meanwhile.
+            self.reporter.tell_request("acquire", sent, &self.clock, None);
             self.tell_granted(call, &granted.hold, (begun, 1, None), &span);
             return self.unless_shut_down(call, granted).map(Some);
         }
-        let waiting =
-            Waiting::new(self, call, lease, thread, begun).after((!is_thread).then_some(number), span);
-        waiting.run(Some(Asked { asking, claim, sent, answer }))
+        let waiting = Waiting::new(self, call, lease, thread, begun, span);
+        let waiting = if is_thread { waiting } else { waiting.under(number) };
+        waiting.run(Some(Asked { asking, claim, message_count, sent, answer }))
     }
 
     /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown` to see.

@@ -26,6 +26,7 @@ use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, ThreadMark};
 use crate::interrupt::Interrupt;
+use crate::observe::spans::WaitSpan;
 use crate::seam::Kind;
 use crate::time::{LONGEST_LEASE, Moment};
 
@@ -37,26 +38,27 @@ impl Engine {
         let _call = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMark::current();
-        let granted = match call.entry.find(call.by_thread.then(|| thread.id()), self.asks_first(call)) {
-            Found::Calm(asking) => self.ask_first(call, lease, &thread, begun, asking),
-            Found::Used => self.wait_for(call, lease, &thread, begun),
-            Found::Own(hold) => {
-                if hold.is_live(self.clock.now(), &self.reporter) {
-                    if !hold.holder.is_this_task() {
-                        return self.would_wait_for_itself(call, OTHER_TASK);
+        let granted =
+            match call.entry.find(call.by_thread.then(|| thread.id()), self.asks_first(call, begun), begun) {
+                Found::Calm(asking) => self.ask_first(call, lease, &thread, begun, asking),
+                Found::Used => self.wait_for(call, lease, &thread, begun),
+                Found::Own(hold) => {
+                    if hold.is_live(self.clock.now(), &self.reporter) {
+                        if !hold.holder.is_this_task() {
+                            return self.would_wait_for_itself(call, OTHER_TASK);
+                        }
+                        if call.kind.is_token() || !call.terms.reentrant {
+                            return self.would_wait_for_itself(call, NOT_REENTRANT);
+                        }
+                        if let Some(granted) = self.reenter(call, &hold, lease)? {
+                            return Ok(Some(granted));
+                        }
                     }
-                    if call.kind.is_token() || !call.terms.reentrant {
-                        return self.would_wait_for_itself(call, NOT_REENTRANT);
-                    }
-                    if let Some(granted) = self.reenter(call, &hold, lease)? {
-                        return Ok(Some(granted));
-                    }
+                    // It was lost. A new hold follows, under a number that nothing late can be under.
+                    thread.retire(hold.owner().number());
+                    self.wait_for(call, lease, &thread, begun)
                 }
-                // It was lost. A new hold follows, under a number that nothing late can be under.
-                thread.retire(hold.owner().number());
-                self.wait_for(call, lease, &thread, begun)
-            }
-        };
+            };
         granted.map_err(|error| error.during(call.action).on(call.name.given()))
     }
 
@@ -72,7 +74,8 @@ impl Engine {
         if let Some(words) = self.own_hold_in_the_way(call, thread) {
             return self.would_wait_for_itself(call, words);
         }
-        Waiting::new(self, call, lease, thread, begun).run(None)
+        let span = WaitSpan::open(call.name.given(), call.kind.label());
+        Waiting::new(self, call, lease, thread, begun, span).run(None)
     }
 
     /// Why the caller would wait for its own thread, if it would.

@@ -109,6 +109,18 @@ struct Burst {
 const BURST: u32 = 24;
 const BURST_TIME: Duration = Duration::from_millis(3);
 
+/// A lock is forgotten to be contended when it has not been released here for so long.
+pub(crate) const CONTENDED: Duration = Duration::from_secs(1);
+
+/// An attempt that is made before there is a waiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstAttempt {
+    /// The caller makes no other.
+    Only,
+    /// The caller waits if the lock is busy.
+    Waits,
+}
+
 /// The next owner that a releaser may hand the lock to.
 pub(crate) enum Next {
     /// Nobody sleeps for it here.
@@ -123,8 +135,9 @@ pub(crate) enum Next {
 pub(crate) enum Found<H: Held> {
     /// This thread's hold, live or lost.
     Own(Arc<H>),
-    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks, before all who come now.
-    Calm(Asking<H>),
+    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks. If it would wait, those who
+    /// come now queue behind it.
+    Calm(Option<Asking<H>>),
     /// Anything else.
     Used,
 }
@@ -152,16 +165,27 @@ impl<H: Held> Entry<H> {
         self.state().of_thread(thread)
     }
 
-    /// How a thread finds the lock that is about to ask for it; `thread` is none where a guard is to be the owner. Without
-    /// `asks_first` it is never found calm.
-    pub(crate) fn find(self: &Arc<Entry<H>>, thread: Option<u64>, asks_first: bool) -> Found<H> {
+    /// How a thread finds the lock that is about to ask for it; `thread` is none where a guard is to be the owner. It is found calm
+    /// only by one that `asks`, and then waits or does not.
+    pub(crate) fn find(
+        self: &Arc<Entry<H>>,
+        thread: Option<u64>,
+        asks: Option<FirstAttempt>,
+        now: Moment,
+    ) -> Found<H> {
         let mut state = self.state();
         if let Some(hold) = thread.and_then(|thread| state.of_thread(thread)) {
             return Found::Own(hold);
         }
-        let is_free = asks_first && state.holds.is_empty() && state.contended.is_none();
-        let is_calm = is_free && state.queue.begin_asking();
-        if is_calm { Found::Calm(Asking(Arc::clone(self))) } else { Found::Used }
+        let is_contended = state.contended.is_some_and(|(since, _)| now.since(since) < CONTENDED);
+        let is_calm = state.is_idle() && !is_contended;
+        match asks {
+            Some(FirstAttempt::Only) if is_calm => Found::Calm(None),
+            Some(FirstAttempt::Waits) if is_calm && state.queue.begin_asking() => {
+                Found::Calm(Some(Asking(Arc::clone(self))))
+            }
+            _ => Found::Used,
+        }
     }
 
     /// Until when some hold of this process stands, if one does.
@@ -222,9 +246,9 @@ impl<H: Held> Entry<H> {
     }
 
     /// Forgets that it was contended if that is longer ago; whether it is forgotten.
-    pub(crate) fn calms_down(&self, now: Moment, after: Duration) -> bool {
+    pub(crate) fn calms_down(&self, now: Moment) -> bool {
         let mut state = self.state();
-        state.contended = state.contended.filter(|(since, _)| now.since(*since) < after);
+        state.contended = state.contended.filter(|(since, _)| now.since(*since) < CONTENDED);
         state.is_remembered = state.contended.is_some();
         !state.is_remembered
     }
@@ -317,11 +341,11 @@ impl<H> Drop for Entry<H> {
 pub(crate) struct Asking<H: Held>(Arc<Entry<H>>);
 
 impl<H: Held> Asking<H> {
-    /// Takes the first place in the queue instead.
+    /// Joins the queue instead.
     pub(crate) fn into_place(self) -> QueuePlace<H> {
-        let ticket = self.0.state().queue.join_first();
+        let ticket = self.0.state().queue.join_asked();
         let entry = Arc::clone(&self.0);
-        // `join_first` has ended it: the drop that follows finds that.
+        // `join_asked` has ended it: the drop that follows finds that.
         QueuePlace { entry, ticket }
     }
 }

@@ -21,12 +21,12 @@ impl Registry {
     pub(crate) fn stuck(&self, now: Moment, least: Duration, wall_ms: u64) -> Stuck {
         let all = self.all();
         let _alone = self.several.lock();
-        let mut entries: Vec<_> = all
+        let entries: Vec<_> = all
             .iter()
             .filter(|entry| entry.key.family != Family::Counted)
             .map(|entry| (&entry.key, entry.state()))
+            .filter(|(_, entry)| !entry.holds.is_empty() || !entry.queue.is_empty())
             .collect();
-        entries.retain(|(_, entry)| !entry.holds.is_empty() || !entry.queue.is_empty());
         let (mut waits, mut next) = (Vec::new(), None::<Moment>);
         for (key, entry) in &entries {
             for (ticket, one) in entry.queue.sleepers() {

@@ -207,7 +207,7 @@ impl Waiting<'_> {
         self.coming = Some((sent, true));
         let progress = self.follow(claim, sent, outcome);
         // Last: by now the hold is in the registry, or the releaser's number is given up if it had to be. Before that
-        // the releaser's thread may not ask under it again. Pairs with `Registry::held_here`.
+        // the releaser's thread may not ask under it again. Pairs with `Entry::held_here`.
         place.ticket().received();
         progress
     }

@@ -82,8 +82,11 @@ pub(crate) struct Waiting<'a> {
 
 /// An attempt that was made before there was a waiter: see `first.rs`.
 pub(crate) struct Asked {
-    pub(crate) asking: Asking,
+    /// None, if the caller does not wait.
+    pub(crate) asking: Option<Asking>,
     pub(crate) claim: Claim,
+    /// The messages of its channel before it was made, if a subscription to it stood.
+    pub(crate) message_count: Option<u64>,
     pub(crate) sent: Moment,
     pub(crate) answer: Answer<Attempt>,
 }
@@ -116,6 +119,7 @@ impl<'a> Waiting<'a> {
         asked: Duration,
         thread: &'a Arc<ThreadMark>,
         begun: Moment,
+        span: WaitSpan,
     ) -> Waiting<'a> {
         // A token is compared, not counted: were it reused, a late release could free the next hold.
         let own_number = call.by_thread && !call.kind.is_token();
@@ -135,7 +139,7 @@ impl<'a> Waiting<'a> {
             coming: None,
             is_answered: true,
             attempts: 0,
-            span: WaitSpan::open(call.name.given(), call.kind.label()),
+            span,
             home: 0,
             retry_budget: RetryBudget::default(),
             bound: None,
@@ -168,12 +172,6 @@ impl<'a> Waiting<'a> {
         self
     }
 
-    /// The same for one that has asked once already, under this number if the owner is not the thread.
-    pub(super) fn after(mut self, number: Option<u64>, span: WaitSpan) -> Waiting<'a> {
-        (self.unbound, self.span) = (number, span);
-        self
-    }
-
     /// Waits for the lock, and before that sees to the answer of the attempt that was made already.
     #[cold]
     pub(crate) fn run(mut self, asked: Option<Asked>) -> Result<Option<Granted>> {
@@ -189,7 +187,7 @@ impl<'a> Waiting<'a> {
             self.waits = call.terms.number.is_some();
             self.turn = Turn::Barges;
             let ended = match asked {
-                Some(Asked { asking: _asking, claim, sent, answer }) => {
+                Some(Asked { claim, sent, answer, .. }) => {
                     self.answered(claim, sent, answer).and_then(|progress| self.last(progress))
                 }
                 None => self.once(),
@@ -197,9 +195,11 @@ impl<'a> Waiting<'a> {
             return self.unless_shut_down(ended);
         }
         let (place, ended) = match asked {
-            Some(Asked { asking, claim, sent, answer }) => {
-                let place = asking.into_place();
-                self.home = claim.home;
+            Some(Asked { asking, claim, message_count, sent, answer }) => {
+                let place = asking.map_or_else(|| call.entry.join(false), Asking::into_place);
+                self.line.may_stand = !place.ticket().is_head();
+                self.line.note_before(message_count);
+                (self.home, self.message_count) = (claim.home, message_count);
                 let progress = self.answered(claim, sent, answer);
                 let ended = progress.and_then(|progress| self.wait(&place, Some(progress)));
                 (place, ended)
@@ -445,7 +445,10 @@ mod tests {
                 terms,
                 by_thread: true,
             };
-            Waiting::new(&engine, &call, hour, &ThreadMark::current(), Moment::NEVER).pause()
+            {
+                let span = WaitSpan::open("a", "lock");
+                Waiting::new(&engine, &call, hour, &ThreadMark::current(), Moment::NEVER, span).pause()
+            }
         };
         assert!(pause(Kind::Mutex, Backoff::constant(hour)) >= hour / 2);
         assert!(pause(Kind::Fair, Backoff::constant(hour)) < PLACE_LASTS / 2);

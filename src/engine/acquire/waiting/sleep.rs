@@ -56,6 +56,10 @@ impl Waiting<'_> {
         // All that follows is looked at after the waker is set: what happened before found nobody to wake. First the end
         // of the client, which wakes everyone once. Pairs with `Engine::shutdown`.
         engine.usable(call.action)?;
+        // It has become the head since it was to sleep until it is. Pairs with `Ticket::become_head`.
+        if wake_at == Moment::NEVER && ticket.is_head() {
+            return Ok(());
+        }
         if let Some(claim) = claim {
             ticket.open(claim);
         }
