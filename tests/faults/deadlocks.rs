@@ -54,20 +54,20 @@ fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_i
         let begun = now();
         assert!(client.lock("busy").try_acquire_for(ms(700)).unwrap().is_none());
         assert!(begun.elapsed() > ms(1_000) || reads(world) == idle);
-        assert!(!entry(world, &client).contains("\"wait\":"), "{}", entry(world, &client));
+        assert!(!entry(world, &client).contains("\nwait="), "{}", entry(world, &client));
         let before = reads(world);
         // And for longer: the entry says so, and it is looked who has the lock and what that one waits for.
         let interrupt = Interrupt::new();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let told = || entry(world, &client).contains("\"wait\":");
+                let told = || entry(world, &client).contains("\nwait=");
                 assert!(eventually(LONG, told), "{}", entry(world, &client));
                 assert!(eventually(LONG, || reads(world) > before + 1));
                 interrupt.interrupt();
             });
             let ended = client.lock("busy").lock_interruptibly(&interrupt);
             // What is over is out of the entry before its call returns.
-            assert!(!entry(world, &client).contains("\"wait\":"), "{}", entry(world, &client));
+            assert!(!entry(world, &client).contains("\nwait="), "{}", entry(world, &client));
             assert!(ended.unwrap_err().is_interrupted());
         });
         assert!(
@@ -121,7 +121,7 @@ fn a_look_follows_sixteen_owners_and_reads_two_things_of_each() {
                 .iter()
                 .map(|key| world.run::<Option<String>>(&["GET", key]).unwrap_or_default())
                 .collect();
-            entries.iter().filter(|entry| entry.contains("\"wait\":")).count() == LONG_CHAIN - 2
+            entries.iter().filter(|entry| entry.contains("\nwait=")).count() == LONG_CHAIN - 2
         };
         assert!(eventually(LONG, told));
         let client = client(world);
