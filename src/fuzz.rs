@@ -18,8 +18,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// Inputs of each test.
 const CASES: u32 = 20_000;
 
-/// For an input of so many bytes a parser may allocate this many in all, freed ones included: a map of slots alone has a quarter of the
-/// first part.
+/// The most bytes that a parser may allocate for an input of `bytes` bytes, freed ones included: a map of
+/// slots alone has a quarter of the first part.
 fn allowed(bytes: usize) -> usize {
     1024 * 1024 + 256 * bytes
 }

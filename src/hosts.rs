@@ -25,11 +25,11 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, thread};
 use crate::time::{Clock, Moment};
 
-/// So many look-ups run at the same time. One that hangs keeps its place until the system gives up.
+/// The most look-ups that run at the same time. One that hangs keeps its place until the system gives up.
 const MOST: usize = 4;
-/// For so long an answer is used without asking again: for connections that are opened together.
+/// The time for which an answer is used without asking again: for connections that are opened together.
 const FRESH: Duration = Duration::from_secs(1);
-/// Of so many names the answers are kept.
+/// The number of names whose answers are kept.
 const MOST_KEPT: usize = 256;
 
 /// A host's name, or its address.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::Moment;
 
-/// Room for so many is kept.
+/// The number of entries for which room is kept.
 const KEPT: usize = 4096;
 
 /// A map that gives back the room that a crowd of entries needed once most of them are gone.

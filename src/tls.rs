@@ -1,4 +1,4 @@
-//! TLS by rustls. Certificates are verified, unless somebody asks for less in so many words.
+//! TLS by rustls. Certificates are verified, unless somebody asks for less explicitly.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -111,7 +111,7 @@ fn is_acted_upon(char: char) -> bool {
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The lines of a text, each of which has room in so many columns.
+/// The lines of a text, each of which has room in `width` columns.
 pub(crate) fn folded(text: &str, width: u16) -> Vec<String> {
     let width = usize::from(width.max(1));
     let mut lines = Vec::new();

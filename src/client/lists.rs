@@ -62,7 +62,7 @@ pub struct ListedLock {
 pub struct ListCost {
     /// How many requests were sent.
     pub requests: u64,
-    /// How many keys or rows the store looked at, locks or not; on Redis about so many.
+    /// How many keys or rows the store looked at, locks or not; on Redis the number is approximate.
     pub keys: u64,
 }
 
@@ -113,7 +113,7 @@ struct List<T> {
     cost: ListCost,
 }
 
-/// So many clients are remembered while locks are listed.
+/// The number of clients that are remembered while locks are listed.
 const MOST_KNOWN: usize = 10_000;
 
 impl LockClient {
@@ -136,10 +136,11 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// As the last item. The store could not be used, or on a Redlock so many of its servers that a lock could be missed; the user
-    /// lacks a permission (`SCAN`, and those of [`inspect`](Self::inspect)). Of kind [`Unsupported`](crate::ErrorKind::Unsupported)
-    /// for session locks, for a client [without scripts](crate::ClientBuilder::without_scripts), and on a Redlock of which too
-    /// many servers have [names of their own](crate::RedlockNode::map_names).
+    /// As the last item. The store could not be used, or too many servers of a Redlock could not, so that a
+    /// lock could be missed; the user lacks a permission (`SCAN`, and those of [`inspect`](Self::inspect)).
+    /// Of kind [`Unsupported`](crate::ErrorKind::Unsupported) for session locks, for a client
+    /// [without scripts](crate::ClientBuilder::without_scripts), and on a Redlock of which too many servers
+    /// have [names of their own](crate::RedlockNode::map_names).
     ///
     /// # Guarantees
     ///

@@ -16,19 +16,19 @@ use crate::ident::ClientId;
 use crate::inspect::{Inspection, Waiter, Whereabouts};
 use crate::time::millis;
 
-/// An entry names at most so many holds and waits.
+/// The most holds and waits that an entry names.
 pub(crate) const MOST_USES: usize = 64;
 
-/// Besides, the waits of threads that hold something, and what they hold: so many at most.
+/// The most waits of threads that hold something, and holds of theirs, that an entry names besides.
 pub(crate) const MOST_TOLD: usize = 192;
 
-/// Of an entry, which may be anybody's, so many are read.
+/// The most items that are read of an entry, which may be anybody's.
 const MOST_READ: usize = MOST_USES + MOST_TOLD;
 
 /// A longer name is left out of an entry: 64 of the longest would be four megabytes.
 const LONGEST_KEY: usize = 256;
 
-/// Of a text for people, so many characters.
+/// The most characters of a text for people.
 pub(crate) const LONGEST_TEXT: usize = 64;
 
 /// A client of this crate that holds or waits for locks: an item of [`LockClient::clients`](crate::LockClient::clients).

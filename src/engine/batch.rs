@@ -228,7 +228,7 @@ pub(crate) struct LevelRelease {
 enum Ending {
     /// The lock is on its way to another thread here, since then.
     Handoff(HandoffResult, Moment),
-    /// The store is to leave so many levels.
+    /// The store is to leave this number of levels.
     Left(u32),
 }
 

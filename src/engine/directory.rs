@@ -23,7 +23,7 @@ use crate::seam::{Answer, Failure, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// The entries of so many clients are asked for at a time: in a cluster each is a request.
+/// The number of clients whose entries are asked for at a time: in a cluster each is a request.
 const CLIENTS_TOGETHER: usize = 128;
 
 /// The waits that others may rely on, each before what its thread holds; those that have lasted longest come first.
@@ -64,11 +64,11 @@ fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
     uses
 }
 
-/// One look goes through so many pages of the directory at most, and says so if there are more. On Redis those are of all keys,
-/// and so many take the server some 50 ms in all, between which it serves others.
+/// The most pages of the directory that one look goes through; it says so if there are more. On Redis those
+/// are of all keys, and this number takes the server some 50 ms in all, between which it serves others.
 const MOST_PAGES: usize = 400;
 
-/// Of those who wait for a lock so many are shown, as by the stores that know them.
+/// The most of those who wait for a lock that are shown, as by the stores that know them.
 const MOST_WAITERS: usize = 100;
 
 pub(crate) struct Announcer {

@@ -123,7 +123,7 @@ fn all_who_wait_in_one_process_get_the_lock_one_at_a_time() {
     });
 }
 
-/// Sleeps until so many wait in the lock's queue.
+/// Sleeps until `length` threads wait in the lock's queue.
 fn wait_for_queue(client: &Client, length: usize) {
     while client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |entry| entry.waiting()) < length {
         thread::yield_now();
@@ -224,7 +224,7 @@ fn queue_up(ways: [Way; 3]) {
 struct Far {
     server: MemoryAccess,
     line: Arc<Line>,
-    /// So many requests may still get lost.
+    /// The number of requests that may still get lost.
     trouble: AtomicUsize,
     /// The next hand-off does not arrive.
     loses_handoff: AtomicBool,
@@ -454,7 +454,7 @@ impl Inspect for Far {
     }
 }
 
-/// Moves the clock on by small steps, at most so many, until so many have ended.
+/// Moves the clock on by `step`, at most `steps` times, until `is_over` says so.
 fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn() -> bool) {
     for _ in 0..steps {
         if is_over() {

@@ -39,10 +39,11 @@ pub(crate) struct Registry {
     several: Mutex<()>,
 }
 
-/// So many holds that were left to run out are remembered, so that their threads' `unlock` can say why it fails.
+/// The number of holds that are remembered after they were left to run out, so that their threads' `unlock`
+/// can say why it fails.
 const LAPSED: usize = 1024;
 
-/// A lock is forgotten to be contended when it has not been released here for so long.
+/// A lock is forgotten to be contended when it has not been released here for this time.
 const CONTENDED: Duration = Duration::from_secs(1);
 
 impl Registry {
@@ -161,7 +162,7 @@ impl Registry {
         holds
     }
 
-    /// Keeps a thread's hold that was left to run out for a while: until so many more have.
+    /// Keeps a thread's hold that was left to run out for a while: until `LAPSED` more have.
     pub(crate) fn remember_lapsed(&self, hold: &Arc<Hold>) {
         let mut lapsed = self.lapsed.lock();
         lapsed.push_back(Arc::downgrade(hold));

@@ -12,7 +12,7 @@ use crate::engine::hold::{Hold, Standing};
 use crate::room::Roomy;
 use crate::time::Moment;
 
-/// So many go out at a time: what a server answers within a few milliseconds.
+/// The renewals that go out at a time: what a server answers within a few milliseconds.
 pub(crate) const CHUNK: usize = 500;
 
 /// An answer is waited for at least so long, or for four times as long as the last took.
@@ -20,8 +20,8 @@ const LEAST_LIMIT: Duration = Duration::from_millis(300);
 /// Between the beginnings of tries that fail lies at least this, so that there are less than five a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
-/// So many tries are no further apart than they must be: mostly a server is back soon, and lost holds are to be
-/// reported soon.
+/// The number of tries that are no further apart than they must be: mostly a server is back soon, and lost
+/// holds are to be reported soon.
 const QUICK_TRIES: u32 = 12;
 /// The first failure may be that of a connection alone: so soon another is tried.
 const FIRST_GAP: Duration = Duration::from_millis(10);

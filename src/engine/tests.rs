@@ -44,7 +44,7 @@ struct Odd {
     outlasts_leases: bool,
     abandons: AtomicUsize,
     renewals: AtomicUsize,
-    /// Goes without an answer to so many renewals, each of which is carried out.
+    /// The number of renewals that go without an answer, each of which is carried out.
     deaf: AtomicUsize,
     /// The threads that have asked for that, and their deadlines.
     abandoned: Mutex<Vec<(Option<String>, Moment)>>,
@@ -53,7 +53,7 @@ struct Odd {
     reading: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     /// Says when an attempt is made, and grants it when allowed to.
     granting: Option<(Sender<()>, Receiver<()>)>,
-    /// Refuses so many attempts.
+    /// The number of attempts that are refused.
     failing: AtomicUsize,
     /// So long re-entries take.
     reenters_in: Option<(ManualClock, Duration)>,

@@ -58,7 +58,7 @@ pub(crate) struct Looks {
     pub(crate) orders: RenewalOrders,
 }
 
-/// So many holds at most are taken from the registry under its mutex at a time.
+/// The most holds that are taken from the registry under its mutex at a time.
 const AT_A_TIME: usize = 256;
 
 /// Looks that lie closer together than this are one.
@@ -70,7 +70,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// While anything is held, so often connections are looked at.
 const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 
-/// For so long after something was held they are looked at still: locks that come and go wake this thread once, not each.
+/// The time for which connections are looked at still after something was held: locks that come and go wake
+/// this thread once, not each.
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
 /// After one was hung up it is not done again sooner: what is connected anew may be hung up again and again.

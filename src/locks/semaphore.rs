@@ -41,7 +41,7 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// Acquires so many permits, waiting as long as it takes.
+    /// Acquires `permits` permits, waiting as long as it takes.
     ///
     /// # Blocking
     ///
@@ -56,7 +56,7 @@ impl Semaphore {
         permit.ok_or_else(|| self.core.unending("acquire"))
     }
 
-    /// Acquires so many permits if they are there now.
+    /// Acquires `permits` permits if they are there now.
     ///
     /// # Blocking
     ///
@@ -69,7 +69,7 @@ impl Semaphore {
         self.take("try_acquire", permits, CallOptions::renewed(WaitLimit::Once))
     }
 
-    /// Acquires so many permits, waiting at most `wait`.
+    /// Acquires `permits` permits, waiting at most `wait`.
     ///
     /// # Blocking
     ///
@@ -82,8 +82,8 @@ impl Semaphore {
         self.take("try_acquire_for", permits, CallOptions::renewed(wait_limit(self.core.clock(), wait)))
     }
 
-    /// Acquires so many permits as `options` say; `None` if they did not become available. Without a bound on the wait it is never
-    /// `None`.
+    /// Acquires `permits` permits as `options` say; `None` if they did not become available. Without a bound
+    /// on the wait it is never `None`.
     ///
     /// # Blocking
     ///

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use crate::sync::Mutex;
 
-/// So many names are counted at a time. A name of which more than one wait in so many is, is always among them.
+/// The most names that are counted at a time. A name that has more than one in `MOST_NAMES` of all waits is
+/// always among them.
 const MOST_NAMES: usize = 256;
 
 /// A lock that calls of this client have waited for, from [`LockClient::contended`](crate::LockClient::contended).
@@ -24,7 +25,7 @@ const MOST_NAMES: usize = 256;
 pub struct Contended {
     /// The lock.
     pub name: String,
-    /// How many calls have slept for it: at most so many.
+    /// How many calls have slept for it; the true number may be lower, and is never higher.
     pub waits: u64,
     /// At least `waits` less this: the name may have taken the place of another, whose waits it got.
     pub overcount: u64,

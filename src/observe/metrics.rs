@@ -31,7 +31,7 @@ const WINDOW: &str = "leasehold_window_remaining_min_seconds";
 const OVERDUE: &str = "leasehold_renewal_overdue_max_seconds";
 const SUBSCRIPTION: &str = "leasehold_subscription_up";
 
-/// So many groups of names have series of their own; all others are `other`.
+/// The number of groups of names that have series of their own; all others are `other`.
 const MOST_GROUPS: usize = 64;
 
 /// Sends what happens to a client's locks to the recorder that the program has installed for the crate

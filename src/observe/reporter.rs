@@ -53,10 +53,11 @@ struct QueuedReports {
 /// So much of it may wait for the callback thread.
 const MOST_NEWS: usize = 1024;
 
-/// So many changes of wake-ups may wait; then one and its opposite cancel out, and how it ends is still said.
+/// The most changes of wake-ups that may wait; then one and its opposite cancel out, and how it ends is still
+/// said.
 const MOST_UNHEARD: usize = 16;
 
-/// So many callbacks that will not run may wait for it to drop them.
+/// The most callbacks that will not run and wait for the thread to drop them.
 const MOST_UNNEEDED: usize = 1024;
 
 thread_local! {

@@ -25,7 +25,7 @@ use crate::observe::loss::LossReason;
 pub struct Stats {
     /// Holds that stand now, those at risk among them.
     pub holds: u64,
-    /// Of these, so many whose renewal failed last or is overdue.
+    /// The number of these whose renewal failed last or is overdue.
     pub holds_at_risk: u64,
     /// Holds that were lost, and that their threads have not released yet.
     pub holds_lost: u64,

@@ -56,14 +56,14 @@ pub(crate) enum Release {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Others {
     Nobody,
-    /// So many listen, and each of them may come.
+    /// The number of clients that listen; each of them may come.
     Listen(u32),
     /// The first in the store's line, for whom the lock is kept.
     Next,
 }
 
 impl Others {
-    /// So many listeners.
+    /// The answer for a number of listeners, which may be none.
     pub(crate) fn listening(count: u32) -> Others {
         if count == 0 { Others::Nobody } else { Others::Listen(count) }
     }

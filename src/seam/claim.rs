@@ -31,7 +31,8 @@ pub(crate) struct Claim {
     pub(crate) units: u32,
     /// Information on the hold that the store may show to people. The store ends nothing by it.
     pub(crate) note: Option<HoldNote>,
-    /// How many levels the owner has in it, where it is to be renewed: a server that has lost it is told so many.
+    /// How many levels the owner has in it, where it is to be renewed: a server that has lost it is told this
+    /// number.
     pub(crate) levels: u32,
     /// Whether a grant is to carry a new fencing token.
     pub(crate) wants_fence: bool,

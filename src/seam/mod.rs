@@ -38,8 +38,8 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// For so long a store remembers what it was asked under which owner, where repeating would do harm. Nothing is repeated
-/// for longer.
+/// The time for which a store remembers what it was asked under which owner, where repeating would do harm.
+/// Nothing is repeated for longer.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
 /// A place in a store's queue that is not asked for again in so long is given up. Waiters ask at least every 1.2 s.

@@ -26,7 +26,8 @@ pub(crate) struct Channel {
     wakers: Mutex<Vec<Listener>>,
     next_id: AtomicU64,
     listeners: AtomicUsize,
-    /// Of [`ALL`] messages about so many are reason to ask, for those who share what is freed with many others.
+    /// How many of [`ALL`] messages are reason to ask, about, for those who share what is freed with many
+    /// others.
     share: AtomicU32,
     /// How long such an ask took of late, in microseconds.
     ask_micros: AtomicU64,
@@ -165,7 +166,7 @@ impl Channel {
         Duration::from_micros(self.ask_micros.load(Ordering::Relaxed))
     }
 
-    /// Of so many messages about one is reason to ask.
+    /// The number of messages of which about one is reason to ask.
     fn odds(&self) -> u32 {
         ALL / self.share.load(Ordering::Relaxed).max(LEAST_SHARE)
     }
@@ -175,7 +176,7 @@ impl Channel {
     }
 }
 
-/// True in one of so many cases.
+/// True in one of `odds` cases.
 fn is_drawn(odds: u32) -> bool {
     random_between((Duration::ZERO, Duration::from_nanos(u64::from(odds)))).is_zero()
 }
@@ -245,7 +246,7 @@ impl Subscription {
         self.sum(&|channel| channel.standby_count.load(Ordering::SeqCst))
     }
 
-    /// Of so many messages about one is reason to ask.
+    /// The number of messages of which about one is reason to ask.
     pub(crate) fn odds(&self) -> u32 {
         match &self.0 {
             ChannelPlaces::One(place) => place.channel.odds(),

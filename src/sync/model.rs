@@ -527,7 +527,7 @@ pub(crate) mod channel {
 
 // ---- running
 
-/// So many schedules by each of two ways of choosing them.
+/// The number of schedules by each of two ways of choosing them.
 const SCHEDULES: usize = 1_000;
 
 /// Runs `body` under many schedules: at random, and with few but well-placed changes of thread (PCT).

@@ -13,7 +13,7 @@ use crate::doctor::{Latency, latency_finding, lease_finding, leftovers, rights, 
 /// The oldest server that is supported.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// So many seconds may two clocks differ before it is worth a word.
+/// The seconds by which two clocks may differ before it is worth a word.
 const CLOCKS_AGREE: f64 = 1.0;
 
 /// What is returned at once, to see whether scripts run and how long an answer takes.

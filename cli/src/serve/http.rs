@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// So many connections are served at a time, each by a thread of its own.
+/// The most connections that are served at a time, each by a thread of its own.
 const MOST_CONNECTIONS: usize = 64;
 /// The request line and all headers.
 const MOST_BYTES: usize = 8 * 1024;

@@ -11,11 +11,11 @@ use crate::list::lock_as_json;
 use crate::rings;
 use crate::serve::fresh::{Progress, Seen};
 
-/// So many locks are listed by name; all are counted.
+/// The number of locks that are listed by name; all are counted.
 const MOST_LOCKS: usize = 10_000;
-/// So many of a lock's waiters are named.
+/// The most of a lock's waiters that are named.
 const MOST_WAITERS: usize = 100;
-/// So many groups have numbers of their own, and such long names.
+/// The number of groups that have numbers of their own, and the longest name of one.
 const MOST_GROUPS: usize = 64;
 const LONGEST_GROUP: usize = 100;
 /// The group of locks that have no other.

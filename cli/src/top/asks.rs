@@ -12,11 +12,11 @@ use crate::clock::Moment;
 use crate::rings;
 use crate::show::{self, Forced};
 
-/// So many locks can be moved through; all are counted.
+/// The number of locks that can be moved through; all are counted.
 const MOST_LOCKS: usize = 10_000;
-/// While the store says of nobody that it waits, deadlocks are looked for each so many looks.
+/// While the store says of nobody that it waits, deadlocks are looked for once in this number of looks.
 const UNASKED: u64 = 5;
-/// For so many locks on the screen the token is asked for, each by a request.
+/// The number of locks on the screen whose token is asked for, each by a request.
 const MOST_TOKENS: usize = 64;
 
 /// The locks at one moment, more or less.

@@ -100,7 +100,7 @@ impl Backoff {
         Backoff { first: pause, most: pause }
     }
 
-    /// How long to sleep after so many attempts.
+    /// How long to sleep after this number of attempts.
     pub(crate) fn pause(self, attempts: u32) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
         let length = self.first.saturating_mul(1 << doublings).min(self.most);

@@ -7,7 +7,7 @@
 use crate::ident::ClientId;
 use crate::seam::Kind;
 
-/// A chain is followed through so many owners.
+/// The number of owners through which a chain is followed.
 pub(crate) const MOST_OWNERS: usize = 16;
 
 /// A thread of a client.

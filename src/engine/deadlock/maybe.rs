@@ -7,7 +7,7 @@ use crate::engine::deadlock::graph::{Link, MOST_OWNERS, RingKey, View, Wait, key
 use crate::engine::deadlock::reading::{Reading, holder_of};
 use crate::inspect::ObjectKind;
 
-/// Of the locks that the first thread holds, so many are looked at.
+/// The most of the first thread's locks that are looked at.
 const MOST_LOOKS: usize = 4;
 
 /// A chain to a holder that says nothing.

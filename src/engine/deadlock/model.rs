@@ -1,8 +1,9 @@
 //! All that can happen to three threads of three clients and three locks while one of them looks for a deadlock: no ring is reported
 //! that was not there, and one that stands all the time is.
 //!
-//! Before each thing that a look reads, any one step of the world may come: a grant, a time-out, a release, a crash, the end of a
-//! lease, an entry written. All orders are gone through, up to so many steps. The search is the engine's own (`graph`).
+//! Before each thing that a look reads, any one step of the world may come: a grant, a time-out, a release, a
+//! crash, the end of a lease, an entry written. All orders are gone through, up to a number of steps. The
+//! search is the engine's own (`graph`).
 
 #![allow(
     clippy::indexing_slicing,
@@ -346,7 +347,8 @@ fn look(
     (is_there.then_some(ring), past)
 }
 
-/// So many hold a lock each, and the first of them wait for that of the next; all of it is told. A ring, if all of them wait.
+/// A world in which `members` threads hold a lock each, and the first `waiting` of them wait for that of the
+/// next; all of it is told. A ring, if all of them wait.
 fn chain(members: usize, waiting: usize, fault: Fault) -> World {
     let mut world = World::new(fault);
     (0..members).for_each(|at| world.go(Step::Acquire(at, at)));
@@ -355,7 +357,7 @@ fn chain(members: usize, waiting: usize, fault: Fault) -> World {
     world
 }
 
-/// All worlds that so many steps lead to at most, each once.
+/// All worlds to which at most `steps` steps lead, each once.
 fn after(world: World, steps: usize) -> Vec<World> {
     let first = world.form();
     let (mut met, mut all, mut last) = (HashSet::from([first.clone()]), vec![first], 0);

@@ -34,7 +34,7 @@ pub(super) struct Reading<'a> {
     described: HashMap<String, Option<Arc<Inspection>>>,
     clients: HashMap<ClientId, Option<ClientInfo>>,
     pub(super) requests: u64,
-    /// So many may be sent.
+    /// The most requests that may be sent.
     most: u64,
     /// Something could not be read, so what was not found may be there.
     pub(super) has_gaps: bool,
@@ -57,7 +57,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// From here on at most so many more requests are sent.
+    /// From here on at most `more` further requests are sent.
     pub(super) fn limit(&mut self, more: u64) {
         self.most = self.requests.saturating_add(more);
     }

@@ -104,8 +104,8 @@ struct Burst {
     began: Option<Moment>,
 }
 
-/// A process hands a lock on so many times, and for so long, before others get their turn. More makes
-/// the others wait longer; less costs more true releases.
+/// The number of times, and the time, for which a process hands a lock on before others get their turn. More
+/// makes the others wait longer; less costs more true releases.
 const BURST: u32 = 24;
 const BURST_TIME: Duration = Duration::from_millis(3);
 

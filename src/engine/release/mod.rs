@@ -68,7 +68,7 @@ impl Engine {
         self.leave(action, hold, 0)
     }
 
-    /// Leaves so many levels to the owner.
+    /// Leaves `left` levels to the owner.
     fn leave(&self, action: &'static str, hold: &Arc<Hold>, left: u32) -> Result<()> {
         let begun = self.clock.now();
         if !self.still_held(hold, left, begun) {

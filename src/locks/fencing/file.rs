@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use uuid::Uuid;
 
-/// So many links are followed, as by Linux.
+/// The number of links that are followed, as by Linux.
 const LINKS: usize = 40;
 /// Of a file that takes nobody's place: as the process's umask has it.
 const OPEN_TO_ALL: RawMode = 0o666;

@@ -21,7 +21,7 @@ use crate::stores::etcd::members::{not_sent, unreadable};
 use crate::stores::etcd::message::{self, BATCH, OWNERS, get, name_of, number, txn};
 use crate::time::{Clock, Moment};
 
-/// So many keys a page has.
+/// The keys on one page.
 const PAGE: u32 = 250;
 
 /// Below the prefix, before the id of the client.

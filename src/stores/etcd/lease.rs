@@ -16,7 +16,8 @@ use crate::stores::etcd::message::number;
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, window};
 
-/// Leases that nobody uses: so many are kept, and none that would be there for longer than this.
+/// Of leases that nobody uses this number is kept, and none that would be there for longer than the time
+/// below.
 const MOST_IDLE: usize = 64;
 const LONGEST_IDLE: u64 = 61;
 

@@ -9,7 +9,7 @@ use crate::stores::memory::counted::CountedKind;
 use crate::stores::memory::state::{Channels, MemoryState, rw_channel};
 use crate::time::Moment;
 
-/// Of a list so many are shown.
+/// The most items of a list that are shown.
 const MOST: usize = 100;
 
 impl MemoryState {

@@ -9,7 +9,7 @@ use crate::stores::redis::script::Command;
 use crate::stores::redis::server::RedisServer;
 use crate::time::Moment;
 
-/// So many claims go into one script, which the server runs in a millisecond.
+/// The claims that go into one script, which the server runs in a millisecond.
 const TOGETHER: usize = 100;
 
 /// How many claims of a kind one command abandons.

@@ -20,12 +20,12 @@ use crate::stores::redis::show;
 use crate::stores::redis::store::RedisStore;
 use crate::time::{Moment, millis};
 
-/// A page of SCAN: the server walks over so many places of its table, in well under a millisecond.
+/// The places of its table that the server walks over for one page of SCAN, in well under a millisecond.
 const PAGE: u32 = 250;
 
-/// So many keys of a page are asked about in one write. A server runs all that one read brought it before it looks at another
-/// client's: each write is answered before the next is sent, and others are served between. So many looks take a millisecond or two,
-/// and a page a handful of round trips.
+/// The keys of a page that are asked about in one write. A server runs all that one read brought it before it
+/// looks at another client's: each write is answered before the next is sent, and others are served between.
+/// One write takes the server a millisecond or two, and a page takes a handful of round trips.
 const TOGETHER: usize = 50;
 
 /// The key of a client's entry.

@@ -14,7 +14,7 @@ use crate::stores::redis::reply::{Expected, accepted, decoded, owner_text, refus
 use crate::stores::redis::script::{Command, SHOW};
 use crate::time::Moment;
 
-/// Of waiters and permits so many are shown.
+/// The most waiters, and the most permits, that are shown.
 const MOST: u32 = 100;
 
 /// The field of the hash, beside the owner, for what a hold with a ceiling says about itself.

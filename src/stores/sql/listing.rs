@@ -40,7 +40,7 @@ fn in_ascii(entry: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// So many entries the statements return.
+/// The entries on one page, as the statements return them.
 const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {

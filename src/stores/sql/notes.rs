@@ -5,7 +5,8 @@ use crate::inspect::Whereabouts;
 use crate::seam::{Answer, Failure};
 use crate::sync::atomic::{AtomicU8, Ordering};
 
-/// How much a row says. A database may have no place for a character, or a table for so long a text.
+/// How much a row says. A database may have no place for a character, or a table none for a text of that
+/// length.
 #[derive(Default)]
 pub(super) struct Notes(AtomicU8);
 

@@ -34,7 +34,7 @@ const LIMITS: Limits = Limits {
     age: (Duration::from_secs(27 * 60), Duration::from_secs(30 * 60)),
     idle: Duration::from_secs(3 * 60),
 };
-/// After a new connection could not be had for one that is too old, that one goes on for so long.
+/// The time for which a connection that is too old goes on after a new one could not be had for it.
 const AGED_GOES_ON: Duration = Duration::from_secs(60);
 /// A connection that is younger stays, also when its server takes no writes: another look for the one that does comes no
 /// sooner. So a client of a server that stays read-only connects a few times a second at most.

@@ -17,7 +17,7 @@ use crate::stores::zookeeper::path;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
 use crate::time::{Clock, Moment};
 
-/// So many children a page has.
+/// The children on one page.
 const PAGE: usize = 250;
 
 /// The rest of an entry's time is not known: it counts as new.

@@ -125,7 +125,7 @@ impl Listing for Redlock {
         // By a server that has other names for locks, they cannot be listed.
         let listable = || self.directories().filter(|(node, _)| node.has_names_as_given());
         let all = self.shared.nodes.len();
-        // So many of them show each lock that a majority has.
+        // The number of servers that together show each lock that a majority has.
         let enough = all - majority(all) + 1;
         if self.shared.nodes.iter().filter(|node| node.has_names_as_given()).count() < enough {
             return none("too many servers have other names for locks: some locks would be missing");

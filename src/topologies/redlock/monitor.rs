@@ -37,9 +37,9 @@ struct PendingCleanup {
 
 /// Between two tries to have a claim forgotten: at first, and at most.
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// For so long after a server is back, what was sent to it before may still arrive.
+/// The time after a server's return in which what was sent to it before may still arrive.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// So many claims of a batch have one server's time-out for themselves.
+/// The number of a batch's claims that have one server's time-out for themselves.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
 /// How long a batch of `claims` may take at one server.

@@ -13,7 +13,7 @@ use crate::seam::Claim;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// So many are asked for at one server before another is looked at.
+/// The most holds that one server is asked for before another is looked at.
 const AT_A_TIME: usize = 500;
 
 /// The servers that do not count, by owner.
@@ -36,7 +36,7 @@ enum State {
     Asked(Moment),
     /// It has it again since the first moment; until the second at most, unless that is confirmed.
     GivenBack(Moment, Moment),
-    /// So many clean-ups of this claim go on there: what it has of it is about to go.
+    /// The number of clean-ups of this claim that go on there: what it has of it is about to go.
     InDoubt(u32),
 }
 

@@ -26,7 +26,7 @@ impl<T> Votes<T> {
         majority(self.0.len())
     }
 
-    /// With so many against, no majority for is possible any more.
+    /// The number of votes against with which no majority for is possible any more.
     pub(super) fn veto(&self) -> usize {
         self.0.len() + 1 - self.majority()
     }
@@ -70,7 +70,8 @@ impl<T> Votes<T> {
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => Some(error),
             })
         };
-        // An error that so many return that waiting for the others is no use is final. Else one that may pass counts.
+        // An error that will not pass is final if `veto` servers return one: waiting for the others is of no
+        // use. Else an error that may pass counts.
         let lasting = || errors().filter(|error| !error.is_retryable());
         let first = if lasting().count() >= self.veto() {
             lasting().next()
@@ -191,7 +192,8 @@ pub(super) fn say_release(release: &Release) -> String {
 }
 
 impl Votes<Option<Snapshot>> {
-    /// On so many of the servers that answered a lock must be one owner's for it to be theirs, if the silent ones are too.
+    /// The number of answers that must name one owner for the lock to be theirs, if the silent servers name
+    /// them too.
     fn enough(&self) -> usize {
         let silent = self.0.len() - self.done().count();
         self.majority().saturating_sub(silent).max(1)

@@ -103,7 +103,7 @@ impl Inspect for Node {
     }
 }
 
-/// Nobody waits for so long; a node that hangs for ever would hang the test.
+/// Longer than any wait of these tests; a node that hangs for ever would hang the test.
 const HANGS: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(60);
 

@@ -14,7 +14,7 @@ use crate::seam::subscription::Subscription;
 use crate::seam::{Others, Wakeups};
 use crate::time::{Moment, random_between};
 
-/// Other processes listen for the lock that this process has just released: they go first, for so long.
+/// The time for which other processes that listen for the lock which this process has just released go first.
 const STAND_BACK: Duration = Duration::from_micros(500);
 /// On a message, a process that held the lock a moment ago lets others go first, less so the longer ago it was.
 const FRESH: Duration = Duration::from_millis(8);
@@ -22,9 +22,9 @@ const FRESH: Duration = Duration::from_millis(8);
 /// Who leaves a message to others asks within so long for each of the odds: of a crowd some do at any time. Or within the
 /// average time of an ask, where that is longer: else on a slow link all would have asked before the next message comes.
 const ODDS_STEP: Duration = Duration::from_millis(1);
-/// And at the latest after so many steps.
+/// The most of these steps until it asks.
 const MOST_STEPS: u32 = 50;
-/// And after this.
+/// The longest time until it asks.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 impl Waiting<'_> {

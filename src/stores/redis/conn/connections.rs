@@ -30,13 +30,13 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
-/// After a failed connect, other threads get its error for so long instead of trying for themselves.
+/// The time after a failed connect in which other threads get its error instead of trying for themselves.
 const STORM_GATE: Duration = Duration::from_millis(50);
-/// So many requests of a batch leave in one write; a server answers them within a few milliseconds.
+/// The most requests of a batch that leave in one write; a server answers them within a few milliseconds.
 const CHUNK: usize = 512;
 
-/// So many slots are there before they are needed, so that hardly anybody waits for r2d2's thread. They are nothing but
-/// places, but of thousands the making takes seconds.
+/// The number of slots that are there before they are needed, so that hardly anybody waits for r2d2's thread.
+/// They are nothing but places, but of thousands the making takes seconds.
 const READY: u32 = 16;
 
 /// More shared connections than this only make each write carry less.

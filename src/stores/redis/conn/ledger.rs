@@ -17,8 +17,9 @@ use crate::time::{Clock, Moment, random_between};
 /// A connection that is older is replaced: where a name or a proxy leads may have changed without a word, and a server that
 /// was taken out of use keeps the connections that it has. Up to an eighth sooner, so that a fleet does not connect at once.
 const GREATEST_AGE: Duration = Duration::from_secs(30 * 60);
-/// One that was not used for so long is replaced: routers and load balancers forget idle connections after four minutes or
-/// more, and say nothing, so that the next request would wait for its time-out.
+/// A connection that was not used for this time is replaced: routers and load balancers forget idle
+/// connections after four minutes or more, and say nothing, so that the next request would wait for its
+/// time-out.
 const GREATEST_IDLE: Duration = Duration::from_secs(3 * 60);
 /// A replacement that could not be had is tried for again after this; the old connection serves meanwhile.
 const REPLACE_AGAIN: Duration = Duration::from_secs(60);
@@ -27,7 +28,7 @@ const REPLACE_AGAIN: Duration = Duration::from_secs(60);
 const LEAST_AGE: Duration = Duration::from_millis(250);
 /// A server that is loading, or refuses writes for another reason that passes, is looked up anew after so long.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
-/// So many connections in doubt are asked about; of older ones nothing is known then.
+/// The most connections in doubt that are asked about; of older ones nothing is known then.
 const MOST_DOUBTS: usize = 64;
 /// Between two questions about them.
 const ASK_AGAIN: Duration = Duration::from_secs(1);

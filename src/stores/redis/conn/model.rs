@@ -93,7 +93,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// The server's end: answers so many requests, then hangs up or falls silent.
+    /// The server's end: answers `most` requests, then hangs up or falls silent.
     fn serve(&self, most: usize, hangs_up: bool) {
         for _ in 0..most {
             let mut state = self.shared.state.lock();

@@ -200,7 +200,7 @@ impl<'a> Cursor<'a> {
         Ok((*kind, line))
     }
 
-    /// So many bytes and the end of a line.
+    /// The next `length` bytes, which the end of a line follows.
     fn bulk(&mut self, length: usize) -> Result<&'a [u8], Not> {
         let (bulk, rest) = self.0.split_at_checked(length).ok_or(Not::Whole)?;
         match rest.split_at_checked(2) {
@@ -272,7 +272,7 @@ mod tests {
         "#t\r\n",
     ];
 
-    /// Gives out so many bytes at a time, and in between that nothing is there.
+    /// Gives out a fixed number of bytes at a time, and in between that nothing is there.
     struct Drip<'a>(&'a [u8], usize, bool);
 
     impl Read for Drip<'_> {
@@ -375,7 +375,7 @@ mod fuzz {
         b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*0\r\n=5\r\ntxt:a\r\n|1\r\n+a\r\n+b\r\n:1\r\n",
     ];
 
-    /// All replies of these bytes, which come so many at a time, and why there are no more.
+    /// All replies of these bytes, of which `at_a_time` come at a time, and why there are no more.
     fn all(bytes: &[u8], at_a_time: usize) -> (Vec<String>, bool) {
         let mut replies = Replies::default();
         let mut found = Vec::new();

@@ -96,15 +96,16 @@ struct Reading {
     giving: Vec<(Arc<Reply>, Value)>,
 }
 
-/// With so many requests on their way, more are left to the reader: enough to keep the server busy while replies
-/// travel.
+/// The number of requests on their way from which on more are left to the reader: enough to keep the server
+/// busy while replies travel.
 const ENOUGH_SENT: usize = 2;
 
-/// So many requests are not left to the reader, which may be busy giving out replies while the server has nothing to
-/// do.
+/// The number of unsent requests that is too many to leave to the reader, which may be busy giving out
+/// replies while the server has nothing to do.
 const MOST_LEFT: usize = 8;
 
-/// So many replies are given out at a time: those behind them may be for requests that are not written yet.
+/// The most replies that are given out at a time: those behind them may be for requests that are not written
+/// yet.
 const MOST_GIVEN: usize = 64;
 
 /// So often a reader looks for replies for others after its own has come, before it goes on with its own business.

@@ -32,13 +32,14 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// One try to reach the master takes a third of the time that is left, but not less than this: the master that was
 /// named may be dead, and another is named meanwhile.
 const LEAST_TRY: Duration = Duration::from_millis(200);
-/// With an answer that would do, each further Sentinel has the part of the time that is one of so many.
+/// With an answer that would do, each further Sentinel has at most this part of the time that is left: one
+/// eighth.
 const SECOND_OPINION: u32 = 8;
-/// A Sentinel says whom it will promote a tenth of a second before it does, and looks each second whether that is done.
-/// If nothing is received for so long, it has given up.
+/// A Sentinel says whom it will promote a tenth of a second before it does, and looks each second whether
+/// that is done. If nothing is received for this time, it has given up.
 const PROMOTION: Duration = Duration::from_secs(3);
-/// When all Sentinels that can be asked, more than half, have named a master of a lower epoch for so long, they have
-/// been set up anew, and count from the beginning.
+/// When all Sentinels that can be asked, more than half, have named a master of a lower epoch for this time,
+/// they have been set up anew, and count from the beginning.
 const SET_UP_ANEW: Duration = Duration::from_secs(10);
 
 pub(crate) struct Sentinels {

@@ -26,9 +26,9 @@ use crate::time::{Clock, Moment, random_between};
 const LOOKS_EVERY: Duration = Duration::from_millis(5);
 /// How long another waits until it tries the turnstile again: doubled from the first to the second.
 const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
-/// For so many names at most; waiters of others only poll.
+/// The most names that are watched at a time; waiters of others only poll.
 const MOST_NAMES: usize = 64;
-/// The connection is kept for so long after the last waiter left.
+/// The time for which the connection is kept after the last waiter left.
 const LINGER: Duration = Duration::from_secs(5);
 /// A connection is not kept for longer, for the reasons of the pool's.
 const OLDEST: Duration = Duration::from_secs(30 * 60);

@@ -17,7 +17,7 @@ use crate::stores::sql::postgres::tls_mode::TlsMode;
 struct Said {
     mode: Option<TlsMode>,
     tls: TlsOptions,
-    /// The authorities of the system, in so many words.
+    /// `sslrootcert=system`: the authorities of the system, asked for by name.
     system: bool,
 }
 
