@@ -32,7 +32,7 @@ pub(crate) struct Options {
     pub(crate) store: &'static str,
     /// Whether the client has an entry in the directory.
     pub(crate) directory: bool,
-    /// What the entry says of it besides.
+    /// The words that the entry says of it besides.
     pub(crate) label: Option<String>,
     /// How long a thread that holds something waits before it is looked whether that is for a deadlock.
     pub(crate) deadlocks_after: Duration,

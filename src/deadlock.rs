@@ -52,7 +52,7 @@ pub struct DeadlockStep {
     pub owner: String,
     /// The id of its wait, which no other wait of the client ever has; zero where it is not known.
     pub wait: u64,
-    /// Where it is; empty where that is not known.
+    /// The place of the waiting thread; empty where it is not known.
     pub whereabouts: Whereabouts,
     /// Whether it is a thread of the client that asked.
     pub by_this_client: bool,

@@ -383,7 +383,8 @@ mod tests {
         let id = thread.unwrap().join().unwrap();
         let asked: Vec<_> = asked.iter().collect();
         assert_eq!(asked.iter().map(|(asked, _)| *asked).collect::<Vec<_>>(), [id, id]);
-        // What is asked under a number after the mark is gone cannot be told from what is late: none is used twice.
+        // A request under a number after the mark is gone cannot be told from one that is late: no number is
+        // used twice.
         assert_ne!(asked[0].1, asked[1].1);
     }
 

@@ -432,7 +432,7 @@ pub(crate) struct BecomeArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// What is done to the command when the lock cannot be kept.
+/// The treatment of the command when the lock cannot be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnLost {
     Kill,
@@ -524,7 +524,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// What a page shows can be typed so.
+    /// The commands that a page shows can be typed so.
     #[test]
     fn every_line_of_the_pages_can_be_read() {
         let mut count = 0;

@@ -44,12 +44,12 @@ impl Say {
         self.level == Level::Quiet
     }
 
-    /// What happens, for those who asked to hear it.
+    /// Tells of an event, for those who asked to hear it.
     pub(crate) fn detail(self, event: &str, words: &str, fields: &Value) {
         self.write(Level::Verbose, event, words, fields);
     }
 
-    /// What the caller should know.
+    /// Tells of something that the caller should know.
     pub(crate) fn notice(self, event: &str, words: &str, fields: &Value) {
         self.write(Level::Normal, event, words, fields);
     }
@@ -78,7 +78,8 @@ impl Say {
     }
 }
 
-/// What others wrote, such as a lock's name, without what a terminal would act on; on one line, in the order that it has.
+/// A text that others wrote, such as a lock's name, without what a terminal would act on; on one line, in the
+/// order that it has.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for char in text.chars() {

@@ -120,7 +120,7 @@ pub(crate) fn explain(error: &Error, say: Say) -> Exit {
     exit
 }
 
-/// What went wrong, with its cause.
+/// The text of an error, with its cause.
 pub(crate) fn text(error: &Error) -> String {
     match error.source() {
         Some(cause) => format!("{error} ({cause})"),
@@ -178,7 +178,7 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
     }
 }
 
-/// What the library warns of, to standard error.
+/// Writes the library's warnings to standard error.
 struct Warnings(Say);
 
 impl Observer for Warnings {

@@ -238,7 +238,7 @@ fn state(seen: &Inspection) -> String {
     }
 }
 
-/// What has changed since a look that began so long ago.
+/// The changes since a look that began `passed` ago.
 fn changes(last: &Inspection, seen: &Inspection, passed: Duration) -> Vec<Change> {
     let name = &seen.name;
     let is_in = |holders: &[Holder], one: &Holder| {

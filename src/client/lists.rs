@@ -272,7 +272,7 @@ fn unsupported(action: &'static str) -> Error {
 }
 
 impl Locks {
-    /// What has been asked so far.
+    /// The cost so far: the requests that were sent, and the keys that were looked at.
     #[must_use]
     pub fn cost(&self) -> ListCost {
         self.list.cost
@@ -343,7 +343,7 @@ fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>
 }
 
 impl Clients {
-    /// What has been asked so far.
+    /// The cost so far: the requests that were sent, and the keys that were looked at.
     #[must_use]
     pub fn cost(&self) -> ListCost {
         self.list.cost

@@ -299,8 +299,8 @@ impl LockClient {
 
     /// Under which owner id the calling thread would take its next lock.
     ///
-    /// Where the server refuses this client the line of waiting clients, plain and fenced locks are taken under the same id
-    /// with version 4 in place of 8 (see
+    /// If the server refuses this client the line of waiting clients, plain and fenced locks are taken under
+    /// the same id with version 4 in place of 8 (see
     /// [permissions](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#servers-and-permissions)).
     #[must_use]
     pub fn current_owner(&self) -> Owner {

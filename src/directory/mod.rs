@@ -156,7 +156,7 @@ impl Identity {
         }
     }
 
-    /// What is known of this client, which is `age` old and has these `uses`.
+    /// The description of this client, which is `age` old and has these `uses`.
     pub(crate) fn info(&self, id: ClientId, age: Duration, uses: Vec<LockUse>, unlisted: u64) -> ClientInfo {
         let Identity { host, boot, pid, process_start, program, label } = self.clone();
         let version = env!("CARGO_PKG_VERSION").to_owned();

@@ -90,7 +90,7 @@ impl LastRun {
             code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
             took: ms("took_ms")?,
             ended,
-            // What is as old as a record can be is forgotten: else it would be told for ever.
+            // A record that is as old as one can be is forgotten: else it would be told for ever.
             succeeded: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
             host: entry.text("host").map(|host| shown(&host)).unwrap_or_default(),
         })

@@ -237,7 +237,7 @@ impl Announcer {
         }
     }
 
-    /// What this client would say of itself now.
+    /// This client's entry, as it would be written now.
     pub(crate) fn own(&self, registry: &Registry, now: Moment) -> ClientInfo {
         let (uses, unlisted) = registry.uses(MOST_USES, now);
         self.identity.info(self.id, now.since(self.began), uses, unlisted)

@@ -278,7 +278,7 @@ impl Engine {
         hold.filter(|hold| hold.holder.is_this_task())
     }
 
-    /// Whatever there is under a name.
+    /// Describes the object under a name, of any kind.
     pub(crate) fn describe(&self, action: &'static str, name: &LockName) -> Result<Inspection> {
         self.usable(action)?;
         let seen = self.store.describe(name, self.one_command()).map_err(Failure::into_read_error);

@@ -571,7 +571,7 @@ fn nothing_is_granted_under_a_number_that_is_about_to_be_cleaned_up() {
     });
 }
 
-/// Whatever threads are doing as their client ends: when it has ended nothing of theirs is left.
+/// Threads may do anything as their client ends: when it has ended nothing of theirs is left.
 #[test]
 fn the_end_of_a_client_leaves_nothing_of_what_is_under_way() {
     check(|| {

@@ -28,9 +28,9 @@ pub(crate) struct Ticket {
     offer: Mutex<Offer>,
     /// The wakers of threads that wait until the hand-off to this one is settled.
     followers: Mutex<Vec<Waker>>,
-    /// Who it is, once it sleeps: for people.
+    /// The thread, once it sleeps: for people.
     sleeper: Mutex<Option<Sleeper>>,
-    /// What others know its wait by, once they may.
+    /// The name by which others know its wait, once they may.
     told: OnceLock<Told>,
     /// The ring for which its wait is to end.
     ends_for: OnceLock<Arc<Deadlock>>,

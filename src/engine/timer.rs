@@ -188,7 +188,7 @@ impl Looks {
         let first = self.registry.first_due();
         let longest = match self.clock {
             Clock::System if first != Moment::NEVER => LONGEST_SLEEP.min(renewal_period(self.lease)),
-            // Whatever is renewed is due later than that.
+            // Each renewal is due later than that.
             Clock::System | Clock::Manual(_) => renewal_period(self.lease),
         };
         let asked = if woken_for > now { woken_for } else { Moment::NEVER };

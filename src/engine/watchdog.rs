@@ -381,7 +381,8 @@ impl Round {
         let mut asked: Vec<Cleanup> = {
             let mut inbox = self.shared.inbox.lock();
             let mut room = CHUNK;
-            // What its lease has ended meanwhile, and was not asked about for want of room, need not be.
+            // A clean-up whose lease has ended meanwhile, and that was not asked about for want of room, need
+            // not be.
             let outlasts_leases = self.store.capabilities().outlasts_leases;
             inbox
                 .cleanups

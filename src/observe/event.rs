@@ -1,4 +1,4 @@
-//! What an observer is notified of.
+//! The events of which an observer is notified.
 
 use std::time::Duration;
 

@@ -37,8 +37,8 @@ pub use crate::observe::loss::{Loss, LossReason};
 /// | on the calling thread | [`Event::Waiting`], [`Event::Acquired`], [`Event::HandedOver`], [`Event::GaveUp`], [`Event::Released`], [`Event::UnknownOutcome`], [`Event::Request`] for `"acquire"`, `"release"` and `"hand_over"`; [`Event::ReleaseFailed`] of a drop that waited for the answer | refused |
 /// | on the callback thread | those of a dropped guard's release, [`Event::Request`] for `"renew"`, all others; the callbacks of [`on_lost`](crate::Guard::on_lost) | work, and hold up later reports as long as they take |
 ///
-/// Where the system gives no callback thread, and once the client is shut down, its work is done by the thread that comes by. It is
-/// refused there as well.
+/// If the system gives no callback thread, and once the client is shut down, its work is done by the thread
+/// that comes by. It is refused there as well.
 ///
 /// # Examples
 ///

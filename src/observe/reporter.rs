@@ -112,7 +112,8 @@ impl Reporter {
         }
     }
 
-    /// What is told of a request when the result is dropped: once what the answer means is settled.
+    /// The report of a request, which is told when the result is dropped: once what the answer means is
+    /// settled.
     pub(crate) fn request_report(
         &self,
         op: &'static str,

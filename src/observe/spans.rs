@@ -67,7 +67,8 @@ mod with {
             }
         }
 
-        /// What is told of the hold while it stands: to be called, on whatever thread, with what tells it.
+        /// Puts the hold's span around an event of the hold while it stands: to be called, on any thread,
+        /// with what tells the event.
         pub(crate) fn around(&self) -> impl Fn(&dyn Fn()) + Send + use<> {
             let span = self.0.lock().clone();
             move |tell| span.as_ref().map_or_else(tell, |span| span.in_scope(tell))

@@ -76,8 +76,8 @@ impl Stats {
     }
 }
 
-/// What is counted where a call waits, fails or loses: never on the way of an uncontended acquire and release. The grants are in the
-/// registry, under a mutex that is locked there anyway.
+/// The counts are made where a call waits, fails or loses: never on the way of an uncontended acquire and
+/// release. The grants are in the registry, under a mutex that is locked there anyway.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     waited_for: WaitedFor,
@@ -139,7 +139,7 @@ impl Counters {
         self.waited_for.most(most)
     }
 
-    /// What is counted here; holds and grants are not.
+    /// The numbers that are counted here; holds and grants are not.
     pub(crate) fn stats(&self) -> Stats {
         let [expired, gone, shut_down, held_too_long] = &self.lost;
         Stats {

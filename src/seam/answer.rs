@@ -23,7 +23,7 @@ pub(crate) enum Attempt {
     InLine {
         /// When to ask again at the latest, told or not; `None`: nothing says when.
         retry_after: Option<Duration>,
-        /// What to listen for.
+        /// The wake-ups to listen for.
         wakeups: Wakeups,
         /// Whether it is to look out for what tells no line: it is the first in it, and the holder's release would tell it.
         is_lookout: bool,
@@ -37,7 +37,7 @@ pub(crate) enum Attempt {
 pub(crate) enum Release {
     /// The owner held it and now holds nothing; waiters were notified.
     Freed {
-        /// Who was, other than this client.
+        /// The clients that were notified, other than this one.
         others: Others,
     },
     /// The owner holds it with the count that was to be left.

@@ -13,7 +13,7 @@ use crate::time::Moment;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Posted {
     pub(crate) text: String,
-    /// What is left of its time.
+    /// The time that is left to it.
     pub(crate) remaining: Duration,
 }
 
@@ -69,18 +69,18 @@ pub(crate) trait Listing: Send + Sync {
 /// The locks that a list is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// What the keys of the client's locks begin with.
+    /// The beginning of the keys of the client's locks.
     pub(crate) prefix: String,
     /// A pattern of Redis's for what follows.
     pub(crate) pattern: String,
 }
 
-/// Where a list goes on.
+/// The place where a list goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The servers that are still to be asked, the present one first; `None`: not begun.
     pub(crate) servers: Option<Vec<String>>,
-    /// Where the present one goes on; empty: from its beginning.
+    /// The place where the present one goes on; empty: from its beginning.
     pub(crate) cursor: String,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Page<T> {
     pub(crate) found: Vec<T>,
-    /// Where it goes on; `None`: this was the last.
+    /// The place where it goes on; `None`: this was the last.
     pub(crate) next: Option<Place>,
     /// How many requests it took.
     pub(crate) requests: u64,

@@ -46,7 +46,7 @@ struct Listener {
 const ALL: u32 = 1 << 16;
 /// The share of messages that are, at least.
 const LEAST_SHARE: u32 = ALL / 256;
-/// What an ask that was not in vain adds to the share.
+/// The step by which an ask that was not in vain makes the share grow.
 const SHARE_STEP: u32 = ALL / 32;
 
 /// An ask that took longer counts as one that took this: more than that, an ask seldom takes because of the link alone.
@@ -146,10 +146,10 @@ impl Channel {
         self.message_count.load(Ordering::SeqCst)
     }
 
-    /// What came of an ask that a message was the reason for, and how long it took. The share is halved if it was in vain,
-    /// and grows by a step if not: by this all who wait come to about the same share, and nobody who had luck keeps the
-    /// others away (additive increase and multiplicative decrease; Chiu and Jain, 1989). A lost update between two threads
-    /// is made up for by the next.
+    /// Notes whether an ask that a message was the reason for was in vain, and how long it took. The share is
+    /// halved if it was in vain, and grows by a step if not: by this all who wait come to about the same
+    /// share, and nobody who had luck keeps the others away (additive increase and multiplicative decrease;
+    /// Chiu and Jain, 1989). A lost update between two threads is made up for by the next.
     fn note_asked(&self, is_granted: bool, took: Duration) {
         let before = Duration::from_micros(self.ask_micros.load(Ordering::Relaxed));
         let took = took.min(LONGEST_ASK);

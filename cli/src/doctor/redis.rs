@@ -16,10 +16,10 @@ const OLDEST: (u32, u32) = (6, 2);
 /// The seconds by which two clocks may differ before it is worth a word.
 const CLOCKS_AGREE: f64 = 1.0;
 
-/// What is returned at once, to see whether scripts run and how long an answer takes.
+/// A script that returns its argument at once, to see whether scripts run and how long an answer takes.
 const SCRIPT: &str = "return ARGV[1]";
 
-/// What was asked for, and the environment's settings.
+/// The request, and the environment's settings.
 pub(super) struct Settings<'a> {
     /// The lock whose rights are checked, with the client's prefix.
     pub(super) name: &'a str,
@@ -353,7 +353,7 @@ fn messages(wire: &mut Wire, place: &Place, settings: &Settings<'_>) -> Finding 
     }
 }
 
-/// What is left of an answer that is a number.
+/// The number in an answer; `None` if it is none.
 pub(super) fn number(value: &Value) -> Option<i64> {
     match value {
         Value::Int(number) => Some(*number),

@@ -17,7 +17,7 @@ enum Way {
     Trial,
 }
 
-/// What cannot be done without a right.
+/// The function for which a right is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Locks,
@@ -73,7 +73,7 @@ pub(super) fn check(
     let user = text(&wire.ask(&["ACL", "WHOAMI"]).unwrap_or(Value::Nil));
     let mut requests = requests(&name);
     let mut missing: Vec<(Need, String)> = Vec::new();
-    // What cannot be removed, and may not end by itself, is not made.
+    // A key that cannot be removed, and may not end by itself, is not made.
     if way == Way::Trial && wire.ask(&["DEL", &name]) == Err(Refusal::NoRight) {
         let is_made = |words: &[String]| words.first().is_some_and(|word| LASTING.contains(&word.as_str()));
         requests.retain(|(_, words)| !is_made(words));

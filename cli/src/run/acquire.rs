@@ -1,4 +1,4 @@
-//! Which lock is meant, and the wait for it.
+//! The choice of the lock that is meant, and the wait for it.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub(super) fn acquire(
     }
 }
 
-/// What can be done where a store cannot keep the kind of lock that was asked for.
+/// The advice for a store that cannot keep the kind of lock that was asked for.
 fn way_out(args: &RunArgs) -> &'static str {
     if args.want.fair {
         "--fair needs Redis, etcd or ZooKeeper: without it the lock excludes as well, and serves those who wait in no promised order"

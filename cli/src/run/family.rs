@@ -133,8 +133,8 @@ pub(super) struct Member {
     pub(super) is_dead: bool,
     /// In the system's ticks since the machine started: with the number it names one process and no other.
     pub(super) began: u64,
-    /// Where its stack and its arguments begin: drawn anew for each program, and the same after a fork. Zeros where the system
-    /// does not say.
+    /// The addresses at which its stack and its arguments begin: drawn anew for each program, and the same
+    /// after a fork. Zeros where the system does not say.
     pub(super) memory: (u64, u64),
 }
 

@@ -6,7 +6,7 @@
 
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
 
-/// Which signals were blocked and which were ignored: a bit for each, the first for signal 1.
+/// The signals that were blocked and those that were ignored: a bit for each, the first for signal 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Inherited {
     blocked: u64,

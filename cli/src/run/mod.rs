@@ -198,7 +198,7 @@ fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     }
 }
 
-/// What becomes of a run whose store is away when it starts.
+/// The course of a run whose store is away when it starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Away {
     Fails,

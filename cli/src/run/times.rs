@@ -80,7 +80,7 @@ mod tests {
         assert!(!is_set_by(ceiling.minus(2 * SECOND), ceiling, 10 * SECOND));
     }
 
-    /// What docs/command-line.md says.
+    /// The promise of docs/command-line.md.
     #[test]
     fn a_store_may_be_away_for_nearly_half_of_the_lease() {
         let millis = |lease: u32| outlasts(lease * SECOND, None).as_millis();

@@ -58,7 +58,7 @@ pub(crate) struct Trouble {
 }
 
 impl Trouble {
-    /// What may be shown to anybody: no address and no word of the store's.
+    /// The words that may be shown to anybody: no address and no word of the store's.
     pub(crate) fn words(self) -> &'static str {
         match self.kind {
             ErrorKind::Unreachable | ErrorKind::TimedOut => "the store does not answer",

@@ -109,7 +109,7 @@ pub(crate) fn list(
         let last = client.last_run(name)?;
         progress.report();
         requests += 1;
-        // Who has run it keeps others from it for a while.
+        // An owner that has run the job keeps others from it for a while.
         let runs =
             owners.get(name).is_some_and(|owner| last.as_ref().is_none_or(|last| last.owner != *owner));
         told.push(Job { name: name.clone(), last, runs });

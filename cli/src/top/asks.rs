@@ -38,9 +38,9 @@ pub(crate) enum Answer {
     Looked(Look),
     /// The store did not do what it was asked for.
     Failed(Error),
-    /// Who would lose the lock.
+    /// The lock, with the holder who would lose it.
     Asked(Box<Inspection>),
-    /// What became of a lock that was to be forced.
+    /// The outcome for a lock that was to be forced.
     Said(String),
 }
 
@@ -82,7 +82,7 @@ impl Asks {
                 if answer.send(thread.answer(ask)).is_err() {
                     return;
                 }
-                // What was done is to be seen.
+                // The outcome of a forced release is to be seen.
                 let now = Moment::now();
                 due = if forced { now } else { due.max(now.minus(interval)).plus(interval) };
             }
@@ -90,7 +90,7 @@ impl Asks {
         Ok(Asks { answers, asks, visible })
     }
 
-    /// Which locks are on the screen.
+    /// Notes the locks that are on the screen.
     pub(crate) fn visible(&self, names: Vec<String>) {
         *self.visible.lock().unwrap_or_else(PoisonError::into_inner) = names;
     }

@@ -82,7 +82,7 @@ fn show(client: &LockClient, args: &TopArgs, caught: &Caught) -> Result<Exit, Tr
     shown
 }
 
-/// What is typed, read by a thread that ends with the process.
+/// The keys that are typed, read by a thread that ends with the process.
 fn events() -> std::io::Result<Receiver<Event>> {
     let (sender, receiver) = unbounded();
     let read = move || while event::read().is_ok_and(|event| sender.send(event).is_ok()) {};

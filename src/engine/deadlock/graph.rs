@@ -1,8 +1,9 @@
 //! From one wait to the next, until it comes back to where it began.
 //!
-//! What is read is a [`View`]: who holds a lock, of which thread a hold is, what a thread waits for. It is read step by step while
-//! the world goes on, so a ring that is found in one view need never have been there. It counts once a second view, begun after the
-//! first ended, shows the same waits and the same owners: see `docs/decisions/0047`.
+//! The search reads a [`View`]: who holds a lock, of which thread a hold is, what a thread waits for. It is
+//! read step by step while the world goes on, so a ring that is found in one view need never have been there.
+//! It counts once a second view, begun after the first ended, shows the same waits and the same owners: see
+//! `docs/decisions/0047`.
 
 use crate::ident::ClientId;
 use crate::seam::Kind;
@@ -55,7 +56,7 @@ pub(crate) trait View {
     /// The thread that has to go on for this owner to release the lock; `None`: not known, or any thread may.
     fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread>;
 
-    /// What the thread waits for.
+    /// The wait of the thread, if it waits.
     fn wait_of(&mut self, thread: Thread) -> Option<Wait>;
 }
 

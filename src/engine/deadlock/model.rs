@@ -33,7 +33,7 @@ enum Fault {
     GrantsUntold,
 }
 
-/// What a client's entry says.
+/// The content of a client's entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Entry {
     wait: Option<(u64, usize)>,
@@ -202,7 +202,7 @@ impl World {
     }
 }
 
-/// Which of several ways a run goes: the next run goes another way, until all have been gone.
+/// The choice among several ways that a run can go: the next run goes another way, until all have been gone.
 #[derive(Default)]
 struct Ways {
     chosen: Vec<(usize, usize)>,

@@ -43,7 +43,7 @@ impl Hash for LockKey {
     }
 }
 
-/// What the entry asks of a hold.
+/// The questions that an entry asks of a hold.
 pub(crate) trait Held {
     fn is_of_thread(&self, thread: u64) -> bool;
 

@@ -184,7 +184,7 @@ fn behind_a_hold_of_this_client_that_was_taken_away_in_silence_a_waiter_polls() 
             thread::yield_now();
         }
         let has_polled = is_done();
-        // Whatever came of it, the thread is to end.
+        // The thread is to end, with either result.
         drop(engine.end_level("unlock", &mine.hold, Some(mine.level)));
         assert!(has_polled, "it sleeps until the lease of a hold that is gone");
     });

@@ -3,7 +3,7 @@
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(1);
-/// What an ask takes of late.
+/// The time that an ask takes of late.
 const ASK: Duration = Duration::from_millis(50);
 
 /// A waiter finds the lock busy `after` the call, and a message comes before it knows. All its asks before were in vain, so

@@ -160,7 +160,7 @@ impl EtcdStore {
         }
         if let Some(last) = keys.found.last().filter(|_| keys.has_more) {
             page.next = Some(match lines.last().filter(|line| line_of(&last.key) == Some(**line)) {
-                // What comes after all its owners.
+                // The first key after those of all its owners.
                 Some(line) => goes_on(line, b"/%0"),
                 None => goes_on(&last.key, b"\0"),
             });

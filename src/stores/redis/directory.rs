@@ -36,7 +36,7 @@ pub(super) fn entry(client: ClientId) -> String {
 /// Keys of a page of SCAN, and where it goes on; empty: that was the last.
 type Scanned = (Vec<String>, String);
 
-/// What was seen of a page's keys, each of which may have failed.
+/// The answers about a page's keys, each of which may have failed.
 pub(super) struct Looked {
     pub(super) seen: Vec<(LockName, Answer<Inspection>)>,
     pub(super) cursor: String,
@@ -69,7 +69,7 @@ impl RedisStore {
         self.check_scripts()?;
         let (keys, cursor) = self.scan(&wanted.whole(), cursor, deadline)?;
         let looked_at = u64::from(PAGE);
-        // What belongs to a lock is none; nor is what no name can lead to.
+        // A key that belongs to a lock is none; nor is one that no name can lead to.
         let names = keys.into_iter().filter_map(|key| {
             let name = Arc::from(key.strip_prefix(&*wanted.prefix)?);
             LockName::new(&name, key).ok()
@@ -138,7 +138,7 @@ impl RedisStore {
     }
 }
 
-/// Where a list of one server goes on.
+/// The place where a list of one server goes on.
 fn goes_on(cursor: String) -> Option<Place> {
     (!cursor.is_empty()).then_some(Place { servers: None, cursor })
 }
@@ -173,9 +173,9 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
     parts.chunks(2).map(one).collect()
 }
 
-/// What a list shows of a key: what has owners as clients write them. A cache's entry has the shape of a token lock, and a table of
-/// counters that of a lock; neither is shown, nor what is in it. Where something else is kept in the place of what belongs to a
-/// lock, it is none.
+/// The part of a key that a list shows: keys that have owners as clients write them. A cache's entry has the
+/// shape of a token lock, and a table of counters that of a lock; neither is shown, nor what is in it. If
+/// something else is kept in the place of what belongs to a lock, it is none.
 pub(super) fn listed(seen: Result<Inspection>) -> Result<Option<Inspection>> {
     match seen {
         Ok(seen) => {

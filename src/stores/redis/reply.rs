@@ -197,7 +197,7 @@ fn own_code<'a>(code: &'a str, text: &'a str) -> &'a str {
     words.find(is_known).unwrap_or(code)
 }
 
-/// What a server's reply says about the server itself.
+/// The fitness of a server, as its reply shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fitness {
     Fit,
@@ -207,7 +207,7 @@ pub(crate) enum Fitness {
     Demoted,
 }
 
-/// What a reply says about the server.
+/// Reads from a reply how fit the server is.
 pub(super) fn fitness(reply: &Value) -> Fitness {
     let Value::ServerError(error) = reply else { return Fitness::Fit };
     match own_code(error.code(), error.details().unwrap_or_default()) {

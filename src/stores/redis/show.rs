@@ -204,7 +204,7 @@ impl<'a> Shown<'a> {
             Some(_) => return Ok(a_hash()),
         };
         let owners: Option<Vec<Holder>> = fields.iter().map(|field| self.holder(field, mode)).collect();
-        // What is in anything else is somebody's data: neither shown nor called a holder.
+        // The content of anything else is somebody's data: neither shown nor called a holder.
         let is_owner = |holder: &Holder| Owner::is_one(&holder.owner);
         let Some(holders) = owners.filter(|all| !all.is_empty() && all.iter().all(is_owner)) else {
             return Ok(a_hash());

@@ -80,7 +80,7 @@ impl RedisStore {
         line_rights: LineRights,
     ) -> RedisStore {
         let compare_and_delete = CompareAndDelete::new();
-        // What a demoted server publishes, nobody here waits for.
+        // Nobody here waits for the messages of a demoted server.
         let weak = Arc::downgrade(&subscriber);
         connections.on_demotion(move || {
             if let Some(subscriber) = weak.upgrade() {

@@ -85,11 +85,11 @@ fn timed_out(detail: &str) -> Error {
     Error::new(ErrorKind::TimedOut, "request", detail)
 }
 
-/// Where the statements are that make the tables.
+/// The page with the statements that make the tables.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 const MIGRATION: &str = "https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
 
-/// What to do about a table that is not there any more.
+/// The advice about a table that is not there any more.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const TABLE_IS_GONE: &str = "the table is not there: see create_schema() and https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
 

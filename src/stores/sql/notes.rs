@@ -17,7 +17,7 @@ const PLAIN: u8 = 1;
 const NOTHING: u8 = 2;
 
 impl Notes {
-    /// What the row is to say of the calling thread.
+    /// The whereabouts of the calling thread, as the row is to say them.
     pub(super) fn here(&self) -> Whereabouts {
         let mut here = Whereabouts::here();
         match self.0.load(Ordering::Relaxed) {

@@ -4,8 +4,8 @@
 //! are as old; when it is old, or has been idle for long (`Limits`). One that a hold of a session lock has is not in the
 //! pool: the lock ends with it, so it is neither too old nor idle for too long.
 //!
-//! Where no new connection can be had, those that are open do for all: a request waits for one of them, and a renewal
-//! gets the next that is free. Source: docs/decisions/0035.
+//! If no new connection can be had, those that are open do for all: a request waits for one of them, and a
+//! renewal gets the next that is free. Source: docs/decisions/0035.
 
 use std::fmt;
 use std::time::Duration;
@@ -370,7 +370,7 @@ impl<L> PoolState<L> {
     }
 }
 
-/// What a request, or a renewal that had to borrow a connection, has of the pool.
+/// The place in the pool of a request, or of a renewal that had to borrow a connection.
 struct Place<'a, D: Database> {
     pool: &'a Pool<D>,
     /// Goes back to the pool with the place. It is taken out while in use: a panic ends it.

@@ -185,8 +185,8 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Some(Err(_)) | None => {}
         }
-        // Whatever became of the request: the connection is of no use any more, and the server ends the session that held the
-        // lock once it notices.
+        // The outcome of the request does not matter: the connection is of no use any more, and the server
+        // ends the session that held the lock once it notices.
         if let Some(held) = place.take() {
             self.note_left(claim, &held.link, held.asked, held.lease);
         }
@@ -487,7 +487,8 @@ mod tests {
         unlocks: Mutex<Option<Failure>>,
         /// It takes no writes any more.
         is_read_only: AtomicBool,
-        /// What it says, the last first, of a session whose connection was given up; that it has no lock, unless that is said.
+        /// Its answers, the last first, about a session whose connection was given up; that it has no lock,
+        /// unless that is said.
         left: Mutex<Vec<Answer<bool>>>,
         /// Connections that were made, less those that were closed.
         open: AtomicUsize,

@@ -101,7 +101,7 @@ impl ZooKeeperStore {
                 }
                 Ok(Ahead::Somebody) => return Ok(Attempt::Busy { retry_after: None }),
                 Ok(Ahead::Unclear) => {}
-                // Who waits is known to stand there. Of others nobody would take the node away.
+                // A waiter is known to stand there. Of others nobody would take the node away.
                 Err(failure) if !claim.waits && self.session.places.stands(&key) => {
                     let (Failure::Refused(error) | Failure::Unknown(error)) = failed(failure, "lock");
                     return Err(NoReply::Failed(Failure::Unknown(error.with_unknown_outcome())));
@@ -111,7 +111,7 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Who stands in front of a node, which is watched if the claim waits, and given up if not.
+    /// Finds who stands in front of a node, which is watched if the claim waits, and given up if not.
     fn look_ahead(&self, claim: &Claim, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<Ahead> {
         let line = self.line(&key.path, deadline)?;
         let Some(waiter) = line.find(&node.name) else {
@@ -359,7 +359,7 @@ impl ZooKeeperStore {
     }
 }
 
-/// Who stands in front of a node.
+/// The owners in front of a node.
 enum Ahead {
     Nobody,
     Somebody,

@@ -161,7 +161,7 @@ impl VotingNode {
                     Err(Failure::Refused(error) | Failure::Unknown(error)) if error.is_silence() => {
                         Err(error)
                     }
-                    // Whatever else it says, it answers.
+                    // Anything else that it says is an answer, even an error.
                     _ => Ok(()),
                 }
             }

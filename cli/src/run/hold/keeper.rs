@@ -114,7 +114,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     exit
 }
 
-/// What was typed, as `hold` was given it.
+/// The words that were typed, as `hold` was given them.
 fn receive_words(mut caller: &UnixStream) -> std::io::Result<Vec<OsString>> {
     let mut length = [0; 4];
     caller.read_exact(&mut length)?;

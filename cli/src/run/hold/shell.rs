@@ -95,7 +95,7 @@ impl Shell {
             Ok(None) => return,
             Err(_) => drop(Pid::from_raw(self.pid).map(|pid| rustix::process::kill_process(pid, signal))),
         }
-        // What it started just before it had the signal.
+        // Processes that it started just before it had the signal get it too.
         for member in family::descendants(self.pid) {
             if !below.iter().any(|known| known.pid == member.pid) {
                 below.push(member);
@@ -117,7 +117,7 @@ fn is_copy(one: &Member, above: &Member) -> bool {
         && same(|path| Some(std::fs::read_link(path).ok()?.into_os_string().into_encoded_bytes()), "exe")
 }
 
-/// What a process writes its output to.
+/// The file that a process writes its output to.
 fn output_of(process: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/fd/1")).ok()
 }

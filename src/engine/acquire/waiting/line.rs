@@ -45,7 +45,7 @@ impl Waiting<'_> {
         (self.line.may_stand, self.line.stands, self.line.is_next) = (false, false, false);
     }
 
-    /// What wakes it from now on.
+    /// Sets the wake-ups that it listens for from now on.
     pub(super) fn listen_for(&mut self, wakeups: Wakeups) {
         if std::mem::replace(&mut self.line.wakeups, wakeups) != wakeups {
             self.subscription = None;

@@ -20,7 +20,7 @@ use crate::time::Moment;
 const AFTER: Duration = Duration::from_millis(25);
 
 impl Waiting<'_> {
-    /// What the last answer said.
+    /// Notes whether it is to look out, as the last answer said.
     pub(super) fn note_lookout(&mut self, is_lookout: bool, now: Moment) {
         if !is_lookout {
             self.end_lookout();

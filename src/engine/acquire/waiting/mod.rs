@@ -212,7 +212,8 @@ impl<'a> Waiting<'a> {
                 (place, ended)
             }
         };
-        // Whatever ended the wait: a lock that is on its way to this waiter is taken.
+        // The reason for the end of the wait does not matter: a lock that is on its way to this waiter is
+        // taken.
         let ended = match ended {
             Ok(Some(granted)) => Ok(Some(granted)),
             Ok(None) | Err(_) => match self.take_back(&place) {

@@ -19,8 +19,9 @@ const STAND_BACK: Duration = Duration::from_micros(500);
 /// On a message, a process that held the lock a moment ago lets others go first, less so the longer ago it was.
 const FRESH: Duration = Duration::from_millis(8);
 
-/// Who leaves a message to others asks within so long for each of the odds: of a crowd some do at any time. Or within the
-/// average time of an ask, where that is longer: else on a slow link all would have asked before the next message comes.
+/// The time, for each of the odds, within which a waiter asks that leaves a message to others: of a crowd
+/// some do at any time. Or within the average time of an ask, where that is longer: else on a slow link all
+/// would have asked before the next message comes.
 const ODDS_STEP: Duration = Duration::from_millis(1);
 /// The most of these steps until it asks.
 const MOST_STEPS: u32 = 50;
@@ -139,7 +140,7 @@ impl Waiting<'_> {
         if let Some(parker) = &self.parker {
             parker.forget_signal();
         }
-        // What happened before found nobody to wake. Pairs with `Engine::shutdown`.
+        // Events before that found nobody to wake. Pairs with `Engine::shutdown`.
         let is_awaited = engine.usable(call.action).is_err() || ticket.is_given() || ticket.take_nudge();
         let woken = match &self.parker {
             Some(parker) if !is_awaited => parker.park(until.min(looks_at), call.interrupt),

@@ -539,7 +539,7 @@ impl Lines for ClusterStore {
         self.topology.line_rights().are_refused()
     }
 
-    /// Where the slot was last known to be; elsewhere nobody is kept waiting by it for long.
+    /// Asks the shard that was last known to have the slot; elsewhere nobody is kept waiting by it for long.
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         if let Ok(place) = self.place(&claim.name, deadline) {
             place.node.store.leave_line(claim, deadline);

@@ -1,5 +1,5 @@
-//! What the connections of a client to one address tell beyond their replies: that the server which they lead to is not the
-//! one to ask any more, and which of them ended with a request in doubt.
+//! The connections of a client to one address tell more than their replies: that the server which they lead
+//! to is not the one to ask any more, and which of them ended with a request in doubt.
 
 use std::fmt;
 use std::sync::Arc;

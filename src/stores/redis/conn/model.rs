@@ -251,7 +251,7 @@ fn everybody_gets_the_reply_to_the_own_request() {
     });
 }
 
-/// Whatever was sent before the break fails, and may be repeated at once; nothing else does.
+/// Each request that was sent before the break fails, and may be repeated at once; nothing else does.
 #[test]
 fn a_break_fails_those_who_wait_and_no_later_request() {
     for answers in 0..3 {

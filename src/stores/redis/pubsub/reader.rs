@@ -141,8 +141,8 @@ impl ReplyReader<'_> {
                 next_sweep = now.plus(tick);
                 self.subscriber.state.lock().sweep(linger, now);
             }
-            // Where the address leads may have changed, and a server that was demoted publishes nothing. All waiters look
-            // again when the next connection stands.
+            // The address may lead elsewhere by now, and a server that was demoted publishes nothing. All
+            // waiters look again when the next connection stands.
             if now >= replace_at {
                 self.was_old = true;
                 return self.ended(Error::new(ErrorKind::TimedOut, "subscribe", "the connection is old"));

@@ -160,7 +160,7 @@ pub(super) fn claim(kind: Kind, key: &str, lease_ms: u64) -> Claim {
     Claim { waits: true, wants_fence: kind == Kind::Fenced, ..Claim::new(kind, &name(key), owner(), lease) }
 }
 
-/// What an answer has to be.
+/// The result that a test expects of an answer.
 pub(super) trait Said<T> {
     fn done(self) -> T;
     fn refused(self) -> crate::Error;

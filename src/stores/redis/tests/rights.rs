@@ -103,7 +103,8 @@ fn whichever_right_is_missing_no_key_is_left_without_an_end() {
     }
 }
 
-/// What a script wrote before it was refused stays: so that has an end, or is taken back. Then the waiter is killed.
+/// The writes of a script before it was refused stay: so they have an end, or are taken back. Then the waiter
+/// is killed.
 #[test]
 fn whichever_right_is_missing_no_waiter_leaves_a_key_without_an_end() {
     let rights = [

@@ -32,7 +32,7 @@ const MOST_NAMES: usize = 64;
 const LINGER: Duration = Duration::from_secs(5);
 /// A connection is not kept for longer, for the reasons of the pool's.
 const OLDEST: Duration = Duration::from_secs(30 * 60);
-/// What `look` returns beside the ids.
+/// The word that `look` returns beside the ids.
 const READ_ONLY: &str = "read-only";
 /// An answer that takes longer costs the connection, and with it the turnstiles.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
@@ -45,7 +45,8 @@ pub(super) struct TurnstileQueries {
     pub(super) enter: String,
     /// Gives it back.
     pub(super) leave: String,
-    /// Which of the ids in the list, in place of `IDS`, are held; also `READ_ONLY` if the server takes no writes.
+    /// Says which of the ids in the list, in place of `IDS`, are held; also `READ_ONLY` if the server takes
+    /// no writes.
     pub(super) look: String,
     /// How that list is made: what stands for each id, in place of `ID`, and what stands between two.
     pub(super) list: (&'static str, &'static str),
@@ -68,7 +69,7 @@ struct TurnstileState {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread knows of a name.
+/// The thread's knowledge of a name.
 struct Watched {
     channel: Arc<Channel>,
     /// By which `look` knows it, once its turnstile is this client's.

@@ -199,7 +199,7 @@ mod tests {
         assert!(!link.is_sound(), "it has been ended");
     }
 
-    /// What the path leads to afterwards is whole, and is not what was opened.
+    /// The file that the path leads to afterwards is whole, and is not the one that was opened.
     #[test]
     fn a_connection_to_a_database_that_was_replaced_as_it_was_opened_is_refused() {
         let ((_folder, path), (_other_folder, other)) = (at_rest(), at_rest());

@@ -102,7 +102,7 @@ fn refuses_writing(path: &Path) -> Option<ErrorKind> {
     }
 }
 
-/// What keeps this user from writing the database, in words; `None`: nothing that can be seen.
+/// The reason, in words, why this user cannot write the database; `None`: nothing that can be seen.
 pub(super) fn hindrance(path: &Path) -> Option<Error> {
     let said = |path: &Path, kind: ErrorKind, why: &str, then: &str| {
         let is_mount = kind == ErrorKind::ReadOnly;
@@ -133,7 +133,8 @@ pub(super) fn up_ms() -> i64 {
     lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }
 
-/// Which start of the machine this is, and in which of its time namespaces, whose clocks differ; `None`: it does not say.
+/// The start of the machine, and which of its time namespaces this is, whose clocks differ; `None`: it does
+/// not say.
 pub(super) fn boot() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let clocks = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
