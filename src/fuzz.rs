@@ -1,7 +1,7 @@
 //! Made-up input for the tests of parsers: input that is nearly right, and bounds on what it may cost.
 //!
-//! `./check fuzz` builds them, with `--cfg leasehold_fuzz`, and runs them one at a time: what they allocate is counted for the whole
-//! process. `LEASEHOLD_CASES` says how many inputs each gets.
+//! `./check fuzz` builds them, with `--cfg leasehold_fuzz`, and runs them one at a time: what they allocate
+//! is counted for the whole process. `LEASEHOLD_CASES` says how many inputs each gets.
 
 use std::alloc::System;
 use std::fmt::Debug;

@@ -92,7 +92,8 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// A JSON value as text that may be printed. Such characters are in its strings only, in each of which an escape means the same.
+/// A JSON value as text that may be printed. Such characters are in its strings only, in each of which an
+/// escape means the same.
 pub(crate) fn json_text(value: &Value) -> String {
     let mut text = String::new();
     for char in value.to_string().chars() {

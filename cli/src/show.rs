@@ -214,7 +214,8 @@ fn print_with(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings
     drop(std::io::stdout().write_all(text.as_bytes()));
 }
 
-/// With all that others wrote as it may be printed. The text of an inspection has several lines, and none of them is theirs.
+/// With all that others wrote as it may be printed. The text of an inspection has several lines, and none of
+/// them is theirs.
 pub(crate) fn harmless(shown: &Inspection) -> Inspection {
     let mut shown = shown.clone();
     let places = shown.holders.iter_mut().map(|one| (&mut one.owner, &mut one.whereabouts));

@@ -1,6 +1,7 @@
 //! `watch`: a line for each change of locks.
 //!
-//! It looks at each name by `inspect`, and compares with the last look. A change and its opposite between two looks are not seen.
+//! It looks at each name by `inspect`, and compares with the last look. A change and its opposite between two
+//! looks are not seen.
 
 use std::io::{ErrorKind as Io, Write};
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! The one thread per client that notices, and does nothing that could hold it up: no I/O that is waited for, nobody
-//! else's code.
+//! The one thread per client that notices, and does nothing that could hold it up: no I/O that is waited for,
+//! nobody else's code.
 //!
-//! It sees to it that the end of a window, or of a holding thread, is reported when it comes, and that renewals go to the
-//! watchdog when they are due. A request that hangs there, or a callback, delays nothing here.
+//! It sees to it that the end of a window, or of a holding thread, is reported when it comes, and that
+//! renewals go to the watchdog when they are due. A request that hangs there, or a callback, delays nothing
+//! here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,8 +42,8 @@ struct TimerShared {
     stop: AtomicBool,
     /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
     next_look: AtomicU64,
-    /// The earliest moment that it was woken for since it last looked. It looks then even if nothing is due by then any more:
-    /// where holds come and go, each would wake it else.
+    /// The earliest moment that it was woken for since it last looked. It looks then even if nothing is due
+    /// by then any more: where holds come and go, each would wake it else.
     woken_for: AtomicU64,
 }
 
@@ -64,7 +65,8 @@ const AT_A_TIME: usize = 256;
 /// Looks that lie closer together than this are one.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// A sleeping thread does not notice that the machine was suspended: an end meanwhile is reported this much later at most.
+/// A sleeping thread does not notice that the machine was suspended: an end meanwhile is reported this much
+/// later at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// While anything is held, so often connections are looked at.
@@ -89,8 +91,8 @@ impl Alarm {
 
     /// Has the thread look by `moment`. Costs nothing if it will anyway.
     ///
-    /// The caller has changed first what the thread will see. Pairs with `Looks::run`, which opens `next_look`
-    /// before it looks and sets it after.
+    /// The caller has changed first what the thread will see. Pairs with `Looks::run`, which opens
+    /// `next_look` before it looks and sets it after.
     pub(crate) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.shared.next_look.load(Ordering::SeqCst) {
             self.shared.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);
@@ -166,7 +168,8 @@ impl Looks {
                     self.orders.cleanups.waker.wake();
                 }
             } else if next_hung_up != Moment::NEVER || self.announcer.is_on() {
-                // The next hold wakes it, so that it looks at connections again, and has the client's entry be written.
+                // The next hold wakes it, so that it looks at connections again, and has the client's entry
+                // be written.
                 next = Moment::NEVER;
             }
             shared.next_look.store(next.nanos(), Ordering::SeqCst);
@@ -195,7 +198,8 @@ impl Looks {
         first.min(asked).min(now.plus(longest)).max(now.plus(LEAST))
     }
 
-    /// Has some be renewed at once when what they rest on may be gone with a connection. Says when that is looked for next.
+    /// Has some be renewed at once when what they rest on may be gone with a connection. Says when that is
+    /// looked for next.
     fn look_at_connections(&self, due: Moment) -> Moment {
         let now = self.clock.now();
         if now < due {
@@ -250,7 +254,8 @@ impl Looks {
             && hold.is_in_doubt()
             && matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong))
         {
-            // A renewal that went without an answer may yet have come in time: the lock would be taken by nobody.
+            // A renewal that went without an answer may yet have come in time: the lock would be taken by
+            // nobody.
             self.orders.undo_renewal(hold, now);
         }
         if !hold.is_of_any_thread() || hold.is_orphaned() {

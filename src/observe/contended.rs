@@ -8,7 +8,8 @@ use crate::sync::Mutex;
 /// always among them.
 const MOST_NAMES: usize = 256;
 
-/// A lock that calls of this client have waited for, from [`LockClient::contended`](crate::LockClient::contended).
+/// A lock that calls of this client have waited for, from
+/// [`LockClient::contended`](crate::LockClient::contended).
 ///
 /// # Examples
 ///
@@ -33,8 +34,9 @@ pub struct Contended {
 
 /// Counts waits by name.
 ///
-/// Source: Space-Saving (Metwally, Agrawal and El Abbadi, 2005). A name that is not counted takes the place, and the count, of the
-/// one that was waited for least. So no count is too low, and none is too high by more than all waits divided by the places.
+/// Source: Space-Saving (Metwally, Agrawal and El Abbadi, 2005). A name that is not counted takes the place,
+/// and the count, of the one that was waited for least. So no count is too low, and none is too high by more
+/// than all waits divided by the places.
 #[derive(Debug, Default)]
 pub(super) struct WaitedFor(Mutex<HashMap<String, Count>>);
 
@@ -45,7 +47,8 @@ struct Count {
 }
 
 impl WaitedFor {
-    /// A call sleeps for this lock. Looks at all places only for a name that has none: a wait takes far longer.
+    /// A call sleeps for this lock. Looks at all places only for a name that has none: a wait takes far
+    /// longer.
     pub(super) fn note(&self, name: &str) {
         let mut counts = self.0.lock();
         if let Some(count) = counts.get_mut(name) {

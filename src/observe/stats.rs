@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::observe::contended::{Contended, WaitedFor};
 use crate::observe::loss::LossReason;
 
-/// The numbers of a client, from [`LockClient::stats`](crate::LockClient::stats). Those that only go up count from its beginning.
+/// The numbers of a client, from [`LockClient::stats`](crate::LockClient::stats). Those that only go up count
+/// from its beginning.
 ///
 /// # Examples
 ///

@@ -25,7 +25,8 @@ pub(crate) enum Attempt {
         retry_after: Option<Duration>,
         /// The wake-ups to listen for.
         wakeups: Wakeups,
-        /// Whether it is to look out for what tells no line: it is the first in it, and the holder's release would tell it.
+        /// Whether it is to look out for what tells no line: it is the first in it, and the holder's release
+        /// would tell it.
         is_lookout: bool,
     },
     /// A count above one was asked for, but the owner holds nothing (any more). Nothing changed.
@@ -72,7 +73,8 @@ impl Others {
 /// The outcome of handing a lock off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handoff {
-    /// The new owner holds it with count one, for its claim's lease; the old one holds nothing. No waiter was notified.
+    /// The new owner holds it with count one, for its claim's lease; the old one holds nothing. No waiter was
+    /// notified.
     Granted {
         /// A new fence, where one was asked for.
         fence: Option<Fence>,

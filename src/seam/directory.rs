@@ -30,11 +30,12 @@ pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
 
 /// A store that keeps an entry for each client.
 pub(crate) trait Directory: Send + Sync {
-    /// Writes a client's entry, which is to last for `lease`. `done` gets the answer: on Redis later, from the thread that reads
-    /// it; where requests block, before this returns, which is by `deadline`.
+    /// Writes a client's entry, which is to last for `lease`. `done` gets the answer: on Redis later, from
+    /// the thread that reads it; where requests block, before this returns, which is by `deadline`.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
 
-    /// As [`write`](Self::write), and the answer is there on return: the entry stands then, whatever was written before.
+    /// As [`write`](Self::write), and the answer is there on return: the entry stands then, whatever was
+    /// written before.
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let (sender, answer) = bounded(1);
         let done = move |answer| drop(sender.send(answer));
@@ -116,8 +117,8 @@ impl Wanted {
     }
 }
 
-/// Whether `text` has the form of `pattern`, as Redis understands patterns. Takes at most as long as both multiplied: only the
-/// last star is ever gone back to.
+/// Whether `text` has the form of `pattern`, as Redis understands patterns. Takes at most as long as both
+/// multiplied: only the last star is ever gone back to.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

@@ -1,4 +1,5 @@
-//! Locks without an end: nobody's, or taken without a lease by Redisson. They block a name until somebody ends them by hand.
+//! Locks without an end: nobody's, or taken without a lease by Redisson. They block a name until somebody
+//! ends them by hand.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! `doctor`: a set-up, checked from end to end.
 //!
-//! On Redis the servers are asked beside the library; on all stores a lock of the check's own is acquired and released.
+//! On Redis the servers are asked beside the library; on all stores a lock of the check's own is acquired and
+//! released.
 
 mod leftovers;
 mod other;

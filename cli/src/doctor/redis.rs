@@ -292,7 +292,8 @@ fn clock(wire: &mut Wire) -> Finding {
     }
 }
 
-/// `ahead`: seconds that the server's clock is ahead of this machine's; `unsure`: so much it may be more or less.
+/// `ahead`: seconds that the server's clock is ahead of this machine's; `unsure`: so much it may be more or
+/// less.
 pub(super) fn clock_finding(ahead: f64, unsure: Duration) -> Finding {
     let words = format!(
         "the server's clock is {:.3} s {} this machine's",

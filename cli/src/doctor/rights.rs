@@ -1,7 +1,8 @@
 //! Whether the user has the rights that docs/guarantees.md lists.
 //!
-//! A server of 7.0 or later is asked without doing anything: by ACL DRYRUN, or inside a script, which a user who may not call ACL
-//! can do. An older one is asked by doing it, on keys of the check's own that it removes.
+//! A server of 7.0 or later is asked without doing anything: by ACL DRYRUN, or inside a script, which a user
+//! who may not call ACL can do. An older one is asked by doing it, on keys of the check's own that it
+//! removes.
 
 use redis::Value;
 

@@ -50,7 +50,8 @@ pub(crate) struct Group {
     pub(crate) oldest: Option<Duration>,
 }
 
-/// The groups that have numbers of their own: the first that were seen, so that series neither come and go nor grow in number.
+/// The groups that have numbers of their own: the first that were seen, so that series neither come and go
+/// nor grow in number.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: BTreeSet<String>,

@@ -121,7 +121,8 @@ struct Thread {
     fences: HashMap<String, (Hold, Option<u64>)>,
 }
 
-/// The owner, and for how long it had the lock when its token was asked for: one that has had it for less has it anew.
+/// The owner, and for how long it had the lock when its token was asked for: one that has had it for less has
+/// it anew.
 type Hold = (String, Option<Duration>);
 
 impl Thread {

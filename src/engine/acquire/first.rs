@@ -1,7 +1,8 @@
 //! The usual case: nobody else wants the lock, and one request acquires it.
 //!
-//! The thread that asks takes no place in the local queue. Those who come meanwhile queue behind it, as behind a head. If it is
-//! not granted, it takes the first place, and goes on as a waiter whose first attempt has been answered.
+//! The thread that asks takes no place in the local queue. Those who come meanwhile queue behind it, as
+//! behind a head. If it is not granted, it takes the first place, and goes on as a waiter whose first attempt
+//! has been answered.
 
 use std::sync::Arc;
 
@@ -16,7 +17,8 @@ use crate::seam::{Attempt, Claim, Family, Turn, Wakeups};
 use crate::time::{Moment, window};
 
 impl Engine {
-    /// Whether a call of this kind may ask before there is a waiter: none that is about more than one request and one owner.
+    /// Whether a call of this kind may ask before there is a waiter: none that is about more than one request
+    /// and one owner.
     pub(super) fn asks_first(&self, call: &AcquireCall<'_>) -> bool {
         let capabilities = self.store.capabilities();
         let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
@@ -67,7 +69,8 @@ impl Engine {
         waiting.run(Some(Asked { asking, claim, sent, answer }))
     }
 
-    /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown` to see.
+    /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown`
+    /// to see.
     pub(super) fn unless_shut_down(&self, call: &AcquireCall<'_>, granted: Granted) -> Result<Granted> {
         if let Err(error) = self.open(call.action) {
             self.drop_level(&granted.hold, granted.level);

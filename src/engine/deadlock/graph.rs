@@ -92,8 +92,8 @@ pub(crate) fn are_held(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().all(|link| view.holders(&link.wait).contains(&link.holder))
 }
 
-/// The second half, begun when all holders have been read: whether the waits are the same, by their ids. Their threads took nothing
-/// since the first reading, so the holders stood then as well.
+/// The second half, begun when all holders have been read: whether the waits are the same, by their ids.
+/// Their threads took nothing since the first reading, so the holders stood then as well.
 pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
         let is_same = view.wait_of(link.wait.thread).is_some_and(|wait| wait.id == link.wait.id);
@@ -101,8 +101,8 @@ pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     })
 }
 
-/// The wait of a ring that ends where deadlocks are broken: the youngest of those that can. Each member computes the same, since
-/// what is compared is what the waits' own clients say.
+/// The wait of a ring that ends where deadlocks are broken: the youngest of those that can. Each member
+/// computes the same, since what is compared is what the waits' own clients say.
 pub(crate) fn youngest(ring: &[Link]) -> Option<&Wait> {
     let can_end = ring.iter().map(|link| &link.wait).filter(|wait| !wait.takes_again);
     can_end.max_by_key(|wait| (wait.at_ms, wait.thread.client.as_u128(), wait.id))

@@ -1,5 +1,5 @@
-//! All that can happen to three threads of three clients and three locks while one of them looks for a deadlock: no ring is reported
-//! that was not there, and one that stands all the time is.
+//! All that can happen to three threads of three clients and three locks while one of them looks for a
+//! deadlock: no ring is reported that was not there, and one that stands all the time is.
 //!
 //! Before each thing that a look reads, any one step of the world may come: a grant, a time-out, a release, a
 //! crash, the end of a lease, an entry written. All orders are gone through, up to a number of steps. The
@@ -150,7 +150,8 @@ impl World {
         }
     }
 
-    /// The same world with other numbers. They are compared and nothing else, so worlds that have the same form go on alike.
+    /// The same world with other numbers. They are compared and nothing else, so worlds that have the same
+    /// form go on alike.
     fn form(mut self) -> World {
         let mut given = HashMap::new();
         let mut rename = |number: &mut u64| {
@@ -187,7 +188,8 @@ impl World {
         steps
     }
 
-    /// Whether the ring is there. A worker that died while it waited waits still: its hold is there until its lease ends.
+    /// Whether the ring is there. A worker that died while it waited waits still: its hold is there until its
+    /// lease ends.
     fn has(&self, ring: &[Link]) -> bool {
         ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
             let (by, number) = (next.wait.thread.id as usize, link.holder.number);
@@ -381,7 +383,8 @@ fn after(world: World, steps: usize) -> Vec<World> {
 /// A ring that was reported, and the world since the look began, in which it was not.
 type FalseRing = (Vec<Link>, Vec<World>);
 
-/// Looks in all ways at all these worlds. Returns how many looks there were, how many reported a ring, and one that was false.
+/// Looks in all ways at all these worlds. Returns how many looks there were, how many reported a ring, and
+/// one that was false.
 fn look_at_all(worlds: &[World], most: usize) -> (u64, u64, Option<FalseRing>) {
     let clients: [ClientId; THREADS] = std::array::from_fn(|_| ClientId::random());
     let (mut looks, mut reports) = (0, 0);
@@ -423,8 +426,8 @@ fn no_ring_is_reported_that_was_not_there_and_one_that_stands_is() {
     assert!(all.0 > 50_000 && all.1 > 1_000, "{all:?}");
 }
 
-/// A wait that was told, for the lock of the thread that will look. The lock is granted, released and taken again, and then the looker
-/// waits for what the other still holds: five steps lead there.
+/// A wait that was told, for the lock of the thread that will look. The lock is granted, released and taken
+/// again, and then the looker waits for what the other still holds: five steps lead there.
 fn told_and_granted(fault: Fault) -> Vec<World> {
     let mut world = World::new(fault);
     let told = [Step::Acquire(0, 0), Step::Acquire(1, 1), Step::Wait(1, 0), Step::Write(0), Step::Write(1)];

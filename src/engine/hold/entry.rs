@@ -1,7 +1,7 @@
 //! One lock in this process: the holds on it, and the threads that wait for it.
 //!
-//! There is one entry for each lock, however many values stand for it. Each value has it, and each hold: the registry is asked
-//! for it when it is made, and told when it goes.
+//! There is one entry for each lock, however many values stand for it. Each value has it, and each hold: the
+//! registry is asked for it when it is made, and told when it goes.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
@@ -89,7 +89,8 @@ pub(crate) struct LockState<H> {
     burst: Burst,
     /// This client may stand in the store's line.
     in_line: bool,
-    /// Since when the head has had nothing but failures, and the last: those behind it have waited through the same.
+    /// Since when the head has had nothing but failures, and the last: those behind it have waited through
+    /// the same.
     failure: Option<(Moment, Error)>,
     /// When this process last released the lock, if others waited for it then, and who was notified.
     contended: Option<(Moment, Others)>,
@@ -123,7 +124,8 @@ pub(crate) enum Next {
 pub(crate) enum Found<H: Held> {
     /// This thread's hold, live or lost.
     Own(Arc<H>),
-    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks, before all who come now.
+    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks, before
+    /// all who come now.
     Calm(Asking<H>),
     /// Anything else.
     Used,
@@ -152,8 +154,8 @@ impl<H: Held> Entry<H> {
         self.state().of_thread(thread)
     }
 
-    /// How a thread finds the lock that is about to ask for it; `thread` is none where a guard is to be the owner. Without
-    /// `asks_first` it is never found calm.
+    /// How a thread finds the lock that is about to ask for it; `thread` is none where a guard is to be the
+    /// owner. Without `asks_first` it is never found calm.
     pub(crate) fn find(self: &Arc<Entry<H>>, thread: Option<u64>, asks_first: bool) -> Found<H> {
         let mut state = self.state();
         if let Some(hold) = thread.and_then(|thread| state.of_thread(thread)) {
@@ -174,8 +176,8 @@ impl<H: Held> Entry<H> {
         held.or_else(|| is_receiving.then_some(Moment::NEVER))
     }
 
-    /// Whether nobody of this process has the lock or wants it, and no other process listened when this one last
-    /// released it.
+    /// Whether nobody of this process has the lock or wants it, and no other process listened when this one
+    /// last released it.
     pub(crate) fn is_calm(&self) -> bool {
         let state = self.state();
         state.is_idle() && state.contended.is_none()
@@ -208,7 +210,8 @@ impl<H: Held> Entry<H> {
         Next::Local(Arc::clone(head), claim)
     }
 
-    /// A hold ended by a true release, of which `others` were notified; whether the entry is to be kept for that from now on.
+    /// A hold ended by a true release, of which `others` were notified; whether the entry is to be kept for
+    /// that from now on.
     pub(crate) fn note_released(&self, others: Others, now: Moment) -> bool {
         let mut state = self.state();
         state.burst = Burst::default();
@@ -311,8 +314,8 @@ impl<H> Drop for Entry<H> {
     }
 }
 
-/// A thread that asks for a lock without a place in its queue. Those who come now queue behind it, and none of them is the head
-/// until this is dropped.
+/// A thread that asks for a lock without a place in its queue. Those who come now queue behind it, and none
+/// of them is the head until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Asking<H: Held>(Arc<Entry<H>>);
 
@@ -344,7 +347,8 @@ impl<H: Held> QueuePlace<H> {
         &self.ticket
     }
 
-    /// Whether the client's place in the store's line is this waiter's to give up: it has one, and nobody else waits here.
+    /// Whether the client's place in the store's line is this waiter's to give up: it has one, and nobody
+    /// else waits here.
     pub(crate) fn takes_line_place(&self) -> bool {
         let mut state = self.entry.state();
         state.queue.len() == 1 && std::mem::take(&mut state.in_line)

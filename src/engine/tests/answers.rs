@@ -84,7 +84,8 @@ fn a_grant_that_is_read_after_its_window_is_no_hold() {
     engine.shutdown().unwrap();
 }
 
-/// However long the caller would wait. The store frees the lock at once when the grant is given back, and says so.
+/// However long the caller would wait. The store frees the lock at once when the grant is given back, and
+/// says so.
 #[test]
 fn a_lease_shorter_than_the_answers_take_is_an_error_after_few_attempts() {
     let (lease, ms) = (Duration::from_millis(2), Duration::from_millis);

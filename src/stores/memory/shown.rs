@@ -1,7 +1,7 @@
 //! All that there is under a name in this process.
 //!
-//! Here several objects may have one name, which on Redis have one key: the first that is there is reported, in the
-//! order of this file.
+//! Here several objects may have one name, which on Redis have one key: the first that is there is reported,
+//! in the order of this file.
 
 use crate::ident::{Fence, LockName};
 use crate::inspect::{Inspection, ObjectKind, Waiter};

@@ -22,7 +22,8 @@ fn goes_together(claim: &Claim) -> bool {
     kinds::of(claim.kind).is_batched() && claim.note.is_none()
 }
 
-/// Has each claim's owner hold nothing. With `settles`, the server is asked whether anything in doubt can still come.
+/// Has each claim's owner hold nothing. With `settles`, the server is asked whether anything in doubt can
+/// still come.
 pub(super) fn abandon(
     server: &RedisServer,
     claims: &[Claim],

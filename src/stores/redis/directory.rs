@@ -1,7 +1,7 @@
 //! The directory of clients on one server, and the list of its locks.
 //!
-//! Both lists go by SCAN, outside of scripts: the server serves others between its pages, and between the looks at what a page
-//! names.
+//! Both lists go by SCAN, outside of scripts: the server serves others between its pages, and between the
+//! looks at what a page names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,7 +118,8 @@ impl RedisStore {
         let mut page =
             Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at: u64::from(PAGE) };
         if !clients.is_empty() {
-            // One by one: in a cluster they are in different slots, and one that has moved is found where it is.
+            // One by one: in a cluster they are in different slots, and one that has moved is found where it
+            // is.
             let commands = clients.iter().map(|client| ENTRIES.on(&[&entry(*client)]));
             let commands: Vec<Command> = commands.collect();
             let (replies, writes) = self.in_groups(&commands, deadline)?;

@@ -255,7 +255,8 @@ impl<'a> Shown<'a> {
         held.collect()
     }
 
-    /// `owner since_ms ends_ms pid host thread`: the note of a holder when it acquired the lock, if it still holds it.
+    /// `owner since_ms ends_ms pid host thread`: the note of a holder when it acquired the lock, if it still
+    /// holds it.
     fn tell_about(&self, about: &str, seen: &mut Inspection) {
         let mut words = about.splitn(6, ' ');
         let mut next = || words.next().unwrap_or_default();
@@ -272,7 +273,8 @@ impl<'a> Shown<'a> {
         let Some(count) = std::str::from_utf8(self.value).ok().and_then(|text| text.parse::<i64>().ok())
         else {
             let owner = owner_text(self.value);
-            // Another library's token looks like anybody's secret: `RedisLock::holder` of a token lock asks for it by its kind.
+            // Another library's token looks like anybody's secret: `RedisLock::holder` of a token lock asks
+            // for it by its kind.
             if !Owner::is_one(&owner) {
                 return Ok(ObjectKind::Foreign { what: "a string".to_owned() });
             }

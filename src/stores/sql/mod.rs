@@ -1,9 +1,9 @@
-//! Databases that keep locks: a row for each lock, with the owner, the hold count, the end by the server's clock and the
-//! last fence.
+//! Databases that keep locks: a row for each lock, with the owner, the hold count, the end by the server's
+//! clock and the last fence.
 //!
-//! `rows` is what is the same for all of them; `postgres`, `mysql` and `sqlite` say in which statements. All carry
-//! requests over the connections of a `pool`, whose last one is for renewals alone. `sessions` keeps locks without a
-//! table: each is a connection's, and ends with it.
+//! `rows` is what is the same for all of them; `postgres`, `mysql` and `sqlite` say in which statements. All
+//! carry requests over the connections of a `pool`, whose last one is for renewals alone. `sessions` keeps
+//! locks without a table: each is a connection's, and ends with it.
 
 /// A database's statements: a field for each, whose text is the file of that name in its folder of `query/`.
 macro_rules! queries {

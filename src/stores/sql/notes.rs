@@ -28,7 +28,8 @@ impl Notes {
         here
     }
 
-    /// Asks for what is not about words: says nothing meanwhile. For a client that is being made, which nobody else uses.
+    /// Asks for what is not about words: says nothing meanwhile. For a client that is being made, which
+    /// nobody else uses.
     pub(super) fn without<T>(&self, ask: impl FnOnce() -> T) -> T {
         self.0.store(NOTHING, Ordering::Relaxed);
         let answer = ask();
@@ -36,8 +37,8 @@ impl Notes {
         answer
     }
 
-    /// Asks for a lock, and says less and less `here` for as long as the server refuses without a reason that is known. A client
-    /// keeps to the first that is taken.
+    /// Asks for a lock, and says less and less `here` for as long as the server refuses without a reason that
+    /// is known. A client keeps to the first that is taken.
     pub(super) fn without_if_refused<T>(&self, mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
         let known = self.0.load(Ordering::Relaxed);
         let mut outcome = ask();

@@ -133,7 +133,8 @@ pub(super) trait Rows: Database {
         deadline: Moment,
     ) -> Answer<Change<u64>>;
 
-    /// Sets the count of a lock that is the owner's, which is not to end before its lease from now on; the fence then.
+    /// Sets the count of a lock that is the owner's, which is not to end before its lease from now on; the
+    /// fence then.
     fn retake(
         &self,
         link: &mut Self::Link,

@@ -14,8 +14,8 @@ pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The rest of a lease that was asked for at `sent`: less the time it took, less 1 % and 2 ms for clocks that run at
-/// different speeds and servers that count in milliseconds. `None`: nothing to count on.
+/// The rest of a lease that was asked for at `sent`: less the time it took, less 1 % and 2 ms for clocks that
+/// run at different speeds and servers that count in milliseconds. `None`: nothing to count on.
 pub(super) fn validity(lease: Duration, elapsed: Duration) -> Option<Duration> {
     let drift = lease / 100 + Duration::from_millis(2);
     lease.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
@@ -92,8 +92,8 @@ impl<T> Votes<T> {
         Error::new(kind, action, text)
     }
 
-    /// The answer for a request that too few servers could answer. `has_changed`: at those that did, it changed
-    /// something that stays.
+    /// The answer for a request that too few servers could answer. `has_changed`: at those that did, it
+    /// changed something that stays.
     pub(super) fn too_few<R>(
         &self,
         action: &'static str,
@@ -124,8 +124,8 @@ impl Votes<Attempt> {
         fences.max()
     }
 
-    /// When a majority can be free at the earliest: when as many leases have ended as are missing. `None`: they have no
-    /// end.
+    /// When a majority can be free at the earliest: when as many leases have ended as are missing. `None`:
+    /// they have no end.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let mut leases: Vec<Duration> = self
             .done()
@@ -203,15 +203,15 @@ impl Votes<Option<Snapshot>> {
         self.done().flatten().filter(|seen| seen.holder == holder).count()
     }
 
-    /// The holder that may have a majority. `None`: nobody under one name; a lock of Java's has an owner of its own on
-    /// each server.
+    /// The holder that may have a majority. `None`: nobody under one name; a lock of Java's has an owner of
+    /// its own on each server.
     pub(super) fn holder(&self) -> Option<&String> {
         let mut holders = self.done().flatten().map(|seen| &seen.holder);
         holders.find(|holder| self.held_by(holder) >= self.enough())
     }
 
-    /// The lock as a majority sees it: held by the owner that may have a majority, with a server that does not answer
-    /// counted for them. `None`: nobody has.
+    /// The lock as a majority sees it: held by the owner that may have a majority, with a server that does
+    /// not answer counted for them. `None`: nobody has.
     pub(super) fn view(&self) -> Option<Snapshot> {
         let held = || self.done().flatten();
         let enough = self.enough();

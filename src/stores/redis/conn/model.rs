@@ -1,5 +1,5 @@
-//! A shared connection as it is, with the real reply parser, over a socket that is a queue of bytes, under shuttle's
-//! schedules. Run by `./check model`.
+//! A shared connection as it is, with the real reply parser, over a socket that is a queue of bytes, under
+//! shuttle's schedules. Run by `./check model`.
 //!
 //! Each request is a number; the server answers with it. So the reader of a reply sees whether it is its own.
 
@@ -113,7 +113,8 @@ impl Pipe {
     }
 }
 
-/// Permissions for connections. r2d2's threads are none of shuttle's: one pool for all, with more than is ever used.
+/// Permissions for connections. r2d2's threads are none of shuttle's: one pool for all, with more than is
+/// ever used.
 fn slot() -> PooledConnection<ConnectionSlots> {
     static POOL: LazyLock<Pool<ConnectionSlots>> = LazyLock::new(|| {
         Pool::builder().max_size(32).test_on_check_out(false).build(ConnectionSlots).unwrap()
@@ -204,8 +205,8 @@ fn assert_own(outcome: &Answer<Value>, number: u8) {
     }
 }
 
-/// The shared connection with as many threads as `numbers`, each of which has one request waited for and one not, and
-/// with the watchdog, which looks after what nobody waits for.
+/// The shared connection with as many threads as `numbers`, each of which has one request waited for and one
+/// not, and with the watchdog, which looks after what nobody waits for.
 fn run(
     world: &Arc<World>,
     deadline: Moment,

@@ -1,8 +1,8 @@
 //! Replies as they come from a socket.
 //!
-//! Answers of scripts are always of the same few shapes, and those are read here: the redis crate's parser takes a
-//! fifth of all that a client does for a lock. Everything else (refusals, other shapes) is cut out whole and left to
-//! it.
+//! Answers of scripts are always of the same few shapes, and those are read here: the redis crate's parser
+//! takes a fifth of all that a client does for a lock. Everything else (refusals, other shapes) is cut out
+//! whole and left to it.
 
 use std::io::{self, Read};
 
@@ -101,7 +101,8 @@ impl Replies {
     }
 }
 
-/// How far a reply that is not whole has been looked through, so that no byte of it is looked at again with each read.
+/// How far a reply that is not whole has been looked through, so that no byte of it is looked at again with
+/// each read.
 #[derive(PartialEq, Eq)]
 struct Seen {
     /// The start of the part that is not whole.
@@ -397,7 +398,8 @@ mod fuzz {
 
     #[test]
     fn replies_are_read_alike_however_they_come_in_pieces() {
-        // Replies of other shapes than ours go to the redis crate's parser, which allocates 10 kB for each, of which the least has three bytes.
+        // Replies of other shapes than ours go to the redis crate's parser, which allocates 10 kB for each,
+        // of which the least has three bytes.
         each(
             nearly(SEEDS),
             |bytes| 64 * bytes.len(),

@@ -45,8 +45,8 @@ impl Server {
         server
     }
 
-    /// Starts one that listens on a port too, which is the value of `port_setting`. Another process may take the port first:
-    /// then the server ends, and another port is tried.
+    /// Starts one that listens on a port too, which is the value of `port_setting`. Another process may take
+    /// the port first: then the server ends, and another port is tried.
     pub(super) fn start_on_port(port_setting: &str, settings: &[&str]) -> (Server, u16) {
         for _ in 0..20 {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,9 +1,9 @@
 //! The turnstile of a name: the one client that looks often whether its lock is free.
 //!
-//! Nothing wakes the waiters of these servers, so they poll each 50–100 ms. Of the clients that wait for a name, the one
-//! that has the name's turnstile, a lock by `GET_LOCK`, looks each few milliseconds besides, and wakes its waiter when
-//! the lock is free. One thread and one connection of the client do that for all names. The server takes the turnstile
-//! back when that connection ends, however it does.
+//! Nothing wakes the waiters of these servers, so they poll each 50–100 ms. Of the clients that wait for a
+//! name, the one that has the name's turnstile, a lock by `GET_LOCK`, looks each few milliseconds besides,
+//! and wakes its waiter when the lock is free. One thread and one connection of the client do that for all
+//! names. The server takes the turnstile back when that connection ends, however it does.
 //!
 //! The turnstile only ever adds a wake-up: grants depend on the row, and waiters poll as if there were none.
 
@@ -103,8 +103,8 @@ impl Turnstiles {
         })
     }
 
-    /// Has `waker` woken when the lock looks free while the turnstile is this client's. Never waits for the server.
-    /// `None`: the waiter only polls.
+    /// Has `waker` woken when the lock looks free while the turnstile is this client's. Never waits for the
+    /// server. `None`: the waiter only polls.
     pub(super) fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
         let me = self.me.upgrade()?;
         let mut state = self.state.lock();
@@ -115,8 +115,8 @@ impl Turnstiles {
             state.thread = start(Arc::clone(&me)).ok();
             state.thread.as_ref()?;
         }
-        // Joined under the lock that `left` also takes: a name that has just been joined is not forgotten. Never up: no
-        // waiter relies on a message.
+        // Joined under the lock that `left` also takes: a name that has just been joined is not forgotten.
+        // Never up: no waiter relies on a message.
         let channel = Arc::clone(
             state.names.entry(name.key().into()).or_insert_with(|| Arc::new(Channel::new(name.key(), false))),
         );
@@ -147,7 +147,8 @@ impl Turnstiles {
         drop(thread.join());
     }
 
-    /// The thread's loop until the client ends. What goes wrong costs the connection, and waiters poll meanwhile.
+    /// The thread's loop until the client ends. What goes wrong costs the connection, and waiters poll
+    /// meanwhile.
     fn run(&self) {
         let mut pause = PAUSES.0;
         while self.has_work() {
@@ -176,8 +177,9 @@ impl Turnstiles {
         Conn::new(self.opts.clone().tcp_connect_timeout(Some(self.connect_timeout)))
     }
 
-    /// Watches over one connection; `Ok` when nobody has listened for a while, the connection is old, or the client has ended.
-    /// A server that takes no writes any more is not looked at: its locks are never freed, or seem free for ever.
+    /// Watches over one connection; `Ok` when nobody has listened for a while, the connection is old, or the
+    /// client has ended. A server that takes no writes any more is not looked at: its locks are never freed,
+    /// or seem free for ever.
     fn watch(&self, conn: &mut Conn, pause: &mut Duration) -> mysql::Result<()> {
         let mut watched: HashMap<Box<str>, Watched> = HashMap::new();
         let replaced_at = Clock::System.after(OLDEST);
@@ -223,8 +225,8 @@ impl Turnstiles {
         Ok(())
     }
 
-    /// Sleeps until there is something to do, and brings `watched` up to date: the names that nobody waits for any more
-    /// and whose turnstile is still this client's. `None`: it is over.
+    /// Sleeps until there is something to do, and brings `watched` up to date: the names that nobody waits
+    /// for any more and whose turnstile is still this client's. `None`: it is over.
     fn next(&self, watched: &mut HashMap<Box<str>, Watched>) -> Option<Vec<Box<str>>> {
         let mut state = self.state.lock();
         let until = if watched.is_empty() {

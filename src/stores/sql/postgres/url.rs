@@ -21,7 +21,8 @@ struct Said {
     system: bool,
 }
 
-/// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a password.
+/// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
+/// password.
 pub(super) fn dial(options: &RedisOptions) -> Result<Dial> {
     check_url(&options.url)?;
     // The driver takes the first for the end of the password, and the rest of that for a host's name.
