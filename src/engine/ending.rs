@@ -10,7 +10,7 @@ use crate::park::Parker;
 use crate::seam::{Claim, Failure};
 use crate::time::{Clock, random_between};
 
-/// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
+/// The number of times that [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
 const LAST_TRIES: u32 = 5;
 
 impl Engine {

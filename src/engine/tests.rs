@@ -56,7 +56,7 @@ struct Odd {
     granting: Option<(Sender<()>, Receiver<()>)>,
     /// The number of attempts that are refused.
     failing: AtomicUsize,
-    /// So long re-entries take.
+    /// The time that re-entries take.
     reenters_in: Option<(ManualClock, Duration)>,
     /// Refuses releases from its end on.
     closed: AtomicBool,

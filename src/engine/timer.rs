@@ -69,7 +69,7 @@ const LEAST: Duration = Duration::from_millis(1);
 /// later at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// While anything is held, so often connections are looked at.
+/// The time between two looks at connections while anything is held.
 const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 
 /// The time for which connections are looked at still after something was held: locks that come and go wake

@@ -110,7 +110,7 @@ enum LeaderCommand {
 /// this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
 
-/// So long after their poll is due those who wait have asked.
+/// The time within which those who wait have asked after their poll is due.
 const REACTION: Duration = Duration::from_millis(250);
 
 impl Leader {

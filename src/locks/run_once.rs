@@ -88,7 +88,7 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     Ok(None)
 }
 
-/// So often a lock is tried for that seems to be nobody's and is refused. It may be one of Java's, which has
+/// The tries for a lock that seems to be nobody's and is refused. It may be one of Java's, which has
 /// an owner of its own on each server.
 const SPLIT_TRIES: u32 = 12;
 

@@ -51,7 +51,7 @@ struct QueuedReports {
     dropped: AtomicU64,
 }
 
-/// So much of it may wait for the callback thread.
+/// The most of these reports that may wait for the callback thread.
 const MOST_NEWS: usize = 1024;
 
 /// The most changes of wake-ups that may wait; then one and its opposite cancel out, and how it ends is still

@@ -12,7 +12,7 @@ pub(super) struct Times {
     pub(super) grace: Duration,
     /// From KILL to the end: what the system needs to end a process group, on a busy machine too.
     pub(super) margin: Duration,
-    /// So often the window is looked at.
+    /// The time between two looks at the window.
     pub(super) tick: Duration,
 }
 

@@ -69,7 +69,7 @@ impl RedisStore {
         self.check_scripts()?;
         let (keys, cursor) = self.scan(&wanted.whole(), cursor, deadline)?;
         let looked_at = u64::from(PAGE);
-        // A key that belongs to a lock is none; nor is one that no name can lead to.
+        // A key that is part of a lock is no lock itself; nor is a key that no name can lead to.
         let names = keys.into_iter().filter_map(|key| {
             let name = Arc::from(key.strip_prefix(&*wanted.prefix)?);
             LockName::new(&name, key).ok()
@@ -174,9 +174,9 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
     parts.chunks(2).map(one).collect()
 }
 
-/// The part of a key that a list shows: keys that have owners as clients write them. A cache's entry has the
-/// shape of a token lock, and a table of counters that of a lock; neither is shown, nor what is in it. If
-/// something else is kept in the place of what belongs to a lock, it is none.
+/// The lock that a list shows for a key whose owners are written as clients write them; else none. A cache's
+/// entry has the shape of a token lock, and a table of counters that of a lock; neither is shown, nor what is
+/// in it. If something else is kept in the place of what belongs to a lock, it is none.
 pub(super) fn listed(seen: Result<Inspection>) -> Result<Option<Inspection>> {
     match seen {
         Ok(seen) => {

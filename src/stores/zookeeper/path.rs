@@ -136,7 +136,7 @@ fn is_protocols_own(name: &str) -> bool {
     })
 }
 
-/// So long is a GUID with its hyphens.
+/// The length of a GUID with its hyphens.
 const GUID: usize = 36;
 
 /// One who stands at a lock, ours or Curator's.

@@ -30,8 +30,8 @@ use crate::time::{Clock, Moment};
 
 /// After a look at the slots, the next one is no sooner than this, for any caller.
 const LOOKS_APART: Duration = Duration::from_millis(100);
-/// So long a member is waited for while there are others to ask; a member that answers at all mostly answers
-/// sooner.
+/// The time for which a member is waited for while there are others to ask; a member that answers at all
+/// mostly answers sooner.
 const QUICK: Duration = Duration::from_millis(250);
 /// A request waits for a look no longer than this; then it goes by what is known.
 const LOOK: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 
 use redis::{ErrorKind, RedisError, RedisResult, Value, parse_redis_value};
 
-/// So much is asked of the socket at once.
+/// The most bytes that are asked of the socket at once.
 const CHUNK: usize = 8 * 1024;
 
 /// Bytes read of a connection and not yet used.

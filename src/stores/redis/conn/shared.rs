@@ -111,7 +111,7 @@ const MOST_LEFT: usize = 8;
 /// yet.
 const MOST_GIVEN: usize = 64;
 
-/// So often a reader looks for replies for others after its own has come, before it goes on with its own
+/// The most looks of a reader for replies for others after its own has come, before it goes on with its own
 /// business.
 const MOST_LOOKS: u32 = 4;
 
