@@ -32,7 +32,7 @@ pub(crate) struct Options {
     pub(crate) store: &'static str,
     /// Whether the client has an entry in the directory.
     pub(crate) directory: bool,
-    /// What the entry says of it besides.
+    /// The words that the entry says of it besides.
     pub(crate) label: Option<String>,
     /// How long a thread that holds something waits before it is looked whether that is for a deadlock.
     pub(crate) deadlocks_after: Duration,
@@ -107,8 +107,8 @@ pub(crate) struct RedisOptions {
 /// How the members of a Redis Cluster notify waiters of a release; set by
 /// [`ClientBuilder::cluster_pub_sub`](crate::ClientBuilder::cluster_pub_sub).
 ///
-/// All clients that share locks have to use the same way: those who listen otherwise are not woken and find a free lock
-/// by polling, or, in Redisson, when the lease that they last saw is over.
+/// All clients that share locks have to use the same way: those who listen otherwise are not woken and find a
+/// free lock by polling, or, in Redisson, when the lease that they last saw is over.
 ///
 /// # Examples
 ///
@@ -125,14 +125,14 @@ pub(crate) struct RedisOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ClusterPubSub {
-    /// Sharded if the first server that answers knows `PUBSUB SHARDNUMSUB` (Redis 7, Valkey), else plain: what
-    /// Redisson's `shardedSubscriptionMode` does by default.
+    /// Sharded if the first server that answers knows `PUBSUB SHARDNUMSUB` (Redis 7, Valkey), else plain:
+    /// what Redisson's `shardedSubscriptionMode` does by default.
     #[default]
     Auto,
     /// `SPUBLISH` and `SSUBSCRIBE`: a message goes to the members that have the lock's slot.
     Sharded,
-    /// `PUBLISH` and `SUBSCRIBE`: a message goes to all members. For fleets with Redisson before 3.22, or with
-    /// `shardedSubscriptionMode=OFF`.
+    /// `PUBLISH` and `SUBSCRIBE`: a message goes to all members. For fleets with Redisson before 3.22, or
+    /// with `shardedSubscriptionMode=OFF`.
     Plain,
     /// Both, for fleets in which some use one and some the other. Needs Redis 7 or Valkey.
     Both,

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use crate::inspect::Whereabouts;
 
-/// Threads that wait for each other in a ring: each waits for a lock that the next one holds, and the last for one of the first's.
+/// Threads that wait for each other in a ring: each waits for a lock that the next one holds, and the last
+/// for one of the first's.
 ///
-/// An item of [`LockClient::deadlocks`](crate::LockClient::deadlocks), and what [`Event::Deadlock`](crate::Event::Deadlock) is about.
-/// Its text names each thread, what it holds and what it waits for.
+/// An item of [`LockClient::deadlocks`](crate::LockClient::deadlocks), and what
+/// [`Event::Deadlock`](crate::Event::Deadlock) is about. Its text names each thread, what it holds and what
+/// it waits for.
 ///
 /// # Examples
 ///
@@ -28,8 +30,8 @@ use crate::inspect::Whereabouts;
 pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
     pub steps: Vec<DeadlockStep>,
-    /// Whether all of it stood at one moment. `false`: a holder on it, such as Java's, says nothing of what it waits for, so it may
-    /// be one.
+    /// Whether all of it stood at one moment. `false`: a holder on it, such as Java's, says nothing of what
+    /// it waits for, so it may be one.
     pub is_certain: bool,
 }
 
@@ -48,11 +50,12 @@ pub struct Deadlock {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadlockStep {
-    /// The owner as which it waits, `client:number`; of a holder that says nothing of itself the owner of its hold.
+    /// The owner as which it waits, `client:number`; of a holder that says nothing of itself the owner of its
+    /// hold.
     pub owner: String,
     /// The id of its wait, which no other wait of the client ever has; zero where it is not known.
     pub wait: u64,
-    /// Where it is; empty where that is not known.
+    /// The place of the waiting thread; empty where it is not known.
     pub whereabouts: Whereabouts,
     /// Whether it is a thread of the client that asked.
     pub by_this_client: bool,
@@ -60,7 +63,8 @@ pub struct DeadlockStep {
     pub holds: String,
     /// The lock that it waits for; empty where that is not known.
     pub waits_for: String,
-    /// The kind of lock that it waits for, as [`Event`](crate::Event) names kinds; empty where that is not known.
+    /// The kind of lock that it waits for, as [`Event`](crate::Event) names kinds; empty where that is not
+    /// known.
     pub kind: String,
     /// For how long it has waited.
     pub waiting_for: Duration,

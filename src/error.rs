@@ -20,9 +20,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Says what went wrong, during which action, on which lock, and why.
 ///
-/// The display text is this level only; the cause is in [`source`](StdError::source). Decide by the predicates
-/// ([`is_lost`](Error::is_lost), [`is_not_held`](Error::is_not_held), [`is_retryable`](Error::is_retryable),
-/// [`outcome_unknown`](Error::outcome_unknown)) or by [`kind`](Error::kind). Passwords never appear in it.
+/// The display text is this level only; the cause is in [`source`](StdError::source). Decide by the
+/// predicates ([`is_lost`](Error::is_lost), [`is_not_held`](Error::is_not_held),
+/// [`is_retryable`](Error::is_retryable), [`outcome_unknown`](Error::outcome_unknown)) or by
+/// [`kind`](Error::kind). Passwords never appear in it.
 ///
 /// # Examples
 ///
@@ -83,13 +84,13 @@ pub enum ErrorKind {
     InvalidInput,
     /// The caller does not hold the lock; see [`Error::not_held`].
     NotHeld,
-    /// A hold was lost while it was believed held. An `unlock()` of a hold that ended earlier is of kind `NotHeld`: ask
-    /// [`Error::is_lost`], which is true for both.
+    /// A hold was lost while it was believed held. An `unlock()` of a hold that ended earlier is of kind
+    /// `NotHeld`: ask [`Error::is_lost`], which is true for both.
     Lost,
     /// The wait was ended by an [`Interrupt`](crate::Interrupt).
     Interrupted,
-    /// Waiting would wait for the calling thread itself, or for another task that this thread runs (feature `tokio`); or an
-    /// observer called the client that was telling it, within a call of the same thread.
+    /// Waiting would wait for the calling thread itself, or for another task that this thread runs (feature
+    /// `tokio`); or an observer called the client that was telling it, within a call of the same thread.
     WouldDeadlock,
     /// The key belongs to something that is not this kind of lock.
     WrongType,
@@ -99,7 +100,8 @@ pub enum ErrorKind {
     TimedOut,
     /// The server wants another user or password.
     Authentication,
-    /// TLS does not come about: one side does not accept the other's certificate, or speaks no TLS. The text says which.
+    /// TLS does not come about: one side does not accept the other's certificate, or speaks no TLS. The text
+    /// says which.
     Tls,
     /// The user lacks a permission; the detail names it where the server does.
     NoPermission,
@@ -107,12 +109,12 @@ pub enum ErrorKind {
     OutOfMemory,
     /// The server is a read-only replica.
     ReadOnly,
-    /// The server is loading, busy with a script, failing over or short of replicas. That another holds the lock is no
-    /// error: it is `None` or `false`.
+    /// The server is loading, busy with a script, failing over or short of replicas. That another holds the
+    /// lock is no error: it is `None` or `false`.
     Busy,
     /// The wait was the youngest of threads that wait for each other, and the client
-    /// [breaks deadlocks](crate::ClientBuilder::break_deadlocks): release what the thread holds, and begin again. Or the database
-    /// broke a deadlock: roll the transaction back and run it again.
+    /// [breaks deadlocks](crate::ClientBuilder::break_deadlocks): release what the thread holds, and begin
+    /// again. Or the database broke a deadlock: roll the transaction back and run it again.
     Deadlock,
     /// The server is older than the oldest one supported.
     TooOld,
@@ -127,7 +129,8 @@ pub enum ErrorKind {
     Refused,
     /// The client was shut down.
     ShutDown,
-    /// The process was forked after it had made a client: that one cannot be used here, nor can another be made.
+    /// The process was forked after it had made a client: that one cannot be used here, nor can another be
+    /// made.
     Forked,
     /// The system could not give a thread or another resource.
     Resource,
@@ -275,8 +278,8 @@ impl Error {
         self.inner.not_held.as_ref()
     }
 
-    /// Whether a hold of the caller was lost: work under it is no longer protected. True for [`ErrorKind::Lost`], and for
-    /// [`ErrorKind::NotHeld`] from the release of a hold that had ended earlier.
+    /// Whether a hold of the caller was lost: work under it is no longer protected. True for
+    /// [`ErrorKind::Lost`], and for [`ErrorKind::NotHeld`] from the release of a hold that had ended earlier.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.inner.kind == ErrorKind::Lost || self.inner.not_held == Some(NotHeld::Expired)
@@ -303,9 +306,9 @@ impl Error {
             && matches!(self.inner.kind, Unreachable | TimedOut | OutOfMemory | ReadOnly | Busy | StaleRing)
     }
 
-    /// Whether the work that was given to the call ran to its end, as that of [`with_lock`](crate::AcquireOptions::with_lock) or
-    /// [`run_once`](crate::LockClient::run_once). Such an error comes after the work, whose effects stay. `false`: the work
-    /// did not run.
+    /// Whether the work that was given to the call ran to its end, as that of
+    /// [`with_lock`](crate::AcquireOptions::with_lock) or [`run_once`](crate::LockClient::run_once). Such an
+    /// error comes after the work, whose effects stay. `false`: the work did not run.
     #[must_use]
     pub fn work_ran(&self) -> bool {
         self.inner.work_ran
@@ -316,17 +319,17 @@ impl Error {
         matches!(self.inner.kind, ErrorKind::Unreachable | ErrorKind::TimedOut)
     }
 
-    /// This error, or that of an attempt before it which was answered, if this one was not: that nobody answered says
-    /// less, and the last attempt may only have been cut off by its deadline.
+    /// This error, or that of an attempt before it which was answered, if this one was not: that nobody
+    /// answered says less, and the last attempt may only have been cut off by its deadline.
     pub(crate) fn or_answer(self, before: Option<Error>) -> Error {
         before.filter(|before| self.is_silence() && !before.is_silence()).unwrap_or(self)
     }
 
     /// Whether the request may have been carried out although no answer came.
     ///
-    /// The client itself goes on resolving it: after an acquire it removes what it may have left, after a release
-    /// it repeats it, both until answered or until the lease has run out; on ZooKeeper, where what was left has no lease, until
-    /// answered.
+    /// The client itself goes on resolving it: after an acquire it removes what it may have left, after a
+    /// release it repeats it, both until answered or until the lease has run out; on ZooKeeper, where what
+    /// was left has no lease, until answered.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         self.inner.outcome_unknown

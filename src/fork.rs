@@ -18,9 +18,10 @@ const FIRST_OF_NAMESPACE: u32 = 1;
 
 /// Asks whether this process may make a client: not if it is a forked child of one that has made one.
 ///
-/// parking_lot, and so r2d2, keep one registry of all threads that sleep. A child has its parent's registry as it just was, but
-/// none of the threads in it: their locks stay locked, and their entries are in stacks that the child's own threads
-/// get. Nothing can clear it from here, so what would hang or be overwritten is refused (`docs/decisions/0021-fork.md`).
+/// parking_lot, and so r2d2, keep one registry of all threads that sleep. A child has its parent's registry
+/// as it just was, but none of the threads in it: their locks stay locked, and their entries are in stacks
+/// that the child's own threads get. Nothing can clear it from here, so what would hang or be overwritten is
+/// refused (`docs/decisions/0021-fork.md`).
 pub(crate) fn enter_process() -> Result<()> {
     if FIRST.load(Ordering::Acquire) == 0 {
         NAMESPACE.store(namespace(), Ordering::Relaxed);
@@ -29,11 +30,12 @@ pub(crate) fn enter_process() -> Result<()> {
     refused_if_forked("connect")
 }
 
-/// Whether this is a forked child of the process that made all the clients there are. Nothing of them may be used then:
-/// their mutexes may be held by threads that do not exist here, and their sockets are the parent's.
+/// Whether this is a forked child of the process that made all the clients there are. Nothing of them may be
+/// used then: their mutexes may be held by threads that do not exist here, and their sockets are the
+/// parent's.
 ///
-/// A process number says so, and costs one question to the system. Only the number 1 is had by more than one process of a family,
-/// as a rule: there the namespace is compared as well, which takes some microseconds.
+/// A process number says so, and costs one question to the system. Only the number 1 is had by more than one
+/// process of a family, as a rule: there the namespace is compared as well, which takes some microseconds.
 pub(crate) fn is_forked() -> bool {
     let first = FIRST.load(Ordering::Relaxed);
     first != 0 && (first != process::id() || first == FIRST_OF_NAMESPACE && is_elsewhere())

@@ -1,7 +1,7 @@
 //! Made-up input for the tests of parsers: input that is nearly right, and bounds on what it may cost.
 //!
-//! `./check fuzz` builds them, with `--cfg leasehold_fuzz`, and runs them one at a time: what they allocate is counted for the whole
-//! process. `LEASEHOLD_CASES` says how many inputs each gets.
+//! `./check fuzz` builds them, with `--cfg leasehold_fuzz`, and runs them one at a time: what they allocate
+//! is counted for the whole process. `LEASEHOLD_CASES` says how many inputs each gets.
 
 use std::alloc::System;
 use std::fmt::Debug;
@@ -18,8 +18,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// Inputs of each test.
 const CASES: u32 = 20_000;
 
-/// For an input of so many bytes a parser may allocate this many in all, freed ones included: a map of slots alone has a quarter of the
-/// first part.
+/// The most bytes that a parser may allocate for an input of `bytes` bytes, freed ones included: a map of
+/// slots alone has a quarter of the first part.
 fn allowed(bytes: usize) -> usize {
     1024 * 1024 + 256 * bytes
 }

@@ -16,18 +16,19 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// The kind of store: `"redis"`, `"redis-sentinel"`, `"redis-cluster"`, `"redlock"`, `"ring"`, `"postgres"`, `"mysql"`,
-    /// `"sqlite"`, `"etcd"`, `"zookeeper"` or `"memory"`.
+    /// The kind of store: `"redis"`, `"redis-sentinel"`, `"redis-cluster"`, `"redlock"`, `"ring"`,
+    /// `"postgres"`, `"mysql"`, `"sqlite"`, `"etcd"`, `"zookeeper"` or `"memory"`.
     pub store: &'static str,
     /// How long the round trip took.
     pub latency: Duration,
     /// Whether waiters are woken.
     pub wakeups: Wakeups,
-    /// The table of a PostgreSQL, MySQL or MariaDB that keeps the locks, with its schema or database. `None`: there is none, or
-    /// it is not known before the first use of a client that [connects lazily](crate::LockClient::connect_lazily).
+    /// The table of a PostgreSQL, MySQL or MariaDB that keeps the locks, with its schema or database. `None`:
+    /// there is none, or it is not known before the first use of a client that
+    /// [connects lazily](crate::LockClient::connect_lazily).
     pub table: Option<String>,
-    /// PostgreSQL: tables of the same name in other schemas, as they were when the client connected. A program whose search path
-    /// leads to one of them keeps other locks than this client.
+    /// PostgreSQL: tables of the same name in other schemas, as they were when the client connected. A
+    /// program whose search path leads to one of them keeps other locks than this client.
     pub other_tables: Vec<String>,
 }
 

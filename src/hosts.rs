@@ -1,7 +1,7 @@
 //! Hosts: how they are shown, which may be connected to, and their addresses, looked up within a time.
 //!
-//! The system's look-up of a name has no time-out, and nothing ends it. So it runs on a thread of its own, a few at a time,
-//! and each thread that needs the address waits until its own time is over.
+//! The system's look-up of a name has no time-out, and nothing ends it. So it runs on a thread of its own, a
+//! few at a time, and each thread that needs the address waits until its own time is over.
 
 pub(crate) mod url;
 
@@ -25,11 +25,11 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, thread};
 use crate::time::{Clock, Moment};
 
-/// So many look-ups run at the same time. One that hangs keeps its place until the system gives up.
+/// The most look-ups that run at the same time. One that hangs keeps its place until the system gives up.
 const MOST: usize = 4;
-/// For so long an answer is used without asking again: for connections that are opened together.
+/// The time for which an answer is used without asking again: for connections that are opened together.
 const FRESH: Duration = Duration::from_secs(1);
-/// Of so many names the answers are kept.
+/// The number of names whose answers are kept.
 const MOST_KEPT: usize = 256;
 
 /// A host's name, or its address.
@@ -38,8 +38,8 @@ pub(crate) struct Host {
     name: Arc<str>,
     /// A server named it, not the URL.
     is_foreign: bool,
-    /// It may be shown. The text in a host's place in a URL may be a password whose host was forgotten, until it is
-    /// found to have an address.
+    /// It may be shown. The text in a host's place in a URL may be a password whose host was forgotten, until
+    /// it is found to have an address.
     is_shown: Arc<AtomicBool>,
 }
 

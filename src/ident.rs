@@ -91,8 +91,8 @@ impl LockName {
 pub struct ClientId(Uuid);
 
 impl ClientId {
-    /// A random UUID of version 8, by which others see that a release of this client's tells the lock's line (see
-    /// `line.lua`): Redisson's, and those of versions of this crate without a line, have version 4.
+    /// A random UUID of version 8, by which others see that a release of this client's tells the lock's line
+    /// (see `line.lua`): Redisson's, and those of versions of this crate without a line, have version 4.
     pub(crate) fn random() -> ClientId {
         ClientId(Uuid::new_v4()).of_version(8)
     }
@@ -147,9 +147,9 @@ impl fmt::Debug for ClientId {
 
 /// The owner of a hold: the client and a number, written `uuid:number` in the store, as Redisson does.
 ///
-/// The number is the crate's own count of threads, never the system's thread id (those are reused). A thread keeps
-/// its number unless a late request under it could still reach the server; then it goes on under a new one, so
-/// that the late request cannot touch what the thread holds next.
+/// The number is the crate's own count of threads, never the system's thread id (those are reused). A thread
+/// keeps its number unless a late request under it could still reach the server; then it goes on under a new
+/// one, so that the late request cannot touch what the thread holds next.
 ///
 /// # Examples
 ///
@@ -174,8 +174,8 @@ impl Owner {
         Owner { client, number }
     }
 
-    /// Sixteen bytes for the `index`th permit that this owner takes: half the client's random id, then the number, which
-    /// no other owner of the client has.
+    /// Sixteen bytes for the `index`th permit that this owner takes: half the client's random id, then the
+    /// number, which no other owner of the client has.
     pub(crate) fn permit(self, index: u32) -> [u8; 16] {
         let mut id = *self.client.0.as_bytes();
         let number = self.number.to_be_bytes();
@@ -186,8 +186,9 @@ impl Owner {
         id
     }
 
-    /// Whether a text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Anything else in a store is
-    /// somebody's data, and neither to be shown nor to be ended as a hold: see `owners.lua`.
+    /// Whether a text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Anything
+    /// else in a store is somebody's data, and neither to be shown nor to be ended as a hold: see
+    /// `owners.lua`.
     pub(crate) fn is_one(text: &str) -> bool {
         text.rsplit_once(':').is_some_and(|(client, number)| {
             let digits = number.strip_prefix('-').unwrap_or(number);
@@ -197,8 +198,8 @@ impl Owner {
         })
     }
 
-    /// The client's id, the part before the colon. On a server that refuses the client the line of waiters, the id has
-    /// version 4 in place of 8.
+    /// The client's id, the part before the colon. On a server that refuses the client the line of waiters,
+    /// the id has version 4 in place of 8.
     #[must_use]
     pub fn client(self) -> ClientId {
         self.client
@@ -284,7 +285,8 @@ pub(crate) struct ThreadMark {
 impl ThreadMark {
     fn new() -> ThreadMark {
         let number = fresh_number();
-        // It has no destructor, so it is there until the thread's very end: what the thread holds stays its own until then.
+        // It has no destructor, so it is there until the thread's very end: what the thread holds stays its
+        // own until then.
         thread_local! {
             static ID: Cell<u64> = Cell::default();
         }
@@ -298,8 +300,9 @@ impl ThreadMark {
         ThreadMark { id: id.unwrap_or(number), number: AtomicU64::new(number), name: thread_name() }
     }
 
-    /// The calling thread's mark. While thread-local storage is being torn down: a new one of the same thread, which ends with
-    /// the call. What the thread takes then is its own, and is not renewed, as that of a thread that has ended.
+    /// The calling thread's mark. While thread-local storage is being torn down: a new one of the same
+    /// thread, which ends with the call. What the thread takes then is its own, and is not renewed, as that
+    /// of a thread that has ended.
     pub(crate) fn current() -> Arc<ThreadMark> {
         thread_local! {
             static MARK: Arc<ThreadMark> = Arc::new(ThreadMark::new());
@@ -383,7 +386,8 @@ mod tests {
         let id = thread.unwrap().join().unwrap();
         let asked: Vec<_> = asked.iter().collect();
         assert_eq!(asked.iter().map(|(asked, _)| *asked).collect::<Vec<_>>(), [id, id]);
-        // What is asked under a number after the mark is gone cannot be told from what is late: none is used twice.
+        // A request under a number after the mark is gone cannot be told from one that is late: no number is
+        // used twice.
         assert_ne!(asked[0].1, asked[1].1);
     }
 

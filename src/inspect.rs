@@ -7,8 +7,8 @@ use crate::ident::{ClientId, Fence, thread_name};
 
 /// The store's view of a name: the answer of [`LockClient::inspect`](crate::LockClient::inspect).
 ///
-/// A field that the store does not know is `None` or empty. The display text is for operators: a line that says what it
-/// is, and one for each holder, permit and waiter.
+/// A field that the store does not know is `None` or empty. The display text is for operators: a line that
+/// says what it is, and one for each holder, permit and waiter.
 ///
 /// # Examples
 ///
@@ -37,14 +37,17 @@ pub struct Inspection {
     pub remaining: Option<Duration>,
     /// The last fencing token that was given out.
     pub fence: Option<Fence>,
-    /// The waiters of a fair lock, or the clients in the line of a plain or fenced one, in order: the first hundred. Elsewhere
-    /// those who wait by their own account, up to a third of a lease ago: who waited for longest comes first.
+    /// The waiters of a fair lock, or the clients in the line of a plain or fenced one, in order: the first
+    /// hundred. Elsewhere those who wait by their own account, up to a third of a lease ago: who waited for
+    /// longest comes first.
     pub waiters: Vec<Waiter>,
     /// How many of them there are in all.
     pub waiting: u64,
-    /// Whether there may be more: they were counted by their own accounts, and not all accounts were looked at.
+    /// Whether there may be more: they were counted by their own accounts, and not all accounts were looked
+    /// at.
     pub waiting_at_least: bool,
-    /// How many clients listen for it to become free, and a few seconds longer than they wait. Fair locks count elsewhere.
+    /// How many clients listen for it to become free, and a few seconds longer than they wait. Fair locks
+    /// count elsewhere.
     pub listeners: Option<u64>,
     /// How many permits are available, or how many are still to count down.
     pub count: Option<i64>,
@@ -58,9 +61,9 @@ pub struct Inspection {
 
 /// The kind of object that a name stands for.
 ///
-/// Some look alike on the wire. A fair lock for which nobody waits is a plain lock. A lock is taken to be fenced if a token
-/// was ever given out for its name. A number is a semaphore's or a latch's, to be distinguished by permits that are out, by
-/// those who listen, and by a count that is not above zero.
+/// Some look alike on the wire. A fair lock for which nobody waits is a plain lock. A lock is taken to be
+/// fenced if a token was ever given out for its name. A number is a semaphore's or a latch's, to be
+/// distinguished by permits that are out, by those who listen, and by a count that is not above zero.
 ///
 /// # Examples
 ///
@@ -89,8 +92,9 @@ pub enum ObjectKind {
         /// The halves that are held.
         mode: Mode,
     },
-    /// One string key with its owner's token, as this crate writes it. Another library's looks like any string, and is
-    /// [`Foreign`](Self::Foreign) here: [`RedisLock::holder`](crate::RedisLock::holder) of a token lock tells it.
+    /// One string key with its owner's token, as this crate writes it. Another library's looks like any
+    /// string, and is [`Foreign`](Self::Foreign) here: [`RedisLock::holder`](crate::RedisLock::holder) of a
+    /// token lock tells it.
     TokenLock,
     /// Permits that nobody owns.
     Semaphore,
@@ -158,15 +162,16 @@ pub struct Holder {
     pub mode: Option<Mode>,
     /// Whether the owner is a thread or a guard of the client that asked.
     pub by_this_client: bool,
-    /// How long its hold lasts if nobody renews it; zero for a reader that is dead, and `None` where the store does not say.
+    /// How long its hold lasts if nobody renews it; zero for a reader that is dead, and `None` where the
+    /// store does not say.
     pub remaining: Option<Duration>,
-    /// How long it has held it. Redisson's holders do not say; ours do each third of their lease, at once where
-    /// [`max_hold`](crate::LockOptions::max_hold) was asked for.
+    /// How long it has held it. Redisson's holders do not say; ours do each third of their lease, at once
+    /// where [`max_hold`](crate::LockOptions::max_hold) was asked for.
     pub held_for: Option<Duration>,
     /// When `max_hold` ends it, however it is renewed.
     pub ends_within: Option<Duration>,
-    /// Its whereabouts, if it gave them. Redisson's holders give none, and nothing on the server leads from their id to a
-    /// connection.
+    /// Its whereabouts, if it gave them. Redisson's holders give none, and nothing on the server leads from
+    /// their id to a connection.
     pub whereabouts: Option<Whereabouts>,
 }
 
@@ -202,16 +207,19 @@ impl Holder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// As [`Holder::owner`]; in the line of a plain or fenced lock the client's id alone, however many of its threads wait.
+    /// As [`Holder::owner`]; in the line of a plain or fenced lock the client's id alone, however many of its
+    /// threads wait.
     pub owner: String,
     /// Whether it belongs to the client that asked.
     pub by_this_client: bool,
-    /// How long it keeps its place without a sign of life. This crate's waiters give one each 1.2 s and keep it for 6 s;
-    /// Redisson's give none, and keep it for minutes.
+    /// How long it keeps its place without a sign of life. This crate's waiters give one each 1.2 s and keep
+    /// it for 6 s; Redisson's give none, and keep it for minutes.
     pub remaining: Option<Duration>,
-    /// How long it has waited: in a line by the server's clock, else as the client says each third of its lease.
+    /// How long it has waited: in a line by the server's clock, else as the client says each third of its
+    /// lease.
     pub waiting_for: Option<Duration>,
-    /// Its whereabouts, if it gave them. Of several threads of a client those of the one that has waited for longest.
+    /// Its whereabouts, if it gave them. Of several threads of a client those of the one that has waited for
+    /// longest.
     pub whereabouts: Option<Whereabouts>,
 }
 
@@ -271,8 +279,8 @@ pub struct Whereabouts {
     pub host: String,
     /// The process id.
     pub pid: u32,
-    /// The thread's name. Empty if it has none, belongs to a guard that may change threads, or is not known: a client says
-    /// it of its first 64 holds and waits, each third of its lease.
+    /// The thread's name. Empty if it has none, belongs to a guard that may change threads, or is not known:
+    /// a client says it of its first 64 holds and waits, each third of its lease.
     pub thread: String,
     /// The file name of the program; empty where it is not known.
     pub program: String,

@@ -1,8 +1,10 @@
-//! Distributed locks for threads: blocking, reentrant, kept as leases on Redis, in a database, on etcd or ZooKeeper.
+//! Distributed locks for threads: blocking, reentrant, kept as leases on Redis, in a database, on etcd or
+//! ZooKeeper.
 //!
-//! A lock is a name. Threads of any number of processes and machines take it by that name, and one of them has it at a time.
-//! A holder that dies frees it when its lease ends; a holder that lives renews it, and is notified if it lost it. On Redis the
-//! locks are Redisson's, on ZooKeeper Curator's: Rust and Java processes can share them.
+//! A lock is a name. Threads of any number of processes and machines take it by that name, and one of them
+//! has it at a time. A holder that dies frees it when its lease ends; a holder that lives renews it, and is
+//! notified if it lost it. On Redis the locks are Redisson's, on ZooKeeper Curator's: Rust and Java processes
+//! can share them.
 //!
 //! # Example
 //!
@@ -31,7 +33,8 @@
 //! }
 //! ```
 //!
-//! The same code runs without a server on [`LockClient::in_memory`]; a [`ManualClock`] lets a unit test end a lease at once.
+//! The same code runs without a server on [`LockClient::in_memory`]; a [`ManualClock`] lets a unit test end a
+//! lease at once.
 //!
 //! # Which type for what
 //!
@@ -83,16 +86,18 @@
 //! | `debug` | a call or a request failed, which the caller is told as well; the spans |
 //! | `trace` | each wait, grant, release, renewal and request |
 //!
-//! The spans are `lock.acquire`, from a call to its grant or its end without one, and `lock.hold`, from the grant to the release or
-//! the loss. Both belong to the span in which the lock was asked for, and neither is entered. Their fields are `lock.name`,
-//! `lock.kind`, `lock.owner`, `lock.fence`, and `lock.outcome` with `lock.attempts` of the one, `lock.end` of the other. The lines
-//! `lock.at_risk` and `lock.lost` are written within the hold's span.
+//! The spans are `lock.acquire`, from a call to its grant or its end without one, and `lock.hold`, from the
+//! grant to the release or the loss. Both belong to the span in which the lock was asked for, and neither is
+//! entered. Their fields are `lock.name`, `lock.kind`, `lock.owner`, `lock.fence`, and `lock.outcome` with
+//! `lock.attempts` of the one, `lock.end` of the other. The lines `lock.at_risk` and `lock.lost` are written
+//! within the hold's span.
 //!
 //! # Limits
 //!
-//! A lease lock cannot stop a holder that was paused for longer than its lease and then writes without a look: where that
-//! matters, take a [`FencedLock`] and let the resource compare the token. A store that loses its data, by a failover, an
-//! eviction or a restart, loses the locks with it; the holder is notified. All calls block, and there is no async API. Tasks of an async runtime that share a thread are one owner,
+//! A lease lock cannot stop a holder that was paused for longer than its lease and then writes without a
+//! look: where that matters, take a [`FencedLock`] and let the resource compare the token. A store that loses
+//! its data, by a failover, an eviction or a restart, loses the locks with it; the holder is notified. All
+//! calls block, and there is no async API. Tasks of an async runtime that share a thread are one owner,
 //! unless the feature `tokio` is on: see
 //! [using it from async code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
 //!
@@ -100,12 +105,19 @@
 //!
 //! # More
 //!
-//! - [Guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md): what holds when things break
-//! - [Which lock, which store](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/locks.md): the kinds, the stores that have them, and URLs
-//! - [Choosing a store](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/choosing.md), and [locks in a database](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md)
-//! - Porting from [Redisson](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-redisson.md) and from [Curator](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-curator.md)
-//! - [From SETNX to leases](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/from-setnx-to-leases.md): why a lock is more than one command
-//! - [Performance](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/performance.md), and the [examples](https://github.com/leasehold/leasehold/tree/v0.1.0/examples)
+//! - [Guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md): what holds when
+//!   things break
+//! - [Which lock, which store](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/locks.md): the kinds,
+//!   the stores that have them, and URLs
+//! - [Choosing a store](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/choosing.md), and
+//!   [locks in a database](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md)
+//! - Porting from
+//!   [Redisson](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-redisson.md) and from
+//!   [Curator](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-curator.md)
+//! - [From SETNX to leases](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/from-setnx-to-leases.md):
+//!   why a lock is more than one command
+//! - [Performance](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/performance.md), and the
+//!   [examples](https://github.com/leasehold/leasehold/tree/v0.1.0/examples)
 #![forbid(unsafe_code)]
 // docs.rs shows on each item which feature it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]

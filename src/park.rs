@@ -20,8 +20,8 @@ pub(crate) enum Woken {
     Interrupted,
 }
 
-/// One thread's place to sleep. Its signal is sticky: a wake-up that comes before the thread sleeps is not lost, two
-/// before it looks are one.
+/// One thread's place to sleep. Its signal is sticky: a wake-up that comes before the thread sleeps is not
+/// lost, two before it looks are one.
 #[derive(Debug)]
 pub(crate) struct Parker {
     waker: Waker,
@@ -46,8 +46,8 @@ thread_local! {
     static SERVICE: RefCell<Option<(u64, Waker, Arc<ServiceState>)>> = const { RefCell::new(None) };
 }
 
-/// Lets `span` pass by this clock. One that is moved by hand is moved by the caller, unless that is a service: this waits until
-/// others have moved it.
+/// Lets `span` pass by this clock. One that is moved by hand is moved by the caller, unless that is a
+/// service: this waits until others have moved it.
 pub(crate) fn take_time(clock: &Clock, span: Duration) {
     let Clock::Manual(manual) = clock else {
         Parker::new(clock).park(clock.after(span), None);
@@ -101,7 +101,8 @@ impl Parker {
         }
     }
 
-    /// Whether holds may have ended early, since the last look; takes that. See [`ServiceWaker::bounds_ended`].
+    /// Whether holds may have ended early, since the last look; takes that. See
+    /// [`ServiceWaker::bounds_ended`].
     pub(crate) fn take_bounds_ended(&self) -> bool {
         self.asked.bounds_ended.swap(false, Ordering::SeqCst)
     }
@@ -205,7 +206,8 @@ impl ServiceWaker {
         self.wake();
     }
 
-    /// Says that the session that holds are bound to (`Store::bound`) may have ended, so that the loss is reported now.
+    /// Says that the session that holds are bound to (`Store::bound`) may have ended, so that the loss is
+    /// reported now.
     #[cfg_attr(
         not(any(feature = "zookeeper", feature = "etcd")),
         allow(dead_code, reason = "other stores bind nothing")

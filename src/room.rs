@@ -9,13 +9,13 @@ use std::time::Duration;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::Moment;
 
-/// Room for so many is kept.
+/// The number of entries for which room is kept.
 const KEPT: usize = 4096;
 
 /// A map that gives back the room that a crowd of entries needed once most of them are gone.
 ///
-/// How much room there is, a [`HashMap`] does not say: its capacity leaves out the places of entries that came and went,
-/// which can be nearly all of them. So the most entries that there were are counted.
+/// How much room there is, a [`HashMap`] does not say: its capacity leaves out the places of entries that
+/// came and went, which can be nearly all of them. So the most entries that there were are counted.
 #[derive(Debug)]
 pub(crate) struct CrowdMap<K, V, S = RandomState> {
     map: HashMap<K, V, S>,
@@ -72,8 +72,9 @@ impl<K, V, S> DerefMut for CrowdMap<K, V, S> {
 
 /// A collection that keeps its room when it gets empty.
 pub(crate) trait Roomy {
-    /// Gives back room of which less than an eighth is used. To be called after something was removed: so much has to come
-    /// or go before there is anything to do again that it costs each removal next to nothing.
+    /// Gives back room of which less than an eighth is used. To be called after something was removed: so
+    /// much has to come or go before there is anything to do again that it costs each removal next to
+    /// nothing.
     fn give_back_room(&mut self);
 }
 

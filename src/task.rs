@@ -1,6 +1,7 @@
 //! The task of an async runtime that the calling thread is running, as far as that can be known.
 //!
-//! The owner of a hold is a thread, and tasks share one: to the store they are one owner. So a hold remembers its task too.
+//! The owner of a hold is a thread, and tasks share one: to the store they are one owner. So a hold remembers
+//! its task too.
 
 /// A task, or none. Without the feature `tokio` none is known, and all are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +11,8 @@ pub(crate) struct TaskMark {
 }
 
 impl TaskMark {
-    /// The task that runs on this thread now. Outside of tasks, as in the future of tokio's `block_on`, there is none.
+    /// The task that runs on this thread now. Outside of tasks, as in the future of tokio's `block_on`, there
+    /// is none.
     pub(crate) fn current() -> TaskMark {
         TaskMark {
             #[cfg(feature = "tokio")]

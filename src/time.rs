@@ -1,8 +1,9 @@
 //! The only reader of time: clocks, moments, and leases.
 //!
-//! Moments count nanoseconds of a clock that never steps and that runs on while the machine is suspended (`CLOCK_BOOTTIME` on
-//! Linux and Android, `CLOCK_MONOTONIC` on macOS): the server's TTL runs on then too, so a hold must be seen to end.
-//! `std::time::Instant` stands still there and is only used to take a caller's deadline in and to hand one out.
+//! Moments count nanoseconds of a clock that never steps and that runs on while the machine is suspended
+//! (`CLOCK_BOOTTIME` on Linux and Android, `CLOCK_MONOTONIC` on macOS): the server's TTL runs on then too, so
+//! a hold must be seen to end. `std::time::Instant` stands still there and is only used to take a caller's
+//! deadline in and to hand one out.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -155,16 +156,16 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The part that a hold may count on of a lease that starts at the moment it was asked for: 1 % less, for the drift between
-/// this machine's clock and the server's (the Redlock description's margin).
+/// The part that a hold may count on of a lease that starts at the moment it was asked for: 1 % less, for the
+/// drift between this machine's clock and the server's (the Redlock description's margin).
 pub(crate) fn window(lease: Duration) -> Duration {
     lease - lease / 100
 }
 
 /// A clock that stands still until a test moves it.
 ///
-/// Give it to a [`MemoryStore`](crate::MemoryStore). Moving it plays out on the way whatever falls due: renewals,
-/// expiries, waits that end; an hour passes in microseconds and always in the same order.
+/// Give it to a [`MemoryStore`](crate::MemoryStore). Moving it plays out on the way whatever falls due:
+/// renewals, expiries, waits that end; an hour passes in microseconds and always in the same order.
 ///
 /// # Examples
 ///

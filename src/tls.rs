@@ -1,4 +1,4 @@
-//! TLS by rustls. Certificates are verified, unless somebody asks for less in so many words.
+//! TLS by rustls. Certificates are verified, unless somebody asks for less explicitly.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -28,8 +28,8 @@ pub(crate) fn config(options: &TlsOptions) -> Result<Config> {
     identified(begin(&provider())?.with_root_certificates(roots), options)
 }
 
-/// As [`config`], but the server may have any name. Without authorities in the options every certificate is taken: those of
-/// the system would sign one for anybody.
+/// As [`config`], but the server may have any name. Without authorities in the options every certificate is
+/// taken: those of the system would sign one for anybody.
 #[cfg(feature = "postgres")]
 pub(crate) fn config_for_any_name(options: &TlsOptions) -> Result<Config> {
     use rustls::client::WebPkiServerVerifier;
@@ -132,7 +132,8 @@ fn unset(error: rustls::Error) -> Error {
     Error::invalid("connect", "TLS cannot be set up").with_source(error)
 }
 
-/// The explanation of a failed connection, if it was TLS that failed. None of these is mended by another attempt.
+/// The explanation of a failed connection, if it was TLS that failed. None of these is mended by another
+/// attempt.
 pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let words = match error {
@@ -152,8 +153,8 @@ pub(crate) fn refusal(error: &io::Error) -> Option<(ErrorKind, String)> {
     Some((ErrorKind::Tls, format!("TLS failed: {words} ({error})")))
 }
 
-/// The meaning of a server's alert. TLS 1.3 has one of its own for a missing certificate; servers that are older, and some
-/// that are not, send another.
+/// The meaning of a server's alert. TLS 1.3 has one of its own for a missing certificate; servers that are
+/// older, and some that are not, send another.
 fn refused_by_server(alert: AlertDescription) -> &'static str {
     use AlertDescription as Alert;
     match alert {
@@ -189,8 +190,8 @@ fn unanswered(error: io::Error) -> io::Error {
 
 /// Why the server hung up on a client that it has not accepted yet, if it said so; else `error`.
 ///
-/// A server looks at the client's certificate while the client still writes: the rest of the handshake, and in TLS 1.3 its
-/// first request too.
+/// A server looks at the client's certificate while the client still writes: the rest of the handshake, and
+/// in TLS 1.3 its first request too.
 fn last_words(tls: &mut ClientConnection, mut socket: &TcpStream, error: io::Error) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     if !matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset) {
@@ -261,9 +262,9 @@ impl TlsStream {
         session.start < session.end || !session.tls.wants_read()
     }
 
-    /// Reads plain text. Waits for the socket without holding the session, so that others can write meanwhile.
-    /// Only one thread may read at a time. A read that brought none, but a part of a record, is `Interrupted`, as by a
-    /// signal: a reader with a deadline looks at the time before going on.
+    /// Reads plain text. Waits for the socket without holding the session, so that others can write
+    /// meanwhile. Only one thread may read at a time. A read that brought none, but a part of a record, is
+    /// `Interrupted`, as by a signal: a reader with a deadline looks at the time before going on.
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         let mut fresh = [0; 8 * 1024];
         {
@@ -290,7 +291,8 @@ impl TlsStream {
         Ok(taken)
     }
 
-    /// Writes as much as the socket takes now; what the session has taken beyond that leaves with the next read or write.
+    /// Writes as much as the socket takes now; what the session has taken beyond that leaves with the next
+    /// read or write.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut session = self.session.lock();
         session.flush(&self.socket)?;
@@ -355,8 +357,8 @@ mod lenient {
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
     use rustls::{CertificateError, DigitallySignedStruct, SignatureScheme};
 
-    /// Believes any server with a certificate by one of the authorities, whatever its name; without authorities,
-    /// anybody.
+    /// Believes any server with a certificate by one of the authorities, whatever its name; without
+    /// authorities, anybody.
     #[derive(Debug)]
     pub(super) struct Lenient {
         pub(super) chain: Option<Arc<WebPkiServerVerifier>>,

@@ -25,7 +25,8 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// The arguments as they were meant: a name that begins with a dash is the first behind `--`, and the command behind the next.
+    /// The arguments as they were meant: a name that begins with a dash is the first behind `--`, and the
+    /// command behind the next.
     pub(crate) fn read() -> Result<Cli, clap::Error> {
         Cli::read_from(std::env::args_os())
     }
@@ -103,16 +104,20 @@ impl std::fmt::Display for Format {
 pub(crate) enum Action {
     /// Runs a command while holding a lock; the command is dead before another can be granted the lock.
     Run(RunArgs),
-    /// Runs a command if no machine has run it within a time, for timers that fire on many. A command that fails counts too.
+    /// Runs a command if no machine has run it within a time, for timers that fire on many. A command that
+    /// fails counts too.
     Once(OnceArgs),
-    /// Runs a command while this process is the leader of a name, and stands for election again when it no longer is.
+    /// Runs a command while this process is the leader of a name, and stands for election again when it no
+    /// longer is.
     ///
-    /// As `run`, but a lost leadership ends the command and not the program. Candidates of the library (LockClient::leader)
-    /// stand in the same election.
+    /// As `run`, but a lost leadership ends the command and not the program. Candidates of the library
+    /// (LockClient::leader) stand in the same election.
     Elect(ElectArgs),
-    /// Acquires a lock for the shell that calls and prints its handle: the lock is kept until `release`, or until the shell ends.
+    /// Acquires a lock for the shell that calls and prints its handle: the lock is kept until `release`, or
+    /// until the shell ends.
     ///
-    /// As in hold=$(leasehold hold NAME) || exit. If the lock cannot be kept, the shell and all that it has started get a signal.
+    /// As in hold=$(leasehold hold NAME) || exit. If the lock cannot be kept, the shell and all that it has
+    /// started get a signal.
     Hold(HoldArgs),
     /// Releases what `hold` acquired. Exits with 79 if the lock was lost before.
     Release(ReleaseArgs),
@@ -126,17 +131,22 @@ pub(crate) enum Action {
         #[arg(default_value = "*")]
         pattern: String,
     },
-    /// Lists the clients of leasehold that hold or wait, by their own account: host, process, program, threads.
+    /// Lists the clients of leasehold that hold or wait, by their own account: host, process, program,
+    /// threads.
     Clients,
-    /// Shows in a terminal who holds what, who waits and since when, looked at each second; ends a hold by a key, with a question.
+    /// Shows in a terminal who holds what, who waits and since when, looked at each second; ends a hold by a
+    /// key, with a question.
     Top(TopArgs),
     /// Ends the hold of a lock, whoever has it, and says whose it was.
     Force(ForceArgs),
-    /// Shows how many commands may run at a time under a name (`run --permits`), changes the number for all, or removes it.
+    /// Shows how many commands may run at a time under a name (`run --permits`), changes the number for all,
+    /// or removes it.
     Permits(PermitsArgs),
-    /// Checks a set-up from end to end: a line for each check, with what to do about it. Exits with 1 if there is a fault.
+    /// Checks a set-up from end to end: a line for each check, with what to do about it. Exits with 1 if
+    /// there is a fault.
     Doctor(DoctorArgs),
-    /// Prints a line for each change of locks: acquired, released, expired, waiters. It looks each second; ends by a signal.
+    /// Prints a line for each change of locks: acquired, released, expired, waiters. It looks each second;
+    /// ends by a signal.
     Watch(WatchArgs),
     /// Shows in a browser who holds and who waits, and Prometheus the numbers of the store. Changes nothing.
     Serve(ServeArgs),
@@ -178,7 +188,8 @@ pub(crate) struct Want {
     /// Does not wait: exits with 75 if the lock is busy.
     #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// Waits at most so long, then exits with 75: seconds, or numbers with ms, s, m, h or d. Waits without an end unless given.
+    /// Waits at most so long, then exits with 75: seconds, or numbers with ms, s, m, h or d. Waits without an
+    /// end unless given.
     #[arg(short, long, value_name = "SECS", value_parser = time)]
     pub(crate) wait: Option<Duration>,
     /// Locks as one of many readers (see --write).
@@ -212,7 +223,8 @@ pub(crate) struct RunArgs {
     /// Ends the command so long after the lock was acquired, and exits with 124. Its grace is before that.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) max_hold: Option<Duration>,
-    /// Exits with 80 if the command succeeded and it is unknown whether the lock was released; else that is a warning.
+    /// Exits with 80 if the command succeeded and it is unknown whether the lock was released; else that is a
+    /// warning.
     #[arg(long)]
     pub(crate) strict: bool,
     /// The command and its arguments.
@@ -262,7 +274,8 @@ pub(crate) struct ElectArgs {
     /// Exits with 79 (--lost-exit-code) when the leadership is lost, instead of standing again.
     #[arg(long)]
     pub(crate) one_term: bool,
-    /// Exits with 80 if the command succeeded and it is unknown whether the leadership was given up; else that is a warning.
+    /// Exits with 80 if the command succeeded and it is unknown whether the leadership was given up; else
+    /// that is a warning.
     #[arg(long)]
     pub(crate) strict: bool,
     /// The command and its arguments.
@@ -338,20 +351,23 @@ pub(crate) struct TopArgs {
     /// The form of the names: `*` is any text, `?` a character.
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
-    /// The time from one look to the next: at least 100ms. A look is one list of the store, at the price that `ls` names.
+    /// The time from one look to the next: at least 100ms. A look is one list of the store, at the price that
+    /// `ls` names.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
-    /// Where it listens. Nothing asks for a password: other machines see the locks if it is not a loopback address.
+    /// Where it listens. Nothing asks for a password: other machines see the locks if it is not a loopback
+    /// address.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9477")]
     pub(crate) listen: String,
     /// A name by which browsers and scrapers may ask, besides localhost and the address; may be repeated.
     #[arg(long = "host", value_name = "NAME", value_parser = host)]
     pub(crate) hosts: Vec<String>,
-    /// A job of `once`, of whose last run and last success the metrics tell; may be repeated. Each is a request more for a list.
+    /// A job of `once`, of whose last run and last success the metrics tell; may be repeated. Each is a
+    /// request more for a list.
     #[arg(long = "job", value_name = "NAME")]
     pub(crate) jobs: Vec<String>,
 }
@@ -359,11 +375,12 @@ pub(crate) struct ServeArgs {
 /// What is the same for all that run a command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Terms {
-    /// What is done to the command when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (and no more), or ignore.
+    /// What is done to the command when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (and no
+    /// more), or ignore.
     #[arg(long, value_name = "HOW", default_value = "kill", value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
-    /// How long the command has between TERM and KILL; within the lease, of which it can have a third. Defaults to a
-    /// tenth of the lease, 5s at most.
+    /// How long the command has between TERM and KILL; within the lease, of which it can have a third.
+    /// Defaults to a tenth of the lease, 5s at most.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) kill_grace: Option<Duration>,
     /// The exit code when the lock was lost: 1 to 255.
@@ -377,7 +394,8 @@ pub(crate) struct Terms {
 /// How long a lock lasts without a renewal.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Lease {
-    /// How long the lock outlives this program if it dies. It is renewed at each third of it. Defaults to 30s, or LEASEHOLD_LEASE.
+    /// How long the lock outlives this program if it dies. It is renewed at each third of it. Defaults to
+    /// 30s, or LEASEHOLD_LEASE.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) lease: Option<Duration>,
 }
@@ -432,7 +450,7 @@ pub(crate) struct BecomeArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// What is done to the command when the lock cannot be kept.
+/// The treatment of the command when the lock cannot be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnLost {
     Kill,
@@ -524,7 +542,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// What a page shows can be typed so.
+    /// The commands that a page shows can be typed so.
     #[test]
     fn every_line_of_the_pages_can_be_read() {
         let mut count = 0;

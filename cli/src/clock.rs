@@ -1,4 +1,5 @@
-//! The clock of all deadlines: it runs on while the machine sleeps, and all processes of a machine read the same.
+//! The clock of all deadlines: it runs on while the machine sleeps, and all processes of a machine read the
+//! same.
 
 use std::time::Duration;
 

@@ -54,7 +54,8 @@ fn main() -> ExitCode {
         Action::Man => man(),
     };
     if exit == Exit::Signal(SIGINT) && run::terminal::is_foreground() {
-        // A shell ends its loop or script only for a process that the interrupt itself ended. Its code is the same.
+        // A shell ends its loop or script only for a process that the interrupt itself ended. Its code is the
+        // same.
         signal_hook::low_level::emulate_default_handler(SIGINT).ok();
     }
     exit.into()

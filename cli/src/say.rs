@@ -44,12 +44,12 @@ impl Say {
         self.level == Level::Quiet
     }
 
-    /// What happens, for those who asked to hear it.
+    /// Tells of an event, for those who asked to hear it.
     pub(crate) fn detail(self, event: &str, words: &str, fields: &Value) {
         self.write(Level::Verbose, event, words, fields);
     }
 
-    /// What the caller should know.
+    /// Tells of something that the caller should know.
     pub(crate) fn notice(self, event: &str, words: &str, fields: &Value) {
         self.write(Level::Normal, event, words, fields);
     }
@@ -78,7 +78,8 @@ impl Say {
     }
 }
 
-/// What others wrote, such as a lock's name, without what a terminal would act on; on one line, in the order that it has.
+/// A text that others wrote, such as a lock's name, without what a terminal would act on; on one line, in the
+/// order that it has.
 pub(crate) fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for char in text.chars() {
@@ -91,7 +92,8 @@ pub(crate) fn plain(text: &str) -> String {
     plain
 }
 
-/// A JSON value as text that may be printed. Such characters are in its strings only, in each of which an escape means the same.
+/// A JSON value as text that may be printed. Such characters are in its strings only, in each of which an
+/// escape means the same.
 pub(crate) fn json_text(value: &Value) -> String {
     let mut text = String::new();
     for char in value.to_string().chars() {
@@ -111,7 +113,7 @@ fn is_acted_upon(char: char) -> bool {
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The lines of a text, each of which has room in so many columns.
+/// The lines of a text, each of which has room in `width` columns.
 pub(crate) fn folded(text: &str, width: u16) -> Vec<String> {
     let width = usize::from(width.max(1));
     let mut lines = Vec::new();

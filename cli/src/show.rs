@@ -24,7 +24,7 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
     for name in &args.names {
         match look(&client, name, args.token) {
             Ok(shown) => {
-                // Where there are no records, or no right to them, there is nothing to add.
+                // Without records, or without a right to them, there is nothing to add.
                 let last = client.last_run(name).ok().flatten();
                 let is_waited_for = shown.waiting > 0 || shown.listeners != Some(0);
                 let rings = if shown.is_held() && is_waited_for { rings::seen(&client) } else { Vec::new() };
@@ -73,7 +73,7 @@ pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
     exit
 }
 
-/// What is under a name; a string as a token lock, where that is asked for.
+/// Looks at the object under a name; a string counts as a token lock, where that is asked for.
 fn look(client: &LockClient, name: &str, as_token: bool) -> leasehold::Result<Inspection> {
     let mut shown = client.inspect(name)?;
     if as_token
@@ -120,7 +120,7 @@ fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
 /// The exit code for a lock that somebody else has.
 const BUSY: u8 = 75;
 
-/// What became of a hold that was to be ended by somebody else's hand.
+/// The outcome of the forced end of a hold.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Forced {
     Yes,
@@ -214,7 +214,8 @@ fn print_with(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings
     drop(std::io::stdout().write_all(text.as_bytes()));
 }
 
-/// With all that others wrote as it may be printed. The text of an inspection has several lines, and none of them is theirs.
+/// With all that others wrote as it may be printed. The text of an inspection has several lines, and none of
+/// them is theirs.
 pub(crate) fn harmless(shown: &Inspection) -> Inspection {
     let mut shown = shown.clone();
     let places = shown.holders.iter_mut().map(|one| (&mut one.owner, &mut one.whereabouts));
@@ -280,7 +281,7 @@ fn as_json(shown: &Inspection) -> Value {
     })
 }
 
-/// Where an owner is, as far as that is known.
+/// The place of an owner, as far as it is known.
 pub(crate) fn place_as_json(place: Option<&Whereabouts>) -> Map<String, Value> {
     let known = |text: fn(&Whereabouts) -> &String| json!(place.map(text).filter(|text| !text.is_empty()));
     let fields = [

@@ -1,4 +1,5 @@
-//! The client of the store that the environment or `--url` names, and what an error of it means for the exit code.
+//! The client of the store that the environment or `--url` names, and what an error of it means for the exit
+//! code.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -120,7 +121,7 @@ pub(crate) fn explain(error: &Error, say: Say) -> Exit {
     exit
 }
 
-/// What went wrong, with its cause.
+/// The text of an error, with its cause.
 pub(crate) fn text(error: &Error) -> String {
     match error.source() {
         Some(cause) => format!("{error} ({cause})"),
@@ -161,7 +162,8 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
     }
 }
 
-/// Ends the client, which takes what it has in the store out of it; a store that does not answer is not waited for.
+/// Ends the client, which takes what it has in the store out of it; a store that does not answer is not
+/// waited for.
 pub(crate) fn finish(client: LockClient) {
     finish_within(client, Duration::from_secs(1));
 }
@@ -178,7 +180,7 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
     }
 }
 
-/// What the library warns of, to standard error.
+/// Writes the library's warnings to standard error.
 struct Warnings(Say);
 
 impl Observer for Warnings {

@@ -1,6 +1,7 @@
 //! `watch`: a line for each change of locks.
 //!
-//! It looks at each name by `inspect`, and compares with the last look. A change and its opposite between two looks are not seen.
+//! It looks at each name by `inspect`, and compares with the last look. A change and its opposite between two
+//! looks are not seen.
 
 use std::io::{ErrorKind as Io, Write};
 use std::time::Duration;
@@ -238,7 +239,7 @@ fn state(seen: &Inspection) -> String {
     }
 }
 
-/// What has changed since a look that began so long ago.
+/// The changes since a look that began `passed` ago.
 fn changes(last: &Inspection, seen: &Inspection, passed: Duration) -> Vec<Change> {
     let name = &seen.name;
     let is_in = |holders: &[Holder], one: &Holder| {

@@ -64,15 +64,15 @@ impl ClientBuilder {
         self
     }
 
-    /// With [`redlock`](Self::redlock): how long one request waits for one of the servers, a tenth of the lease at most.
-    /// One that does not answer in time is then left alone until it does. Defaults to 50 ms.
+    /// With [`redlock`](Self::redlock): how long one request waits for one of the servers, a tenth of the
+    /// lease at most. One that does not answer in time is then left alone until it does. Defaults to 50 ms.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = Some(timeout);
         self
     }
 
-    /// Spreads names over the servers of a ring, which takes the place of [`url`](Self::url); credentials and other
-    /// options are for all of them. See [`LockClient::ring`].
+    /// Spreads names over the servers of a ring, which takes the place of [`url`](Self::url); credentials and
+    /// other options are for all of them. See [`LockClient::ring`].
     pub fn ring(mut self, ring: Ring) -> Self {
         self.ring = Some(ring);
         self
@@ -81,7 +81,8 @@ impl ClientBuilder {
     /// How long a hold without a lease of its own lasts when its process dies; renewed each third of it.
     /// Defaults to 30 s, as Redisson's; at least 100 ms.
     ///
-    /// On ZooKeeper it is also the session time-out that is asked for; the servers have bounds of their own for it.
+    /// On ZooKeeper it is also the session time-out that is asked for; the servers have bounds of their own
+    /// for it.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease;
         self
@@ -89,9 +90,10 @@ impl ClientBuilder {
 
     /// How long one request may take. Defaults to 3 s.
     ///
-    /// Past it the outcome is unknown and is resolved by the client. Keep it under a third of the lease: one that is longer than
-    /// the lease is told of when the client is made ([`Event::Warning`](crate::Event::Warning)), since a server that is silent
-    /// for one request then costs every hold.
+    /// Past it the outcome is unknown and is resolved by the client. Keep it under a third of the lease: one
+    /// that is longer than the lease is told of when the client is made
+    /// ([`Event::Warning`](crate::Event::Warning)), since a server that is silent for one request then costs
+    /// every hold.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = timeout;
         self.redis.command_timeout = timeout;
@@ -110,9 +112,9 @@ impl ClientBuilder {
         self
     }
 
-    /// How many connections requests may use: up to 4 that all threads share, and the rest for what needs one alone (of
-    /// those there is always one). Renewals and wake-ups have one more each. On etcd each request has one to itself.
-    /// Defaults to 8; the most is 10,000.
+    /// How many connections requests may use: up to 4 that all threads share, and the rest for what needs one
+    /// alone (of those there is always one). Renewals and wake-ups have one more each. On etcd each request
+    /// has one to itself. Defaults to 8; the most is 10,000.
     pub fn pool_size(mut self, size: u32) -> Self {
         self.redis.pool_size = size;
         self
@@ -142,12 +144,13 @@ impl ClientBuilder {
         self
     }
 
-    /// The hosts to which servers may send this client, beside those of the URL: names, addresses, or `*.` and what names
-    /// end in, without ports. Defaults to all.
+    /// The hosts to which servers may send this client, beside those of the URL: names, addresses, or `*.`
+    /// and what names end in, without ports. Defaults to all.
     ///
-    /// The members of a Redis Cluster name each other, and Sentinels name the master; user and password then go there. With
-    /// this list whoever speaks for a server can send them to these hosts only. Another host is refused before anything is
-    /// said to it, with an error of kind [`Unsupported`](crate::ErrorKind::Unsupported) that names it.
+    /// The members of a Redis Cluster name each other, and Sentinels name the master; user and password then
+    /// go there. With this list whoever speaks for a server can send them to these hosts only. Another host
+    /// is refused before anything is said to it, with an error of kind
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) that names it.
     ///
     /// # Examples
     ///
@@ -177,17 +180,18 @@ impl ClientBuilder {
 
     /// Whether this client has an entry in the directory of clients while it holds or waits. Defaults to yes.
     ///
-    /// The entry says to everybody who may read the store on which host, in which process and program, and under which thread
-    /// names that is; [`LockClient::inspect`] and [`LockClient::clients`] show it. It is written once each third of the lease,
-    /// ends with the lease, and is removed by [`LockClient::shutdown`]. A user without rights to it has none, and nothing fails.
-    /// Without an entry the owner of a lock is an id.
+    /// The entry says to everybody who may read the store on which host, in which process and program, and
+    /// under which thread names that is; [`LockClient::inspect`] and [`LockClient::clients`] show it. It is
+    /// written once each third of the lease, ends with the lease, and is removed by [`LockClient::shutdown`].
+    /// A user without rights to it has none, and nothing fails. Without an entry the owner of a lock is an
+    /// id.
     pub fn directory(mut self, directory: bool) -> Self {
         self.options.directory = directory;
         self
     }
 
-    /// A text for the client's entry in the [directory](Self::directory), such as the name of a job. Defaults to none; control
-    /// characters are left out, and what is beyond 64 characters.
+    /// A text for the client's entry in the [directory](Self::directory), such as the name of a job. Defaults
+    /// to none; control characters are left out, and what is beyond 64 characters.
     pub fn label(mut self, label: impl AsRef<str>) -> Self {
         self.options.label = Some(label.as_ref().to_owned());
         self
@@ -224,39 +228,44 @@ impl ClientBuilder {
         self
     }
 
-    /// Counts a lock as taken only when `count` replicas have acknowledged it. Defaults to no such thing. For locks of
-    /// every kind; not for semaphores, latches and conditions.
+    /// Counts a lock as taken only when `count` replicas have acknowledged it. Defaults to no such thing. For
+    /// locks of every kind; not for semaphores, latches and conditions.
     ///
-    /// The server is asked by WAIT, on the connection and in the write that acquires the lock. If fewer acknowledge
-    /// within `timeout`, the lock is released at once and the attempt has failed, with a retryable error of kind
-    /// [`Busy`](crate::ErrorKind::Busy) that says how many did: `try_lock` returns it, and who waits tries again.
+    /// The server is asked by WAIT, on the connection and in the write that acquires the lock. If fewer
+    /// acknowledge within `timeout`, the lock is released at once and the attempt has failed, with a
+    /// retryable error of kind [`Busy`](crate::ErrorKind::Busy) that says how many did: `try_lock` returns
+    /// it, and who waits tries again.
     ///
     /// # Guarantees
     ///
-    /// With `count` as many as there are replicas, no failover to one of them forgets a lock that was taken. With
-    /// fewer, it may promote one that had not acknowledged (Sentinel prefers the one that is furthest, among those it
-    /// can reach). Renewals are not waited for: a failover keeps the lease that the new master last got.
-    /// And a replica that acknowledged has the lock in memory; what a restart leaves of it is a matter of its files.
+    /// With `count` as many as there are replicas, no failover to one of them forgets a lock that was taken.
+    /// With fewer, it may promote one that had not acknowledged (Sentinel prefers the one that is furthest,
+    /// among those it can reach). Renewals are not waited for: a failover keeps the lease that the new master
+    /// last got. And a replica that acknowledged has the lock in memory; what a restart leaves of it is a
+    /// matter of its files.
     ///
-    /// The price: each attempt takes a connection of the pool for itself, and a round trip between the servers; locks
-    /// are not handed from thread to thread within the process, and a dropped guard waits for its release.
+    /// The price: each attempt takes a connection of the pool for itself, and a round trip between the
+    /// servers; locks are not handed from thread to thread within the process, and a dropped guard waits for
+    /// its release.
     pub fn require_replicas(mut self, count: u32, timeout: Duration) -> Self {
         self.redis.replicas = Some(Replicas { count, within: timeout });
         self
     }
 
-    /// The authorities to trust over TLS, as a PEM file. Defaults to the system's; for MySQL, to those that are public.
+    /// The authorities to trust over TLS, as a PEM file. Defaults to the system's; for MySQL, to those that
+    /// are public.
     ///
-    /// For `rediss://`, `rediss-sentinel://`, `rediss-cluster://`, `etcds://` and `zks://`. A database that is given
-    /// some has to prove who it is, unless its URL says otherwise; see [TLS](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#tls).
+    /// For `rediss://`, `rediss-sentinel://`, `rediss-cluster://`, `etcds://` and `zks://`. A database that
+    /// is given some has to prove who it is, unless its URL says otherwise; see
+    /// [TLS](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#tls).
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.redis.tls.ca = Some(file.into());
         self
     }
 
-    /// The client certificate for TLS, for servers that demand one (mutual TLS): a PEM file with it and those between it and its
-    /// authority, and a PEM file with its private key. Defaults to none.
+    /// The client certificate for TLS, for servers that demand one (mutual TLS): a PEM file with it and those
+    /// between it and its authority, and a PEM file with its private key. Defaults to none.
     ///
     /// The key is read when the client connects, and never shown.
     #[cfg(feature = "tls")]
@@ -275,10 +284,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether to create the database's table where none is in sight; that needs no permission where one is. On PostgreSQL none is
-    /// made beside one of the same name in another schema, unless [`table`](Self::table) names the schema. Defaults to not: the
-    /// page on databases has the statements for a
-    /// [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
+    /// Whether to create the database's table where none is in sight; that needs no permission where one is.
+    /// On PostgreSQL none is made beside one of the same name in another schema, unless
+    /// [`table`](Self::table) names the schema. Defaults to not: the page on databases has the statements for
+    /// a [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
     pub fn create_schema(mut self, create: bool) -> Self {
         self.redis.table.create = create;
         self
@@ -287,29 +296,31 @@ impl ClientBuilder {
     /// Keeps locks without a table: PostgreSQL's advisory locks, MySQL's `GET_LOCK`. Defaults to rows.
     ///
     /// Each hold is a connection of its own, and ends when that ends: the page on databases says what
-    /// [session locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks) promise and cost.
-    /// Only [`LockClient::lock`] works then: such locks have neither fences nor tokens.
+    /// [session locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks)
+    /// promise and cost. Only [`LockClient::lock`] works then: such locks have neither fences nor tokens.
     pub fn session_locks(mut self) -> Self {
         self.redis.table.session_locks = true;
         self
     }
 
-    /// Whether one client of those that wait for a name looks often whether the lock is free, on MySQL and MariaDB, where
-    /// nothing wakes waiters. Defaults to yes.
+    /// Whether one client of those that wait for a name looks often whether the lock is free, on MySQL and
+    /// MariaDB, where nothing wakes waiters. Defaults to yes.
     ///
-    /// It costs a connection and a thread in each client whose threads wait, and some 200 small requests a second for each
-    /// name that is waited for. Without it waiters get a lock up to 100 ms after its release. The page on databases
-    /// has the [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#turnstiles-mysql-mariadb).
+    /// It costs a connection and a thread in each client whose threads wait, and some 200 small requests a
+    /// second for each name that is waited for. Without it waiters get a lock up to 100 ms after its release.
+    /// The page on databases has the
+    /// [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#turnstiles-mysql-mariadb).
     pub fn turnstiles(mut self, turnstiles: bool) -> Self {
         self.redis.table.turnstiles = turnstiles;
         self
     }
 
-    /// How long a thread that holds a lock waits for another one before the client looks whether it waits in a ring of threads that
-    /// wait for each other. Defaults to 1 s, and is 10 ms at least; `Duration::MAX` never looks.
+    /// How long a thread that holds a lock waits for another one before the client looks whether it waits in
+    /// a ring of threads that wait for each other. Defaults to 1 s, and is 10 ms at least; `Duration::MAX`
+    /// never looks.
     ///
-    /// The client looks then, and after 2, 4, 8, 16 and 30 s, by 50 requests a second at most for all its threads. A ring is told as
-    /// [`Event::Deadlock`](crate::Event::Deadlock).
+    /// The client looks then, and after 2, 4, 8, 16 and 30 s, by 50 requests a second at most for all its
+    /// threads. A ring is told as [`Event::Deadlock`](crate::Event::Deadlock).
     pub fn deadlocks_after(mut self, wait: Duration) -> Self {
         self.options.deadlocks_after = wait;
         self
@@ -318,10 +329,11 @@ impl ClientBuilder {
     /// Whether a wait of this client ends when it is the youngest of a deadlock, with an error of kind
     /// [`Deadlock`](crate::ErrorKind::Deadlock) whose text names the ring. Defaults to no.
     ///
-    /// The thread keeps what it holds: it has to release that for the others to go on, as it does when it returns the error and its
-    /// guards are dropped. Of a multi-lock, the locks that it acquired so far are released. A wait that would take a lock again
-    /// after a condition does not end; then the youngest of the others does. Where the youngest is a thread of a client without this
-    /// option, the deadlock is told, and stays.
+    /// The thread keeps what it holds: it has to release that for the others to go on, as it does when it
+    /// returns the error and its guards are dropped. Of a multi-lock, the locks that it acquired so far are
+    /// released. A wait that would take a lock again after a condition does not end; then the youngest of the
+    /// others does. Where the youngest is a thread of a client without this option, the deadlock is told, and
+    /// stays.
     pub fn break_deadlocks(mut self, breaks: bool) -> Self {
         self.options.break_deadlocks = breaks;
         self
@@ -335,11 +347,12 @@ impl ClientBuilder {
 
     /// Puts connecting off until the client is first used. Defaults to connecting in [`build`](Self::build).
     ///
-    /// For programs that start before their store does. A server that is down, or cannot be used, is then no error of `build`
-    /// but of each call, until one has connected: with the error that `build` would have returned, at once, without waiting for
-    /// the client's `patience`. Such a call may take the connect time-out more than it says. From then on there is no
-    /// difference, also when the server goes away. On ZooKeeper, holds last at most as long as the session that the servers
-    /// grant, whatever the client's lease.
+    /// For programs that start before their store does. A server that is down, or cannot be used, is then no
+    /// error of `build` but of each call, until one has connected: with the error that `build` would have
+    /// returned, at once, without waiting for the client's `patience`. Such a call may take the connect
+    /// time-out more than it says. From then on there is no difference, also when the server goes away. On
+    /// ZooKeeper, holds last at most as long as the session that the servers grant, whatever the client's
+    /// lease.
     ///
     /// # Examples
     ///
@@ -363,8 +376,8 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used, and in a forked child of a
-    /// process that has made a client (kind [`Forked`](crate::ErrorKind::Forked)).
+    /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used, and in a forked
+    /// child of a process that has made a client (kind [`Forked`](crate::ErrorKind::Forked)).
     pub fn build(self) -> Result<LockClient> {
         if self.redis.url.is_empty() && self.redlock.is_none() && self.ring.is_none() && self.is_from_env {
             let words = "no URL was given: set LEASEHOLD_URL, for example to redis://127.0.0.1:6379";

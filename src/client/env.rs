@@ -50,8 +50,8 @@ const OPTIONS: [(&str, Setter); 18] = [
 ];
 
 impl ClientBuilder {
-    /// A builder with the values of these environment variables. One that is not set, or empty, leaves the default; each can be
-    /// overridden by the builder's methods.
+    /// A builder with the values of these environment variables. One that is not set, or empty, leaves the
+    /// default; each can be overridden by the builder's methods.
     ///
     /// | Variable | As | Example |
     /// |---|---|---|
@@ -85,20 +85,22 @@ impl ClientBuilder {
     /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
     /// | `LEASEHOLD_SCRIPTS` | `no`: [`without_scripts`](Self::without_scripts) | `no` |
     ///
-    /// Times are seconds, or whole numbers with `ms`, `s`, `m`, `h` or `d`, one behind the other: `30`, `500ms`, `1h30m`. Switches
-    /// are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Lists have spaces or line ends between. A server of a ring
-    /// may have its [label](crate::RingNode::label), `*` and its [weight](crate::RingNode::weight), or both, and `=` before its
-    /// URL. A program sets by its code an observer, a mapping of names, and whether it connects lazily.
+    /// Times are seconds, or whole numbers with `ms`, `s`, `m`, `h` or `d`, one behind the other: `30`,
+    /// `500ms`, `1h30m`. Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Lists have
+    /// spaces or line ends between. A server of a ring may have its [label](crate::RingNode::label), `*` and
+    /// its [weight](crate::RingNode::weight), or both, and `=` before its URL. A program sets by its code an
+    /// observer, a mapping of names, and whether it connects lazily.
     ///
-    /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD` and
-    /// `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name (`LEASEHOLD_URL_FILE`), which
-    /// names a file that has the value; line ends at its end do not count.
+    /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD`
+    /// and `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name
+    /// (`LEASEHOLD_URL_FILE`), which names a file that has the value; line ends at its end do not count.
     ///
     /// # Errors
     ///
-    /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used, a file that cannot be read, and
-    /// two variables that say the same or need each other. The text names the variable and never repeats the value, which may be
-    /// a secret. Of kind [`Unsupported`](crate::ErrorKind::Unsupported), for `LEASEHOLD_TLS_*` without the feature `tls`.
+    /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used, a file that
+    /// cannot be read, and two variables that say the same or need each other. The text names the variable
+    /// and never repeats the value, which may be a secret. Of kind
+    /// [`Unsupported`](crate::ErrorKind::Unsupported), for `LEASEHOLD_TLS_*` without the feature `tls`.
     ///
     /// # Examples
     ///
@@ -326,7 +328,8 @@ fn pub_sub(text: &str) -> std::result::Result<ClusterPubSub, &'static str> {
     }
 }
 
-/// Seconds, or whole numbers with units, as the program `leasehold` reads its options: a time that works there works here.
+/// Seconds, or whole numbers with units, as the program `leasehold` reads its options: a time that works
+/// there works here.
 fn parse_time(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if let Ok(seconds) = rest.parse() {

@@ -62,7 +62,7 @@ pub struct ListedLock {
 pub struct ListCost {
     /// How many requests were sent.
     pub requests: u64,
-    /// How many keys or rows the store looked at, locks or not; on Redis about so many.
+    /// How many keys or rows the store looked at, locks or not; on Redis the number is approximate.
     pub keys: u64,
 }
 
@@ -113,38 +113,43 @@ struct List<T> {
     cost: ListCost,
 }
 
-/// So many clients are remembered while locks are listed.
+/// The number of clients that are remembered while locks are listed.
 const MOST_KNOWN: usize = 10_000;
 
 impl LockClient {
-    /// Lists the locks that somebody holds, ours and Redisson's, whose names have the form of `pattern`: `*` stands for any text,
-    /// `?` for a character, `[ab]` and `[a-c]` for one of those, `\` takes the next character as it is.
+    /// Lists the locks that somebody holds, ours and Redisson's, whose names have the form of `pattern`: `*`
+    /// stands for any text, `?` for a character, `[ab]` and `[a-c]` for one of those, `\` takes the next
+    /// character as it is.
     ///
-    /// For operators: on Redis it looks at each key of the server, which [`Locks::cost`] counts. On ZooKeeper a pattern that begins
-    /// with a slash lists the locks in that folder, such as `/jobs/*`, and any other those whose names are no paths.
+    /// For operators: on Redis it looks at each key of the server, which [`Locks::cost`] counts. On ZooKeeper
+    /// a pattern that begins with a slash lists the locks in that folder, such as `/jobs/*`, and any other
+    /// those whose names are no paths.
     ///
-    /// The order is the store's. Free locks are not listed, semaphores while permits with leases are out. Names are the keys without the client's
-    /// [prefix](crate::ClientBuilder::key_prefix); what [`map_names`](crate::ClientBuilder::map_names) did is not undone, and `pattern` is for
-    /// what it made. On Redis a lock is what has owners as this crate and Redisson write them, a UUID and a number: a token lock
-    /// that another program wrote is left out, as the entries of a cache are, which look the same.
+    /// The order is the store's. Free locks are not listed, semaphores while permits with leases are out.
+    /// Names are the keys without the client's [prefix](crate::ClientBuilder::key_prefix); what
+    /// [`map_names`](crate::ClientBuilder::map_names) did is not undone, and `pattern` is for what it made.
+    /// On Redis a lock is what has owners as this crate and Redisson write them, a UUID and a number: a token
+    /// lock that another program wrote is left out, as the entries of a cache are, which look the same.
     ///
     /// # Blocking
     ///
-    /// When the first item of a page of some hundred keys is wanted. Up to one command time-out for all of it on Redis, in memory
-    /// and in databases; on etcd, ZooKeeper and a Redlock for each lock in it, since each is asked about by itself. Redis is asked by
-    /// SCAN, a page at a time, so that others are served between.
+    /// When the first item of a page of some hundred keys is wanted. Up to one command time-out for all of it
+    /// on Redis, in memory and in databases; on etcd, ZooKeeper and a Redlock for each lock in it, since each
+    /// is asked about by itself. Redis is asked by SCAN, a page at a time, so that others are served between.
     ///
     /// # Errors
     ///
-    /// As the last item. The store could not be used, or on a Redlock so many of its servers that a lock could be missed; the user
-    /// lacks a permission (`SCAN`, and those of [`inspect`](Self::inspect)). Of kind [`Unsupported`](crate::ErrorKind::Unsupported)
-    /// for session locks, for a client [without scripts](crate::ClientBuilder::without_scripts), and on a Redlock of which too
-    /// many servers have [names of their own](crate::RedlockNode::map_names).
+    /// As the last item. The store could not be used, or too many servers of a Redlock could not, so that a
+    /// lock could be missed; the user lacks a permission (`SCAN`, and those of [`inspect`](Self::inspect)).
+    /// Of kind [`Unsupported`](crate::ErrorKind::Unsupported) for session locks, for a client
+    /// [without scripts](crate::ClientBuilder::without_scripts), and on a Redlock of which too many servers
+    /// have [names of their own](crate::RedlockNode::map_names).
     ///
     /// # Guarantees
     ///
-    /// A lock that was held all the time is listed once; while the server grows or shrinks its table, perhaps twice. One that
-    /// was acquired or released meanwhile may be or not. Each item was so at one moment, and is past.
+    /// A lock that was held all the time is listed once; while the server grows or shrinks its table, perhaps
+    /// twice. One that was acquired or released meanwhile may be or not. Each item was so at one moment, and
+    /// is past.
     ///
     /// # Examples
     ///
@@ -166,11 +171,12 @@ impl LockClient {
         Locks { list: List::new(&self.engine), wanted, known: HashMap::new() }
     }
 
-    /// Lists the clients of this crate that hold or wait for locks on this store, each by its own account. See [`ClientInfo`].
+    /// Lists the clients of this crate that hold or wait for locks on this store, each by its own account.
+    /// See [`ClientInfo`].
     ///
-    /// One that began to a moment ago, has its [directory](crate::ClientBuilder::directory) off or lacks the permission is not listed,
-    /// nor is Redisson. One that has died is listed for up to its lease. A database without the table for entries lists those that
-    /// hold, by what its rows say.
+    /// One that began to a moment ago, has its [directory](crate::ClientBuilder::directory) off or lacks the
+    /// permission is not listed, nor is Redisson. One that has died is listed for up to its lease. A database
+    /// without the table for entries lists those that hold, by what its rows say.
     ///
     /// # Blocking
     ///
@@ -182,7 +188,8 @@ impl LockClient {
     ///
     /// # Guarantees
     ///
-    /// An account is up to a third of its client's lease old. Anybody who may write to the store can write one.
+    /// An account is up to a third of its client's lease old. Anybody who may write to the store can write
+    /// one.
     ///
     /// # Examples
     ///
@@ -198,28 +205,31 @@ impl LockClient {
         Clients { list: List::new(&self.engine) }
     }
 
-    /// Looks for threads that wait for each other in a ring, of all clients on this store: a lock is held and the next one waited for,
-    /// in different orders. See [`Deadlock`].
+    /// Looks for threads that wait for each other in a ring, of all clients on this store: a lock is held and
+    /// the next one waited for, in different orders. See [`Deadlock`].
     ///
-    /// A wait counts from [`deadlocks_after`](crate::ClientBuilder::deadlocks_after) on, where its thread holds something meanwhile.
-    /// Plain, fenced, fair and token locks and both halves of read-write locks are seen, and those of multi-locks. Permits have no
-    /// single holder and are not seen; nor is what a guard holds that may change threads, since any thread may release it, nor a
-    /// thread that holds by one client and waits by another. Without a [directory](crate::ClientBuilder::directory) only this
-    /// client's own threads are seen.
+    /// A wait counts from [`deadlocks_after`](crate::ClientBuilder::deadlocks_after) on, where its thread
+    /// holds something meanwhile. Plain, fenced, fair and token locks and both halves of read-write locks are
+    /// seen, and those of multi-locks. Permits have no single holder and are not seen; nor is what a guard
+    /// holds that may change threads, since any thread may release it, nor a thread that holds by one client
+    /// and waits by another. Without a [directory](crate::ClientBuilder::directory) only this client's own
+    /// threads are seen.
     ///
     /// # Blocking
     ///
-    /// Up to one command time-out for each request: one for each page of entries, and two for each lock and client on the way from a
-    /// wait to those it is for.
+    /// Up to one command time-out for each request: one for each page of entries, and two for each lock and
+    /// client on the way from a wait to those it is for.
     ///
     /// # Errors
     ///
-    /// The store could not be used, or the user lacks a permission: those of [`inspect`](Self::inspect) and [`clients`](Self::clients).
+    /// The store could not be used, or the user lacks a permission: those of [`inspect`](Self::inspect) and
+    /// [`clients`](Self::clients).
     ///
     /// # Guarantees
     ///
-    /// Each ring was read twice, the second time after the first had ended, with the same waits and the same holders: it stood at a
-    /// moment between. A client that died or is cut off from the store counts as it was when it was heard last, until its entry ends.
+    /// Each ring was read twice, the second time after the first had ended, with the same waits and the same
+    /// holders: it stood at a moment between. A client that died or is cut off from the store counts as it
+    /// was when it was heard last, until its entry ends.
     ///
     /// # Examples
     ///
@@ -271,7 +281,7 @@ fn unsupported(action: &'static str) -> Error {
 }
 
 impl Locks {
-    /// What has been asked so far.
+    /// The cost so far: the requests that were sent, and the keys that were looked at.
     #[must_use]
     pub fn cost(&self) -> ListCost {
         self.list.cost
@@ -315,8 +325,8 @@ impl Iterator for Locks {
     }
 }
 
-/// The clients of all holders, for a store whose locks say where those are: asked for all at once, since one client may hold
-/// the first lock and the last.
+/// The clients of all holders, for a store whose locks say where those are: asked for all at once, since one
+/// client may hold the first lock and the last.
 fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>> {
     let wanted = Wanted { prefix: String::new(), pattern: "*".to_owned() };
     let mut all = Page { found: Vec::new(), next: None, requests: 0, looked_at: 0 };
@@ -342,7 +352,7 @@ fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>
 }
 
 impl Clients {
-    /// What has been asked so far.
+    /// The cost so far: the requests that were sent, and the keys that were looked at.
     #[must_use]
     pub fn cost(&self) -> ListCost {
         self.list.cost

@@ -49,13 +49,13 @@ pub use paused::PausedClient;
 
 /// A connection to where locks are kept, and one random id under which this client's threads own them.
 ///
-/// Make one per process and clone it: clones are cheap and are the same client. Two clients are two owners, as in
-/// Redisson: a thread that holds a lock through one does not hold it through the other.
+/// Make one per process and clone it: clones are cheap and are the same client. Two clients are two owners,
+/// as in Redisson: a thread that holds a lock through one does not hold it through the other.
 ///
-/// Locks and guards keep the client alive. When the last clone goes, or at [`shutdown`](Self::shutdown), what it still
-/// holds is released and its threads end. A client does not survive a fork: in the child every call returns an error of
-/// kind [`Forked`](crate::ErrorKind::Forked), the making of another client too. Fork before the first client is made, or
-/// start a program.
+/// Locks and guards keep the client alive. When the last clone goes, or at [`shutdown`](Self::shutdown), what
+/// it still holds is released and its threads end. A client does not survive a fork: in the child every call
+/// returns an error of kind [`Forked`](crate::ErrorKind::Forked), the making of another client too. Fork
+/// before the first client is made, or start a program.
 ///
 /// # Examples
 ///
@@ -77,20 +77,22 @@ pub struct LockClient {
 impl LockClient {
     /// Connects to the store at `url` with all options at their defaults.
     ///
-    /// URLs: `redis://[user:password@]host[:port][/database]`, `rediss://…` (TLS; feature `tls`), `redis+unix:///path`;
-    /// `postgres://…` (feature `postgres`), `mysql://…` or `mariadb://…` (feature `mysql`), `sqlite:///path` (feature
-    /// `sqlite`), see [locks in a database](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md);
-    /// and `redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]` or `rediss-sentinel://…`
-    /// for the master that those Sentinels name. User and password there are the data servers'; Sentinels' own are
-    /// given by [`sentinel_username`](ClientBuilder::sentinel_username) and
+    /// URLs: `redis://[user:password@]host[:port][/database]`, `rediss://…` (TLS; feature `tls`),
+    /// `redis+unix:///path`; `postgres://…` (feature `postgres`), `mysql://…` or `mariadb://…` (feature
+    /// `mysql`), `sqlite:///path` (feature `sqlite`), see
+    /// [locks in a database](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md); and
+    /// `redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]` or
+    /// `rediss-sentinel://…` for the master that those Sentinels name. User and password there are the data
+    /// servers'; Sentinels' own are given by [`sentinel_username`](ClientBuilder::sentinel_username) and
     /// [`sentinel_password`](ClientBuilder::sentinel_password);
-    /// with the feature `etcd` also `etcd://[user:password@]host[:port][,host[:port]…][/prefix]`, and `etcds://…` with
-    /// `tls` as well.
-    /// For a Redis Cluster `redis-cluster://[user:password@]host[:port],host[:port]…`, some of its members, or
-    /// `rediss-cluster://…`.
+    /// with the feature `etcd` also `etcd://[user:password@]host[:port][,host[:port]…][/prefix]`, and
+    /// `etcds://…` with `tls` as well.
+    /// For a Redis Cluster `redis-cluster://[user:password@]host[:port],host[:port]…`, some of its members,
+    /// or `rediss-cluster://…`.
     ///
-    /// With the feature `zookeeper` also `zk://[user:password@]host[:port][,host[:port]…][/path]`, or `zks://…` for its
-    /// secure port with `tls` as well: locks as nodes of a ZooKeeper ensemble below that path, shared with Curator. A name that begins with `/` is then a path of its own.
+    /// With the feature `zookeeper` also `zk://[user:password@]host[:port][,host[:port]…][/path]`, or
+    /// `zks://…` for its secure port with `tls` as well: locks as nodes of a ZooKeeper ensemble below that
+    /// path, shared with Curator. A name that begins with `/` is then a path of its own.
     ///
     /// # Blocking
     ///
@@ -98,17 +100,17 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// At once, and clearly, when the URL cannot be used, no server is there, it wants other credentials, it is older
-    /// than Redis 6.2 or etcd 3.4, it is a replica or a sentinel, or it refuses scripts. A URL of a store that this build
-    /// leaves out is an error of kind [`Unsupported`](crate::ErrorKind::Unsupported) that names the feature. With
-    /// Sentinels: when none of them answers, or they know no such master; while the master they name is down or no
-    /// master any longer, this tries on until the connect time-out.
+    /// At once, and clearly, when the URL cannot be used, no server is there, it wants other credentials, it
+    /// is older than Redis 6.2 or etcd 3.4, it is a replica or a sentinel, or it refuses scripts. A URL of a
+    /// store that this build leaves out is an error of kind [`Unsupported`](crate::ErrorKind::Unsupported)
+    /// that names the feature. With Sentinels: when none of them answers, or they know no such master; while
+    /// the master they name is down or no master any longer, this tries on until the connect time-out.
     pub fn connect(url: impl AsRef<str>) -> Result<LockClient> {
         LockClient::builder().url(url).build()
     }
 
-    /// Makes a client of the store at `url` that connects when it is first used, with all other options at their defaults:
-    /// that the server is down now is no error. Short for [`ClientBuilder::connect_lazily`].
+    /// Makes a client of the store at `url` that connects when it is first used, with all other options at
+    /// their defaults: that the server is down now is no error. Short for [`ClientBuilder::connect_lazily`].
     ///
     /// # Errors
     ///
@@ -129,21 +131,24 @@ impl LockClient {
 
     /// Connects to several independent Redis, each lock to be held on a majority of them at once: Redlock.
     ///
-    /// Three or five servers that share nothing: no replication, no machine, no power. Use it like any other client; its
-    /// locks survive the loss of a minority of servers. Its limits are in the
-    /// [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#more-than-one-redis): like every lease
-    /// it wants [`fenced_lock`](Self::fenced_lock) beside it, and a server that lost its data must stay out for at least
-    /// the longest lease. Short for the builder's [`redlock`](ClientBuilder::redlock).
+    /// Three or five servers that share nothing: no replication, no machine, no power. Use it like any other
+    /// client; its locks survive the loss of a minority of servers. Its limits are in the
+    /// [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#more-than-one-redis):
+    /// like every lease it wants [`fenced_lock`](Self::fenced_lock) beside it, and a server that lost its
+    /// data must stay out for at least the longest lease. Short for the builder's
+    /// [`redlock`](ClientBuilder::redlock).
     ///
     /// # Blocking
     ///
-    /// Until a majority is there, and then as long again or one `node_timeout` (50 ms) for the others: a minority that does not answer
-    /// costs no more, and joins later. Without a majority, up to the connect time-out (default 3 s) for each connection.
+    /// Until a majority is there, and then as long again or one `node_timeout` (50 ms) for the others: a
+    /// minority that does not answer costs no more, and joins later. Without a majority, up to the connect
+    /// time-out (default 3 s) for each connection.
     ///
     /// # Errors
     ///
-    /// For fewer than three servers; two URLs that reach the same one; a member of a cluster; fewer than a majority that
-    /// can be reached; and for any that answers but cannot be used, as [`connect`](Self::connect).
+    /// For fewer than three servers; two URLs that reach the same one; a member of a cluster; fewer than a
+    /// majority that can be reached; and for any that answers but cannot be used, as
+    /// [`connect`](Self::connect).
     ///
     /// # Examples
     ///
@@ -177,8 +182,8 @@ impl LockClient {
         ClientBuilder::default()
     }
 
-    /// Connects to independent servers over which names are spread, with all options at their defaults: each lock is
-    /// on one of them. See [`Ring`] for lists that change.
+    /// Connects to independent servers over which names are spread, with all options at their defaults: each
+    /// lock is on one of them. See [`Ring`] for lists that change.
     ///
     /// # Blocking
     ///
@@ -186,14 +191,16 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// For a list that cannot be used (empty, a label or a server twice, a cluster among them), a node that cannot keep
-    /// locks, a number that stands for another list, and when no node can be reached: with one that can, the client is
-    /// made. Kind [`StaleRing`](crate::ErrorKind::StaleRing) if a node knows a later list.
+    /// For a list that cannot be used (empty, a label or a server twice, a cluster among them), a node that
+    /// cannot keep locks, a number that stands for another list, and when no node can be reached: with one
+    /// that can, the client is made. Kind [`StaleRing`](crate::ErrorKind::StaleRing) if a node knows a later
+    /// list.
     ///
     /// # Guarantees
     ///
-    /// Those of one server, name by name. A node that is lost has no replica here: its names cannot be locked, and its
-    /// locks are gone, until it is back or left out of the ring. The names of the other nodes are not touched.
+    /// Those of one server, name by name. A node that is lost has no replica here: its names cannot be
+    /// locked, and its locks are gone, until it is back or left out of the ring. The names of the other nodes
+    /// are not touched.
     ///
     /// # Examples
     ///
@@ -209,29 +216,30 @@ impl LockClient {
         LockClient::builder().ring(Ring::new(nodes)).build()
     }
 
-    /// Goes by another list of nodes from now on, or by the same with another number. A lock that is held stays where it was
-    /// granted until it is released.
+    /// Goes by another list of nodes from now on, or by the same with another number. A lock that is held
+    /// stays where it was granted until it is released.
     ///
-    /// Processes may change one after the other. As soon as one has, those that go by the older list are refused
-    /// with an error of kind [`StaleRing`](crate::ErrorKind::StaleRing), which waiting calls ride out for their
-    /// `patience`. New processes start with the new list, by [`ClientBuilder::ring`].
+    /// Processes may change one after the other. As soon as one has, those that go by the older list are
+    /// refused with an error of kind [`StaleRing`](crate::ErrorKind::StaleRing), which waiting calls ride out
+    /// for their `patience`. New processes start with the new list, by [`ClientBuilder::ring`].
     ///
     /// # Blocking
     ///
-    /// Up to the connect time-out, if a node does not answer. Such a node gets the list when a name of its is next asked for.
+    /// Up to the connect time-out, if a node does not answer. Such a node gets the list when a name of its is
+    /// next asked for.
     ///
     /// # Errors
     ///
-    /// The list cannot be used: its number is not above the last one's, it does not name the nodes it moves from, a
-    /// node refuses, or is another than it should be, or none can be reached. The client then goes on with its old list,
-    /// but nodes that have the new one refuse it: call this again with a list that can be used. Kind
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) if the client was not made for a ring.
+    /// The list cannot be used: its number is not above the last one's, it does not name the nodes it moves
+    /// from, a node refuses, or is another than it should be, or none can be reached. The client then goes on
+    /// with its old list, but nodes that have the new one refuse it: call this again with a list that can be
+    /// used. Kind [`Unsupported`](crate::ErrorKind::Unsupported) if the client was not made for a ring.
     ///
     /// # Guarantees
     ///
-    /// No name is granted by two nodes, whatever each process goes by: a name that moves is granted at its new home only
-    /// when its old one bears the new number, by which nothing more is granted there, and is free. If the old home
-    /// cannot be asked, the name cannot be locked; see [`RingNode::lost`].
+    /// No name is granted by two nodes, whatever each process goes by: a name that moves is granted at its
+    /// new home only when its old one bears the new number, by which nothing more is granted there, and is
+    /// free. If the old home cannot be asked, the name cannot be locked; see [`RingNode::lost`].
     ///
     /// # Examples
     ///
@@ -257,7 +265,8 @@ impl LockClient {
     ///
     /// # Panics
     ///
-    /// When the system cannot start the watchdog's thread, and in a forked child of a process that has made a client.
+    /// When the system cannot start the watchdog's thread, and in a forked child of a process that has made a
+    /// client.
     #[must_use]
     pub fn in_memory() -> LockClient {
         LockClient::in_memory_with(&MemoryStore::new())
@@ -267,7 +276,8 @@ impl LockClient {
     ///
     /// # Panics
     ///
-    /// When the system cannot start the watchdog's thread, and in a forked child of a process that has made a client.
+    /// When the system cannot start the watchdog's thread, and in a forked child of a process that has made a
+    /// client.
     #[must_use]
     #[expect(clippy::expect_used, reason = "documented; for tests, where a Result only adds noise")]
     pub fn in_memory_with(store: &MemoryStore) -> LockClient {
@@ -299,8 +309,8 @@ impl LockClient {
 
     /// Under which owner id the calling thread would take its next lock.
     ///
-    /// Where the server refuses this client the line of waiting clients, plain and fenced locks are taken under the same id
-    /// with version 4 in place of 8 (see
+    /// If the server refuses this client the line of waiting clients, plain and fenced locks are taken under
+    /// the same id with version 4 in place of 8 (see
     /// [permissions](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#servers-and-permissions)).
     #[must_use]
     pub fn current_owner(&self) -> Owner {
@@ -309,8 +319,8 @@ impl LockClient {
 
     /// The reentrant lock of this name: Redisson's `RLock`.
     ///
-    /// No I/O and no error: a bad name (empty, over 64 KiB, or one that belongs to another lock's bookkeeping) is an
-    /// error at first use.
+    /// No I/O and no error: a bad name (empty, over 64 KiB, or one that belongs to another lock's
+    /// bookkeeping) is an error at first use.
     #[must_use]
     pub fn lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Mutex, name.as_ref())
@@ -322,27 +332,28 @@ impl LockClient {
         FencedLock::new(RedisLock::new(&self.engine, Kind::Fenced, name.as_ref()))
     }
 
-    /// The simple lock that most articles describe and most libraries use: `SET name token NX PX lease`, released by
-    /// compare-and-delete. It shares locks with redis-py's `Lock` and with redsync on one node.
+    /// The simple lock that most articles describe and most libraries use: `SET name token NX PX lease`,
+    /// released by compare-and-delete. It shares locks with redis-py's `Lock` and with redsync on one node.
     ///
     /// Not reentrant (a thread that waits for its own gets an error of kind
-    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock)), and waits by polling each 50–100 ms, since those libraries
-    /// announce no release. Everything else is as with [`lock`](Self::lock): guards, watchdog, states and errors.
+    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock)), and waits by polling each 50–100 ms, since those
+    /// libraries announce no release. Everything else is as with [`lock`](Self::lock): guards, watchdog,
+    /// states and errors.
     #[must_use]
     pub fn token_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Token, name.as_ref())
     }
 
-    /// The lock that serves those who wait in the order in which they came, across threads, processes and languages:
-    /// Redisson's fair `RLock`.
+    /// The lock that serves those who wait in the order in which they came, across threads, processes and
+    /// languages: Redisson's fair `RLock`.
     ///
-    /// A waiter has a place in a queue in the store and keeps it alive by asking again at least every 1.2 s; a waiter
-    /// that died is passed over within about 6 s (Redisson's own dead waiters keep their place for up to five minutes).
-    /// A `try_lock` without a wait gets the lock only if nobody waits for it.
+    /// A waiter has a place in a queue in the store and keeps it alive by asking again at least every 1.2 s;
+    /// a waiter that died is passed over within about 6 s (Redisson's own dead waiters keep their place for
+    /// up to five minutes). A `try_lock` without a wait gets the lock only if nobody waits for it.
     ///
-    /// Hand-over takes a message and a request per grant, so it is slower than [`lock`](Self::lock); use it where order
-    /// matters. It shares the name's key with `lock`, but whoever takes it by that goes before everybody and, letting go
-    /// of it, wakes nobody here: use one or the other for a name.
+    /// Hand-over takes a message and a request per grant, so it is slower than [`lock`](Self::lock); use it
+    /// where order matters. It shares the name's key with `lock`, but whoever takes it by that goes before
+    /// everybody and, letting go of it, wakes nobody here: use one or the other for a name.
     #[must_use]
     pub fn fair_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_with(name).fair().build()
@@ -374,26 +385,29 @@ impl LockClient {
         CountDownLatch::new(&self.engine, name.as_ref())
     }
 
-    /// Several locks at once, all or none, of any kinds and clients: Redisson's `RedissonMultiLock`. See [`MultiLock`].
+    /// Several locks at once, all or none, of any kinds and clients: Redisson's `RedissonMultiLock`. See
+    /// [`MultiLock`].
     ///
-    /// No I/O and no error: an empty list, a lock that is there twice, and a bad name are errors at first use.
+    /// No I/O and no error: an empty list, a lock that is there twice, and a bad name are errors at first
+    /// use.
     #[must_use]
     pub fn multi_lock(&self, locks: impl IntoLocks) -> MultiLock {
         MultiLock::new(&self.engine.clock, locks.into_locks())
     }
 
-    /// The same lock as [`lock`](Self::lock), used on terms of its own: not reentrant, not for longer than so long, or
-    /// waited for by asking again and again.
+    /// The same lock as [`lock`](Self::lock), used on terms of its own: not reentrant, not for longer than so
+    /// long, or waited for by asking again and again.
     pub fn lock_with(&self, name: impl AsRef<str>) -> LockOptions {
         LockOptions::new(&self.engine, name.as_ref())
     }
 
-    /// The same lock as [`lock`](Self::lock), waited for by asking again and again, with sleeps that double from 1 ms to
-    /// 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockOptions::spin`].
+    /// The same lock as [`lock`](Self::lock), waited for by asking again and again, with sleeps that double
+    /// from 1 ms to 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockOptions::spin`].
     ///
-    /// It subscribes to nothing, so it suits users without that right, and locks that are rarely waited for. Unlike
-    /// Java's, its release wakes those who do wait for a message. Threads of one client that spin still queue in order, among
-    /// themselves: those that wait for a message do not wait for a spinning one to wake up.
+    /// It subscribes to nothing, so it suits users without that right, and locks that are rarely waited for.
+    /// Unlike Java's, its release wakes those who do wait for a message. Threads of one client that spin
+    /// still queue in order, among themselves: those that wait for a message do not wait for a spinning one
+    /// to wake up.
     #[must_use]
     pub fn spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_with(name).spin(Backoff::default()).build()
@@ -401,7 +415,8 @@ impl LockClient {
 
     /// Runs `work` under the lock of this name, waiting for it as long as it takes.
     ///
-    /// [`AcquireOptions::with_lock`] does it under any lock, with a bound on the wait, a lease or an interrupt.
+    /// [`AcquireOptions::with_lock`] does it under any lock, with a bound on the wait, a lease or an
+    /// interrupt.
     ///
     /// # Blocking
     ///
@@ -409,8 +424,8 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// As [`AcquireOptions::with_lock`]: one after `work` says so ([`work_ran`](crate::Error::work_ran)), and a release that fails is
-    /// none.
+    /// As [`AcquireOptions::with_lock`]: one after `work` says so ([`work_ran`](crate::Error::work_ran)), and
+    /// a release that fails is none.
     ///
     /// # Panics
     ///
@@ -429,20 +444,22 @@ impl LockClient {
         AcquireOptions::new().with_lock(&lock, work)?.ok_or_else(|| lock.unending("with_lock"))
     }
 
-    /// Asks the store one question, and says how long the answer took and whether waiters are woken. For health checks.
+    /// Asks the store one question, and says how long the answer took and whether waiters are woken. For
+    /// health checks.
     ///
-    /// The question is whether a lock called `leasehold_ping` (after prefix and mapping) is held, so it takes the way that all
-    /// others take. In a cluster and in a ring, the server of that name answers; on a Redlock, a majority.
+    /// The question is whether a lock called `leasehold_ping` (after prefix and mapping) is held, so it takes
+    /// the way that all others take. In a cluster and in a ring, the server of that name answers; on a
+    /// Redlock, a majority.
     ///
     /// # Blocking
     ///
-    /// One round trip, at most one command time-out (default 3 s). [Lazily](ClientBuilder::connect_lazily) connecting before
-    /// that, where it has not been done, takes up to the connect time-out.
+    /// One round trip, at most one command time-out (default 3 s). [Lazily](ClientBuilder::connect_lazily)
+    /// connecting before that, where it has not been done, takes up to the connect time-out.
     ///
     /// # Errors
     ///
-    /// The store could not be used. That this user may not look at the key, or that it holds something else, is an answer: the
-    /// store is there.
+    /// The store could not be used. That this user may not look at the key, or that it holds something else,
+    /// is an answer: the store is there.
     ///
     /// # Examples
     ///
@@ -484,35 +501,38 @@ impl LockClient {
         }
     }
 
-    /// Shows what there is under a name, whatever kind of object it is and whoever uses it, Java included: what it is, who
-    /// holds it and how often, for how long still, who waits, how many permits are out. Without asking, and without changing
-    /// anything.
+    /// Shows what there is under a name, whatever kind of object it is and whoever uses it, Java included:
+    /// what it is, who holds it and how often, for how long still, who waits, how many permits are out.
+    /// Without asking, and without changing anything.
     ///
-    /// Holders and waiters of this crate are shown with host, process, program, thread and since when, as they said in the
-    /// [directory](ClientBuilder::directory) up to a third of their lease ago. Of Redisson's only the id is known.
+    /// Holders and waiters of this crate are shown with host, process, program, thread and since when, as
+    /// they said in the [directory](ClientBuilder::directory) up to a third of their lease ago. Of Redisson's
+    /// only the id is known.
     ///
-    /// For operators, and for programs that want to say why they were refused; printed it is a line or a few. Other stores
-    /// than Redis and memory report what they know, most of them one holder and how long it has it still.
+    /// For operators, and for programs that want to say why they were refused; printed it is a line or a few.
+    /// Other stores than Redis and memory report what they know, most of them one holder and how long it has
+    /// it still.
     ///
     /// # Blocking
     ///
-    /// One round trip on Redis and in a database's table; two on etcd; on ZooKeeper one for each holder and waiter. Up to
-    /// four elsewhere. One more for where the holders and waiters are, if they are other clients of this crate; in a
-    /// cluster, on a ring, on etcd, on ZooKeeper and in a database one for each such client. Where the store does not know who
-    /// waits, up to 80 more find them in the directory; on Redis only if somebody listens for a release. All of them within one
-    /// command time-out each for the lock, the clients and the waiters.
+    /// One round trip on Redis and in a database's table; two on etcd; on ZooKeeper one for each holder and
+    /// waiter. Up to four elsewhere. One more for where the holders and waiters are, if they are other
+    /// clients of this crate; in a cluster, on a ring, on etcd, on ZooKeeper and in a database one for each
+    /// such client. Where the store does not know who waits, up to 80 more find them in the directory; on
+    /// Redis only if somebody listens for a release. All of them within one command time-out each for the
+    /// lock, the clients and the waiters.
     ///
     /// # Errors
     ///
-    /// The name is bad; the server could not be used; the user lacks a permission, since this looks at all keys that any kind
-    /// has. Of kind [`Unsupported`](crate::ErrorKind::Unsupported) for a client [without
-    /// scripts](ClientBuilder::without_scripts).
+    /// The name is bad; the server could not be used; the user lacks a permission, since this looks at all
+    /// keys that any kind has. Of kind [`Unsupported`](crate::ErrorKind::Unsupported) for a client
+    /// [without scripts](ClientBuilder::without_scripts).
     ///
     /// # Guarantees
     ///
-    /// On one Redis, in a cluster and in memory all of it was so at one moment, but for the number of those who listen. It is
-    /// past when it is read: do not decide by it who may go on, which is what locks are for. On a Redlock it is what a
-    /// majority showed.
+    /// On one Redis, in a cluster and in memory all of it was so at one moment, but for the number of those
+    /// who listen. It is past when it is read: do not decide by it who may go on, which is what locks are
+    /// for. On a Redlock it is what a majority showed.
     ///
     /// # Examples
     ///
@@ -538,11 +558,13 @@ impl LockClient {
     ///
     /// # Blocking
     ///
-    /// Not, and it asks the store nothing. It copies the list of holds while that is locked: some 20 ns for each.
+    /// Not, and it asks the store nothing. It copies the list of holds while that is locked: some 20 ns for
+    /// each.
     ///
     /// # Guarantees
     ///
-    /// The numbers are not of one moment: a call that ends meanwhile may be in one of them and not in another.
+    /// The numbers are not of one moment: a call that ends meanwhile may be in one of them and not in
+    /// another.
     ///
     /// # Examples
     ///
@@ -582,11 +604,11 @@ impl LockClient {
         self.engine.reporter.counters.contended(most)
     }
 
-    /// Removes a database's rows of locks that have been free for longer than `age`; returns how many. Elsewhere there is
-    /// nothing to remove.
+    /// Removes a database's rows of locks that have been free for longer than `age`; returns how many.
+    /// Elsewhere there is nothing to remove.
     ///
-    /// Call it now and then where lock names are made up and never used again. A day is a good age: fences still only
-    /// go up, unless the server's clock is set back by more than `age`.
+    /// Call it now and then where lock names are made up and never used again. A day is a good age: fences
+    /// still only go up, unless the server's clock is set back by more than `age`.
     ///
     /// # Blocking
     ///
@@ -599,8 +621,8 @@ impl LockClient {
         self.engine.sweep(age)
     }
 
-    /// Stands for election as leader of `name` among all clients that do: whoever holds the fenced lock of that name leads.
-    /// See [`Leader`].
+    /// Stands for election as leader of `name` among all clients that do: whoever holds the fenced lock of
+    /// that name leads. See [`Leader`].
     ///
     /// # Blocking
     ///
@@ -613,28 +635,30 @@ impl LockClient {
         Leader::stand(&self.engine, Arc::clone(self.fenced_lock(name).checked("leader")?))
     }
 
-    /// Runs `job` if none of the processes that do the same is at it or was within `at_least`; `None` if one is or was.
+    /// Runs `job` if none of the processes that do the same is at it or was within `at_least`; `None` if one
+    /// is or was.
     ///
-    /// For timers that fire in many processes at about the same time: the lock of the name is taken without waiting, and
-    /// stays taken until `at_least` has passed since it was asked for, even if the job is over sooner. `at_least` should
-    /// be longer than the timers are apart in time and shorter than the time between two ticks. A process that dies
-    /// at its job is replaced, at a tick, after `at_most` at the latest.
+    /// For timers that fire in many processes at about the same time: the lock of the name is taken without
+    /// waiting, and stays taken until `at_least` has passed since it was asked for, even if the job is over
+    /// sooner. `at_least` should be longer than the timers are apart in time and shorter than the time
+    /// between two ticks. A process that dies at its job is replaced, at a tick, after `at_most` at the
+    /// latest.
     ///
     /// # Blocking
     ///
-    /// One round trip, then `job`, then one round trip. While the server does not answer after the job: up to the client's
-    /// patience (default 10 s) or the end of `at_most`, whichever is first. On Redlock, processes that ask at the same moment may all be
-    /// refused, each having some of the servers: then they ask again at random moments, for two seconds at most, until
-    /// one of them has it.
+    /// One round trip, then `job`, then one round trip. While the server does not answer after the job: up to
+    /// the client's patience (default 10 s) or the end of `at_most`, whichever is first. On Redlock,
+    /// processes that ask at the same moment may all be refused, each having some of the servers: then they
+    /// ask again at random moments, for two seconds at most, until one of them has it.
     ///
     /// # Errors
     ///
-    /// As [`RedisLock::try_lock`], when `job` was not run; and for an `at_least` over `at_most`, before any I/O. After
-    /// the job: it [`is_not_held`](crate::Error::is_not_held) if it took longer than `at_most`, so that another may have
-    /// begun, and it is of kind [`ShutDown`](crate::ErrorKind::ShutDown) if the client was shut down meanwhile. A release
-    /// that fails costs the job's result nothing: the result is returned, the observer gets
-    /// [`ReleaseFailed`](crate::Event::ReleaseFailed), and the client frees the lock when `at_least` has passed. If the
-    /// client ends before that, the lock ends with `at_most`.
+    /// As [`RedisLock::try_lock`], when `job` was not run; and for an `at_least` over `at_most`, before any
+    /// I/O. After the job: it [`is_not_held`](crate::Error::is_not_held) if it took longer than `at_most`, so
+    /// that another may have begun, and it is of kind [`ShutDown`](crate::ErrorKind::ShutDown) if the client
+    /// was shut down meanwhile. A release that fails costs the job's result nothing: the result is returned,
+    /// the observer gets [`ReleaseFailed`](crate::Event::ReleaseFailed), and the client frees the lock when
+    /// `at_least` has passed. If the client ends before that, the lock ends with `at_most`.
     ///
     /// # Panics
     ///
@@ -642,8 +666,9 @@ impl LockClient {
     ///
     /// # Guarantees
     ///
-    /// Once per tick as far as a lease goes: see [limits](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#limits-of-every-lease-lock). A job that must not run twice whatever happens
-    /// also needs a record of its own that it has run.
+    /// Once per tick as far as a lease goes: see
+    /// [limits](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#limits-of-every-lease-lock).
+    /// A job that must not run twice whatever happens also needs a record of its own that it has run.
     ///
     /// # Examples
     ///
@@ -666,21 +691,23 @@ impl LockClient {
         run_once(&self.engine, (Kind::Mutex, self.lock(name).checked("run_once")?), at_least, at_most, job)
     }
 
-    /// Releases what this client holds and ends its threads. Waiters return with an error, holders are notified that their
-    /// holds are lost, later calls return an error of kind [`ShutDown`](crate::ErrorKind::ShutDown).
+    /// Releases what this client holds and ends its threads. Waiters return with an error, holders are
+    /// notified that their holds are lost, later calls return an error of kind
+    /// [`ShutDown`](crate::ErrorKind::ShutDown).
     ///
     /// # Blocking
     ///
-    /// Until the calls of other threads have ended, which are woken, and one round trip for all holds together; at most
-    /// about three command time-outs (default 3 s each) in all, while the server does not answer. A second call waits for
-    /// the first.
+    /// Until the calls of other threads have ended, which are woken, and one round trip for all holds
+    /// together; at most about three command time-outs (default 3 s each) in all, while the server does not
+    /// answer. A second call waits for the first.
     ///
     /// # Errors
     ///
-    /// A release failed, or a call did not come to its end in that time; its lock ends with its lease. Another `shutdown()`
-    /// tries again what failed; connections stay open for that until one succeeds or the last clone is dropped. Of kind
-    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and nothing is done, if an observer calls it within a call of
-    /// this client, such as from `Acquired`: it would wait for that call.
+    /// A release failed, or a call did not come to its end in that time; its lock ends with its lease.
+    /// Another `shutdown()` tries again what failed; connections stay open for that until one succeeds or the
+    /// last clone is dropped. Of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and nothing is
+    /// done, if an observer calls it within a call of this client, such as from `Acquired`: it would wait for
+    /// that call.
     pub fn shutdown(&self) -> Result<()> {
         self.engine.shutdown()
     }

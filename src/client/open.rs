@@ -313,7 +313,8 @@ mod tests {
         ("http", "/"),
     ];
 
-    /// URLs as they should be, and as a hurry makes them, with the password in each place in which one can get.
+    /// URLs as they should be, and as a hurry makes them, with the password in each place in which one can
+    /// get.
     const FORMS: &[&str] = &[
         "{s}://u:S3CR3T@127.0.0.1:1{p}",
         "{s}://u:S3CR3T@host.invalid{p}",

@@ -1,7 +1,8 @@
 //! The directory: for each client that holds or waits, where it is and which of its threads do.
 //!
-//! An entry is lines in a string, written by the client itself and gone with its lease. It has no clock in it: times are as long
-//! ago as they were when it was written, and how long ago that was is known by what is left of the entry's own time.
+//! An entry is lines in a string, written by the client itself and gone with its lease. It has no clock in
+//! it: times are as long ago as they were when it was written, and how long ago that was is known by what is
+//! left of the entry's own time.
 
 pub(crate) mod lines;
 pub(crate) mod run;
@@ -16,25 +17,26 @@ use crate::ident::ClientId;
 use crate::inspect::{Inspection, Waiter, Whereabouts};
 use crate::time::millis;
 
-/// An entry names at most so many holds and waits.
+/// The most holds and waits that an entry names.
 pub(crate) const MOST_USES: usize = 64;
 
-/// Besides, the waits of threads that hold something, and what they hold: so many at most.
+/// The most waits of threads that hold something, and holds of theirs, that an entry names besides.
 pub(crate) const MOST_TOLD: usize = 192;
 
-/// Of an entry, which may be anybody's, so many are read.
+/// The most items that are read of an entry, which may be anybody's.
 const MOST_READ: usize = MOST_USES + MOST_TOLD;
 
 /// A longer name is left out of an entry: 64 of the longest would be four megabytes.
 const LONGEST_KEY: usize = 256;
 
-/// Of a text for people, so many characters.
+/// The most characters of a text for people.
 pub(crate) const LONGEST_TEXT: usize = 64;
 
-/// A client of this crate that holds or waits for locks: an item of [`LockClient::clients`](crate::LockClient::clients).
+/// A client of this crate that holds or waits for locks: an item of
+/// [`LockClient::clients`](crate::LockClient::clients).
 ///
-/// It says so of itself, at most a third of its lease ago, unless [`ClientBuilder::directory`](crate::ClientBuilder::directory)
-/// is off.
+/// It says so of itself, at most a third of its lease ago, unless
+/// [`ClientBuilder::directory`](crate::ClientBuilder::directory) is off.
 ///
 /// # Examples
 ///
@@ -60,8 +62,8 @@ pub struct ClientInfo {
     pub boot: String,
     /// The process id.
     pub pid: u32,
-    /// When the process started, in ticks of its system since that started: with it a process id that was used again can be
-    /// recognized. `None` where the system does not say.
+    /// When the process started, in ticks of its system since that started: with it a process id that was
+    /// used again can be recognized. `None` where the system does not say.
     pub process_start: Option<u64>,
     /// The file name of the program.
     pub program: String,
@@ -110,7 +112,8 @@ pub struct LockUse {
     pub since: Duration,
     /// Whether it waits.
     pub waits: bool,
-    /// How many more of the client's threads wait for the same lock, for which there was no room; with the last that there was.
+    /// How many more of the client's threads wait for the same lock, for which there was no room; with the
+    /// last that there was.
     pub more: u64,
     /// The id of the thread without which it is not released, or that waits.
     pub(crate) by: Option<u64>,
@@ -156,7 +159,7 @@ impl Identity {
         }
     }
 
-    /// What is known of this client, which is `age` old and has these `uses`.
+    /// The description of this client, which is `age` old and has these `uses`.
     pub(crate) fn info(&self, id: ClientId, age: Duration, uses: Vec<LockUse>, unlisted: u64) -> ClientInfo {
         let Identity { host, boot, pid, process_start, program, label } = self.clone();
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -288,7 +291,8 @@ impl ClientInfo {
         })
     }
 
-    /// The whereabouts of an owner of this client's that holds or waits for the lock of this key, and since when.
+    /// The whereabouts of an owner of this client's that holds or waits for the lock of this key, and since
+    /// when.
     fn place_of(&self, key: &str, number: Option<u64>, waits: bool) -> (Whereabouts, Option<Duration>) {
         let is_it = |one: &&LockUse| {
             one.name == key && one.waits == waits && number.is_none_or(|number| one.owner == number)

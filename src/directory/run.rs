@@ -1,8 +1,8 @@
 //! The record of a job's last run: an entry in the directory, under an id that follows from the job's name.
 //!
-//! So it needs no place of its own in any store, and no rights that a client's entry does not need. There is no clock in it: how
-//! old it is is known by what is left of its time, as of a client's entry. Who lists clients passes it over, since it has no
-//! `lease_ms`; so do versions of this crate that know no records.
+//! So it needs no place of its own in any store, and no rights that a client's entry does not need. There is
+//! no clock in it: how old it is is known by what is left of its time, as of a client's entry. Who lists
+//! clients passes it over, since it has no `lease_ms`; so do versions of this crate that know no records.
 
 use std::time::Duration;
 
@@ -36,8 +36,8 @@ pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastRun {
-    /// The owner under which it ran. While the job's lock has this holder the job is over, and kept from running again; with
-    /// another holder it runs.
+    /// The owner under which it ran. While the job's lock has this holder the job is over, and kept from
+    /// running again; with another holder it runs.
     pub owner: String,
     /// How it ended, as a process does: 0 is a success.
     pub code: u8,
@@ -51,8 +51,8 @@ pub struct LastRun {
     pub host: String,
 }
 
-/// The id of a job's record: FNV-1a of 128 bits, so it is the same in each process. No client has it but by a chance of one in
-/// 2^122.
+/// The id of a job's record: FNV-1a of 128 bits, so it is the same in each process. No client has it but by a
+/// chance of one in 2^122.
 pub(crate) fn id_of(key: &str) -> ClientId {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -76,7 +76,8 @@ impl LastRun {
         lines.into_text()
     }
 
-    /// The record of a job, of whose time `remaining` is left; `None`: it is no such record, or another job's.
+    /// The record of a job, of whose time `remaining` is left; `None`: it is no such record, or another
+    /// job's.
     pub(crate) fn read(key: &str, text: &str, remaining: Duration) -> Option<LastRun> {
         let entry = Fields::of(text);
         let job = entry.text("job")?;
@@ -90,7 +91,7 @@ impl LastRun {
             code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
             took: ms("took_ms")?,
             ended,
-            // What is as old as a record can be is forgotten: else it would be told for ever.
+            // A record that is as old as one can be is forgotten: else it would be told for ever.
             succeeded: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
             host: entry.text("host").map(|host| shown(&host)).unwrap_or_default(),
         })

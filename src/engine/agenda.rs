@@ -1,4 +1,5 @@
-//! When each hold is to be looked at next, in the order of time: a look costs by the holds that are due, not by all.
+//! When each hold is to be looked at next, in the order of time: a look costs by the holds that are due, not
+//! by all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Several locks at the same time: all are asked for, or given back, before the first answer is read; those that the store
-//! can see to by one request, by one.
+//! Several locks at the same time: all are asked for, or given back, before the first answer is read; those
+//! that the store can see to by one request, by one.
 //!
 //! Nothing here waits for another owner. A caller that finds a lock busy waits for that one in the usual way.
 
@@ -39,8 +39,9 @@ pub(crate) enum BatchAnswer {
     Failed(Error),
 }
 
-/// Asks once for each of these, which [can be asked for ahead](Engine::can_ask_ahead). With `or_none`, for a caller that does not
-/// wait, those of one request are taken together or not at all, whomever the free ones are kept for.
+/// Asks once for each of these, which [can be asked for ahead](Engine::can_ask_ahead). With `or_none`, for a
+/// caller that does not wait, those of one request are taken together or not at all, whomever the free ones
+/// are kept for.
 pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAnswer> {
     let thread = ThreadMark::current();
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
@@ -98,15 +99,16 @@ enum Sent {
 }
 
 impl<'a> BatchRequest<'a> {
-    /// Sends the request for these, which are of one client. A lock that cannot be asked for has `came` to that.
+    /// Sends the request for these, which are of one client. A lock that cannot be asked for has `came` to
+    /// that.
     fn send(
         group: Vec<(usize, &'a BatchItem<'a>)>,
         or_none: bool,
         thread: &'a Arc<ThreadMark>,
         came: &mut Vec<(usize, BatchAnswer)>,
     ) -> BatchRequest<'a> {
-        // One request goes over one connection, a lock's others may go over another. A request sent there before, such
-        // as the release of a dropped guard, may come later: it must not meet this owner.
+        // One request goes over one connection, a lock's others may go over another. A request sent there
+        // before, such as the release of a dropped guard, may come later: it must not meet this owner.
         let number = (group.len() > 1).then(unbound_number);
         let engine = group.first().map(|(_, wanted)| wanted.engine);
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
@@ -186,8 +188,8 @@ impl<'a> BatchRequest<'a> {
     }
 }
 
-/// Has all of these last for `lease` from now on. A hold that turns out to be gone is lost by it; one that cannot be
-/// asked stays as it is.
+/// Has all of these last for `lease` from now on. A hold that turns out to be gone is lost by it; one that
+/// cannot be asked stays as it is.
 pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<Hold>)>, lease: Duration) {
     for group in by_request(holds, |(engine, _)| Some((Arc::as_ptr(engine), 0))) {
         let Some(engine) = group.first().map(|(engine, _)| Arc::clone(engine)) else { continue };
@@ -230,12 +232,12 @@ pub(crate) struct LevelRelease {
 enum Ending {
     /// The lock is on its way to another thread here, since then.
     Handoff(HandoffResult, Moment),
-    /// The store is to leave so many levels.
+    /// The store is to leave this number of levels.
     Left(u32),
 }
 
-/// Gives all of these back, in their order. Whatever comes of one, the others are given back too; the first failure is
-/// returned.
+/// Gives all of these back, in their order. Whatever comes of one, the others are given back too; the first
+/// failure is returned.
 pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<()> {
     let _calls: Vec<Call> = all.iter().map(|one| one.engine.calls.begin()).collect();
     let mut outcome = Ok(());
@@ -257,7 +259,8 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         _ => None,
     });
     let sent: Vec<_> = groups.into_iter().map(release).collect();
-    // Those that have come to an end first: what goes on about the others is not to keep these from those who wait for them.
+    // Those that have come to an end first: what goes on about the others is not to keep these from those who
+    // wait for them.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
         let (answers, is_alone) = (answers.wait(group.len()), group.len() == 1);

@@ -9,8 +9,8 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waker, thread_local};
 use crate::time::{Clock, Moment};
 
-/// Counts the calls that may have something of this client's come to be, or not yet be gone, in the store: those that
-/// take and give back, and releases that nobody waits for.
+/// Counts the calls that may have something of this client's come to be, or not yet be gone, in the store:
+/// those that take and give back, and releases that nobody waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     under_way: AtomicUsize,
@@ -34,8 +34,8 @@ thread_local! {
 
 impl Calls {
     /// Counts a call in. A thread that wants to ask for something looks afterwards whether the client
-    /// [ended](Self::is_closed): if it had not, its end waits for this call. Pairs with `close`, which comes before
-    /// `wait`.
+    /// [ended](Self::is_closed): if it had not, its end waits for this call. Pairs with `close`, which comes
+    /// before `wait`.
     pub(crate) fn begin(self: &Arc<Calls>) -> Call {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let address = Arc::as_ptr(self).addr();
@@ -43,8 +43,8 @@ impl Calls {
         Call { calls: Arc::clone(self), is_of_thread }
     }
 
-    /// Whether the calling thread is in a call of this client: an observer runs there, and a wait for all calls would
-    /// wait for itself.
+    /// Whether the calling thread is in a call of this client: an observer runs there, and a wait for all
+    /// calls would wait for itself.
     pub(crate) fn is_caller_in_one(self: &Arc<Calls>) -> bool {
         let address = Arc::as_ptr(self).addr();
         OF_THREAD.try_with(|calls| calls.borrow().contains(&address)).unwrap_or(false)
@@ -59,8 +59,8 @@ impl Calls {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until no call is under way, until `until` by the system's clock at most; whether none is. Has `poll_completions`
-    /// read answers that nobody comes for, and say whether more are to come.
+    /// Waits until no call is under way, until `until` by the system's clock at most; whether none is. Has
+    /// `poll_completions` read answers that nobody comes for, and say whether more are to come.
     pub(crate) fn wait(&self, until: Moment, poll_completions: impl Fn() -> bool) -> bool {
         let waker = Waker::default();
         *self.waker.lock() = Some(waker.clone());

@@ -14,7 +14,8 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::Moment;
 
-/// The pause after a failed clean-up: the least at first, then doubled up to a thirtieth of the lease, or the most.
+/// The pause after a failed clean-up: the least at first, then doubled up to a thirtieth of the lease, or the
+/// most.
 pub(crate) const RETRY_LEAST: Duration = Duration::from_millis(10);
 pub(crate) const RETRY_MOST: Duration = Duration::from_secs(1);
 
@@ -23,8 +24,8 @@ pub(crate) struct WatchdogShared {
     pub(crate) inbox: Mutex<Inbox>,
     /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
     pub(crate) next_look: AtomicU64,
-    /// Until then, as `Moment::nanos`, the loss of one hold makes all be renewed: a connection has ended, and only some were
-    /// asked about.
+    /// Until then, as `Moment::nanos`, the loss of one hold makes all be renewed: a connection has ended, and
+    /// only some were asked about.
     pub(crate) sampled_until: AtomicU64,
 }
 
@@ -40,17 +41,19 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 pub(crate) struct Cleanup {
     pub(crate) claim: Claim,
-    /// The request can have no effect that outlives this: what it may have set ends with its lease. Where it does not
-    /// ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), the store has to answer as well.
+    /// The request can have no effect that outlives this: what it may have set ends with its lease. Where it
+    /// does not ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), the store has to answer as
+    /// well.
     pub(crate) until: Moment,
     /// Before this the owner is to hold what it may hold, also where the client ends sooner.
     pub(crate) from: Moment,
     pub(crate) next: Moment,
-    /// How long to pause after the next failure. Others may be waiting for just this, so at first not long: what
-    /// broke the request in doubt has often broken this connection too, and a new one does it.
+    /// How long to pause after the next failure. Others may be waiting for just this, so at first not long:
+    /// what broke the request in doubt has often broken this connection too, and a new one does it.
     pub(crate) pause: Duration,
-    /// How often the owner was found to hold nothing. Each time the next look is after twice as long: the longer a request
-    /// has not come, the less likely it comes, and at worst what it sets ends with its lease.
+    /// How often the owner was found to hold nothing. Each time the next look is after twice as long: the
+    /// longer a request has not come, the less likely it comes, and at worst what it sets ends with its
+    /// lease.
     pub(crate) looks: u32,
 }
 
@@ -62,8 +65,9 @@ pub(crate) struct CleanupQueue {
 }
 
 impl CleanupQueue {
-    /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner holds
-    /// nothing, or until `until`, when the lease has run out and with it what was left (see [`Cleanup::until`]). The owner number must have been given up.
+    /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner
+    /// holds nothing, or until `until`, when the lease has run out and with it what was left (see
+    /// [`Cleanup::until`]). The owner number must have been given up.
     pub(crate) fn add(&self, claim: Claim, until: Moment, now: Moment) {
         self.add_from(now, claim, until);
     }
@@ -82,9 +86,9 @@ impl CleanupQueue {
     }
 }
 
-/// Tells a store of several servers of a hold that was renewed under this claim and has ended meanwhile: the request that ended it may
-/// have come to a server before that was given it again. A request that ends it later sees to it itself, since it comes after.
-/// Pairs with `Majority::ended_meanwhile`.
+/// Tells a store of several servers of a hold that was renewed under this claim and has ended meanwhile: the
+/// request that ended it may have come to a server before that was given it again. A request that ends it
+/// later sees to it itself, since it comes after. Pairs with `Majority::ended_meanwhile`.
 pub(crate) fn tell_if_ended(store: &dyn Store, hold: &Hold, claim: &Claim, now: Moment) {
     if (hold.is_releasing() || matches!(hold.standing(now), Standing::Lost(_)))
         && let Some(majority) = store.capabilities().majority
@@ -108,8 +112,8 @@ impl RenewalOrders {
         }
     }
 
-    /// Has these renewed, wherever they are among those that wait. Until the watchdog has done with them, only their ends are
-    /// looked for by the timer.
+    /// Has these renewed, wherever they are among those that wait. Until the watchdog has done with them,
+    /// only their ends are looked for by the timer.
     pub(crate) fn queue(&self, registry: &Registry, mut holds: Vec<Arc<Hold>>, now: Moment) {
         holds.retain(|hold| {
             let is_new = hold.set_queued(true);
@@ -119,8 +123,9 @@ impl RenewalOrders {
         self.renew(holds);
     }
 
-    /// A connection has ended, and what is held may be gone with its server: asks about some. If one of them turns out to
-    /// be lost, all are asked about (see `Round::renew`); if none, the end of a connection was all there was.
+    /// A connection has ended, and what is held may be gone with its server: asks about some. If one of them
+    /// turns out to be lost, all are asked about (see `Round::renew`); if none, the end of a connection was
+    /// all there was.
     pub(crate) fn renew_some(&self, registry: &Registry, lease: Duration, now: Moment) {
         let (some, has_more) = sample(registry.renewed());
         if has_more {
@@ -130,8 +135,8 @@ impl RenewalOrders {
         self.queue(registry, some, now);
     }
 
-    /// A hold is lost, but a renewal of it may have had it run on, or may yet: nobody holds it then, until that is
-    /// undone.
+    /// A hold is lost, but a renewal of it may have had it run on, or may yet: nobody holds it then, until
+    /// that is undone.
     pub(crate) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
         hold.retire_owner();
         let claim = hold.claim();

@@ -1,7 +1,7 @@
 //! This client's entry in the directory: when it is written, and what it says.
 //!
-//! Holders pay nothing for it. The timer, which looks at holds anyway, says that something is held, and a waiter says so before
-//! it sleeps; the watchdog then writes the entry, once each third of the lease at most.
+//! Holders pay nothing for it. The timer, which looks at holds anyway, says that something is held, and a
+//! waiter says so before it sleeps; the watchdog then writes the entry, once each third of the lease at most.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,10 +23,11 @@ use crate::seam::{Answer, Failure, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
 
-/// The entries of so many clients are asked for at a time: in a cluster each is a request.
+/// The number of clients whose entries are asked for at a time: in a cluster each is a request.
 const CLIENTS_TOGETHER: usize = 128;
 
-/// The waits that others may rely on, each before what its thread holds; those that have lasted longest come first.
+/// The waits that others may rely on, each before what its thread holds; those that have lasted longest come
+/// first.
 fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
     let mut waits: Vec<&OwnWait> = stuck.waits.iter().collect();
     waits.sort_unstable_by_key(|wait| wait.since);
@@ -64,11 +65,11 @@ fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
     uses
 }
 
-/// One look goes through so many pages of the directory at most, and says so if there are more. On Redis those are of all keys,
-/// and so many take the server some 50 ms in all, between which it serves others.
+/// The most pages of the directory that one look goes through; it says so if there are more. On Redis those
+/// are of all keys, and this number takes the server some 50 ms in all, between which it serves others.
 const MOST_PAGES: usize = 400;
 
-/// Of those who wait for a lock so many are shown, as by the stores that know them.
+/// The most of those who wait for a lock that are shown, as by the stores that know them.
 const MOST_WAITERS: usize = 100;
 
 pub(crate) struct Announcer {
@@ -76,7 +77,8 @@ pub(crate) struct Announcer {
     identity: Identity,
     lease: Duration,
     began: Moment,
-    /// When the entry is to be written next, as `Moment::nanos`: the maximum if it is off, or the store refuses it.
+    /// When the entry is to be written next, as `Moment::nanos`: the maximum if it is off, or the store
+    /// refuses it.
     due: AtomicU64,
     /// The watchdog is to write it.
     is_wanted: AtomicBool,
@@ -111,7 +113,8 @@ impl Announcer {
         }
     }
 
-    /// Something is held or waited for. `true`: the caller is to wake the watchdog, which has not been told so yet.
+    /// Something is held or waited for. `true`: the caller is to wake the watchdog, which has not been told
+    /// so yet.
     pub(crate) fn want(&self, now: Moment) -> bool {
         now.nanos() >= self.due.load(Ordering::Relaxed) && !self.is_wanted.swap(true, Ordering::SeqCst)
     }
@@ -171,8 +174,8 @@ impl Announcer {
         self.is_under_way.load(Ordering::SeqCst)
     }
 
-    /// The watchdog's: writes the entry with the waits that others may rely on, and waits for the answer. Entries of this sort are
-    /// written one after the other.
+    /// The watchdog's: writes the entry with the waits that others may rely on, and waits for the answer.
+    /// Entries of this sort are written one after the other.
     pub(crate) fn write_stuck(
         &self,
         store: &dyn Store,
@@ -206,7 +209,8 @@ impl Announcer {
         self.identity.info(self.id, now.since(self.began), Vec::new(), 0)
     }
 
-    /// Nothing has been held or waited for since a round: where the store does not end the entry by itself, the client does.
+    /// Nothing has been held or waited for since a round: where the store does not end the entry by itself,
+    /// the client does.
     fn end(&self, store: &dyn Store, now: Moment, deadline: Moment) {
         let due = self.due.load(Ordering::SeqCst);
         if self.is_written.load(Ordering::SeqCst)
@@ -237,14 +241,14 @@ impl Announcer {
         }
     }
 
-    /// What this client would say of itself now.
+    /// This client's entry, as it would be written now.
     pub(crate) fn own(&self, registry: &Registry, now: Moment) -> ClientInfo {
         let (uses, unlisted) = registry.uses(MOST_USES, now);
         self.identity.info(self.id, now.since(self.began), uses, unlisted)
     }
 
-    /// Adds what is known of the holders and waiters that are shown; what `known` lacks is asked for. `keys` are those of
-    /// `seen`. Returns how many requests that took.
+    /// Adds what is known of the holders and waiters that are shown; what `known` lacks is asked for. `keys`
+    /// are those of `seen`. Returns how many requests that took.
     pub(crate) fn locate(
         &self,
         seen: &mut [(String, Inspection)],
@@ -281,7 +285,8 @@ impl Announcer {
         requests
     }
 
-    /// Adds those who wait, each by its own account, where the store does not know them: who waited for longest comes first.
+    /// Adds those who wait, each by its own account, where the store does not know them: who waited for
+    /// longest comes first.
     pub(crate) fn add_waiters(
         &self,
         (key, seen): (&str, &mut Inspection),

@@ -10,14 +10,15 @@ use crate::park::Parker;
 use crate::seam::{Claim, Failure};
 use crate::time::{Clock, random_between};
 
-/// So often [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
+/// The number of times that [`Engine::shutdown`] asks the store to forget what it holds, if that is refused.
 const LAST_TRIES: u32 = 5;
 
 impl Engine {
-    /// Releases what is held and ends the threads. Later calls wait for the first one's work, and do again what failed.
+    /// Releases what is held and ends the threads. Later calls wait for the first one's work, and do again
+    /// what failed.
     ///
-    /// At most one command time-out for what calls and the watchdog have under way, one for the release, and one for replies
-    /// that nobody waits for.
+    /// At most one command time-out for what calls and the watchdog have under way, one for the release, and
+    /// one for replies that nobody waits for.
     pub(crate) fn shutdown(&self) -> Result<()> {
         if is_forked() {
             return Ok(());
@@ -41,8 +42,8 @@ impl Engine {
         outcome
     }
 
-    /// The same, by the last who could end the client. What was tried once and failed is not tried again: it ends with its
-    /// lease.
+    /// The same, by the last who could end the client. What was tried once and failed is not tried again: it
+    /// ends with its lease.
     pub(super) fn end_for_good(&self) -> Result<()> {
         if matches!(*self.ending.0.lock(), Stage::Failed(_)) {
             self.close_store();
@@ -63,8 +64,9 @@ impl Engine {
     /// Returns what the store did not forget.
     fn end(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
         self.calls.close();
-        // A request that a call has sent by now is answered within one time-out. Its grant, certain or not, the call gives back,
-        // or leaves in the registry or to the watchdog: so it is all there when none is under way.
+        // A request that a call has sent by now is answered within one time-out. Its grant, certain or not,
+        // the call gives back, or leaves in the registry or to the watchdog: so it is all there when none is
+        // under way.
         let timeout = self.options.command_timeout;
         let deadline = Clock::System.after(timeout + timeout / 8);
         claims.append(&mut self.end_holds());
@@ -98,8 +100,8 @@ impl Engine {
         claims
     }
 
-    /// Has the store forget these, a few times where it refuses: waiters that leave at the same moment may be in the way.
-    /// Returns those that it did not forget, and the first failure.
+    /// Has the store forget these, a few times where it refuses: waiters that leave at the same moment may be
+    /// in the way. Returns those that it did not forget, and the first failure.
     fn release_all(&self, mut claims: Vec<Claim>) -> (Vec<Claim>, Result<()>) {
         let deadline = self.one_command();
         let (mut left, mut outcome) = (Vec::new(), Ok(()));

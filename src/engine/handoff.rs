@@ -1,7 +1,7 @@
 //! Handing a lock from one local thread to the next in one round trip.
 //!
-//! The releaser sends the request. The next owner reads the answer, and passes the result on to the releaser. So the next
-//! owner's waking up and the round trip happen at the same time.
+//! The releaser sends the request. The next owner reads the answer, and passes the result on to the releaser.
+//! So the next owner's waking up and the round trip happen at the same time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ pub(crate) enum Releaser {
 pub(crate) enum ReleaseOutcome {
     /// By a true release; `others`: which other clients were notified.
     Freed { others: Others },
-    /// The next thread here has the lock; to other processes it was never free, so whose turn it is goes on counting.
+    /// The next thread here has the lock; to other processes it was never free, so whose turn it is goes on
+    /// counting.
     HandedOn,
     /// The store did not know the hold.
     Lost,
@@ -87,7 +88,8 @@ impl PendingHandoff {
 
     fn end(&mut self, outcome: ReleaseOutcome) {
         match self.releaser.take() {
-            // It waits with a limit. If it has stopped waiting, it has treated its hold as one of unknown outcome.
+            // It waits with a limit. If it has stopped waiting, it has treated its hold as one of unknown
+            // outcome.
             Some(Releaser::Waits(result)) => result.set(outcome),
             Some(Releaser::HasGoneOn(settle)) => settle(outcome),
             None => {}
@@ -123,8 +125,8 @@ impl HandoffResult {
 }
 
 impl Drop for PendingHandoff {
-    /// A waiter that unwinds leaves the answer unread, or is reading it: its own claim ends with its lease, the releaser's
-    /// is unknown.
+    /// A waiter that unwinds leaves the answer unread, or is reading it: its own claim ends with its lease,
+    /// the releaser's is unknown.
     fn drop(&mut self) {
         if self.releaser.is_some() {
             let words = "the thread that was handed the lock panicked";

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// So many at a time are told of, once in a process: a program that makes one for each request or each lock has them, and pays for
-/// each with threads and connections.
+/// The number of clients at a time that is told of, once in a process: a program that makes one for each
+/// request or each lock has them, and pays for each with threads and connections.
 pub(crate) const MANY_CLIENTS: usize = 32;
 
 static CLIENTS: AtomicUsize = AtomicUsize::new(0);

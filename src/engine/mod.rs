@@ -1,8 +1,9 @@
-//! The engine: everything that is the same for all stores. This file has one client's state, the checks that every operation
-//! begins with.
+//! The engine: everything that is the same for all stores. This file has one client's state, the checks that
+//! every operation begins with.
 //!
-//! `acquire` and `release` are the two stories. `hold` is one grant; `registry` has all holds and local queues; `timer`,
-//! `watchdog` and `cleanup` keep holds alive and settle requests in doubt. `ending` is the end of a client.
+//! `acquire` and `release` are the two stories. `hold` is one grant; `registry` has all holds and local
+//! queues; `timer`, `watchdog` and `cleanup` keep holds alive and settle requests in doubt. `ending` is the
+//! end of a client.
 
 pub(crate) mod acquire;
 mod agenda;
@@ -133,8 +134,9 @@ impl Engine {
         }
     }
 
-    /// Refuses what an observer asks of this client in the middle of a call of the same thread. The thread's number, holds and
-    /// places in queues may be half-way between two states there, and the call waits for the observer.
+    /// Refuses what an observer asks of this client in the middle of a call of the same thread. The thread's
+    /// number, holds and places in queues may be half-way between two states there, and the call waits for
+    /// the observer.
     pub(crate) fn refused_in_observer(&self, action: &'static str) -> Result<()> {
         if self.reporter.is_telling_here() {
             let words = "an observer calls the client that is telling it, within a call of this thread that is not over: let \
@@ -144,7 +146,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the client was shut down; for those who have asked whether they are [`usable`](Self::usable) and wait.
+    /// Whether the client was shut down; for those who have asked whether they are [`usable`](Self::usable)
+    /// and wait.
     pub(crate) fn open(&self, action: &'static str) -> Result<()> {
         if self.calls.is_closed() {
             return Err(Error::new(ErrorKind::ShutDown, action, "the client was shut down"));
@@ -172,7 +175,8 @@ impl Engine {
 
     pub(crate) fn claim(&self, kind: Kind, name: &Arc<LockName>, number: u64, lease: Duration) -> Claim {
         let Capabilities { lines, homes, .. } = self.store.capabilities();
-        // One id for all kinds but those with a line: the halves of a read-write lock, say, are to have one owner.
+        // One id for all kinds but those with a line: the halves of a read-write lock, say, are to have one
+        // owner.
         let is_refused = kind.has_line() && lines.is_some_and(Lines::is_refused);
         let client = if is_refused { self.id.unlined() } else { self.id };
         let home = homes.map_or(0, |homes| homes.home(name));
@@ -186,8 +190,8 @@ impl Engine {
 
     // ---- what is counted
 
-    /// Asks about, or changes, what is counted, again after failures for as long as the client's retry budget: under
-    /// one claim a change is made once.
+    /// Asks about, or changes, what is counted, again after failures for as long as the client's retry
+    /// budget: under one claim a change is made once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
         let _call = self.calls.begin();
         self.usable(action)?;
@@ -225,8 +229,8 @@ impl Engine {
         }
     }
 
-    /// The number for the next hold of a thread, or of an owner of its own: another one, if the store may yet meet
-    /// something under the one it has.
+    /// The number for the next hold of a thread, or of an owner of its own: another one, if the store may yet
+    /// meet something under the one it has.
     pub(crate) fn next_number(&self, thread: &ThreadMark, unbound: &mut Option<u64>) -> u64 {
         let unspent = self.store.capabilities().majority.map_or(0, Majority::first_unspent_number);
         if let Some(number) = unbound {
@@ -243,8 +247,8 @@ impl Engine {
 
     // ---- questions, which the server answers
 
-    /// The state of a lock in the store, with the count of the calling thread and task. A live local hold that the server does
-    /// not know is lost by this.
+    /// The state of a lock in the store, with the count of the calling thread and task. A live local hold
+    /// that the server does not know is lost by this.
     pub(crate) fn inspect(
         &self,
         action: &'static str,
@@ -278,7 +282,7 @@ impl Engine {
         hold.filter(|hold| hold.holder.is_this_task())
     }
 
-    /// Whatever there is under a name.
+    /// Describes the object under a name, of any kind.
     pub(crate) fn describe(&self, action: &'static str, name: &LockName) -> Result<Inspection> {
         self.usable(action)?;
         let seen = self.store.describe(name, self.one_command()).map_err(Failure::into_read_error);
@@ -369,7 +373,8 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if is_forked() {
-            // Nothing inherited may be dropped here: that could lock, wait, or write to the parent's connections.
+            // Nothing inherited may be dropped here: that could lock, wait, or write to the parent's
+            // connections.
             leak(&self.store);
             leak(&self.registry);
             leak(&self.reporter);

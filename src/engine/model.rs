@@ -1,8 +1,8 @@
-//! Everything above the stores, as it is, under shuttle's schedules: waiting, the queue, hand-offs, registration,
-//! giving up, and the watchdog. Run by `./check model`.
+//! Everything above the stores, as it is, under shuttle's schedules: waiting, the queue, hand-offs,
+//! registration, giving up, and the watchdog. Run by `./check model`.
 //!
-//! Time stands still unless a test moves it, and never as far as the safety poll: a thread whose wake-up is lost sleeps
-//! for good, and shuttle says so.
+//! Time stands still unless a test moves it, and never as far as the safety poll: a thread whose wake-up is
+//! lost sleeps for good, and shuttle says so.
 //!
 //! Long because of the store that loses requests and answers, and whose wake-ups come as Redis's do.
 
@@ -123,7 +123,7 @@ fn all_who_wait_in_one_process_get_the_lock_one_at_a_time() {
     });
 }
 
-/// Sleeps until so many wait in the lock's queue.
+/// Sleeps until `length` threads wait in the lock's queue.
 fn wait_for_queue(client: &Client, length: usize) {
     while client.engine.registry.found(Kind::Mutex, &name()).map_or(0, |entry| entry.waiting()) < length {
         thread::yield_now();
@@ -219,18 +219,20 @@ fn queue_up(ways: [Way; 3]) {
 
 // ---- several processes
 
-/// A store whose wake-ups come as Redis's do: subscribed over a connection of its own, confirmed later, and now and
-/// then broken; a message that is published while nobody is subscribed reaches nobody. Requests, or their answers, can get lost.
+/// A store whose wake-ups come as Redis's do: subscribed over a connection of its own, confirmed later, and
+/// now and then broken; a message that is published while nobody is subscribed reaches nobody. Requests, or
+/// their answers, can get lost.
 struct Far {
     server: MemoryAccess,
     line: Arc<Line>,
-    /// So many requests may still get lost.
+    /// The number of requests that may still get lost.
     trouble: AtomicUsize,
     /// The next hand-off does not arrive.
     loses_handoff: AtomicBool,
 }
 
-/// The part that all clients of a server share: its subscriptions, and the stream of the client that has each.
+/// The part that all clients of a server share: its subscriptions, and the stream of the client that has
+/// each.
 #[derive(Default)]
 struct Exchange {
     /// Releases are answered with whether other clients listen.
@@ -454,7 +456,7 @@ impl Inspect for Far {
     }
 }
 
-/// Moves the clock on by small steps, at most so many, until so many have ended.
+/// Moves the clock on by `step`, at most `steps` times, until `is_over` says so.
 fn pass_time(clock: &ManualClock, step: Duration, steps: usize, is_over: impl Fn() -> bool) {
     for _ in 0..steps {
         if is_over() {
@@ -540,8 +542,8 @@ fn lost_requests_and_answers_leave_one_owner_and_strand_nobody() {
     });
 }
 
-/// A hand-off that never arrived leaves the lock with the old owner until that is cleaned up. Nothing may be asked
-/// under the old owner's number meanwhile: it would be granted, and then cleaned up too.
+/// A hand-off that never arrived leaves the lock with the old owner until that is cleaned up. Nothing may be
+/// asked under the old owner's number meanwhile: it would be granted, and then cleaned up too.
 #[test]
 fn nothing_is_granted_under_a_number_that_is_about_to_be_cleaned_up() {
     check(|| {
@@ -571,7 +573,7 @@ fn nothing_is_granted_under_a_number_that_is_about_to_be_cleaned_up() {
     });
 }
 
-/// Whatever threads are doing as their client ends: when it has ended nothing of theirs is left.
+/// Threads may do anything as their client ends: when it has ended nothing of theirs is left.
 #[test]
 fn the_end_of_a_client_leaves_nothing_of_what_is_under_way() {
     check(|| {
@@ -611,8 +613,8 @@ fn the_end_of_a_client_leaves_nothing_of_what_is_under_way() {
 
 // ---- the watchdog
 
-/// A moment that is given to the watchdog counts, whatever it is doing: it looks by then. Others come and go, so that
-/// it is looking already and what it looked for is gone.
+/// A moment that is given to the watchdog counts, whatever it is doing: it looks by then. Others come and go,
+/// so that it is looking already and what it looked for is gone.
 #[test]
 fn the_watchdog_looks_by_the_moment_it_was_told() {
     check(|| {
@@ -651,8 +653,8 @@ fn the_watchdog_looks_by_the_moment_it_was_told() {
     });
 }
 
-/// Locks that share a lease are renewed until the last is acquired. A renewal that comes just then is not to keep one
-/// for longer than that lease: the client's own is a hundred times as long.
+/// Locks that share a lease are renewed until the last is acquired. A renewal that comes just then is not to
+/// keep one for longer than that lease: the client's own is a hundred times as long.
 #[test]
 fn a_hold_that_comes_to_end_by_itself_is_not_renewed_for_the_clients_lease() {
     check(|| {
@@ -693,7 +695,8 @@ fn a_renewal_that_is_under_way_at_a_release_prolongs_no_later_hold() {
         } else {
             drop(guard);
         }
-        // A grant may come after its end, and is none then. Who waits pauses before the next; here no time would pass meanwhile.
+        // A grant may come after its end, and is none then. Who waits pauses before the next; here no time
+        // would pass meanwhile.
         while !matches!(client.lock().try_lock_for_with_lease(Duration::ZERO, SHORT), Ok(true)) {
             thread::yield_now();
         }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use crate::engine::hold::Hold;
 use crate::time::Moment;
 
-/// So many clean-ups a second, in commands, and as many at once after a rest: so no second has more than fifty. A thousand
-/// in doubt are a few batches; what cannot go in batches is asked for in its turn, or ends with its lease.
+/// The clean-ups of one second, in commands. As many go at once after a rest: so no second has more than
+/// fifty. A thousand in doubt are a few batches; what cannot go in batches is asked for in its turn, or ends
+/// with its lease.
 const COMMANDS: u64 = 25;
 /// One command, in the parts in which claims count that share one.
 const COMMAND: u64 = 1_000;
@@ -57,8 +58,8 @@ impl CleanupPace {
     }
 }
 
-/// Of each home so many holds are renewed when a connection has ended: the newest half, which a server that lost its last
-/// writes has lost first, and others from all.
+/// The number of each home's holds that are renewed when a connection has ended: the newest half, which a
+/// server that lost its last writes has lost first, and others from all.
 const SAMPLE: usize = 32;
 
 /// The holds that are asked about when a connection has ended, and whether there are more.

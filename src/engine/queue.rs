@@ -1,8 +1,8 @@
 //! The in-process FIFO of one lock: only its head talks to the store.
 //!
-//! Those who [spin](crate::LockClient::spin_lock) have a head of their own: it sleeps for as long as its back-off says,
-//! and waiters that are notified of a release are not to sleep as long behind it. A hand-off goes to whichever waiter came
-//! first of all.
+//! Those who [spin](crate::LockClient::spin_lock) have a head of their own: it sleeps for as long as its
+//! back-off says, and waiters that are notified of a release are not to sleep as long behind it. A hand-off
+//! goes to whichever waiter came first of all.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ pub(crate) struct Ticket {
     offer: Mutex<Offer>,
     /// The wakers of threads that wait until the hand-off to this one is settled.
     followers: Mutex<Vec<Waker>>,
-    /// Who it is, once it sleeps: for people.
+    /// The thread, once it sleeps: for people.
     sleeper: Mutex<Option<Sleeper>>,
-    /// What others know its wait by, once they may.
+    /// The name by which others know its wait, once they may.
     told: OnceLock<Told>,
     /// The ring for which its wait is to end.
     ends_for: OnceLock<Arc<Deadlock>>,
@@ -41,8 +41,8 @@ pub(crate) struct Ticket {
 pub(crate) struct Told {
     /// No other wait of this process ever has it.
     pub(crate) id: u64,
-    /// Since when it waits by this machine's wall clock, in milliseconds. Compared with those of other machines to choose one of
-    /// several waits, for which any order will do that is the same for all.
+    /// Since when it waits by this machine's wall clock, in milliseconds. Compared with those of other
+    /// machines to choose one of several waits, for which any order will do that is the same for all.
     pub(crate) at_ms: u64,
 }
 
@@ -95,8 +95,8 @@ pub(crate) enum ClosedOffer {
 }
 
 impl Ticket {
-    /// The thread that sets the waker looks at `is_head` and at the local holds afterwards: an event before that found nobody
-    /// to wake. Pairs with `become_head` and `nudge`, which change first and wake second.
+    /// The thread that sets the waker looks at `is_head` and at the local holds afterwards: an event before
+    /// that found nobody to wake. Pairs with `become_head` and `nudge`, which change first and wake second.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         self.waker.get_or_init(|| waker.clone());
     }
@@ -111,8 +111,9 @@ impl Ticket {
         self.sleeper.lock().clone()
     }
 
-    /// The name by which others know the wait; `make` makes it, the first time. Called under the registry's mutex, so that a waiter that
-    /// has left its queue knows whether others know it. Pairs with `Waiting::take_or_give_up`.
+    /// The name by which others know the wait; `make` makes it, the first time. Called under the registry's
+    /// mutex, so that a waiter that has left its queue knows whether others know it. Pairs with
+    /// `Waiting::take_or_give_up`.
     pub(crate) fn tell(&self, make: impl FnOnce() -> Told) -> Told {
         *self.told.get_or_init(make)
     }
@@ -322,8 +323,8 @@ impl Queue {
         self.tickets.is_empty() && !self.is_asked
     }
 
-    /// Leaves, from whatever place; if it was a head's, the next of its kind becomes head and is woken. A new head
-    /// attempts first, so a wake-up that the leaver took and did not use is not lost.
+    /// Leaves, from whatever place; if it was a head's, the next of its kind becomes head and is woken. A new
+    /// head attempts first, so a wake-up that the leaver took and did not use is not lost.
     pub(crate) fn leave(&mut self, ticket: &Arc<Ticket>) {
         let was_first = self.head().is_some_and(|first| Arc::ptr_eq(first, ticket));
         self.tickets.retain(|other| !Arc::ptr_eq(other, ticket));

@@ -21,8 +21,8 @@ use crate::seam::{Kind, Others};
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// The mutex of an entry comes before the agenda's, and both before that of `contended`. Two entries are locked by
-/// [`stuck`](Registry::stuck) alone.
+/// The mutex of an entry comes before the agenda's, and both before that of `contended`. Two entries are
+/// locked by [`stuck`](Registry::stuck) alone.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     locks: Arc<Locks<Hold>>,
@@ -31,7 +31,8 @@ pub(crate) struct Registry {
     grants: AtomicU64,
     /// Holds of threads that were left to run out, and that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
-    /// Locks that other clients waited for when this one last released them: remembered although no value is left.
+    /// Locks that other clients waited for when this one last released them: remembered although no value is
+    /// left.
     contended: Mutex<Vec<Arc<LockEntry>>>,
     /// How many there are, to be read without the mutex: mostly none.
     contended_count: AtomicUsize,
@@ -39,7 +40,8 @@ pub(crate) struct Registry {
     several: Mutex<()>,
 }
 
-/// So many holds that were left to run out are remembered, so that their threads' `unlock` can say why it fails.
+/// The number of holds that are remembered after they were left to run out, so that their threads' `unlock`
+/// can say why it fails.
 const LAPSED: usize = 1024;
 
 impl Registry {
@@ -93,8 +95,8 @@ impl Registry {
         }
     }
 
-    /// Enters a hold, and says when it is to be looked at. A lost one of the same thread on the same lock makes room: its
-    /// guards still know it.
+    /// Enters a hold, and says when it is to be looked at. A lost one of the same thread on the same lock
+    /// makes room: its guards still know it.
     pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>) -> Moment {
         self.grants.fetch_add(1, Ordering::Relaxed);
         let mut state = hold.entry().state();
@@ -157,7 +159,7 @@ impl Registry {
         holds
     }
 
-    /// Keeps a thread's hold that was left to run out for a while: until so many more have.
+    /// Keeps a thread's hold that was left to run out for a while: until `LAPSED` more have.
     pub(crate) fn remember_lapsed(&self, hold: &Arc<Hold>) {
         let mut lapsed = self.lapsed.lock();
         lapsed.push_back(Arc::downgrade(hold));
@@ -196,8 +198,8 @@ impl Registry {
         self.all_holds()
     }
 
-    /// The holds and waits of this process, `most` at most, and of how many more locks there are some. Looks at a bounded number
-    /// of each.
+    /// The holds and waits of this process, `most` at most, and of how many more locks there are some. Looks
+    /// at a bounded number of each.
     pub(crate) fn uses(&self, most: usize, now: Moment) -> (Vec<LockUse>, u64) {
         let (mut uses, mut unlisted) = (Vec::new(), 0);
         for entry in self.all() {

@@ -1,7 +1,8 @@
 //! The renewals that go out next, and how long their answers are waited for.
 //!
-//! The most urgent go first, some hundred at a time, each time with a limit of its own: what cannot be reached, or has
-//! ended, costs the others nothing. A home that does not answer is asked now and then for some; once it answers, for all.
+//! The most urgent go first, some hundred at a time, each time with a limit of its own: what cannot be
+//! reached, or has ended, costs the others nothing. A home that does not answer is asked now and then for
+//! some; once it answers, for all.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use crate::engine::hold::{Hold, Standing};
 use crate::room::Roomy;
 use crate::time::Moment;
 
-/// So many go out at a time: what a server answers within a few milliseconds.
+/// The renewals that go out at a time: what a server answers within a few milliseconds.
 pub(crate) const CHUNK: usize = 500;
 
 /// An answer is waited for at least so long, or for four times as long as the last took.
@@ -20,8 +21,8 @@ const LEAST_LIMIT: Duration = Duration::from_millis(300);
 /// Between the beginnings of tries that fail lies at least this, so that there are less than five a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
 const MOST_GAP: Duration = Duration::from_secs(1);
-/// So many tries are no further apart than they must be: mostly a server is back soon, and lost holds are to be
-/// reported soon.
+/// The number of tries that are no further apart than they must be: mostly a server is back soon, and lost
+/// holds are to be reported soon.
 const QUICK_TRIES: u32 = 12;
 /// The first failure may be that of a connection alone: so soon another is tried.
 const FIRST_GAP: Duration = Duration::from_millis(10);
@@ -128,7 +129,8 @@ impl Due {
         self.failures.get(&home).is_some_and(|failure| failure.is_down)
     }
 
-    /// The batch that goes out now, or the time of the next. Each renewal comes back by [`put_back`](Self::put_back), or is done.
+    /// The batch that goes out now, or the time of the next. Each renewal comes back by
+    /// [`put_back`](Self::put_back), or is done.
     pub(crate) fn next(&mut self, now: Moment) -> Result<Batch, Moment> {
         if !self.is_sorted {
             self.items.sort_by_cached_key(|item| item.hold.until());
@@ -159,8 +161,8 @@ impl Due {
             return Err(again.map(|failure| failure.again_at).min().unwrap_or(Moment::NEVER));
         }
         let left = items.iter().map(|item| item.hold.until().since(now)).min().unwrap_or_default();
-        // A failed try leaves time for more tries, and for more of them after a failure: a new one may find a way that
-        // the old one does not see.
+        // A failed try leaves time for more tries, and for more of them after a failure: a new one may find a
+        // way that the old one does not see.
         let share = if is_probe {
             left / 4
         } else if items.iter().any(|item| failures.contains_key(&item.hold.home())) {

@@ -38,7 +38,8 @@ impl Engine {
         Ok(posted.and_then(|posted| LastRun::read(name.key(), &posted.text, posted.remaining)))
     }
 
-    /// A job has a record wherever it can be kept from running again. Elsewhere an entry goes with its client.
+    /// A job has a record wherever it can be kept from running again. Elsewhere an entry goes with its
+    /// client.
     fn records(&self, action: &'static str) -> Result<&dyn Directory> {
         self.usable(action)?;
         let capabilities = self.store.capabilities();

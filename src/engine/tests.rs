@@ -44,18 +44,19 @@ struct Odd {
     outlasts_leases: bool,
     abandons: AtomicUsize,
     renewals: AtomicUsize,
-    /// Goes without an answer to so many renewals, each of which is carried out.
+    /// The number of renewals that go without an answer, each of which is carried out.
     deaf: AtomicUsize,
     /// The threads that have asked for that, and their deadlines.
     abandoned: Mutex<Vec<(Option<String>, Moment)>>,
     attempts: AtomicUsize,
-    /// Refuses one hand-off: says when the answer is being read, and reads it when allowed to. Others are not even sent.
+    /// Refuses one hand-off: says when the answer is being read, and reads it when allowed to. Others are not
+    /// even sent.
     reading: Mutex<Option<(Sender<()>, Receiver<()>)>>,
     /// Says when an attempt is made, and grants it when allowed to.
     granting: Option<(Sender<()>, Receiver<()>)>,
-    /// Refuses so many attempts.
+    /// The number of attempts that are refused.
     failing: AtomicUsize,
-    /// So long re-entries take.
+    /// The time that re-entries take.
     reenters_in: Option<(ManualClock, Duration)>,
     /// Refuses releases from its end on.
     closed: AtomicBool,
@@ -323,8 +324,8 @@ fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
     }
 }
 
-/// Has `meanwhile` run while the next owner, on a thread of its own, reads the refusal; it then takes the lock too.
-/// Returns the number under which the guard was held.
+/// Has `meanwhile` run while the next owner, on a thread of its own, reads the refusal; it then takes the
+/// lock too. Returns the number under which the guard was held.
 fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
     let ((is_reading, reading), (go_on, may_read)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd {
@@ -363,8 +364,8 @@ fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
 #[test]
 fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_over_failed() {
     let number = while_a_hand_over_fails(|failing| {
-        // The store has the lock under our number yet. It would be granted to us, and the watchdog, which is about to
-        // receive the release's failure, would take it away.
+        // The store has the lock under our number yet. It would be granted to us, and the watchdog, which is
+        // about to receive the release's failure, would take it away.
         let attempts = failing.store.attempts.load(Ordering::SeqCst);
         let again = acquire(&failing.engine, &failing.name, WaitLimit::Once, Lease::Renewed);
         let attempts_since = failing.store.attempts.load(Ordering::SeqCst) - attempts;
@@ -433,7 +434,8 @@ fn a_change_without_an_answer_is_not_repeated_for_as_long_as_a_store_remembers()
         let adding = thread::Builder::new().spawn_scoped(scope, add).unwrap();
         let mut seen = 0;
         loop {
-            // Each pause is a tenth of a second at most: a thread that pauses goes on by one step of the clock.
+            // Each pause is a tenth of a second at most: a thread that pauses goes on by one step of the
+            // clock.
             comes_about("a request", || store.counted.lock().len() != seen || adding.is_finished());
             if adding.is_finished() {
                 break;

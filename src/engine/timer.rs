@@ -1,8 +1,9 @@
-//! The one thread per client that notices, and does nothing that could hold it up: no I/O that is waited for, nobody
-//! else's code.
+//! The one thread per client that notices, and does nothing that could hold it up: no I/O that is waited for,
+//! nobody else's code.
 //!
-//! It sees to it that the end of a window, or of a holding thread, is reported when it comes, and that renewals go to the
-//! watchdog when they are due. A request that hangs there, or a callback, delays nothing here.
+//! It sees to it that the end of a window, or of a holding thread, is reported when it comes, and that
+//! renewals go to the watchdog when they are due. A request that hangs there, or a callback, delays nothing
+//! here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,8 +42,8 @@ struct TimerShared {
     stop: AtomicBool,
     /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
     next_look: AtomicU64,
-    /// The earliest moment that it was woken for since it last looked. It looks then even if nothing is due by then any more:
-    /// where holds come and go, each would wake it else.
+    /// The earliest moment that it was woken for since it last looked. It looks then even if nothing is due
+    /// by then any more: where holds come and go, each would wake it else.
     woken_for: AtomicU64,
 }
 
@@ -58,19 +59,21 @@ pub(crate) struct Looks {
     pub(crate) orders: RenewalOrders,
 }
 
-/// So many holds at most are taken from the registry under its mutex at a time.
+/// The most holds that are taken from the registry under its mutex at a time.
 const AT_A_TIME: usize = 256;
 
 /// Looks that lie closer together than this are one.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// A sleeping thread does not notice that the machine was suspended: an end meanwhile is reported this much later at most.
+/// A sleeping thread does not notice that the machine was suspended: an end meanwhile is reported this much
+/// later at most.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// While anything is held, so often connections are looked at.
+/// The time between two looks at connections while anything is held.
 const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 
-/// For so long after something was held they are looked at still: locks that come and go wake this thread once, not each.
+/// The time for which connections are looked at still after something was held: locks that come and go wake
+/// this thread once, not each.
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
 /// After one was hung up it is not done again sooner: what is connected anew may be hung up again and again.
@@ -88,8 +91,8 @@ impl Alarm {
 
     /// Has the thread look by `moment`. Costs nothing if it will anyway.
     ///
-    /// The caller has changed first what the thread will see. Pairs with `Looks::run`, which opens `next_look`
-    /// before it looks and sets it after.
+    /// The caller has changed first what the thread will see. Pairs with `Looks::run`, which opens
+    /// `next_look` before it looks and sets it after.
     pub(crate) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.shared.next_look.load(Ordering::SeqCst) {
             self.shared.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);
@@ -165,7 +168,8 @@ impl Looks {
                     self.orders.cleanups.waker.wake();
                 }
             } else if next_hung_up != Moment::NEVER || self.announcer.is_on() {
-                // The next hold wakes it, so that it looks at connections again, and has the client's entry be written.
+                // The next hold wakes it, so that it looks at connections again, and has the client's entry
+                // be written.
                 next = Moment::NEVER;
             }
             shared.next_look.store(next.nanos(), Ordering::SeqCst);
@@ -187,14 +191,15 @@ impl Looks {
         let first = self.registry.first_due();
         let longest = match self.clock {
             Clock::System if first != Moment::NEVER => LONGEST_SLEEP.min(renewal_period(self.lease)),
-            // Whatever is renewed is due later than that.
+            // Each renewal is due later than that.
             Clock::System | Clock::Manual(_) => renewal_period(self.lease),
         };
         let asked = if woken_for > now { woken_for } else { Moment::NEVER };
         first.min(asked).min(now.plus(longest)).max(now.plus(LEAST))
     }
 
-    /// Has some be renewed at once when what they rest on may be gone with a connection. Says when that is looked for next.
+    /// Has some be renewed at once when what they rest on may be gone with a connection. Says when that is
+    /// looked for next.
     fn look_at_connections(&self, due: Moment) -> Moment {
         let now = self.clock.now();
         if now < due {
@@ -249,7 +254,8 @@ impl Looks {
             && hold.is_in_doubt()
             && matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong))
         {
-            // A renewal that went without an answer may yet have come in time: the lock would be taken by nobody.
+            // A renewal that went without an answer may yet have come in time: the lock would be taken by
+            // nobody.
             self.orders.undo_renewal(hold, now);
         }
         if !hold.is_of_any_thread() || hold.is_orphaned() {

@@ -1,7 +1,8 @@
 //! The one thread per client that renews, and cleans up what was left in doubt. The timer says when.
 //!
-//! Renewals begin with a hold's entry in the registry and end with its release beginning, so none is sent for a hold that
-//! is not known to be granted or that is being given up. One that is in flight at the release finds the field gone.
+//! Renewals begin with a hold's entry in the registry and end with its release beginning, so none is sent for
+//! a hold that is not known to be granted or that is being given up. One that is in flight at the release
+//! finds the field gone.
 
 use std::fmt;
 use std::sync::Arc;
@@ -117,8 +118,8 @@ impl Watchdog {
 
     /// Has the thread look by `moment`. Costs nothing if it will anyway.
     ///
-    /// The caller has changed first what the thread will see. Pairs with `Round::run`, which opens `next_look`
-    /// before it looks and sets it after.
+    /// The caller has changed first what the thread will see. Pairs with `Round::run`, which opens
+    /// `next_look` before it looks and sets it after.
     pub(crate) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.shared.next_look.load(Ordering::SeqCst) {
             self.waker.wake();
@@ -144,15 +145,16 @@ impl Watchdog {
         }
     }
 
-    /// A wait that has lasted since then begins to sleep: has it be looked at when it may be part of a deadlock. Costs nothing if
-    /// another will be looked at sooner.
+    /// A wait that has lasted since then begins to sleep: has it be looked at when it may be part of a
+    /// deadlock. Costs nothing if another will be looked at sooner.
     pub(crate) fn note_wait(&self, since: Moment) {
         if let Some(by) = self.finder.note_wait(since) {
             self.look_by(by);
         }
     }
 
-    /// Has a wait taken out of the client's entry that is over and has left its queue: see [`Finder::take_out`].
+    /// Has a wait taken out of the client's entry that is over and has left its queue: see
+    /// [`Finder::take_out`].
     pub(crate) fn take_out_wait(&self, deadline: Moment) {
         self.finder.take_out(deadline, || self.waker.wake());
     }
@@ -168,8 +170,8 @@ impl Watchdog {
         self.timer.alarm().waker().stand_still(still);
     }
 
-    /// Ends the threads; returns what was left to clean up by now: what is to stay for a while ends with its lease. Never
-    /// waits for itself.
+    /// Ends the threads; returns what was left to clean up by now: what is to stay for a while ends with its
+    /// lease. Never waits for itself.
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.shared.inbox.lock().stop = true;
         self.waker.end();
@@ -244,8 +246,8 @@ impl Round {
             Err(again) => again,
         };
         let cleaned = self.clean_up(due, pace);
-        // Not while renewals fail: the store has more urgent things to answer then. Nor for longer than they can spare, if it has
-        // to connect first. Nor when a shutdown waits for this round.
+        // Not while renewals fail: the store has more urgent things to answer then. Nor for longer than they
+        // can spare, if it has to connect first. Nor when a shutdown waits for this round.
         let looked = if due.is_well() && !self.shared.inbox.lock().stop {
             let spare = self.command_timeout.min(self.lease / 6);
             let looked = self.finder.round(self.clock.after(spare));
@@ -308,7 +310,8 @@ impl Round {
                         renewed += 1;
                         self.confirm(hold, sent, claim.lease);
                     } else if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {
-                        // A hold whose release began meanwhile is rightly gone; its owner learns that from the release.
+                        // A hold whose release began meanwhile is rightly gone; its owner learns that from
+                        // the release.
                         hold.retire_owner();
                         hold.entry().nudge();
                         is_any_lost = true;
@@ -381,7 +384,8 @@ impl Round {
         let mut asked: Vec<Cleanup> = {
             let mut inbox = self.shared.inbox.lock();
             let mut room = CHUNK;
-            // What its lease has ended meanwhile, and was not asked about for want of room, need not be.
+            // A clean-up whose lease has ended meanwhile, and that was not asked about for want of room, need
+            // not be.
             let outlasts_leases = self.store.capabilities().outlasts_leases;
             inbox
                 .cleanups
@@ -414,7 +418,8 @@ impl Round {
                         return false; // the request in doubt had been carried out, once, and is undone
                     }
                     Some(Ok(Release::Never)) => return false,
-                    // Nothing there: it never arrived, or may arrive yet. Look again until it could do no harm.
+                    // Nothing there: it never arrived, or may arrive yet. Look again until it could do no
+                    // harm.
                     Some(Ok(_)) => {
                         let pause = longer(self.command_timeout, cleanup.looks);
                         cleanup.looks += 1;

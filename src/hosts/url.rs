@@ -11,8 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 use crate::hosts::Host;
 
-/// Refuses a URL without a scheme, and names the one that is probably meant. Repeats of the URL only what can be nothing else
-/// than a host and a port.
+/// Refuses a URL without a scheme, and names the one that is probably meant. Repeats of the URL only what can
+/// be nothing else than a host and a port.
 pub(crate) fn check_scheme(url: &str) -> Result<()> {
     if url.is_empty() {
         let words = "no URL was given: name the store by one, for example redis://127.0.0.1:6379";
@@ -57,8 +57,8 @@ fn plain_place(text: &str) -> Option<u16> {
     is_host.then_some(port)
 }
 
-/// Refuses a URL in which an `@` stands behind the hosts. It would be taken for one without a user and a password, and
-/// what was meant as these for a host: the password has a `/`, `?` or `#` in it, as it is.
+/// Refuses a URL in which an `@` stands behind the hosts. It would be taken for one without a user and a
+/// password, and what was meant as these for a host: the password has a `/`, `?` or `#` in it, as it is.
 pub(crate) fn check_url(url: &str) -> Result<()> {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     let (hosts, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));

@@ -1,7 +1,9 @@
-//! The keys that belong to a name in a store that knows nothing but keys: Redisson's keys and channels, and ours beside them.
+//! The keys that belong to a name in a store that knows nothing but keys: Redisson's keys and channels, and
+//! ours beside them.
 //!
-//! All that is derived is derived by this list, and what looks as if it were is no name for a lock: it could be another
-//! lock's queue or counter. A name without braces cannot be mistaken for what is made by putting something behind one.
+//! All that is derived is derived by this list, and what looks as if it were is no name for a lock: it could
+//! be another lock's queue or counter. A name without braces cannot be mistaken for what is made by putting
+//! something behind one.
 
 /// The lock that a health check asks about. Nobody takes it.
 pub(crate) const PING: &str = "leasehold_ping";
@@ -126,8 +128,8 @@ fn is_tagged(name: &str) -> bool {
     name.contains('{')
 }
 
-/// The name as a part of derived keys. In a cluster they must share the lock's slot: the name in braces, unless it brings
-/// braces of its own.
+/// The name as a part of derived keys. In a cluster they must share the lock's slot: the name in braces,
+/// unless it brings braces of its own.
 pub(crate) fn in_braces(name: &str) -> [&str; 3] {
     if is_tagged(name) { ["", name, ""] } else { ["{", name, "}"] }
 }

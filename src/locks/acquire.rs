@@ -11,9 +11,10 @@ use crate::locks::multi::MultiLock;
 use crate::locks::named::{CallOptions, RedisLock, forever};
 use crate::locks::options::{AcquireOptions, wait_limit};
 
-/// Both lock types have `enter` and `own`, which acquire for the thread and for a guard; `leave_open`, which leaves the levels to
-/// the thread, and `guard`, which makes a guard of them; `clock`, and `unending`, the error of a wait that cannot end
-/// empty-handed. The literals are the words by which the documentation differs.
+/// Both lock types have `enter` and `own`, which acquire for the thread and for a guard; `leave_open`, which
+/// leaves the levels to the thread, and `guard`, which makes a guard of them; `clock`, and `unending`, the
+/// error of a wait that cannot end empty-handed. The literals are the words by which the documentation
+/// differs.
 macro_rules! acquire_methods {
     ($lock:ident, $guard:ident, $owned:ident, $the_lock:literal, $it:literal, $lease:literal, $attempt:literal) => {
         impl $lock {
@@ -27,8 +28,8 @@ macro_rules! acquire_methods {
             ///
             /// # Errors
             ///
-            /// A name is bad; a key holds something else; or a server could not be used for the client's patience. The
-            /// call then leaves nothing acquired.
+            /// A name is bad; a key holds something else; or a server could not be used for the client's
+            /// patience. The call then leaves nothing acquired.
             pub fn lock(&self) -> Result<()> {
                 let taken = self.enter("lock", CallOptions::renewed(forever()))?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock"))
@@ -42,8 +43,8 @@ macro_rules! acquire_methods {
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts of a
-            /// millisecond are rounded up.
+            /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts
+            /// of a millisecond are rounded up.
             pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
                 let taken = self.enter("lock_with_lease", CallOptions::renewed(forever()).leased(lease))?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock_with_lease"))
@@ -53,8 +54,8 @@ macro_rules! acquire_methods {
             ///
             /// # Blocking
             ///
-            /// As [`lock`](Self::lock). An interrupt during a request takes effect after it, within one command
-            /// time-out.
+            /// As [`lock`](Self::lock). An interrupt during a request takes effect after it, within one
+            /// command time-out.
             ///
             /// # Errors
             ///
@@ -67,8 +68,8 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, " if nobody else holds ", $it, " now.")]
             ///
-            /// Look at the answer: after `try_lock()?;` the code goes on without the lock if it was busy, and the compiler
-            /// does not warn.
+            /// Look at the answer: after `try_lock()?;` the code goes on without the lock if it was busy, and
+            /// the compiler does not warn.
             ///
             /// # Blocking
             ///
@@ -84,8 +85,8 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, ", waiting at most `wait` in all; `false` if somebody else kept ", $it, ".")]
             ///
-            /// Look at the answer: after `try_lock_for(wait)?;` the code goes on without the lock if it was busy, and the
-            /// compiler does not warn.
+            /// Look at the answer: after `try_lock_for(wait)?;` the code goes on without the lock if it was
+            /// busy, and the compiler does not warn.
             ///
             /// # Blocking
             ///
@@ -148,8 +149,8 @@ macro_rules! acquire_methods {
 
             #[doc = concat!("Acquires ", $the_lock, ", waiting at most `wait` in all; `None` if somebody else kept ", $it, ".")]
             ///
-            /// Look at the answer: after `try_acquire_for(wait)?;` the code goes on without the lock if it was busy, and the
-            /// compiler does not warn.
+            /// Look at the answer: after `try_acquire_for(wait)?;` the code goes on without the lock if it
+            /// was busy, and the compiler does not warn.
             ///
             /// # Blocking
             ///
@@ -207,9 +208,9 @@ macro_rules! acquire_methods {
             ///
             /// # Errors
             ///
-            /// As [`lock`](Self::lock). Of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if the calling thread holds
-            /// the lock: the guard is another owner, so this would wait for the caller itself. (The calls that do not wait find
-            /// the lock busy then.)
+            /// As [`lock`](Self::lock). Of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if the
+            /// calling thread holds the lock: the guard is another owner, so this would wait for the caller
+            /// itself. (The calls that do not wait find the lock busy then.)
             pub fn acquire_owned(&self) -> Result<$owned> {
                 let guard = self.own("acquire_owned", CallOptions::renewed(forever()))?;
                 guard.ok_or_else(|| self.unending("acquire_owned"))

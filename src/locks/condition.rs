@@ -18,19 +18,19 @@ use crate::time::Lease;
 
 /// A condition of a lock, by name, across processes: a `Condvar` for the threads of many machines.
 ///
-/// A thread that holds the lock waits with its guard: it gives the lock up, whatever its hold count, sleeps until it is notified,
-/// and has the lock again with that count when the call returns. Another thread, anywhere, that holds the lock notifies.
-/// Waiters are notified in order of arrival. The lock may be acquired by anybody in between, Java included; only the
-/// condition's own keys are unknown to Java.
+/// A thread that holds the lock waits with its guard: it gives the lock up, whatever its hold count, sleeps
+/// until it is notified, and has the lock again with that count when the call returns. Another thread,
+/// anywhere, that holds the lock notifies. Waiters are notified in order of arrival. The lock may be acquired
+/// by anybody in between, Java included; only the condition's own keys are unknown to Java.
 ///
-/// A thread that took the lock by [`lock`](RedisLock::lock) acquires a guard for the wait: that is one level more, and the wait
-/// gives up and restores all of them.
+/// A thread that took the lock by [`lock`](RedisLock::lock) acquires a guard for the wait: that is one level
+/// more, and the wait gives up and restores all of them.
 ///
 /// # Guarantees
 ///
-/// A notification that is given while somebody waits is not lost: if its waiter dies, or gives up at that moment, the next
-/// one gets it, within about 6 s where it died. A waiter may also wake for no reason, as with every condition: test
-/// what you wait for in a loop, as [`wait_while`](Self::wait_while) does.
+/// A notification that is given while somebody waits is not lost: if its waiter dies, or gives up at that
+/// moment, the next one gets it, within about 6 s where it died. A waiter may also wake for no reason, as
+/// with every condition: test what you wait for in a loop, as [`wait_while`](Self::wait_while) does.
 ///
 /// # Examples
 ///
@@ -85,25 +85,27 @@ impl Condition {
 
     /// Gives the lock of `guard` up, waits to be notified, and acquires the lock again for it.
     ///
-    /// The guard is then of a new hold: a [fenced](crate::FencedLock) one has a new token. Callbacks and channels for its loss
-    /// stay with it.
+    /// The guard is then of a new hold: a [fenced](crate::FencedLock) one has a new token. Callbacks and
+    /// channels for its loss stay with it.
     ///
     /// # Blocking
     ///
-    /// Until it is notified, and then until the lock is acquired again. Two round trips before the wait, two or more after.
+    /// Until it is notified, and then until the lock is acquired again. Two round trips before the wait, two
+    /// or more after.
     ///
     /// # Errors
     ///
     /// - [`is_lost`](Error::is_lost): the guard's hold was lost before the wait.
-    /// - Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput): the guard is of another lock; or the thread has another guard of
-    ///   this lock, which could not be given up without its owner's doing.
-    /// - The server could not be used. Unless that was before the wait, the lock is not held then, and the guard is
-    ///   [`Lost`](crate::HoldState::Lost).
+    /// - Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput): the guard is of another lock; or the
+    ///   thread has another guard of this lock, which could not be given up without its owner's doing.
+    /// - The server could not be used. Unless that was before the wait, the lock is not held then, and the
+    ///   guard is [`Lost`](crate::HoldState::Lost).
     pub fn wait(&self, guard: &mut Guard) -> Result<()> {
         self.wait_with("wait", guard, forever(), None).map(drop)
     }
 
-    /// As [`wait`](Self::wait), for at most so long; `false`: it was not notified. The lock is acquired again either way.
+    /// As [`wait`](Self::wait), for at most so long; `false`: it was not notified. The lock is acquired again
+    /// either way.
     ///
     /// # Blocking
     ///
@@ -129,7 +131,8 @@ impl Condition {
         self.wait_with("wait_until", guard, WaitLimit::Deadline(self.lock.engine().clock.at(instant)), None)
     }
 
-    /// As [`wait`](Self::wait), until `interrupt` is set at the latest. The lock is acquired again either way.
+    /// As [`wait`](Self::wait), until `interrupt` is set at the latest. The lock is acquired again either
+    /// way.
     ///
     /// # Blocking
     ///
@@ -142,7 +145,8 @@ impl Condition {
         self.wait_with("wait_interruptibly", guard, forever(), Some(interrupt)).map(drop)
     }
 
-    /// Waits, again and again, for as long as `condition` is true. It is asked while the lock is held, at first before any wait.
+    /// Waits, again and again, for as long as `condition` is true. It is asked while the lock is held, at
+    /// first before any wait.
     ///
     /// # Blocking
     ///
@@ -158,8 +162,8 @@ impl Condition {
         Ok(())
     }
 
-    /// As [`wait_while`](Self::wait_while), for at most so long; whether `condition` is false now. The lock is acquired again
-    /// either way.
+    /// As [`wait_while`](Self::wait_while), for at most so long; whether `condition` is false now. The lock
+    /// is acquired again either way.
     ///
     /// # Blocking
     ///
@@ -192,7 +196,8 @@ impl Condition {
     ///
     /// # Errors
     ///
-    /// [`is_not_held`](Error::is_not_held): the calling thread does not hold the lock. Or the server could not be used.
+    /// [`is_not_held`](Error::is_not_held): the calling thread does not hold the lock. Or the server could
+    /// not be used.
     pub fn notify_one(&self) -> Result<bool> {
         self.notify("notify_one", false).map(|count| count > 0)
     }
@@ -281,7 +286,8 @@ impl Condition {
         let engine = self.lock.engine();
         let mut regained = None;
         for (is_guards, lease) in levels {
-            // As the guard had it: it may be of a fenced lock, and this condition of the plain one of the name.
+            // As the guard had it: it may be of a fenced lock, and this condition of the plain one of the
+            // name.
             let want = self.lock.want(action, lease, forever(), None)?;
             let fenced = want.terms.fenced || released.fence().is_some();
             let want = AcquireCall {
@@ -292,7 +298,8 @@ impl Condition {
             let entered = engine.acquire(&want);
             match entered.and_then(|entered| entered.ok_or_else(|| unending(action, self.lock.name()))) {
                 Ok(entered) => {
-                    // With the first level there is a hold to listen for; later ones find nothing left to hand on.
+                    // With the first level there is a hold to listen for; later ones find nothing left to
+                    // hand on.
                     released.listeners().hand_to(entered.hold.listeners(), &engine.reporter);
                     if is_guards {
                         entered.hold.guard_level(entered.level);

@@ -10,10 +10,11 @@ use crate::locks::permit::Permit;
 use crate::seam::Counting;
 use crate::time::checked_lease;
 
-/// As [`Semaphore`](crate::Semaphore), but each permit has an id and a lease: Redisson's `RPermitExpirableSemaphore`.
+/// As [`Semaphore`](crate::Semaphore), but each permit has an id and a lease: Redisson's
+/// `RPermitExpirableSemaphore`.
 ///
-/// A permit without a lease of its own is renewed by the watchdog until it is released; when its process dies, it
-/// comes back with the client's lease. (Redisson renews none.)
+/// A permit without a lease of its own is renewed by the watchdog until it is released; when its process
+/// dies, it comes back with the client's lease. (Redisson renews none.)
 ///
 /// # Examples
 ///
@@ -41,7 +42,8 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// The name is bad; the key holds something else; or the server could not be used for the client's patience.
+    /// The name is bad; the key holds something else; or the server could not be used for the client's
+    /// patience.
     pub fn acquire(&self) -> Result<Permit> {
         let permit = self.take("acquire", CallOptions::renewed(forever()))?;
         permit.ok_or_else(|| self.core.unending("acquire"))
@@ -73,8 +75,8 @@ impl ExpirableSemaphore {
         self.take("try_acquire_for", CallOptions::renewed(wait_limit(self.core.clock(), wait)))
     }
 
-    /// Acquires several permits at once, or none, as `options` say; `None` if they did not become available. Without a bound on
-    /// the wait it is never `None`.
+    /// Acquires several permits at once, or none, as `options` say; `None` if they did not become available.
+    /// Without a bound on the wait it is never `None`.
     ///
     /// # Blocking
     ///
@@ -82,8 +84,8 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); if none or more than 1,000 were asked for; for a lease under 1 ms or over 100 years; and
-    /// one that [`is_interrupted`](Error::is_interrupted).
+    /// As [`acquire`](Self::acquire); if none or more than 1,000 were asked for; for a lease under 1 ms or
+    /// over 100 years; and one that [`is_interrupted`](Error::is_interrupted).
     ///
     /// # Examples
     ///
@@ -111,7 +113,8 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`try_set_permits`](Self::try_set_permits); and, before any I/O, for an id that is not 32 hex digits.
+    /// As [`try_set_permits`](Self::try_set_permits); and, before any I/O, for an id that is not 32 hex
+    /// digits.
     pub fn release(&self, id: &str) -> Result<bool> {
         let id = self.parsed("release", id)?;
         Ok(self.core.count("release", &Counting::GiveBack(id))? == Some(1))
@@ -149,11 +152,11 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::GiveBackAll(ids))? != Some(0))
     }
 
-    /// Has a permit's lease end so long from now, sooner or later than it would, whoever took it; `false` if it is not
-    /// out (any more).
+    /// Has a permit's lease end so long from now, sooner or later than it would, whoever took it; `false` if
+    /// it is not out (any more).
     ///
-    /// A permit that is renewed is renewed all the same. A holder with a lease of its own goes by that lease: it
-    /// is not notified that it was cut or made longer.
+    /// A permit that is renewed is renewed all the same. A holder with a lease of its own goes by that lease:
+    /// it is not notified that it was cut or made longer.
     ///
     /// # Blocking
     ///
@@ -169,8 +172,8 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::Lease(id, lease))? == Some(1))
     }
 
-    /// How long a permit's lease still runs, whoever took it: `None` if it is not out (any more), `Some(Duration::MAX)`
-    /// if it has no end, as those have that Java takes without a lease.
+    /// How long a permit's lease still runs, whoever took it: `None` if it is not out (any more),
+    /// `Some(Duration::MAX)` if it has no end, as those have that Java takes without a lease.
     ///
     /// # Blocking
     ///
@@ -186,8 +189,8 @@ impl ExpirableSemaphore {
         Ok(left.map(|left_ms| u64::try_from(left_ms).map_or(Duration::MAX, Duration::from_millis)))
     }
 
-    /// Sets the number of permits, those that are out included, whether it was set up before or not; returns how
-    /// many are available now. That is below zero while more are out than the new number.
+    /// Sets the number of permits, those that are out included, whether it was set up before or not; returns
+    /// how many are available now. That is below zero while more are out than the new number.
     ///
     /// # Blocking
     ///

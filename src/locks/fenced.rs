@@ -11,14 +11,15 @@ use crate::locks::options::wait_limit;
 
 /// A [`RedisLock`] whose every grant has a fencing token, larger than all before: Redisson's `RFencedLock`.
 ///
-/// It is the same lock as the [`RedisLock`] of the name, so the two exclude each other; but only grants through this
-/// type have tokens, so all holders of a lock that is to be fenced must use it. A re-entry has its hold's token (Java's
-/// counts on with each re-entry).
+/// It is the same lock as the [`RedisLock`] of the name, so the two exclude each other; but only grants
+/// through this type have tokens, so all holders of a lock that is to be fenced must use it. A re-entry has
+/// its hold's token (Java's counts on with each re-entry).
 ///
 /// # Guarantees
 ///
-/// Tokens go up in grant order, also after the server lost its data or a lagging replica took over: each is the larger
-/// of the counter's next value and the server's time in microseconds. To Java it is still a counter.
+/// Tokens go up in grant order, also after the server lost its data or a lagging replica took over: each is
+/// the larger of the counter's next value and the server's time in microseconds. To Java it is still a
+/// counter.
 ///
 /// # Examples
 ///
@@ -56,7 +57,8 @@ impl FencedLock {
         self.token(action, &entered.ok_or_else(|| self.lock.unending(action))?)
     }
 
-    /// Acquires the lock, waiting at most `wait`, and returns the hold's token; `None` if somebody else kept it.
+    /// Acquires the lock, waiting at most `wait`, and returns the hold's token; `None` if somebody else kept
+    /// it.
     ///
     /// # Blocking
     ///

@@ -31,8 +31,8 @@ impl Group {
         self.0.push(HeldLevel::new(engine, entered));
     }
 
-    /// Takes in the answers for the next locks, up to the first that was not granted, which is returned. Locks acquired after
-    /// that one are released.
+    /// Takes in the answers for the next locks, up to the first that was not granted, which is returned.
+    /// Locks acquired after that one are released.
     pub(crate) fn add<'a>(
         &mut self,
         came: impl IntoIterator<Item = (&'a Arc<Engine>, BatchAnswer)>,
@@ -154,11 +154,12 @@ impl Drop for Group {
     }
 }
 
-/// The locks of a [`MultiLock`](crate::MultiLock) as one value: dropping it releases all, the last acquired first.
+/// The locks of a [`MultiLock`](crate::MultiLock) as one value: dropping it releases all, the last acquired
+/// first.
 ///
-/// It is to its locks what a [`Guard`](crate::Guard) is to one, and like that cannot leave its thread. Once one of the locks is
-/// lost, all count as lost: [`check`](Self::check) says which it was. The others stay taken until this is dropped or
-/// unlocked.
+/// It is to its locks what a [`Guard`](crate::Guard) is to one, and like that cannot leave its thread. Once
+/// one of the locks is lost, all count as lost: [`check`](Self::check) says which it was. The others stay
+/// taken until this is dropped or unlocked.
 ///
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
@@ -176,8 +177,9 @@ pub struct MultiGuard {
     _bound_to_thread: BoundToItsThread,
 }
 
-/// The locks of a [`MultiLock`](crate::MultiLock), owned by this value, not by a thread: it may be sent to another thread and
-/// released there. To them what an [`OwnedGuard`](crate::OwnedGuard) is to one; otherwise as [`MultiGuard`].
+/// The locks of a [`MultiLock`](crate::MultiLock), owned by this value, not by a thread: it may be sent to
+/// another thread and released there. To them what an [`OwnedGuard`](crate::OwnedGuard) is to one; otherwise
+/// as [`MultiGuard`].
 ///
 /// # Examples
 ///
@@ -211,12 +213,12 @@ macro_rules! group_guard {
                 self.group.names()
             }
 
-            /// The fencing token for what is kept by the group as a whole: that of its first lock that has one. `None` if
-            /// none has.
+            /// The fencing token for what is kept by the group as a whole: that of its first lock that has
+            /// one. `None` if none has.
             ///
-            /// It is larger than the token of every earlier holder of that lock, so than that of every earlier holder
-            /// of the group. Data that one lock protects by itself, also from holders of that lock alone, is to be written
-            /// with [`fence_of`](Self::fence_of).
+            /// It is larger than the token of every earlier holder of that lock, so than that of every
+            /// earlier holder of the group. Data that one lock protects by itself, also from holders of that
+            /// lock alone, is to be written with [`fence_of`](Self::fence_of).
             #[must_use]
             pub fn fence(&self) -> Option<Fence> {
                 self.group.fence()
@@ -243,8 +245,8 @@ macro_rules! group_guard {
             ///
             /// # Errors
             ///
-            /// One that [`is_lost`](crate::Error::is_lost), about that lock ([`lock_name`](crate::Error::lock_name)),
-            /// from the loss on, for good.
+            /// One that [`is_lost`](crate::Error::is_lost), about that lock
+            /// ([`lock_name`](crate::Error::lock_name)), from the loss on, for good.
             ///
             /// # Guarantees
             ///
@@ -253,14 +255,15 @@ macro_rules! group_guard {
                 self.group.check()
             }
 
-            /// How long all of them last if no renewal gets through: the least of them. Zero once one is lost.
+            /// How long all of them last if no renewal gets through: the least of them. Zero once one is
+            /// lost.
             #[must_use]
             pub fn remaining(&self) -> Duration {
                 self.group.remaining()
             }
 
-            /// Has `callback` run once, when the first of the locks is lost, soon if one is lost already, never if they are
-            /// released before.
+            /// Has `callback` run once, when the first of the locks is lost, soon if one is lost already,
+            /// never if they are released before.
             ///
             /// It runs on a client's callback thread; a panic in it is caught.
             pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
@@ -277,13 +280,14 @@ macro_rules! group_guard {
             ///
             /// # Blocking
             ///
-            /// One round trip: all are asked before the first answer is read, and those that one script can release are one
-            /// request. While a server does not answer, as [`Guard::unlock`](crate::Guard::unlock).
+            /// One round trip: all are asked before the first answer is read, and those that one script can
+            /// release are one request. While a server does not answer, as
+            /// [`Guard::unlock`](crate::Guard::unlock).
             ///
             /// # Errors
             ///
-            /// As [`Guard::unlock`](crate::Guard::unlock), about the first that failed. The others are released all the
-            /// same.
+            /// As [`Guard::unlock`](crate::Guard::unlock), about the first that failed. The others are
+            /// released all the same.
             pub fn unlock(self) -> Result<()> {
                 self.group.unlock()
             }

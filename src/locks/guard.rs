@@ -50,27 +50,29 @@ pub enum HoldState {
 
 /// A level of a hold, released when dropped. Bound to the thread that took it.
 ///
-/// Dropping sends the release and goes on without waiting for the answer; what this client asks about the lock
-/// afterwards arrives behind it. It never panics. A release that fails is reported to the
-/// [`Observer`](crate::Observer), and the watchdog repeats it until it is answered or the lease is over. A guard whose
-/// hold is [`Lost`](HoldState::Lost) sends nothing. [`unlock`](Guard::unlock) waits for the answer and returns it.
+/// Dropping sends the release and goes on without waiting for the answer; what this client asks about the
+/// lock afterwards arrives behind it. It never panics. A release that fails is reported to the
+/// [`Observer`](crate::Observer), and the watchdog repeats it until it is answered or the lease is over. A
+/// guard whose hold is [`Lost`](HoldState::Lost) sends nothing. [`unlock`](Guard::unlock) waits for the
+/// answer and returns it.
 ///
-/// So, just after a drop, another process that learns of it by other means may find the lock busy for as long as the
-/// request takes. A process that exits just after a drop may leave the lock until its lease ends;
+/// So, just after a drop, another process that learns of it by other means may find the lock busy for as long
+/// as the request takes. A process that exits just after a drop may leave the lock until its lease ends;
 /// [`shutdown`](crate::LockClient::shutdown), and dropping the last clone of the client, wait for the answer.
 ///
 /// # Blocking
 ///
-/// Dropping waits where a connection has to be made first, and for the answer where that decides what comes next: for
-/// an inner level, for a token lock, and when threads of this process wait although it is other processes' turn. At
-/// most about one command time-out.
+/// Dropping waits where a connection has to be made first, and for the answer where that decides what comes
+/// next: for an inner level, for a token lock, and when threads of this process wait although it is other
+/// processes' turn. At most about one command time-out.
 ///
-/// In async code do not keep one across an `.await`: another task of the thread re-enters the lock, unless the feature `tokio` or
-/// [`non_reentrant`](crate::LockOptions::non_reentrant) keeps it from that. An [`OwnedGuard`] may be kept. See
+/// In async code do not keep one across an `.await`: another task of the thread re-enters the lock, unless
+/// the feature `tokio` or [`non_reentrant`](crate::LockOptions::non_reentrant) keeps it from that. An
+/// [`OwnedGuard`] may be kept. See
 /// [using it from async code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
 ///
-/// A guard cannot leave its thread, since the owner in the store is that thread. For a hold that may, take an [`OwnedGuard`] by
-/// [`acquire_owned`](crate::RedisLock::acquire_owned).
+/// A guard cannot leave its thread, since the owner in the store is that thread. For a hold that may, take an
+/// [`OwnedGuard`] by [`acquire_owned`](crate::RedisLock::acquire_owned).
 ///
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
@@ -97,15 +99,16 @@ pub struct Guard {
 /// Keeps a guard on its thread: `!Send` but `Sync`, whatever features other crates turn on.
 pub(crate) type BoundToItsThread = PhantomData<dyn bound_to_its_thread_use_acquire_owned + Sync + Unpin>;
 
-/// Nobody's trait. The compiler names it first to those who send a guard, so its name says what to call instead.
+/// Nobody's trait. The compiler names it first to those who send a guard, so its name says what to call
+/// instead.
 #[expect(non_camel_case_types, reason = "it names the method as it is written")]
 pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 
 /// A hold that is owned by this value, not by a thread: it may be sent to another thread and released there.
 ///
-/// Its owner is a number of its own, so no thread holds the lock meanwhile, the one that took it included: taking the
-/// lock again, on any thread, waits. Otherwise as [`Guard`]. One that is leaked (`mem::forget`) is renewed until the
-/// client is shut down.
+/// Its owner is a number of its own, so no thread holds the lock meanwhile, the one that took it included:
+/// taking the lock again, on any thread, waits. Otherwise as [`Guard`]. One that is leaked (`mem::forget`) is
+/// renewed until the client is shut down.
 ///
 /// # Examples
 ///
@@ -218,8 +221,9 @@ impl HeldLevel {
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
     }
 
-    /// Releases after a call's work: an error only if the hold was lost before the work ended. A release that fails otherwise is
-    /// an event, as that of a dropped guard is: the work was protected, and its result counts.
+    /// Releases after a call's work: an error only if the hold was lost before the work ended. A release that
+    /// fails otherwise is an event, as that of a dropped guard is: the work was protected, and its result
+    /// counts.
     fn unlock_after_work(self, action: &'static str) -> Result<()> {
         let (engine, hold) = (Arc::clone(&self.engine), Arc::clone(self.hold()));
         let stood = self.check();
@@ -227,7 +231,8 @@ impl HeldLevel {
         stood.map_err(|error| error.during(action).after_work())?;
         match unlocked {
             Ok(()) => Ok(()),
-            // The store does not know the hold although its lease runs: it was lost, and nobody can tell when.
+            // The store does not know the hold although its lease runs: it was lost, and nobody can tell
+            // when.
             Err(error) if error.is_lost() && engine.clock.now() < hold.until() => {
                 Err(error.during(action).after_work())
             }
@@ -297,10 +302,12 @@ macro_rules! guard {
             ///
             /// # Guarantees
             ///
-            /// `Ok` says that the lease, as the server last confirmed it, is not over: it is counted from before the
-            /// request was sent, by a clock that runs on while the process is stopped or the machine sleeps. A server
-            /// that lost the lock or gave it away meanwhile (a failover, `force_unlock`) is noticed at the next renewal,
-            /// a third of the lease later at most. `Ok` says nothing about the next moment; see [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+            /// `Ok` says that the lease, as the server last confirmed it, is not over: it is counted from
+            /// before the request was sent, by a clock that runs on while the process is stopped or the
+            /// machine sleeps. A server that lost the lock or gave it away meanwhile (a failover,
+            /// `force_unlock`) is noticed at the next renewal, a third of the lease later at most. `Ok` says
+            /// nothing about the next moment; see
+            /// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
             pub fn check(&self) -> Result<()> {
                 self.level.check()
             }
@@ -311,7 +318,8 @@ macro_rules! guard {
                 self.level.remaining()
             }
 
-            /// Has `callback` run when the hold is lost, soon if it is lost already, never if it is released before.
+            /// Has `callback` run when the hold is lost, soon if it is lost already, never if it is released
+            /// before.
             ///
             /// It runs on the client's callback thread; a panic in it is caught.
             pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
@@ -328,15 +336,15 @@ macro_rules! guard {
             ///
             /// # Blocking
             ///
-            /// One round trip. While the server does not answer: up to the client's patience (default 10 s) or the
-            /// end of the lease, whichever is first.
+            /// One round trip. While the server does not answer: up to the client's patience (default 10 s)
+            /// or the end of the lease, whichever is first.
             ///
             /// # Errors
             ///
             /// - [`is_lost`](Error::is_lost): the hold ended before; what was done under it may not have been
             ///   protected.
-            /// - [`outcome_unknown`](Error::outcome_unknown): the client goes on releasing until it is answered or the
-            ///   lease has run out.
+            /// - [`outcome_unknown`](Error::outcome_unknown): the client goes on releasing until it is
+            ///   answered or the lease has run out.
             ///
             /// # Guarantees
             ///
@@ -379,7 +387,8 @@ impl OwnedGuard {
         }
     }
 
-    /// As [`unlock`](Self::unlock), but the lock stays taken until `at_least` has passed since it was asked for.
+    /// As [`unlock`](Self::unlock), but the lock stays taken until `at_least` has passed since it was asked
+    /// for.
     pub(crate) fn unlock_after(mut self, at_least: Duration) -> Result<()> {
         self.level.released = true;
         self.level.engine.end_after("unlock", &self.level.entered, at_least)

@@ -18,8 +18,8 @@ use crate::seam::{Counting, Kind};
 ///
 /// # Guarantees
 ///
-/// When it opens, everybody who waits goes on: by a message, or within 1.2 s if that is lost. A count-down whose answer
-/// is lost is repeated and counted once, for up to ten minutes.
+/// When it opens, everybody who waits goes on: by a message, or within 1.2 s if that is lost. A count-down
+/// whose answer is lost is repeated and counted once, for up to ten minutes.
 ///
 /// # Examples
 ///
@@ -54,8 +54,8 @@ impl CountDownLatch {
         self.core.name()
     }
 
-    /// Sets the count up; `false` if there is one that has not come to zero, and nothing changes. Zero leaves the latch
-    /// open, and nothing in the store.
+    /// Sets the count up; `false` if there is one that has not come to zero, and nothing changes. Zero leaves
+    /// the latch open, and nothing in the store.
     ///
     /// # Blocking
     ///
@@ -68,7 +68,8 @@ impl CountDownLatch {
         Ok(self.core.count("try_set_count", &Counting::SetUp { to: count, lease: None })? == Some(1))
     }
 
-    /// Counts one down and opens the latch with the last; returns how many are left. On an open latch it does nothing.
+    /// Counts one down and opens the latch with the last; returns how many are left. On an open latch it does
+    /// nothing.
     ///
     /// # Blocking
     ///
@@ -102,7 +103,8 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// The name is bad; the key holds something else; or the server could not be used for the client's patience.
+    /// The name is bad; the key holds something else; or the server could not be used for the client's
+    /// patience.
     pub fn wait(&self) -> Result<()> {
         self.pass("wait", forever(), None).map(drop)
     }
@@ -133,7 +135,8 @@ impl CountDownLatch {
         self.pass("wait_interruptibly", forever(), Some(interrupt)).map(drop)
     }
 
-    /// Removes the latch, which opens it; `false` if there was none. (Java's `delete` leaves those who wait asleep.)
+    /// Removes the latch, which opens it; `false` if there was none. (Java's `delete` leaves those who wait
+    /// asleep.)
     ///
     /// # Blocking
     ///

@@ -24,15 +24,16 @@ use crate::time::{Lease, Moment, random_between};
 
 /// A candidate for the leadership of a name; made by [`LockClient::leader`](crate::LockClient::leader).
 ///
-/// One thread per candidate waits for the fenced lock of the name, keeps it while it can, and reports what became of it on
-/// [`events`](Self::events). Dropping the candidate withdraws it: the leadership is released, so that the next
-/// candidate has it after one message, not after a lease. So does shutting the client down.
+/// One thread per candidate waits for the fenced lock of the name, keeps it while it can, and reports what
+/// became of it on [`events`](Self::events). Dropping the candidate withdraws it: the leadership is released,
+/// so that the next candidate has it after one message, not after a lease. So does shutting the client down.
 ///
 /// # Guarantees
 ///
-/// At most one leader at a time, as far as a lease lock can promise it; terms only go up. A leader's writes should
-/// carry its term, and the resource refuse older ones: a leader that was stopped for longer than its lease learns
-/// of its end only when it goes on. See [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+/// At most one leader at a time, as far as a lease lock can promise it; terms only go up. A leader's writes
+/// should carry its term, and the resource refuse older ones: a leader that was stopped for longer than its
+/// lease learns of its end only when it goes on. See
+/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
 ///
 /// # Examples
 ///
@@ -105,10 +106,11 @@ enum LeaderCommand {
     Withdraw,
 }
 
-/// After an election that failed for other reasons than a rival, the candidate pauses for a random part of this.
+/// After an election that failed for other reasons than a rival, the candidate pauses for a random part of
+/// this.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1_000));
 
-/// So long after their poll is due those who wait have asked.
+/// The time within which those who wait have asked after their poll is due.
 const REACTION: Duration = Duration::from_millis(250);
 
 impl Leader {
@@ -144,9 +146,9 @@ impl Leader {
 
     /// Gives the leadership up, if this candidate has it, and stands for it again behind those who wait.
     ///
-    /// In a store that keeps no order of waiters, it stands back first, for a quarter of a second longer than the
-    /// others may go without asking: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on Redis and PostgreSQL. So a
-    /// candidate that is alone leads again after that.
+    /// In a store that keeps no order of waiters, it stands back first, for a quarter of a second longer than
+    /// the others may go without asking: about 0.3 s in all on SQLite, MySQL and MariaDB, 1.5 s on Redis and
+    /// PostgreSQL. So a candidate that is alone leads again after that.
     pub fn step_down(&self) {
         if let Some(term) = self.term() {
             drop(self.orders.send(LeaderCommand::StepDown(term))); // gone only with its thread
@@ -157,8 +159,8 @@ impl Leader {
     ///
     /// # Blocking
     ///
-    /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. From an observer on the
-    /// candidate's own thread, not: that thread ends after the observer.
+    /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. From
+    /// an observer on the candidate's own thread, not: that thread ends after the observer.
     ///
     /// # Errors
     ///
@@ -188,7 +190,8 @@ impl Drop for Leader {
     #[expect(clippy::mem_forget, reason = "a channel's end may not be dropped in a forked child")]
     fn drop(&mut self) {
         if is_forked() {
-            // Nothing inherited may be dropped: the thread that is not here may have been using it. See `Engine`'s `Drop`.
+            // Nothing inherited may be dropped: the thread that is not here may have been using it. See
+            // `Engine`'s `Drop`.
             leak(&self.shared);
             std::mem::forget((self.orders.clone(), self.events.clone()));
             return;

@@ -10,9 +10,11 @@ use crate::locks::fenced::FencedLock;
 use crate::locks::named::RedisLock;
 use crate::seam::Kind;
 
-/// Options of one lock value, each with its default; made by [`LockClient::lock_with`](crate::LockClient::lock_with).
+/// Options of one lock value, each with its default; made by
+/// [`LockClient::lock_with`](crate::LockClient::lock_with).
 ///
-/// They belong to the value, not to the lock: other values of the same name, here or elsewhere, have their own.
+/// They belong to the value, not to the lock: other values of the same name, here or elsewhere, have their
+/// own.
 ///
 /// # Examples
 ///
@@ -45,44 +47,45 @@ impl LockOptions {
         }
     }
 
-    /// Serves those who wait in the order in which they came; see [`LockClient::fair_lock`](crate::LockClient::fair_lock).
-    /// Defaults to no order among processes.
+    /// Serves those who wait in the order in which they came; see
+    /// [`LockClient::fair_lock`](crate::LockClient::fair_lock). Defaults to no order among processes.
     pub fn fair(mut self) -> Self {
         self.is_fair = true;
         self
     }
 
-    /// Refuses to take the lock again on the thread that holds it, as Redisson's `RNonReentrantLock`: a call that would
-    /// wait gets an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), one that would not gets `false`
-    /// or `None`. Defaults to reentrant.
+    /// Refuses to take the lock again on the thread that holds it, as Redisson's `RNonReentrantLock`: a call
+    /// that would wait gets an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), one that
+    /// would not gets `false` or `None`. Defaults to reentrant.
     ///
     /// It is the same lock as the reentrant one of the name. The value that is used to take it again decides:
     /// a reentrant one may, however it was first acquired.
     ///
-    /// The choice for locks that tasks of an async runtime or jobs of a pool share: on one thread they are one owner, and each would
-    /// re-enter the others' holds.
+    /// The choice for locks that tasks of an async runtime or jobs of a pool share: on one thread they are
+    /// one owner, and each would re-enter the others' holds.
     pub fn non_reentrant(mut self) -> Self {
         self.terms.reentrant = false;
         self
     }
 
-    /// Ends a hold at the latest so long after it was asked for: the watchdog renews it up to then and no further, and
-    /// the holder is notified of its loss, for the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the
-    /// client's lease before. Defaults to no end. At least 1 ms.
+    /// Ends a hold at the latest so long after it was asked for: the watchdog renews it up to then and no
+    /// further, and the holder is notified of its loss, for the reason
+    /// [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the client's lease before. Defaults to
+    /// no end. At least 1 ms.
     ///
-    /// For work that is stuck, not only dead: a program that hangs while its watchdog lives would keep the lock for
-    /// ever. It counts from the first level; re-entering does not put it off.
+    /// For work that is stuck, not only dead: a program that hangs while its watchdog lives would keep the
+    /// lock for ever. It counts from the first level; re-entering does not put it off.
     ///
-    /// Such a hold also says in the store since when it is held, when that ends, and where its holder is (machine, process,
-    /// thread), for [`inspect`](crate::LockClient::inspect) to show. On Redis that is one more field of the lock's hash,
-    /// which Redisson does not look at.
+    /// Such a hold also says in the store since when it is held, when that ends, and where its holder is
+    /// (machine, process, thread), for [`inspect`](crate::LockClient::inspect) to show. On Redis that is one
+    /// more field of the lock's hash, which Redisson does not look at.
     pub fn max_hold(mut self, most: Duration) -> Self {
         self.terms.max_hold = Some(most);
         self
     }
 
-    /// Waits by polling instead of being notified; see [`LockClient::spin_lock`](crate::LockClient::spin_lock).
-    /// Defaults to being notified.
+    /// Waits by polling instead of being notified; see
+    /// [`LockClient::spin_lock`](crate::LockClient::spin_lock). Defaults to being notified.
     pub fn spin(mut self, backoff: Backoff) -> Self {
         self.terms.backoff = Some(backoff);
         self

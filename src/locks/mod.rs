@@ -1,4 +1,5 @@
-//! The types that users touch: locks and their guards, permits, latches, conditions, several locks as one, elections.
+//! The types that users touch: locks and their guards, permits, latches, conditions, several locks as one,
+//! elections.
 
 mod acquire;
 pub(crate) mod condition;

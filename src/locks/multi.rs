@@ -1,7 +1,7 @@
 //! Several locks at once, all or none.
 //!
-//! The order in which they are acquired, and what happens to the others when one is not. How one is waited for, kept and
-//! released is the locks' own.
+//! The order in which they are acquired, and what happens to the others when one is not. How one is waited
+//! for, kept and released is the locks' own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::locks::group::{Group, MultiGuard, OwnedMultiGuard};
 use crate::locks::named::{CallOptions, RedisLock, unending};
 use crate::time::{Clock, Lease, Moment};
 
-/// Locks that a [`MultiLock`] is made of: a tuple of up to eight locks of any kinds, or an array, a slice or a vector of one kind.
+/// Locks that a [`MultiLock`] is made of: a tuple of up to eight locks of any kinds, or an array, a slice or
+/// a vector of one kind.
 ///
 /// # Examples
 ///
@@ -78,35 +79,40 @@ tuples_into_locks!(A B C D E F G H);
 
 /// Several locks that are taken and released as one: all or none. Redisson's `RedissonMultiLock`.
 ///
-/// Made by [`LockClient::multi_lock`](crate::LockClient::multi_lock) from locks of any kinds and of any clients, on other stores
-/// too: plain and fenced ones, fair ones, halves of read-write locks, token locks, those with
-/// [options](crate::LockClient::lock_with). Each stays what it is: a multi-lock keeps nothing in the store, and whoever takes one
-/// of its locks alone, in whatever language, and whoever takes it with others, keep each other out.
+/// Made by [`LockClient::multi_lock`](crate::LockClient::multi_lock) from locks of any kinds and of any
+/// clients, on other stores too: plain and fenced ones, fair ones, halves of read-write locks, token locks,
+/// those with [options](crate::LockClient::lock_with). Each stays what it is: a multi-lock keeps nothing in
+/// the store, and whoever takes one of its locks alone, in whatever language, and whoever takes it with
+/// others, keep each other out.
 ///
-/// Use it where one step touches several things that are locked one by one: a transfer between two accounts, in whichever
-/// direction. As with [`RedisLock`] there is the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and the Rust way
-/// ([`acquire`](Self::acquire) gives a [`MultiGuard`]), and both may be mixed with uses of the single locks.
+/// Use it where one step touches several things that are locked one by one: a transfer between two accounts,
+/// in whichever direction. As with [`RedisLock`] there is the Java way ([`lock`](Self::lock) …
+/// [`unlock`](Self::unlock)) and the Rust way ([`acquire`](Self::acquire) gives a [`MultiGuard`]), and both
+/// may be mixed with uses of the single locks.
 ///
 /// # Blocking
 ///
-/// Free locks are acquired at the same time: one round trip. Plain and fenced locks of one client on one Redis server, and in a
-/// cluster those in one slot (`{…}` in their names), go by one script: one request to take all of them, one to release them.
-/// One that somebody has is waited for in its own way, while those before it are held; one deadline goes for all.
+/// Free locks are acquired at the same time: one round trip. Plain and fenced locks of one client on one
+/// Redis server, and in a cluster those in one slot (`{…}` in their names), go by one script: one request to
+/// take all of them, one to release them. One that somebody has is waited for in its own way, while those
+/// before it are held; one deadline goes for all.
 ///
 /// # Errors
 ///
-/// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: there are no locks, or two that are the same one
-/// (also two kinds of lock under one name, and both halves of a read-write lock), of one client or of two on the same store.
+/// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: there are no locks, or two that
+/// are the same one (also two kinds of lock under one name, and both halves of a read-write lock), of one
+/// client or of two on the same store.
 ///
 /// # Guarantees
 ///
-/// - All or nothing: whatever ends the attempt (one is busy, fails, is interrupted, was lost meanwhile, the deadline, a
-///   panic), those taken so far are released, the last first.
-/// - Multi-locks do not deadlock with each other: all processes take locks in the same order, whatever order they
-///   are given in, by the names of their keys. (For one key on several stores by the stores' URLs, without
-///   credentials: give all processes the same ones.) A thread that holds a lock already and takes others by a multi-lock is on
-///   its own.
-/// - With a lease all of them end by it together, counted from the grant of the last: those before it are renewed until then.
+/// - All or nothing: whatever ends the attempt (one is busy, fails, is interrupted, was lost meanwhile, the
+///   deadline, a panic), those taken so far are released, the last first.
+/// - Multi-locks do not deadlock with each other: all processes take locks in the same order, whatever order
+///   they are given in, by the names of their keys. (For one key on several stores by the stores' URLs,
+///   without credentials: give all processes the same ones.) A thread that holds a lock already and takes
+///   others by a multi-lock is on its own.
+/// - With a lease all of them end by it together, counted from the grant of the last: those before it are
+///   renewed until then.
 /// - The loss of one is the loss of all; see [`MultiGuard::check`].
 ///
 /// # Examples
@@ -145,8 +151,8 @@ impl MultiLock {
         MultiLock { clock: clock.clone(), locks: ordered(locks).map(Arc::from).map_err(Arc::new) }
     }
 
-    /// The names of the locks, as they were given, in the order in which they are taken; none, if the list is one that cannot
-    /// be used.
+    /// The names of the locks, as they were given, in the order in which they are taken; none, if the list is
+    /// one that cannot be used.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.locks.iter().flat_map(|locks| locks.iter()).map(RedisLock::name)
     }
@@ -200,8 +206,8 @@ impl MultiLock {
         Ok(true)
     }
 
-    /// How long the holders' leases still run, whoever they are: the least of them, `None` if one of the locks is free. See
-    /// [`RedisLock::remaining_lease`].
+    /// How long the holders' leases still run, whoever they are: the least of them, `None` if one of the
+    /// locks is free. See [`RedisLock::remaining_lease`].
     ///
     /// # Blocking
     ///

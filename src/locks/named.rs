@@ -21,26 +21,30 @@ use crate::time::{Clock, Lease};
 /// It is the same type for every store: on Redis it is Redisson's `RLock`, over several Redis (see
 /// [`LockClient::redlock`](crate::LockClient::redlock)) Redlock, elsewhere that store's lock of the name.
 ///
-/// Made by [`LockClient::lock`](crate::LockClient::lock); cheap to clone and immutable: whatever belongs to one hold
-/// (its count, its lease) is with the hold, never with this value. Any number of values for one name are one lock.
+/// Made by [`LockClient::lock`](crate::LockClient::lock); cheap to clone and immutable: whatever belongs to
+/// one hold (its count, its lease) is with the hold, never with this value. Any number of values for one name
+/// are one lock.
 ///
-/// Two ways of use, which may be mixed: the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and the Rust way
-/// ([`acquire`](Self::acquire) gives a [`Guard`]). Both act on the calling thread's hold. All else, such as a deadline or an
-/// interruptible wait with a lease, goes by [`AcquireOptions`](crate::AcquireOptions).
+/// Two ways of use, which may be mixed: the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and
+/// the Rust way ([`acquire`](Self::acquire) gives a [`Guard`]). Both act on the calling thread's hold. All
+/// else, such as a deadline or an interruptible wait with a lease, goes by
+/// [`AcquireOptions`](crate::AcquireOptions).
 ///
-/// A lease given with a call belongs to that hold and is never renewed; without one, the client's watchdog renews the
-/// hold until it is released, its thread ends, or it is lost. Re-entering never shortens a hold.
+/// A lease given with a call belongs to that hold and is never renewed; without one, the client's watchdog
+/// renews the hold until it is released, its thread ends, or it is lost. Re-entering never shortens a hold.
 ///
 /// # Blocking
 ///
-/// Every wait ends as asked: `try_lock_for(wait)` returns within `wait` and one command time-out (default 3 s), whatever
-/// the network does. Uncontended calls are one round trip each. While the server cannot be used, calls without a
-/// deadline try for the client's patience (default 10 s) and then return the error.
+/// Every wait ends as asked: `try_lock_for(wait)` returns within `wait` and one command time-out (default 3
+/// s), whatever the network does. Uncontended calls are one round trip each. While the server cannot be used,
+/// calls without a deadline try for the client's patience (default 10 s) and then return the error.
 ///
 /// # Guarantees
 ///
-/// While the server keeps its data and clocks run within 1 %, no two owners hold a lock at once. A lease lock cannot
-/// promise more: see the [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md), and [`FencedLock`](crate::FencedLock) for the rest.
+/// While the server keeps its data and clocks run within 1 %, no two owners hold a lock at once. A lease lock
+/// cannot promise more: see the
+/// [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md), and
+/// [`FencedLock`](crate::FencedLock) for the rest.
 ///
 /// # Examples
 ///
@@ -98,25 +102,25 @@ impl RedisLock {
         &self.given
     }
 
-    /// Releases one level of the calling thread's hold, the lock with the last. Levels that a [`Guard`] has are
-    /// released only if there are no others; such a guard is then [`Lost`](crate::HoldState::Lost).
+    /// Releases one level of the calling thread's hold, the lock with the last. Levels that a [`Guard`] has
+    /// are released only if there are no others; such a guard is then [`Lost`](crate::HoldState::Lost).
     ///
     /// # Blocking
     ///
-    /// One round trip. While the server does not answer: up to the client's patience (default 10 s) or the end of the
-    /// lease, whichever is first.
+    /// One round trip. While the server does not answer: up to the client's patience (default 10 s) or the
+    /// end of the lease, whichever is first.
     ///
     /// # Errors
     ///
-    /// - [`is_not_held`](Error::is_not_held): this thread does not hold it; [`not_held`](Error::not_held) says why:
-    ///   its hold expired, somebody else holds it, or nobody does.
-    /// - [`outcome_unknown`](Error::outcome_unknown): no answer came; the client goes on releasing until it is answered
-    ///   or the lease has run out.
+    /// - [`is_not_held`](Error::is_not_held): this thread does not hold it; [`not_held`](Error::not_held)
+    ///   says why: its hold expired, somebody else holds it, or nobody does.
+    /// - [`outcome_unknown`](Error::outcome_unknown): no answer came; the client goes on releasing until it
+    ///   is answered or the lease has run out.
     ///
     /// # Guarantees
     ///
-    /// `Ok` means that this thread's level ended by this call. Never ends another owner's hold, nor a later one of
-    /// this thread.
+    /// `Ok` means that this thread's level ended by this call. Never ends another owner's hold, nor a later
+    /// one of this thread.
     pub fn unlock(&self) -> Result<()> {
         let (name, entry) = self.found("unlock")?;
         self.engine.unlock("unlock", (self.kind, name), entry)
@@ -130,8 +134,9 @@ impl RedisLock {
     ///
     /// # Errors
     ///
-    /// The server could not be used. Of kind [`WrongType`](crate::ErrorKind::WrongType), and nothing is done, if the name stands for
-    /// something that is no lock: on Redis a hash with other fields than owners. A token lock is any string. With [`outcome_unknown`](Error::outcome_unknown) it is not repeated.
+    /// The server could not be used. Of kind [`WrongType`](crate::ErrorKind::WrongType), and nothing is done,
+    /// if the name stands for something that is no lock: on Redis a hash with other fields than owners. A
+    /// token lock is any string. With [`outcome_unknown`](Error::outcome_unknown) it is not repeated.
     pub fn force_unlock(&self) -> Result<bool> {
         self.engine.force("force_unlock", self.kind, self.checked("force_unlock")?)
     }
@@ -150,9 +155,10 @@ impl RedisLock {
         Ok(self.engine.inspect("is_locked", self.kind, name)?.is_some())
     }
 
-    /// The holder, whoever it is, as the server knows it; `None` if the lock is free. Of a [token lock](crate::LockClient::token_lock) its
-    /// token, whichever library wrote it: [`inspect`](crate::LockClient::inspect), which is not told the kind, takes a string for a
-    /// lock only if its token is one of this crate's. A token releases its lock, so it is a secret of its holder's.
+    /// The holder, whoever it is, as the server knows it; `None` if the lock is free. Of a
+    /// [token lock](crate::LockClient::token_lock) its token, whichever library wrote it:
+    /// [`inspect`](crate::LockClient::inspect), which is not told the kind, takes a string for a lock only if
+    /// its token is one of this crate's. A token releases its lock, so it is a secret of its holder's.
     ///
     /// # Blocking
     ///
@@ -173,8 +179,8 @@ impl RedisLock {
         }))
     }
 
-    /// Whether the calling thread holds the lock. The server answers; if it says no, a hold that this client believed
-    /// to have is lost from then on.
+    /// Whether the calling thread holds the lock. The server answers; if it says no, a hold that this client
+    /// believed to have is lost from then on.
     ///
     /// # Blocking
     ///
@@ -204,8 +210,8 @@ impl RedisLock {
         Ok(self.engine.inspect("hold_count", self.kind, name)?.map_or(0, |snapshot| snapshot.count))
     }
 
-    /// How long the holder's lease still runs, whoever it is: `None` if the lock is free, `Some(Duration::MAX)` if the
-    /// key has no end (never by this crate's doing).
+    /// How long the holder's lease still runs, whoever it is: `None` if the lock is free,
+    /// `Some(Duration::MAX)` if the key has no end (never by this crate's doing).
     ///
     /// # Blocking
     ///

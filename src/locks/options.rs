@@ -12,9 +12,10 @@ use crate::time::{Clock, Lease, Moment};
 
 /// How one call asks for a lock: how long it waits, for how long the lock is held, and what ends the wait.
 ///
-/// For all that has no call of its own, such as an interruptible wait with a lease. Used by [`RedisLock::acquire_with`],
-/// [`RedisLock::acquire_owned_with`], [`with_lock`](Self::with_lock) and the calls of the same names of other types. Without
-/// any setter a call waits as long as it takes, and the watchdog renews what it acquired, as [`RedisLock::acquire`].
+/// For all that has no call of its own, such as an interruptible wait with a lease. Used by
+/// [`RedisLock::acquire_with`], [`RedisLock::acquire_owned_with`], [`with_lock`](Self::with_lock) and the
+/// calls of the same names of other types. Without any setter a call waits as long as it takes, and the
+/// watchdog renews what it acquired, as [`RedisLock::acquire`].
 ///
 /// # Examples
 ///
@@ -47,27 +48,28 @@ enum WaitChoice {
 }
 
 impl AcquireOptions {
-    /// Options with their defaults: a wait as long as it takes, and a hold that is renewed until it is released.
+    /// Options with their defaults: a wait as long as it takes, and a hold that is renewed until it is
+    /// released.
     pub fn new() -> AcquireOptions {
         AcquireOptions::default()
     }
 
-    /// Waits at most so long, in place of a [deadline](Self::deadline). Zero makes one attempt. Defaults to waiting as long as it
-    /// takes.
+    /// Waits at most so long, in place of a [deadline](Self::deadline). Zero makes one attempt. Defaults to
+    /// waiting as long as it takes.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = WaitChoice::For(wait);
         self
     }
 
-    /// Waits until `instant` at most, in place of a longest [wait](Self::wait), so that several calls share one deadline. An
-    /// instant that has passed makes one attempt. Defaults to waiting as long as it takes.
+    /// Waits until `instant` at most, in place of a longest [wait](Self::wait), so that several calls share
+    /// one deadline. An instant that has passed makes one attempt. Defaults to waiting as long as it takes.
     pub fn deadline(mut self, instant: Instant) -> Self {
         self.wait = WaitChoice::Until(instant);
         self
     }
 
-    /// Holds the lock for at most so long; it is not renewed. Defaults to the client's lease, renewed until released. At least
-    /// 1 ms.
+    /// Holds the lock for at most so long; it is not renewed. Defaults to the client's lease, renewed until
+    /// released. At least 1 ms.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
@@ -79,11 +81,12 @@ impl AcquireOptions {
         self
     }
 
-    /// Runs `work` under the lock; `None` if somebody else kept it, and `work` was not run. Without a bound on the wait it is
-    /// never `None`.
+    /// Runs `work` under the lock; `None` if somebody else kept it, and `work` was not run. Without a bound
+    /// on the wait it is never `None`.
     ///
-    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fence`]. For the plain lock of a name, waited for
-    /// as long as it takes, there is [`LockClient::with_lock`](crate::LockClient::with_lock).
+    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fence`]. For the plain lock
+    /// of a name, waited for as long as it takes, there is
+    /// [`LockClient::with_lock`](crate::LockClient::with_lock).
     ///
     /// # Blocking
     ///
@@ -92,12 +95,13 @@ impl AcquireOptions {
     /// # Errors
     ///
     /// - As [`RedisLock::acquire_with`]: `work` did not run.
-    /// - One whose [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold did not last until
-    ///   the end of `work`. It is never retryable, since a second call would run `work` again.
+    /// - One whose [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold did
+    ///   not last until the end of `work`. It is never retryable, since a second call would run `work` again.
     ///
     /// A release that fails is no error: the result of `work` comes back, the observer is notified
-    /// ([`Event::ReleaseFailed`](crate::Event::ReleaseFailed)), and the client repeats the release until it is answered or the
-    /// lease has run out. Until then the lock may stay taken. To know how the release went, use a [`Guard`].
+    /// ([`Event::ReleaseFailed`](crate::Event::ReleaseFailed)), and the client repeats the release until it
+    /// is answered or the lease has run out. Until then the lock may stay taken. To know how the release
+    /// went, use a [`Guard`].
     ///
     /// # Panics
     ///

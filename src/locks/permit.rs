@@ -8,8 +8,8 @@ use crate::locks::guard::OwnedGuard;
 
 /// Permits that were acquired, released when dropped: an [`OwnedGuard`] with what only permits have.
 ///
-/// A permit belongs to this value, not to a thread. One of a [`Semaphore`](crate::Semaphore) never ends by itself; one of an
-/// [`ExpirableSemaphore`](crate::ExpirableSemaphore) has a lease, as a lock's hold.
+/// A permit belongs to this value, not to a thread. One of a [`Semaphore`](crate::Semaphore) never ends by
+/// itself; one of an [`ExpirableSemaphore`](crate::ExpirableSemaphore) has a lease, as a lock's hold.
 ///
 /// # Examples
 ///
@@ -34,14 +34,16 @@ impl Permit {
         Permit { guard }
     }
 
-    /// The ids of the permits, 32 hex digits each, if they are of an [`ExpirableSemaphore`](crate::ExpirableSemaphore): any
-    /// process may release them by these. None, if they are of a [`Semaphore`](crate::Semaphore).
+    /// The ids of the permits, 32 hex digits each, if they are of an
+    /// [`ExpirableSemaphore`](crate::ExpirableSemaphore): any process may release them by these. None, if
+    /// they are of a [`Semaphore`](crate::Semaphore).
     #[must_use]
     pub fn ids(&self) -> Vec<String> {
         self.guard.permit_ids()
     }
 
-    /// Keeps the permits: they are not released when this value goes, and not renewed. For permits that others release.
+    /// Keeps the permits: they are not released when this value goes, and not renewed. For permits that
+    /// others release.
     pub fn keep(self) {
         self.guard.keep_permits();
     }

@@ -15,7 +15,8 @@ use crate::seam::capabilities::SPLIT_PAUSE;
 use crate::seam::{Failure, Kind};
 use crate::time::{Lease, checked_span, random_between};
 
-/// Runs `job` unless another has run it within `at_least` or is at it. Under a fenced kind its guard has a token.
+/// Runs `job` unless another has run it within `at_least` or is at it. Under a fenced kind its guard has a
+/// token.
 pub(crate) fn run_once<R>(
     engine: &Arc<Engine>,
     (kind, name): (Kind, &Arc<LockName>),
@@ -87,8 +88,8 @@ fn enter(engine: &Engine, want: &AcquireCall<'_>) -> Result<Option<Granted>> {
     Ok(None)
 }
 
-/// So often a lock is tried for that seems to be nobody's and is refused. It may be one of Java's, which has an owner of
-/// its own on each server.
+/// The tries for a lock that seems to be nobody's and is refused. It may be one of Java's, which has
+/// an owner of its own on each server.
 const SPLIT_TRIES: u32 = 12;
 
 /// A job under way, or over.

@@ -12,15 +12,16 @@ use crate::time::{Lease, checked_lease};
 
 /// A number of permits under a name, shared by threads, processes and languages: Redisson's `RSemaphore`.
 ///
-/// Nobody owns a permit in the store: it only counts, so the permits of a process that dies are gone for good. If that
-/// matters use an [`ExpirableSemaphore`](crate::ExpirableSemaphore). Somebody sets the number up once
-/// ([`try_set_permits`](Self::try_set_permits)); until then there are none.
+/// Nobody owns a permit in the store: it only counts, so the permits of a process that dies are gone for
+/// good. If that matters use an [`ExpirableSemaphore`](crate::ExpirableSemaphore). Somebody sets the number
+/// up once ([`try_set_permits`](Self::try_set_permits)); until then there are none.
 ///
 /// # Guarantees
 ///
-/// Never more permits out than were set up and added. Those who wait each ask for as many as they want: one that wants
-/// three does not hold up one that wants one, and may wait as long as others take what comes back. A wake-up that is
-/// lost costs a waiter up to 1.2 s. A request whose answer is lost is repeated and counted once, for up to ten minutes.
+/// Never more permits out than were set up and added. Those who wait each ask for as many as they want: one
+/// that wants three does not hold up one that wants one, and may wait as long as others take what comes back.
+/// A wake-up that is lost costs a waiter up to 1.2 s. A request whose answer is lost is repeated and counted
+/// once, for up to ten minutes.
 ///
 /// # Examples
 ///
@@ -41,7 +42,7 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// Acquires so many permits, waiting as long as it takes.
+    /// Acquires `permits` permits, waiting as long as it takes.
     ///
     /// # Blocking
     ///
@@ -49,14 +50,14 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// None were asked for; the name is bad; the key holds something else; or the server could not be used for the
-    /// client's patience.
+    /// None were asked for; the name is bad; the key holds something else; or the server could not be used
+    /// for the client's patience.
     pub fn acquire(&self, permits: u32) -> Result<Permit> {
         let permit = self.take("acquire", permits, CallOptions::renewed(forever()))?;
         permit.ok_or_else(|| self.core.unending("acquire"))
     }
 
-    /// Acquires so many permits if they are there now.
+    /// Acquires `permits` permits if they are there now.
     ///
     /// # Blocking
     ///
@@ -69,7 +70,7 @@ impl Semaphore {
         self.take("try_acquire", permits, CallOptions::renewed(WaitLimit::Once))
     }
 
-    /// Acquires so many permits, waiting at most `wait`.
+    /// Acquires `permits` permits, waiting at most `wait`.
     ///
     /// # Blocking
     ///
@@ -82,8 +83,8 @@ impl Semaphore {
         self.take("try_acquire_for", permits, CallOptions::renewed(wait_limit(self.core.clock(), wait)))
     }
 
-    /// Acquires so many permits as `options` say; `None` if they did not become available. Without a bound on the wait it is never
-    /// `None`.
+    /// Acquires `permits` permits as `options` say; `None` if they did not become available. Without a bound
+    /// on the wait it is never `None`.
     ///
     /// # Blocking
     ///
@@ -92,8 +93,8 @@ impl Semaphore {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire); one that [`is_interrupted`](crate::Error::is_interrupted); and of kind
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O, if the options name a lease, which these permits do not
-    /// have.
+    /// [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O, if the options name a lease, which
+    /// these permits do not have.
     pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
         const ACTION: &str = "acquire_with";
         let call = options.of_call(self.core.clock());
@@ -104,7 +105,8 @@ impl Semaphore {
         self.take(ACTION, permits, call)
     }
 
-    /// Releases permits that were acquired elsewhere, or adds new ones: the store does not know the difference.
+    /// Releases permits that were acquired elsewhere, or adds new ones: the store does not know the
+    /// difference.
     ///
     /// For code that acquires and releases in different places, with [`Permit::keep`].
     ///
@@ -119,7 +121,8 @@ impl Semaphore {
         self.core.count("release", &Counting::Add(i64::from(permits))).map(drop)
     }
 
-    /// As [`release`](Self::release), unless nobody has set the semaphore up (any more): then `false`, and none is made.
+    /// As [`release`](Self::release), unless nobody has set the semaphore up (any more): then `false`, and
+    /// none is made.
     ///
     /// # Blocking
     ///

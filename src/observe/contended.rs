@@ -4,10 +4,12 @@ use std::collections::HashMap;
 
 use crate::sync::Mutex;
 
-/// So many names are counted at a time. A name of which more than one wait in so many is, is always among them.
+/// The most names that are counted at a time. A name that has more than one in `MOST_NAMES` of all waits is
+/// always among them.
 const MOST_NAMES: usize = 256;
 
-/// A lock that calls of this client have waited for, from [`LockClient::contended`](crate::LockClient::contended).
+/// A lock that calls of this client have waited for, from
+/// [`LockClient::contended`](crate::LockClient::contended).
 ///
 /// # Examples
 ///
@@ -24,7 +26,7 @@ const MOST_NAMES: usize = 256;
 pub struct Contended {
     /// The lock.
     pub name: String,
-    /// How many calls have slept for it: at most so many.
+    /// How many calls have slept for it; the true number may be lower, and is never higher.
     pub waits: u64,
     /// At least `waits` less this: the name may have taken the place of another, whose waits it got.
     pub overcount: u64,
@@ -32,8 +34,9 @@ pub struct Contended {
 
 /// Counts waits by name.
 ///
-/// Source: Space-Saving (Metwally, Agrawal and El Abbadi, 2005). A name that is not counted takes the place, and the count, of the
-/// one that was waited for least. So no count is too low, and none is too high by more than all waits divided by the places.
+/// Source: Space-Saving (Metwally, Agrawal and El Abbadi, 2005). A name that is not counted takes the place,
+/// and the count, of the one that was waited for least. So no count is too low, and none is too high by more
+/// than all waits divided by the places.
 #[derive(Debug, Default)]
 pub(super) struct WaitedFor(Mutex<HashMap<String, Count>>);
 
@@ -44,7 +47,8 @@ struct Count {
 }
 
 impl WaitedFor {
-    /// A call sleeps for this lock. Looks at all places only for a name that has none: a wait takes far longer.
+    /// A call sleeps for this lock. Looks at all places only for a name that has none: a wait takes far
+    /// longer.
     pub(super) fn note(&self, name: &str) {
         let mut counts = self.0.lock();
         if let Some(count) = counts.get_mut(name) {

@@ -1,4 +1,4 @@
-//! What an observer is notified of.
+//! The events of which an observer is notified.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::observe::loss::Loss;
 
 /// Something that happened to a client's locks.
 ///
-/// `name` is the name that the program gave, before prefix and mapping. `kind` is one of `"lock"`, `"fenced"`, `"fair"`, `"read"`,
-/// `"write"`, `"token"`, `"semaphore"`, `"permits"`, `"latch"` and `"condition"`. More events and more fields may come: match with
-/// `..` and a last arm for the rest.
+/// `name` is the name that the program gave, before prefix and mapping. `kind` is one of `"lock"`,
+/// `"fenced"`, `"fair"`, `"read"`, `"write"`, `"token"`, `"semaphore"`, `"permits"`, `"latch"` and
+/// `"condition"`. More events and more fields may come: match with `..` and a last arm for the rest.
 ///
 /// # Examples
 ///
@@ -41,7 +41,8 @@ use crate::observe::loss::Loss;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A call begins to sleep for a lock: once for each call that sleeps at all. `Acquired` or `GaveUp` follows.
+    /// A call begins to sleep for a lock: once for each call that sleeps at all. `Acquired` or `GaveUp`
+    /// follows.
     #[non_exhaustive]
     Waiting {
         /// The lock.
@@ -63,7 +64,8 @@ pub enum Event<'a> {
         /// How many requests it had sent to the store.
         attempts: u32,
     },
-    /// The lock that was just taken came from a thread that released it, by a message of the store or within the process.
+    /// The lock that was just taken came from a thread that released it, by a message of the store or within
+    /// the process.
     #[non_exhaustive]
     HandedOver {
         /// The lock.
@@ -74,7 +76,8 @@ pub enum Event<'a> {
         owner: Owner,
         /// Whether it came from a thread of this client.
         is_local: bool,
-        /// The time to the grant: from the request of the releasing thread, or from the message of another process.
+        /// The time to the grant: from the request of the releasing thread, or from the message of another
+        /// process.
         took: Duration,
     },
     /// A call ended without the lock.
@@ -104,14 +107,16 @@ pub enum Event<'a> {
     /// The store was asked to change something, and answered or did not.
     #[non_exhaustive]
     Request {
-        /// `"acquire"`, `"release"`, `"renew"` or `"hand_over"`, the release that makes another thread of this client the owner.
+        /// `"acquire"`, `"release"`, `"renew"` or `"hand_over"`, the release that makes another thread of
+        /// this client the owner.
         op: &'static str,
         /// From when it was sent until the answer was read, or no longer waited for.
         took: Duration,
         /// Why there was no good answer. If its outcome is unknown, the request may have been carried out.
         error: Option<&'a Error>,
     },
-    /// A renewal failed, and is repeated. Reported for each hold at its first failure, and then less and less often.
+    /// A renewal failed, and is repeated. Reported for each hold at its first failure, and then less and less
+    /// often.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock.
@@ -137,8 +142,9 @@ pub enum Event<'a> {
         /// For how long it was held.
         held: Duration,
     },
-    /// A release failed whose outcome no caller gets: that of a dropped guard, or of [`with_lock`](crate::AcquireOptions::with_lock),
-    /// which returns the result of its work. The client repeats it until it is answered or the lease has run out.
+    /// A release failed whose outcome no caller gets: that of a dropped guard, or of
+    /// [`with_lock`](crate::AcquireOptions::with_lock), which returns the result of its work. The client
+    /// repeats it until it is answered or the lease has run out.
     #[non_exhaustive]
     ReleaseFailed {
         /// The lock; empty for those of a client that ended.
@@ -170,7 +176,8 @@ pub enum Event<'a> {
         /// The holder.
         owner: Owner,
     },
-    /// An acquire may or may not have been carried out. The client undoes it; the call goes on, if it has time.
+    /// An acquire may or may not have been carried out. The client undoes it; the call goes on, if it has
+    /// time.
     #[non_exhaustive]
     UnknownOutcome {
         /// The lock.
@@ -180,7 +187,8 @@ pub enum Event<'a> {
         /// Why it is not known.
         error: &'a Error,
     },
-    /// Threads wait for each other in a ring, one of this client's among them: once for each ring. `DeadlockOver` follows.
+    /// Threads wait for each other in a ring, one of this client's among them: once for each ring.
+    /// `DeadlockOver` follows.
     #[non_exhaustive]
     Deadlock {
         /// The ring.
@@ -202,8 +210,8 @@ pub enum Event<'a> {
     },
     /// Wake-ups are back.
     WakeupsUp,
-    /// Callbacks take so long that reports wait: from now on reports that repeat are left out. Reported on a thread of its own,
-    /// since the callback thread is not free.
+    /// Callbacks take so long that reports wait: from now on reports that repeat are left out. Reported on a
+    /// thread of its own, since the callback thread is not free.
     CallbacksBehind,
     /// Callbacks keep up again.
     #[non_exhaustive]
@@ -211,8 +219,8 @@ pub enum Event<'a> {
         /// How many reports were left out.
         left_out: u64,
     },
-    /// Something about the servers, or about how the program uses its clients, is not as it should be for what is promised; nothing
-    /// fails because of it.
+    /// Something about the servers, or about how the program uses its clients, is not as it should be for
+    /// what is promised; nothing fails because of it.
     #[non_exhaustive]
     Warning {
         /// What.

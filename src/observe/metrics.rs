@@ -31,17 +31,18 @@ const WINDOW: &str = "leasehold_window_remaining_min_seconds";
 const OVERDUE: &str = "leasehold_renewal_overdue_max_seconds";
 const SUBSCRIPTION: &str = "leasehold_subscription_up";
 
-/// So many groups of names have series of their own; all others are `other`.
+/// The number of groups of names that have series of their own; all others are `other`.
 const MOST_GROUPS: usize = 64;
 
 /// Sends what happens to a client's locks to the recorder that the program has installed for the crate
 /// [`metrics`](https://docs.rs/metrics), with the feature `metrics`.
 ///
-/// Give a clone to [`ClientBuilder::observer`](crate::ClientBuilder::observer), and call [`sample`](Self::sample) before each
-/// scrape. One value is for one client. Times are in seconds; no label is a lock's name.
+/// Give a clone to [`ClientBuilder::observer`](crate::ClientBuilder::observer), and call
+/// [`sample`](Self::sample) before each scrape. One value is for one client. Times are in seconds; no label
+/// is a lock's name.
 ///
-/// Give the exporter [`BUCKETS`](Self::BUCKETS): without any, the one for Prometheus makes summaries of histograms, and a dashboard
-/// that asks for `…_bucket` stays empty.
+/// Give the exporter [`BUCKETS`](Self::BUCKETS): without any, the one for Prometheus makes summaries of
+/// histograms, and a dashboard that asks for `…_bucket` stays empty.
 ///
 /// | metric | what |
 /// |---|---|
@@ -87,8 +88,8 @@ struct Inner {
     overdue: Mutex<Overdue>,
 }
 
-/// The longest that a renewal was overdue: since the last sample, and between those before. What lasts for seconds is seen by
-/// scrapes a minute apart, and by two scrapers that take turns.
+/// The longest that a renewal was overdue: since the last sample, and between those before. What lasts for
+/// seconds is seen by scrapes a minute apart, and by two scrapers that take turns.
 #[derive(Default)]
 struct Overdue([Duration; 4]);
 
@@ -121,7 +122,8 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Upper ends of buckets for the histograms, in seconds: from a hand-over within the process to the longest that anybody waits.
+    /// Upper ends of buckets for the histograms, in seconds: from a hand-over within the process to the
+    /// longest that anybody waits.
     pub const BUCKETS: [f64; 12] = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
     /// Without groups of names, and without labels of its own.
@@ -149,8 +151,8 @@ impl Metrics {
         Metrics::of(labels, group_of)
     }
 
-    /// Adds the label `group` to waits and holds: what the function makes of a lock's name. The first 64 groups have
-    /// series of their own, all others are `other`.
+    /// Adds the label `group` to waits and holds: what the function makes of a lock's name. The first 64
+    /// groups have series of their own, all others are `other`.
     #[must_use]
     pub fn group_names(self, group_of: impl Fn(&str) -> String + Send + Sync + 'static) -> Metrics {
         let (labels, _) = self.parts();

@@ -35,7 +35,8 @@ pub(crate) struct Reporter {
     unneeded: Arc<Mutex<UnneededCallbacks>>,
 }
 
-/// Callbacks that will not run, since their holds have been released: to be dropped where they would have run.
+/// Callbacks that will not run, since their holds have been released: to be dropped where they would have
+/// run.
 #[derive(Default)]
 struct UnneededCallbacks {
     callbacks: Vec<OnLost>,
@@ -50,18 +51,19 @@ struct QueuedReports {
     dropped: AtomicU64,
 }
 
-/// So much of it may wait for the callback thread.
+/// The most of these reports that may wait for the callback thread.
 const MOST_NEWS: usize = 1024;
 
-/// So many changes of wake-ups may wait; then one and its opposite cancel out, and how it ends is still said.
+/// The most changes of wake-ups that may wait; then one and its opposite cancel out, and how it ends is still
+/// said.
 const MOST_UNHEARD: usize = 16;
 
-/// So many callbacks that will not run may wait for it to drop them.
+/// The most callbacks that will not run and wait for the thread to drop them.
 const MOST_UNNEEDED: usize = 1024;
 
 thread_local! {
-    /// The reporters whose observers or callbacks run on this thread in the middle of a call, by where they are in memory. The
-    /// innermost is the last.
+    /// The reporters whose observers or callbacks run on this thread in the middle of a call, by where they
+    /// are in memory. The innermost is the last.
     static TELLING: RefCell<Vec<usize>> = RefCell::default();
 }
 
@@ -93,8 +95,9 @@ impl Reporter {
         !self.observers.is_empty()
     }
 
-    /// Whether this thread runs an observer or a callback of this client's in the middle of something: a call of the same
-    /// thread's that is not over, or the reading of answers. Such code can be called at any step, so it may not call the client.
+    /// Whether this thread runs an observer or a callback of this client's in the middle of something: a call
+    /// of the same thread's that is not over, or the reading of answers. Such code can be called at any step,
+    /// so it may not call the client.
     pub(crate) fn is_telling_here(&self) -> bool {
         let here = std::ptr::from_ref(self).addr();
         // No such list any more: the thread is ending, and what it calls now no observer does.
@@ -111,7 +114,8 @@ impl Reporter {
         }
     }
 
-    /// What is told of a request when the result is dropped: once what the answer means is settled.
+    /// The report of a request, which is told when the result is dropped: once what the answer means is
+    /// settled.
     pub(crate) fn request_report(
         &self,
         op: &'static str,
@@ -127,7 +131,8 @@ impl Reporter {
         })
     }
 
-    /// Tells the observers, on the calling thread, of a request that was sent at `sent` and has just come to an end.
+    /// Tells the observers, on the calling thread, of a request that was sent at `sent` and has just come to
+    /// an end.
     pub(crate) fn tell_request(&self, op: &'static str, sent: Moment, clock: &Clock, error: Option<&Error>) {
         if self.is_observed() {
             let took = clock.now().since(sent);
@@ -158,9 +163,9 @@ impl Reporter {
         }
     }
 
-    /// Reports to the observers on the callback thread a condition that repeats while it lasts. If too much waits already it is
-    /// dropped and counted, and that is reported once: when it begins on a thread of its own, since the callback
-    /// thread may never be free again, and at the end how much it was.
+    /// Reports to the observers on the callback thread a condition that repeats while it lasts. If too much
+    /// waits already it is dropped and counted, and that is reported once: when it begins on a thread of its
+    /// own, since the callback thread may never be free again, and at the end how much it was.
     pub(crate) fn observe_news(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if self.observers.is_empty() {
             return;
@@ -190,7 +195,8 @@ impl Reporter {
         });
     }
 
-    /// Tells the observers on the callback thread, however much waits there: of losses, and of what happens seldom.
+    /// Tells the observers on the callback thread, however much waits there: of losses, and of what happens
+    /// seldom.
     pub(crate) fn observe_later(&self, about: impl Fn(&dyn Observer) + Send + 'static) {
         if !self.observers.is_empty() {
             let observers = self.observers.clone();
@@ -202,8 +208,8 @@ impl Reporter {
         }
     }
 
-    /// One of the stores' subscribers can wake nobody any more, for this reason; or it can again (`None`). Each says so when it
-    /// changes.
+    /// One of the stores' subscribers can wake nobody any more, for this reason; or it can again (`None`).
+    /// Each says so when it changes.
     pub(crate) fn wakeups(&self, down: Option<Error>) {
         match down {
             Some(_) => self.silent.fetch_add(1, Ordering::SeqCst),
@@ -240,8 +246,8 @@ impl Reporter {
         self.silent.load(Ordering::SeqCst) == 0
     }
 
-    /// Runs `job` on the callback thread, which the first job starts. After [`close`](Self::close), and where no
-    /// thread can be started, it runs here.
+    /// Runs `job` on the callback thread, which the first job starts. After [`close`](Self::close), and where
+    /// no thread can be started, it runs here.
     pub(crate) fn run_later(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         if matches!(*state, CallbackThread::NotStarted) {
@@ -266,9 +272,9 @@ impl Reporter {
         }
     }
 
-    /// Drops callbacks that will not run, on the callback thread: what they own may be the client itself, whose end waits
-    /// for the thread that reads replies. If too many wait there already, it may never be free again, and all of them are
-    /// dropped on a thread of their own.
+    /// Drops callbacks that will not run, on the callback thread: what they own may be the client itself,
+    /// whose end waits for the thread that reads replies. If too many wait there already, it may never be
+    /// free again, and all of them are dropped on a thread of their own.
     pub(crate) fn drop_later(&self, callbacks: Vec<OnLost>) {
         let (is_first, too_many) = {
             let mut unneeded = self.unneeded.lock();
@@ -315,8 +321,8 @@ impl Drop for RequestReport<'_> {
     }
 }
 
-/// A callback that panics must not take the thread, or the caller's `Drop`, with it. The panic's own message has been
-/// printed by the panic hook.
+/// A callback that panics must not take the thread, or the caller's `Drop`, with it. The panic's own message
+/// has been printed by the panic hook.
 fn run(job: impl FnOnce()) {
     drop(catch_unwind(AssertUnwindSafe(job)));
 }

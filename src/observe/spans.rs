@@ -16,7 +16,8 @@ mod with {
 
     /// `lock.acquire`: from a call to its grant, or to its end without one.
     ///
-    /// It is not entered: what the call's thread does meanwhile is to wait, and a hold is no part of its wait.
+    /// It is not entered: what the call's thread does meanwhile is to wait, and a hold is no part of its
+    /// wait.
     pub(crate) struct WaitSpan(Span);
 
     impl WaitSpan {
@@ -45,7 +46,8 @@ mod with {
         }
     }
 
-    /// `lock.hold`: from the grant to the release or the loss. It belongs to the span in which the lock was asked for.
+    /// `lock.hold`: from the grant to the release or the loss. It belongs to the span in which the lock was
+    /// asked for.
     pub(crate) struct HoldSpan(Mutex<Option<Span>>);
 
     impl HoldSpan {
@@ -67,7 +69,8 @@ mod with {
             }
         }
 
-        /// What is told of the hold while it stands: to be called, on whatever thread, with what tells it.
+        /// Puts the hold's span around an event of the hold while it stands: to be called, on any thread,
+        /// with what tells the event.
         pub(crate) fn around(&self) -> impl Fn(&dyn Fn()) + Send + use<> {
             let span = self.0.lock().clone();
             move |tell| span.as_ref().map_or_else(tell, |span| span.in_scope(tell))

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::observe::contended::{Contended, WaitedFor};
 use crate::observe::loss::LossReason;
 
-/// The numbers of a client, from [`LockClient::stats`](crate::LockClient::stats). Those that only go up count from its beginning.
+/// The numbers of a client, from [`LockClient::stats`](crate::LockClient::stats). Those that only go up count
+/// from its beginning.
 ///
 /// # Examples
 ///
@@ -25,7 +26,7 @@ use crate::observe::loss::LossReason;
 pub struct Stats {
     /// Holds that stand now, those at risk among them.
     pub holds: u64,
-    /// Of these, so many whose renewal failed last or is overdue.
+    /// The number of these whose renewal failed last or is overdue.
     pub holds_at_risk: u64,
     /// Holds that were lost, and that their threads have not released yet.
     pub holds_lost: u64,
@@ -76,8 +77,8 @@ impl Stats {
     }
 }
 
-/// What is counted where a call waits, fails or loses: never on the way of an uncontended acquire and release. The grants are in the
-/// registry, under a mutex that is locked there anyway.
+/// The counts are made where a call waits, fails or loses: never on the way of an uncontended acquire and
+/// release. The grants are in the registry, under a mutex that is locked there anyway.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     waited_for: WaitedFor,
@@ -139,7 +140,7 @@ impl Counters {
         self.waited_for.most(most)
     }
 
-    /// What is counted here; holds and grants are not.
+    /// The numbers that are counted here; holds and grants are not.
     pub(crate) fn stats(&self) -> Stats {
         let [expired, gone, shut_down, held_too_long] = &self.lost;
         Stats {

@@ -23,9 +23,10 @@ pub(crate) enum Attempt {
     InLine {
         /// When to ask again at the latest, told or not; `None`: nothing says when.
         retry_after: Option<Duration>,
-        /// What to listen for.
+        /// The wake-ups to listen for.
         wakeups: Wakeups,
-        /// Whether it is to look out for what tells no line: it is the first in it, and the holder's release would tell it.
+        /// Whether it is to look out for what tells no line: it is the first in it, and the holder's release
+        /// would tell it.
         is_lookout: bool,
     },
     /// A count above one was asked for, but the owner holds nothing (any more). Nothing changed.
@@ -37,7 +38,7 @@ pub(crate) enum Attempt {
 pub(crate) enum Release {
     /// The owner held it and now holds nothing; waiters were notified.
     Freed {
-        /// Who was, other than this client.
+        /// The clients that were notified, other than this one.
         others: Others,
     },
     /// The owner holds it with the count that was to be left.
@@ -56,14 +57,14 @@ pub(crate) enum Release {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Others {
     Nobody,
-    /// So many listen, and each of them may come.
+    /// The number of clients that listen; each of them may come.
     Listen(u32),
     /// The first in the store's line, for whom the lock is kept.
     Next,
 }
 
 impl Others {
-    /// So many listeners.
+    /// The answer for a number of listeners, which may be none.
     pub(crate) fn listening(count: u32) -> Others {
         if count == 0 { Others::Nobody } else { Others::Listen(count) }
     }
@@ -72,7 +73,8 @@ impl Others {
 /// The outcome of handing a lock off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Handoff {
-    /// The new owner holds it with count one, for its claim's lease; the old one holds nothing. No waiter was notified.
+    /// The new owner holds it with count one, for its claim's lease; the old one holds nothing. No waiter was
+    /// notified.
     Granted {
         /// A new fence, where one was asked for.
         fence: Option<Fence>,

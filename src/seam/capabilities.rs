@@ -22,16 +22,17 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) wakes: bool,
     /// [`expire_in`](super::Store::expire_in) can be done.
     pub(crate) can_expire_in: bool,
-    /// Whether a busy attempt for this kind stands in a queue of the store's from then on. Then each waiter asks for itself,
-    /// so that the store's order is the order of arrival, repeating an attempt keeps the place, and a waiter that gives up
-    /// has its claim [`abandon`](super::Store::abandon)ed.
+    /// Whether a busy attempt for this kind stands in a queue of the store's from then on. Then each waiter
+    /// asks for itself, so that the store's order is the order of arrival, repeating an attempt keeps the
+    /// place, and a waiter that gives up has its claim [`abandon`](super::Store::abandon)ed.
     pub(crate) queues: fn(Kind) -> bool,
-    /// Whether what a request in doubt may have left in the store stays after its lease, so that it has to be taken away
-    /// however long the store does not answer.
+    /// Whether what a request in doubt may have left in the store stays after its lease, so that it has to be
+    /// taken away however long the store does not answer.
     pub(crate) outlasts_leases: bool,
     /// How many claims of a kind one command abandons.
     pub(crate) abandons_at_a_time: fn(Kind) -> u32,
-    /// How long a waiter may sleep without being woken: at least, at most. Each wait takes a random time between.
+    /// How long a waiter may sleep without being woken: at least, at most. Each wait takes a random time
+    /// between.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
     pub(crate) opening: Option<&'a dyn Opening>,
     pub(crate) homes: Option<&'a dyn Homes>,
@@ -121,12 +122,13 @@ pub(crate) trait Pipeline: Send + Sync {
 
 /// Requests for several locks at a time.
 pub(crate) trait Batches: Send + Sync {
-    /// Locks with the same number can be taken, and released, by one request. `None`: this one cannot. No I/O.
+    /// Locks with the same number can be taken, and released, by one request. `None`: this one cannot. No
+    /// I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
-    /// Asks once for locks of one [`group`](Self::group), each with count one; the answer is read later. Granted are all
-    /// before the first that another owner has (with `or_none`, all or none of them): their fences. The owners must be new
-    /// ones, which hold nothing.
+    /// Asks once for locks of one [`group`](Self::group), each with count one; the answer is read later.
+    /// Granted are all before the first that another owner has (with `or_none`, all or none of them): their
+    /// fences. The owners must be new ones, which hold nothing.
     fn begin_attempts(
         &self,
         claims: &[Claim],
@@ -140,19 +142,20 @@ pub(crate) trait Batches: Send + Sync {
 
 /// A store of several servers that need not agree (Redlock).
 pub(crate) trait Majority: Send + Sync {
-    /// Owner numbers below this are not to be used for another hold: something that was asked under them may still
-    /// arrive, although every answer so far was `Done`.
+    /// Owner numbers below this are not to be used for another hold: something that was asked under them may
+    /// still arrive, although every answer so far was `Done`.
     fn first_unspent_number(&self) -> u64;
 
-    /// A hold ended while it was being renewed: no server is to be given it again, and one that was is to forget it.
+    /// A hold ended while it was being renewed: no server is to be given it again, and one that was is to
+    /// forget it.
     fn ended_meanwhile(&self, claim: &Claim);
 
-    /// For how long a waiter that was refused is still not to ask again, whatever message it gets: it met others who want
-    /// the lock too. A single try is not held off.
+    /// For how long a waiter that was refused is still not to ask again, whatever message it gets: it met
+    /// others who want the lock too. A single try is not held off.
     fn held_off(&self, claim: &Claim) -> Option<Duration>;
 
-    /// Whether parts of a lock are several owners', so that none of them may have it, and all who tried at the same time
-    /// may have been refused. The caller tries again after a random part of [`SPLIT_PAUSE`].
+    /// Whether parts of a lock are several owners', so that none of them may have it, and all who tried at
+    /// the same time may have been refused. The caller tries again after a random part of [`SPLIT_PAUSE`].
     fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
 }
 
@@ -161,18 +164,20 @@ pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50),
 
 /// A store whose holds end with something of its own, such as a session.
 pub(crate) trait Sessions: Send + Sync {
-    /// `watchdog` is woken when a [`Bound`] has ended, so that holders are notified at once, and when something has
-    /// happened by which holds may be gone.
+    /// `watchdog` is woken when a [`Bound`] has ended, so that holders are notified at once, and when
+    /// something has happened by which holds may be gone.
     fn attach(&self, watchdog: ServiceWaker);
 
-    /// The end of a hold that was just granted, besides its lease; `None`: there is none. Asked once for each grant.
+    /// The end of a hold that was just granted, besides its lease; `None`: there is none. Asked once for each
+    /// grant.
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>>;
 }
 
 /// A store that sees its connections end.
 pub(crate) trait ConnectionWatch: Send + Sync {
-    /// Whether a connection was hung up since the last call: the server may be gone with all that is held, and a renewal
-    /// finds that out. `None`: this store does not see that. Asked often while anything is held; does not wait.
+    /// Whether a connection was hung up since the last call: the server may be gone with all that is held,
+    /// and a renewal finds that out. `None`: this store does not see that. Asked often while anything is
+    /// held; does not wait.
     fn hung_up(&self) -> Option<bool>;
 }
 
@@ -182,17 +187,20 @@ pub(crate) trait Sweeping: Send + Sync {
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 }
 
-/// A store that keeps a line of the clients that wait for a lock, and tells the first of them when it is free.
+/// A store that keeps a line of the clients that wait for a lock, and tells the first of them when it is
+/// free.
 pub(crate) trait Lines: Send + Sync {
-    /// Whether a release of this client's has turned out not to tell the line: the server does not let it. Later holds are
-    /// under an id that says so. No I/O.
+    /// Whether a release of this client's has turned out not to tell the line: the server does not let it.
+    /// Later holds are under an id that says so. No I/O.
     fn is_refused(&self) -> bool;
 
-    /// Has the claim's client stand in no line for the lock any more; if the lock is kept for it, the next is told. Sent
-    /// in order with the client's other requests about the lock. Its outcome is not waited for where the order needs no wait.
+    /// Has the claim's client stand in no line for the lock any more; if the lock is kept for it, the next is
+    /// told. Sent in order with the client's other requests about the lock. Its outcome is not waited for
+    /// where the order needs no wait.
     fn leave_line(&self, claim: &Claim, deadline: Moment);
 
-    /// Has no subscription to the releases of the claim's lock stay when nobody here listens to them. Does not wait.
+    /// Has no subscription to the releases of the claim's lock stay when nobody here listens to them. Does
+    /// not wait.
     fn end_lookout(&self, claim: &Claim) {
         let _ = claim;
     }

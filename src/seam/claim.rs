@@ -24,18 +24,20 @@ pub(crate) struct Claim {
     pub(crate) turn: Turn,
     /// The messages that a waiter under this claim listens for, as the last answer said.
     pub(crate) wakeups: Wakeups,
-    /// Of a read-write lock: whether a writer that waits comes before readers that do not read yet. A writer then says that
-    /// it waits, and a reader looks whether one does.
+    /// Of a read-write lock: whether a writer that waits comes before readers that do not read yet. A writer
+    /// then says that it waits, and a reader looks whether one does.
     pub(crate) writers_first: bool,
     /// How many permits; one for locks.
     pub(crate) units: u32,
     /// Information on the hold that the store may show to people. The store ends nothing by it.
     pub(crate) note: Option<HoldNote>,
-    /// How many levels the owner has in it, where it is to be renewed: a server that has lost it is told so many.
+    /// How many levels the owner has in it, where it is to be renewed: a server that has lost it is told this
+    /// number.
     pub(crate) levels: u32,
     /// Whether a grant is to carry a new fencing token.
     pub(crate) wants_fence: bool,
-    /// Whether it is known to have been granted. A claim abandoned before that must not be granted later either.
+    /// Whether it is known to have been granted. A claim abandoned before that must not be granted later
+    /// either.
     pub(crate) is_granted: bool,
 }
 
@@ -61,7 +63,8 @@ impl Claim {
     }
 }
 
-/// How an attempt goes by a lock's line of waiting clients. A client stands in it once, however many of its threads wait.
+/// How an attempt goes by a lock's line of waiting clients. A client stands in it once, however many of its
+/// threads wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Takes a free lock, whomever it is kept for.
@@ -72,11 +75,13 @@ pub(crate) enum Turn {
     Waits,
     /// The same; its client may stand in the line already.
     StandsInLine,
-    /// Its client was told that it is next. If another has the lock all the same, it is first in the line again.
+    /// Its client was told that it is next. If another has the lock all the same, it is first in the line
+    /// again.
     IsNext,
 }
 
-/// A waiter in line asks when so long has passed after the end of the holder's lease: not all at the same moment.
+/// A waiter in line asks when so long has passed after the end of the holder's lease: not all at the same
+/// moment.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
 /// And after a free lock is kept no longer for another.
 pub(crate) const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(20));
@@ -99,7 +104,8 @@ pub(crate) struct HoldNote {
     pub(crate) place: Arc<Whereabouts>,
 }
 
-/// How long a hold can be counted on that lives no longer than something of the store's own, such as a session.
+/// How long a hold can be counted on that lives no longer than something of the store's own, such as a
+/// session.
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
     /// Signs of life move it on; what has ended stays in the past.
     fn until(&self) -> Moment;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// A question to, or a change of, something that is counted. Each change is made under an owner of its own; asked for
-/// again under the same one, within [`REQUEST_LASTS`], it is not made again.
+/// A question to, or a change of, something that is counted. Each change is made under an owner of its own;
+/// asked for again under the same one, within [`REQUEST_LASTS`], it is not made again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// How many there are; `None` where nobody has set any up.
@@ -30,7 +30,8 @@ pub(crate) enum Counting {
     GiveBackAll(Vec<[u8; 16]>),
     /// Has a permit's lease end so long from now, sooner or later than it would: 1, or 0 if it is not out.
     Lease([u8; 16], Duration),
-    /// The milliseconds for which a permit's lease still runs, -1 for one without end; `None` if it is not out.
+    /// The milliseconds for which a permit's lease still runs, -1 for one without end; `None` if it is not
+    /// out.
     AskLease([u8; 16]),
     /// Removes it altogether: 1, or 0 if there is nothing.
     Delete,
@@ -38,8 +39,9 @@ pub(crate) enum Counting {
     Notify { all: bool },
     /// Joins those who wait for a condition.
     Enlist,
-    /// A change under this claim, or what it took, was answered the first time that it was sent, and will not be asked for
-    /// again, nor undone: nothing of it need be remembered. Nobody waits for it, so no answer is read.
+    /// A change under this claim, or what it took, was answered the first time that it was sent, and will not
+    /// be asked for again, nor undone: nothing of it need be remembered. Nobody waits for it, so no answer is
+    /// read.
     Forget,
 }
 

@@ -13,7 +13,7 @@ use crate::time::Moment;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Posted {
     pub(crate) text: String,
-    /// What is left of its time.
+    /// The time that is left to it.
     pub(crate) remaining: Duration,
 }
 
@@ -30,11 +30,12 @@ pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
 
 /// A store that keeps an entry for each client.
 pub(crate) trait Directory: Send + Sync {
-    /// Writes a client's entry, which is to last for `lease`. `done` gets the answer: on Redis later, from the thread that reads
-    /// it; where requests block, before this returns, which is by `deadline`.
+    /// Writes a client's entry, which is to last for `lease`. `done` gets the answer: on Redis later, from
+    /// the thread that reads it; where requests block, before this returns, which is by `deadline`.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
 
-    /// As [`write`](Self::write), and the answer is there on return: the entry stands then, whatever was written before.
+    /// As [`write`](Self::write), and the answer is there on return: the entry stands then, whatever was
+    /// written before.
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let (sender, answer) = bounded(1);
         let done = move |answer| drop(sender.send(answer));
@@ -69,18 +70,18 @@ pub(crate) trait Listing: Send + Sync {
 /// The locks that a list is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// What the keys of the client's locks begin with.
+    /// The beginning of the keys of the client's locks.
     pub(crate) prefix: String,
     /// A pattern of Redis's for what follows.
     pub(crate) pattern: String,
 }
 
-/// Where a list goes on.
+/// The place where a list goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The servers that are still to be asked, the present one first; `None`: not begun.
     pub(crate) servers: Option<Vec<String>>,
-    /// Where the present one goes on; empty: from its beginning.
+    /// The place where the present one goes on; empty: from its beginning.
     pub(crate) cursor: String,
 }
 
@@ -88,7 +89,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Page<T> {
     pub(crate) found: Vec<T>,
-    /// Where it goes on; `None`: this was the last.
+    /// The place where it goes on; `None`: this was the last.
     pub(crate) next: Option<Place>,
     /// How many requests it took.
     pub(crate) requests: u64,
@@ -116,8 +117,8 @@ impl Wanted {
     }
 }
 
-/// Whether `text` has the form of `pattern`, as Redis understands patterns. Takes at most as long as both multiplied: only the
-/// last star is ever gone back to.
+/// Whether `text` has the form of `pattern`, as Redis understands patterns. Takes at most as long as both
+/// multiplied: only the last star is ever gone back to.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

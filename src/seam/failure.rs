@@ -12,11 +12,13 @@ pub(crate) type Answer<T> = std::result::Result<T, Failure>;
 pub(crate) enum Failure {
     /// It was not carried out: nothing changed, and nothing will.
     Refused(Error),
-    /// It may have been carried out, or still may be. Above the seam the error says so by `outcome_unknown()`.
+    /// It may have been carried out, or still may be. Above the seam the error says so by
+    /// `outcome_unknown()`.
     Unknown(Error),
 }
 
-// No `From<Failure> for Error`: although `Failure` is private, it would make the type of `?` ambiguous in users' closures.
+// No `From<Failure> for Error`: although `Failure` is private, it would make the type of `?` ambiguous in
+// users' closures.
 impl Failure {
     /// The answer that says this.
     pub(crate) fn refused<T>(error: Error) -> Answer<T> {

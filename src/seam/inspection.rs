@@ -18,6 +18,6 @@ pub(crate) trait Inspect {
         deadline: Moment,
     ) -> Answer<Option<Snapshot>>;
 
-    /// Whatever there is under a name, of any kind, for people.
+    /// Describes the object under a name, of any kind, for people.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection>;
 }

@@ -7,7 +7,8 @@ pub(crate) enum Kind {
     Mutex,
     /// The same lock, each new grant with a fence: Redisson's `RFencedLock`.
     Fenced,
-    /// Reentrant, and granted in the order in which it was asked for, across clients: Redisson's fair `RLock`.
+    /// Reentrant, and granted in the order in which it was asked for, across clients: Redisson's fair
+    /// `RLock`.
     Fair,
     /// The half of a read-write lock that many may hold at a time: Redisson's `RReadWriteLock.readLock()`.
     Read,
@@ -114,8 +115,8 @@ impl Kind {
         self.properties().is_shared
     }
 
-    /// Whether those who wait want different things, so that each asks for itself: what the first must wait for may be
-    /// there for the second.
+    /// Whether those who wait want different things, so that each asks for itself: what the first must wait
+    /// for may be there for the second.
     pub(crate) const fn is_counted(self) -> bool {
         matches!(self.properties().family, Family::Counted)
     }
@@ -135,8 +136,8 @@ impl Kind {
         self.properties().is_handed_off
     }
 
-    /// Whether an owner, a hold count, an end and a fence are all that a store has to keep of it: no queue, no second
-    /// holder, no number.
+    /// Whether an owner, a hold count, an end and a fence are all that a store has to keep of it: no queue,
+    /// no second holder, no number.
     pub(crate) const fn is_one_record(self) -> bool {
         self.properties().is_one_record
     }
@@ -146,8 +147,8 @@ impl Kind {
         self.properties().is_handed_off
     }
 
-    /// Whether a release is told to all who wait although it lets only some of them in: those who ask in vain ask less
-    /// readily from then on.
+    /// Whether a release is told to all who wait although it lets only some of them in: those who ask in vain
+    /// ask less readily from then on.
     pub(crate) const fn is_rationed(self) -> bool {
         self.properties().is_rationed
     }

@@ -1,12 +1,13 @@
 //! The seam between the engine and the stores that keep locks: all that the author of a store needs to know.
 //!
-//! A store makes single attempts and says how each ended. Policy (waiting, queueing, reentrancy, renewal, loss, guards) is
-//! the engine's, and the same for all stores.
+//! A store makes single attempts and says how each ended. Policy (waiting, queueing, reentrancy, renewal,
+//! loss, guards) is the engine's, and the same for all stores.
 //!
 //! - A [`Claim`] says who asks for which lock, or holds it, and for how long at a time.
-//! - Each request has a `deadline` for its I/O. Its [`Answer`] is a result, or one of two failures: `Refused` (nothing changed, and
-//!   nothing will), `Unknown` (it may have been carried out, or still may be).
-//! - A request says what the state shall be, not how to change it. Within one hold, repeating it changes nothing.
+//! - Each request has a `deadline` for its I/O. Its [`Answer`] is a result, or one of two failures: `Refused`
+//!   (nothing changed, and nothing will), `Unknown` (it may have been carried out, or still may be).
+//! - A request says what the state shall be, not how to change it. Within one hold, repeating it changes
+//!   nothing.
 //! - Optional parts are in [`Capabilities`]; questions that people ask are in [`Inspect`].
 
 pub(crate) mod answer;
@@ -38,17 +39,18 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// For so long a store remembers what it was asked under which owner, where repeating would do harm. Nothing is repeated
-/// for longer.
+/// The time for which a store remembers what it was asked under which owner, where repeating would do harm.
+/// Nothing is repeated for longer.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
-/// A place in a store's queue that is not asked for again in so long is given up. Waiters ask at least every 1.2 s.
+/// A place in a store's queue that is not asked for again in so long is given up. Waiters ask at least every
+/// 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A place that keeps locks.
 ///
-/// A store never waits for another owner, never sends again what may have been carried out, and starts no thread for a
-/// request. Past its `deadline` a request is answered `Unknown` or `Refused`.
+/// A store never waits for another owner, never sends again what may have been carried out, and starts no
+/// thread for a request. Past its `deadline` a request is answered `Unknown` or `Refused`.
 pub(crate) trait Store: Inspect + Send + Sync {
     /// The store's abilities and its optional parts. No I/O.
     fn capabilities(&self) -> Capabilities<'_>;
@@ -58,22 +60,25 @@ pub(crate) trait Store: Inspect + Send + Sync {
 
     /// Asks once for the lock with hold count `count`.
     ///
-    /// `count == 1`: granted if the lock is free, or if the owner is its holder (adopting what an earlier attempt of
-    /// unknown outcome left). `count > 1`: granted if the owner is its holder, else `Lost`. A lease that already
-    /// runs longer is not shortened. A grant carries a new fencing token if the claim wants one.
+    /// `count == 1`: granted if the lock is free, or if the owner is its holder (adopting what an earlier
+    /// attempt of unknown outcome left). `count > 1`: granted if the owner is its holder, else `Lost`. A
+    /// lease that already runs longer is not shortened. A grant carries a new fencing token if the claim
+    /// wants one.
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt>;
 
-    /// Leaves `left` holds to the owner; zero frees the lock and notifies waiters. Never changes how long it runs.
+    /// Leaves `left` holds to the owner; zero frees the lock and notifies waiters. Never changes how long it
+    /// runs.
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release>;
 
-    /// As [`release`](Self::release) with nothing left, but may return before the answer is there. `done` then gets it
-    /// from the thread that reads it, before any later request on the same lock of this client's is answered.
+    /// As [`release`](Self::release) with nothing left, but may return before the answer is there. `done`
+    /// then gets it from the thread that reads it, before any later request on the same lock of this client's
+    /// is answered.
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         done(self.release(claim, 0, deadline));
     }
 
-    /// Has `to` hold the lock with count one in place of `from`, in one step; the request is on its way on return.
-    /// Waiters are not notified. `None`: this cannot be done here.
+    /// Has `to` hold the lock with count one in place of `from`, in one step; the request is on its way on
+    /// return. Waiters are not notified. `None`: this cannot be done here.
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         let _ = (from, to, deadline);
         None
@@ -83,13 +88,14 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// One answer per claim, in order. A claim that fails does not fail its neighbours.
     fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
 
-    /// For each claim, has its owner hold nothing and stand in no queue, nor as a writer that waits: undoes attempts and
-    /// repeats releases of unknown outcome. Goes out like renewals, one answer per claim, in order.
-    /// [`Release::Never`] says that it need not be asked again; what the claims are in doubt about was asked before.
+    /// For each claim, has its owner hold nothing and stand in no queue, nor as a writer that waits: undoes
+    /// attempts and repeats releases of unknown outcome. Goes out like renewals, one answer per claim, in
+    /// order. [`Release::Never`] says that it need not be asked again; what the claims are in doubt about was
+    /// asked before.
     fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
 
-    /// Has a held lock end by itself so long from now, sooner or later than it would; `false`: its owner does not hold
-    /// it. Waiters are not notified, now or then.
+    /// Has a held lock end by itself so long from now, sooner or later than it would; `false`: its owner does
+    /// not hold it. Waiters are not notified, now or then.
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
         let _ = (claim, rest, deadline);
         let words = "this store cannot set when a lock that is held will end";
@@ -106,15 +112,15 @@ pub(crate) trait Store: Inspect + Send + Sync {
         Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "count", words)))
     }
 
-    /// Has `waker` woken at each message that concerns a waiter under this claim, as long as the result lives;
-    /// `None` if the store sends none. Does not wait for the store.
+    /// Has `waker` woken at each message that concerns a waiter under this claim, as long as the result
+    /// lives; `None` if the store sends none. Does not wait for the store.
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
     /// How many such messages have been counted, if a confirmed subscription to them stands already.
     fn message_count(&self, claim: &Claim) -> Option<u64>;
 
-    /// Reads answers of releases that nobody waits for, and forgets what has ended by itself; whether answers are still to
-    /// come. Called now and then, a few times a lease at least.
+    /// Reads answers of releases that nobody waits for, and forgets what has ended by itself; whether answers
+    /// are still to come. Called now and then, a few times a lease at least.
     fn poll_completions(&self) -> bool {
         false
     }
@@ -123,8 +129,8 @@ pub(crate) trait Store: Inspect + Send + Sync {
     fn close(&self);
 }
 
-/// The names of the methods of a block of source. A store in front of another has to pass on each call, and the compiler does
-/// not miss those that have a default.
+/// The names of the methods of a block of source. A store in front of another has to pass on each call, and
+/// the compiler does not miss those that have a default.
 #[cfg(test)]
 pub(crate) fn methods_in<'a>(source: &'a str, block: &str) -> Vec<&'a str> {
     let text = source.split_once(block).map_or("", |(_, after)| after);

@@ -1,8 +1,8 @@
 //! The seam of stores that can be nodes of a ring: requests that are carried out only under a mark.
 //!
-//! A node bears the mark of the newest ring that it has got. An attempt names the mark it goes by, and the node
-//! compares the two in one step with the attempt, so that none by an older ring can slip in. The meaning of the marks is
-//! the ring's business; a store only compares them.
+//! A node bears the mark of the newest ring that it has got. An attempt names the mark it goes by, and the
+//! node compares the two in one step with the attempt, so that none by an older ring can slip in. The meaning
+//! of the marks is the ring's business; a store only compares them.
 
 use std::time::Duration;
 

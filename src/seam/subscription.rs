@@ -1,7 +1,8 @@
 //! Wake-ups by name: the waiters that listen to each channel, and the messages that each channel got.
 //!
-//! A store that can wake (Redis's subscriber, the memory store) keeps `Channel`s; a waiter holds a `Subscription`. A message only
-//! counts and signals, so any number of them costs a waiter at most one look each.
+//! A store that can wake (Redis's subscriber, the memory store) keeps `Channel`s; a waiter holds a
+//! `Subscription`. A message only counts and signals, so any number of them costs a waiter at most one look
+//! each.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub(crate) struct Channel {
     wakers: Mutex<Vec<Listener>>,
     next_id: AtomicU64,
     listeners: AtomicUsize,
-    /// Of [`ALL`] messages about so many are reason to ask, for those who share what is freed with many others.
+    /// How many of [`ALL`] messages are reason to ask, about, for those who share what is freed with many
+    /// others.
     share: AtomicU32,
     /// How long such an ask took of late, in microseconds.
     ask_micros: AtomicU64,
@@ -45,10 +47,11 @@ struct Listener {
 const ALL: u32 = 1 << 16;
 /// The share of messages that are, at least.
 const LEAST_SHARE: u32 = ALL / 256;
-/// What an ask that was not in vain adds to the share.
+/// The step by which an ask that was not in vain makes the share grow.
 const SHARE_STEP: u32 = ALL / 32;
 
-/// An ask that took longer counts as one that took this: more than that, an ask seldom takes because of the link alone.
+/// An ask that took longer counts as one that took this: more than that, an ask seldom takes because of the
+/// link alone.
 const LONGEST_ASK: Duration = Duration::from_millis(50);
 
 /// The message to the client that is next in a lock's line; `line.lua` sends it.
@@ -56,8 +59,8 @@ const IS_NEXT: &[u8] = b"next";
 /// The message to the one behind it.
 const STANDBY: &[u8] = b"standby";
 
-/// How far apart channels begin to count. A channel that ended and was made again must not show a count that the old one
-/// showed: a waiter that compares the two would believe that nothing was missed in between.
+/// How far apart channels begin to count. A channel that ended and was made again must not show a count that
+/// the old one showed: a waiter that compares the two would believe that nothing was missed in between.
 const APART: u64 = 1 << 40;
 
 impl Channel {
@@ -105,8 +108,8 @@ impl Channel {
 
     /// The same, of which those who look soon anyway are woken by the odds.
     fn notify_by_odds(&self) {
-        // Count first, look at the listener second; the listener does it the other way around, so that either this wakes
-        // it, or it sees the count. Pairs with `Subscription::looks_soon`.
+        // Count first, look at the listener second; the listener does it the other way around, so that either
+        // this wakes it, or it sees the count. Pairs with `Subscription::looks_soon`.
         self.message_count.fetch_add(1, Ordering::SeqCst);
         let odds = self.odds();
         for listener in self.wakers.lock().iter() {
@@ -118,8 +121,8 @@ impl Channel {
 
     /// Something happened by which the lock may be free.
     pub(crate) fn notify(&self) {
-        // Count first, wake second: a waiter that reads the old count has its waker signalled after, so it looks
-        // again. Pairs with the waiting loop, which reads the count before its attempt.
+        // Count first, wake second: a waiter that reads the old count has its waker signalled after, so it
+        // looks again. Pairs with the waiting loop, which reads the count before its attempt.
         self.message_count.fetch_add(1, Ordering::SeqCst);
         self.wake();
     }
@@ -145,10 +148,10 @@ impl Channel {
         self.message_count.load(Ordering::SeqCst)
     }
 
-    /// What came of an ask that a message was the reason for, and how long it took. The share is halved if it was in vain,
-    /// and grows by a step if not: by this all who wait come to about the same share, and nobody who had luck keeps the
-    /// others away (additive increase and multiplicative decrease; Chiu and Jain, 1989). A lost update between two threads
-    /// is made up for by the next.
+    /// Notes whether an ask that a message was the reason for was in vain, and how long it took. The share is
+    /// halved if it was in vain, and grows by a step if not: by this all who wait come to about the same
+    /// share, and nobody who had luck keeps the others away (additive increase and multiplicative decrease;
+    /// Chiu and Jain, 1989). A lost update between two threads is made up for by the next.
     fn note_asked(&self, is_granted: bool, took: Duration) {
         let before = Duration::from_micros(self.ask_micros.load(Ordering::Relaxed));
         let took = took.min(LONGEST_ASK);
@@ -160,12 +163,13 @@ impl Channel {
         self.share.store(next, Ordering::Relaxed);
     }
 
-    /// How long an ask takes of late, on average: on a slow link, or a busy server, what is freed goes from hand to hand as slowly.
+    /// How long an ask takes of late, on average: on a slow link, or a busy server, what is freed goes from
+    /// hand to hand as slowly.
     fn ask_time(&self) -> Duration {
         Duration::from_micros(self.ask_micros.load(Ordering::Relaxed))
     }
 
-    /// Of so many messages about one is reason to ask.
+    /// The number of messages of which about one is reason to ask.
     fn odds(&self) -> u32 {
         ALL / self.share.load(Ordering::Relaxed).max(LEAST_SHARE)
     }
@@ -175,7 +179,7 @@ impl Channel {
     }
 }
 
-/// True in one of so many cases.
+/// True in one of `odds` cases.
 fn is_drawn(odds: u32) -> bool {
     random_between((Duration::ZERO, Duration::from_nanos(u64::from(odds)))).is_zero()
 }
@@ -201,8 +205,8 @@ struct ChannelPlace {
 }
 
 impl Subscription {
-    /// Counts the listener before returning, so that a source that holds its own lock around this call and around its
-    /// sweep never ends a channel that has just been joined.
+    /// Counts the listener before returning, so that a source that holds its own lock around this call and
+    /// around its sweep never ends a channel that has just been joined.
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);
@@ -245,7 +249,7 @@ impl Subscription {
         self.sum(&|channel| channel.standby_count.load(Ordering::SeqCst))
     }
 
-    /// Of so many messages about one is reason to ask.
+    /// The number of messages of which about one is reason to ask.
     pub(crate) fn odds(&self) -> u32 {
         match &self.0 {
             ChannelPlaces::One(place) => place.channel.odds(),
@@ -268,7 +272,8 @@ impl Subscription {
         is_drawn(self.odds())
     }
 
-    /// Says whether the waiter looks at the counts soon, woken or not. It must look once more after it has said `false`.
+    /// Says whether the waiter looks at the counts soon, woken or not. It must look once more after it has
+    /// said `false`.
     pub(crate) fn looks_soon(&self, looks: bool) {
         match &self.0 {
             ChannelPlaces::One(place) => place.looks_soon.store(looks, Ordering::SeqCst),
@@ -308,8 +313,8 @@ impl Subscription {
     }
 }
 
-/// One count for the channels of those servers whose subscription stands. It changes when one of theirs does, and when
-/// another subscription stands or falls.
+/// One count for the channels of those servers whose subscription stands. It changes when one of theirs does,
+/// and when another subscription stands or falls.
 pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::wrapping_add)
 }

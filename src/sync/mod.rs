@@ -1,7 +1,8 @@
 //! The door to mutexes, atomics, channels and threads.
 //!
-//! `./check model` builds with `--cfg leasehold_shuttle`: then `model` stands behind it, and shuttle runs the same code
-//! under thousands of schedules. Left outside are what nobody waits for: counters of the process, and loss channels.
+//! `./check model` builds with `--cfg leasehold_shuttle`: then `model` stands behind it, and shuttle runs the
+//! same code under thousands of schedules. Left outside are what nobody waits for: counters of the process,
+//! and loss channels.
 
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The items of `sync`, made of shuttle: every use is a point where shuttle may go on with another thread.
 //!
-//! Shuttle has no time. Here it is an input: it stands still until a thread of a test calls [`move_time`], and ends the
-//! waits whose time has come by then.
+//! Shuttle has no time. Here it is an input: it stands still until a thread of a test calls [`move_time`],
+//! and ends the waits whose time has come by then.
 //!
 //! Long because it rebuilds three faces: parking_lot's, crossbeam's, and that of time.
 
@@ -527,7 +527,7 @@ pub(crate) mod channel {
 
 // ---- running
 
-/// So many schedules by each of two ways of choosing them.
+/// The number of schedules by each of two ways of choosing them.
 const SCHEDULES: usize = 1_000;
 
 /// Runs `body` under many schedules: at random, and with few but well-placed changes of thread (PCT).

@@ -1,8 +1,9 @@
 //! Bytes for a socket that many threads write to, one at a time and never under the lock.
 //!
-//! A thread adds bytes under the lock of the state that the outbox is part of, and then calls [`Outbox::flush`], which
-//! writes as much as the socket takes at once. The rest is left to the thread that reads: there is no room because the
-//! server has not read what went before, and it answers that. So a server that reads nothing holds up no writer.
+//! A thread adds bytes under the lock of the state that the outbox is part of, and then calls
+//! [`Outbox::flush`], which writes as much as the socket takes at once. The rest is left to the thread that
+//! reads: there is no room because the server has not read what went before, and it answers that. So a server
+//! that reads nothing holds up no writer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -37,15 +38,16 @@ impl Outbox {
         self.bytes.clear();
     }
 
-    /// Begins anew, for another connection or none. A thread that still writes to the connection before notices that
-    /// when it is back under the lock, and leaves these fields alone. Pairs with [`flush`](Self::flush).
+    /// Begins anew, for another connection or none. A thread that still writes to the connection before
+    /// notices that when it is back under the lock, and leaves these fields alone. Pairs with
+    /// [`flush`](Self::flush).
     pub(crate) fn reset(&mut self) {
         *self = Outbox::default();
     }
 
-    /// Writes the bytes, as many as the socket takes at once. `parts` finds the connection, if there is one, and its
-    /// outbox in the locked state; `write` runs without the lock. After an error other than `WouldBlock` the outbox is
-    /// empty, and the connection is the caller's to end: it is still the state's.
+    /// Writes the bytes, as many as the socket takes at once. `parts` finds the connection, if there is one,
+    /// and its outbox in the locked state; `write` runs without the lock. After an error other than
+    /// `WouldBlock` the outbox is empty, and the connection is the caller's to end: it is still the state's.
     pub(crate) fn flush<T, S>(
         state: &mut MutexGuard<'_, T>,
         parts: for<'a> fn(&'a mut T) -> (Option<&'a Arc<S>>, &'a mut Outbox),
@@ -53,7 +55,8 @@ impl Outbox {
     ) -> io::Result<()> {
         loop {
             let (Some(stream), outbox) = parts(state) else { return Ok(()) };
-            // Set under the lock, so the thread that writes sees it and looks again. Pairs with the end of this loop.
+            // Set under the lock, so the thread that writes sees it and looks again. Pairs with the end of
+            // this loop.
             outbox.again |= outbox.is_writing;
             if outbox.is_writing || outbox.bytes.is_empty() {
                 return Ok(());
@@ -70,7 +73,8 @@ impl Outbox {
             match written {
                 Ok(count) => drop(outbox.bytes.drain(..count.min(piece.len()))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // A thread that came meanwhile has left its bytes, or its sign that there is room, to this one.
+                    // A thread that came meanwhile has left its bytes, or its sign that there is room, to
+                    // this one.
                     if !outbox.again {
                         return Ok(());
                     }

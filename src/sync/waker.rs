@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::sync::{Condvar, Mutex};
 
-/// Wakes one thread. The signal is sticky: one that comes before the thread waits is not lost, two before it looks are
-/// one. All clones are one signal.
+/// Wakes one thread. The signal is sticky: one that comes before the thread waits is not lost, two before it
+/// looks are one. All clones are one signal.
 ///
 /// Not a channel: those spin and yield before they sleep, and here somebody nearly always sleeps.
 #[derive(Debug, Clone, Default)]
@@ -39,8 +39,8 @@ impl Waker {
         std::mem::take(&mut *self.shared.is_set.lock())
     }
 
-    /// Sleeps until there is a signal, and takes it, or until `limit` has passed. Only one thread may. Returns whether
-    /// it was the signal; with a limit it may also end for no reason.
+    /// Sleeps until there is a signal, and takes it, or until `limit` has passed. Only one thread may.
+    /// Returns whether it was the signal; with a limit it may also end for no reason.
     pub(crate) fn sleep(&self, limit: Option<Duration>) -> bool {
         let mut is_set = self.shared.is_set.lock();
         match limit {

@@ -21,8 +21,8 @@ use crate::time::Moment;
 /// Connects.
 pub(crate) type StoreOpener = Box<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
-/// Every call goes to the store behind it once that is there; [`Opening::open`], which comes before each use, connects to it.
-/// Until then nothing is held, so there is nothing to renew or to release.
+/// Every call goes to the store behind it once that is there; [`Opening::open`], which comes before each use,
+/// connects to it. Until then nothing is held, so there is nothing to renew or to release.
 pub(crate) struct LazyStore {
     open: StoreOpener,
     store: OnceLock<Arc<dyn Store>>,

@@ -1,4 +1,5 @@
-//! Locks without an end: nobody's, or taken without a lease by Redisson. They block a name until somebody ends them by hand.
+//! Locks without an end: nobody's, or taken without a lease by Redisson. They block a name until somebody
+//! ends them by hand.
 
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use crate::doctor::wire::{Refusal, Wire, list, text};
 
 const CHECK: &str = "leftovers";
 
-/// So many places of the server's table a page of SCAN walks over: well under a millisecond.
+/// The places of the server's table that a page of SCAN walks over: well under a millisecond.
 const PAGE: &str = "500";
 
 /// Without `--all`.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// So many are named to people, and to programs.
+/// The number of leftovers that are named to people, and to programs.
 const NAMED: (usize, usize) = (5, 100);
 
 /// Hashes with more fields are no locks that anybody forgot.

@@ -1,6 +1,7 @@
 //! `doctor`: a set-up, checked from end to end.
 //!
-//! On Redis the servers are asked beside the library; on all stores a lock of the check's own is acquired and released.
+//! On Redis the servers are asked beside the library; on all stores a lock of the check's own is acquired and
+//! released.
 
 mod leftovers;
 mod other;
@@ -24,7 +25,7 @@ use crate::run::times;
 use crate::say::Say;
 use crate::store::{self, explain, meaning};
 
-/// So many round trips are measured, or as many as there are within the time.
+/// The round trips that are measured, or as many as there are within the time.
 const TRIPS: usize = 50;
 const LONGEST_MEASURE: Duration = Duration::from_secs(5);
 
@@ -183,7 +184,7 @@ impl Latency {
             all.push(Moment::now().since(begun));
         }
         all.sort();
-        // The smallest that so many in a hundred do not exceed.
+        // The smallest that `percent` in a hundred do not exceed.
         let at = |percent: usize| {
             all.get((all.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
         };

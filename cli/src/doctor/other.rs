@@ -145,7 +145,7 @@ fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
     false
 }
 
-/// What is asked of Redis only, and why not here.
+/// Says of the checks that Redis alone has why they are not made here.
 fn not_here(report: &mut Report, store: Store) {
     let (persistence, leftovers) = match store {
         Store::Server => ("as the database is set; docs/stores.md", "rows end by themselves"),

@@ -13,13 +13,13 @@ use crate::doctor::{Latency, latency_finding, lease_finding, leftovers, rights, 
 /// The oldest server that is supported.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// So many seconds may two clocks differ before it is worth a word.
+/// The seconds by which two clocks may differ before it is worth a word.
 const CLOCKS_AGREE: f64 = 1.0;
 
-/// What is returned at once, to see whether scripts run and how long an answer takes.
+/// A script that returns its argument at once, to see whether scripts run and how long an answer takes.
 const SCRIPT: &str = "return ARGV[1]";
 
-/// What was asked for, and the environment's settings.
+/// The request, and the environment's settings.
 pub(super) struct Settings<'a> {
     /// The lock whose rights are checked, with the client's prefix.
     pub(super) name: &'a str,
@@ -292,7 +292,8 @@ fn clock(wire: &mut Wire) -> Finding {
     }
 }
 
-/// `ahead`: seconds that the server's clock is ahead of this machine's; `unsure`: so much it may be more or less.
+/// `ahead`: seconds that the server's clock is ahead of this machine's; `unsure`: so much it may be more or
+/// less.
 pub(super) fn clock_finding(ahead: f64, unsure: Duration) -> Finding {
     let words = format!(
         "the server's clock is {:.3} s {} this machine's",
@@ -353,7 +354,7 @@ fn messages(wire: &mut Wire, place: &Place, settings: &Settings<'_>) -> Finding 
     }
 }
 
-/// What is left of an answer that is a number.
+/// The number in an answer; `None` if it is none.
 pub(super) fn number(value: &Value) -> Option<i64> {
     match value {
         Value::Int(number) => Some(*number),

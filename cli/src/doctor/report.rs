@@ -1,4 +1,4 @@
-//! What the checks found: a line for each, printed when it is known.
+//! The findings of the checks: a line for each, printed when it is known.
 
 use std::io::Write;
 
@@ -33,7 +33,7 @@ pub(super) struct Finding {
     check: &'static str,
     pub(super) verdict: Verdict,
     words: String,
-    /// What to do about it.
+    /// The advice about it.
     advice: &'static str,
     figures: Map<String, Value>,
 }

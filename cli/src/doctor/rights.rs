@@ -1,7 +1,8 @@
 //! Whether the user has the rights that docs/guarantees.md lists.
 //!
-//! A server of 7.0 or later is asked without doing anything: by ACL DRYRUN, or inside a script, which a user who may not call ACL
-//! can do. An older one is asked by doing it, on keys of the check's own that it removes.
+//! A server of 7.0 or later is asked without doing anything: by ACL DRYRUN, or inside a script, which a user
+//! who may not call ACL can do. An older one is asked by doing it, on keys of the check's own that it
+//! removes.
 
 use redis::Value;
 
@@ -17,7 +18,7 @@ enum Way {
     Trial,
 }
 
-/// What cannot be done without a right.
+/// The function for which a right is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Locks,
@@ -73,7 +74,7 @@ pub(super) fn check(
     let user = text(&wire.ask(&["ACL", "WHOAMI"]).unwrap_or(Value::Nil));
     let mut requests = requests(&name);
     let mut missing: Vec<(Need, String)> = Vec::new();
-    // What cannot be removed, and may not end by itself, is not made.
+    // A key that cannot be removed, and may not end by itself, is not made.
     if way == Way::Trial && wire.ask(&["DEL", &name]) == Err(Refusal::NoRight) {
         let is_made = |words: &[String]| words.first().is_some_and(|word| LASTING.contains(&word.as_str()));
         requests.retain(|(_, words)| !is_made(words));

@@ -19,7 +19,8 @@ pub(super) enum Refusal {
     NoRight,
     /// The server does not know the command.
     Unknown,
-    /// It refused for another reason: the first word of what it said, which is a code. The others may repeat a password.
+    /// It refused for another reason: the first word of what it said, which is a code. The others may repeat
+    /// a password.
     Other(String),
     /// No answer came, or none can come.
     Silent,
@@ -63,7 +64,8 @@ pub(super) struct Place {
     certificates: Option<TlsCertificates>,
 }
 
-/// The options beside the URL by which servers let this program in: as the library takes them, which has read them before.
+/// The options beside the URL by which servers let this program in: as the library takes them, which has read
+/// them before.
 pub(super) struct Access {
     certificates: Option<TlsCertificates>,
     username: Option<String>,
@@ -217,7 +219,8 @@ pub(super) fn pairs(value: &Value) -> HashMap<String, String> {
         .collect()
 }
 
-/// The servers of a URL: one; the master that Sentinels name; or the primaries of a cluster. `None`: it is no URL of Redis.
+/// The servers of a URL: one; the master that Sentinels name; or the primaries of a cluster. `None`: it is no
+/// URL of Redis.
 pub(super) fn places(url: &str, access: &Access, limit: Duration) -> Option<Result<Vec<Place>, Refusal>> {
     let (scheme, rest) = url.split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();
@@ -288,7 +291,8 @@ fn of_cluster(kind: &str, rest: &str, access: &Access, limit: Duration) -> Resul
     Err(failure)
 }
 
-/// Host and port of the primary of a range of slots; a server that does not know its host is where it was asked.
+/// Host and port of the primary of a range of slots; a server that does not know its host is where it was
+/// asked.
 fn primary(range: &Value, asked: &str) -> Option<String> {
     let member = list(list(range).get(2)?);
     let (host, port) = (text(member.first()?), text(member.get(1)?));

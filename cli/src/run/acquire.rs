@@ -1,4 +1,4 @@
-//! Which lock is meant, and the wait for it.
+//! The choice of the lock that is meant, and the wait for it.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub(super) fn acquire(
     }
 }
 
-/// What can be done where a store cannot keep the kind of lock that was asked for.
+/// The advice for a store that cannot keep the kind of lock that was asked for.
 fn way_out(args: &RunArgs) -> &'static str {
     if args.want.fair {
         "--fair needs Redis, etcd or ZooKeeper: without it the lock excludes as well, and serves those who wait in no promised order"
@@ -84,8 +84,8 @@ fn way_out(args: &RunArgs) -> &'static str {
 
 /// How long the lock is held without a renewal; `None` if it is lost already.
 ///
-/// A grant whose answer came late has less at first: the command is started when the first renewal has made up for it, not to be
-/// ended as soon as it runs.
+/// A grant whose answer came late has less at first: the command is started when the first renewal has made
+/// up for it, not to be ended as soon as it runs.
 fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     let lease = args.want.lease.or_default();
     let asked = args.max_hold.map_or(lease, |most| most.min(lease));
@@ -105,8 +105,8 @@ fn full_window(args: &RunArgs, guard: &OwnedGuard) -> Option<Duration> {
     None
 }
 
-/// Whether renewals come. The store ends a lock with its longest hold too (see [`lock`]), and if that is no longer than a lease,
-/// there is nothing to renew.
+/// Whether renewals come. The store ends a lock with its longest hold too (see [`lock`]), and if that is no
+/// longer than a lease, there is nothing to renew.
 pub(super) fn is_renewed(args: &RunArgs) -> bool {
     let is_ended_by_store = !args.want.read && !args.want.write && args.want.permits.is_none();
     args.max_hold.is_none_or(|most| most > args.want.lease.or_default()) || !is_ended_by_store

@@ -1,8 +1,9 @@
 //! The processes of a command: its group, and on Linux all that descend from it, wherever they went.
 //!
-//! A process can leave its group and its session (`su -c`, `setsid`, a double fork), and its parent can end before it. It cannot
-//! leave its descent: the helper, and the process with the lock above it, are *child subreapers*, so an orphan below them becomes
-//! their child and nobody else's. A process without children has no descendants. That is how the end of all of them is known.
+//! A process can leave its group and its session (`su -c`, `setsid`, a double fork), and its parent can end
+//! before it. It cannot leave its descent: the helper, and the process with the lock above it, are *child
+//! subreapers*, so an orphan below them becomes their child and nobody else's. A process without children has
+//! no descendants. That is how the end of all of them is known.
 //!
 //! Elsewhere only the group is known.
 
@@ -49,7 +50,8 @@ impl Family {
         }
     }
 
-    /// Kills all that are there now. One that forks meanwhile may leave a child: until [`Family::is_gone`], this is repeated.
+    /// Kills all that are there now. One that forks meanwhile may leave a child: until [`Family::is_gone`],
+    /// this is repeated.
     pub(super) fn kill(&self) {
         kill_group(self.group, SIGKILL);
         if let Some(cgroup) = &self.cgroup {
@@ -75,8 +77,8 @@ impl Family {
         !group_lives(self.group) && self.living().is_empty()
     }
 
-    /// Reaps the orphans that this process got, which otherwise nobody does. The command itself stays: until it is reaped, its
-    /// number cannot be another's.
+    /// Reaps the orphans that this process got, which otherwise nobody does. The command itself stays: until
+    /// it is reaped, its number cannot be another's.
     pub(super) fn reap(&self) {
         reap_children(&[Some(self.group), self.helper]);
     }
@@ -133,8 +135,8 @@ pub(super) struct Member {
     pub(super) is_dead: bool,
     /// In the system's ticks since the machine started: with the number it names one process and no other.
     pub(super) began: u64,
-    /// Where its stack and its arguments begin: drawn anew for each program, and the same after a fork. Zeros where the system
-    /// does not say.
+    /// The addresses at which its stack and its arguments begin: drawn anew for each program, and the same
+    /// after a fork. Zeros where the system does not say.
     pub(super) memory: (u64, u64),
 }
 
@@ -154,8 +156,8 @@ impl Member {
         Some(Member { pid, parent: number(1)?, group: number(2)?, is_dead, began: large(19)?, memory })
     }
 
-    /// Signals this process and no other that got its number meanwhile: the descriptor is of one process, which began when the
-    /// one that was found did.
+    /// Signals this process and no other that got its number meanwhile: the descriptor is of one process,
+    /// which began when the one that was found did.
     pub(super) fn signal(&self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else { return };
         match pidfd_open(pid, PidfdFlags::empty()) {
@@ -186,7 +188,8 @@ pub(super) fn descendants(of: i32) -> Vec<Member> {
     found
 }
 
-/// The children of all threads of a process. The list may lack one while others end: whoever needs to know asks again.
+/// The children of all threads of a process. The list may lack one while others end: whoever needs to know
+/// asks again.
 fn children(of: i32) -> Vec<i32> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{of}/task")) else { return Vec::new() };
     let mut all = Vec::new();
@@ -227,7 +230,8 @@ pub(super) fn why_unseen() -> Option<&'static str> {
 
 /// Whether a process group still has a process that is not dead.
 ///
-/// A process that nobody has reaped yet still has its number, and in a container without an init nobody ever does.
+/// A process that nobody has reaped yet still has its number, and in a container without an init nobody ever
+/// does.
 fn group_lives(group: Pid) -> bool {
     test_kill_process_group(group).is_ok() && !is_known_to_be_dead(group)
 }
@@ -238,10 +242,11 @@ fn is_known_to_be_dead(group: Pid) -> bool {
     cfg!(target_os = "linux") && of_group.all(|member| member.is_dead)
 }
 
-/// A control group (version 2) of a command's own, by which processes of other users can be killed too (`su -c`).
+/// A control group (version 2) of a command's own, by which processes of other users can be killed too
+/// (`su -c`).
 ///
-/// It is made only by a user that is not root, below a group that was left to this user. Root needs none, and below a group that
-/// belongs to the system's manager nobody else is to make any.
+/// It is made only by a user that is not root, below a group that was left to this user. Root needs none, and
+/// below a group that belongs to the system's manager nobody else is to make any.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     path: PathBuf,
@@ -287,7 +292,8 @@ impl Cgroup {
                 std::fs::write(parent.join("cgroup.procs"), pid).ok();
             }
         }
-        // While one is being reaped it is refused; the directory is empty then, and its name is never used again by a helper.
+        // While one is being reaped it is refused; the directory is empty then, and its name is never used
+        // again by a helper.
         std::fs::remove_dir(&self.path).ok();
     }
 }

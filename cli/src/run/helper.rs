@@ -1,8 +1,9 @@
-//! The process between the one with the lock and the command: the command's parent, which ends it in time whatever becomes of
-//! the process with the lock.
+//! The process between the one with the lock and the command: the command's parent, which ends it in time
+//! whatever becomes of the process with the lock.
 //!
-//! It knows nothing of locks. Each `until` that it hears says until when the lock is surely held. Less the margin, that is when
-//! the command is dead at the latest, with all processes that [descend from it](super::family). Stopped or killed, the supervisor sends nothing more, and so the same
+//! It knows nothing of locks. Each `until` that it hears says until when the lock is surely held. Less the
+//! margin, that is when the command is dead at the latest, with all processes that
+//! [descend from it](super::family). Stopped or killed, the supervisor sends nothing more, and so the same
 //! clock that all processes of the machine read decides.
 
 use std::ffi::{CString, OsString};
@@ -54,8 +55,8 @@ pub(crate) fn helper(common: &Common, args: &HelperArgs) -> Exit {
 
 /// Runs the command in this process, which the system kills when the helper dies.
 ///
-/// Otherwise a helper that is killed before it has reported the command's start would leave a command behind of which nobody
-/// knows.
+/// Otherwise a helper that is killed before it has reported the command's start would leave a command behind
+/// of which nobody knows.
 pub(crate) fn become_command(common: &Common, args: &BecomeArgs) -> Exit {
     #[cfg(target_os = "linux")]
     if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
@@ -97,7 +98,8 @@ fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {
     if Moment::now() >= until.minus(args.margin) {
         return link::send(&stream, &Report::Late);
     }
-    // Readable when the lock is lost. The command inherits this end of it, and only the other is closed by its exec.
+    // Readable when the lock is lost. The command inherits this end of it, and only the other is closed by
+    // its exec.
     let (lost, loses) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::fcntl_setfd(&lost, FdFlags::empty())?;
     let cgroup = Cgroup::make(std::process::id());
@@ -157,7 +159,8 @@ fn tell(stream: &UnixStream, report: Report) {
     drop(link::send(stream, &report));
 }
 
-/// The watch over the command. However it ends, the helper is told: a command whose end nobody sees would be renewed for ever.
+/// The watch over the command. However it ends, the helper is told: a command whose end nobody sees would be
+/// renewed for ever.
 struct Watched {
     events: Sender<Event>,
     report: Option<Report>,
@@ -236,7 +239,8 @@ impl Keeper<'_> {
                 Ok(Event::Stopped(signal)) => self.stopped(signal),
                 Ok(Event::Dead(report)) => self.dead(report),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The thread that reads orders holds a sender, and so does the one that watches until it reports the end.
+                // The thread that reads orders holds a sender, and so does the one that watches until it
+                // reports the end.
                 Err(RecvTimeoutError::Disconnected) => self.dead(self.ended.unwrap_or(Report::Unwatched)),
             }
             self.family.reap();
@@ -327,7 +331,8 @@ impl Keeper<'_> {
         }
     }
 
-    /// The command ended. By itself it leaves what it started as it is; asked to end, that has a grace, and then ends too.
+    /// The command ended. By itself it leaves what it started as it is; asked to end, that has a grace, and
+    /// then ends too.
     fn dead(&mut self, report: Report) {
         self.ended = Some(report);
         let now = Moment::now();

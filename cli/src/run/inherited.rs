@@ -1,12 +1,13 @@
-//! The treatment of signals that this program was started with: what it needs is set anew, and the command gets the old one.
+//! The treatment of signals that this program was started with: what it needs is set anew, and the command
+//! gets the old one.
 //!
-//! Some start programs with signals blocked, or with SIGCHLD ignored, under which the end of a child is not reported to anybody.
-//! Real-time signals are not kept blocked for the command, and SIGPIPE has its default there, since Rust's runtime replaces what
-//! was before `main`.
+//! Some start programs with signals blocked, or with SIGCHLD ignored, under which the end of a child is not
+//! reported to anybody. Real-time signals are not kept blocked for the command, and SIGPIPE has its default
+//! there, since Rust's runtime replaces what was before `main`.
 
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
 
-/// Which signals were blocked and which were ignored: a bit for each, the first for signal 1.
+/// The signals that were blocked and those that were ignored: a bit for each, the first for signal 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Inherited {
     blocked: u64,

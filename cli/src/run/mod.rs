@@ -159,7 +159,8 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
 const NO_ONCE: &str = "`leasehold run -n` there keeps others out while the command runs, and no longer, and `elect` keeps one scheduler; \
                        `once` needs Redis, PostgreSQL, MySQL, MariaDB or SQLite";
 
-/// Leaves for those who look how the run ended, while the job is still this owner's. One that was lost is perhaps another's.
+/// Leaves for those who look how the run ended, while the job is still this owner's. One that was lost is
+/// perhaps another's.
 fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, caught: &Caught, say: Say) {
     if matches!(exit, Exit::Lost(_)) || caught.is_hurried() {
         return;
@@ -183,8 +184,8 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
     busy(client, name, "runs already", code, say)
 }
 
-/// Gives a job back whose command was never started, so that another machine may run it. The lock is kept by this owner until
-/// `--at-least` is over, and nobody renews it.
+/// Gives a job back whose command was never started, so that another machine may run it. The lock is kept by
+/// this owner until `--at-least` is over, and nobody renews it.
 fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let Ok(shown) = client.inspect(name) else { return };
     // Longer than the request may take: until then it is nobody else's.
@@ -198,7 +199,7 @@ fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     }
 }
 
-/// What becomes of a run whose store is away when it starts.
+/// The course of a run whose store is away when it starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Away {
     Fails,

@@ -21,7 +21,8 @@ use crate::say::Say;
 /// Signals that end the wait for a lock, and are passed on to the command.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// Whether a signal is to end the program. The others end a wait for the lock only: there they have no other meaning.
+/// Whether a signal is to end the program. The others end a wait for the lock only: there they have no other
+/// meaning.
 fn ends(signal: i32) -> bool {
     matches!(signal, SIGINT | SIGTERM | SIGQUIT | SIGHUP)
 }
@@ -39,8 +40,8 @@ pub(crate) struct Caught {
     hurried: AtomicBool,
 }
 
-/// The children of this process: one that it has started, and orphans that it got as the first process of a container, or as the
-/// one that [adopts](family::adopt_orphans) them.
+/// The children of this process: one that it has started, and orphans that it got as the first process of a
+/// container, or as the one that [adopts](family::adopt_orphans) them.
 #[derive(Default)]
 struct Wards {
     /// It is waited for elsewhere. Locked while it is started, so that it is never taken for an orphan.
@@ -103,8 +104,8 @@ impl Caught {
         })
     }
 
-    /// Does what may wait for the store, on a thread of its own. After a signal that ends the program it is waited for no longer
-    /// than `more`: then the thread is left behind, and ends with the program.
+    /// Does what may wait for the store, on a thread of its own. After a signal that ends the program it is
+    /// waited for no longer than `more`: then the thread is left behind, and ends with the program.
     pub(crate) fn unless_signaled<T: Send + 'static>(
         &self,
         what: &str,
@@ -123,7 +124,8 @@ impl Caught {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => match signal {
                     Ok(signal) if ends(signal) => {
-                        // Without more time the signal counts, also beside an outcome: nobody else hears of it.
+                        // Without more time the signal counts, also beside an outcome: nobody else hears of
+                        // it.
                         if !more.is_zero()
                             && let Ok(outcome) = is_done.recv_timeout(more)
                         {
@@ -186,7 +188,8 @@ impl Caught {
     }
 }
 
-/// Keeps signals that are sent to all of a service's processes from ending this one, which ends when its command has.
+/// Keeps signals that are sent to all of a service's processes from ending this one, which ends when its
+/// command has.
 pub(crate) fn outlive_signals() -> io::Result<Arc<AtomicBool>> {
     let (ignored, flag) = (ignored(), Arc::new(AtomicBool::new(false)));
     for signal in FORWARDED.into_iter().chain([SIGTSTP]).filter(|signal| !is_in(ignored, *signal)) {

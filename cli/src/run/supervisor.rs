@@ -1,4 +1,5 @@
-//! The process that holds the lock: it tells its helper until when, passes signals on, and says how it all ended.
+//! The process that holds the lock: it tells its helper until when, passes signals on, and says how it all
+//! ended.
 
 use std::ffi::OsString;
 use std::io::{IoSlice, stdin};
@@ -27,7 +28,8 @@ use crate::run::terminal::{Terminal, has_job_control};
 use crate::run::times::{self, Times};
 use crate::say::Say;
 
-/// How long a release is waited for once a signal asks this program to end: one that is answered at all takes less.
+/// How long a release is waited for once a signal asks this program to end: one that is answered at all takes
+/// less.
 const RELEASE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
 /// A command, and on what terms it runs.
@@ -47,7 +49,8 @@ pub(crate) struct Task<'a> {
 /// Runs the command while the guard's lock is held, and releases the lock.
 pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: &Caught, say: Say) -> Exit {
     match supervise(task, &guard, caught, say).exit {
-        // Its drop releases what may be left of it. A store that does not answer is not waited for: the code says it.
+        // Its drop releases what may be left of it. A store that does not answer is not waited for: the code
+        // says it.
         lost @ Exit::Lost(_) => lost,
         exit => released(task, guard, exit, caught, say),
     }
@@ -177,8 +180,8 @@ impl Supervisor<'_> {
         let reports = self.helper.reports.clone();
         let ended = loop {
             self.beat();
-            // Only the helper reports the command's end. The lock is renewed meanwhile, so that without the report it would be held
-            // for ever.
+            // Only the helper reports the command's end. The lock is renewed meanwhile, so that without the
+            // report it would be held for ever.
             family::wake(&self.helper.process);
             if let Some(ended) = self.end_itself() {
                 break ended;
@@ -228,7 +231,8 @@ impl Supervisor<'_> {
         if now < self.until.plus(Duration::from_secs(1)) {
             return None; // the helper's report is on its way
         }
-        // Stopped itself, it reports nothing. Its end changes nothing for the command, whose orphans are now this process's.
+        // Stopped itself, it reports nothing. Its end changes nothing for the command, whose orphans are now
+        // this process's.
         drop(self.helper.process.kill());
         self.family(group).end(now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)
@@ -319,7 +323,8 @@ impl Supervisor<'_> {
         }
         self.say.detail("signal", &format!("signal {signal} is passed on"), &json!({"signal": signal}));
         if signal == SIGTERM {
-            // As when a system ends a service: also for what has left the group, and nothing of it outlives the lock.
+            // As when a system ends a service: also for what has left the group, and nothing of it outlives
+            // the lock.
             drop(link::send(&self.helper.stream, &Order::Asked));
             return self.family(group).signal(signal);
         }
@@ -356,7 +361,8 @@ impl Supervisor<'_> {
     fn conclude(mut self, ended: Ended, caught: &Caught) -> Supervised {
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
-            // Had the command run alone, a Ctrl-C would have been for all of this process's group: a script ends with it.
+            // Had the command run alone, a Ctrl-C would have been for all of this process's group: a script
+            // ends with it.
             signals::kill_own_group(signal);
         }
         let is_lost = self.is_lost || self.guard.state() == HoldState::Lost;

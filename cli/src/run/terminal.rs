@@ -20,7 +20,8 @@ impl Terminal {
         Terminal { tty, given: false }
     }
 
-    /// Hands it to a command that talks to people. In a pipeline the others may need it; the command gets it when it asks.
+    /// Hands it to a command that talks to people. In a pipeline the others may need it; the command gets it
+    /// when it asks.
     pub(super) fn offer(&mut self, group: Pid) {
         if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
             self.give(group);
@@ -56,8 +57,8 @@ impl Terminal {
     }
 }
 
-/// This process's group. The leader of a group may be outside of this process's container: then the group has no number here,
-/// and neither a terminal nor a shell in here knows it.
+/// This process's group. The leader of a group may be outside of this process's container: then the group has
+/// no number here, and neither a terminal nor a shell in here knows it.
 fn own_group() -> Option<Pid> {
     Pid::from_raw(getpgrp().as_raw())
 }
@@ -70,7 +71,8 @@ pub(crate) fn is_foreground() -> bool {
 /// Whether a shell is there that can continue this process once it has stopped.
 pub(super) fn has_job_control() -> bool {
     let (parent, own) = (getppid(), getpgrp());
-    // In a container, a parent, a session or a group of outside is 0, which is no number: two of them may differ.
+    // In a container, a parent, a session or a group of outside is 0, which is no number: two of them may
+    // differ.
     let is_known = parent.as_raw() > 0 && own.as_raw() > 0;
     let same_session = matches!((getsid(None), getsid(Some(parent))), (Ok(own), Ok(other)) if own == other && own.as_raw() > 0);
     is_known && same_session && getpgid(Some(parent)).is_ok_and(|group| group != own)

@@ -12,21 +12,22 @@ pub(super) struct Times {
     pub(super) grace: Duration,
     /// From KILL to the end: what the system needs to end a process group, on a busy machine too.
     pub(super) margin: Duration,
-    /// So often the window is looked at.
+    /// The time between two looks at the window.
     pub(super) tick: Duration,
 }
 
-/// Most that a command has between TERM and KILL unless it was asked for; and no more than this part of the window, so that an
-/// outage of the store may last for half of the lease: see [`outlasts`].
+/// Most that a command has between TERM and KILL unless it was asked for; and no more than this part of the
+/// window, so that an outage of the store may last for half of the lease: see [`outlasts`].
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 const DEFAULT_PART: u32 = 10;
 const SHORTEST: Duration = Duration::from_secs(1);
 
 impl Times {
-    /// Of a window of this length. A renewal comes after a third of it, so a third at most is left for the grace.
+    /// Of a window of this length. A renewal comes after a third of it, so a third at most is left for the
+    /// grace.
     ///
-    /// It is shorter than was asked for: the library takes a hundredth off for clocks, and the request took its time. So the
-    /// grace is made to fit, and nothing is refused any more: see [`why_too_short`].
+    /// It is shorter than was asked for: the library takes a hundredth off for clocks, and the request took
+    /// its time. So the grace is made to fit, and nothing is refused any more: see [`why_too_short`].
     pub(super) fn of(window: Duration, grace: Option<Duration>) -> Times {
         Times {
             grace: grace.unwrap_or(DEFAULT_GRACE.min(window / DEFAULT_PART)).min(window / 3),
@@ -36,15 +37,16 @@ impl Times {
     }
 }
 
-/// How long a store may be away at any time without the command's being told to end: from the moment before the next renewal is
-/// due, a third of the lease after the last, to TERM.
+/// How long a store may be away at any time without the command's being told to end: from the moment before
+/// the next renewal is due, a third of the lease after the last, to TERM.
 pub(crate) fn outlasts(lease: Duration, grace: Option<Duration>) -> Duration {
     let window = lease.mul_f64(0.99);
     let times = Times::of(window, grace);
     window.saturating_sub(times.margin + times.grace + lease / 3)
 }
 
-/// Why no command can be ended in time under a lock for which so much is asked without a renewal, if none can.
+/// Why no command can be ended in time under a lock for which so much is asked without a renewal, if none
+/// can.
 ///
 /// Asked before anything is asked of the store, of what was given alone: it is refused always or never.
 pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
@@ -56,9 +58,9 @@ pub(super) fn why_too_short(asked: Duration, terms: &Terms) -> Option<String> {
     Some(format!("--kill-grace {grace:?} is more than a third of it, which has to be {least:?} at least"))
 }
 
-/// Whether the instant for which the helper was told to end the command was that of `--max-hold`, and not a window that could
-/// not be renewed. The library's own window for a longest hold ends up to a hundredth before, and began with the request,
-/// which may have been slow.
+/// Whether the instant for which the helper was told to end the command was that of `--max-hold`, and not a
+/// window that could not be renewed. The library's own window for a longest hold ends up to a hundredth
+/// before, and began with the request, which may have been slow.
 pub(super) fn is_set_by(until: Moment, ceiling: Moment, most: Duration) -> bool {
     until.plus(most / 10) >= ceiling
 }
@@ -80,7 +82,7 @@ mod tests {
         assert!(!is_set_by(ceiling.minus(2 * SECOND), ceiling, 10 * SECOND));
     }
 
-    /// What docs/command-line.md says.
+    /// The promise of docs/command-line.md.
     #[test]
     fn a_store_may_be_away_for_nearly_half_of_the_lease() {
         let millis = |lease: u32| outlasts(lease * SECOND, None).as_millis();

@@ -8,9 +8,9 @@ use leasehold::{Error, ErrorKind};
 
 use crate::clock::Moment;
 
-/// For so long a value is given again; longer where it took longer to make.
+/// The time for which a value is given again; longer where it took longer to make.
 const FRESH: Duration = Duration::from_secs(1);
-/// A store that says nothing for so long does not answer.
+/// A store that says nothing for this time does not answer.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// A value that is made anew by a thread of its own when it is wanted and old.
@@ -58,7 +58,7 @@ pub(crate) struct Trouble {
 }
 
 impl Trouble {
-    /// What may be shown to anybody: no address and no word of the store's.
+    /// The words that may be shown to anybody: no address and no word of the store's.
     pub(crate) fn words(self) -> &'static str {
         match self.kind {
             ErrorKind::Unreachable | ErrorKind::TimedOut => "the store does not answer",

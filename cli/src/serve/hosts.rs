@@ -1,7 +1,8 @@
 //! The names by which this server may be asked.
 //!
-//! A page of somebody else's can give its own name a loopback address (DNS rebinding) and then read what a server there
-//! answers, as if that were its own. Its requests have that name in `Host`, so names that are not known are refused.
+//! A page of somebody else's can give its own name a loopback address (DNS rebinding) and then read what a
+//! server there answers, as if that were its own. Its requests have that name in `Host`, so names that are
+//! not known are refused.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -36,7 +37,8 @@ fn is_port(text: &str) -> bool {
         || text.strip_prefix(':').is_some_and(|port| port.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
-/// Whether a request may name this host: a loopback one, the address that the connection came to, or one of `given`.
+/// Whether a request may name this host: a loopback one, the address that the connection came to, or one of
+/// `given`.
 pub(crate) fn is_known(host: &str, local: SocketAddr, given: &[String]) -> bool {
     let Some(name) = name(host) else { return false };
     let is_here = |address: IpAddr| address.is_loopback() || address == local.ip().to_canonical();

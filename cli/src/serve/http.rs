@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// So many connections are served at a time, each by a thread of its own.
+/// The most connections that are served at a time, each by a thread of its own.
 const MOST_CONNECTIONS: usize = 64;
 /// The request line and all headers.
 const MOST_BYTES: usize = 8 * 1024;
@@ -20,7 +20,7 @@ const TO_TAKE: Duration = Duration::from_secs(10);
 /// For the client to close after it has the answer.
 const TO_CLOSE: Duration = Duration::from_secs(1);
 
-/// What a client asks for.
+/// The request of a client.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -87,7 +87,7 @@ pub(crate) fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Answer 
         };
         let Ok(place) = connections.enter(&stream) else { continue };
         let answer = Arc::clone(&answer);
-        // Where no thread is to be had the connection is closed.
+        // If no thread is to be had, the connection is closed.
         let started = std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
             drop(converse(stream, &place, &*answer)); // the client went away
         });
@@ -214,7 +214,8 @@ struct InUse {
 }
 
 impl Connections {
-    /// A place for the connection. Where all are taken, the client that has been slow for the longest loses its own.
+    /// A place for the connection. Where all are taken, the client that has been slow for the longest loses
+    /// its own.
     fn enter(self: &Arc<Self>, stream: &TcpStream) -> io::Result<InUse> {
         let stream = stream.try_clone()?;
         let mut open = self.lock();

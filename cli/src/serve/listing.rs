@@ -11,11 +11,11 @@ use crate::list::lock_as_json;
 use crate::rings;
 use crate::serve::fresh::{Progress, Seen};
 
-/// So many locks are listed by name; all are counted.
+/// The number of locks that are listed by name; all are counted.
 const MOST_LOCKS: usize = 10_000;
-/// So many of a lock's waiters are named.
+/// The most of a lock's waiters that are named.
 const MOST_WAITERS: usize = 100;
-/// So many groups have numbers of their own, and such long names.
+/// The number of groups that have numbers of their own, and the longest name of one.
 const MOST_GROUPS: usize = 64;
 const LONGEST_GROUP: usize = 100;
 /// The group of locks that have no other.
@@ -50,7 +50,8 @@ pub(crate) struct Group {
     pub(crate) oldest: Option<Duration>,
 }
 
-/// The groups that have numbers of their own: the first that were seen, so that series neither come and go nor grow in number.
+/// The groups that have numbers of their own: the first that were seen, so that series neither come and go
+/// nor grow in number.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: BTreeSet<String>,
@@ -109,7 +110,7 @@ pub(crate) fn list(
         let last = client.last_run(name)?;
         progress.report();
         requests += 1;
-        // Who has run it keeps others from it for a while.
+        // An owner that has run the job keeps others from it for a while.
         let runs =
             owners.get(name).is_some_and(|owner| last.as_ref().is_none_or(|last| last.owner != *owner));
         told.push(Job { name: name.clone(), last, runs });

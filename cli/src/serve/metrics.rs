@@ -9,7 +9,8 @@ use crate::serve::listing::{Group, Job, Listing};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// While the store is in trouble there are no locks to count: then only how it stands with it, and nothing out of date.
+/// While the store is in trouble there are no locks to count: then only how it stands with it, and nothing
+/// out of date.
 pub(crate) fn as_text(seen: &Seen<Listing>) -> String {
     let mut text = Text(String::new());
     text.metric("up", "gauge", "Whether the store could be asked: 1, else 0.");

@@ -88,7 +88,7 @@ fn warning(address: SocketAddr) -> Option<String> {
     (!address.ip().to_canonical().is_loopback()).then_some(words)
 }
 
-/// What is served.
+/// The pages that are served.
 struct Site {
     hosts: Vec<String>,
     locks: Fresh<Listing>,

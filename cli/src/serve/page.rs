@@ -30,7 +30,7 @@ mod tests {
         for tag in ["<script", "</script>", "<style", "</style>"] {
             assert_eq!(HTML.matches(tag).count(), 1, "{tag}");
         }
-        // What others wrote is text: nothing in the page makes elements or code of a text.
+        // Words that others wrote are text: nothing in the page makes elements or code of a text.
         for no in [
             "http:",
             "https:",

@@ -12,11 +12,11 @@ use crate::clock::Moment;
 use crate::rings;
 use crate::show::{self, Forced};
 
-/// So many locks can be moved through; all are counted.
+/// The number of locks that can be moved through; all are counted.
 const MOST_LOCKS: usize = 10_000;
-/// While the store says of nobody that it waits, deadlocks are looked for each so many looks.
+/// While the store says of nobody that it waits, deadlocks are looked for once in this number of looks.
 const UNASKED: u64 = 5;
-/// For so many locks on the screen the token is asked for, each by a request.
+/// The number of locks on the screen whose token is asked for, each by a request.
 const MOST_TOKENS: usize = 64;
 
 /// The locks at one moment, more or less.
@@ -38,9 +38,9 @@ pub(crate) enum Answer {
     Looked(Look),
     /// The store did not do what it was asked for.
     Failed(Error),
-    /// Who would lose the lock.
+    /// The lock, with the holder who would lose it.
     Asked(Box<Inspection>),
-    /// What became of a lock that was to be forced.
+    /// The outcome for a lock that was to be forced.
     Said(String),
 }
 
@@ -82,7 +82,7 @@ impl Asks {
                 if answer.send(thread.answer(ask)).is_err() {
                     return;
                 }
-                // What was done is to be seen.
+                // The outcome of a forced release is to be seen.
                 let now = Moment::now();
                 due = if forced { now } else { due.max(now.minus(interval)).plus(interval) };
             }
@@ -90,7 +90,7 @@ impl Asks {
         Ok(Asks { answers, asks, visible })
     }
 
-    /// Which locks are on the screen.
+    /// Notes the locks that are on the screen.
     pub(crate) fn visible(&self, names: Vec<String>) {
         *self.visible.lock().unwrap_or_else(PoisonError::into_inner) = names;
     }
@@ -121,7 +121,8 @@ struct Thread {
     fences: HashMap<String, (Hold, Option<u64>)>,
 }
 
-/// The owner, and for how long it had the lock when its token was asked for: one that has had it for less has it anew.
+/// The owner, and for how long it had the lock when its token was asked for: one that has had it for less has
+/// it anew.
 type Hold = (String, Option<Duration>);
 
 impl Thread {

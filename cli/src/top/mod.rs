@@ -82,7 +82,7 @@ fn show(client: &LockClient, args: &TopArgs, caught: &Caught) -> Result<Exit, Tr
     shown
 }
 
-/// What is typed, read by a thread that ends with the process.
+/// The keys that are typed, read by a thread that ends with the process.
 fn events() -> std::io::Result<Receiver<Event>> {
     let (sender, receiver) = unbounded();
     let read = move || while event::read().is_ok_and(|event| sender.send(event).is_ok()) {};
@@ -132,11 +132,13 @@ fn is_press(key: &KeyEvent) -> bool {
     key.kind != event::KeyEventKind::Release
 }
 
-/// Gives the terminal back and stops, as the terminal's own key does to other programs; goes on when it is told to.
+/// Gives the terminal back and stops, as the terminal's own key does to other programs; goes on when it is
+/// told to.
 fn stop(terminal: &mut DefaultTerminal) -> Result<(), Trouble> {
     ratatui::try_restore()?;
     kill_process(getpid(), Signal::STOP).map_err(std::io::Error::from)?;
-    // It begins with an empty screen. `clear` would ask the terminal where the cursor is, and `typed` would read the answer.
+    // It begins with an empty screen. `clear` would ask the terminal where the cursor is, and `typed` would
+    // read the answer.
     *terminal = ratatui::try_init()?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What `top` shows, and what keys do to it. It draws nothing and asks nobody.
+//! The screen of `top`, and what keys do to it. It draws nothing and asks nobody.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::show;
 use crate::store;
 use crate::top::asks::{Answer, Look};
 
-/// What is to be done after a key.
+/// The step that follows a key.
 pub(crate) enum Next {
     Go,
     Quit,
@@ -70,7 +70,7 @@ pub(crate) struct Row {
     pub(crate) is_deadlocked: bool,
 }
 
-/// What keys mean at the moment.
+/// The meaning of keys at the moment.
 #[derive(Debug, Default)]
 pub(crate) enum Mode {
     #[default]
@@ -89,7 +89,7 @@ pub(crate) struct View {
     pub(crate) reversed: bool,
     pub(crate) filter: String,
     pub(crate) mode: Mode,
-    /// What is to be read once: it goes with the next key.
+    /// A text that is to be read once: it goes with the next key.
     pub(crate) said: Option<String>,
     /// Why there is no new look, and since when.
     pub(crate) trouble: Option<(String, Moment)>,
@@ -210,7 +210,7 @@ impl View {
         self.said = Some(plain(&words));
     }
 
-    /// Where the selected row is; the first if there is none.
+    /// The place of the selected row; the first if there is none.
     pub(crate) fn at(&self) -> usize {
         let is_it = |row: &Row| Some(&row.name) == self.selected.as_ref();
         self.rows.iter().position(is_it).unwrap_or(0)

@@ -73,7 +73,8 @@ impl Engine {
         waiting.run(Some(Asked { asking, claim, message_count, sent, answer }))
     }
 
-    /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown` to see.
+    /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown`
+    /// to see.
     pub(super) fn unless_shut_down(&self, call: &AcquireCall<'_>, granted: Granted) -> Result<Granted> {
         if let Err(error) = self.open(call.action) {
             self.drop_level(&granted.hold, granted.level);

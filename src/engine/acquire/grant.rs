@@ -50,8 +50,8 @@ impl Engine {
         Granted { hold, level }
     }
 
-    /// Tells the observers of a grant: since when the call waited, after how many attempts, and since when the lock was on its way
-    /// here, and whether from a thread of this client.
+    /// Tells the observers of a grant: since when the call waited, after how many attempts, and since when
+    /// the lock was on its way here, and whether from a thread of this client.
     pub(super) fn tell_granted(
         &self,
         call: &AcquireCall<'_>,

@@ -6,7 +6,8 @@ use crate::seam::subscription::Subscription;
 use crate::seam::{Turn, Wakeups};
 use crate::time::Moment;
 
-/// The first of those who were not told asks when so long has passed, in case the one who was told does not come.
+/// The first of those who were not told asks when so long has passed, in case the one who was told does not
+/// come.
 const STANDBY: Duration = Duration::from_millis(25);
 
 /// The state of a waiter by the line.
@@ -23,8 +24,8 @@ pub(crate) struct LinePlace {
     /// The message counts of its subscription when it was last looked at.
     pub(crate) turns: Option<u64>,
     pub(crate) standbys: Option<u64>,
-    /// The messages that the channel for its turn had, where nobody listens but its subscription stands, before the last
-    /// attempt.
+    /// The messages that the channel for its turn had, where nobody listens but its subscription stands,
+    /// before the last attempt.
     before: Option<u64>,
     /// Until when it sleeps on, although it was woken.
     sleeps_until: Option<Moment>,
@@ -68,8 +69,8 @@ impl LinePlace {
         self.standbys = Some(subscription.standby_count());
     }
 
-    /// Before an attempt of one that does not listen yet: the messages of its channel, if a subscription to it stands still.
-    /// Pairs with [`listens`](Self::listens): it may be told between the two.
+    /// Before an attempt of one that does not listen yet: the messages of its channel, if a subscription to
+    /// it stands still. Pairs with [`listens`](Self::listens): it may be told between the two.
     pub(crate) fn note_before(&mut self, message_count: Option<u64>) {
         self.before = message_count;
     }
@@ -123,8 +124,8 @@ mod tests {
         fn left(&self, _channel: &Arc<Channel>) {}
     }
 
-    /// A subscription that stood still while nobody listened; what happens between the attempt and the listening; and how the
-    /// next attempt goes by the line.
+    /// A subscription that stood still while nobody listened; what happens between the attempt and the
+    /// listening; and how the next attempt goes by the line.
     fn turn_after(between: impl FnOnce(&Channel, &mut LinePlace)) -> Turn {
         let channel = Arc::new(Channel::new("a", true));
         let mut place = LinePlace::default();

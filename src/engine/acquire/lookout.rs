@@ -14,7 +14,8 @@ pub(crate) struct Lookout {
 }
 
 impl Lookout {
-    /// Before an attempt. What comes between this and the sleep is reason for another, as of any subscription.
+    /// Before an attempt. What comes between this and the sleep is reason for another, as of any
+    /// subscription.
     pub(crate) fn note_count(&mut self) {
         self.message_count = self.count();
     }

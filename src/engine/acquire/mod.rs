@@ -1,8 +1,9 @@
 //! Acquiring a lock: from the caller's request to a grant.
 //!
-//! `call` is what a caller asks for, `terms` how its lock value is used. A thread that holds the lock re-enters it
-//! (`reentry`); any other caller waits (`waiting`). `outcome` says what each answer means, `retry` for how long failures are
-//! borne, `line_place` where the caller's client stands among those that wait.
+//! `call` is what a caller asks for, `terms` how its lock value is used. A thread that holds the lock
+//! re-enters it (`reentry`); any other caller waits (`waiting`). `outcome` says what each answer means,
+//! `retry` for how long failures are borne, `line_place` where the caller's client stands among those that
+//! wait.
 
 pub(crate) mod call;
 mod first;
@@ -128,8 +129,8 @@ impl Engine {
         Ok(asked)
     }
 
-    /// Whether this lock can be asked for along with others, not in its turn: nobody of this process has it or waits for
-    /// it, nor was it fought over a moment ago.
+    /// Whether this lock can be asked for along with others, not in its turn: nobody of this process has it
+    /// or waits for it, nor was it fought over a moment ago.
     pub(crate) fn can_ask_ahead(&self, call: &AcquireCall<'_>) -> bool {
         let thread = ThreadMark::current();
         let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();
@@ -137,8 +138,8 @@ impl Engine {
         !touches_own && call.entry.is_calm()
     }
 
-    /// Whether this thread writes what it wants to read: then it is granted at once, and other waiters for the read lock wait
-    /// for it. Stood it behind them, all would wait for ever.
+    /// Whether this thread writes what it wants to read: then it is granted at once, and other waiters for
+    /// the read lock wait for it. Stood it behind them, all would wait for ever.
     fn writes_here(&self, call: &AcquireCall<'_>, thread: &ThreadMark) -> bool {
         call.kind == Kind::Read
             && call.by_thread

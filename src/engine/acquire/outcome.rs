@@ -29,10 +29,10 @@ pub(crate) enum AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    /// The outcome of `answer`. `stands`: whether the window that a grant belongs to is open and its owner number in use,
-    /// as of now, when the answer has been read. For a first hold and one that was passed on that is the window which the
-    /// request opened; for a re-entry the one that the hold has, since once that has ended another may have held the
-    /// lock.
+    /// The outcome of `answer`. `stands`: whether the window that a grant belongs to is open and its owner
+    /// number in use, as of now, when the answer has been read. For a first hold and one that was passed on
+    /// that is the window which the request opened; for a re-entry the one that the hold has, since once that
+    /// has ended another may have held the lock.
     pub(crate) fn of(answer: Answer<Attempt>, stands: bool) -> AttemptOutcome {
         match answer {
             Ok(Attempt::Granted { fence }) if stands => AttemptOutcome::Granted { fence },

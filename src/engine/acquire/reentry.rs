@@ -21,8 +21,9 @@ const MOST_HOLDS: u32 = i32::MAX as u32;
 impl Engine {
     /// Adds a level to a live hold; `None` if it turned out to be lost.
     ///
-    /// The count is absolute, so a request of unknown outcome is simply repeated. An answer counts as long as the hold
-    /// stands without it. Once that has ended, others may have been notified, and may have held the lock.
+    /// The count is absolute, so a request of unknown outcome is simply repeated. An answer counts as long as
+    /// the hold stands without it. Once that has ended, others may have been notified, and may have held the
+    /// lock.
     pub(crate) fn reenter(
         &self,
         call: &AcquireCall<'_>,
@@ -46,7 +47,8 @@ impl Engine {
             claim.lease = hold.within_ceiling(asked, sent);
             let timeout = self.options.command_timeout;
             let answer = self.store.attempt(&claim, count, sent.plus(timeout));
-            // Told when the level is there, or it is certain that it will not be: an observer may drop another level's guard.
+            // Told when the level is there, or it is certain that it will not be: an observer may drop
+            // another level's guard.
             let report = self.reporter.request_report(
                 "acquire",
                 sent,

@@ -16,7 +16,8 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Notes a failure. `Err`: it is final, or failures have lasted for `patience`, or the caller's time `is_over`.
+    /// Notes a failure. `Err`: it is final, or failures have lasted for `patience`, or the caller's time
+    /// `is_over`.
     pub(crate) fn note(
         &mut self,
         patience: Duration,

@@ -1,5 +1,5 @@
-//! How a lock is used, beyond which lock it is: whether it may be re-entered, how long it may be kept, how it is waited
-//! for.
+//! How a lock is used, beyond which lock it is: whether it may be re-entered, how long it may be kept, how it
+//! is waited for.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ pub(crate) struct Terms {
     pub(crate) units: u32,
     /// Under which number to wait, where a place has been taken under it already.
     pub(crate) number: Option<u64>,
-    /// Whether it takes a lock again that was given up for a condition: such a wait ends with the lock, not for a deadlock.
+    /// Whether it takes a lock again that was given up for a condition: such a wait ends with the lock, not
+    /// for a deadlock.
     pub(crate) takes_again: bool,
     /// `None`: woken by messages, with a safety poll.
     pub(crate) backoff: Option<Backoff>,
@@ -65,8 +66,8 @@ impl Terms {
 
 /// How long a [spin lock](crate::LockClient::spin_lock) sleeps between its attempts.
 ///
-/// Each sleep is a random part of its length, between half and all of it, so that those who began together do not go on
-/// together. (Redisson's exponential back-off adds a random part, its constant one has none.)
+/// Each sleep is a random part of its length, between half and all of it, so that those who began together do
+/// not go on together. (Redisson's exponential back-off adds a random part, its constant one has none.)
 ///
 /// # Examples
 ///
@@ -100,7 +101,7 @@ impl Backoff {
         Backoff { first: pause, most: pause }
     }
 
-    /// How long to sleep after so many attempts.
+    /// How long to sleep after this number of attempts.
     pub(crate) fn pause(self, attempts: u32) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
         let length = self.first.saturating_mul(1 << doublings).min(self.most);

@@ -103,8 +103,8 @@ mod tests {
         }
     }
 
-    /// How many rings the second reading shows of that in `begin`. It asks for this client's part twice, and `change` says what
-    /// is not as before then. Other processes are not seen.
+    /// How many rings the second reading shows of that in `begin`. It asks for this client's part twice, and
+    /// `change` says what is not as before then. Other processes are not seen.
     fn rings_of(begin: impl Fn() -> Stuck, change: impl Fn(usize, &mut Stuck)) -> usize {
         let (store, clock, id) = (MemoryStore::new().access(), Clock::System, ClientId::random());
         let (deadline, each) = (Moment::NEVER, Duration::from_secs(1));

@@ -1,13 +1,14 @@
 //! From one wait to the next, until it comes back to where it began.
 //!
-//! What is read is a [`View`]: who holds a lock, of which thread a hold is, what a thread waits for. It is read step by step while
-//! the world goes on, so a ring that is found in one view need never have been there. It counts once a second view, begun after the
-//! first ended, shows the same waits and the same owners: see `docs/decisions/0047`.
+//! The search reads a [`View`]: who holds a lock, of which thread a hold is, what a thread waits for. It is
+//! read step by step while the world goes on, so a ring that is found in one view need never have been there.
+//! It counts once a second view, begun after the first ended, shows the same waits and the same owners: see
+//! `docs/decisions/0047`.
 
 use crate::ident::ClientId;
 use crate::seam::Kind;
 
-/// A chain is followed through so many owners.
+/// The number of owners through which a chain is followed.
 pub(crate) const MOST_OWNERS: usize = 16;
 
 /// A thread of a client.
@@ -55,7 +56,7 @@ pub(crate) trait View {
     /// The thread that has to go on for this owner to release the lock; `None`: not known, or any thread may.
     fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread>;
 
-    /// What the thread waits for.
+    /// The wait of the thread, if it waits.
     fn wait_of(&mut self, thread: Thread) -> Option<Wait>;
 }
 
@@ -91,8 +92,8 @@ pub(crate) fn are_held(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().all(|link| view.holders(&link.wait).contains(&link.holder))
 }
 
-/// The second half, begun when all holders have been read: whether the waits are the same, by their ids. Their threads took nothing
-/// since the first reading, so the holders stood then as well.
+/// The second half, begun when all holders have been read: whether the waits are the same, by their ids.
+/// Their threads took nothing since the first reading, so the holders stood then as well.
 pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
         let is_same = view.wait_of(link.wait.thread).is_some_and(|wait| wait.id == link.wait.id);
@@ -100,8 +101,8 @@ pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     })
 }
 
-/// The wait of a ring that ends where deadlocks are broken: the youngest of those that can. Each member computes the same, since
-/// what is compared is what the waits' own clients say.
+/// The wait of a ring that ends where deadlocks are broken: the youngest of those that can. Each member
+/// computes the same, since what is compared is what the waits' own clients say.
 pub(crate) fn youngest(ring: &[Link]) -> Option<&Wait> {
     let can_end = ring.iter().map(|link| &link.wait).filter(|wait| !wait.takes_again);
     can_end.max_by_key(|wait| (wait.at_ms, wait.thread.client.as_u128(), wait.id))

@@ -1,13 +1,13 @@
 //! Chains that end at a holder which says nothing of itself, such as Java's: they may be deadlocks.
 //!
-//! Such a holder is not known to wait. It is a sign if its client stands in the store's queue for a lock of the thread that the chain began
-//! with, or if somebody who is not known listens for one.
+//! Such a holder is not known to wait. It is a sign if its client stands in the store's queue for a lock of
+//! the thread that the chain began with, or if somebody who is not known listens for one.
 
 use crate::engine::deadlock::graph::{Link, MOST_OWNERS, RingKey, View, Wait, key_of};
 use crate::engine::deadlock::reading::{Reading, holder_of};
 use crate::inspect::ObjectKind;
 
-/// Of the locks that the first thread holds, so many are looked at.
+/// The most of the first thread's locks that are looked at.
 const MOST_LOOKS: usize = 4;
 
 /// A chain to a holder that says nothing.

@@ -1,11 +1,13 @@
-//! Deadlocks: threads that wait for each other in a ring, across processes. They are looked for, told, and on request broken.
+//! Deadlocks: threads that wait for each other in a ring, across processes. They are looked for, told, and on
+//! request broken.
 //!
-//! A wait that has lasted for a while, of a thread that holds something, is written into the client's entry in the directory, with
-//! an id. The watchdog then follows it: who holds the lock, for what that owner's thread waits, and so on (`graph`). Other clients'
-//! part is read from the directory and the store (`reading`), at a pace (`pace`).
+//! A wait that has lasted for a while, of a thread that holds something, is written into the client's entry
+//! in the directory, with an id. The watchdog then follows it: who holds the lock, for what that owner's
+//! thread waits, and so on (`graph`). Other clients' part is read from the directory and the store
+//! (`reading`), at a pace (`pace`).
 //!
-//! The directory must not say that a wait goes on which is over: it is taken out of the entry before its call returns
-//! ([`Finder::take_out`]).
+//! The directory must not say that a wait goes on which is over: it is taken out of the entry before its call
+//! returns ([`Finder::take_out`]).
 
 mod again;
 pub(crate) mod ask;
@@ -48,7 +50,8 @@ const WRITES_APART: Duration = Duration::from_millis(100);
 /// After a write that failed.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
-/// The most requests of one reading: to see who holds the lock, and what that client says of itself, for each owner on the way.
+/// The most requests of one reading: to see who holds the lock, and what that client says of itself, for each
+/// owner on the way.
 const MOST_REQUESTS: u64 = 2 * graph::MOST_OWNERS as u64;
 
 /// Looks for rings. The watchdog's, but for what a waiter says of itself.
@@ -137,9 +140,11 @@ impl Finder {
         }
     }
 
-    /// A wait that has lasted since then begins to sleep. `Some`: the watchdog is to look by this moment, which it does not know of.
+    /// A wait that has lasted since then begins to sleep. `Some`: the watchdog is to look by this moment,
+    /// which it does not know of.
     ///
-    /// The waiter has noted itself first. Pairs with `round`, which opens `due` before it looks and sets it after.
+    /// The waiter has noted itself first. Pairs with `round`, which opens `due` before it looks and sets it
+    /// after.
     pub(crate) fn note_wait(&self, since: Moment) -> Option<Moment> {
         let ripe = since.plus(self.after);
         let is_news = ripe.nanos() < self.due.load(Ordering::SeqCst);
@@ -154,8 +159,8 @@ impl Finder {
         self.tells.load(Ordering::SeqCst)
     }
 
-    /// Has a wait taken out of the entry that is over and has left its queue. Returns when the entry is written without it, when it cannot
-    /// be written, or at `deadline`. `wake` wakes the watchdog.
+    /// Has a wait taken out of the entry that is over and has left its queue. Returns when the entry is
+    /// written without it, when it cannot be written, or at `deadline`. `wake` wakes the watchdog.
     pub(crate) fn take_out(&self, deadline: Moment, wake: impl FnOnce()) {
         let parker = Parker::new(&self.clock);
         let wait =
@@ -176,8 +181,8 @@ impl Finder {
         }
     }
 
-    /// Lets those go on that wait for the entry: it cannot be written now. The client counts as it was when it was heard last, as one
-    /// that died does.
+    /// Lets those go on that wait for the entry: it cannot be written now. The client counts as it was when
+    /// it was heard last, as one that died does.
     pub(crate) fn let_go(&self) {
         let waiting = std::mem::take(&mut self.ended.lock().waiting);
         waiting.iter().for_each(|wait| wait.is_done());
@@ -288,7 +293,8 @@ impl Finder {
         }
     }
 
-    /// Looks at these waits, by one reading for all; and at the rings that it shows by another, begun after the first ended.
+    /// Looks at these waits, by one reading for all; and at the rings that it shows by another, begun after
+    /// the first ended.
     fn look(&self, state: &mut FinderState, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
         let sees_others = self.sees_others(state);
         let each = deadline.since(now);

@@ -1,8 +1,9 @@
-//! All that can happen to three threads of three clients and three locks while one of them looks for a deadlock: no ring is reported
-//! that was not there, and one that stands all the time is.
+//! All that can happen to three threads of three clients and three locks while one of them looks for a
+//! deadlock: no ring is reported that was not there, and one that stands all the time is.
 //!
-//! Before each thing that a look reads, any one step of the world may come: a grant, a time-out, a release, a crash, the end of a
-//! lease, an entry written. All orders are gone through, up to so many steps. The search is the engine's own (`graph`).
+//! Before each thing that a look reads, any one step of the world may come: a grant, a time-out, a release, a
+//! crash, the end of a lease, an entry written. All orders are gone through, up to a number of steps. The
+//! search is the engine's own (`graph`).
 
 #![allow(
     clippy::indexing_slicing,
@@ -32,7 +33,7 @@ enum Fault {
     GrantsUntold,
 }
 
-/// What a client's entry says.
+/// The content of a client's entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Entry {
     wait: Option<(u64, usize)>,
@@ -149,7 +150,8 @@ impl World {
         }
     }
 
-    /// The same world with other numbers. They are compared and nothing else, so worlds that have the same form go on alike.
+    /// The same world with other numbers. They are compared and nothing else, so worlds that have the same
+    /// form go on alike.
     fn form(mut self) -> World {
         let mut given = HashMap::new();
         let mut rename = |number: &mut u64| {
@@ -186,7 +188,8 @@ impl World {
         steps
     }
 
-    /// Whether the ring is there. A worker that died while it waited waits still: its hold is there until its lease ends.
+    /// Whether the ring is there. A worker that died while it waited waits still: its hold is there until its
+    /// lease ends.
     fn has(&self, ring: &[Link]) -> bool {
         ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
             let (by, number) = (next.wait.thread.id as usize, link.holder.number);
@@ -201,7 +204,7 @@ impl World {
     }
 }
 
-/// Which of several ways a run goes: the next run goes another way, until all have been gone.
+/// The choice among several ways that a run can go: the next run goes another way, until all have been gone.
 #[derive(Default)]
 struct Ways {
     chosen: Vec<(usize, usize)>,
@@ -346,7 +349,8 @@ fn look(
     (is_there.then_some(ring), past)
 }
 
-/// So many hold a lock each, and the first of them wait for that of the next; all of it is told. A ring, if all of them wait.
+/// A world in which `members` threads hold a lock each, and the first `waiting` of them wait for that of the
+/// next; all of it is told. A ring, if all of them wait.
 fn chain(members: usize, waiting: usize, fault: Fault) -> World {
     let mut world = World::new(fault);
     (0..members).for_each(|at| world.go(Step::Acquire(at, at)));
@@ -355,7 +359,7 @@ fn chain(members: usize, waiting: usize, fault: Fault) -> World {
     world
 }
 
-/// All worlds that so many steps lead to at most, each once.
+/// All worlds to which at most `steps` steps lead, each once.
 fn after(world: World, steps: usize) -> Vec<World> {
     let first = world.form();
     let (mut met, mut all, mut last) = (HashSet::from([first.clone()]), vec![first], 0);
@@ -379,7 +383,8 @@ fn after(world: World, steps: usize) -> Vec<World> {
 /// A ring that was reported, and the world since the look began, in which it was not.
 type FalseRing = (Vec<Link>, Vec<World>);
 
-/// Looks in all ways at all these worlds. Returns how many looks there were, how many reported a ring, and one that was false.
+/// Looks in all ways at all these worlds. Returns how many looks there were, how many reported a ring, and
+/// one that was false.
 fn look_at_all(worlds: &[World], most: usize) -> (u64, u64, Option<FalseRing>) {
     let clients: [ClientId; THREADS] = std::array::from_fn(|_| ClientId::random());
     let (mut looks, mut reports) = (0, 0);
@@ -421,8 +426,8 @@ fn no_ring_is_reported_that_was_not_there_and_one_that_stands_is() {
     assert!(all.0 > 50_000 && all.1 > 1_000, "{all:?}");
 }
 
-/// A wait that was told, for the lock of the thread that will look. The lock is granted, released and taken again, and then the looker
-/// waits for what the other still holds: five steps lead there.
+/// A wait that was told, for the lock of the thread that will look. The lock is granted, released and taken
+/// again, and then the looker waits for what the other still holds: five steps lead there.
 fn told_and_granted(fault: Fault) -> Vec<World> {
     let mut world = World::new(fault);
     let told = [Step::Acquire(0, 0), Step::Acquire(1, 1), Step::Wait(1, 0), Step::Write(0), Step::Write(1)];

@@ -9,9 +9,9 @@ use crate::time::Moment;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What a request takes of a client's time for them: so all looks together send 33 a second at most.
+/// The part of a client's time for them that a request takes: so all looks together send 33 a second at most.
 const EACH: Duration = Duration::from_millis(30);
-/// And so much may be taken ahead, after a time without.
+/// The most of that time that may be taken ahead, after a time without.
 const AHEAD: Duration = Duration::from_millis(960);
 
 /// When each wait is looked at, by its id.

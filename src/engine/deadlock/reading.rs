@@ -1,5 +1,5 @@
-//! One reading: this client from its registry, the holders of locks from the store, other clients from the directory. Nothing is
-//! read twice in it.
+//! One reading: this client from its registry, the holders of locks from the store, other clients from the
+//! directory. Nothing is read twice in it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Reading<'a> {
     described: HashMap<String, Option<Arc<Inspection>>>,
     clients: HashMap<ClientId, Option<ClientInfo>>,
     pub(super) requests: u64,
-    /// So many may be sent.
+    /// The most requests that may be sent.
     most: u64,
     /// Something could not be read, so what was not found may be there.
     pub(super) has_gaps: bool,
@@ -57,7 +57,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// From here on at most so many more requests are sent.
+    /// From here on at most `more` further requests are sent.
     pub(super) fn limit(&mut self, more: u64) {
         self.most = self.requests.saturating_add(more);
     }
@@ -126,7 +126,8 @@ impl<'a> Reading<'a> {
         self.clients.get(&client)?.as_ref()
     }
 
-    /// The lock as the store has it now. Of one that nobody shares its holder is asked for, as those may who use no other kinds.
+    /// The lock as the store has it now. Of one that nobody shares its holder is asked for, as those may who
+    /// use no other kinds.
     fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
         if kind.other_half().is_some() {
             return self.described(key);
@@ -202,8 +203,8 @@ fn is_in_the_way(kind: Kind, held: Family) -> bool {
     }
 }
 
-/// Whether a writer that waits comes before this reader: where the store says so of readers that go by that, or where it has them all in
-/// a line.
+/// Whether a writer that waits comes before this reader: where the store says so of readers that go by that,
+/// or where it has them all in a line.
 fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     if wait.writers_first && seen.writers_wait {
         return true;

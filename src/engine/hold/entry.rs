@@ -1,7 +1,7 @@
 //! One lock in this process: the holds on it, and the threads that wait for it.
 //!
-//! There is one entry for each lock, however many values stand for it. Each value has it, and each hold: the registry is asked
-//! for it when it is made, and told when it goes.
+//! There is one entry for each lock, however many values stand for it. Each value has it, and each hold: the
+//! registry is asked for it when it is made, and told when it goes.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
@@ -43,7 +43,7 @@ impl Hash for LockKey {
     }
 }
 
-/// What the entry asks of a hold.
+/// The questions that an entry asks of a hold.
 pub(crate) trait Held {
     fn is_of_thread(&self, thread: u64) -> bool;
 
@@ -89,7 +89,8 @@ pub(crate) struct LockState<H> {
     burst: Burst,
     /// This client may stand in the store's line.
     in_line: bool,
-    /// Since when the head has had nothing but failures, and the last: those behind it have waited through the same.
+    /// Since when the head has had nothing but failures, and the last: those behind it have waited through
+    /// the same.
     failure: Option<(Moment, Error)>,
     /// When this process last released the lock, if others waited for it then, and who was notified.
     contended: Option<(Moment, Others)>,
@@ -104,8 +105,8 @@ struct Burst {
     began: Option<Moment>,
 }
 
-/// A process hands a lock on so many times, and for so long, before others get their turn. More makes
-/// the others wait longer; less costs more true releases.
+/// The number of times, and the time, for which a process hands a lock on before others get their turn. More
+/// makes the others wait longer; less costs more true releases.
 const BURST: u32 = 24;
 const BURST_TIME: Duration = Duration::from_millis(3);
 
@@ -198,8 +199,8 @@ impl<H: Held> Entry<H> {
         held.or_else(|| is_receiving.then_some(Moment::NEVER))
     }
 
-    /// Whether nobody of this process has the lock or wants it, and no other process listened when this one last
-    /// released it.
+    /// Whether nobody of this process has the lock or wants it, and no other process listened when this one
+    /// last released it.
     pub(crate) fn is_calm(&self) -> bool {
         let state = self.state();
         state.is_idle() && state.contended.is_none()
@@ -232,7 +233,8 @@ impl<H: Held> Entry<H> {
         Next::Local(Arc::clone(head), claim)
     }
 
-    /// A hold ended by a true release, of which `others` were notified; whether the entry is to be kept for that from now on.
+    /// A hold ended by a true release, of which `others` were notified; whether the entry is to be kept for
+    /// that from now on.
     pub(crate) fn note_released(&self, others: Others, now: Moment) -> bool {
         let mut state = self.state();
         state.burst = Burst::default();
@@ -335,8 +337,8 @@ impl<H> Drop for Entry<H> {
     }
 }
 
-/// A thread that asks for a lock without a place in its queue. Those who come now queue behind it, and none of them is the head
-/// until this is dropped.
+/// A thread that asks for a lock without a place in its queue. Those who come now queue behind it, and none
+/// of them is the head until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Asking<H: Held>(Arc<Entry<H>>);
 
@@ -368,7 +370,8 @@ impl<H: Held> QueuePlace<H> {
         &self.ticket
     }
 
-    /// Whether the client's place in the store's line is this waiter's to give up: it has one, and nobody else waits here.
+    /// Whether the client's place in the store's line is this waiter's to give up: it has one, and nobody
+    /// else waits here.
     pub(crate) fn takes_line_place(&self) -> bool {
         let mut state = self.entry.state();
         state.queue.len() == 1 && std::mem::take(&mut state.in_line)

@@ -26,7 +26,8 @@ impl Holder {
         }
     }
 
-    /// Whether the calling thread runs the task that took the lock, or none as then. A guard's hold is no task's.
+    /// Whether the calling thread runs the task that took the lock, or none as then. A guard's hold is no
+    /// task's.
     pub(crate) fn is_this_task(&self) -> bool {
         match self {
             Holder::Thread { task, .. } => *task == TaskMark::current(),

@@ -9,13 +9,14 @@ impl Hold {
         matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
     }
 
-    /// Notes the thread that acquires more locks before anybody gets the guard of this one; zero: the guard is there.
+    /// Notes the thread that acquires more locks before anybody gets the guard of this one; zero: the guard
+    /// is there.
     pub(crate) fn note_acquiring(&self, thread: u64) {
         self.acquires_more.store(thread, Ordering::Release);
     }
 
-    /// The thread without which it is not released: its holder, or the one that acquires more to go with it. `None`: whichever has
-    /// the guard.
+    /// The thread without which it is not released: its holder, or the one that acquires more to go with it.
+    /// `None`: whichever has the guard.
     pub(crate) fn kept_by(&self) -> Option<u64> {
         match &self.holder {
             Holder::Thread { id, .. } => Some(*id),

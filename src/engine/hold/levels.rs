@@ -7,7 +7,8 @@ use crate::time::Lease;
 #[derive(Default)]
 pub(crate) struct Levels {
     next_id: u64,
-    /// By ids, which go up: guards are dropped from either end, and however many there are, that costs the same.
+    /// By ids, which go up: guards are dropped from either end, and however many there are, that costs the
+    /// same.
     pub(crate) open: VecDeque<Level>,
 }
 

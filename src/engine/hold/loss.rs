@@ -37,8 +37,8 @@ impl LossListeners {
         }
     }
 
-    /// From now on a release leaves them here, for [`hand_to`](Self::hand_to), since another hold is to follow; or it does not any
-    /// more.
+    /// From now on a release leaves them here, for [`hand_to`](Self::hand_to), since another hold is to
+    /// follow; or it does not any more.
     pub(crate) fn keep(&self, are_kept: bool) {
         self.0.lock().kept = are_kept;
     }

@@ -222,7 +222,8 @@ impl Hold {
         matches!(self.holder, Holder::Thread { .. })
     }
 
-    /// Whether this call is the first to say that the owner of a write hold reads as well. See `Waiting::end_writing_in_time`.
+    /// Whether this call is the first to say that the owner of a write hold reads as well. See
+    /// `Waiting::end_writing_in_time`.
     pub(crate) fn note_reading(&self) -> bool {
         !self.read_beside.swap(true, Ordering::AcqRel)
     }
@@ -236,9 +237,9 @@ impl Hold {
         }
     }
 
-    /// A request that concerns this hold alone went without an answer, and may still come: the holding thread's next hold
-    /// is not to be under this number. While this hold lives the thread
-    /// keeps its owner number, so that a writer can still take the read lock.
+    /// A request that concerns this hold alone went without an answer, and may still come: the holding
+    /// thread's next hold is not to be under this number. While this hold lives the thread keeps its owner
+    /// number, so that a writer can still take the read lock.
     pub(crate) fn retire_owner_on_end(&self) {
         self.spent.store(true, Ordering::SeqCst);
         // Set first, looked second. Pairs with `has_left_live`.
@@ -247,8 +248,9 @@ impl Hold {
         }
     }
 
-    /// It is live no more. A number under which something may still come is not the thread's next one: a renewal that is
-    /// under way would prolong a hold that has a lease of its own. Pairs with `retire_owner_on_end` and `begin_renewal`.
+    /// It is live no more. A number under which something may still come is not the thread's next one: a
+    /// renewal that is under way would prolong a hold that has a lease of its own. Pairs with
+    /// `retire_owner_on_end` and `begin_renewal`.
     fn has_left_live(&self) {
         if self.is_in_doubt() {
             self.retire_owner();
@@ -274,8 +276,8 @@ impl Hold {
         }
     }
 
-    /// A level that was kept until other locks were acquired ends by itself from now on. Renewals that later levels ask for
-    /// are with `renewed_lease`. Pairs with `renewal`.
+    /// A level that was kept until other locks were acquired ends by itself from now on. Renewals that later
+    /// levels ask for are with `renewed_lease`. Pairs with `renewal`.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
         let mut levels = self.levels.lock();
         if let Some(level) = levels.get_mut(id)
@@ -287,15 +289,16 @@ impl Hold {
         }
     }
 
-    /// The leases that the levels asked for, from the outermost in, and which of them is `own`; `None` if a guard has another.
+    /// The leases that the levels asked for, from the outermost in, and which of them is `own`; `None` if a
+    /// guard has another.
     pub(crate) fn levels_beside(&self, own: u64) -> Option<Vec<(bool, Lease)>> {
         let levels = self.levels.lock();
         let is_free = levels.open.iter().all(|level| level.id == own || !level.guarded);
         is_free.then(|| levels.open.iter().map(|level| (level.id == own, level.lease)).collect())
     }
 
-    /// Ends a level; if none is named, the innermost that no guard ends, or else the innermost. Returns how many are
-    /// left. `None`: there is no such level.
+    /// Ends a level; if none is named, the innermost that no guard ends, or else the innermost. Returns how
+    /// many are left. `None`: there is no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
         let mut levels = self.levels.lock();
         if levels.take(level)?.lease.is_renewed() {
@@ -330,7 +333,8 @@ impl Hold {
         }
     }
 
-    /// Whether the window ends where the ceiling wants it, less the drift of a lease that was cut short by it.
+    /// Whether the window ends where the ceiling wants it, less the drift of a lease that was cut short by
+    /// it.
     fn is_at_ceiling(&self) -> bool {
         self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(self.renewed_lease() / 100))
     }
@@ -351,8 +355,9 @@ impl Hold {
         Moment::from_nanos(self.until.load(Ordering::Acquire))
     }
 
-    /// A request sent at `sent`, by which the store set `lease`, was confirmed. Never shortens the window. `false`: that had
-    /// ended before this was known, and may have been seen to end. Then the hold is lost, although the store has prolonged it.
+    /// A request sent at `sent`, by which the store set `lease`, was confirmed. Never shortens the window.
+    /// `false`: that had ended before this was known, and may have been seen to end. Then the hold is lost,
+    /// although the store has prolonged it.
     #[must_use = "a hold whose window had ended is lost"]
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let before = self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
@@ -366,7 +371,8 @@ impl Hold {
 
     // ---- the agenda
 
-    /// Whether any of its levels, open or not, was to be renewed: then its end was not meant to come by itself.
+    /// Whether any of its levels, open or not, was to be renewed: then its end was not meant to come by
+    /// itself.
     pub(crate) fn was_renewed(&self) -> bool {
         self.was_renewed.load(Ordering::Acquire)
     }
@@ -448,7 +454,8 @@ impl Hold {
     /// Records the loss and notifies all listeners, once. Returns whether this call did it.
     pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
         if reason != LossReason::Gone && self.read_beside.load(Ordering::Acquire) {
-            // It is ended in the store from here on, again and again: first of all, the thread's next hold is another's.
+            // It is ended in the store from here on, again and again: first of all, the thread's next hold is
+            // another's.
             self.retire_owner();
         }
         if self.phase.lose(reason) {

@@ -14,10 +14,12 @@ use crate::seam::Family;
 use crate::time::{Moment, millis};
 
 impl Registry {
-    /// The waits for locks that have lasted for `least` by now, of threads that hold something meanwhile, and the holds that these
-    /// threads have or wait for. Each of the waits is told of from now on. All of it is as of one moment.
+    /// The waits for locks that have lasted for `least` by now, of threads that hold something meanwhile, and
+    /// the holds that these threads have or wait for. Each of the waits is told of from now on. All of it is
+    /// as of one moment.
     ///
-    /// Looks at all locks, and at all holds if any wait is as old: called once a second at most while nothing is stuck.
+    /// Looks at all locks, and at all holds if any wait is as old: called once a second at most while nothing
+    /// is stuck.
     pub(crate) fn stuck(&self, now: Moment, least: Duration, wall_ms: u64) -> Stuck {
         let all = self.all();
         let _alone = self.several.lock();
@@ -30,7 +32,8 @@ impl Registry {
         let (mut waits, mut next) = (Vec::new(), None::<Moment>);
         for (key, entry) in &entries {
             for (ticket, one) in entry.queue.sleepers() {
-                // A hold is entered before its waiter leaves the queue. What was granted is waited for no more.
+                // A hold is entered before its waiter leaves the queue. What was granted is waited for no
+                // more.
                 let is_granted = |hold: &Arc<Hold>| {
                     let is_own =
                         hold.kept_by() == Some(one.thread.id()) || hold.owner().number() == one.number;

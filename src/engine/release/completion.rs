@@ -24,8 +24,8 @@ pub(crate) struct ReleaseCompletion {
 }
 
 impl ReleaseCompletion {
-    /// For a hold whose releaser has gone on: settles the outcome. May run on any thread, while that reads replies for
-    /// others; so the observer is called on the callback thread.
+    /// For a hold whose releaser has gone on: settles the outcome. May run on any thread, while that reads
+    /// replies for others; so the observer is called on the callback thread.
     pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: ReleaseOutcome) {
         match outcome {
             ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {
@@ -59,8 +59,8 @@ impl ReleaseCompletion {
         self.reporter.tell(|observer| span(&|| observer.event(&Event::Released { name, kind, owner, held })));
     }
 
-    /// Records that a hold is lost. Its number is given up: a request under it may be on its way, and the old guard
-    /// may still try to release.
+    /// Records that a hold is lost. Its number is given up: a request under it may be on its way, and the old
+    /// guard may still try to release.
     pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LossReason) {
         if hold.lose(reason, self.clock.now(), &self.reporter) {
             hold.retire_owner();
@@ -73,7 +73,8 @@ impl ReleaseCompletion {
         hold.retire_owner();
         hold.listeners().forget(&self.reporter);
         let now = self.clock.now();
-        // A renewal that is on its way may have it run for a lease from now; a lease of its own may be longer.
+        // A renewal that is on its way may have it run for a lease from now; a lease of its own may be
+        // longer.
         let until = if hold.kind().is_leased() {
             now.plus(self.lease).max(hold.until())
         } else {
@@ -82,8 +83,8 @@ impl ReleaseCompletion {
         self.cleanups.add(hold.claim(), until, now);
     }
 
-    /// A hold that was to last until `ends` could not be told so: the watchdog frees it then, and not before. It may have
-    /// been told all the same.
+    /// A hold that was to last until `ends` could not be told so: the watchdog frees it then, and not before.
+    /// It may have been told all the same.
     pub(crate) fn leave_until(&self, hold: &Arc<Hold>, ends: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();

@@ -21,8 +21,8 @@ pub(crate) enum HandoffStart {
 }
 
 impl Engine {
-    /// Hands the lock to the next local thread, and waits for the answer that it reads. `None`: nobody is next, or it
-    /// could not be sent.
+    /// Hands the lock to the next local thread, and waits for the answer that it reads. `None`: nobody is
+    /// next, or it could not be sent.
     pub(crate) fn hand_off(&self, hold: &Arc<Hold>, begun: Moment) -> Option<ReleaseOutcome> {
         let mut result = None;
         self.start_handoff(hold, begun, || Releaser::Waits(result.insert(HandoffResult::default()).clone()));
@@ -31,7 +31,8 @@ impl Engine {
 
     /// Waits for the outcome of a hand-off, which the next owner reads.
     pub(crate) fn wait_for_handoff(&self, result: &HandoffResult) -> ReleaseOutcome {
-        // The thread that reads the answer gives up after a command time-out. After twice that it has lost its processor.
+        // The thread that reads the answer gives up after a command time-out. After twice that it has lost
+        // its processor.
         let limit = self.options.command_timeout * 2;
         result.wait(limit).unwrap_or_else(|| {
             let words = "the thread that was handed the lock did not tell what came of it";
@@ -55,8 +56,9 @@ impl Engine {
         to.home = from.home; // it stays where it was granted, wherever that name is asked for by now
         match self.store.hand_off(&from, &to, sent.plus(self.options.command_timeout)) {
             Some(pending) => {
-                // Taken out first, given second: in between the promise shows that the lock is held here. The other
-                // way round, a waiter behind the next owner could go to sleep for a hold whose end nobody reports.
+                // Taken out first, given second: in between the promise shows that the lock is held here. The
+                // other way round, a waiter behind the next owner could go to sleep for a hold whose end
+                // nobody reports.
                 self.registry.remove_handed(hold);
                 ticket.give(PendingHandoff::new(pending, sent, to, releaser()));
                 HandoffStart::Sent
@@ -71,8 +73,9 @@ impl Engine {
     /// The result for a caller that has handed its lock off since `begun`.
     ///
     /// An unanswered hand-off is asked again as a plain release, which cannot hurt a later owner: it is for
-    /// the old owner's number alone. If that holds nothing any more, it was the hand-off; if it did, a hand-off that comes
-    /// later finds nothing to pass on, since the number is not used again. The next owner has given its own number up too.
+    /// the old owner's number alone. If that holds nothing any more, it was the hand-off; if it did, a
+    /// hand-off that comes later finds nothing to pass on, since the number is not used again. The next owner
+    /// has given its own number up too.
     pub(crate) fn handed_off(
         &self,
         action: &'static str,

@@ -1,7 +1,7 @@
 //! Releasing a lock, level by level.
 //!
-//! The last level either goes to the next local thread (`handoff`) or is released in the store. `completion` is what
-//! follows, for whichever thread learns of the answer.
+//! The last level either goes to the next local thread (`handoff`) or is released in the store. `completion`
+//! is what follows, for whichever thread learns of the answer.
 
 pub(crate) mod completion;
 pub(crate) mod handoff;
@@ -46,8 +46,8 @@ impl Engine {
 
     /// Ends one level of a hold, and the hold with its last, and waits for the store's answer.
     ///
-    /// A request without an answer is repeated: the count is absolute and the caller waits here, so within this hold
-    /// a repetition changes nothing. An outcome that stays unknown goes to the watchdog.
+    /// A request without an answer is repeated: the count is absolute and the caller waits here, so within
+    /// this hold a repetition changes nothing. An outcome that stays unknown goes to the watchdog.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action)?;
@@ -68,7 +68,7 @@ impl Engine {
         self.leave(action, hold, 0)
     }
 
-    /// Leaves so many levels to the owner.
+    /// Leaves `left` levels to the owner.
     fn leave(&self, action: &'static str, hold: &Arc<Hold>, left: u32) -> Result<()> {
         let begun = self.clock.now();
         if !self.still_held(hold, left, begun) {
@@ -83,10 +83,11 @@ impl Engine {
         self.released(action, hold, left, outcome)
     }
 
-    /// Ends a hold that has one level, but leaves the lock taken until `at_least` has passed since it was asked for.
+    /// Ends a hold that has one level, but leaves the lock taken until `at_least` has passed since it was
+    /// asked for.
     ///
-    /// A request without an answer is repeated, as by [`end_level`](Self::end_level). If that fails for good, the watchdog
-    /// frees the lock when `at_least` has passed.
+    /// A request without an answer is repeated, as by [`end_level`](Self::end_level). If that fails for good,
+    /// the watchdog frees the lock when `at_least` has passed.
     pub(crate) fn end_after(
         &self,
         action: &'static str,
@@ -125,8 +126,8 @@ impl Engine {
         }
     }
 
-    /// Has the store end a hold at `ends`, again after failures until `give_up` or the end of the window. `false`: the
-    /// owner did not hold it.
+    /// Has the store end a hold at `ends`, again after failures until `give_up` or the end of the window.
+    /// `false`: the owner did not hold it.
     fn send_end(&self, hold: &Arc<Hold>, ends: Moment, give_up: Moment) -> Result<bool> {
         let claim = hold.claim();
         let give_up = give_up.min(hold.until());
@@ -197,8 +198,8 @@ impl Engine {
         }
     }
 
-    /// Ends one level for a guard that is dropped. The last level's release is sent and not waited for; its outcome
-    /// is reported, and a failure is left to the watchdog.
+    /// Ends one level for a guard that is dropped. The last level's release is sent and not waited for; its
+    /// outcome is reported, and a failure is left to the watchdog.
     pub(crate) fn drop_level(&self, hold: &Arc<Hold>, level: u64) {
         if is_forked() {
             return;
@@ -234,8 +235,8 @@ impl Engine {
                 self.registry.remove(hold);
                 self.watchdog.look_by(begun.plus(POLL_COMPLETIONS_EVERY));
             }
-            // An inner level, whose count is to be right before the next; or others' turn: the answer says whether
-            // they listen, and so whether those who wait here stand back.
+            // An inner level, whose count is to be right before the next; or others' turn: the answer says
+            // whether they listen, and so whether those who wait here stand back.
             HandoffStart::Others => {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) = self.released("unlock", hold, left, outcome) {
@@ -246,9 +247,9 @@ impl Engine {
         }
     }
 
-    /// Whether the hold stands at `now`, so that its level can be given back. If not, and this was the last level, it is
-    /// forgotten here; nothing is sent, but what may remain of a lease that ended by our reckoning (1 % early) is left
-    /// to the watchdog.
+    /// Whether the hold stands at `now`, so that its level can be given back. If not, and this was the last
+    /// level, it is forgotten here; nothing is sent, but what may remain of a lease that ended by our
+    /// reckoning (1 % early) is left to the watchdog.
     pub(crate) fn still_held(&self, hold: &Arc<Hold>, left: u32, now: Moment) -> bool {
         if hold.is_live(now, &self.reporter) && (left > 0 || hold.begin_release()) {
             return true;
@@ -264,7 +265,8 @@ impl Engine {
     }
 
     /// Asks the store to leave `left` levels, again after failures until `give_up` or the end of the window.
-    /// `None`: the owner did not hold it. Else which other clients were notified. `first`: what came of asking once.
+    /// `None`: the owner did not hold it. Else which other clients were notified. `first`: what came of
+    /// asking once.
     pub(crate) fn send_release(
         &self,
         hold: &Arc<Hold>,
@@ -287,7 +289,8 @@ impl Engine {
                 }
                 Err(Failure::Refused(error)) => error,
                 Err(Failure::Unknown(error)) => {
-                    // It may arrive at any time from now on. The thread's next hold must not be under this number.
+                    // It may arrive at any time from now on. The thread's next hold must not be under this
+                    // number.
                     in_doubt = true;
                     hold.retire_owner_on_end();
                     error

@@ -84,7 +84,8 @@ fn a_grant_that_is_read_after_its_window_is_no_hold() {
     engine.shutdown().unwrap();
 }
 
-/// However long the caller would wait. The store frees the lock at once when the grant is given back, and says so.
+/// However long the caller would wait. The store frees the lock at once when the grant is given back, and
+/// says so.
 #[test]
 fn a_lease_shorter_than_the_answers_take_is_an_error_after_few_attempts() {
     let (lease, ms) = (Duration::from_millis(2), Duration::from_millis);
@@ -184,7 +185,7 @@ fn behind_a_hold_of_this_client_that_was_taken_away_in_silence_a_waiter_polls() 
             thread::yield_now();
         }
         let has_polled = is_done();
-        // Whatever came of it, the thread is to end.
+        // The thread is to end, with either result.
         drop(engine.end_level("unlock", &mine.hold, Some(mine.level)));
         assert!(has_polled, "it sleeps until the lease of a hold that is gone");
     });

@@ -3,11 +3,12 @@
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(1);
-/// What an ask takes of late.
+/// The time that an ask takes of late.
 const ASK: Duration = Duration::from_millis(50);
 
-/// A waiter finds the lock busy `after` the call, and a message comes before it knows. All its asks before were in vain, so
-/// that a message is hardly ever reason to ask. The clock stands from then on. Whether the waiter asks all the same.
+/// A waiter finds the lock busy `after` the call, and a message comes before it knows. All its asks before
+/// were in vain, so that a message is hardly ever reason to ask. The clock stands from then on. Whether the
+/// waiter asks all the same.
 fn asks_at_a_message(queues_all: bool, after: Duration) -> bool {
     let channel = Arc::new(Channel::new("a", true));
     let asked = Subscription::new(Arc::clone(&channel), Arc::new(Standing), &Waker::default());

@@ -40,7 +40,8 @@ fn a_client_that_found_the_lock_with_the_one_other_does_not_stand_back_for_it_ag
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
-    // While it asks, the answer of its release comes: one other client was notified. That one has the lock, and releases it.
+    // While it asks, the answer of its release comes: one other client was notified. That one has the lock,
+    // and releases it.
     let completion = Arc::clone(&engine.completion);
     store.attempting.lock().push_back(Box::new(move || {
         completion.note_released(&mine.hold, Others::Listen(1));
@@ -51,7 +52,8 @@ fn a_client_that_found_the_lock_with_the_one_other_does_not_stand_back_for_it_ag
     let again = thread::scope(|scope| {
         let again = || told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap();
         thread::Builder::new().spawn_scoped(scope, again).unwrap();
-        // The clock stands: a client that stands back does so until the clock is moved, so that the thread ends.
+        // The clock stands: a client that stands back does so until the clock is moved, so that the thread
+        // ends.
         let again = is_told.recv_timeout(Duration::from_secs(10));
         clock.advance(Duration::from_millis(10));
         again
@@ -78,7 +80,8 @@ fn a_renewal_that_is_answered_after_the_window_revives_nothing_and_is_undone_und
     clock.advance(lease * 7 / 10);
     let standing = writing.hold.standing(clock.now());
     assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
-    // The store has the lock under the old number still, and is about to be asked to free it: nothing is had under that.
+    // The store has the lock under the old number still, and is about to be asked to free it: nothing is had
+    // under that.
     assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
     engine.watchdog.stand_still(false);
     clock.advance(Duration::from_secs(1));
@@ -87,8 +90,8 @@ fn a_renewal_that_is_answered_after_the_window_revives_nothing_and_is_undone_und
     drop(engine.shutdown());
 }
 
-/// Has another thread wait for the lock that `mine` is a hold of, until it is asleep and `release` has run. Returns whether it
-/// had the lock and gave it back, if it did not panic.
+/// Has another thread wait for the lock that `mine` is a hold of, until it is asleep and `release` has run.
+/// Returns whether it had the lock and gave it back, if it did not panic.
 fn while_another_waits(
     engine: &Engine,
     name: &Arc<LockName>,
@@ -273,7 +276,8 @@ fn a_shutdown_from_within_a_call_of_the_client_is_an_error_at_once_and_changes_n
     engine.shutdown().unwrap();
 }
 
-/// The release of a dropped guard may take longer than the next wait of its thread. Nobody waits for that thread.
+/// The release of a dropped guard may take longer than the next wait of its thread. Nobody waits for that
+/// thread.
 #[test]
 fn a_thread_that_waits_while_its_only_hold_is_on_its_way_back_keeps_nobody_waiting() {
     let store = Arc::new(Odd::default());

@@ -1,7 +1,7 @@
 //! A file that is replaced as a whole, and the register beside it.
 //!
-//! Others may write to the folder, and put links where a name is expected. So the path is resolved once. From then on
-//! everything is done inside the folder that was opened, by names that are refused if they are links.
+//! Others may write to the folder, and put links where a name is expected. So the path is resolved once. From
+//! then on everything is done inside the folder that was opened, by names that are refused if they are links.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use uuid::Uuid;
 
-/// So many links are followed, as by Linux.
+/// The number of links that are followed, as by Linux.
 const LINKS: usize = 40;
 /// Of a file that takes nobody's place: as the process's umask has it.
 const OPEN_TO_ALL: RawMode = 0o666;
@@ -61,8 +61,8 @@ struct FileLocation {
 }
 
 impl FileLocation {
-    /// The location that the path leads to. A link at its end is followed if it is this user's or root's: another's could
-    /// name any file that this user may write to.
+    /// The location that the path leads to. A link at its end is followed if it is this user's or root's:
+    /// another's could name any file that this user may write to.
     fn of(path: &Path) -> io::Result<FileLocation> {
         let mut place = FileLocation::from(CWD, path)?;
         for _ in 0..LINKS {
@@ -231,7 +231,8 @@ impl Drop for TemporaryFile<'_> {
     }
 }
 
-/// Gives a file of this user's the owner of another, and a mode without what makes programs run as somebody else.
+/// Gives a file of this user's the owner of another, and a mode without what makes programs run as somebody
+/// else.
 fn suit(file: &File, old: &Stat, mode: RawMode) -> io::Result<()> {
     let made = fstat(file)?;
     let owner = (made.st_uid != old.st_uid).then(|| Uid::from_raw(old.st_uid));

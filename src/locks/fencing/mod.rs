@@ -1,8 +1,10 @@
-//! Writes that a fence protects: whatever stores the data refuses a writer whose token is older than one it has seen.
+//! Writes that a fence protects: whatever stores the data refuses a writer whose token is older than one it
+//! has seen.
 //!
-//! A lease lock alone cannot keep a holder that was stopped for longer than its lease from writing afterwards. The
-//! resource can: it keeps the highest token it has seen beside the data, and compares. This module is that comparison
-//! for three kinds of resource. All writers of a resource must use it, and take their tokens from one lock.
+//! A lease lock alone cannot keep a holder that was stopped for longer than its lease from writing
+//! afterwards. The resource can: it keeps the highest token it has seen beside the data, and compares. This
+//! module is that comparison for three kinds of resource. All writers of a resource must use it, and take
+//! their tokens from one lock.
 
 mod file;
 
@@ -21,19 +23,20 @@ use crate::ident::Fence;
 /// | `ARGV[1]` | the writer's token: [`Fence::get`] in decimal |
 /// | `ARGV[2]` | the value |
 ///
-/// Returns 1 if it was written, 0 if a newer token had written before. Use it as the pattern for writes of other types:
-/// the point is that comparison and write are one script.
+/// Returns 1 if it was written, 0 if a newer token had written before. Use it as the pattern for writes of
+/// other types: the point is that comparison and write are one script.
 pub const REDIS_SET: &str = include_str!("fenced_set.lua");
 
-/// The condition to put into the `WHERE` of an `UPDATE`, which has to set the column as well; zero rows updated means
-/// refused.
+/// The condition to put into the `WHERE` of an `UPDATE`, which has to set the column as well; zero rows
+/// updated means refused.
 ///
-/// `column` keeps the highest token seen (a 64-bit integer; may be null at first), `parameter` is where the statement
-/// gets the writer's: `$2`, `?`, `:fence`.
+/// `column` keeps the highest token seen (a 64-bit integer; may be null at first), `parameter` is where the
+/// statement gets the writer's: `$2`, `?`, `:fence`.
 ///
-/// Neither can bring other SQL along. A column is an identifier, plain or in quotes (`fence`, `stock.fence`, `"Fence"`);
-/// a parameter is `?`, or a number or name behind `$`, `?`, `:` or `@`, or a token in decimal, each with or without a type
-/// behind `::`. Anything else makes a condition that is never true: nothing is written, as by an older token.
+/// Neither can bring other SQL along. A column is an identifier, plain or in quotes (`fence`, `stock.fence`,
+/// `"Fence"`); a parameter is `?`, or a number or name behind `$`, `?`, `:` or `@`, or a token in decimal,
+/// each with or without a type behind `::`. Anything else makes a condition that is never true: nothing is
+/// written, as by an older token.
 ///
 /// # Examples
 ///
@@ -80,18 +83,19 @@ fn is_identifier(text: &str) -> bool {
 
 /// Replaces a file's content unless a newer token has written it; `false`: refused, nothing changed.
 ///
-/// The highest token seen is kept in a second file beside it, `<name>.fence`, which is locked for the time of the write.
-/// The content is written to a third, of a random name, and renamed. So readers see the old or the new, never a part. A
-/// process that is killed in between leaves the third, `.leasehold-<32 digits>`; it may be deleted.
+/// The highest token seen is kept in a second file beside it, `<name>.fence`, which is locked for the time of
+/// the write. The content is written to a third, of a random name, and renamed. So readers see the old or the
+/// new, never a part. A process that is killed in between leaves the third, `.leasehold-<32 digits>`; it may
+/// be deleted.
 ///
-/// The new file has the mode, the owner and the group of the old one, and the register too when it is made. They are
-/// refused before anything is written where this user may not give them. Not kept: set-user-id and set-group-id bits,
-/// access control lists, other attributes, and further names of the file (hard links).
+/// The new file has the mode, the owner and the group of the old one, and the register too when it is made.
+/// They are refused before anything is written where this user may not give them. Not kept: set-user-id and
+/// set-group-id bits, access control lists, other attributes, and further names of the file (hard links).
 ///
-/// Other users may write to the folder. A path that ends in a link leads to the file that the link names, and to the register
-/// beside that one. Another user's link is refused, unless it is root's. Links at the names of the register and of the
-/// third file are never followed. A register that belongs neither to this user, nor to root, nor to the file's owner is
-/// refused.
+/// Other users may write to the folder. A path that ends in a link leads to the file that the link names, and
+/// to the register beside that one. Another user's link is refused, unless it is root's. Links at the names
+/// of the register and of the third file are never followed. A register that belongs neither to this user,
+/// nor to root, nor to the file's owner is refused.
 ///
 /// # Blocking
 ///
@@ -99,8 +103,8 @@ fn is_identifier(text: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Of kind [`Resource`](ErrorKind::Resource), with the cause: a file could not be opened, locked, read or written. The
-/// content is the old or the new; no older token will be let in either way.
+/// Of kind [`Resource`](ErrorKind::Resource), with the cause: a file could not be opened, locked, read or
+/// written. The content is the old or the new; no older token will be let in either way.
 ///
 /// # Examples
 ///

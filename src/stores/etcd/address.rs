@@ -51,8 +51,8 @@ impl fmt::Display for EtcdMember {
 }
 
 impl EtcdAddress {
-    /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
-    /// password.
+    /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold
+    /// a password.
     pub(super) fn new(options: &RedisOptions) -> Result<EtcdAddress> {
         let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
         #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "always false"))]

@@ -1,7 +1,7 @@
 //! The directory of clients, and the list of locks: keys of one kind, a page at a time.
 //!
-//! A client's entry is a key of its own below `%clients/`, with a lease: no lock's name is written so, since `%` in a name is
-//! `%25`. How old an entry is, its lease says: a request for each.
+//! A client's entry is a key of its own below `%clients/`, with a lease: no lock's name is written so, since
+//! `%` in a name is `%25`. How old an entry is, its lease says: a request for each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::stores::etcd::members::{not_sent, unreadable};
 use crate::stores::etcd::message::{self, BATCH, OWNERS, get, name_of, number, txn};
 use crate::time::{Clock, Moment};
 
-/// So many keys a page has.
+/// The keys on one page.
 const PAGE: u32 = 250;
 
 /// Below the prefix, before the id of the client.
@@ -45,8 +45,8 @@ impl EtcdStore {
         STANDARD.encode(format!("{}{CLIENTS}{client}", self.members.address.prefix))
     }
 
-    /// Keeps the lease that the entry has, and puts it under that: two requests. The caller is the watchdog, whose renewals are
-    /// requests of the same kind.
+    /// Keeps the lease that the entry has, and puts it under that: two requests. The caller is the watchdog,
+    /// whose renewals are requests of the same kind.
     fn put_entry(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         // Not given back on a failure: the next round takes another, and this one ends by itself.
         let known = self.entry_lease.lock().take();
@@ -90,8 +90,8 @@ impl EtcdStore {
         Ok(page)
     }
 
-    /// An entry, and what its lease says is left of its time: a lease has a second more than what was asked for. `None`: it has
-    /// just ended.
+    /// An entry, and what its lease says is left of its time: a lease has a second more than what was asked
+    /// for. `None`: it has just ended.
     fn posted(&self, text: String, lease: i64, deadline: Moment) -> Answer<Option<Posted>> {
         let left = time_to_live(&self.wire, lease, deadline).map_err(not_sent)?;
         let remaining = left.map(|seconds| Duration::from_secs(seconds.saturating_sub(1)));
@@ -144,7 +144,8 @@ impl EtcdStore {
         Ok(page)
     }
 
-    /// The keys of one lock lie together. A page shows each lock that it meets once, and goes on behind the last one's keys.
+    /// The keys of one lock lie together. A page shows each lock that it meets once, and goes on behind the
+    /// last one's keys.
     fn locks_page(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
         let prefix = &self.members.address.prefix;
         let keys = self.keys(prefix, from, false, deadline)?;
@@ -160,7 +161,7 @@ impl EtcdStore {
         }
         if let Some(last) = keys.found.last().filter(|_| keys.has_more) {
             page.next = Some(match lines.last().filter(|line| line_of(&last.key) == Some(**line)) {
-                // What comes after all its owners.
+                // The first key after those of all its owners.
                 Some(line) => goes_on(line, b"/%0"),
                 None => goes_on(&last.key, b"\0"),
             });

@@ -1,7 +1,8 @@
 //! Leases that end before their time: the servers that allow it, and how their holders are notified.
 //!
-//! A leader whose disk stands still can revoke leases that a newer leader keeps alive (etcd issues 12528 and 15247). So on
-//! servers that may do so the keys of this client's holds are watched as well, once they have been held for a while.
+//! A leader whose disk stands still can revoke leases that a newer leader keeps alive (etcd issues 12528 and
+//! 15247). So on servers that may do so the keys of this client's holds are watched as well, once they have
+//! been held for a while.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,7 +16,8 @@ use crate::time::Moment;
 /// A hold that is over sooner is not worth a watch: its release reports as much.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Whether a server of this version may revoke a lease that is kept alive; one that does not say may be of any.
+/// Whether a server of this version may revoke a lease that is kept alive; one that does not say may be of
+/// any.
 pub(super) fn may_revoke(version: Option<&str>) -> bool {
     let numbers = version.unwrap_or_default().split(['.', '-', '+']).map_while(|number| number.parse().ok());
     match numbers.take(3).collect::<Vec<u32>>()[..] {

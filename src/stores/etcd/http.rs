@@ -1,8 +1,9 @@
-//! One connection to a member: HTTP/1.1, as much of it as etcd's gateway speaks. `httparse` reads heads and the sizes of
-//! chunks; what is read, how much of it and until when is decided here.
+//! One connection to a member: HTTP/1.1, as much of it as etcd's gateway speaks. `httparse` reads heads and
+//! the sizes of chunks; what is read, how much of it and until when is decided here.
 //!
-//! The socket is the crate's own, for the reasons that hold for Redis too: an exchange ends at one moment, not each read
-//! of it; another thread can hang up on one that reads for long; and it is known whether a request has left.
+//! The socket is the crate's own, for the reasons that hold for Redis too: an exchange ends at one moment,
+//! not each read of it; another thread can hang up on one that reads for long; and it is known whether a
+//! request has left.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -118,8 +119,8 @@ impl Connection {
         Ok(Response { status: head.status, body, stays: head.stays })
     }
 
-    /// The beginning of an answer that comes bit by bit; what follows is read by [`chunk`](Self::chunk). An answer that
-    /// is whole, which only an error is, comes as such.
+    /// The beginning of an answer that comes bit by bit; what follows is read by [`chunk`](Self::chunk). An
+    /// answer that is whole, which only an error is, comes as such.
     pub(super) fn receive_begun(&mut self, deadline: Moment) -> io::Result<Option<Response>> {
         let head = self.head(deadline)?;
         if head.status == 200 && head.length == Length::Chunked {
@@ -132,8 +133,8 @@ impl Connection {
         Ok(Some(Response { status: head.status, body, stays: false }))
     }
 
-    /// The next part of an answer that comes bit by bit; `None`: that was all. When the time is over before the part is
-    /// whole, nothing of it is lost, and it can be asked for again.
+    /// The next part of an answer that comes bit by bit; `None`: that was all. When the time is over before
+    /// the part is whole, nothing of it is lost, and it can be asked for again.
     pub(super) fn chunk(&mut self, deadline: Moment) -> io::Result<Option<Vec<u8>>> {
         let (begins, length) = self.parsed(chunk_size, deadline)?;
         if length == 0 {
@@ -159,8 +160,8 @@ impl Connection {
         Ok(head)
     }
 
-    /// Reads until `parse` finds a whole part at the beginning of what was read and not yet used: how long it is, and what
-    /// it says. `None` from `parse`: this can be no such part.
+    /// Reads until `parse` finds a whole part at the beginning of what was read and not yet used: how long it
+    /// is, and what it says. `None` from `parse`: this can be no such part.
     fn parsed<T>(
         &mut self,
         parse: impl Fn(&[u8]) -> Option<Status<(usize, T)>>,
@@ -169,7 +170,8 @@ impl Connection {
         let mut seen = 0;
         loop {
             let rest = self.rest();
-            // Parsed when a line has ended, not at each read: a server that sends byte by byte makes no more work.
+            // Parsed when a line has ended, not at each read: a server that sends byte by byte makes no more
+            // work.
             let line_ends = rest.get(seen..).unwrap_or_default().windows(2).any(|pair| pair == b"\r\n");
             if line_ends && let Status::Complete(part) = parse(rest).ok_or_else(unreadable)? {
                 return Ok(part);

@@ -1,9 +1,10 @@
 //! Leases of etcd: each key has one of its own, and ends with it.
 //!
-//! A lease counts whole seconds. One second more than the whole seconds of what was asked for makes it long enough, and
-//! leaves some time in which it can serve again without a word to the server: a client that takes and gives back locks
-//! quickly keeps its leases alive once a second, not once a lock. A lease serves again only when everything that was
-//! sent under it has been answered: else something late could tie a dead hold's key to a living lease.
+//! A lease counts whole seconds. One second more than the whole seconds of what was asked for makes it long
+//! enough, and leaves some time in which it can serve again without a word to the server: a client that takes
+//! and gives back locks quickly keeps its leases alive once a second, not once a lock. A lease serves again
+//! only when everything that was sent under it has been answered: else something late could tie a dead hold's
+//! key to a living lease.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use crate::stores::etcd::message::number;
 use crate::sync::Mutex;
 use crate::time::{Clock, Moment, window};
 
-/// Leases that nobody uses: so many are kept, and none that would be there for longer than this.
+/// Of leases that nobody uses this number is kept, and none that would be there for longer than the time
+/// below.
 const MOST_IDLE: usize = 64;
 const LONGEST_IDLE: u64 = 61;
 
@@ -56,8 +58,8 @@ pub(super) fn ttl_of(asked: Duration) -> u64 {
 }
 
 impl Leases {
-    /// A lease that runs for at least `asked` from now on, which nothing uses. A failure leaves nothing behind that
-    /// would not end by itself.
+    /// A lease that runs for at least `asked` from now on, which nothing uses. A failure leaves nothing
+    /// behind that would not end by itself.
     pub(super) fn take(&self, wire: &Transport, asked: Duration, deadline: Moment) -> Answer<EtcdLease> {
         let ttl = ttl_of(asked);
         while let Some(lease) = self.idle(ttl) {
@@ -163,8 +165,8 @@ impl Leases {
 
 /// Has each lease run its whole time again; `false`: it has ended.
 ///
-/// The gateway may throw away what it has not read of the questions when its first answer is written (etcd issue 8237), so
-/// what was not answered is asked again, as long as each time something is.
+/// The gateway may throw away what it has not read of the questions when its first answer is written (etcd
+/// issue 8237), so what was not answered is asked again, as long as each time something is.
 pub(super) fn keep_alive(wire: &Transport, ids: &[i64], deadline: Moment) -> Answer<Vec<bool>> {
     let mut alive = Vec::with_capacity(ids.len());
     while let Some(rest) = ids.get(alive.len()..).filter(|rest| !rest.is_empty()) {

@@ -1,4 +1,5 @@
-//! The members, asked in turn, over connections that threads take and give back; and the meaning of their refusals.
+//! The members, asked in turn, over connections that threads take and give back; and the meaning of their
+//! refusals.
 
 use std::io;
 use std::sync::Arc;
@@ -111,8 +112,8 @@ impl Transport {
         Transport { members, lender: None, most, state: Mutex::default(), freed: Condvar::new() }
     }
 
-    /// The same, but where no connection can be made it uses one of `lender`'s: that a gateway takes no new connections says
-    /// nothing against those that there are.
+    /// The same, but where no connection can be made it uses one of `lender`'s: that a gateway takes no new
+    /// connections says nothing against those that there are.
     pub(super) fn borrowing(self, lender: &Arc<Transport>) -> Transport {
         Transport { lender: Some(Arc::clone(lender)), ..self }
     }
@@ -133,7 +134,8 @@ impl Transport {
     /// Asks for something, and gives the answer as it came.
     pub(super) fn call_raw(&self, path: &str, body: &str, deadline: Moment) -> Answer<Vec<u8>> {
         let mut response = self.exchange(path, body, deadline)?;
-        // A token ends after some minutes, and with each change of users or roles. The request was not looked at.
+        // A token ends after some minutes, and with each change of users or roles. The request was not looked
+        // at.
         if self.members.address.user.is_some() && wants_token(&response) {
             self.authenticate(deadline)?;
             response = self.exchange(path, body, deadline)?;
@@ -188,8 +190,8 @@ impl Transport {
                 self.members.pass_over(member);
                 Failure::Unknown(broken(member, error))
             })?;
-        // A member without a leader, or on its way out: where a name or a proxy leads to another by now, only a new
-        // connection finds it.
+        // A member without a leader, or on its way out: where a name or a proxy leads to another by now, only
+        // a new connection finds it.
         if response.stays && response.status < 500 {
             place.give_back =
                 members.iter().position(|at| std::ptr::eq(at, member)).map(|at| (at, connection));
@@ -305,7 +307,8 @@ const DEADLINE_EXCEEDED: u64 = 4;
 const NOT_FOUND: u64 = 5;
 const PERMISSION_DENIED: u64 = 7;
 const UNAUTHENTICATED: u64 = 16;
-/// Canceled, unknown, deadline exceeded, aborted, internal, unavailable, data loss: none says that nothing happened.
+/// Canceled, unknown, deadline exceeded, aborted, internal, unavailable, data loss: none says that nothing
+/// happened.
 const UNCERTAIN: [u64; 7] = [1, 2, DEADLINE_EXCEEDED, 10, 13, 14, 15];
 
 pub(super) fn refusal(response: &Response) -> Failure {

@@ -6,11 +6,11 @@
 //!
 //! | prefix + `%clients/` + client | the client's entry in the directory | one of the entry's |
 //!
-//! An owner that wants a lock puts such a key. They stand in the order in which their keys were created, and the first
-//! has the lock: etcd's own recipe for locks. A slash in a name is written `%2F`, and `%` as `%25`, so that no lock's
-//! keys lie among another's. A prefix has no `%`, so that nothing below a longer prefix lies among them either, nor what others keep
-//! in a folder of the same name. A key's end is its lease's end. `ttl` is in the value so that a reader need not ask for
-//! the lease as well.
+//! An owner that wants a lock puts such a key. They stand in the order in which their keys were created, and
+//! the first has the lock: etcd's own recipe for locks. A slash in a name is written `%2F`, and `%` as `%25`,
+//! so that no lock's keys lie among another's. A prefix has no `%`, so that nothing below a longer prefix
+//! lies among them either, nor what others keep in a folder of the same name. A key's end is its lease's end.
+//! `ttl` is in the value so that a reader need not ask for the lease as well.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -26,8 +26,8 @@ use crate::stores::etcd::members::unreadable;
 pub(super) const BATCH: usize = BATCH_OF_CLAIMS as usize;
 pub(super) const BATCH_OF_CLAIMS: u32 = 100;
 
-/// The key that an owner stands behind. The same owner's key may be there again later: only with the creation it is the
-/// same.
+/// The key that an owner stands behind. The same owner's key may be there again later: only with the creation
+/// it is the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Front {
     pub(super) key: String,

@@ -1,9 +1,9 @@
 //! etcd, through the HTTP gateway that each member has: the store for those who need consensus.
 //!
-//! An owner that wants a lock puts a key; the first created holds it, every other watches the one in front. `message`
-//! says what the keys are and what is asked about them, `lease` keeps the leases that end them, `members` has the
-//! connections and reads refusals, `watch` knows who waits and wakes them, `early` which holds may end early, `show`
-//! says who stands there, and `directory` who is there at all.
+//! An owner that wants a lock puts a key; the first created holds it, every other watches the one in front.
+//! `message` says what the keys are and what is asked about them, `lease` keeps the leases that end them,
+//! `members` has the connections and reads refusals, `watch` knows who waits and wakes them, `early` which
+//! holds may end early, `show` says who stands there, and `directory` who is there at all.
 
 mod address;
 mod directory;
@@ -162,7 +162,8 @@ impl Store for EtcdStore {
     }
 
     fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        // A waiter that never got so far as to ask leaves nothing behind, and need not wait for a cluster in trouble.
+        // A waiter that never got so far as to ask leaves nothing behind, and need not wait for a cluster in
+        // trouble.
         let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&id(claim))).collect();
         let others: Vec<Claim> =
             claims.iter().zip(&early).filter(|(_, early)| !**early).map(|(claim, _)| claim.clone()).collect();

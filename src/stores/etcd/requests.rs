@@ -107,8 +107,8 @@ impl EtcdStore {
     /// Puts the claim's key: behind all others, or, for one who will not wait, only where there are none.
     pub(super) fn join(&self, claim: &Claim, deadline: Moment) -> Answer<Stands> {
         let (lease, done) = match self.put_first(claim, deadline) {
-            // A lease that was believed in is gone, as when the cluster's data was restored. The rest is not believed
-            // in either; the request was not carried out.
+            // A lease that was believed in is gone, as when the cluster's data was restored. The rest is not
+            // believed in either; the request was not carried out.
             Err(failure) if is_lease_over(&failure) => {
                 self.leases.distrust();
                 self.put_first(claim, deadline)
@@ -180,9 +180,9 @@ impl EtcdStore {
         Ok(Stands::at(place, front))
     }
 
-    /// Has a hold that stands have another count, and run for the claim's lease from now on if `prolongs`. Returns its
-    /// fence, which is its place in the order: the revision of a later change would be above the fences of those who
-    /// stand behind it. `None`: the owner does not hold it.
+    /// Has a hold that stands have another count, and run for the claim's lease from now on if `prolongs`.
+    /// Returns its fence, which is its place in the order: the revision of a later change would be above the
+    /// fences of those who stand behind it. `None`: the owner does not hold it.
     pub(super) fn change(
         &self,
         claim: &Claim,
@@ -234,8 +234,8 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "change", words)))
     }
 
-    /// Whether the hold's lease runs for `asked` from now on, after it was kept alive if that makes it so exactly.
-    /// Never prolongs a lease of another length: it would run for longer than anybody asked.
+    /// Whether the hold's lease runs for `asked` from now on, after it was kept alive if that makes it so
+    /// exactly. Never prolongs a lease of another length: it would run for longer than anybody asked.
     pub(super) fn long_enough(
         &self,
         wire: &Transport,
@@ -359,7 +359,8 @@ impl EtcdStore {
             .collect())
     }
 
-    /// Renews a hold whose lease has another length than the claim's, as a hold has that was taken with one of its own.
+    /// Renews a hold whose lease has another length than the claim's, as a hold has that was taken with one
+    /// of its own.
     pub(super) fn renew_other(&self, claim: &Claim, held: &HeldKey, deadline: Moment) -> Answer<bool> {
         match self.long_enough(&self.renewals, held, claim.lease, deadline)? {
             Enough::Ended => return Ok(false),

@@ -11,7 +11,7 @@ use crate::stores::etcd::members::not_sent;
 use crate::stores::etcd::message::txn;
 use crate::time::Moment;
 
-/// Of those who stand at a lock so many are shown.
+/// The most of those who stand at a lock that are shown.
 const MOST_SHOWN: u32 = 100;
 
 impl EtcdStore {

@@ -12,7 +12,8 @@ use crate::seam::{Answer, Failure, Others};
 use crate::stores::etcd::message::value;
 use crate::sync::thread;
 
-/// So long that a lease of etcd, which counts for 1 % less than its whole seconds, has to be kept alive for each grant.
+/// Long enough that a lease of etcd, which counts for 1 % less than its whole seconds, has to be kept alive
+/// for each grant.
 const LEASE: Duration = Duration::from_secs(1_000);
 /// The lease of a key that this client does not know of.
 const STRANGE: i64 = 77;

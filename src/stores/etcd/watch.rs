@@ -1,12 +1,14 @@
 //! The waiters, the keys in front of them, and the notification that those have gone.
 //!
-//! One thread per client reads one watch: on the key that this client's only waiter stands behind, so that a release is
-//! reported to one waiter of all; where several wait, on all keys below the prefix. If leases may end early, the
-//! keys of holds are watched with them. The gateway takes no further keys for a watch that stands, and of several at
-//! once it may lose some. When a watch stands, it is asked whether the keys in front are still
-//! there. (A watch could start from an earlier revision on, but the server reports past changes up to 100 ms late.)
+//! One thread per client reads one watch: on the key that this client's only waiter stands behind, so that a
+//! release is reported to one waiter of all; where several wait, on all keys below the prefix. If leases may
+//! end early, the keys of holds are watched with them. The gateway takes no further keys for a watch that
+//! stands, and of several at once it may lose some. When a watch stands, it is asked whether the keys in
+//! front are still there. (A watch could start from an earlier revision on, but the server reports past
+//! changes up to 100 ms late.)
 //!
-//! Long because the one watch is on whatever anybody wants watched, and who comes or goes may have to have it replaced.
+//! Long because the one watch is on whatever anybody wants watched, and who comes or goes may have to have it
+//! replaced.
 
 use std::fmt;
 use std::io;
@@ -30,7 +32,8 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard, Waker};
 use crate::time::{Clock, Moment, random_between};
 
-/// After so long without a word the watch is opened anew: a member that was cut off in silence says nothing either.
+/// After so long without a word the watch is opened anew: a member that was cut off in silence says nothing
+/// either.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Waits between connects: at least, at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -153,8 +156,8 @@ impl Watch {
         Some((waiter.place?, waiter.front.clone()))
     }
 
-    /// Has a waiter notified when the key in front has gone. `true`: it may have gone since it was seen, and nobody
-    /// will report it. Never waits for the server: the thread connects.
+    /// Has a waiter notified when the key in front has gone. `true`: it may have gone since it was seen, and
+    /// nobody will report it. Never waits for the server: the thread connects.
     pub(super) fn follow(&self, id: Id, place: WatchPlace, front: Front) -> bool {
         let mut state = self.state.lock();
         let waiter = state.waiter(id);
@@ -263,8 +266,8 @@ impl Watch {
         self.changed.notify_all();
     }
 
-    /// Lets those who wait leave, hangs up and lets the thread end. Waits for all that, but not for ever, and not for the
-    /// thread if it is the caller.
+    /// Lets those who wait leave, hangs up and lets the thread end. Waits for all that, but not for ever, and
+    /// not for the thread if it is the caller.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         let deadline = Clock::System.after(LAST_WAIT);
@@ -337,7 +340,8 @@ impl Watch {
         false
     }
 
-    /// Has all who wait look for themselves, and lets some time pass, so that a cluster in trouble is not stormed.
+    /// Has all who wait look for themselves, and lets some time pass, so that a cluster in trouble is not
+    /// stormed.
     fn failed(&self, error: Error, back_off: &mut Duration) {
         let mut state = self.state.lock();
         if !state.closed && !state.waiters.is_empty() {

@@ -12,7 +12,7 @@ use crate::stores::memory::access::MemoryAccess;
 use crate::stores::memory::state::MemoryState;
 use crate::time::Moment;
 
-/// A page has so many names.
+/// The names on one page.
 const PAGE: usize = 250;
 
 impl MemoryAccess {

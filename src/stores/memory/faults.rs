@@ -1,4 +1,5 @@
-//! One client's access to a memory store that a test has fail: requests are refused, answers are lost or slow.
+//! One client's access to a memory store that a test has fail: requests are refused, answers are lost or
+//! slow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +24,11 @@ use crate::time::{Clock, Moment};
 impl MemoryStore {
     /// Has every request of every client fail like this until [`heal`](Self::heal).
     ///
-    /// Calls that wait try again for the client's `patience`, which a [`ManualClock`](crate::ManualClock) that stands still does
-    /// not end: in tests with one thread, make the client by [`build_in_memory`](crate::ClientBuilder::build_in_memory) with a
-    /// [`patience`](crate::ClientBuilder::patience) of zero, or use calls that do not wait. Messages to waiters are not affected.
+    /// Calls that wait try again for the client's `patience`, which a [`ManualClock`](crate::ManualClock)
+    /// that stands still does not end: in tests with one thread, make the client by
+    /// [`build_in_memory`](crate::ClientBuilder::build_in_memory) with a
+    /// [`patience`](crate::ClientBuilder::patience) of zero, or use calls that do not wait. Messages to
+    /// waiters are not affected.
     ///
     /// # Examples
     ///
@@ -44,23 +47,26 @@ impl MemoryStore {
         self.shared.wrong.lock().fault = Some(fault);
     }
 
-    /// Has every answer come so much later, until [`heal`](Self::heal). One that comes later than the client's command time-out
-    /// does not come at all: the request is carried out, and its outcome is unknown.
+    /// Has every answer come so much later, until [`heal`](Self::heal). One that comes later than the
+    /// client's command time-out does not come at all: the request is carried out, and its outcome is
+    /// unknown.
     ///
-    /// With a [`ManualClock`](crate::ManualClock) a call moves the clock on by as much, so that tests with one thread do not
-    /// wait. The watchdog's requests take the time that the test lets pass.
+    /// With a [`ManualClock`](crate::ManualClock) a call moves the clock on by as much, so that tests with
+    /// one thread do not wait. The watchdog's requests take the time that the test lets pass.
     pub fn slow_down(&self, delay: Duration) {
         self.shared.wrong.lock().delay = delay;
     }
 
-    /// Ends what [`fail`](Self::fail), [`fail_client`](Self::fail_client) and [`slow_down`](Self::slow_down) began.
+    /// Ends what [`fail`](Self::fail), [`fail_client`](Self::fail_client) and [`slow_down`](Self::slow_down)
+    /// began.
     pub fn heal(&self) {
         *self.shared.wrong.lock() = Wrong::default();
         self.shared.cut_off.lock().clear();
     }
 
-    /// Forgets all that is kept under this key, as a server does that lost its data; whether there was anything. Nobody
-    /// is notified: a holder finds out when it renews or releases. Fencing tokens go on from where they were.
+    /// Forgets all that is kept under this key, as a server does that lost its data; whether there was
+    /// anything. Nobody is notified: a holder finds out when it renews or releases. Fencing tokens go on from
+    /// where they were.
     ///
     /// The key is the lock's name after prefix and mapping.
     ///
@@ -117,7 +123,8 @@ impl FaultyAccess {
         wrong
     }
 
-    /// Carries out one request, or not. `ask` is asked at most once, and all that it does belongs to one round trip.
+    /// Carries out one request, or not. `ask` is asked at most once, and all that it does belongs to one
+    /// round trip.
     fn ask_for<T>(
         &self,
         deadline: Moment,

@@ -37,7 +37,8 @@ struct Party {
 }
 
 impl Parties {
-    /// Forgets those whose time is over. As on Redis, a writer's own reading ends with its writing at the earliest.
+    /// Forgets those whose time is over. As on Redis, a writer's own reading ends with its writing at the
+    /// earliest.
     pub(super) fn expire(&mut self, now: Moment) {
         let writer = self.holds.iter().find(|party| party.half == Half::Write && party.until > now);
         let writer = writer.map(|party| party.owner);

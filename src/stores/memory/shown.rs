@@ -1,7 +1,7 @@
 //! All that there is under a name in this process.
 //!
-//! Here several objects may have one name, which on Redis have one key: the first that is there is reported, in the
-//! order of this file.
+//! Here several objects may have one name, which on Redis have one key: the first that is there is reported,
+//! in the order of this file.
 
 use crate::ident::{Fence, LockName};
 use crate::inspect::{Inspection, ObjectKind, Waiter};
@@ -9,7 +9,7 @@ use crate::stores::memory::counted::CountedKind;
 use crate::stores::memory::state::{Channels, MemoryState, rw_channel};
 use crate::time::Moment;
 
-/// Of a list so many are shown.
+/// The most items of a list that are shown.
 const MOST: usize = 100;
 
 impl MemoryState {

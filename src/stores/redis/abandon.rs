@@ -9,7 +9,7 @@ use crate::stores::redis::script::Command;
 use crate::stores::redis::server::RedisServer;
 use crate::time::Moment;
 
-/// So many claims go into one script, which the server runs in a millisecond.
+/// The claims that go into one script, which the server runs in a millisecond.
 const TOGETHER: usize = 100;
 
 /// How many claims of a kind one command abandons.
@@ -22,7 +22,8 @@ fn goes_together(claim: &Claim) -> bool {
     kinds::of(claim.kind).is_batched() && claim.note.is_none()
 }
 
-/// Has each claim's owner hold nothing. With `settles`, the server is asked whether anything in doubt can still come.
+/// Has each claim's owner hold nothing. With `settles`, the server is asked whether anything in doubt can
+/// still come.
 pub(super) fn abandon(
     server: &RedisServer,
     claims: &[Claim],

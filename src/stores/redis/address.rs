@@ -30,8 +30,8 @@ pub(super) enum Target {
 const SENTINEL_PORT: u16 = 26379;
 
 impl RedisAddress {
-    /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
-    /// password.
+    /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold
+    /// a password.
     pub(super) fn new(options: &RedisOptions) -> Result<RedisAddress> {
         let scheme = Scheme::of(&options.url)?;
         check_url(&options.url)?;
@@ -202,8 +202,8 @@ fn direct(options: &RedisOptions) -> Result<(ConnectionInfo, Target)> {
     Ok((info, Target::Place(place)))
 }
 
-/// The master of a name, at a place that Sentinels know. The URL is taken apart here; each host, and what is before
-/// the `@`, is then read as part of a plain URL, so that there is one way in which they are written.
+/// The master of a name, at a place that Sentinels know. The URL is taken apart here; each host, and what is
+/// before the `@`, is then read as part of a plain URL, so that there is one way in which they are written.
 fn by_sentinel(options: &RedisOptions, is_tls: bool) -> Result<(ConnectionInfo, Target)> {
     const FORM: &str = "redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]";
     let bad = || unusable(FORM);

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::stores::redis::script::Command;
 
-/// The single command of the server's that deletes a key only if it has a certain value; `NONE`: WATCH and MULTI do it.
-/// Only used where scripts may not be.
+/// The single command of the server's that deletes a key only if it has a certain value; `NONE`: WATCH and
+/// MULTI do it. Only used where scripts may not be.
 #[derive(Debug)]
 pub(crate) struct CompareAndDelete(AtomicU8);
 

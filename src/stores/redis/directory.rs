@@ -1,7 +1,7 @@
 //! The directory of clients on one server, and the list of its locks.
 //!
-//! Both lists go by SCAN, outside of scripts: the server serves others between its pages, and between the looks at what a page
-//! names.
+//! Both lists go by SCAN, outside of scripts: the server serves others between its pages, and between the
+//! looks at what a page names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use crate::stores::redis::show;
 use crate::stores::redis::store::RedisStore;
 use crate::time::{Moment, millis};
 
-/// A page of SCAN: the server walks over so many places of its table, in well under a millisecond.
+/// The places of its table that the server walks over for one page of SCAN, in well under a millisecond.
 const PAGE: u32 = 250;
 
-/// So many keys of a page are asked about in one write. A server runs all that one read brought it before it looks at another
-/// client's: each write is answered before the next is sent, and others are served between. So many looks take a millisecond or two,
-/// and a page a handful of round trips.
+/// The keys of a page that are asked about in one write. A server runs all that one read brought it before it
+/// looks at another client's: each write is answered before the next is sent, and others are served between.
+/// One write takes the server a millisecond or two, and a page takes a handful of round trips.
 const TOGETHER: usize = 50;
 
 /// The key of a client's entry.
@@ -36,7 +36,7 @@ pub(super) fn entry(client: ClientId) -> String {
 /// Keys of a page of SCAN, and where it goes on; empty: that was the last.
 type Scanned = (Vec<String>, String);
 
-/// What was seen of a page's keys, each of which may have failed.
+/// The answers about a page's keys, each of which may have failed.
 pub(super) struct Looked {
     pub(super) seen: Vec<(LockName, Answer<Inspection>)>,
     pub(super) cursor: String,
@@ -69,7 +69,7 @@ impl RedisStore {
         self.check_scripts()?;
         let (keys, cursor) = self.scan(&wanted.whole(), cursor, deadline)?;
         let looked_at = u64::from(PAGE);
-        // What belongs to a lock is none; nor is what no name can lead to.
+        // A key that is part of a lock is no lock itself; nor is a key that no name can lead to.
         let names = keys.into_iter().filter_map(|key| {
             let name = Arc::from(key.strip_prefix(&*wanted.prefix)?);
             LockName::new(&name, key).ok()
@@ -118,7 +118,8 @@ impl RedisStore {
         let mut page =
             Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at: u64::from(PAGE) };
         if !clients.is_empty() {
-            // One by one: in a cluster they are in different slots, and one that has moved is found where it is.
+            // One by one: in a cluster they are in different slots, and one that has moved is found where it
+            // is.
             let commands = clients.iter().map(|client| ENTRIES.on(&[&entry(*client)]));
             let commands: Vec<Command> = commands.collect();
             let (replies, writes) = self.in_groups(&commands, deadline)?;
@@ -138,7 +139,7 @@ impl RedisStore {
     }
 }
 
-/// Where a list of one server goes on.
+/// The place where a list of one server goes on.
 fn goes_on(cursor: String) -> Option<Place> {
     (!cursor.is_empty()).then_some(Place { servers: None, cursor })
 }
@@ -173,9 +174,9 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
     parts.chunks(2).map(one).collect()
 }
 
-/// What a list shows of a key: what has owners as clients write them. A cache's entry has the shape of a token lock, and a table of
-/// counters that of a lock; neither is shown, nor what is in it. Where something else is kept in the place of what belongs to a
-/// lock, it is none.
+/// The lock that a list shows for a key whose owners are written as clients write them; else none. A cache's
+/// entry has the shape of a token lock, and a table of counters that of a lock; neither is shown, nor what is
+/// in it. If something else is kept in the place of what belongs to a lock, it is none.
 pub(super) fn listed(seen: Result<Inspection>) -> Result<Option<Inspection>> {
     match seen {
         Ok(seen) => {

@@ -23,7 +23,8 @@ impl Replicas {
     ) -> Answer<Tagged> {
         let (command, undo) = (connections.as_published(command), connections.as_published(undo));
         let script = command.script();
-        // With its body, as long as the server may not know it: else there are two waits, one of them for nothing.
+        // With its body, as long as the server may not know it: else there are two waits, one of them for
+        // nothing.
         let command = connections.whole(&command).unwrap_or(command);
         let is_granted = |reply: &Value| {
             connections.note_known(script, reply);
@@ -38,10 +39,11 @@ impl Replicas {
         tagged(replies.into_iter().next().unwrap_or(Value::Nil), expected)
     }
 
-    /// Asks for a lock by the first of `commands`. If it is granted, the grant must also have reached the replicas;
-    /// else it is undone by `undo`, over the same connection. Returns all replies.
+    /// Asks for a lock by the first of `commands`. If it is granted, the grant must also have reached the
+    /// replicas; else it is undone by `undo`, over the same connection. Returns all replies.
     ///
-    /// WAIT is about what its own connection has written, so it goes where the grant goes, and blocks that meanwhile.
+    /// WAIT is about what its own connection has written, so it goes where the grant goes, and blocks that
+    /// meanwhile.
     pub(super) fn attempt(
         self,
         dialog: &mut Dialog<'_>,

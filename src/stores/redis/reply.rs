@@ -127,8 +127,8 @@ pub(super) enum Expected {
 pub(super) const WRONG_PASSWORD: &str =
     "the server rejected the user name or the password; a password alone is given as redis://:PASSWORD@host";
 
-/// The error that a refusal comes to. Redis 6.2 wraps what a script's command raised in a text of its own; the code
-/// is looked for inside.
+/// The error that a refusal comes to. Redis 6.2 wraps what a script's command raised in a text of its own;
+/// the code is looked for inside.
 pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
     let text = error.details().unwrap_or_default();
     let (kind, words) = classify(error.code(), text, expected);
@@ -197,7 +197,7 @@ fn own_code<'a>(code: &'a str, text: &'a str) -> &'a str {
     words.find(is_known).unwrap_or(code)
 }
 
-/// What a server's reply says about the server itself.
+/// The fitness of a server, as its reply shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fitness {
     Fit,
@@ -207,7 +207,7 @@ pub(crate) enum Fitness {
     Demoted,
 }
 
-/// What a reply says about the server.
+/// Reads from a reply how fit the server is.
 pub(super) fn fitness(reply: &Value) -> Fitness {
     let Value::ServerError(error) = reply else { return Fitness::Fit };
     match own_code(error.code(), error.details().unwrap_or_default()) {
@@ -244,7 +244,8 @@ fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static 
     (ErrorKind::Refused, "the server refused")
 }
 
-/// A script that was already running came to a key that it had not named and that is on another member by now.
+/// A script that was already running came to a key that it had not named and that is on another member by
+/// now.
 const SPLIT: &str = "access a non local key";
 
 /// Whether a script ended in the middle.

@@ -297,8 +297,8 @@ impl Command {
         self
     }
 
-    /// The same by `guarded`, which is this request's script with the guard before it: run only if the node bears
-    /// `mark`, with a fence above `fence`.
+    /// The same by `guarded`, which is this request's script with the guard before it: run only if the node
+    /// bears `mark`, with a fence above `fence`.
     pub(super) fn under(self, guarded: &'static Script, mark: &str, fence: u64) -> Command {
         Command { script: Some(guarded), ..self }.arg(fence).arg(MARK_KEY).arg(mark)
     }
@@ -334,7 +334,8 @@ impl Command {
         })
     }
 
-    /// The request to send after a reply that says that the server does not know the script; nothing was run then.
+    /// The request to send after a reply that says that the server does not know the script; nothing was run
+    /// then.
     pub(super) fn again_after(&self, reply: &Value) -> Option<Command> {
         if is_forgotten(reply) { self.with_body() } else { None }
     }

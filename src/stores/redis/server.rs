@@ -25,8 +25,8 @@ pub(crate) struct RedisServer {
     pub(crate) line_rights: LineRights,
 }
 
-/// Whether the user may tell the lines of waiting clients; the members of a cluster share it. Each reply to a release may
-/// say that it may not, and is read with this.
+/// Whether the user may tell the lines of waiting clients; the members of a cluster share it. Each reply to a
+/// release may say that it may not, and is read with this.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LineRights {
     are_refused: Arc<AtomicBool>,

@@ -14,7 +14,7 @@ use crate::stores::redis::reply::{Expected, accepted, decoded, owner_text, refus
 use crate::stores::redis::script::{Command, SHOW};
 use crate::time::Moment;
 
-/// Of waiters and permits so many are shown.
+/// The most waiters, and the most permits, that are shown.
 const MOST: u32 = 100;
 
 /// The field of the hash, beside the owner, for what a hold with a ceiling says about itself.
@@ -204,7 +204,7 @@ impl<'a> Shown<'a> {
             Some(_) => return Ok(a_hash()),
         };
         let owners: Option<Vec<Holder>> = fields.iter().map(|field| self.holder(field, mode)).collect();
-        // What is in anything else is somebody's data: neither shown nor called a holder.
+        // The content of anything else is somebody's data: neither shown nor called a holder.
         let is_owner = |holder: &Holder| Owner::is_one(&holder.owner);
         let Some(holders) = owners.filter(|all| !all.is_empty() && all.iter().all(is_owner)) else {
             return Ok(a_hash());
@@ -255,7 +255,8 @@ impl<'a> Shown<'a> {
         held.collect()
     }
 
-    /// `owner since_ms ends_ms pid host thread`: the note of a holder when it acquired the lock, if it still holds it.
+    /// `owner since_ms ends_ms pid host thread`: the note of a holder when it acquired the lock, if it still
+    /// holds it.
     fn tell_about(&self, about: &str, seen: &mut Inspection) {
         let mut words = about.splitn(6, ' ');
         let mut next = || words.next().unwrap_or_default();
@@ -272,7 +273,8 @@ impl<'a> Shown<'a> {
         let Some(count) = std::str::from_utf8(self.value).ok().and_then(|text| text.parse::<i64>().ok())
         else {
             let owner = owner_text(self.value);
-            // Another library's token looks like anybody's secret: `RedisLock::holder` of a token lock asks for it by its kind.
+            // Another library's token looks like anybody's secret: `RedisLock::holder` of a token lock asks
+            // for it by its kind.
             if !Owner::is_one(&owner) {
                 return Ok(ObjectKind::Foreign { what: "a string".to_owned() });
             }

@@ -37,8 +37,8 @@ pub(crate) struct RedisStore {
     pub(super) server: RedisServer,
     /// With Sentinels only.
     monitor: Option<SentinelMonitor>,
-    /// All that this client asks the server goes over these connections, and all keys may be in one script: no member of a
-    /// cluster.
+    /// All that this client asks the server goes over these connections, and all keys may be in one script:
+    /// no member of a cluster.
     settles_doubts: bool,
 }
 
@@ -80,7 +80,7 @@ impl RedisStore {
         line_rights: LineRights,
     ) -> RedisStore {
         let compare_and_delete = CompareAndDelete::new();
-        // What a demoted server publishes, nobody here waits for.
+        // Nobody here waits for the messages of a demoted server.
         let weak = Arc::downgrade(&subscriber);
         connections.on_demotion(move || {
             if let Some(subscriber) = weak.upgrade() {
@@ -184,7 +184,8 @@ impl Store for RedisStore {
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         let yielding;
         let claim = if self.server.connections.is_asking() && claim.turn != Turn::Barges {
-            // The line may still be where the slot comes from. A second one here would be in the way when it comes.
+            // The line may still be where the slot comes from. A second one here would be in the way when it
+            // comes.
             yielding = Claim { turn: Turn::Yields, ..claim.clone() };
             &yielding
         } else {
@@ -330,7 +331,8 @@ impl Lines for RedisStore {
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_line(claim) {
             let connections = &self.server.connections;
-            // A place that could not be left is nobody's: a release finds that nobody listens there, and passes it over.
+            // A place that could not be left is nobody's: a release finds that nobody listens there, and
+            // passes it over.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
             let take = move |outcome: Answer<redis::Value>| {

@@ -1,6 +1,8 @@
-//! The list of the locks in a table, a page of rows at a time, and the directory of clients in a table of its own.
+//! The list of the locks in a table, a page of rows at a time, and the directory of clients in a table of its
+//! own.
 //!
-//! A table without that one beside it keeps locks all the same: then a lock's own row is all that is known of its holder.
+//! A table without that one beside it keeps locks all the same: then a lock's own row is all that is known of
+//! its holder.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -40,7 +42,7 @@ fn in_ascii(entry: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// So many entries the statements return.
+/// The entries on one page, as the statements return them.
 const PAGE: usize = 250;
 
 impl<D: Rows> RowStore<D> {

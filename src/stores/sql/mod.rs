@@ -1,9 +1,9 @@
-//! Databases that keep locks: a row for each lock, with the owner, the hold count, the end by the server's clock and the
-//! last fence.
+//! Databases that keep locks: a row for each lock, with the owner, the hold count, the end by the server's
+//! clock and the last fence.
 //!
-//! `rows` is what is the same for all of them; `postgres`, `mysql` and `sqlite` say in which statements. All carry
-//! requests over the connections of a `pool`, whose last one is for renewals alone. `sessions` keeps locks without a
-//! table: each is a connection's, and ends with it.
+//! `rows` is what is the same for all of them; `postgres`, `mysql` and `sqlite` say in which statements. All
+//! carry requests over the connections of a `pool`, whose last one is for renewals alone. `sessions` keeps
+//! locks without a table: each is a connection's, and ends with it.
 
 /// A database's statements: a field for each, whose text is the file of that name in its folder of `query/`.
 macro_rules! queries {
@@ -85,11 +85,11 @@ fn timed_out(detail: &str) -> Error {
     Error::new(ErrorKind::TimedOut, "request", detail)
 }
 
-/// Where the statements are that make the tables.
+/// The page with the statements that make the tables.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 const MIGRATION: &str = "https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
 
-/// What to do about a table that is not there any more.
+/// The advice about a table that is not there any more.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const TABLE_IS_GONE: &str = "the table is not there: see create_schema() and https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
 

@@ -5,7 +5,8 @@ use crate::inspect::Whereabouts;
 use crate::seam::{Answer, Failure};
 use crate::sync::atomic::{AtomicU8, Ordering};
 
-/// How much a row says. A database may have no place for a character, or a table for so long a text.
+/// How much a row says. A database may have no place for a character, or a table none for a text of that
+/// length.
 #[derive(Default)]
 pub(super) struct Notes(AtomicU8);
 
@@ -16,7 +17,7 @@ const PLAIN: u8 = 1;
 const NOTHING: u8 = 2;
 
 impl Notes {
-    /// What the row is to say of the calling thread.
+    /// The whereabouts of the calling thread, as the row is to say them.
     pub(super) fn here(&self) -> Whereabouts {
         let mut here = Whereabouts::here();
         match self.0.load(Ordering::Relaxed) {
@@ -27,7 +28,8 @@ impl Notes {
         here
     }
 
-    /// Asks for what is not about words: says nothing meanwhile. For a client that is being made, which nobody else uses.
+    /// Asks for what is not about words: says nothing meanwhile. For a client that is being made, which
+    /// nobody else uses.
     pub(super) fn without<T>(&self, ask: impl FnOnce() -> T) -> T {
         self.0.store(NOTHING, Ordering::Relaxed);
         let answer = ask();
@@ -35,8 +37,8 @@ impl Notes {
         answer
     }
 
-    /// Asks for a lock, and says less and less `here` for as long as the server refuses without a reason that is known. A client
-    /// keeps to the first that is taken.
+    /// Asks for a lock, and says less and less `here` for as long as the server refuses without a reason that
+    /// is known. A client keeps to the first that is taken.
     pub(super) fn without_if_refused<T>(&self, mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
         let known = self.0.load(Ordering::Relaxed);
         let mut outcome = ask();

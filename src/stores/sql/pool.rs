@@ -1,11 +1,12 @@
 //! Connections to one database: a pool for requests, and one connection for renewals that no crowd can take.
 //!
-//! A connection ends with a request in doubt; when it has shown that its server takes no writes any more, with all that
-//! are as old; when it is old, or has been idle for long (`Limits`). One that a hold of a session lock has is not in the
-//! pool: the lock ends with it, so it is neither too old nor idle for too long.
+//! A connection ends with a request in doubt; when it has shown that its server takes no writes any more,
+//! with all that are as old; when it is old, or has been idle for long (`Limits`). One that a hold of a
+//! session lock has is not in the pool: the lock ends with it, so it is neither too old nor idle for too
+//! long.
 //!
-//! Where no new connection can be had, those that are open do for all: a request waits for one of them, and a renewal
-//! gets the next that is free. Source: docs/decisions/0035.
+//! If no new connection can be had, those that are open do for all: a request waits for one of them, and a
+//! renewal gets the next that is free. Source: docs/decisions/0035.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,13 +21,13 @@ use crate::time::{Clock, Moment, random_between};
 /// How long a connection is used.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// From its making on; a time between these two, so that connections that were made together do not end together. It
-    /// bounds how long a changed address, a revoked password, or settings of the server before they were changed stay in
-    /// use where nothing else shows the change.
+    /// From its making on; a time between these two, so that connections that were made together do not end
+    /// together. It bounds how long a changed address, a revoked password, or settings of the server before
+    /// they were changed stay in use where nothing else shows the change.
     age: (Duration, Duration),
-    /// Without a request. What stands between may forget a connection that is idle for longer, without a word to either
-    /// end: address translation and load balancers do so after four minutes and more. It also bounds what a client that
-    /// has nothing to do costs the server.
+    /// Without a request. What stands between may forget a connection that is idle for longer, without a word
+    /// to either end: address translation and load balancers do so after four minutes and more. It also
+    /// bounds what a client that has nothing to do costs the server.
     idle: Duration,
 }
 
@@ -34,22 +35,24 @@ const LIMITS: Limits = Limits {
     age: (Duration::from_secs(27 * 60), Duration::from_secs(30 * 60)),
     idle: Duration::from_secs(3 * 60),
 };
-/// After a new connection could not be had for one that is too old, that one goes on for so long.
+/// The time for which a connection that is too old goes on after a new one could not be had for it.
 const AGED_GOES_ON: Duration = Duration::from_secs(60);
-/// A connection that is younger stays, also when its server takes no writes: another look for the one that does comes no
-/// sooner. So a client of a server that stays read-only connects a few times a second at most.
+/// A connection that is younger stays, also when its server takes no writes: another look for the one that
+/// does comes no sooner. So a client of a server that stays read-only connects a few times a second at most.
 const LOOKS_APART: Duration = Duration::from_millis(250);
 
 /// How a database is connected to.
 pub(super) trait Database: Send + Sync + 'static {
     type Link: Send + 'static;
 
-    /// Whether a new connection may lead to another server. A file stays the same, however old its connections are.
+    /// Whether a new connection may lead to another server. A file stays the same, however old its
+    /// connections are.
     const HAS_SERVERS: bool = true;
 
     fn connect(&self, deadline: Moment) -> Result<Self::Link>;
 
-    /// Whether a request over any connection ends within `span`, by its deadline or by the driver's time-outs.
+    /// Whether a request over any connection ends within `span`, by its deadline or by the driver's
+    /// time-outs.
     fn ends_within(&self, span: Duration) -> bool {
         let _ = span;
         true
@@ -160,9 +163,9 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// Has `talk`, for the watchdog, use the connection for renewals, which it may open; or, where a request over that might take
-    /// longer than renewals can wait, one of its own. Callers are not to find theirs in use by what they do not know of: of
-    /// those it takes one only if it is idle, and no other can be had.
+    /// Has `talk`, for the watchdog, use the connection for renewals, which it may open; or, where a request
+    /// over that might take longer than renewals can wait, one of its own. Callers are not to find theirs in
+    /// use by what they do not know of: of those it takes one only if it is idle, and no other can be had.
     pub(super) fn with_another<T>(
         &self,
         deadline: Moment,
@@ -211,9 +214,9 @@ impl<D: Database> Pool<D> {
         })?
     }
 
-    /// Has `talk` use the connection for renewals. If it cannot be opened, then one of the requests', for which it waits until
-    /// `patience` is over, before all requests: that the server, or the way to it, has no room for another connection says
-    /// nothing against the holds.
+    /// Has `talk` use the connection for renewals. If it cannot be opened, then one of the requests', for
+    /// which it waits until `patience` is over, before all requests: that the server, or the way to it, has
+    /// no room for another connection says nothing against the holds.
     fn over_renewals<T>(
         &self,
         patience: Moment,
@@ -370,7 +373,7 @@ impl<L> PoolState<L> {
     }
 }
 
-/// What a request, or a renewal that had to borrow a connection, has of the pool.
+/// The place in the pool of a request, or of a renewal that had to borrow a connection.
 struct Place<'a, D: Database> {
     pool: &'a Pool<D>,
     /// Goes back to the pool with the place. It is taken out while in use: a panic ends it.

@@ -30,7 +30,7 @@ impl<L> DerefMut for PooledLink<L> {
     }
 }
 
-/// What a request showed of its connection.
+/// The state of its connection that a request showed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     Sound,

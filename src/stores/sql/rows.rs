@@ -133,7 +133,8 @@ pub(super) trait Rows: Database {
         deadline: Moment,
     ) -> Answer<Change<u64>>;
 
-    /// Sets the count of a lock that is the owner's, which is not to end before its lease from now on; the fence then.
+    /// Sets the count of a lock that is the owner's, which is not to end before its lease from now on; the
+    /// fence then.
     fn retake(
         &self,
         link: &mut Self::Link,
@@ -143,7 +144,7 @@ pub(super) trait Rows: Database {
         deadline: Moment,
     ) -> Answer<Change<u64>>;
 
-    /// Leaves so many holds of a lock that is the owner's; none frees it and notifies waiters.
+    /// Leaves `left` holds of a lock that is the owner's; none frees it and notifies waiters.
     fn leave(&self, link: &mut Self::Link, claim: &Claim, left: u32, deadline: Moment) -> Answer<Change<()>>;
 
     /// Frees a lock that is the owner's; which other clients were notified, as far as is known.

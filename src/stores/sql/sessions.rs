@@ -1,11 +1,13 @@
 //! Locks that are a connection's: the server frees them when the session ends.
 //!
-//! Each hold has a connection of its own, since to the server all that comes over one connection is one holder. The
-//! session is set to end when it has been idle for the lease; renewing is talking over it. So the server frees the lock
-//! of a client that died, stands still or is cut off, and a client that still runs is notified.
+//! Each hold has a connection of its own, since to the server all that comes over one connection is one
+//! holder. The session is set to end when it has been idle for the lease; renewing is talking over it. So the
+//! server frees the lock of a client that died, stands still or is cut off, and a client that still runs is
+//! notified.
 //!
-//! A server that takes no writes any more would keep such a lock all the same, since to have one is no write, while other
-//! clients acquire it from its successor. So each attempt and each renewal asks the server for that too.
+//! A server that takes no writes any more would keep such a lock all the same, since to have one is no write,
+//! while other clients acquire it from its successor. So each attempt and each renewal asks the server for
+//! that too.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,15 +39,16 @@ pub(super) trait SessionDatabase: Database {
     /// Whether `is_alive` sees that the server has hung up, without asking it.
     const SEES_ENDS: bool = false;
 
-    /// Takes the lock for the session, which is then to end when idle for the lease; `false` if another has it. A server that
-    /// takes no writes refuses, and the session has nothing then.
+    /// Takes the lock for the session, which is then to end when idle for the lease; `false` if another has
+    /// it. A server that takes no writes refuses, and the session has nothing then.
     fn try_lock(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Answer<bool>;
 
-    /// Has the session end when idle for the lease, from now on. `false`: the server takes no writes any more.
+    /// Has the session end when idle for the lease, from now on. `false`: the server takes no writes any
+    /// more.
     fn prolong(&self, link: &mut Self::Link, lease: Duration, deadline: Moment) -> Answer<bool>;
 
-    /// Frees the lock and notifies waiters; the session may then idle. `false` if the session did not have it, or had it of a
-    /// server that takes no writes any more.
+    /// Frees the lock and notifies waiters; the session may then idle. `false` if the session did not have
+    /// it, or had it of a server that takes no writes any more.
     fn unlock(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Answer<bool>;
 
     /// The holder of the lock.
@@ -57,7 +60,8 @@ pub(super) trait SessionDatabase: Database {
     /// The server's number for the session of a connection.
     fn session(&self, link: &Self::Link) -> u32;
 
-    /// Ends the claim's session, over the connection of another, if it has the lock; `false` if it does not have it.
+    /// Ends the claim's session, over the connection of another, if it has the lock; `false` if it does not
+    /// have it.
     fn end_left(
         &self,
         link: &mut Self::Link,
@@ -66,13 +70,14 @@ pub(super) trait SessionDatabase: Database {
         deadline: Moment,
     ) -> Answer<bool>;
 
-    /// Whether the server has ended the session. One that goes on can have a connection that is of no use here any more.
+    /// Whether the server has ended the session. One that goes on can have a connection that is of no use
+    /// here any more.
     fn is_over(&self, link: &mut Self::Link) -> bool {
         !self.is_alive(link)
     }
 
-    /// Finds out whether the server answers, where a session's connection is of no use any more once an answer did not
-    /// come in time.
+    /// Finds out whether the server answers, where a session's connection is of no use any more once an
+    /// answer did not come in time.
     fn sound_out(&self, pool: &Pool<Self>, deadline: Moment) -> Answer<()>
     where
         Self: Sized,
@@ -96,8 +101,8 @@ pub(super) trait SessionDatabase: Database {
 
 type SessionKey = (Box<str>, Owner);
 
-/// A hold's connection, and what it was asked for. It is none of the pool's, and stays however old it is: the lock ends
-/// with it.
+/// A hold's connection, and what it was asked for. It is none of the pool's, and stays however old it is: the
+/// lock ends with it.
 struct HeldSession<L> {
     link: PooledLink<L>,
     count: u32,
@@ -111,8 +116,8 @@ struct HeldSession<L> {
 /// A hold's place; empty while it is taken and after it was freed.
 type SessionPlace<L> = Arc<Mutex<Option<HeldSession<L>>>>;
 
-/// A session whose connection was given up without the server's word that it has ended: the server may not have noticed, and
-/// keep a lock for it.
+/// A session whose connection was given up without the server's word that it has ended: the server may not
+/// have noticed, and keep a lock for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeftSession {
     /// The server's number for it.
@@ -185,8 +190,8 @@ impl<D: SessionDatabase> SessionStore<D> {
             }
             Some(Err(_)) | None => {}
         }
-        // Whatever became of the request: the connection is of no use any more, and the server ends the session that held the
-        // lock once it notices.
+        // The outcome of the request does not matter: the connection is of no use any more, and the server
+        // ends the session that held the lock once it notices.
         if let Some(held) = place.take() {
             self.note_left(claim, &held.link, held.asked, held.lease);
         }
@@ -242,7 +247,8 @@ impl<D: SessionDatabase> SessionStore<D> {
                     *place = Some(link);
                     Ok(Attempt::Busy { retry_after: None })
                 }
-                // Hanging up frees what may have been taken, once the server notices; the clean-up sees to it.
+                // Hanging up frees what may have been taken, once the server notices; the clean-up sees to
+                // it.
                 Err(failure) => {
                     self.note_left(claim, &link, asked, claim.lease);
                     Err(failure)
@@ -264,8 +270,8 @@ impl<D: SessionDatabase> SessionStore<D> {
             database.unlock(&mut held.link, &claim.name, deadline)
         });
         let outcome = match outcome {
-            // It stays as it is, and can be tried again. But over a connection that is silent that may be in vain for ever,
-            // where hanging up does it too.
+            // It stays as it is, and can be tried again. But over a connection that is silent that may be in
+            // vain for ever, where hanging up does it too.
             Err(Failure::Refused(error))
                 if self.is_in_use(claim) || error.kind() != ErrorKind::TimedOut && self.is_usable(claim) =>
             {
@@ -294,7 +300,8 @@ impl<D: SessionDatabase> SessionStore<D> {
         }
     }
 
-    /// The release of a lock that no connection here has any more. Only the server can say that the one which had it is gone.
+    /// The release of a lock that no connection here has any more. Only the server can say that the one which
+    /// had it is gone.
     fn leave_left(&self, claim: &Claim, deadline: Moment) -> Answer<Release> {
         let Some(left) = self.left.lock().get(&key(claim)).copied() else {
             return self.not_held(claim, deadline);
@@ -487,7 +494,8 @@ mod tests {
         unlocks: Mutex<Option<Failure>>,
         /// It takes no writes any more.
         is_read_only: AtomicBool,
-        /// What it says, the last first, of a session whose connection was given up; that it has no lock, unless that is said.
+        /// Its answers, the last first, about a session whose connection was given up; that it has no lock,
+        /// unless that is said.
         left: Mutex<Vec<Answer<bool>>>,
         /// Connections that were made, less those that were closed.
         open: AtomicUsize,
@@ -662,7 +670,8 @@ mod tests {
                 *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
                 assert!(matches!(store.release(&claim, 0, soon()), Err(Failure::Unknown(_))));
             }
-            // The last comes first: the server cannot be asked, then the session has the lock, then it is gone.
+            // The last comes first: the server cannot be asked, then the session has the lock, then it is
+            // gone.
             *server.left.lock() = vec![Ok(false), Ok(true), Err(Failure::Refused(over()))];
             for _ in 0..2 {
                 let released = store.release(&claim, 0, soon());
@@ -673,7 +682,8 @@ mod tests {
         }
     }
 
-    /// Its successor may give the lock to another, and to have it is no write that the old server would refuse.
+    /// Its successor may give the lock to another, and to have it is no write that the old server would
+    /// refuse.
     #[test]
     fn a_session_lock_of_a_server_that_takes_no_writes_any_more_is_lost() {
         let (server, store, claim) = held_twice();

@@ -1,5 +1,5 @@
-//! SQLite: a file, for the processes of one machine. Writers take turns by the file's own lock; who waits for a lock
-//! only reads.
+//! SQLite: a file, for the processes of one machine. Writers take turns by the file's own lock; who waits for
+//! a lock only reads.
 
 use std::io;
 use std::path::Path;
@@ -101,22 +101,22 @@ fn written(link: &SqliteConnection, sql: &str, params: impl Params, deadline: Mo
 }
 
 impl Sqlite {
-    /// Opens the file. It is made if it is not there only when the client is: a process that took it away since then
-    /// may be about to put another in its place.
+    /// Opens the file. It is made if it is not there only when the client is: a process that took it away
+    /// since then may be about to put another in its place.
     fn open(&self, create: bool, deadline: Moment) -> Result<SqliteConnection> {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
         let open = || {
             let conn = Connection::open_with_flags(&self.path, flags)?;
-            // SQLite tries first to open a file for writing, then only for reading. If it is made between the two, the connection
-            // would refuse every change from then on; and if the user may only read, its first look would leave a log and an index
-            // that keep everybody else out.
+            // SQLite tries first to open a file for writing, then only for reading. If it is made between the
+            // two, the connection would refuse every change from then on; and if the user may only read, its
+            // first look would leave a log and an index that keep everybody else out.
             if conn.is_readonly("main")? {
                 return Ok(None);
             }
             limit(&conn, deadline)?;
-            // Readers and the writer do not wait for each other. Without a sync for each grant: what a power cut loses
-            // are locks of processes that it has ended too; and fences go by the clock besides.
+            // Readers and the writer do not wait for each other. Without a sync for each grant: what a power
+            // cut loses are locks of processes that it has ended too; and fences go by the clock besides.
             conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")?;
             // It has the log and its index be there.
             self.has_table(&conn)?;
@@ -130,8 +130,8 @@ impl Sqlite {
                 return Err(error);
             }
             match open() {
-                // Of several that make the file at once one changes its journal, and the others are refused without
-                // having waited.
+                // Of several that make the file at once one changes its journal, and the others are refused
+                // without having waited.
                 Err(error) if is_busy(&error) && deadline > Clock::System.now() => pause(),
                 Err(error) => {
                     let is_hindered = create || before.is_some();

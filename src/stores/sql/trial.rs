@@ -9,9 +9,9 @@ use crate::seam::{Answer, Claim, Failure, Kind};
 use crate::stores::sql::rows::{Change, Rows};
 use crate::time::Moment;
 
-/// Takes a lock of its own and frees it, over a connection on which a transaction has begun that is rolled back afterwards: settings
-/// of the server's, triggers and columns by which each lock would fail are found out when the client connects. A user who may only
-/// read is let in, as are those who may write again later.
+/// Takes a lock of its own and frees it, over a connection on which a transaction has begun that is rolled
+/// back afterwards: settings of the server's, triggers and columns by which each lock would fail are found
+/// out when the client connects. A user who may only read is let in, as are those who may write again later.
 pub(super) fn try_one<D: Rows>(database: &D, link: &mut D::Link, deadline: Moment) -> Answer<()> {
     let key = format!("leasehold-try:{}", ClientId::random());
     let name = LockName::new(&Arc::from(&*key), key).map_err(Failure::Refused)?;

@@ -1,7 +1,8 @@
 //! The directory of clients, and the list of locks: the children of a node, some at a time.
 //!
-//! A client's entry is a node that goes with its session, below `/leasehold/%clients`: no lock's node is named so, since `%` is
-//! followed by two digits in those. The servers have no clock to ask, so how old an entry is is not known.
+//! A client's entry is a node that goes with its session, below `/leasehold/%clients`: no lock's node is
+//! named so, since `%` is followed by two digits in those. The servers have no clock to ask, so how old an
+//! entry is is not known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::stores::zookeeper::path;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
 use crate::time::{Clock, Moment};
 
-/// So many children a page has.
+/// The children on one page.
 const PAGE: usize = 250;
 
 /// The rest of an entry's time is not known: it counts as new.
@@ -28,8 +29,8 @@ impl ZooKeeperStore {
         format!("{}/{client}", path::of_clients(&self.session.address.chroot))
     }
 
-    /// One request, but for the first time and after the session has ended. The caller is the watchdog, whose renewals wait for
-    /// their replies as well.
+    /// One request, but for the first time and after the session has ended. The caller is the watchdog, whose
+    /// renewals wait for their replies as well.
     fn put_entry(&self, client: ClientId, text: &str, deadline: Moment) -> Found<()> {
         let path = self.entry(client);
         let data = text.as_bytes();
@@ -61,8 +62,8 @@ impl ZooKeeperStore {
         self.session.call_all(&looks, deadline).into_iter().map(read).collect()
     }
 
-    /// Children of a node in the order of their names, those after `from`, and whether there are more; none if there is no
-    /// such node.
+    /// Children of a node in the order of their names, those after `from`, and whether there are more; none
+    /// if there is no such node.
     fn children(&self, folder: &str, from: &str, deadline: Moment) -> Found<(Vec<String>, bool)> {
         let mut names = match self.session.call(&Operation::Children { path: folder }, deadline) {
             Ok(reply) => jute::children(&reply.body)?,
@@ -111,7 +112,8 @@ impl ZooKeeperStore {
             let holders = line.all().filter(|one| line.in_front_of(one).is_none()).count();
             if holders > 0 {
                 requests += holders;
-                // Each lock has as long as the page: on a slow link one after the other would not be done by then.
+                // Each lock has as long as the page: on a slow link one after the other would not be done by
+                // then.
                 match self.shown_line(name, lock, &line, false, Clock::System.after(each)) {
                     Ok(seen) => found.push(seen),
                     Err(NoReply::Code(code::NO_AUTH)) => {}

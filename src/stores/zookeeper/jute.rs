@@ -1,7 +1,7 @@
 //! The data on the connection: ZooKeeper's requests and replies, in its encoding (jute).
 //!
-//! Every message is a frame: its length as four bytes, then fields, all big-endian. A reply begins with the number of
-//! its request, the last transaction, and an error code.
+//! Every message is a frame: its length as four bytes, then fields, all big-endian. A reply begins with the
+//! number of its request, the last transaction, and an error code.
 
 use crate::error::{Error, ErrorKind};
 
@@ -92,9 +92,9 @@ impl Operation<'_> {
         matches!(self, Operation::Create { .. } | Operation::SetData { .. } | Operation::Delete { .. })
     }
 
-    /// Whether the leader answers, which knows whether the session lives. A request that only reads is answered by
-    /// whichever server the client is connected to, and that may have been cut off from the others without knowing it
-    /// yet.
+    /// Whether the leader answers, which knows whether the session lives. A request that only reads is
+    /// answered by whichever server the client is connected to, and that may have been cut off from the
+    /// others without knowing it yet.
     pub(super) fn asks_the_leader(&self) -> bool {
         self.is_write() || matches!(self, Operation::Sync { .. })
     }
@@ -249,8 +249,8 @@ pub(super) fn children(body: &[u8]) -> Result<Vec<String>, Error> {
     (0..count).map(|_| from.text()).collect()
 }
 
-/// Whether the node that a look at its existence found goes with a session. The servers put other marks in the session's place for
-/// containers, and for nodes that end by themselves.
+/// Whether the node that a look at its existence found goes with a session. The servers put other marks in
+/// the session's place for containers, and for nodes that end by themselves.
 pub(super) fn is_ephemeral(body: &[u8]) -> Result<bool, Error> {
     let mut from = JuteReader(body);
     from.take(4 * 8 + 3 * 4)?; // two transactions, two times, three versions

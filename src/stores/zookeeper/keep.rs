@@ -18,7 +18,8 @@ impl Session {
             let mut next = self.beat(&mut state, now);
             let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
             let watchdog = state.watchdog.clone().filter(|_| lapsed);
-            // The leader is asked for the session when a client connects: by nothing else does it learn of it sooner.
+            // The leader is asked for the session when a client connects: by nothing else does it learn of it
+            // sooner.
             if let Some(stream) = state.stream.as_ref().filter(|_| lapsed) {
                 stream.shutdown();
             }

@@ -1,9 +1,10 @@
 //! A session as the servers know it, and how long a hold can count on it.
 //!
-//! The leader ends a session without a sign of life for its time-out. It gets one when a client connects: it is asked
-//! then. It gets none from a request, even from one that it answers itself: the server that a client is connected to
-//! notes whose requests came, and hands that in each time the leader pings it, every half tick. The signs of life that
-//! have been handed in follow from the answers on a connection, which [`Trail`] reads.
+//! The leader ends a session without a sign of life for its time-out. It gets one when a client connects: it
+//! is asked then. It gets none from a request, even from one that it answers itself: the server that a client
+//! is connected to notes whose requests came, and hands that in each time the leader pings it, every half
+//! tick. The signs of life that have been handed in follow from the answers on a connection, which [`Trail`]
+//! reads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,20 +27,20 @@ pub(super) struct Life {
     window: Mutex<Arc<Window>>,
 }
 
-/// Until when holds can count on the session. One that has closed stays so: the holders were notified. A grant after
-/// the session turned out to live has a new one.
+/// Until when holds can count on the session. One that has closed stays so: the holders were notified. A
+/// grant after the session turned out to live has a new one.
 #[derive(Debug, Default)]
 pub(super) struct Window {
     until: AtomicU64,
     closed: AtomicBool,
 }
 
-/// The leader's answers on one connection, in their order, which is also that of all that passes between the leader and the
-/// server of that connection.
+/// The leader's answers on one connection, in their order, which is also that of all that passes between the
+/// leader and the server of that connection.
 ///
-/// If the leader pinged after it gave one answer and before it gave a later one, then the server had handed in the sign of
-/// life of the first one's request when it passed the later answer on. It may have died with that still on its way; not if
-/// the leader then answers a third request, sent after the second answer came.
+/// If the leader pinged after it gave one answer and before it gave a later one, then the server had handed
+/// in the sign of life of the first one's request when it passed the later answer on. It may have died with
+/// that still on its way; not if the leader then answers a third request, sent after the second answer came.
 #[derive(Debug, Default)]
 struct Trail(VecDeque<LifeStep>);
 
@@ -56,10 +57,11 @@ struct LifeStep {
 }
 
 impl Trail {
-    /// Takes an answer. Returns when the last request left whose sign of life the leader has received for certain.
+    /// Takes an answer. Returns when the last request left whose sign of life the leader has received for
+    /// certain.
     fn take(&mut self, sent: Moment, answered: Moment, timeout: Duration) -> Option<Moment> {
-        // A tick is half a session at most (`minSessionTimeout`), and the leader pings twice in a tick. The rest is for
-        // pings that come late.
+        // A tick is half a session at most (`minSessionTimeout`), and the leader pings twice in a tick. The
+        // rest is for pings that come late.
         let a_ping = timeout / 4 + timeout / 32;
         // Between two answers more may have passed because the leader stood still, and pinged nobody.
         let run = |from: &LifeStep, to: Moment| from.ran + to.since(from.answered).min(timeout / 8);
@@ -104,8 +106,8 @@ impl Life {
         }
     }
 
-    /// The leader has received a sign of life of the session after `moment`. A window whose time has come is never made
-    /// longer: its holders may have been notified, before the keeping thread came to close it.
+    /// The leader has received a sign of life of the session after `moment`. A window whose time has come is
+    /// never made longer: its holders may have been notified, before the keeping thread came to close it.
     fn confirm(&self, moment: Moment, now: Moment) {
         let mut current = self.window.lock();
         close_if_over(&mut current, now);
@@ -215,8 +217,8 @@ mod tests {
         let life = life();
         life.connected(at(0), at(0));
         beat(&life, 2..13, SECOND / 2);
-        // The first was answered at 2.5 s. One sent more than nine seconds later went out behind a ping, and shows that it
-        // was answered; only one sent after that shows that the leader has the reply.
+        // The first was answered at 2.5 s. One sent more than nine seconds later went out behind a ping, and
+        // shows that it was answered; only one sent after that shows that the leader has the reply.
         assert_eq!(counted_from(&life), at(0));
         life.answered(at(14), at(14));
         assert_eq!(counted_from(&life), at(2));
@@ -273,7 +275,8 @@ mod tests {
         assert_eq!(counted_from(&life), at(0));
     }
 
-    /// Neither more than on a session's first connection, nor less, however soon its requests follow those on the last.
+    /// Neither more than on a session's first connection, nor less, however soon its requests follow those on
+    /// the last.
     #[test]
     fn what_one_connection_said_shows_nothing_on_the_next() {
         let (life, first) = (life(), life());

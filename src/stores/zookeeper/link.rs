@@ -13,7 +13,8 @@ use crate::stores::zookeeper::jute::{self, Greeting, Header, LONGEST_FRAME, Welc
 use crate::stores::zookeeper::life::Life;
 use crate::time::{Clock, Moment, millis};
 
-/// How long one write may block: it is tried only where the socket takes something, and that may be less than is written.
+/// How long one write may block: it is tried only where the socket takes something, and that may be less than
+/// is written.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 
 /// A socket that one thread reads while others write, one at a time.
@@ -172,7 +173,8 @@ pub(super) fn connect(
         stream.write_all(&jute::authentication(login)).map_err(broken)?;
         authenticated(&mut stream)?;
     }
-    // From here on the reading thread waits as long as it takes: the keeping thread hangs up on a dead server.
+    // From here on the reading thread waits as long as it takes: the keeping thread hangs up on a dead
+    // server.
     let socket = secured.socket();
     let limits = socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(Some(WRITE_LIMIT)));
     limits.map_err(broken)?;
@@ -265,7 +267,8 @@ mod tests {
     use crate::config::RedisOptions;
     use crate::sync::thread;
 
-    /// A server that sends a byte each 20 ms for as long as somebody listens, as if there were no end to a greeting.
+    /// A server that sends a byte each 20 ms for as long as somebody listens, as if there were no end to a
+    /// greeting.
     fn dripping() -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,9 +1,10 @@
 //! A ZooKeeper ensemble.
 //!
-//! Each who wants a lock makes a node that the servers number and that goes with the client's session; the lowest
-//! number has the lock, every other watches the one in front. `path` names the nodes, as Curator does; `session` carries
-//! requests in the encoding of `jute` over the connections of `link`; `life` is how long a hold can count on a session,
-//! and `places` what this client has where, which `keep` looks after; `answer` puts replies into words.
+//! Each who wants a lock makes a node that the servers number and that goes with the client's session; the
+//! lowest number has the lock, every other watches the one in front. `path` names the nodes, as Curator does;
+//! `session` carries requests in the encoding of `jute` over the connections of `link`; `life` is how long a
+//! hold can count on a session, and `places` what this client has where, which `keep` looks after; `answer`
+//! puts replies into words.
 
 mod address;
 mod answer;
@@ -54,8 +55,8 @@ pub(crate) struct ZooKeeperStore {
     command_timeout: Duration,
 }
 
-/// Between two looks of a waiter that nothing has woken. Watches are as sure as the connection, and when that breaks all
-/// look again; this is for what an operator does by hand.
+/// Between two looks of a waiter that nothing has woken. Watches are as sure as the connection, and when that
+/// breaks all look again; this is for what an operator does by hand.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(6));
 
 impl ZooKeeperStore {
@@ -140,7 +141,8 @@ impl Store for ZooKeeperStore {
                 Some((node.path(&key), key, node))
             })
             .collect();
-        // Whether each node is there, and before that a question to the leader, which knows whether the session lives.
+        // Whether each node is there, and before that a question to the leader, which knows whether the
+        // session lives.
         let nodes = held.iter().flatten().map(|(path, _, _)| Operation::Exists { path });
         let requests: Vec<_> = std::iter::once(Operation::Sync { path: "/" }).chain(nodes).collect();
         let mut outcomes = self.session.call_all(&requests, deadline).into_iter();

@@ -1,7 +1,8 @@
 //! The place of a lock: its path, and the names of the nodes in which its waiters stand.
 //!
-//! As Curator's `InterProcessMutex` has it: below the lock's path each waiter has a node `_c_<GUID>-lock-<number>`, which
-//! the server numbers and which goes with the waiter's session. The lowest number has the lock.
+//! As Curator's `InterProcessMutex` has it: below the lock's path each waiter has a node
+//! `_c_<GUID>-lock-<number>`, which the server numbers and which goes with the waiter's session. The lowest
+//! number has the lock.
 
 use uuid::Uuid;
 
@@ -16,8 +17,8 @@ const BASE: &str = "/leasehold";
 
 /// The path of the lock with this key, below `chroot`.
 ///
-/// A key that begins with `/` is a path and taken as it is. Any other is one node's name below [`BASE`]; what may not
-/// stand in one is written as `%` and two digits for each byte.
+/// A key that begins with `/` is a path and taken as it is. Any other is one node's name below [`BASE`]; what
+/// may not stand in one is written as `%` and two digits for each byte.
 ///
 /// No part of it has the form of a waiter's name: at the lock above it would be taken for one.
 pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
@@ -116,14 +117,15 @@ fn mark(family: Family) -> &'static str {
     }
 }
 
-/// The prefix of the names of an owner's nodes, to which the server adds the number. It follows from the owner, so
-/// that a node is found again whose making was not answered.
+/// The prefix of the names of an owner's nodes, to which the server adds the number. It follows from the
+/// owner, so that a node is found again whose making was not answered.
 pub(super) fn prefix(owner: Owner, family: Family) -> String {
     let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));
     format!("_c_{}-{}", guid.as_hyphenated(), mark(family))
 }
 
-/// Whether a node has the whole form of a waiter's name, as this crate and Curator write it: such a node is made by nobody else.
+/// Whether a node has the whole form of a waiter's name, as this crate and Curator write it: such a node is
+/// made by nobody else.
 fn is_protocols_own(name: &str) -> bool {
     let parts = name.strip_prefix("_c_").and_then(|rest| rest.split_at_checked(GUID));
     parts.is_some_and(|(guid, rest)| {
@@ -134,7 +136,7 @@ fn is_protocols_own(name: &str) -> bool {
     })
 }
 
-/// So long is a GUID with its hyphens.
+/// The length of a GUID with its hyphens.
 const GUID: usize = 36;
 
 /// One who stands at a lock, ours or Curator's.
@@ -146,7 +148,8 @@ pub(super) struct QueuedNode {
 }
 
 impl QueuedNode {
-    /// `None`: it is something else. The server writes the number with ten digits, or with a minus and nine once it has run over.
+    /// `None`: it is something else. The server writes the number with ten digits, or with a minus and nine
+    /// once it has run over.
     fn new(name: String) -> Option<QueuedNode> {
         [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
             let (_, digits) = name.rsplit_once(mark(family))?;
@@ -161,7 +164,8 @@ impl QueuedNode {
     }
 }
 
-/// Those who stand at a lock, in the order of their numbers. A reader whose owner was writing before has the writer's.
+/// Those who stand at a lock, in the order of their numbers. A reader whose owner was writing before has the
+/// writer's.
 #[derive(Debug, Default)]
 pub(super) struct NodeLine(Vec<QueuedNode>);
 
@@ -172,8 +176,8 @@ impl NodeLine {
         NodeLine(waiters)
     }
 
-    /// Those that only look like waiters by their names, and may be somebody's node or another lock's place: waiters' nodes go
-    /// with a session, and those do not.
+    /// Those that only look like waiters by their names, and may be somebody's node or another lock's place:
+    /// waiters' nodes go with a session, and those do not.
     pub(super) fn doubtful(&self) -> impl Iterator<Item = &QueuedNode> {
         self.0.iter().filter(|one| !is_protocols_own(&one.name))
     }

@@ -81,7 +81,7 @@ impl NodePlaces {
         Arc::clone(&entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key)).topic)
     }
 
-    /// What is known of an owner, if anything is.
+    /// The nodes that are known of an owner, if any are.
     pub(super) fn known(&self, key: &PlaceKey) -> Option<KnownNodes> {
         let entries = self.entries.lock();
         entries.get(key).map(|place| KnownNodes { node: place.node.clone(), in_doubt: place.in_doubt })

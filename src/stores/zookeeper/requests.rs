@@ -39,8 +39,8 @@ impl ZooKeeperStore {
         }
     }
 
-    /// The line of a lock whose node has these children. Of those whose names do not tell, the server is asked whether they go with
-    /// a session, as waiters' nodes do.
+    /// The line of a lock whose node has these children. Of those whose names do not tell, the server is
+    /// asked whether they go with a session, as waiters' nodes do.
     pub(super) fn line_of(&self, lock: &str, children: Vec<String>, deadline: Moment) -> Found<NodeLine> {
         let mut line = NodeLine::new(children);
         let doubtful: Vec<String> = line.doubtful().map(|one| one.name.clone()).collect();
@@ -101,7 +101,7 @@ impl ZooKeeperStore {
                 }
                 Ok(Ahead::Somebody) => return Ok(Attempt::Busy { retry_after: None }),
                 Ok(Ahead::Unclear) => {}
-                // Who waits is known to stand there. Of others nobody would take the node away.
+                // A waiter is known to stand there. Of others nobody would take the node away.
                 Err(failure) if !claim.waits && self.session.places.stands(&key) => {
                     let (Failure::Refused(error) | Failure::Unknown(error)) = failed(failure, "lock");
                     return Err(NoReply::Failed(Failure::Unknown(error.with_unknown_outcome())));
@@ -111,7 +111,7 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Who stands in front of a node, which is watched if the claim waits, and given up if not.
+    /// Finds who stands in front of a node, which is watched if the claim waits, and given up if not.
     fn look_ahead(&self, claim: &Claim, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<Ahead> {
         let line = self.line(&key.path, deadline)?;
         let Some(waiter) = line.find(&node.name) else {
@@ -154,7 +154,8 @@ impl ZooKeeperStore {
         if key.family == Family::Read
             && let Some((node, _)) = self.session.places.holding(&writing(key))
         {
-            // As Curator: who writes and reads reads in the writer's place, and keeps it when the writing is over.
+            // As Curator: who writes and reads reads in the writer's place, and keeps it when the writing is
+            // over.
             made.push_str(QueuedNode::digits(&node.name, Family::Write));
             mode = Mode::Ephemeral;
         }
@@ -271,7 +272,8 @@ impl ZooKeeperStore {
     /// Has the owner stand nowhere.
     pub(super) fn abandon_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
         let key = self.key(claim)?;
-        // Forgotten when the servers have answered, and not before: the keeping thread sees to a node that is known.
+        // Forgotten when the servers have answered, and not before: the keeping thread sees to a node that is
+        // known.
         let freed = match self.session.places.known(&key) {
             Some(KnownNodes { node: Some(node), .. }) => {
                 !node.life.is_over() && self.delete(&node.path(&key), deadline)?
@@ -359,7 +361,7 @@ impl ZooKeeperStore {
     }
 }
 
-/// Who stands in front of a node.
+/// The owners in front of a node.
 enum Ahead {
     Nobody,
     Somebody,

@@ -1,11 +1,13 @@
-//! The session: one connection at a time, to one server of several; requests of all threads on it, and watches.
+//! The session: one connection at a time, to one server of several; requests of all threads on it, and
+//! watches.
 //!
-//! One thread connects and reads; any thread writes, one at a time and never under the lock. Replies come in the order of
-//! the requests, so a queue of what was sent says whose is whose. When a connection ends, all that were owed a reply
-//! are notified *before* there is a new one: that notification decides under which owner numbers a lock may be asked
-//! for again. The second thread is in `keep`.
+//! One thread connects and reads; any thread writes, one at a time and never under the lock. Replies come in
+//! the order of the requests, so a queue of what was sent says whose is whose. When a connection ends, all
+//! that were owed a reply are notified *before* there is a new one: that notification decides under which
+//! owner numbers a lock may be asked for again. The second thread is in `keep`.
 //!
-//! Long because connecting, writing, reading and the end of a connection are one protocol, and its test needs a server.
+//! Long because connecting, writing, reading and the end of a connection are one protocol, and its test needs
+//! a server.
 
 use std::collections::VecDeque;
 use std::io;
@@ -245,7 +247,8 @@ impl Session {
         done(Err(NoReply::refused(error)));
     }
 
-    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading thread.
+    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading
+    /// thread.
     pub(super) fn flush(&self) {
         let mut state = self.state.lock();
         let written = Outbox::flush(
@@ -260,7 +263,8 @@ impl Session {
         }
     }
 
-    /// Has `topic` notified when the node goes or changes; to be called before the request that sets the watch.
+    /// Has `topic` notified when the node goes or changes; to be called before the request that sets the
+    /// watch.
     pub(super) fn watch(&self, path: &str, topic: &Arc<Channel>) {
         let mut state = self.state.lock();
         let watchers = state.watches.entry(path.into()).or_default();
@@ -471,7 +475,8 @@ impl Session {
         }
     }
 
-    /// The servers have ended the session: holders are notified at once, and waiters stand at the end of the queue.
+    /// The servers have ended the session: holders are notified at once, and waiters stand at the end of the
+    /// queue.
     fn expire(&self, life: &Arc<Life>) {
         life.end();
         let watchdog = {
@@ -490,8 +495,8 @@ impl Session {
 }
 
 impl SessionState {
-    /// Has a request written by the next [`flush`](Session::flush), behind those before it. An error of the socket
-    /// is the reading thread's to find.
+    /// Has a request written by the next [`flush`](Session::flush), behind those before it. An error of the
+    /// socket is the reading thread's to find.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
             return done(Err(NoReply::refused(self.unreachable())));
@@ -524,7 +529,8 @@ mod tests {
 
     const SESSION: Duration = Duration::from_secs(30);
 
-    /// A server that welcomes one client, and reads nothing more until it is signalled to; then it answers everything.
+    /// A server that welcomes one client, and reads nothing more until it is signalled to; then it answers
+    /// everything.
     fn server(go: Receiver<()>) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -562,7 +568,8 @@ mod tests {
             // It takes a lock, too, that a write which waits would have.
             assert_eq!(session.timeout(), SESSION);
         }
-        // Nothing was read so far. A write that waits would have ended the connection, and what was to be written with it.
+        // Nothing was read so far. A write that waits would have ended the connection, and what was to be
+        // written with it.
         assert!(!session.state.lock().out.is_empty(), "the server would have had to read something");
         tell.send(()).unwrap();
         for _ in 0..REQUESTS {

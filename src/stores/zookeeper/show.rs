@@ -10,7 +10,7 @@ use crate::stores::zookeeper::path::NodeLine;
 use crate::stores::zookeeper::session::{Found, NoReply};
 use crate::time::{Clock, Moment};
 
-/// Of those who stand at a lock so many are shown.
+/// The most of those who stand at a lock that are shown.
 const MOST_SHOWN: usize = 100;
 
 impl ZooKeeperStore {

@@ -1,7 +1,7 @@
 //! The directory of clients on several servers, and the list of their locks.
 //!
-//! Each server has an entry of each client, so that any of them can be asked. Which locks there are, each server knows of those
-//! that it granted; what a majority says of one is what is listed.
+//! Each server has an entry of each client, so that any of them can be asked. Which locks there are, each
+//! server knows of those that it granted; what a majority says of one is what is listed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,7 +125,7 @@ impl Listing for Redlock {
         // By a server that has other names for locks, they cannot be listed.
         let listable = || self.directories().filter(|(node, _)| node.has_names_as_given());
         let all = self.shared.nodes.len();
-        // So many of them show each lock that a majority has.
+        // The number of servers that together show each lock that a majority has.
         let enough = all - majority(all) + 1;
         if self.shared.nodes.iter().filter(|node| node.has_names_as_given()).count() < enough {
             return none("too many servers have other names for locks: some locks would be missing");

@@ -1,13 +1,14 @@
 //! Redlock: one lock held on a majority of several stores that share nothing.
 //!
-//! `votes` says what their answers come to, `node` which of them can be asked, `opening` connects to them, and `monitor` is the
-//! thread that does what no caller waits for; `restores` keeps what a server has lost and is given again, `giving` gives it; `directory` lists locks and clients. A request goes out to all that
-//! can be asked before the first answer is read. One that does not answer in time is not asked again until it answers the
-//! monitor, so callers pay for it once.
+//! `votes` says what their answers come to, `node` which of them can be asked, `opening` connects to them,
+//! and `monitor` is the thread that does what no caller waits for; `restores` keeps what a server has lost
+//! and is given again, `giving` gives it; `directory` lists locks and clients. A request goes out to all that
+//! can be asked before the first answer is read. One that does not answer in time is not asked again until it
+//! answers the monitor, so callers pay for it once.
 //!
 //! Invariant: an owner number under which something may still arrive at a single server is not used for
-//! another hold (`first_unspent_number`), since a late release could take that hold's key there and with it the
-//! majority. Pairs with `Waiting::claim`.
+//! another hold (`first_unspent_number`), since a late release could take that hold's key there and with it
+//! the majority. Pairs with `Waiting::claim`.
 
 mod arrivals;
 mod attempt;
@@ -76,7 +77,8 @@ impl Redlock {
                 Ok(begin(store.as_ref(), &node.claim(claim)?, self.node_by(claim.lease, deadline)))
             })
             .collect();
-        // The last that was asked first: when it has answered, the others have, and this thread was woken once.
+        // The last that was asked first: when it has answered, the others have, and this thread was woken
+        // once.
         let answers = self.shared.nodes.iter().zip(begun).rev().map(|(node, begun)| match begun {
             Ok(pending) => self.monitor.noted(node, claim, pending.wait()),
             Err(error) => Err(Failure::Refused(error)),
@@ -86,7 +88,8 @@ impl Redlock {
         Votes(answers)
     }
 
-    /// The votes without those of servers that do not count for the claim, or did not `before` they were asked.
+    /// The votes without those of servers that do not count for the claim, or did not `before` they were
+    /// asked.
     fn counted<T>(
         &self,
         claim: &Claim,
@@ -296,7 +299,8 @@ impl Store for Redlock {
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        // All at the same time: what a server is given back between the first and the last must not count before the last.
+        // All at the same time: what a server is given back between the first and the last must not count
+        // before the last.
         let force = |node: &VotingNode| {
             let until = deadline.min(Clock::System.after(self.shared.node_timeout));
             let forced = node.ready().and_then(|store| {

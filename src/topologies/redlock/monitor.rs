@@ -1,5 +1,6 @@
-//! The one thread that does what no caller shall wait for: it asks silent servers whether they are back, has those that were
-//! never reached be connected to, has servers forget claims that must not stay there, and gives holds back that a server has lost.
+//! The one thread that does what no caller shall wait for: it asks silent servers whether they are back, has
+//! those that were never reached be connected to, has servers forget claims that must not stay there, and
+//! gives holds back that a server has lost.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,16 +31,16 @@ struct PendingCleanup {
     until: Moment,
     next: Moment,
     pause: Duration,
-    /// The server may have been told already, and may yet hear it once more. A hold that it is given until then would be taken
-    /// away too.
+    /// The server may have been told already, and may yet hear it once more. A hold that it is given until
+    /// then would be taken away too.
     may_come_again: bool,
 }
 
 /// Between two tries to have a claim forgotten: at first, and at most.
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// For so long after a server is back, what was sent to it before may still arrive.
+/// The time after a server's return in which what was sent to it before may still arrive.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// So many claims of a batch have one server's time-out for themselves.
+/// The number of a batch's claims that have one server's time-out for themselves.
 const CLAIMS_PER_TIMEOUT: usize = 500;
 
 /// How long a batch of `claims` may take at one server.
@@ -55,8 +56,8 @@ pub(super) struct NodeMonitorShared {
     /// Owner numbers below this are not to be used for another hold.
     unspent_from: AtomicU64,
     pub(super) restores: Restores,
-    /// Renewals are wanted before they are due: a server is back that may have lost holds, or one has got some again that do not
-    /// count there yet.
+    /// Renewals are wanted before they are due: a server is back that may have lost holds, or one has got
+    /// some again that do not count there yet.
     pub(super) look_again: AtomicBool,
     pub(super) arrivals: Arrivals,
     orders: Mutex<MonitorOrders>,
@@ -130,7 +131,8 @@ impl NodeMonitor {
         self.shared.restores.uncounted(claim)
     }
 
-    /// A majority confirmed a hold in a round that began at `begun`; the `lacking` did not have it, and are given it.
+    /// A majority confirmed a hold in a round that began at `begun`; the `lacking` did not have it, and are
+    /// given it.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: &[usize]) {
         let asked = |at: &usize| Some((*at, self.node(*at)?.claim(claim).ok()?));
         if self.shared.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {
@@ -138,8 +140,8 @@ impl NodeMonitor {
         }
     }
 
-    /// The hold ends now, by the caller's request: nothing is given back from here on. Returns the servers that do not count
-    /// for what comes of the request.
+    /// The hold ends now, by the caller's request: nothing is given back from here on. Returns the servers
+    /// that do not count for what comes of the request.
     pub(super) fn over(&self, claim: &Claim) -> Vec<usize> {
         let uncounted = self.uncounted(claim);
         let owed = self.shared.restores.over(claim, false);
@@ -194,8 +196,9 @@ impl NodeMonitorShared {
         }
     }
 
-    /// Has a server forget a claim that it may hold, or be about to: again and again, until it says that it held it, or
-    /// until it says that it does not and a late request cannot last any more. Until then the server does not count for it.
+    /// Has a server forget a claim that it may hold, or be about to: again and again, until it says that it
+    /// held it, or until it says that it does not and a late request cannot last any more. Until then the
+    /// server does not count for it.
     pub(super) fn owe(&self, node: usize, claim: Claim) {
         // First, so that a caller that learns how the request ended takes another number for the next.
         self.spend_numbers();
@@ -284,7 +287,8 @@ impl NodeMonitorShared {
         self.reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
     }
 
-    /// Sends the clean-ups that are due; returns when the next is. A silent server's clean-ups wait until it is back.
+    /// Sends the clean-ups that are due; returns when the next is. A silent server's clean-ups wait until it
+    /// is back.
     fn settle_debts(&self) -> Moment {
         let now = Clock::System.now();
         let (due, mut kept): (Vec<PendingCleanup>, Vec<PendingCleanup>) =

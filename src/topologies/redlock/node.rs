@@ -35,8 +35,8 @@ pub(crate) struct VotingNode {
     member: OnceLock<Voter>,
     /// Why it is not asked, if so.
     outage: Mutex<Option<NodeOutage>>,
-    /// Owner numbers from this on were given out after it went out of use the last time: while it is out, it holds
-    /// nothing for them.
+    /// Owner numbers from this on were given out after it went out of use the last time: while it is out, it
+    /// holds nothing for them.
     unasked_from: AtomicU64,
 }
 
@@ -123,8 +123,8 @@ impl VotingNode {
         self.is_ready() || owner.number() < self.unasked_from.load(Ordering::SeqCst)
     }
 
-    /// Takes it out of use because of `error`, unless it is. `fresh_number` is then called for the first owner number
-    /// that it cannot hold anything for. Returns whether it was in use.
+    /// Takes it out of use because of `error`, unless it is. `fresh_number` is then called for the first
+    /// owner number that it cannot hold anything for. Returns whether it was in use.
     pub(super) fn put_out(
         &self,
         error: &Error,
@@ -142,8 +142,9 @@ impl VotingNode {
         true
     }
 
-    /// Asks a server that is out of use, if it is time to, for at most `patience`. One that was never reached is
-    /// connected to by `open`, which does not wait for it. Returns whether it is back, and when to ask next.
+    /// Asks a server that is out of use, if it is time to, for at most `patience`. One that was never reached
+    /// is connected to by `open`, which does not wait for it. Returns whether it is back, and when to ask
+    /// next.
     pub(super) fn look(&self, patience: Duration, open: impl FnOnce()) -> (bool, Moment) {
         let probe = match &*self.outage.lock() {
             None => return (false, Moment::NEVER),
@@ -161,7 +162,7 @@ impl VotingNode {
                     Err(Failure::Refused(error) | Failure::Unknown(error)) if error.is_silence() => {
                         Err(error)
                     }
-                    // Whatever else it says, it answers.
+                    // Anything else that it says is an answer, even an error.
                     _ => Ok(()),
                 }
             }

@@ -52,7 +52,8 @@ impl NodeMonitorShared {
         self.begin_to_open(node, LATE_CONNECT);
     }
 
-    /// Takes into use what was not there when the client was made and has arrived, unless the client is still being made.
+    /// Takes into use what was not there when the client was made and has arrived, unless the client is still
+    /// being made.
     pub(super) fn take_arrivals(&self) {
         for (at, opened) in self.arrivals.take(false) {
             let Some(node) = self.nodes.get(at) else { continue };

@@ -30,7 +30,8 @@ pub(super) fn released(
         let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
         return votes.too_few("unlock", &monitor.places(), freed > 0, say_release);
     }
-    // Settled for the caller. A server that did not answer may hold it still, unless it was out when the hold began.
+    // Settled for the caller. A server that did not answer may hold it still, unless it was out when the hold
+    // began.
     monitor.owe_where(claim, |at, node| match votes.0.get(at) {
         Some(Ok(_)) | None => false,
         Some(Err(Failure::Unknown(_))) => true,

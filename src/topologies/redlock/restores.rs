@@ -1,9 +1,10 @@
 //! Holds that a server has lost and is given again: which, how, and since when its word counts.
 //!
-//! A renewal that a majority confirmed orders it, the monitor's thread does it (`giving`). The rules, and why they cannot make two
-//! majorities, are decision 0038. In short: a server does not count for a hold (its "held" is taken for "not held") from the
-//! moment it lacked it until a majority has confirmed without it in a round that began after it was given back; nor while it is
-//! to forget a request of that owner that may come late.
+//! A renewal that a majority confirmed orders it, the monitor's thread does it (`giving`). The rules, and why
+//! they cannot make two majorities, are decision 0038. In short: a server does not count for a hold (its
+//! "held" is taken for "not held") from the moment it lacked it until a majority has confirmed without it in
+//! a round that began after it was given back; nor while it is to forget a request of that owner that may
+//! come late.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::seam::Claim;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// So many are asked for at one server before another is looked at.
+/// The most holds that one server is asked for before another is looked at.
 const AT_A_TIME: usize = 500;
 
 /// The servers that do not count, by owner.
@@ -36,7 +37,7 @@ enum State {
     Asked(Moment),
     /// It has it again since the first moment; until the second at most, unless that is confirmed.
     GivenBack(Moment, Moment),
-    /// So many clean-ups of this claim go on there: what it has of it is about to go.
+    /// The number of clean-ups of this claim that go on there: what it has of it is about to go.
     InDoubt(u32),
 }
 
@@ -55,8 +56,8 @@ impl Restores {
         its.map(|entry| entry.node).collect()
     }
 
-    /// A majority confirmed the hold in a round that began at `begun`, while the nodes of `lacking`, under these claims, said that
-    /// they do not have it. Returns whether something is to be given back.
+    /// A majority confirmed the hold in a round that began at `begun`, while the nodes of `lacking`, under
+    /// these claims, said that they do not have it. Returns whether something is to be given back.
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: Vec<(usize, Claim)>) -> bool {
         let mut entries = self.entries.lock();
         if lacking.is_empty() && entries.is_empty() {
@@ -84,11 +85,12 @@ impl Restores {
         is_any_due
     }
 
-    /// The hold ends now: nothing is given back for it any more. Returns the nodes that were asked and may yet grant it; with
-    /// `or_given_back`, those too that have.
+    /// The hold ends now: nothing is given back for it any more. Returns the nodes that were asked and may
+    /// yet grant it; with `or_given_back`, those too that have.
     ///
-    /// Comes before the request that ends it is sent. Pairs with `NodeMonitorShared::give_back`, which asks only for
-    /// what is here, and with the watchdog, which comes here too if the hold ended while it was renewed.
+    /// Comes before the request that ends it is sent. Pairs with `NodeMonitorShared::give_back`, which asks
+    /// only for what is here, and with the watchdog, which comes here too if the hold ended while it was
+    /// renewed.
     pub(super) fn over(&self, claim: &Claim, or_given_back: bool) -> Vec<usize> {
         let mut entries = self.entries.lock();
         let Some(its) = entries.get_mut(&claim.owner) else { return Vec::new() };
@@ -152,7 +154,8 @@ impl Restores {
         }
     }
 
-    /// Takes what is due at nodes that can be asked. An order that came to nothing is forgotten: the next renewal finds the lack again.
+    /// Takes what is due at nodes that can be asked. An order that came to nothing is forgotten: the next
+    /// renewal finds the lack again.
     pub(super) fn take_due(&self, is_ready: impl Fn(usize) -> bool, now: Moment) -> Vec<Order> {
         let mut orders = Vec::new();
         let mut entries = self.entries.lock();

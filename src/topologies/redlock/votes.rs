@@ -14,8 +14,8 @@ pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The rest of a lease that was asked for at `sent`: less the time it took, less 1 % and 2 ms for clocks that run at
-/// different speeds and servers that count in milliseconds. `None`: nothing to count on.
+/// The rest of a lease that was asked for at `sent`: less the time it took, less 1 % and 2 ms for clocks that
+/// run at different speeds and servers that count in milliseconds. `None`: nothing to count on.
 pub(super) fn validity(lease: Duration, elapsed: Duration) -> Option<Duration> {
     let drift = lease / 100 + Duration::from_millis(2);
     lease.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
@@ -26,7 +26,7 @@ impl<T> Votes<T> {
         majority(self.0.len())
     }
 
-    /// With so many against, no majority for is possible any more.
+    /// The number of votes against with which no majority for is possible any more.
     pub(super) fn veto(&self) -> usize {
         self.0.len() + 1 - self.majority()
     }
@@ -70,7 +70,8 @@ impl<T> Votes<T> {
                 Err(Failure::Refused(error) | Failure::Unknown(error)) => Some(error),
             })
         };
-        // An error that so many return that waiting for the others is no use is final. Else one that may pass counts.
+        // An error that will not pass is final if `veto` servers return one: waiting for the others is of no
+        // use. Else an error that may pass counts.
         let lasting = || errors().filter(|error| !error.is_retryable());
         let first = if lasting().count() >= self.veto() {
             lasting().next()
@@ -91,8 +92,8 @@ impl<T> Votes<T> {
         Error::new(kind, action, text)
     }
 
-    /// The answer for a request that too few servers could answer. `has_changed`: at those that did, it changed
-    /// something that stays.
+    /// The answer for a request that too few servers could answer. `has_changed`: at those that did, it
+    /// changed something that stays.
     pub(super) fn too_few<R>(
         &self,
         action: &'static str,
@@ -123,8 +124,8 @@ impl Votes<Attempt> {
         fences.max()
     }
 
-    /// When a majority can be free at the earliest: when as many leases have ended as are missing. `None`: they have no
-    /// end.
+    /// When a majority can be free at the earliest: when as many leases have ended as are missing. `None`:
+    /// they have no end.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let mut leases: Vec<Duration> = self
             .done()
@@ -191,7 +192,8 @@ pub(super) fn say_release(release: &Release) -> String {
 }
 
 impl Votes<Option<Snapshot>> {
-    /// On so many of the servers that answered a lock must be one owner's for it to be theirs, if the silent ones are too.
+    /// The number of answers that must name one owner for the lock to be theirs, if the silent servers name
+    /// them too.
     fn enough(&self) -> usize {
         let silent = self.0.len() - self.done().count();
         self.majority().saturating_sub(silent).max(1)
@@ -201,15 +203,15 @@ impl Votes<Option<Snapshot>> {
         self.done().flatten().filter(|seen| seen.holder == holder).count()
     }
 
-    /// The holder that may have a majority. `None`: nobody under one name; a lock of Java's has an owner of its own on
-    /// each server.
+    /// The holder that may have a majority. `None`: nobody under one name; a lock of Java's has an owner of
+    /// its own on each server.
     pub(super) fn holder(&self) -> Option<&String> {
         let mut holders = self.done().flatten().map(|seen| &seen.holder);
         holders.find(|holder| self.held_by(holder) >= self.enough())
     }
 
-    /// The lock as a majority sees it: held by the owner that may have a majority, with a server that does not answer
-    /// counted for them. `None`: nobody has.
+    /// The lock as a majority sees it: held by the owner that may have a majority, with a server that does
+    /// not answer counted for them. `None`: nobody has.
     pub(super) fn view(&self) -> Option<Snapshot> {
         let held = || self.done().flatten();
         let enough = self.enough();

@@ -1,10 +1,10 @@
 //! The node of several that a name belongs to: consistent hashing with virtual nodes.
 //!
-//! All processes that share a ring must agree, whatever their version and language, so the whole of it is here: hash,
-//! points and choice are fixed, and a test pins their values.
+//! All processes that share a ring must agree, whatever their version and language, so the whole of it is
+//! here: hash, points and choice are fixed, and a test pins their values.
 
-/// How many points of the circle a node of weight one has. With so many, the shares of equal nodes are within 6 % of
-/// each other's mean; `docs/decisions/0013-a-ring-of-servers.md` has the measurement.
+/// How many points of the circle a node of weight one has. With this number, the shares of equal nodes are
+/// within 6 % of each other's mean; `docs/decisions/0013-a-ring-of-servers.md` has the measurement.
 pub(crate) const POINTS: u32 = 2_000;
 
 /// FNV-1a of 64 bits, then the finisher of `MurmurHash3`: FNV alone leaves similar texts close together.
@@ -36,7 +36,8 @@ impl Circle {
                     .map(move |number| (hash(format!("{label}#{number}").as_bytes()), label, node))
             })
             .collect();
-        // By label too: where two points are one, all processes take the same, in whatever order the nodes were given.
+        // By label too: where two points are one, all processes take the same, in whatever order the nodes
+        // were given.
         points.sort_unstable();
         Circle { points: points.into_iter().map(|(point, _, node)| (point, node)).collect() }
     }

@@ -1,4 +1,5 @@
-//! The directory of clients on a ring: an entry is at the home of its key, like a lock. Lists go from node to node.
+//! The directory of clients on a ring: an entry is at the home of its key, like a lock. Lists go from node to
+//! node.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! A ring of independent servers: each name has its home on one of them.
 //!
-//! Grants go by marks (`plan::Mark`): a node that bears a newer one refuses them. `docs/decisions/0013-a-ring-of-servers.md`
-//! has the protocol, and why no name is granted by two nodes while the ring changes.
+//! Grants go by marks (`plan::Mark`): a node that bears a newer one refuses them.
+//! `docs/decisions/0013-a-ring-of-servers.md` has the protocol, and why no name is granted by two nodes while
+//! the ring changes.
 //!
 //! Long because it is a list: each question of the seam, put to the node where its name is.
 
@@ -211,8 +212,8 @@ impl RingStore {
         under(&view, home, deadline, |node, mark| node.attempt_under(mark, claim, last_fence, deadline))
     }
 
-    /// Asks each node for its claims, all at the same time. Nodes that take much longer than the others are not waited
-    /// for: those who hold elsewhere have renewals to come.
+    /// Asks each node for its claims, all at the same time. Nodes that take much longer than the others are
+    /// not waited for: those who hold elsewhere have renewals to come.
     fn by_node<T: Send + 'static>(
         &self,
         claims: &[Claim],
@@ -325,7 +326,8 @@ impl Store for RingStore {
         }
     }
 
-    // Needs no mark either: the name is held there, so by what has been granted nobody else can be granted it.
+    // Needs no mark either: the name is held there, so by what has been granted nobody else can be granted
+    // it.
     fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
         self.at(from.home).ok()?.hand_off(from, to, deadline)
     }

@@ -1,7 +1,7 @@
 //! A node of the ring, and the thread that talks to it for all holds at once.
 //!
-//! A request of one caller to one node is sent on that caller's thread. Requests to many nodes (renewals, clean-ups,
-//! marks) are sent by a thread of each node, so that one which hangs keeps no other waiting.
+//! A request of one caller to one node is sent on that caller's thread. Requests to many nodes (renewals,
+//! clean-ups, marks) are sent by a thread of each node, so that one which hangs keeps no other waiting.
 
 use std::fmt;
 use std::sync::Arc;

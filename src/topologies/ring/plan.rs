@@ -30,7 +30,8 @@ pub struct RingNode {
 }
 
 impl RingNode {
-    /// The server at `url`: a single one, or a master that Sentinels watch. Not a cluster, which spreads names by itself.
+    /// The server at `url`: a single one, or a master that Sentinels watch. Not a cluster, which spreads
+    /// names by itself.
     #[must_use]
     pub fn new(url: impl AsRef<str>) -> RingNode {
         let url = url.as_ref();
@@ -43,8 +44,8 @@ impl RingNode {
 
     /// The name under which the node has its place in the ring. Defaults to the URL's address.
     ///
-    /// With a label of its own, a node may change its address without a name moving. The server there must have its
-    /// data; a server that has not is another node.
+    /// With a label of its own, a node may change its address without a name moving. The server there must
+    /// have its data; a server that has not is another node.
     #[must_use]
     pub fn label(mut self, label: impl AsRef<str>) -> RingNode {
         label.as_ref().clone_into(&mut self.label);
@@ -58,12 +59,13 @@ impl RingNode {
         self
     }
 
-    /// Says, among the nodes that a ring moves from, that this one is gone with its locks and is not to be asked.
+    /// Says, among the nodes that a ring moves from, that this one is gone with its locks and is not to be
+    /// asked.
     ///
     /// # Guarantees
     ///
-    /// None for its names before the holds there have ended by themselves: say it one lease after the node was last
-    /// reachable for anybody. A node that was given up must not come back with its data.
+    /// None for its names before the holds there have ended by themselves: say it one lease after the node
+    /// was last reachable for anybody. A node that was given up must not come back with its data.
     #[must_use]
     pub fn lost(mut self) -> RingNode {
         self.is_lost = true;
@@ -101,9 +103,9 @@ impl std::fmt::Debug for RingNode {
 
 /// A list of servers over which names are spread, and the number of that list.
 ///
-/// All processes that share locks must be given the same list with the same number. Each node remembers the highest
-/// number it has got, and refuses to grant by a lower one. So when the list changes, processes may get it one
-/// after the other; see [`LockClient::change_ring`](crate::LockClient::change_ring).
+/// All processes that share locks must be given the same list with the same number. Each node remembers the
+/// highest number it has got, and refuses to grant by a lower one. So when the list changes, processes may
+/// get it one after the other; see [`LockClient::change_ring`](crate::LockClient::change_ring).
 ///
 /// # Examples
 ///
@@ -139,8 +141,9 @@ impl Ring {
         self
     }
 
-    /// The nodes of the list before this one, whose locks may still be held: they are asked as well before a name that
-    /// was theirs is granted elsewhere. If a move begins before the last one has ended, name both lists.
+    /// The nodes of the list before this one, whose locks may still be held: they are asked as well before a
+    /// name that was theirs is granted elsewhere. If a move begins before the last one has ended, name both
+    /// lists.
     pub fn moving_from<N: Into<RingNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Ring {
         self.earlier.push(nodes.into_iter().map(Into::into).collect());
         self

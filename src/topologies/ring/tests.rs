@@ -103,7 +103,7 @@ impl Inspect for Node {
     }
 }
 
-/// Nobody waits for so long; a node that hangs for ever would hang the test.
+/// Longer than any wait of these tests; a node that hangs for ever would hang the test.
 const HANGS: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(60);
 
@@ -134,8 +134,8 @@ fn claim(name: &str, home: u32, lease: Duration) -> Claim {
     }
 }
 
-/// A hold is renewed and released at the home that its claim names. A grant elsewhere would be lost, and would keep others out
-/// for a lease.
+/// A hold is renewed and released at the home that its claim names. A grant elsewhere would be lost, and
+/// would keep others out for a lease.
 #[test]
 fn a_claim_from_before_its_name_moved_is_refused_and_granted_by_no_node() {
     let (ring, nodes) = ring_of_two();

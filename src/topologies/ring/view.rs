@@ -48,8 +48,8 @@ impl RingView {
         homes
     }
 
-    /// A thread that holds the write half at a home of old cannot be given the read half at the new one, and would wait
-    /// for itself.
+    /// A thread that holds the write half at a home of old cannot be given the read half at the new one, and
+    /// would wait for itself.
     pub(super) fn refuse_own_writer(&self, home: u32, claim: &Claim, deadline: Moment) -> Result<()> {
         if claim.kind != Kind::Read {
             return Ok(());

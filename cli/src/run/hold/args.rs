@@ -13,14 +13,15 @@ pub(crate) struct HoldArgs {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) want: Want,
-    /// The process for which the lock is kept: it is released when that ends. Defaults to the shell that calls, as `$$` names it.
+    /// The process for which the lock is kept: it is released when that ends. Defaults to the shell that
+    /// calls, as `$$` names it.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
     /// The signal that the shell and all that it has started get when the lock cannot be kept.
     #[arg(long, value_name = "NAME", default_value = "TERM", value_parser = signal)]
     pub(crate) signal: i32,
-    /// How long before the lock can be another's the signal comes; a third of the lease at most. Defaults to a tenth of the
-    /// lease, 5s at most. A server that says that the lock is gone leaves no such time.
+    /// How long before the lock can be another's the signal comes; a third of the lease at most. Defaults to
+    /// a tenth of the lease, 5s at most. A server that says that the lock is gone leaves no such time.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) notice: Option<Duration>,
     /// The exit code when the lock is busy or the wait ended.
@@ -61,8 +62,8 @@ pub(crate) struct ReleaseArgs {
     pub(crate) handle: String,
 }
 
-/// Written by `hold`, read by the process that keeps the lock. What else it needs comes over its socket: what was typed may hold
-/// a password.
+/// Written by `hold`, read by the process that keeps the lock. What else it needs comes over its socket: what
+/// was typed may hold a password.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct KeepArgs {
     /// The process for which the lock is kept, and when it began.

@@ -1,7 +1,8 @@
 //! The process that keeps a lock for a shell: it acquires, renews, releases, and answers `release`.
 //!
-//! It is in a session of its own and has none of the shell's files open, so that neither a substitution nor a terminal waits
-//! for it. Signals that are sent to all processes of a service leave it alone: it ends after its shell.
+//! It is in a session of its own and has none of the shell's files open, so that neither a substitution nor a
+//! terminal waits for it. Signals that are sent to all processes of a service leave it alone: it ends after
+//! its shell.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write, stdin};
@@ -53,7 +54,8 @@ pub(crate) fn keep(args: &KeepArgs) -> Exit {
     }
 }
 
-/// Closes what the shell had open beside input, output and errors: a pipe among it would not end before this process does.
+/// Closes what the shell had open beside input, output and errors: a pipe among it would not end before this
+/// process does.
 fn close_inherited() {
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -114,7 +116,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     exit
 }
 
-/// What was typed, as `hold` was given it.
+/// The words that were typed, as `hold` was given them.
 fn receive_words(mut caller: &UnixStream) -> std::io::Result<Vec<OsString>> {
     let mut length = [0; 4];
     caller.read_exact(&mut length)?;

@@ -1,7 +1,8 @@
-//! The process beside the one that keeps a lock: it sends the shell its signal in time, also when that one is stopped or killed.
+//! The process beside the one that keeps a lock: it sends the shell its signal in time, also when that one is
+//! stopped or killed.
 //!
-//! As the [helper](crate::run::helper) of a command it knows nothing of locks: it hears until when the lock is surely held, and
-//! the clock of the machine decides.
+//! As the [helper](crate::run::helper) of a command it knows nothing of locks: it hears until when the lock
+//! is surely held, and the clock of the machine decides.
 
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};

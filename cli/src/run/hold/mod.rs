@@ -28,7 +28,7 @@ use crate::say::{Say, json_text};
 /// The exit code of `release` when the hold was lost.
 const LOST: u8 = 79;
 
-/// So long a keeper has to say that it has heard. It does at once, unless somebody has stopped it.
+/// The time that a keeper has to say that it has heard. It does at once, unless somebody has stopped it.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
 /// Acquires a lock, prints the handle, and leaves a process behind that keeps the lock while the shell lives.

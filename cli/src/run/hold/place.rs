@@ -1,4 +1,4 @@
-//! Where the socket of a hold is: a folder that only its user can enter. The handle names it.
+//! The place of a hold's socket: a folder that only its user can enter. The handle names it.
 
 use std::fs::DirBuilder;
 use std::io::{Error, ErrorKind};
@@ -39,7 +39,8 @@ fn named(folder: &Path, error: &Error) -> Error {
     Error::new(error.kind(), format!("{}: {error}", folder.display()))
 }
 
-/// What is printed for a hold: one word, of which the text behind the last colon is the fencing token.
+/// The line that is printed for a hold: one word, of which the text behind the last colon is the fencing
+/// token.
 pub(super) fn handle(place: &Path, fence: Option<u64>) -> String {
     format!("{}:{}", place.display(), fence.map(|fence| fence.to_string()).unwrap_or_default())
 }

@@ -1,4 +1,5 @@
-//! The process for which a lock is kept: which it is, that it lives, and the signal to it and to all that it has started.
+//! The process for which a lock is kept: which it is, that it lives, and the signal to it and to all that it
+//! has started.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -30,8 +31,9 @@ impl Shell {
 
     /// The shell that called this program, as `$$` names it there; else why it cannot be told.
     ///
-    /// A substitution (`$(…)`) and a pipeline run in a copy of the shell that ends with them. A copy was never replaced by
-    /// another program, so its memory begins where the shell's does: the first process of such a row is the shell.
+    /// A substitution (`$(…)`) and a pipeline run in a copy of the shell that ends with them. A copy was
+    /// never replaced by another program, so its memory begins where the shell's does: the first process of
+    /// such a row is the shell.
     pub(super) fn that_calls() -> Result<Shell, String> {
         let parent = getppid().map(|pid| pid.as_raw_nonzero().get()).and_then(Member::of);
         let mut found =
@@ -39,8 +41,8 @@ impl Shell {
         while let Some(above) = Member::of(found.parent).filter(|above| is_copy(&found, above)) {
             found = above;
         }
-        // A program between the shell and this one, such as `timeout`, ends as soon as this one has. It has the same pipe, from
-        // which the shell reads the handle.
+        // A program between the shell and this one, such as `timeout`, ends as soon as this one has. It has
+        // the same pipe, from which the shell reads the handle.
         let own = output_of("self");
         let is_pipe = own.as_ref().is_some_and(|link| link.to_string_lossy().starts_with("pipe:"));
         if is_pipe && own == output_of(&found.pid.to_string()) {
@@ -95,7 +97,7 @@ impl Shell {
             Ok(None) => return,
             Err(_) => drop(Pid::from_raw(self.pid).map(|pid| rustix::process::kill_process(pid, signal))),
         }
-        // What it started just before it had the signal.
+        // Processes that it started just before it had the signal get it too.
         for member in family::descendants(self.pid) {
             if !below.iter().any(|known| known.pid == member.pid) {
                 below.push(member);
@@ -117,7 +119,7 @@ fn is_copy(one: &Member, above: &Member) -> bool {
         && same(|path| Some(std::fs::read_link(path).ok()?.into_os_string().into_encoded_bytes()), "exe")
 }
 
-/// What a process writes its output to.
+/// The file that a process writes its output to.
 fn output_of(process: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/fd/1")).ok()
 }

@@ -16,7 +16,8 @@ use crate::seam::{Answer, Attempt, Claim, Failure, HoldNote, Kind, Wakeups, gran
 use crate::time::{Moment, random_between, window};
 
 impl Waiting<'_> {
-    /// The claim of this caller. Made anew for each request: the number may have been given up since the last.
+    /// The claim of this caller. Made anew for each request: the number may have been given up since the
+    /// last.
     pub(super) fn claim(&mut self) -> Claim {
         let number = self.engine.next_number(self.thread, &mut self.unbound);
         let claim = self.engine.claim(self.call.kind, self.call.name, number, self.asked);
@@ -174,8 +175,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// A thread that writes may read, as the same owner. Under a number that it had to give up meanwhile it is another,
-    /// and would wait for itself.
+    /// A thread that writes may read, as the same owner. Under a number that it had to give up meanwhile it
+    /// is another, and would wait for itself.
     fn would_wait_for_own_writing(&self, claim: &Claim) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
         if !call.by_thread || call.kind != Kind::Read || call.limit.is_over(engine.clock.now()) {

@@ -22,8 +22,8 @@ impl Waiting<'_> {
         granted
     }
 
-    /// Sees to it that what this thread writes ends in the store when its own time is over, not with its reading: the two
-    /// may share what has the time.
+    /// Sees to it that what this thread writes ends in the store when its own time is over, not with its
+    /// reading: the two may share what has the time.
     pub(super) fn end_writing_in_time(&self, reading: &Arc<Hold>) {
         let engine = self.engine;
         let Some(writing) = engine.registry.of_thread(Kind::Write, self.call.name, self.thread.id()) else {

@@ -8,8 +8,8 @@ use crate::seam::{Claim, PLACE_LASTS, REQUEST_LASTS, Turn};
 use crate::time::{Moment, random_between};
 
 impl Waiting<'_> {
-    /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a number
-    /// that it cannot touch.
+    /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a
+    /// number that it cannot touch.
     pub(super) fn leave_behind(&mut self, claim: Claim, sent: Moment) {
         if self.turn == Turn::Waits {
             // It may have joined the line.
@@ -34,8 +34,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// Notes that the store may have this caller among those who wait, and has it forget the place under a number, or at a
-    /// home, that was given up: nobody would come for that, and the lock would wait for it.
+    /// Notes that the store may have this caller among those who wait, and has it forget the place under a
+    /// number, or at a home, that was given up: nobody would come for that, and the lock would wait for it.
     pub(super) fn queue_as(&mut self, claim: &Claim) {
         match &self.queued {
             Some(queued) if (queued.owner, queued.home) == (claim.owner, claim.home) => return,
@@ -45,8 +45,8 @@ impl Waiting<'_> {
         self.queued = Some(claim.clone());
     }
 
-    /// Waits no more for the store. That takes none of the caller's time when there is none left, nor where the last
-    /// request failed: then, and if it fails itself, the watchdog sees to it.
+    /// Waits no more for the store. That takes none of the caller's time when there is none left, nor where
+    /// the last request failed: then, and if it fails itself, the watchdog sees to it.
     pub(super) fn leave_queue(&mut self) {
         let Some(claim) = self.queued.take() else { return };
         self.subscription = None;
@@ -67,8 +67,9 @@ impl Waiting<'_> {
         let now = engine.clock.now();
         let noted = error.copy();
         let outcome = self.retry_budget.note(engine.options.patience, error, now, call.limit.is_over(now));
-        // Those behind in the queue have waited through the same: their retry budget ends when this one's does. A
-        // caller whose time is over, or who never waited, has been through nothing that concerns them.
+        // Those behind in the queue have waited through the same: their retry budget ends when this one's
+        // does. A caller whose time is over, or who never waited, has been through nothing that concerns
+        // them.
         if !call.limit.is_over(now) {
             call.entry.note_failure(self.retry_budget.since.map(|since| (since, noted)));
             if outcome.is_err() {
@@ -79,8 +80,9 @@ impl Waiting<'_> {
         Ok(Progress::Later(now.plus(random_between(RETRY_PAUSE))))
     }
 
-    /// The same after a grant that came too late. That is this caller's own, by its lease: others here may ask for a longer
-    /// one. No message shortens the pause: to give the grant back makes one, and asked at once the next would come too late too.
+    /// The same after a grant that came too late. That is this caller's own, by its lease: others here may
+    /// ask for a longer one. No message shortens the pause: to give the grant back makes one, and asked at
+    /// once the next would come too late too.
     pub(super) fn pause_alone(&mut self, error: Error) -> Result<Progress> {
         let (engine, now) = (self.engine, self.engine.clock.now());
         let is_over = self.call.limit.is_over(now);

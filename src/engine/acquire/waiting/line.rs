@@ -1,8 +1,9 @@
 //! A waiter and its client's place in the store's line of waiting clients.
 //!
-//! The line has one entry for each client, however many of its threads wait: only the head of the local queue asks, and joins
-//! it for all of them. A waiter that stands in line sleeps until its client is told that it is next. Others may be told and
-//! hang, messages may be lost: so it also asks when the store said that it should, and by the safety poll.
+//! The line has one entry for each client, however many of its threads wait: only the head of the local queue
+//! asks, and joins it for all of them. A waiter that stands in line sleeps until its client is told that it
+//! is next. Others may be told and hang, messages may be lost: so it also asks when the store said that it
+//! should, and by the safety poll.
 //!
 //! Source: docs/decisions/0027.
 
@@ -45,7 +46,7 @@ impl Waiting<'_> {
         (self.line.may_stand, self.line.stands, self.line.is_next) = (false, false, false);
     }
 
-    /// What wakes it from now on.
+    /// Sets the wake-ups that it listens for from now on.
     pub(super) fn listen_for(&mut self, wakeups: Wakeups) {
         if std::mem::replace(&mut self.line.wakeups, wakeups) != wakeups {
             self.subscription = None;
@@ -60,8 +61,8 @@ impl Waiting<'_> {
         self.listen_for(Wakeups::Releases);
     }
 
-    /// Takes its client out of the line if nobody else here waits for the lock. Asked before the local queue is left: the
-    /// next who joins that queue asks behind this request.
+    /// Takes its client out of the line if nobody else here waits for the lock. Asked before the local queue
+    /// is left: the next who joins that queue asks behind this request.
     pub(super) fn leave_line(&mut self, place: &QueuePlace) {
         if self.parker.is_none() && !self.line.may_stand || !place.takes_line_place() {
             return;

@@ -1,10 +1,11 @@
 //! The first in a line looks out for what tells no line.
 //!
-//! Whose release tells the line is read from the holder's id. Java's `forceUnlock` may end that hold too, and the id may be one
-//! that only looks like ours: then a message comes on the channel of all releases, and nobody is told. So one waiter
-//! listens to that channel as well: the first in the line, once it has been that for [`AFTER`]. A line whose releases follow one
-//! another fast has no lookout, and costs nothing more. A slower one sends the lookout a message with each release, which
-//! wakes it anyway. Its subscription ends with its wait.
+//! Whose release tells the line is read from the holder's id. Java's `forceUnlock` may end that hold too, and
+//! the id may be one that only looks like ours: then a message comes on the channel of all releases, and
+//! nobody is told. So one waiter listens to that channel as well: the first in the line, once it has been
+//! that for [`AFTER`]. A line whose releases follow one another fast has no lookout, and costs nothing more.
+//! A slower one sends the lookout a message with each release, which wakes it anyway. Its subscription ends
+//! with its wait.
 //!
 //! Source: docs/decisions/0040.
 
@@ -20,7 +21,7 @@ use crate::time::Moment;
 const AFTER: Duration = Duration::from_millis(25);
 
 impl Waiting<'_> {
-    /// What the last answer said.
+    /// Notes whether it is to look out, as the last answer said.
     pub(super) fn note_lookout(&mut self, is_lookout: bool, now: Moment) {
         if !is_lookout {
             self.end_lookout();
@@ -30,8 +31,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// Begins to look out, and sleeps on, `until` at most. When the subscription stands, that wakes it, and it asks once: what
-    /// came before was not heard.
+    /// Begins to look out, and sleeps on, `until` at most. When the subscription stands, that wakes it, and
+    /// it asks once: what came before was not heard.
     pub(super) fn look_out(&mut self, place: &QueuePlace, until: Moment) {
         self.lookout.begins_at = None;
         self.line.sleep_on(until);

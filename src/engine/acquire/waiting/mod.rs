@@ -1,7 +1,7 @@
 //! One caller's wait for a lock: the crate's only waiting loop.
 //!
-//! A waiter stands in the local queue of its lock. The head of that queue asks the store, listens, and sleeps. Each other
-//! waiter sleeps until it is the head, or until the lock is handed to it.
+//! A waiter stands in the local queue of its lock. The head of that queue asks the store, listens, and
+//! sleeps. Each other waiter sleeps until it is the head, or until the lock is handed to it.
 
 mod attempt;
 mod grant;
@@ -157,15 +157,17 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The same under a number of its own, although the owner is the thread: what is asked by another way than the thread's
-    /// other requests about the lock could come before them, and is not to meet what they are about.
+    /// The same under a number of its own, although the owner is the thread: what is asked by another way
+    /// than the thread's other requests about the lock could come before them, and is not to meet what they
+    /// are about.
     pub(crate) fn under(mut self, number: u64) -> Waiting<'a> {
         self.unbound = Some(number);
         self
     }
 
-    /// The same, but a busy attempt takes no place in the store's queue: a caller that waits asks again. One that does not wait
-    /// takes a lock that is kept for another client, as it does where it asks for one lock. Pairs with `take_or_give_up`.
+    /// The same, but a busy attempt takes no place in the store's queue: a caller that waits asks again. One
+    /// that does not wait takes a lock that is kept for another client, as it does where it asks for one
+    /// lock. Pairs with `take_or_give_up`.
     pub(crate) fn asking_once(mut self, is_only_try: bool) -> Waiting<'a> {
         self.waits = false;
         self.turn = if is_only_try { Turn::Barges } else { Turn::Yields };
@@ -212,7 +214,8 @@ impl<'a> Waiting<'a> {
                 (place, ended)
             }
         };
-        // Whatever ended the wait: a lock that is on its way to this waiter is taken.
+        // The reason for the end of the wait does not matter: a lock that is on its way to this waiter is
+        // taken.
         let ended = match ended {
             Ok(Some(granted)) => Ok(Some(granted)),
             Ok(None) | Err(_) => match self.take_back(&place) {
@@ -228,8 +231,8 @@ impl<'a> Waiting<'a> {
         let ticket = Arc::clone(place.ticket());
         // Entered first, place left second: the next head sees a hold to wait for.
         drop(place);
-        // The queue is left first, and `is_told` looked at second: a wait is named while it stands in the queue. Pairs with
-        // `Ticket::tell`.
+        // The queue is left first, and `is_told` looked at second: a wait is named while it stands in the
+        // queue. Pairs with `Ticket::tell`.
         if ticket.is_told() {
             let deadline = engine.one_command().min(self.latest);
             engine.watchdog.take_out_wait(deadline);
@@ -242,7 +245,8 @@ impl<'a> Waiting<'a> {
         self.engine.unless_shut_down(self.call, granted).map(Some)
     }
 
-    /// Waits in the local queue, and at its head for the lock; `first` is what came of an attempt that was made already.
+    /// Waits in the local queue, and at its head for the lock; `first` is what came of an attempt that was
+    /// made already.
     fn wait(&mut self, place: &QueuePlace, mut first: Option<Progress>) -> Result<Option<Granted>> {
         loop {
             let progress = match first.take() {
@@ -270,8 +274,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// An error once the client has ended, the wait is to end for a deadlock, or the head of the queue has had nothing but failures
-    /// for too long: those behind it have waited through the same.
+    /// An error once the client has ended, the wait is to end for a deadlock, or the head of the queue has
+    /// had nothing but failures for too long: those behind it have waited through the same.
     fn check_queue(&self, place: &QueuePlace) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
         engine.open(call.action)?;
@@ -287,8 +291,8 @@ impl<'a> Waiting<'a> {
         call.entry.spent_retry_budget(patience, now).map_or(Ok(()), Err)
     }
 
-    /// The next step. A hand-off comes first; a waiter that need not ask the store sleeps; the offer to be handed the lock
-    /// is withdrawn before the store is asked.
+    /// The next step. A hand-off comes first; a waiter that need not ask the store sleeps; the offer to be
+    /// handed the lock is withdrawn before the store is asked.
     fn next_step(&mut self, place: &QueuePlace) -> Step {
         let engine = self.engine;
         if place.ticket().is_given() {
@@ -300,7 +304,8 @@ impl<'a> Waiting<'a> {
         let now = engine.clock.now();
         if self.asks_for_itself() {
             if self.is_on_its_way(place) {
-                // The thread that settles the hand-off wakes this one. Messages until then are no reason to look again.
+                // The thread that settles the hand-off wakes this one. Messages until then are no reason to
+                // look again.
                 self.message_count = self.subscription.as_ref().map(Subscription::message_count);
                 return Step::Sleep(self.next_poll());
             }
@@ -318,8 +323,9 @@ impl<'a> Waiting<'a> {
         self.take_back(place).map_or(Step::Ask, Step::Receive)
     }
 
-    /// While a hold of this process stands, its release is the event to wait for: the registry notifies this waiter. Only the
-    /// safety poll asks the store then, in case the hold is gone there unknown to this client.
+    /// While a hold of this process stands, its release is the event to wait for: the registry notifies this
+    /// waiter. Only the safety poll asks the store then, in case the hold is gone there unknown to this
+    /// client.
     fn held_here_until(&mut self, now: Moment) -> Option<Moment> {
         let until = self.call.entry.held_here(now)?;
         let poll = self.next_poll.unwrap_or_else(|| self.next_poll());
@@ -330,8 +336,8 @@ impl<'a> Waiting<'a> {
     /// Asks the store once, and notes before that how many messages have come.
     fn ask(&mut self) -> Result<Progress> {
         self.stand_back();
-        // Counted first, asked second: a release between the two changes the count, and `sleep` returns at once. Pairs with
-        // `Channel::notify`.
+        // Counted first, asked second: a release between the two changes the count, and `sleep` returns at
+        // once. Pairs with `Channel::notify`.
         let listened = self.subscription.as_ref().map(|subscription| {
             self.line.note_turns(subscription);
             subscription.is_up().then(|| subscription.message_count())
@@ -355,7 +361,8 @@ impl<'a> Waiting<'a> {
             match place.ticket().close() {
                 ClosedOffer::Unused => return None,
                 ClosedOffer::Given(handoff) => return Some(handoff),
-                // The releaser has promised the lock and sends the request now. It wakes this thread when that is done.
+                // The releaser has promised the lock and sends the request now. It wakes this thread when
+                // that is done.
                 ClosedOffer::Promised => {
                     self.parker(place).park(Moment::NEVER, None);
                 }
@@ -363,14 +370,15 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether this waiter asks although this process has a hold: that does not show whether the store would grant
-    /// another, or the store is to know who waits.
+    /// Whether this waiter asks although this process has a hold: that does not show whether the store would
+    /// grant another, or the store is to know who waits.
     fn asks_for_itself(&self) -> bool {
         self.all_ask || self.announces || self.call.kind.is_shared()
     }
 
-    /// Whether the lock is on its way from one thread here to another, which wakes this one when that is settled. Until
-    /// then nothing may be asked under the releaser's number, which may be this thread's. Pairs with `receive`.
+    /// Whether the lock is on its way from one thread here to another, which wakes this one when that is
+    /// settled. Until then nothing may be asked under the releaser's number, which may be this thread's.
+    /// Pairs with `receive`.
     fn is_on_its_way(&mut self, place: &QueuePlace) -> bool {
         let Some(head) = self.call.entry.receiving() else { return false };
         head.wake_when_settled(self.parker(place).waker())

@@ -1,4 +1,4 @@
-//! What the observer is notified of by the calling thread.
+//! Events of which the calling thread notifies the observer.
 
 use super::Waiting;
 use crate::engine::acquire::call::{Granted, WaitLimit};

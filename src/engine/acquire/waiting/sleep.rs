@@ -14,25 +14,27 @@ use crate::seam::subscription::Subscription;
 use crate::seam::{Others, Wakeups};
 use crate::time::{Moment, random_between};
 
-/// Other processes listen for the lock that this process has just released: they go first, for so long.
+/// The time for which other processes that listen for the lock which this process has just released go first.
 const STAND_BACK: Duration = Duration::from_micros(500);
-/// On a message, a process that held the lock a moment ago lets others go first, less so the longer ago it was.
+/// On a message, a process that held the lock a moment ago lets others go first, less so the longer ago it
+/// was.
 const FRESH: Duration = Duration::from_millis(8);
 
-/// Who leaves a message to others asks within so long for each of the odds: of a crowd some do at any time. Or within the
-/// average time of an ask, where that is longer: else on a slow link all would have asked before the next message comes.
+/// The time, for each of the odds, within which a waiter asks that leaves a message to others: of a crowd
+/// some do at any time. Or within the average time of an ask, where that is longer: else on a slow link all
+/// would have asked before the next message comes.
 const ODDS_STEP: Duration = Duration::from_millis(1);
-/// And at the latest after so many steps.
+/// The most of these steps until it asks.
 const MOST_STEPS: u32 = 50;
-/// And after this.
+/// The longest time until it asks.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 impl Waiting<'_> {
-    /// Sleeps until there may be something to do: the turn in the queue, the lock given, a release here, a message, or
-    /// `wake_at`. May end for no reason.
+    /// Sleeps until there may be something to do: the turn in the queue, the lock given, a release here, a
+    /// message, or `wake_at`. May end for no reason.
     ///
-    /// Subscribes first, the first time it waits for another process; unless the subscription stood before the
-    /// attempt, and no message has come since, that is reason to try again as soon as it stands.
+    /// Subscribes first, the first time it waits for another process; unless the subscription stood before
+    /// the attempt, and no message has come since, that is reason to try again as soon as it stands.
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
         let (engine, call, ticket) = (self.engine, self.call, place.ticket());
         self.tell_waiting();
@@ -53,8 +55,8 @@ impl Waiting<'_> {
             engine.watchdog.note_wait(self.started);
         }
         self.parker(place);
-        // All that follows is looked at after the waker is set: what happened before found nobody to wake. First the end
-        // of the client, which wakes everyone once. Pairs with `Engine::shutdown`.
+        // All that follows is looked at after the waker is set: what happened before found nobody to wake.
+        // First the end of the client, which wakes everyone once. Pairs with `Engine::shutdown`.
         engine.usable(call.action)?;
         // It has become the head since it was to sleep until it is. Pairs with `Ticket::become_head`.
         if wake_at == Moment::NEVER && ticket.is_head() {
@@ -121,8 +123,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// Sleeps for a random time by the odds, while messages wake it by the odds; then looks by itself whether one came:
-    /// those who were woken may have died, and nothing else would come for what is free then.
+    /// Sleeps for a random time by the odds, while messages wake it by the odds; then looks by itself whether
+    /// one came: those who were woken may have died, and nothing else would come for what is free then.
     ///
     /// Source: the exponential back-off of Ethernet (Metcalfe and Boggs, 1976), by messages instead of slots.
     fn sleep_by_odds(&mut self, place: &QueuePlace, until: Moment) -> Result<()> {
@@ -139,11 +141,12 @@ impl Waiting<'_> {
         let Some(looks_within) = looks_within(step, subscription.odds(), left) else { return Ok(()) };
         let looks_at = now.plus(random_between((Duration::ZERO, looks_within)));
         subscription.looks_soon(true);
-        // A message that came before that woke it whatever the odds; all other reasons to wake are looked at below.
+        // A message that came before that woke it whatever the odds; all other reasons to wake are looked at
+        // below.
         if let Some(parker) = &self.parker {
             parker.forget_signal();
         }
-        // What happened before found nobody to wake. Pairs with `Engine::shutdown`.
+        // Events before that found nobody to wake. Pairs with `Engine::shutdown`.
         let is_awaited = engine.usable(call.action).is_err() || ticket.is_given() || ticket.take_nudge();
         let woken = match &self.parker {
             Some(parker) if !is_awaited => parker.park(until.min(looks_at), call.interrupt),
@@ -156,13 +159,14 @@ impl Waiting<'_> {
         }
     }
 
-    /// Whether messages are reason to ask by the odds. In a queue of the store's each message is for the one who gets it.
+    /// Whether messages are reason to ask by the odds. In a queue of the store's each message is for the one
+    /// who gets it.
     fn is_rationed(&self) -> bool {
         self.call.kind.is_rationed() && !self.store_queues
     }
 
-    /// A thread that has just released what others wait for waits like them before it asks again: to ask at once would
-    /// always be before them.
+    /// A thread that has just released what others wait for waits like them before it asks again: to ask at
+    /// once would always be before them.
     pub(super) fn wait_like_others(&mut self, place: &QueuePlace) -> Result<()> {
         let (engine, call) = (self.engine, self.call);
         if !self.is_rationed() || call.entry.contended_since().is_none() {
@@ -193,12 +197,13 @@ impl Waiting<'_> {
         }
     }
 
-    /// Lets other processes go first that wait for the lock that this one has just released. Redis notifies its subscribers in the
-    /// same order every time; without this the same process would win every time.
+    /// Lets other processes go first that wait for the lock that this one has just released. Redis notifies
+    /// its subscribers in the same order every time; without this the same process would win every time.
     pub(super) fn stand_back(&self) {
         let (engine, call) = (self.engine, self.call);
         let Some((since, others)) = call.entry.contended_since() else { return };
-        // The one other process has held it since: it is ours now. Or it is kept for the next in line: nobody gets ahead.
+        // The one other process has held it since: it is ours now. Or it is kept for the next in line: nobody
+        // gets ahead.
         if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
             return;
         }
@@ -210,8 +215,9 @@ impl Waiting<'_> {
     }
 }
 
-/// Within how long a waiter that leaves a message to others looks by itself, with `left` until its limit. `None`: at once. A
-/// timed wait does not end with a message that nobody looked into: it asks a step before its end.
+/// Within how long a waiter that leaves a message to others looks by itself, with `left` until its limit.
+/// `None`: at once. A timed wait does not end with a message that nobody looked into: it asks a step before
+/// its end.
 fn looks_within(step: Duration, odds: u32, left: Duration) -> Option<Duration> {
     let left = left.saturating_sub(step);
     (!left.is_zero()).then(|| (step * odds.min(MOST_STEPS)).min(LONGEST_LOOK).min(left))

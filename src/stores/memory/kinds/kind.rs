@@ -8,7 +8,8 @@ use crate::seam::{Attempt, Claim, Counting, Handoff, Release, Snapshot};
 use crate::stores::memory::state::Turn;
 use crate::time::Moment;
 
-/// A kind of lock: its answers are those of [`Store`](crate::seam::Store). The methods with a body fit most kinds.
+/// A kind of lock: its answers are those of [`Store`](crate::seam::Store). The methods with a body fit most
+/// kinds.
 pub(in crate::stores::memory) trait MemoryKind: Sync {
     /// Whether a busy attempt stands in a queue of the store's from then on.
     fn queues(&self) -> bool {

@@ -1,4 +1,5 @@
-//! The directory of clients in a cluster: each entry is on the member that has its slot. Lists go from member to member.
+//! The directory of clients in a cluster: each entry is on the member that has its slot. Lists go from member
+//! to member.
 
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ impl ClusterStore {
         }
     }
 
-    /// Has `ask` ask the present member for its next page, which says where that goes on; then come the others.
+    /// Has `ask` ask the present member for its next page, which says where that goes on; then come the
+    /// others.
     fn page<T>(
         &self,
         from: &Place,

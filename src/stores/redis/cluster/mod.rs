@@ -1,9 +1,9 @@
 //! A Redis Cluster: each lock is on the member that has its name's slot.
 //!
-//! `slots` says which slot a name is in, `topology` which member has it now and how that is found out, `wakeups` where
-//! its channel is listened to. Each member is used as if it were the only one. A member that does not have a slot (any
-//! more) refuses, and names the one that does: nothing was changed, so the request is sent there. A request that got no
-//! answer is never sent again from here.
+//! `slots` says which slot a name is in, `topology` which member has it now and how that is found out,
+//! `wakeups` where its channel is listened to. Each member is used as if it were the only one. A member that
+//! does not have a slot (any more) refuses, and names the one that does: nothing was changed, so the request
+//! is sent there. A request that got no answer is never sent again from here.
 //!
 //! Long because it is a list, as that of one server: each question of the seam, sent to where its slot is.
 
@@ -52,9 +52,9 @@ pub(crate) struct ClusterStore {
     me: Weak<ClusterStore>,
 }
 
-/// Locks whose release was sent to a member and is not answered yet. Requests about them meanwhile go there too, behind
-/// the release, even if the slot is known to be elsewhere by then: an attempt that overtook it would find its own owner
-/// there, and lose what it believes to hold when the release arrives.
+/// Locks whose release was sent to a member and is not answered yet. Requests about them meanwhile go there
+/// too, behind the release, even if the slot is known to be elsewhere by then: an attempt that overtook it
+/// would find its own owner there, and lose what it believes to hold when the release arrives.
 #[derive(Debug, Default)]
 struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 
@@ -173,8 +173,8 @@ impl ClusterStore {
         Some(SlotPlace { node, asking: redirect.asking })
     }
 
-    /// Draws conclusions from a failure: perhaps the slot is elsewhere by now. The next request looks, not this one,
-    /// whose time may be over.
+    /// Draws conclusions from a failure: perhaps the slot is elsewhere by now. The next request looks, not
+    /// this one, whose time may be over.
     fn noted<T>(&self, answer: Answer<T>) -> Answer<T> {
         use ErrorKind::{Busy, ReadOnly, TimedOut, Unreachable};
         match answer {
@@ -183,8 +183,8 @@ impl ClusterStore {
                 let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
                 Err(Failure::Refused(moving))
             }
-            // A read-write lock's script finds some of its keys by itself, and one has moved: what it did before that
-            // stays done.
+            // A read-write lock's script finds some of its keys by itself, and one has moved: what it did
+            // before that stays done.
             Err(Failure::Refused(error)) if is_split(&error) => {
                 Err(Failure::Unknown(error.with_unknown_outcome()))
             }
@@ -202,8 +202,9 @@ impl ClusterStore {
         }
     }
 
-    /// Has `send` ask each member for the claims whose locks it has, and whom that names instead, in few requests. All
-    /// members at the same time: one that does not answer must not keep the others' holds from being renewed.
+    /// Has `send` ask each member for the claims whose locks it has, and whom that names instead, in few
+    /// requests. All members at the same time: one that does not answer must not keep the others' holds from
+    /// being renewed.
     fn ask_all<T: Send>(
         &self,
         claims: &[Claim],
@@ -274,8 +275,8 @@ impl ClusterStore {
         })
     }
 
-    /// Sends a release whose answer is read later. A refusal that names another member is acted on then, by the thread
-    /// that reads it.
+    /// Sends a release whose answer is read later. A refusal that names another member is acted on then, by
+    /// the thread that reads it.
     fn post(&self, node: &Arc<ClusterNode>, claim: &Claim, deadline: Moment, redirects: usize, done: Sink) {
         let number = self.unread.add(&claim.name, node);
         let (me, node_there, posted) = (self.me.clone(), Arc::clone(node), claim.clone());
@@ -284,7 +285,8 @@ impl ClusterStore {
             let from = SlotPlace { node: node_there, asking: false };
             let next = if redirects > 0 { store.redirected(&from, &answer) } else { None };
             let answer = match next {
-                // In its place among what else was asked about this lock: their answers are read after this one.
+                // In its place among what else was asked about this lock: their answers are read after this
+                // one.
                 Some(SlotPlace { node, asking: false }) => {
                     return store.post(&node, &posted, deadline, redirects - 1, done);
                 }
@@ -539,7 +541,7 @@ impl Lines for ClusterStore {
         self.topology.line_rights().are_refused()
     }
 
-    /// Where the slot was last known to be; elsewhere nobody is kept waiting by it for long.
+    /// Asks the shard that was last known to have the slot; elsewhere nobody is kept waiting by it for long.
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         if let Ok(place) = self.place(&claim.name, deadline) {
             place.node.store.leave_line(claim, deadline);

@@ -12,8 +12,8 @@ const SLOTS: u16 = 16_384;
 /// More than a cluster has: Redis's own advice is a thousand at most.
 pub(super) const MOST_MEMBERS: usize = 4096;
 
-/// The slot of a key: the CRC16 (XMODEM) of what stands between its first brace and the next closing one, if anything
-/// does; else of all of it.
+/// The slot of a key: the CRC16 (XMODEM) of what stands between its first brace and the next closing one, if
+/// anything does; else of all of it.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -25,8 +25,9 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Whether the keys and the channel that are derived from a lock's name are in its slot. They put the name in braces
-/// unless it has an opening one, so it must have no braces at all, or a whole pair with something in it first.
+/// Whether the keys and the channel that are derived from a lock's name are in its slot. They put the name in
+/// braces unless it has an opening one, so it must have no braces at all, or a whole pair with something in
+/// it first.
 pub(crate) fn keeps_its_slot(name: &str) -> bool {
     match name.split_once('{') {
         None => !name.contains('}'),
@@ -62,8 +63,8 @@ impl SlotMap {
         SlotMap { members: Vec::new(), primaries: vec![None; usize::from(SLOTS)] }
     }
 
-    /// Reads the answer to CLUSTER SLOTS; `asked` is the host that gave it. Slots that it does not mention stay as
-    /// before.
+    /// Reads the answer to CLUSTER SLOTS; `asked` is the host that gave it. Slots that it does not mention
+    /// stay as before.
     pub(super) fn updated(&self, reply: &Value, asked: &Host) -> Result<SlotMap> {
         let mut map = SlotMap::new();
         let mut places = HashMap::new();

@@ -30,7 +30,8 @@ use crate::time::{Clock, Moment};
 
 /// After a look at the slots, the next one is no sooner than this, for any caller.
 const LOOKS_APART: Duration = Duration::from_millis(100);
-/// So long a member is waited for while there are others to ask; a member that answers at all mostly answers sooner.
+/// The time for which a member is waited for while there are others to ask; a member that answers at all
+/// mostly answers sooner.
 const QUICK: Duration = Duration::from_millis(250);
 /// A request waits for a look no longer than this; then it goes by what is known.
 const LOOK: Duration = Duration::from_secs(1);
@@ -73,8 +74,8 @@ struct TopologyLook {
     not_before: Moment,
     /// The member that reported something new, and is asked first.
     first: Option<Endpoint>,
-    /// Counts looks that reported nothing new. Each begins with another member: one that is cut off from the others
-    /// goes on reporting what was so before.
+    /// Counts looks that reported nothing new. Each begins with another member: one that is cut off from the
+    /// others goes on reporting what was so before.
     in_vain: usize,
 }
 
@@ -206,8 +207,8 @@ impl Topology {
         });
     }
 
-    /// Asks a member for the slots, if that is due and nobody else is at it. One thread at a time, and seldom: the
-    /// others go on by what is known, and the members correct them if that is wrong.
+    /// Asks a member for the slots, if that is due and nobody else is at it. One thread at a time, and
+    /// seldom: the others go on by what is known, and the members correct them if that is wrong.
     fn look_again(&self, deadline: Moment) {
         if !self.is_doubted.load(Ordering::SeqCst) {
             return;
@@ -256,8 +257,8 @@ impl Topology {
         }
         let latest = || {
             let map = Arc::clone(&self.map.lock());
-            // A member that is no primary any more is dropped; a request still under way there keeps the connection
-            // until it ends.
+            // A member that is no primary any more is dropped; a request still under way there keeps the
+            // connection until it ends.
             self.nodes.lock().retain(|endpoint, _| map.is_primary(endpoint));
             map
         };

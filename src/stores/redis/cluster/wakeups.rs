@@ -89,10 +89,10 @@ impl ClusterWakeups {
         }
     }
 
-    /// Moves the channels to where their slots are by the `latest` map: under the lock, so that of two threads that
-    /// follow at the same time the later one does not go by the older map. All waiters of a channel that moves look
-    /// again, now and when the new subscription stands: a release in between passes unnoticed. A channel whose slot
-    /// nobody has moves when somebody has it.
+    /// Moves the channels to where their slots are by the `latest` map: under the lock, so that of two
+    /// threads that follow at the same time the later one does not go by the older map. All waiters of a
+    /// channel that moves look again, now and when the new subscription stands: a release in between passes
+    /// unnoticed. A channel whose slot nobody has moves when somebody has it.
     pub(super) fn follow(
         &self,
         latest: impl FnOnce() -> Arc<SlotMap>,
@@ -198,7 +198,8 @@ mod tests {
         let wakeups = ClusterWakeups::new();
         let (waker, hubs) = (Waker::default(), [subscriber(), subscriber()]);
         let of = |endpoint: &Endpoint| Some(Arc::clone(&hubs[usize::from(*endpoint == other)]));
-        // Nobody has it when somebody comes to listen, and nobody again later; then its member cannot be reached yet.
+        // Nobody has it when somebody comes to listen, and nobody again later; then its member cannot be
+        // reached yet.
         let first = wakeups.listen(CHANNEL, &waker, of).unwrap();
         wakeups.follow(|| map(Some(&one)), of);
         assert!(has_topic(&hubs[0]));

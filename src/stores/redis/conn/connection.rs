@@ -1,8 +1,8 @@
 //! One connection: a socket, the handshake on it, and replies read within a time.
 //!
-//! The crate's own `redis::Connection` gives each *read* a time-out, so that a server which drips bytes can hold a
-//! caller for ever; it cannot be split into a writing and a reading half; and it hides why AUTH failed. So the
-//! sockets are ours.
+//! The crate's own `redis::Connection` gives each *read* a time-out, so that a server which drips bytes can
+//! hold a caller for ever; it cannot be split into a writing and a reading half; and it hides why AUTH
+//! failed. So the sockets are ours.
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
@@ -36,7 +36,8 @@ pub(crate) enum RedisStream {
 }
 
 impl RedisStream {
-    /// Connects until `deadline` at the latest; but connecting to a Unix socket whose queue is full cannot be bounded.
+    /// Connects until `deadline` at the latest; but connecting to a Unix socket whose queue is full cannot be
+    /// bounded.
     pub(crate) fn connect(
         place: &ServerPlace,
         hosts: &Arc<Hosts>,
@@ -232,8 +233,8 @@ fn any_ready(sockets: &mut [PollFd<'_>], limit: Duration) -> bool {
 /// For the subscriber's reader, which waits without a deadline of its own.
 impl Read for &RedisStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        // A read with a time-out is also ended by a signal, as when a child process ends. That says nothing about the
-        // connection; to the reader it is as if the time-out had come.
+        // A read with a time-out is also ended by a signal, as when a child process ends. That says nothing
+        // about the connection; to the reader it is as if the time-out had come.
         RedisStream::read(self, buf).map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
             _ => error,
@@ -264,8 +265,8 @@ impl<'a> Timed<'a> {
         Timed { stream, deadline, only_ready: false, was_not_ready: false, armed }
     }
 
-    /// Gives the socket what is left of the time; not if it has hardly more: that would be a system call more for
-    /// each reply.
+    /// Gives the socket what is left of the time; not if it has hardly more: that would be a system call more
+    /// for each reply.
     fn arm(&self) -> io::Result<()> {
         let (left, armed) = (remaining(self.deadline)?, self.armed.get());
         if armed < left || armed > left + left / 16 {
@@ -353,8 +354,8 @@ impl Connection {
         reply.map_err(unread)
     }
 
-    /// Whether the server has not hung up, as far as this machine knows; no round trip. Asks only after a while, since
-    /// a connection in constant use shows its end by itself.
+    /// Whether the server has not hung up, as far as this machine knows; no round trip. Asks only after a
+    /// while, since a connection in constant use shows its end by itself.
     pub(crate) fn is_alive(&self) -> bool {
         // Nothing to read is as it should be. The end, an error, and bytes that nobody asked for are not.
         Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()

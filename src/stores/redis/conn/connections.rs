@@ -1,8 +1,8 @@
 //! Requests and their replies: the connection of each request, and what is known when one fails.
 //!
-//! Callers submit requests and get replies or a [`Failure`]; which connection carries them is decided here alone.
-//! Scripts about locks go over shared connections; a request that needs a connection alone gets one from the pool;
-//! renewals have their own.
+//! Callers submit requests and get replies or a [`Failure`]; which connection carries them is decided here
+//! alone. Scripts about locks go over shared connections; a request that needs a connection alone gets one
+//! from the pool; renewals have their own.
 //!
 //! Long because which connection carries a request, and what serves in its place, is one decision.
 
@@ -30,13 +30,13 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
-/// After a failed connect, other threads get its error for so long instead of trying for themselves.
+/// The time after a failed connect in which other threads get its error instead of trying for themselves.
 const STORM_GATE: Duration = Duration::from_millis(50);
-/// So many requests of a batch leave in one write; a server answers them within a few milliseconds.
+/// The most requests of a batch that leave in one write; a server answers them within a few milliseconds.
 const CHUNK: usize = 512;
 
-/// So many slots are there before they are needed, so that hardly anybody waits for r2d2's thread. They are nothing but
-/// places, but of thousands the making takes seconds.
+/// The number of slots that are there before they are needed, so that hardly anybody waits for r2d2's thread.
+/// They are nothing but places, but of thousands the making takes seconds.
 const READY: u32 = 16;
 
 /// More shared connections than this only make each write carry less.
@@ -46,8 +46,8 @@ const MOST_LANES: u32 = 4;
 pub(crate) struct Connections {
     address: Arc<RedisAddress>,
     command_timeout: Duration,
-    /// Every connection but the renewals' has a slot of this pool, a shared connection's for as long as it is open.
-    /// Gone when closed: it has a thread.
+    /// Every connection but the renewals' has a slot of this pool, a shared connection's for as long as it is
+    /// open. Gone when closed: it has a thread.
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     shared_connections: Arc<[SharedConnection]>,
     known: Arc<KnownScripts>,
@@ -174,8 +174,8 @@ impl Connections {
         })
     }
 
-    /// Sends one request whose reply is given to `take` by the thread that reads it, in order with the others of the
-    /// shared connection.
+    /// Sends one request whose reply is given to `take` by the thread that reads it, in order with the others
+    /// of the shared connection.
     pub(crate) fn post(
         &self,
         command: &Command,
@@ -197,8 +197,8 @@ impl Connections {
         }
     }
 
-    /// As [`post`](Self::post), of a plain command that need not be in order with any other: over a shared connection that is
-    /// open, if one is.
+    /// As [`post`](Self::post), of a plain command that need not be in order with any other: over a shared
+    /// connection that is open, if one is.
     pub(crate) fn post_anywhere(&self, command: &Command, deadline: Moment, take: ReplySink) {
         let shared = self.any(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
@@ -207,7 +207,8 @@ impl Connections {
         }
     }
 
-    /// The same, but waits for the reply. It comes behind what was posted so before, unless that broke the connection.
+    /// The same, but waits for the reply. It comes behind what was posted so before, unless that broke the
+    /// connection.
     pub(crate) fn call_anywhere(&self, command: &Command, deadline: Moment) -> Answer<Value> {
         let shared = self.any(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
@@ -220,8 +221,8 @@ impl Connections {
         open.unwrap_or_else(|| self.shared(command))
     }
 
-    /// As [`post`](Self::post). If `take` finds that all is well, `then` goes out as well, over the same connection;
-    /// its outcome is reported to nobody.
+    /// As [`post`](Self::post). If `take` finds that all is well, `then` goes out as well, over the same
+    /// connection; its outcome is reported to nobody.
     pub(crate) fn post_then(
         &self,
         command: &Command,
@@ -267,8 +268,8 @@ impl Connections {
         shared_connections || renewals
     }
 
-    /// The request with its script's body, as long as the server has not been seen to know the script: a reply that
-    /// it does not would come too late to send the body then.
+    /// The request with its script's body, as long as the server has not been seen to know the script: a
+    /// reply that it does not would come too late to send the body then.
     pub(crate) fn whole(&self, command: &Command) -> Option<Command> {
         let script = command.script()?;
         if self.known.has(script) { None } else { command.with_body() }
@@ -347,8 +348,8 @@ impl Connections {
         self.use_connection(&mut connection, deadline, |deadline| self.connect(deadline), talk)
     }
 
-    /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the first
-    /// failure: a request sent by then and not answered is unknown, one not sent is refused.
+    /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the
+    /// first failure: a request sent by then and not answered is unknown, one not sent is refused.
     pub(crate) fn batch(
         &self,
         commands: &[Command],
@@ -386,9 +387,10 @@ impl Connections {
         answers
     }
 
-    /// Sends requests over a shared connection that is open. `None`: none is. That their own connection cannot be had says
-    /// nothing against those that are there: a server at its limit of clients serves the ones it has. One that is given up
-    /// meanwhile, as of a server that was demoted, is not replaced for this: then the reason stays that of their own.
+    /// Sends requests over a shared connection that is open. `None`: none is. That their own connection
+    /// cannot be had says nothing against those that are there: a server at its limit of clients serves the
+    /// ones it has. One that is given up meanwhile, as of a server that was demoted, is not replaced for
+    /// this: then the reason stays that of their own.
     fn batch_over_open(
         &self,
         commands: &[Command],
@@ -417,8 +419,9 @@ impl Connections {
         Some(started?.into_iter().map(|started| started.and_then(Started::wait)).collect())
     }
 
-    /// As [`batch`](Self::batch), of requests that undo what is in doubt. Whether nothing that was asked before can come
-    /// any more: a connection that its server does not have any more has been read to its end, or thrown away.
+    /// As [`batch`](Self::batch), of requests that undo what is in doubt. Whether nothing that was asked
+    /// before can come any more: a connection that its server does not have any more has been read to its
+    /// end, or thrown away.
     pub(crate) fn batch_in_doubt(
         &self,
         commands: &[Command],
@@ -454,7 +457,8 @@ impl Connections {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Failure::Refused(shut_down()));
         }
-        // Taken out while in use: whatever ends the talk early, a panic included, ends the connection with it.
+        // Taken out while in use: whatever ends the talk early, a panic included, ends the connection with
+        // it.
         let mut connection = match place.take().filter(|connection| self.is_good(connection)) {
             Some(connection) => self.renewed(connection, || connect(deadline)),
             None => connect(deadline).map_err(Failure::Refused)?,
@@ -509,7 +513,8 @@ impl Connections {
 
     /// Ends the connections that nobody uses; those in use end with their request.
     ///
-    /// Replies that are still to come are waited for first: a release that was sent and not awaited is to arrive.
+    /// Replies that are still to come are waited for first: a release that was sent and not awaited is to
+    /// arrive.
     pub(crate) fn close(&self, deadline: Moment) {
         self.closed.store(true, Ordering::SeqCst);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));

@@ -43,8 +43,9 @@ impl Dialog<'_> {
         Ok(DialogReplies { replies: replies.collect::<std::result::Result<_, _>>()?, sent_again })
     }
 
-    /// Like [`say`](Self::say), but on a failure the replies that were read are there: one place for each request up
-    /// to the last that was answered, `None` where the answer is missing. Returns whether a script was sent again.
+    /// Like [`say`](Self::say), but on a failure the replies that were read are there: one place for each
+    /// request up to the last that was answered, `None` where the answer is missing. Returns whether a script
+    /// was sent again.
     pub(crate) fn collect(
         &mut self,
         commands: &[Command],
@@ -88,7 +89,8 @@ impl Dialog<'_> {
         let was_broken = std::mem::replace(&mut self.broken, true);
         debug_assert!(!was_broken, "a broken connection was used");
         if let Err(error) = self.connection.send(&bytes, self.deadline) {
-            // The write failed, so the last request is not whole on its way; a single one was not carried out then.
+            // The write failed, so the last request is not whole on its way; a single one was not carried out
+            // then.
             return Err(if commands.len() == 1 && !self.asking {
                 Failure::Refused(error)
             } else {

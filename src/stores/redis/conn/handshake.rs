@@ -16,12 +16,12 @@ use crate::time::Moment;
 /// The oldest server that is supported.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// Connects to a place until `deadline` at the latest, logs in, and checks that the server is one that locks can be
-/// kept on.
+/// Connects to a place until `deadline` at the latest, logs in, and checks that the server is one that locks
+/// can be kept on.
 ///
-/// Done on every connection, not only the first: at the same address there may be another server by now, or the same
-/// one as a replica. All commands leave in one write, so it costs one round trip. `begun` gets the socket before
-/// anything is said over it.
+/// Done on every connection, not only the first: at the same address there may be another server by now, or
+/// the same one as a replica. All commands leave in one write, so it costs one round trip. `begun` gets the
+/// socket before anything is said over it.
 pub(crate) fn open_at(
     login: &Login,
     place: &ServerPlace,

@@ -1,5 +1,5 @@
-//! What the connections of a client to one address tell beyond their replies: that the server which they lead to is not the
-//! one to ask any more, and which of them ended with a request in doubt.
+//! The connections of a client to one address tell more than their replies: that the server which they lead
+//! to is not the one to ask any more, and which of them ended with a request in doubt.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,20 +14,23 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment, random_between};
 
-/// A connection that is older is replaced: where a name or a proxy leads may have changed without a word, and a server that
-/// was taken out of use keeps the connections that it has. Up to an eighth sooner, so that a fleet does not connect at once.
+/// A connection that is older is replaced: where a name or a proxy leads may have changed without a word, and
+/// a server that was taken out of use keeps the connections that it has. Up to an eighth sooner, so that a
+/// fleet does not connect at once.
 const GREATEST_AGE: Duration = Duration::from_secs(30 * 60);
-/// One that was not used for so long is replaced: routers and load balancers forget idle connections after four minutes or
-/// more, and say nothing, so that the next request would wait for its time-out.
+/// A connection that was not used for this time is replaced: routers and load balancers forget idle
+/// connections after four minutes or more, and say nothing, so that the next request would wait for its
+/// time-out.
 const GREATEST_IDLE: Duration = Duration::from_secs(3 * 60);
 /// A replacement that could not be had is tried for again after this; the old connection serves meanwhile.
 const REPLACE_AGAIN: Duration = Duration::from_secs(60);
-/// A connection younger than this is not given up for what the server says: else one that refuses everything would be
-/// connected to for each request.
+/// A connection younger than this is not given up for what the server says: else one that refuses everything
+/// would be connected to for each request.
 const LEAST_AGE: Duration = Duration::from_millis(250);
-/// A server that is loading, or refuses writes for another reason that passes, is looked up anew after so long.
+/// A server that is loading, or refuses writes for another reason that passes, is looked up anew after so
+/// long.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
-/// So many connections in doubt are asked about; of older ones nothing is known then.
+/// The most connections in doubt that are asked about; of older ones nothing is known then.
 const MOST_DOUBTS: usize = 64;
 /// Between two questions about them.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -61,7 +64,8 @@ pub(crate) struct Origin {
 /// Shared by all connections of a client to one address.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// Counts what was found out about the server: connections of an earlier number lead to one that was demoted.
+    /// Counts what was found out about the server: connections of an earlier number lead to one that was
+    /// demoted.
     generation: AtomicU64,
     limits: Limits,
     doubts: Mutex<Doubts>,
@@ -131,9 +135,9 @@ impl Ledger {
         origin.replace_at = now.plus(REPLACE_AGAIN.min(self.limits.age));
     }
 
-    /// Takes note of a reply that came over a connection. A server that was demoted was so for all connections: the next
-    /// request over each looks up the server anew. Returns whether that has just been found out; then the caller
-    /// [tells](Self::tell_demoted), without a lock.
+    /// Takes note of a reply that came over a connection. A server that was demoted was so for all
+    /// connections: the next request over each looks up the server anew. Returns whether that has just been
+    /// found out; then the caller [tells](Self::tell_demoted), without a lock.
     pub(crate) fn note(&self, origin: &mut Origin, fitness: Fitness) -> bool {
         match fitness {
             Fitness::Fit => {
@@ -170,7 +174,8 @@ impl Ledger {
         }
     }
 
-    /// The numbers of connections that are to be asked about; none: nothing can come late. `None`: that cannot be known now.
+    /// The numbers of connections that are to be asked about; none: nothing can come late. `None`: that
+    /// cannot be known now.
     pub(crate) fn doubtful(&self) -> Option<Vec<i64>> {
         let now = Clock::System.now();
         let mut doubts = self.doubts.lock();
@@ -209,8 +214,9 @@ impl Ledger {
 
 const NO_SUCH: &str = "does not exist";
 
-/// Asks whether the server still has a connection, in a way that needs no right over others' connections: replies are to be
-/// sent on to it, which is refused if it is not there. Nothing is read before [`end_of_questions`], so nothing is sent on.
+/// Asks whether the server still has a connection, in a way that needs no right over others' connections:
+/// replies are to be sent on to it, which is refused if it is not there. Nothing is read before
+/// [`end_of_questions`], so nothing is sent on.
 pub(crate) fn question(id: i64) -> Command {
     Command::new("CLIENT").arg("TRACKING").arg("ON").arg("REDIRECT").arg(id)
 }

@@ -1,5 +1,5 @@
-//! A shared connection as it is, with the real reply parser, over a socket that is a queue of bytes, under shuttle's
-//! schedules. Run by `./check model`.
+//! A shared connection as it is, with the real reply parser, over a socket that is a queue of bytes, under
+//! shuttle's schedules. Run by `./check model`.
 //!
 //! Each request is a number; the server answers with it. So the reader of a reply sees whether it is its own.
 
@@ -93,7 +93,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// The server's end: answers so many requests, then hangs up or falls silent.
+    /// The server's end: answers `most` requests, then hangs up or falls silent.
     fn serve(&self, most: usize, hangs_up: bool) {
         for _ in 0..most {
             let mut state = self.shared.state.lock();
@@ -113,7 +113,8 @@ impl Pipe {
     }
 }
 
-/// Permissions for connections. r2d2's threads are none of shuttle's: one pool for all, with more than is ever used.
+/// Permissions for connections. r2d2's threads are none of shuttle's: one pool for all, with more than is
+/// ever used.
 fn slot() -> PooledConnection<ConnectionSlots> {
     static POOL: LazyLock<Pool<ConnectionSlots>> = LazyLock::new(|| {
         Pool::builder().max_size(32).test_on_check_out(false).build(ConnectionSlots).unwrap()
@@ -204,8 +205,8 @@ fn assert_own(outcome: &Answer<Value>, number: u8) {
     }
 }
 
-/// The shared connection with as many threads as `numbers`, each of which has one request waited for and one not, and
-/// with the watchdog, which looks after what nobody waits for.
+/// The shared connection with as many threads as `numbers`, each of which has one request waited for and one
+/// not, and with the watchdog, which looks after what nobody waits for.
 fn run(
     world: &Arc<World>,
     deadline: Moment,
@@ -251,7 +252,7 @@ fn everybody_gets_the_reply_to_the_own_request() {
     });
 }
 
-/// Whatever was sent before the break fails, and may be repeated at once; nothing else does.
+/// Each request that was sent before the break fails, and may be repeated at once; nothing else does.
 #[test]
 fn a_break_fails_those_who_wait_and_no_later_request() {
     for answers in 0..3 {

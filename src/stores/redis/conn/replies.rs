@@ -1,14 +1,14 @@
 //! Replies as they come from a socket.
 //!
-//! Answers of scripts are always of the same few shapes, and those are read here: the redis crate's parser takes a
-//! fifth of all that a client does for a lock. Everything else (refusals, other shapes) is cut out whole and left to
-//! it.
+//! Answers of scripts are always of the same few shapes, and those are read here: the redis crate's parser
+//! takes a fifth of all that a client does for a lock. Everything else (refusals, other shapes) is cut out
+//! whole and left to it.
 
 use std::io::{self, Read};
 
 use redis::{ErrorKind, RedisError, RedisResult, Value, parse_redis_value};
 
-/// So much is asked of the socket at once.
+/// The most bytes that are asked of the socket at once.
 const CHUNK: usize = 8 * 1024;
 
 /// Bytes read of a connection and not yet used.
@@ -101,7 +101,8 @@ impl Replies {
     }
 }
 
-/// How far a reply that is not whole has been looked through, so that no byte of it is looked at again with each read.
+/// How far a reply that is not whole has been looked through, so that no byte of it is looked at again with
+/// each read.
 #[derive(PartialEq, Eq)]
 struct Seen {
     /// The start of the part that is not whole.
@@ -200,7 +201,7 @@ impl<'a> Cursor<'a> {
         Ok((*kind, line))
     }
 
-    /// So many bytes and the end of a line.
+    /// The next `length` bytes, which the end of a line follows.
     fn bulk(&mut self, length: usize) -> Result<&'a [u8], Not> {
         let (bulk, rest) = self.0.split_at_checked(length).ok_or(Not::Whole)?;
         match rest.split_at_checked(2) {
@@ -272,7 +273,7 @@ mod tests {
         "#t\r\n",
     ];
 
-    /// Gives out so many bytes at a time, and in between that nothing is there.
+    /// Gives out a fixed number of bytes at a time, and in between that nothing is there.
     struct Drip<'a>(&'a [u8], usize, bool);
 
     impl Read for Drip<'_> {
@@ -375,7 +376,7 @@ mod fuzz {
         b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*0\r\n=5\r\ntxt:a\r\n|1\r\n+a\r\n+b\r\n:1\r\n",
     ];
 
-    /// All replies of these bytes, which come so many at a time, and why there are no more.
+    /// All replies of these bytes, of which `at_a_time` come at a time, and why there are no more.
     fn all(bytes: &[u8], at_a_time: usize) -> (Vec<String>, bool) {
         let mut replies = Replies::default();
         let mut found = Vec::new();
@@ -397,7 +398,8 @@ mod fuzz {
 
     #[test]
     fn replies_are_read_alike_however_they_come_in_pieces() {
-        // Replies of other shapes than ours go to the redis crate's parser, which allocates 10 kB for each, of which the least has three bytes.
+        // Replies of other shapes than ours go to the redis crate's parser, which allocates 10 kB for each,
+        // of which the least has three bytes.
         each(
             nearly(SEEDS),
             |bytes| 64 * bytes.len(),

@@ -1,21 +1,23 @@
 //! One connection that many threads share: each writes as it comes, and one of those who wait reads for all.
 //!
-//! Replies come in the order of the requests. A thread writes its request and then waits for its reply: if nobody is
-//! reading, it reads, in order and for the owner of each reply, until its own has come; then it wakes one of the others
-//! to read on. A lone thread so writes and reads without meeting anyone. Requests that come while another thread writes
-//! leave together in the next write. All replies that came in one read are taken together, and requests still to be
-//! written go out before anybody is woken: so the server works while threads wake.
+//! Replies come in the order of the requests. A thread writes its request and then waits for its reply: if
+//! nobody is reading, it reads, in order and for the owner of each reply, until its own has come; then it
+//! wakes one of the others to read on. A lone thread so writes and reads without meeting anyone. Requests
+//! that come while another thread writes leave together in the next write. All replies that came in one read
+//! are taken together, and requests still to be written go out before anybody is woken: so the server works
+//! while threads wake.
 //!
-//! All requests about one lock go over one shared connection (by the hash of its name), so they arrive in the order
-//! they were sent.
+//! All requests about one lock go over one shared connection (by the hash of its name), so they arrive in the
+//! order they were sent.
 //!
-//! The invariant: a thread that stops reading looks for one that waits, after it has let go of `reading`; a thread that
-//! begins to wait says so before it tries to get `reading`. Then either the one sees the other, or the other can read.
+//! The invariant: a thread that stops reading looks for one that waits, after it has let go of `reading`; a
+//! thread that begins to wait says so before it tries to get `reading`. Then either the one sees the other,
+//! or the other can read.
 //!
-//! When a connection ends, every thread whose reply it owed is notified before there is a new one (`end`, `open`): the
-//! notification decides under which owner numbers the lock may be asked for. One that is replaced owes nothing when there
-//! is the next (`drain`): requests about a lock keep their order. And `out` is never held while anything is
-//! waited for.
+//! When a connection ends, every thread whose reply it owed is notified before there is a new one (`end`,
+//! `open`): the notification decides under which owner numbers the lock may be asked for. One that is
+//! replaced owes nothing when there is the next (`drain`): requests about a lock keep their order. And `out`
+//! is never held while anything is waited for.
 //!
 //! Long because writing, reading and the end of one connection are one protocol.
 
@@ -71,7 +73,8 @@ struct Out {
     /// When something was last sent, and before that.
     used: Moment,
     used_before: Moment,
-    /// The server has hung up, or something near to it, and [`SharedConnection::hung_up`] has not reported it yet.
+    /// The server has hung up, or something near to it, and [`SharedConnection::hung_up`] has not reported it
+    /// yet.
     hung_up: bool,
     /// A thread has the next connection, and waits until this one owes nothing.
     is_replaced: bool,
@@ -96,18 +99,20 @@ struct Reading {
     giving: Vec<(Arc<Reply>, Value)>,
 }
 
-/// With so many requests on their way, more are left to the reader: enough to keep the server busy while replies
-/// travel.
+/// The number of requests on their way from which on more are left to the reader: enough to keep the server
+/// busy while replies travel.
 const ENOUGH_SENT: usize = 2;
 
-/// So many requests are not left to the reader, which may be busy giving out replies while the server has nothing to
-/// do.
+/// The number of unsent requests that is too many to leave to the reader, which may be busy giving out
+/// replies while the server has nothing to do.
 const MOST_LEFT: usize = 8;
 
-/// So many replies are given out at a time: those behind them may be for requests that are not written yet.
+/// The most replies that are given out at a time: those behind them may be for requests that are not written
+/// yet.
 const MOST_GIVEN: usize = 64;
 
-/// So often a reader looks for replies for others after its own has come, before it goes on with its own business.
+/// The most looks of a reader for replies for others after its own has come, before it goes on with its own
+/// business.
 const MOST_LOOKS: u32 = 4;
 
 /// One reply to come.
@@ -190,8 +195,9 @@ impl SharedConnection {
         }
     }
 
-    /// Sends one request, which `pack` puts behind others, over a new connection from `connect` if there is none. The reply is
-    /// read by any thread that waits on this connection, this request's own waiter included, until `deadline`.
+    /// Sends one request, which `pack` puts behind others, over a new connection from `connect` if there is
+    /// none. The reply is read by any thread that waits on this connection, this request's own waiter
+    /// included, until `deadline`.
     pub(crate) fn send(
         &self,
         pack: impl FnOnce(&mut Vec<u8>),
@@ -204,8 +210,8 @@ impl SharedConnection {
             Err(error) => return Err((Failure::Refused(error), take)),
         };
         let reply = Reply::new(deadline, take);
-        // While replies are being waited for, what comes is left to the reader: it goes out in one write when they are
-        // there. A request more would reach the server no earlier than it can be served.
+        // While replies are being waited for, what comes is left to the reader: it goes out in one write when
+        // they are there. A request more would reach the server no earlier than it can be served.
         let is_left =
             out.has_reader && out.unsent < MOST_LEFT && out.awaited.len() - out.unsent >= ENOUGH_SENT;
         pack(&mut out.buffer);
@@ -243,8 +249,8 @@ impl SharedConnection {
         let _alone = self.connecting.try_lock_for(left).ok_or_else(too_late)?;
         self.drain(deadline).ok_or_else(too_late)?;
         let mut out = self.out.lock();
-        // Those who were owed replies are notified first: one whose release is of unknown outcome gives its owner
-        // number up, and requests over a new connection are to find that done. Pairs with `end`.
+        // Those who were owed replies are notified first: one whose release is of unknown outcome gives its
+        // owner number up, and requests over a new connection are to find that done. Pairs with `end`.
         while out.publishing > 0 {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -260,8 +266,9 @@ impl SharedConnection {
         Ok(out)
     }
 
-    /// The writing side with a connection in place of one that is old. The old one serves on if no other can be had: that
-    /// a server takes no new connections says nothing against those that it has. The caller has `connecting`.
+    /// The writing side with a connection in place of one that is old. The old one serves on if no other can
+    /// be had: that a server takes no new connections says nothing against those that it has. The caller has
+    /// `connecting`.
     fn replace(
         &self,
         deadline: Moment,
@@ -293,8 +300,8 @@ impl SharedConnection {
         Ok(out)
     }
 
-    /// Reads what a connection that is to be replaced still owes, and ends it. `None`: it was not over by `deadline`. Nothing
-    /// is sent over it meanwhile. The caller has `connecting`.
+    /// Reads what a connection that is to be replaced still owes, and ends it. `None`: it was not over by
+    /// `deadline`. Nothing is sent over it meanwhile. The caller has `connecting`.
     fn drain(&self, deadline: Moment) -> Option<()> {
         const LOOK_AGAIN: Duration = Duration::from_millis(5);
         loop {
@@ -340,8 +347,8 @@ impl SharedConnection {
             out.unsent = 0;
             let written = MutexGuard::unlocked(&mut out, || stream.write_all(&bytes, deadline));
             if out.epoch != epoch || out.open.is_none() {
-                // Ended meanwhile, and everyone was notified. A new connection has a writer of its own, which need not
-                // wait for this one. Pairs with `break_off`.
+                // Ended meanwhile, and everyone was notified. A new connection has a writer of its own, which
+                // need not wait for this one. Pairs with `break_off`.
                 return;
             }
             if let Err(error) = written {
@@ -376,7 +383,8 @@ impl SharedConnection {
             if let Some(mut reading) = self.reading.try_lock() {
                 self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
-                // Replies that came for others already are given out now: they wake at the same time, not one by one.
+                // Replies that came for others already are given out now: they wake at the same time, not one
+                // by one.
                 let mut looks = 0;
                 while looks < MOST_LOOKS && self.read_some(&mut reading, reply.deadline, true) {
                     looks += 1;
@@ -405,8 +413,8 @@ impl SharedConnection {
         }
     }
 
-    /// Reads replies in order until `reply` has come. `None`: the connection was ended, and the thread that did that is
-    /// about to notify.
+    /// Reads replies in order until `reply` has come. `None`: the connection was ended, and the thread that
+    /// did that is about to notify.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Answer<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
@@ -426,8 +434,8 @@ impl SharedConnection {
         }
     }
 
-    /// Reads a reply, and gives it and those that came with it to their owners; if that fails, all get the failure.
-    /// With `only_ready` it does not wait for bytes. Returns whether there may be more to read.
+    /// Reads a reply, and gives it and those that came with it to their owners; if that fails, all get the
+    /// failure. With `only_ready` it does not wait for bytes. Returns whether there may be more to read.
     fn read_some(&self, reading: &mut Reading, deadline: Moment, only_ready: bool) -> bool {
         let sent = {
             let out = self.out.lock();
@@ -533,8 +541,8 @@ impl SharedConnection {
         is_news
     }
 
-    /// Ends the connection if it still owes `reply`, whose time is over. If not, there may be a new one, which is none
-    /// of this reply's business.
+    /// Ends the connection if it still owes `reply`, whose time is over. If not, there may be a new one,
+    /// which is none of this reply's business.
     fn give_up(&self, reply: &Reply) {
         let out = self.out.lock();
         if out.awaited.iter().any(|other| std::ptr::eq(&raw const **other, reply)) {
@@ -553,7 +561,8 @@ impl SharedConnection {
     /// Nobody reads now. Wakes one who waits to do so, and leaves nothing unwritten.
     fn pass_on(&self, deadline: Moment) {
         let mut out = self.out.lock();
-        // From here on a thread that sends also writes; requests left before are written below. Pairs with `send`.
+        // From here on a thread that sends also writes; requests left before are written below. Pairs with
+        // `send`.
         out.has_reader = false;
         let first = out.awaited.iter().find(|reply| {
             let mut state = reply.state.lock();
@@ -575,8 +584,8 @@ impl SharedConnection {
             (deadline, out.awaited.len())
         };
         let Some(mut reading) = self.reading.try_lock() else { return true };
-        // Not without end, however many come meanwhile: the caller has holds to renew. Replies that came in time may be
-        // read late.
+        // Not without end, however many come meanwhile: the caller has holds to renew. Replies that came in
+        // time may be read late.
         for _ in 0..most {
             if !self.read_some(&mut reading, deadline.max(Clock::System.now()), true) {
                 break;
@@ -598,8 +607,8 @@ impl SharedConnection {
         self.out.lock().open.is_some()
     }
 
-    /// Whether the connection was hung up since this was last asked. Does not wait: a thread that uses it meanwhile
-    /// notices, and that is reported the next time.
+    /// Whether the connection was hung up since this was last asked. Does not wait: a thread that uses it
+    /// meanwhile notices, and that is reported the next time.
     pub(crate) fn hung_up(&self) -> bool {
         let Some(mut out) = self.out.try_lock() else { return false };
         out.drop_if_hung_up();
@@ -609,7 +618,8 @@ impl SharedConnection {
     /// Waits until all replies have come, until `deadline` at most, and ends the connection.
     pub(crate) fn close(&self, deadline: Moment) {
         let mut reading = self.reading.try_lock_for(deadline.since(Clock::System.now()));
-        // Closed when all have come, since a reply may have something else sent; and then whatever was sent meanwhile.
+        // Closed when all have come, since a reply may have something else sent; and then whatever was sent
+        // meanwhile.
         for closed in [false, true] {
             self.out.lock().closed |= closed;
             let Some(reading) = &mut reading else { continue };

@@ -4,8 +4,8 @@ use r2d2::ManageConnection;
 
 use crate::stores::redis::conn::connection::Connection;
 
-/// The item of the r2d2 pool: a place for a connection. The thread that gets it connects, so that errors are typed and
-/// immediate; r2d2 itself would retry in the background and report a string.
+/// The item of the r2d2 pool: a place for a connection. The thread that gets it connects, so that errors are
+/// typed and immediate; r2d2 itself would retry in the background and report a string.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots;
 

@@ -1,8 +1,8 @@
 //! Conditions: the waiters, in order; those of them alive; those notified that have not noticed yet.
 //!
-//! Java's `newCondition` throws, so the keys are ours alone. Waiters join while they hold the lock, and those who
-//! notify hold it too, so none is notified before it waits; and a notification that its waiter does not live to notice,
-//! or leaves behind, goes to the next.
+//! Java's `newCondition` throws, so the keys are ours alone. Waiters join while they hold the lock, and those
+//! who notify hold it too, so none is notified before it waits; and a notification that its waiter does not
+//! live to notice, or leaves behind, goes to the next.
 
 use crate::ident::{LockName, Owner};
 use crate::seam::Answer;

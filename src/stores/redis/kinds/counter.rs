@@ -1,7 +1,8 @@
-//! A number in a string key, as Redisson keeps it: the common part of semaphores, those with leases too, and latches.
+//! A number in a string key, as Redisson keeps it: the common part of semaphores, those with leases too, and
+//! latches.
 //!
-//! A number cannot be set to what it shall be, as a hold count can, so each change is made under the id of its request
-//! and is not made again for [`REQUEST_LASTS`].
+//! A number cannot be set to what it shall be, as a hold count can, so each change is made under the id of
+//! its request and is not made again for [`REQUEST_LASTS`].
 
 use crate::seam::Answer;
 use crate::seam::{Claim, Counting, REQUEST_LASTS};

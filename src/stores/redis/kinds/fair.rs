@@ -1,12 +1,12 @@
-//! The fair lock: Redisson's queue and its times, kept so that neither a dead waiter nor a Java peer's arithmetic costs
-//! anybody else's place.
+//! The fair lock: Redisson's queue and its times, kept so that neither a dead waiter nor a Java peer's
+//! arithmetic costs anybody else's place.
 //!
-//! A waiter's time in `timeouts` is what Redisson goes by. Whenever one of its own gets the lock or gives up, Redisson takes
-//! as much off everybody's time as that one waits at most, so one of ours outlasts the time of the one before it by
-//! [`PLACE_LASTS`]: that cancels, however long Redisson's waits are, and one that died first or last costs seconds.
-//! `heartbeats` is ours alone: by it we see within [`PLACE_LASTS`] that one of ours is dead, and that one lives whom
-//! Redisson took for dead. Redisson's waiters have no heartbeat and keep the time that they gave themselves. All times are
-//! the server's.
+//! A waiter's time in `timeouts` is what Redisson goes by. Whenever one of its own gets the lock or gives up,
+//! Redisson takes as much off everybody's time as that one waits at most, so one of ours outlasts the time of
+//! the one before it by [`PLACE_LASTS`]: that cancels, however long Redisson's waits are, and one that died
+//! first or last costs seconds. `heartbeats` is ours alone: by it we see within [`PLACE_LASTS`] that one of
+//! ours is dead, and that one lives whom Redisson took for dead. Redisson's waiters have no heartbeat and
+//! keep the time that they gave themselves. All times are the server's.
 
 use std::time::Duration;
 

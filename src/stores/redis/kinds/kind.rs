@@ -16,10 +16,11 @@ use crate::time::millis;
 /// Requests of a kind that can be sent now and answered later, in order with others on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deferrable {
-    /// An attempt is [`acquisition`](RedisKind::acquisition) and a release [`removal`](RedisKind::removal), and no
-    /// more.
+    /// An attempt is [`acquisition`](RedisKind::acquisition) and a release [`removal`](RedisKind::removal),
+    /// and no more.
     AttemptsAndReleases,
-    /// A release is [`removal`](RedisKind::removal), and no more but for [`forgetting`](RedisKind::forgetting).
+    /// A release is [`removal`](RedisKind::removal), and no more but for
+    /// [`forgetting`](RedisKind::forgetting).
     Releases,
     Neither,
 }
@@ -67,7 +68,8 @@ pub(crate) trait RedisKind: Sync {
         false
     }
 
-    /// The channel on which each release is told, or to this waiter alone; `None`: it is sent no messages, and polls.
+    /// The channel on which each release is told, or to this waiter alone; `None`: it is sent no messages,
+    /// and polls.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
     /// The channel on which its client is told that it is next in the lock's line; `None`: there is no line.
@@ -110,15 +112,16 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
-    /// The script of [`acquisition`](Self::acquisition) behind a ring's guard; `None`: a ring cannot keep this kind.
+    /// The script of [`acquisition`](Self::acquisition) behind a ring's guard; `None`: a ring cannot keep
+    /// this kind.
     fn guarded(&self) -> Option<&'static Script> {
         None
     }
 
     // ---- replies
 
-    /// The reply to a removal. `own_listeners`: how many of the clients that were notified are this one. `rights` learn
-    /// what it says of the lock's line.
+    /// The reply to a removal. `own_listeners`: how many of the clients that were notified are this one.
+    /// `rights` learn what it says of the lock's line.
     fn released(&self, reply: &Tagged, own_listeners: i64, rights: &LineRights) -> Answer<Release> {
         let _ = rights;
         replies::released(reply, own_listeners)

@@ -112,7 +112,8 @@ fn turn(turn: Turn) -> &'static str {
     }
 }
 
-/// The request of a grant that also says, for people to read, when it ends at the latest, and where its owner is.
+/// The request of a grant that also says, for people to read, when it ends at the latest, and where its owner
+/// is.
 pub(super) fn saying(command: Command, note: &HoldNote) -> Command {
     let place = &note.place;
     command.arg(millis(note.max_hold)).arg(format!("{} {} {}", place.pid, place.host, place.thread))

@@ -67,7 +67,7 @@ pub(super) fn released(reply: &Tagged, own_listeners: i64) -> Answer<Release> {
     })
 }
 
-/// A release of which so many were notified, among them so many subscriptions of this client.
+/// A release of which `listeners` subscriptions were notified, `own_listeners` of them this client's.
 pub(super) fn freed(listeners: i64, own_listeners: i64) -> Release {
     let others = match listeners {
         NEXT_WAS_TOLD => Others::Next,

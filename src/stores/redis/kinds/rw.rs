@@ -1,5 +1,6 @@
-//! The read-write lock: two halves of one hash, and for each read hold a marker by which Redisson distinguishes the
-//! living readers from the dead. Writers that are to come before readers are in a key that Redisson does not know.
+//! The read-write lock: two halves of one hash, and for each read hold a marker by which Redisson
+//! distinguishes the living readers from the dead. Writers that are to come before readers are in a key that
+//! Redisson does not know.
 
 use crate::ident::{LockName, Owner};
 use crate::seam::Answer;

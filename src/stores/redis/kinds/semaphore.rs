@@ -1,4 +1,5 @@
-//! The semaphore: permits that nobody owns. A request that took some is remembered, so that it can be repeated and undone.
+//! The semaphore: permits that nobody owns. A request that took some is remembered, so that it can be
+//! repeated and undone.
 
 use crate::ident::{LockName, Owner};
 use crate::seam::Answer;

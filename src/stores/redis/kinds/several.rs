@@ -50,8 +50,8 @@ pub(crate) fn removals(claims: &[Claim]) -> Command {
     })
 }
 
-/// The reply of releases of several locks. `own_listeners`: for each, how many of the receivers are this client itself.
-/// `rights` learn what it says of the locks' lines.
+/// The reply of releases of several locks. `own_listeners`: for each, how many of the receivers are this
+/// client itself. `rights` learn what it says of the locks' lines.
 pub(crate) fn all_released(
     reply: &Tagged,
     own_listeners: &[i64],

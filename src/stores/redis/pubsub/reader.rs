@@ -126,7 +126,8 @@ impl ReplyReader<'_> {
                 Err(error) if error.is_timeout() => Ok(None),
                 other => other,
             };
-            // Bytes are no sign of life, only what is whole: else a server that drips is waited for without an end.
+            // Bytes are no sign of life, only what is whole: else a server that drips is waited for without
+            // an end.
             while let Ok(Some(whole)) = reply {
                 (last_word, asked) = (now, false);
                 if let Err(error) = self.take(whole) {
@@ -141,8 +142,8 @@ impl ReplyReader<'_> {
                 next_sweep = now.plus(tick);
                 self.subscriber.state.lock().sweep(linger, now);
             }
-            // Where the address leads may have changed, and a server that was demoted publishes nothing. All waiters look
-            // again when the next connection stands.
+            // The address may lead elsewhere by now, and a server that was demoted publishes nothing. All
+            // waiters look again when the next connection stands.
             if now >= replace_at {
                 self.was_old = true;
                 return self.ended(Error::new(ErrorKind::TimedOut, "subscribe", "the connection is old"));
@@ -179,8 +180,8 @@ impl ReplyReader<'_> {
                     }
                     return Ok(());
                 }
-                // Not asked for: the slot is no longer this server's. If it is again, the next line brings the channel
-                // back; if not, its waiters find out who has it.
+                // Not asked for: the slot is no longer this server's. If it is again, the next line brings
+                // the channel back; if not, its waiters find out who has it.
                 b"sunsubscribe" if !state.is_ending(name) => {
                     if let Some(channel) = channel {
                         channel.set_up(false);
@@ -236,7 +237,8 @@ impl ReplyReader<'_> {
     }
 }
 
-/// Some part of `most`, different each time, so that clients of a server that was down do not come back as one.
+/// Some part of `most`, different each time, so that clients of a server that was down do not come back as
+/// one.
 fn jitter(most: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % 1024;
     most * u32::try_from(random).unwrap_or_default() / 1024

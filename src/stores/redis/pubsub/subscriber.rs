@@ -1,9 +1,10 @@
 //! Wake-ups: one subscriber connection per client, opened when the first waiter comes.
 //!
-//! Any thread adds commands to what is to be written, under a lock, and then writes as much as the socket takes at
-//! once, without the lock: each attempt and each release takes it, and a server that does not read holds up none of
-//! them. The rest is written when the server has answered something. One thread reads. Replies come in the order of the
-//! commands, so a queue of what was sent says which reply is whose; messages come in between.
+//! Any thread adds commands to what is to be written, under a lock, and then writes as much as the socket
+//! takes at once, without the lock: each attempt and each release takes it, and a server that does not read
+//! holds up none of them. The rest is written when the server has answered something. One thread reads.
+//! Replies come in the order of the commands, so a queue of what was sent says which reply is whose; messages
+//! come in between.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,7 +22,8 @@ use crate::stores::redis::script::Command;
 use crate::sync::{Condvar, Mutex, MutexGuard, Outbox, Waker};
 use crate::time::{Clock, Moment};
 
-/// After so long without a word the server is asked for one; after as long again the connection counts as dead.
+/// After so long without a word the server is asked for one; after as long again the connection counts as
+/// dead.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 /// How long [`Subscriber::close`] waits for the reading thread, which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -109,7 +111,8 @@ impl Subscriber {
         })
     }
 
-    /// Has `waker` woken at each message on `channel`. Never waits for the server: the reading thread connects.
+    /// Has `waker` woken at each message on `channel`. Never waits for the server: the reading thread
+    /// connects.
     pub(crate) fn listen(&self, channel: &str, waker: &Waker) -> Option<Subscription> {
         let me = self.me.upgrade()?;
         let listening = self.listen_for(channel, waker, me);
@@ -117,8 +120,8 @@ impl Subscriber {
         listening
     }
 
-    /// The same, on behalf of `source`, which passes leaving listeners on to [`ChannelSource::left`]. Writes nothing:
-    /// that is left to [`flush`](Self::flush).
+    /// The same, on behalf of `source`, which passes leaving listeners on to [`ChannelSource::left`]. Writes
+    /// nothing: that is left to [`flush`](Self::flush).
     pub(crate) fn listen_for(
         &self,
         channel: &str,
@@ -129,7 +132,8 @@ impl Subscriber {
         if state.closed {
             return None;
         }
-        // Joined under the lock that `sweep` and `left` also take: a channel that has just been joined is not ended.
+        // Joined under the lock that `sweep` and `left` also take: a channel that has just been joined is not
+        // ended.
         if let Some(entry) = state.channels.get_mut(channel) {
             (entry.idle_since, entry.lingers) = (None, true);
             let channel = Arc::clone(&entry.channel);
@@ -157,7 +161,8 @@ impl Subscriber {
         }
     }
 
-    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading thread.
+    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading
+    /// thread.
     pub(crate) fn flush(&self) {
         let mut state = self.state.lock();
         let written = Outbox::flush(
@@ -193,7 +198,8 @@ impl Subscriber {
         if state.channels.is_empty() {
             self.tell_up(&mut state);
         }
-        // Under the lock: a confirmation that is being read must not come after. Pairs with `ReplyReader::take`.
+        // Under the lock: a confirmation that is being read must not come after. Pairs with
+        // `ReplyReader::take`.
         parted.iter().for_each(|(channel, _)| channel.set_up(false));
         parted
     }
@@ -217,7 +223,8 @@ impl Subscriber {
         self.changed.notify_all();
     }
 
-    /// Has the subscription to `channel` end as soon as nobody here listens, unless somebody comes to it anew.
+    /// Has the subscription to `channel` end as soon as nobody here listens, unless somebody comes to it
+    /// anew.
     pub(crate) fn end_soon(&self, channel: &str) {
         let mut state = self.state.lock();
         if let Some(entry) = state.channels.get_mut(channel) {
@@ -228,8 +235,8 @@ impl Subscriber {
         }
     }
 
-    /// Ends the connection: the server that it leads to is not the one to listen to any more. The reading thread looks up
-    /// another, and all waiters look again.
+    /// Ends the connection: the server that it leads to is not the one to listen to any more. The reading
+    /// thread looks up another, and all waiters look again.
     pub(crate) fn look_up_anew(&self) {
         let writer = self.state.lock().writer.take();
         if let Some(writer) = writer {
@@ -359,7 +366,8 @@ impl SubscriberState {
         self.write(commands);
     }
 
-    /// Ends the channels that nobody has listened to for `linger`; refused ones, and those that do not linger, at once.
+    /// Ends the channels that nobody has listened to for `linger`; refused ones, and those that do not
+    /// linger, at once.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let mut ended = Vec::new();
         let modes = self.modes;

@@ -1,13 +1,14 @@
 //! The master of a name, as Sentinels know it.
 //!
-//! For the first connection all are asked, for each later one more than half, or until one names a newer master
-//! (docs/decisions/0034). An answer counts only if it is no older than what was seen before: each switch has a number that
-//! goes up (the configuration epoch), and during one, one Sentinel knows of it before another, or is cut off and never
-//! does. As soon as any thread learns of a newer master, all connections to another are ended: an old master that was
-//! paused or cut off goes on taking writes for some ten seconds.
+//! For the first connection all are asked, for each later one more than half, or until one names a newer
+//! master (docs/decisions/0034). An answer counts only if it is no older than what was seen before: each
+//! switch has a number that goes up (the configuration epoch), and during one, one Sentinel knows of it
+//! before another, or is cut off and never does. As soon as any thread learns of a newer master, all
+//! connections to another are ended: an old master that was paused or cut off goes on taking writes for some
+//! ten seconds.
 //!
-//! When a Sentinel says which replica it is about to promote, nothing is written any more until that is done: writes
-//! that the old master receives from then on never reach the new one.
+//! When a Sentinel says which replica it is about to promote, nothing is written any more until that is done:
+//! writes that the old master receives from then on never reach the new one.
 
 pub(crate) mod monitor;
 
@@ -29,16 +30,17 @@ use crate::time::{Clock, Moment};
 
 /// Between two looks for a master that can be used.
 const PAUSE: Duration = Duration::from_millis(25);
-/// One try to reach the master takes a third of the time that is left, but not less than this: the master that was
-/// named may be dead, and another is named meanwhile.
+/// One try to reach the master takes a third of the time that is left, but not less than this: the master
+/// that was named may be dead, and another is named meanwhile.
 const LEAST_TRY: Duration = Duration::from_millis(200);
-/// With an answer that would do, each further Sentinel has the part of the time that is one of so many.
+/// With an answer that would do, each further Sentinel has at most this part of the time that is left: one
+/// eighth.
 const SECOND_OPINION: u32 = 8;
-/// A Sentinel says whom it will promote a tenth of a second before it does, and looks each second whether that is done.
-/// If nothing is received for so long, it has given up.
+/// A Sentinel says whom it will promote a tenth of a second before it does, and looks each second whether
+/// that is done. If nothing is received for this time, it has given up.
 const PROMOTION: Duration = Duration::from_secs(3);
-/// When all Sentinels that can be asked, more than half, have named a master of a lower epoch for so long, they have
-/// been set up anew, and count from the beginning.
+/// When all Sentinels that can be asked, more than half, have named a master of a lower epoch for this time,
+/// they have been set up anew, and count from the beginning.
 const SET_UP_ANEW: Duration = Duration::from_secs(10);
 
 pub(crate) struct Sentinels {
@@ -112,8 +114,8 @@ impl Sentinels {
         self.places.lock().clone()
     }
 
-    /// A connection to the master. While it is down, or has been replaced and the Sentinels do not agree yet, this goes
-    /// on trying until `deadline`.
+    /// A connection to the master. While it is down, or has been replaced and the Sentinels do not agree yet,
+    /// this goes on trying until `deadline`.
     pub(crate) fn open(&self, login: &Login, deadline: Moment) -> Result<Connection> {
         let mut before = None;
         loop {
@@ -125,7 +127,8 @@ impl Sentinels {
             let SentinelNode { host, port } = &master.node;
             let now = Clock::System.now();
             let part = now.plus((deadline.since(now) / 3).max(LEAST_TRY)).min(deadline);
-            // Registered before anything is said: a switch also ends a connection that a hung master leaves unanswered.
+            // Registered before anything is said: a switch also ends a connection that a hung master leaves
+            // unanswered.
             let tried = open_at(login, &(self.reach)(Host::named(host), *port), part, |stream| {
                 self.register(&master.node, stream);
             });
@@ -160,18 +163,18 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Asks the Sentinels in turn until one names a newer master than is known, or more than half have answered and the
-    /// newest answer is the known one: one alone may have missed a switch that this client has not heard of yet either.
-    /// Otherwise all are asked, and the newest answer counts, also if fewer than half gave one. While nothing is known, all
-    /// are asked.
+    /// Asks the Sentinels in turn until one names a newer master than is known, or more than half have
+    /// answered and the newest answer is the known one: one alone may have missed a switch that this client
+    /// has not heard of yet either. Otherwise all are asked, and the newest answer counts, also if fewer than
+    /// half gave one. While nothing is known, all are asked.
     fn ask_in_turn(&self, deadline: Moment) -> Result<Master> {
         let places = self.places();
         let mut newest: Option<Master> = None;
         let (mut answers, mut would_do) = (0, false);
         let mut failure: Option<Error> = None;
         for (asked, place) in places.iter().enumerate() {
-            // Of the time, one part is left for each of those who come after, and one for the master. With an answer that
-            // would do, those who come after are not waited for long.
+            // Of the time, one part is left for each of those who come after, and one for the master. With an
+            // answer that would do, those who come after are not waited for long.
             let now = Clock::System.now();
             let parts = u32::try_from(places.len() - asked + 1).unwrap_or(u32::MAX);
             let parts = if would_do { parts.max(SECOND_OPINION) } else { parts };
@@ -228,7 +231,8 @@ impl Sentinels {
         self.read_answer(&mut connection, deadline).map_err(|error| of_sentinel(place, error))
     }
 
-    /// A connection to a Sentinel. The replies to `commands`, which go with the first bytes, are for the caller.
+    /// A connection to a Sentinel. The replies to `commands`, which go with the first bytes, are for the
+    /// caller.
     pub(crate) fn greet(
         &self,
         place: &ServerPlace,
@@ -253,8 +257,8 @@ impl Sentinels {
         talk().map_err(|error| of_sentinel(place, error))
     }
 
-    /// The address is the new master's as soon as the Sentinel that makes the switch has seen it promoted, as is the
-    /// epoch; both are asked in one write, which a Sentinel answers as it is at one moment.
+    /// The address is the new master's as soon as the Sentinel that makes the switch has seen it promoted, as
+    /// is the epoch; both are asked in one write, which a Sentinel answers as it is at one moment.
     pub(crate) fn send_question(&self, connection: &mut Connection, deadline: Moment) -> Result<()> {
         let mut bytes = Vec::new();
         for question in ["GET-MASTER-ADDR-BY-NAME", "MASTER"] {
@@ -301,7 +305,8 @@ impl Sentinels {
         }
     }
 
-    /// A message: of a switch that has been made, one learns by asking; that one begins must be known at once.
+    /// A message: of a switch that has been made, one learns by asking; that one begins must be known at
+    /// once.
     fn hear(&self, message: &[Value]) {
         let [channel, details] = message else { return };
         // `slave 10.0.0.2:6379 10.0.0.2 6379 @ name 10.0.0.1 6379`
@@ -316,8 +321,8 @@ impl Sentinels {
         }
     }
 
-    /// Takes note of a master that somebody named, unless a newer one is known: then `false`. Ends the connections to
-    /// any other.
+    /// Takes note of a master that somebody named, unless a newer one is known: then `false`. Ends the
+    /// connections to any other.
     fn learn(&self, master: &Master) -> bool {
         let mut known = self.known.lock();
         if known.master.as_ref().is_some_and(|known| master.epoch < known.epoch) {
@@ -413,8 +418,8 @@ fn field<'a>(fields: &'a Value, name: &str) -> Option<&'a str> {
     }
 }
 
-/// Messages of Sentinels when they make another server the master: first the one that does it says whom it will
-/// promote, then that it has, then all that they know.
+/// Messages of Sentinels when they make another server the master: first the one that does it says whom it
+/// will promote, then that it has, then all that they know.
 pub(crate) const CHANNELS: [&str; 3] = [BEGINS, "+promoted-slave", "+switch-master"];
 const BEGINS: &str = "+selected-slave";
 

@@ -1,7 +1,8 @@
 //! The thread that looks out for another master.
 //!
-//! It keeps a connection to each Sentinel, over which it is notified of switches at once, and asks them all each second
-//! in case the message is lost. Its news goes to `Sentinels`, which ends the connections to the old master.
+//! It keeps a connection to each Sentinel, over which it is notified of switches at once, and asks them all
+//! each second in case the message is lost. Its news goes to `Sentinels`, which ends the connections to the
+//! old master.
 
 use std::fmt;
 use std::sync::{Arc, Weak};

@@ -176,7 +176,8 @@ fn is_in_doubt<T: std::fmt::Debug>(answer: Answer<T>) {
     assert!(error.outcome_unknown() && error.is_retryable(), "{error:?}");
 }
 
-/// A read-write lock's script finds some of its keys by itself, and may have changed others when it comes to one that has moved.
+/// A read-write lock's script finds some of its keys by itself, and may have changed others when it comes to
+/// one that has moved.
 #[test]
 fn a_script_that_ended_half_way_is_in_doubt_unless_it_only_reads() {
     let here = RingMember::start(|_| {
@@ -199,8 +200,8 @@ fn a_script_that_ended_half_way_is_in_doubt_unless_it_only_reads() {
     store.close();
 }
 
-/// Without this an attempt of the same owner could find its old field at the new member, be granted, and lose the lock
-/// to the late release.
+/// Without this an attempt of the same owner could find its old field at the new member, be granted, and lose
+/// the lock to the late release.
 #[test]
 fn what_is_asked_about_a_lock_goes_behind_its_unread_release_wherever_its_slot_is_by_then() {
     let there = RingMember::start(|_| granted());
@@ -218,7 +219,8 @@ fn what_is_asked_about_a_lock_goes_behind_its_unread_release_wherever_its_slot_i
     assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
     eventually(|| here.message_count() == ["lk", "lk"]);
     assert_eq!(there.message_count(), ["other"]);
-    // The connection ended with that, and the release with it: from then on the lock is asked for where it is.
+    // The connection ended with that, and the release with it: from then on the lock is asked for where it
+    // is.
     assert!(matches!(outcome.recv().unwrap(), Err(Failure::Unknown(_))));
     assert!(matches!(store.attempt(&me, 1, soon()), Ok(Attempt::Granted { .. })));
     assert_eq!(there.message_count(), ["other", "lk"]);

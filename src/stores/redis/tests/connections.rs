@@ -16,7 +16,8 @@ use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, s
 use crate::sync::Mutex;
 use crate::time::Clock;
 
-/// Longer than the command time-out of a fake server's clients by what a busy machine needs; sooner than [`soon`].
+/// Longer than the command time-out of a fake server's clients by what a busy machine needs; sooner than
+/// [`soon`].
 const MOST: Duration = Duration::from_secs(5);
 
 fn refused(options: &RedisOptions) -> Error {

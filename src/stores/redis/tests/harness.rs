@@ -45,8 +45,8 @@ impl Server {
         server
     }
 
-    /// Starts one that listens on a port too, which is the value of `port_setting`. Another process may take the port first:
-    /// then the server ends, and another port is tried.
+    /// Starts one that listens on a port too, which is the value of `port_setting`. Another process may take
+    /// the port first: then the server ends, and another port is tried.
     pub(super) fn start_on_port(port_setting: &str, settings: &[&str]) -> (Server, u16) {
         for _ in 0..20 {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -160,7 +160,7 @@ pub(super) fn claim(kind: Kind, key: &str, lease_ms: u64) -> Claim {
     Claim { waits: true, wants_fence: kind == Kind::Fenced, ..Claim::new(kind, &name(key), owner(), lease) }
 }
 
-/// What an answer has to be.
+/// The result that a test expects of an answer.
 pub(super) trait Said<T> {
     fn done(self) -> T;
     fn refused(self) -> crate::Error;

@@ -1,4 +1,5 @@
-//! Effects of the scripts of the other kinds on the keys: fair and read-write locks, permits, latches, conditions.
+//! Effects of the scripts of the other kinds on the keys: fair and read-write locks, permits, latches,
+//! conditions.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -202,7 +203,8 @@ fn a_fair_locks_dead_waiters_are_passed_over() {
     store.close();
 }
 
-/// Redisson's waiters' times went hours ahead, or back to before now, as others came, gave up and were served.
+/// Redisson's waiters' times went hours ahead, or back to before now, as others came, gave up and were
+/// served.
 #[test]
 fn the_times_of_those_who_wait_do_not_drift() {
     let server = Server::start(&[]);

@@ -36,8 +36,8 @@ fn is_busy(store: &RedisStore, claim: &Claim) -> bool {
     matches!(store.attempt(claim, 1, soon()).done(), Attempt::Busy { .. })
 }
 
-/// The outcome of an attempt while the lock is kept for a client. That is for 50 ms at most: an attempt that a busy machine
-/// makes later is undone, and made again.
+/// The outcome of an attempt while the lock is kept for a client. That is for 50 ms at most: an attempt that
+/// a busy machine makes later is undone, and made again.
 fn while_kept_for(next: &Claim, server: &Server, attempt: impl Fn() -> Attempt) -> Attempt {
     for _ in 0..1_000 {
         server.run(&["COPY", LINE, "line before", "REPLACE"]);
@@ -446,8 +446,8 @@ fn as_user(server: &Server, rules: &[&str]) -> crate::config::RedisOptions {
     crate::config::RedisOptions { username: Some("lk".to_owned()), ..server.options() }
 }
 
-/// By whichever request it is released: one that is waited for, or not, alone or with others. The grant has asked the line for
-/// nothing.
+/// By whichever request it is released: one that is waited for, or not, alone or with others. The grant has
+/// asked the line for nothing.
 #[test]
 fn a_release_that_may_not_tell_the_line_says_so_however_it_is_sent() {
     type Way = fn(&RedisStore, &Claim);

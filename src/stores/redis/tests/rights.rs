@@ -103,7 +103,8 @@ fn whichever_right_is_missing_no_key_is_left_without_an_end() {
     }
 }
 
-/// What a script wrote before it was refused stays: so that has an end, or is taken back. Then the waiter is killed.
+/// The writes of a script before it was refused stay: so they have an end, or are taken back. Then the waiter
+/// is killed.
 #[test]
 fn whichever_right_is_missing_no_waiter_leaves_a_key_without_an_end() {
     let rights = [
@@ -152,7 +153,8 @@ fn whichever_right_is_missing_no_waiter_leaves_a_key_without_an_end() {
     }
 }
 
-/// The lock is had: what is only clearing up cannot turn that into a refusal, after which nobody would release it.
+/// The lock is had: what is only clearing up cannot turn that into a refusal, after which nobody would
+/// release it.
 #[test]
 fn a_grant_of_a_fair_lock_is_told_whatever_cannot_be_cleared_up_after_it() {
     let server = Server::start(&[]);

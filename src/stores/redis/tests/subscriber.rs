@@ -347,7 +347,8 @@ fn a_server_that_hangs_up_every_time_is_not_stormed() {
     let begun = Clock::System.now();
     let spent = || Clock::System.now().since(begun);
     eventually(|| fake.connects() >= 2 && spent() >= Duration::from_millis(400));
-    // 20 ms, 40 ms, 80 ms, …, and up to as much again each time: the n-th after 20 · (2ⁿ⁻¹ - 1) ms at the earliest.
+    // 20 ms, 40 ms, 80 ms, …, and up to as much again each time: the n-th after 20 · (2ⁿ⁻¹ - 1) ms at the
+    // earliest.
     let connects = fake.connects();
     let most = 2 + (spent().as_millis() / 20 + 1).ilog2();
     assert!(connects as u32 <= most, "{connects} in {:?}", spent());
@@ -367,8 +368,8 @@ fn closing_does_not_wait_for_a_connect_that_hangs() {
     assert!(Clock::System.now().since(before) < Duration::from_millis(2500));
 }
 
-/// A read with a time-out fails with EINTR when the process is stopped and goes on, and at times when a child process
-/// ends; that is no reason to reconnect.
+/// A read with a time-out fails with EINTR when the process is stopped and goes on, and at times when a child
+/// process ends; that is no reason to reconnect.
 #[test]
 fn the_subscription_survives_a_short_stop_of_the_process() {
     const ALONE: &str = "LEASEHOLD_TEST_STOPS_ITSELF";

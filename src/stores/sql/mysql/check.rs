@@ -27,9 +27,10 @@ pub(super) fn server(link: &mut MysqlConnection) -> Answer<()> {
     Ok(())
 }
 
-/// A server that writes statements to its binary log, not rows, refuses changes at READ COMMITTED; only an administrator may have
-/// a session write rows. Each statement is a transaction of its own and finds its row by the key, so that the next stricter
-/// isolation is as good, but for gaps that are locked at a name's first use.
+/// A server that writes statements to its binary log, not rows, refuses changes at READ COMMITTED; only an
+/// administrator may have a session write rows. Each statement is a transaction of its own and finds its row
+/// by the key, so that the next stricter isolation is as good, but for gaps that are locked at a name's first
+/// use.
 pub(super) fn isolation(database: &mut Mysql, link: &mut MysqlConnection) -> Answer<()> {
     let text = "SHOW VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format')";
     let log: Vec<(String, String)> = match link.conn.query(text) {

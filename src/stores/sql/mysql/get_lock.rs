@@ -139,7 +139,8 @@ impl SessionDatabase for Mysql {
         link.conn.connection_id()
     }
 
-    /// A server that was started anew gives the same numbers again, but not to a session that was idle before.
+    /// A server that was started anew gives the same numbers again, but not to a session that was idle
+    /// before.
     fn end_left(
         &self,
         link: &mut MysqlConnection,
@@ -157,12 +158,13 @@ impl SessionDatabase for Mysql {
         Ok(true)
     }
 
-    /// The driver cannot use a connection any more once an answer over it came too late, so that a server which stands
-    /// still for a moment would cost the sessions of all holds. It is asked over a connection that is none's first.
+    /// The driver cannot use a connection any more once an answer over it came too late, so that a server
+    /// which stands still for a moment would cost the sessions of all holds. It is asked over a connection
+    /// that is none's first.
     fn sound_out(&self, pool: &Pool<Mysql>, deadline: Moment) -> Answer<()> {
         match pool.ask(deadline, |_, link| link.ping()) {
-            // A server, or what stands in its place, that has no room for another connection, or wants other credentials,
-            // answers; and the session has its connection.
+            // A server, or what stands in its place, that has no room for another connection, or wants other
+            // credentials, answers; and the session has its connection.
             Err(Failure::Refused(error)) if !error.is_silence() || is_refused_connection(&error) => Ok(()),
             asked => asked,
         }

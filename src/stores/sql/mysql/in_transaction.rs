@@ -1,7 +1,7 @@
 //! Locks on a MySQL or MariaDB transaction of the caller's own: lock and data are committed together.
 //!
-//! There is no lease and nothing to renew: such a lock ends with its transaction, however that ends. It is another lock
-//! than one of a [`LockClient`](crate::LockClient)'s.
+//! There is no lease and nothing to renew: such a lock ends with its transaction, however that ends. It is
+//! another lock than one of a [`LockClient`](crate::LockClient)'s.
 //!
 //! # Examples
 //!
@@ -89,11 +89,11 @@ impl NameTable {
         connection.query_drop(text).map_err(|error| failed("create", error))
     }
 
-    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if others kept it so long.
-    /// A row that is not there is made.
+    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if others kept it so
+    /// long. A row that is not there is made.
     ///
-    /// The server counts whole seconds, so `wait` is rounded up. Zero does not wait on MariaDB, and is one second on
-    /// MySQL.
+    /// The server counts whole seconds, so `wait` is rounded up. Zero does not wait on MariaDB, and is one
+    /// second on MySQL.
     ///
     /// # Blocking
     ///
@@ -102,14 +102,14 @@ impl NameTable {
     /// # Errors
     ///
     /// [`Deadlock`](ErrorKind::Deadlock) if the server broke one, which ends the transaction: run it again.
-    /// [`Lost`](ErrorKind::Lost) if the transaction has ended, also by this wait's being in vain where the server is set
-    /// so (`innodb_rollback_on_timeout`).
+    /// [`Lost`](ErrorKind::Lost) if the transaction has ended, also by this wait's being in vain where the
+    /// server is set so (`innodb_rollback_on_timeout`).
     ///
     /// # Guarantees
     ///
-    /// At every isolation level one transaction at a time has the lock. A wait that was in vain leaves the transaction
-    /// as it was, but where it is `Lost`. The first ordinary SELECT comes after this: at REPEATABLE READ it fixes what
-    /// the transaction sees.
+    /// At every isolation level one transaction at a time has the lock. A wait that was in vain leaves the
+    /// transaction as it was, but where it is `Lost`. The first ordinary SELECT comes after this: at
+    /// REPEATABLE READ it fixes what the transaction sees.
     pub fn lock(
         &self,
         transaction: &mut Transaction<'_>,
@@ -187,8 +187,8 @@ impl TxLock {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction: by a deadlock, a time-out, `KILL`, by dying. Also
-    /// after `ROLLBACK TO` a savepoint older than the lock.
+    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction: by a deadlock, a time-out, `KILL`,
+    /// by dying. Also after `ROLLBACK TO` a savepoint older than the lock.
     pub fn check(&self, transaction: &mut Transaction<'_>) -> Result<()> {
         let asked = transaction.query_drop("RELEASE SAVEPOINT leasehold");
         asked

@@ -1,5 +1,6 @@
-//! MySQL and MariaDB: one statement on one row for each request, each a transaction of its own at READ COMMITTED. The
-//! server wakes no waiters, so they look now and then, and one client of each name often (`turnstile`).
+//! MySQL and MariaDB: one statement on one row for each request, each a transaction of its own at READ
+//! COMMITTED. The server wakes no waiters, so they look now and then, and one client of each name often
+//! (`turnstile`).
 
 mod check;
 mod get_lock;
@@ -71,7 +72,8 @@ struct MysqlConnection {
     used: Moment,
     /// The server has ended the session.
     ended: bool,
-    /// An answer did not come in time. It may come yet, and the driver would take it for that to another question.
+    /// An answer did not come in time. It may come yet, and the driver would take it for that to another
+    /// question.
     silent: bool,
 }
 
@@ -248,9 +250,10 @@ impl Rows for Mysql {
                 },
             )
         };
-        // A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with hundreds who
-        // look now and then the server does nothing but search their queue for deadlocks.
-        // That would go on for a lease at a server that takes no writes any more, whose rows nobody changes: it is asked.
+        // A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with
+        // hundreds who look now and then the server does nothing but search their queue for deadlocks. That
+        // would go on for a lease at a server that takes no writes any more, whose rows nobody changes: it is
+        // asked.
         let seen = match self.row_and_role(link, &claim.name)? {
             Some((_, true)) => return Err(Failure::Refused(read_only_now())),
             Some((row, false)) => Some(row),

@@ -18,9 +18,9 @@ const ENDED: &str = "the server ended the connection";
 /// The session was idle for too long: the request was not read.
 const WAS_IDLE: u16 = 4031;
 
-/// A request that failed after it was sent. An error of the server's means that the statement was rolled back, unless the
-/// session ended with it: then the statement may have been committed before. A proxy that has lost its server says no more than
-/// that either.
+/// A request that failed after it was sent. An error of the server's means that the statement was rolled
+/// back, unless the session ended with it: then the statement may have been committed before. A proxy that
+/// has lost its server says no more than that either.
 pub(super) fn failed(error: Driver) -> Failure {
     match &error {
         Driver::MySqlError(said) if said.code == WAS_IDLE || !is_end(said) => {
@@ -38,8 +38,8 @@ pub(super) fn ends_the_session(error: &Driver) -> bool {
     }
 }
 
-/// Shutdown, killed, idle for too long, no network; a proxy repeats the codes of its own client (2000 and up). Connection
-/// exceptions have states of class 08, but for two that leave the connection as it was.
+/// Shutdown, killed, idle for too long, no network; a proxy repeats the codes of its own client (2000 and
+/// up). Connection exceptions have states of class 08, but for two that leave the connection as it was.
 fn is_end(error: &MySqlError) -> bool {
     matches!(error.code, 1053 | 1080 | 1152 | 1158..=1161 | 1927 | 2000..=2999 | 3169 | WAS_IDLE)
         || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)

@@ -1,9 +1,9 @@
 //! The turnstile of a name: the one client that looks often whether its lock is free.
 //!
-//! Nothing wakes the waiters of these servers, so they poll each 50–100 ms. Of the clients that wait for a name, the one
-//! that has the name's turnstile, a lock by `GET_LOCK`, looks each few milliseconds besides, and wakes its waiter when
-//! the lock is free. One thread and one connection of the client do that for all names. The server takes the turnstile
-//! back when that connection ends, however it does.
+//! Nothing wakes the waiters of these servers, so they poll each 50–100 ms. Of the clients that wait for a
+//! name, the one that has the name's turnstile, a lock by `GET_LOCK`, looks each few milliseconds besides,
+//! and wakes its waiter when the lock is free. One thread and one connection of the client do that for all
+//! names. The server takes the turnstile back when that connection ends, however it does.
 //!
 //! The turnstile only ever adds a wake-up: grants depend on the row, and waiters poll as if there were none.
 
@@ -26,13 +26,13 @@ use crate::time::{Clock, Moment, random_between};
 const LOOKS_EVERY: Duration = Duration::from_millis(5);
 /// How long another waits until it tries the turnstile again: doubled from the first to the second.
 const TRIES_EVERY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
-/// For so many names at most; waiters of others only poll.
+/// The most names that are watched at a time; waiters of others only poll.
 const MOST_NAMES: usize = 64;
-/// The connection is kept for so long after the last waiter left.
+/// The time for which the connection is kept after the last waiter left.
 const LINGER: Duration = Duration::from_secs(5);
 /// A connection is not kept for longer, for the reasons of the pool's.
 const OLDEST: Duration = Duration::from_secs(30 * 60);
-/// What `look` returns beside the ids.
+/// The word that `look` returns beside the ids.
 const READ_ONLY: &str = "read-only";
 /// An answer that takes longer costs the connection, and with it the turnstiles.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
@@ -45,7 +45,8 @@ pub(super) struct TurnstileQueries {
     pub(super) enter: String,
     /// Gives it back.
     pub(super) leave: String,
-    /// Which of the ids in the list, in place of `IDS`, are held; also `READ_ONLY` if the server takes no writes.
+    /// Says which of the ids in the list, in place of `IDS`, are held; also `READ_ONLY` if the server takes
+    /// no writes.
     pub(super) look: String,
     /// How that list is made: what stands for each id, in place of `ID`, and what stands between two.
     pub(super) list: (&'static str, &'static str),
@@ -68,7 +69,7 @@ struct TurnstileState {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread knows of a name.
+/// The thread's knowledge of a name.
 struct Watched {
     channel: Arc<Channel>,
     /// By which `look` knows it, once its turnstile is this client's.
@@ -102,8 +103,8 @@ impl Turnstiles {
         })
     }
 
-    /// Has `waker` woken when the lock looks free while the turnstile is this client's. Never waits for the server.
-    /// `None`: the waiter only polls.
+    /// Has `waker` woken when the lock looks free while the turnstile is this client's. Never waits for the
+    /// server. `None`: the waiter only polls.
     pub(super) fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
         let me = self.me.upgrade()?;
         let mut state = self.state.lock();
@@ -114,8 +115,8 @@ impl Turnstiles {
             state.thread = start(Arc::clone(&me)).ok();
             state.thread.as_ref()?;
         }
-        // Joined under the lock that `left` also takes: a name that has just been joined is not forgotten. Never up: no
-        // waiter relies on a message.
+        // Joined under the lock that `left` also takes: a name that has just been joined is not forgotten.
+        // Never up: no waiter relies on a message.
         let channel = Arc::clone(
             state.names.entry(name.key().into()).or_insert_with(|| Arc::new(Channel::new(name.key(), false))),
         );
@@ -146,7 +147,8 @@ impl Turnstiles {
         drop(thread.join());
     }
 
-    /// The thread's loop until the client ends. What goes wrong costs the connection, and waiters poll meanwhile.
+    /// The thread's loop until the client ends. What goes wrong costs the connection, and waiters poll
+    /// meanwhile.
     fn run(&self) {
         let mut pause = PAUSES.0;
         while self.has_work() {
@@ -175,8 +177,9 @@ impl Turnstiles {
         Conn::new(self.opts.clone().tcp_connect_timeout(Some(self.connect_timeout)))
     }
 
-    /// Watches over one connection; `Ok` when nobody has listened for a while, the connection is old, or the client has ended.
-    /// A server that takes no writes any more is not looked at: its locks are never freed, or seem free for ever.
+    /// Watches over one connection; `Ok` when nobody has listened for a while, the connection is old, or the
+    /// client has ended. A server that takes no writes any more is not looked at: its locks are never freed,
+    /// or seem free for ever.
     fn watch(&self, conn: &mut Conn, pause: &mut Duration) -> mysql::Result<()> {
         let mut watched: HashMap<Box<str>, Watched> = HashMap::new();
         let replaced_at = Clock::System.after(OLDEST);
@@ -222,8 +225,8 @@ impl Turnstiles {
         Ok(())
     }
 
-    /// Sleeps until there is something to do, and brings `watched` up to date: the names that nobody waits for any more
-    /// and whose turnstile is still this client's. `None`: it is over.
+    /// Sleeps until there is something to do, and brings `watched` up to date: the names that nobody waits
+    /// for any more and whose turnstile is still this client's. `None`: it is over.
     fn next(&self, watched: &mut HashMap<Box<str>, Watched>) -> Option<Vec<Box<str>>> {
         let mut state = self.state.lock();
         let until = if watched.is_empty() {

@@ -20,7 +20,8 @@ enum Mode {
     VerifyIdentity,
 }
 
-/// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a password.
+/// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
+/// password.
 pub(super) fn opts(options: &RedisOptions) -> Result<OptsBuilder> {
     let unusable = |words: &str| {
         let form = "mysql://[user:password@]host[:port]/database[?ssl-mode=…]";
@@ -62,8 +63,9 @@ pub(super) fn opts(options: &RedisOptions) -> Result<OptsBuilder> {
 pub(super) const READ_COMMITTED: &str = "READ COMMITTED";
 pub(super) const REPEATABLE_READ: &str = "REPEATABLE READ";
 
-/// The first statements on each connection: what the statements need, whatever the server is set to. A wait ends for rows, and for
-/// a table that DDL has or a server that is locked for reading: without a limit of its own that is a day, for each session.
+/// The first statements on each connection: what the statements need, whatever the server is set to. A wait
+/// ends for rows, and for a table that DDL has or a server that is locked for reading: without a limit of its
+/// own that is a day, for each session.
 pub(super) fn settings(isolation: &str, limit: u64) -> Vec<String> {
     vec![
         "SET NAMES utf8mb4".to_owned(),
@@ -76,8 +78,8 @@ pub(super) fn settings(isolation: &str, limit: u64) -> Vec<String> {
     ]
 }
 
-/// The server is to give up first, which is certain: a client that does must clean up behind itself. It counts whole seconds, and
-/// MySQL looks but once in a second whether they are over.
+/// The server is to give up first, which is certain: a client that does must clean up behind itself. It
+/// counts whole seconds, and MySQL looks but once in a second whether they are over.
 pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
     command_timeout.as_secs().saturating_sub(1).max(1)
 }
@@ -86,7 +88,8 @@ pub(super) fn limit_in_seconds(command_timeout: Duration) -> u64 {
 fn secured(opts: OptsBuilder, mode: Mode, tls: &TlsOptions) -> Result<OptsBuilder> {
     // The driver reads the files with each connection, and does not say which of them is at fault.
     crate::tls::check(tls)?;
-    // It always trusts the public authorities too, of whom anybody has a certificate: without the name that says nothing.
+    // It always trusts the public authorities too, of whom anybody has a certificate: without the name that
+    // says nothing.
     if mode == Mode::VerifyCa || mode == Mode::Required && tls.ca.is_some() {
         let words = "MySQL's driver believes public authorities beside those that are given, so a certificate without the \
                      host's name proves nothing: take ssl-mode=VERIFY_IDENTITY";

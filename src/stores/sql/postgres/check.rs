@@ -18,9 +18,9 @@ fn refuse<T>(kind: ErrorKind, words: &str) -> Answer<T> {
     Err(Failure::Refused(Error::new(kind, "connect", words)))
 }
 
-/// A connection is to be one session of the server. A pooler may give each transaction whichever is free, which keeps
-/// neither settings nor prepared statements, neither what is listened to nor a session's locks. Then one of two connections
-/// has the session of the other, or another after it.
+/// A connection is to be one session of the server. A pooler may give each transaction whichever is free,
+/// which keeps neither settings nor prepared statements, neither what is listened to nor a session's locks.
+/// Then one of two connections has the session of the other, or another after it.
 pub(super) fn session(
     (dial, setup): (&Dial, &str),
     link: &mut PostgresConnection,
@@ -72,7 +72,8 @@ pub(super) fn server(options: &RedisOptions, link: &mut PostgresConnection, dead
     Ok(())
 }
 
-/// Makes the tables beside that of the locks where they are not there and the options say so, and tries a lock.
+/// Makes the tables beside that of the locks where they are not there and the options say so, and tries a
+/// lock.
 pub(super) fn tables(
     database: &Postgres,
     (place, options): (&Place, &RedisOptions),

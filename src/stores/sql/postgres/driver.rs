@@ -1,4 +1,5 @@
-//! The runtime of a connection: it runs only while a call waits, on the calling thread or, where that may not, beside it.
+//! The runtime of a connection: it runs only while a call waits, on the calling thread or, where that may
+//! not, beside it.
 
 use std::future::Future;
 
@@ -29,8 +30,9 @@ impl Driver {
 
     /// The result of `work`, for which the calling thread waits. An error: nothing was begun.
     ///
-    /// A thread that runs the tasks of a runtime may not run another one, by a panic of tokio's. Then a thread beside it does.
-    /// So does one for a thread of `spawn_blocking`, which could do it itself: tokio does not tell the two apart.
+    /// A thread that runs the tasks of a runtime may not run another one, by a panic of tokio's. Then a
+    /// thread beside it does. So does one for a thread of `spawn_blocking`, which could do it itself: tokio
+    /// does not tell the two apart.
     pub(super) fn wait<T: Send>(&self, work: impl Future<Output = T> + Send) -> Result<T> {
         let runtime = self.runtime.as_ref().ok_or_else(ending)?;
         match Handle::try_current() {
@@ -61,8 +63,8 @@ fn beside<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     })
 }
 
-/// While a thread's local storage is torn down, nothing can be waited for on it: its guards' releases are repeated by
-/// the watchdog.
+/// While a thread's local storage is torn down, nothing can be waited for on it: its guards' releases are
+/// repeated by the watchdog.
 fn ending() -> Error {
     Error::new(ErrorKind::Resource, "use", "the thread is ending")
 }

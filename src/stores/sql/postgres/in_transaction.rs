@@ -1,10 +1,10 @@
 //! Locks on a PostgreSQL transaction of the caller's own: lock and data are committed together.
 //!
-//! There is no lease and nothing to renew: such a lock ends with its transaction, however that ends. Both kinds of lock
-//! here are other locks than [`LockClient`](crate::LockClient)'s, and than each other.
+//! There is no lease and nothing to renew: such a lock ends with its transaction, however that ends. Both
+//! kinds of lock here are other locks than [`LockClient`](crate::LockClient)'s, and than each other.
 //!
-//! All calls are on the caller's `postgres::Client`, which blocks. In a task of an async runtime it panics, also where no lock is asked
-//! for: use it in `spawn_blocking`.
+//! All calls are on the caller's `postgres::Client`, which blocks. In a task of an async runtime it panics,
+//! also where no lock is asked for: use it in `spawn_blocking`.
 //!
 //! # Examples
 //!
@@ -79,16 +79,16 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if the table's name has no schema and another schema has a table of that name,
-    /// which programs with another search path lock; else the server's answer.
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the table's name has no schema and another schema has a
+    /// table of that name, which programs with another search path lock; else the server's answer.
     pub fn create(&self, client: &mut impl GenericClient) -> Result<()> {
         let table = quoted(&self.table);
         let create = include_str!("../query/postgres/names.sql").replace(NAMES, &table);
         client.batch_execute(&unless_in_sight(&create, &table)).map_err(|error| failed("create", error))
     }
 
-    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if others kept it so long.
-    /// A row that is not there is made.
+    /// Locks the name's row until the transaction ends, waiting at most `wait`; `None` if others kept it so
+    /// long. A row that is not there is made.
     ///
     /// # Blocking
     ///
@@ -96,15 +96,15 @@ impl NameTable {
     ///
     /// # Errors
     ///
-    /// [`Deadlock`](ErrorKind::Deadlock) if the server broke one; [`Busy`](ErrorKind::Busy) if the transaction's
-    /// isolation does not let it see a row made meanwhile; after both roll back and run the transaction again.
-    /// [`Lost`](ErrorKind::Lost) if the transaction has ended.
+    /// [`Deadlock`](ErrorKind::Deadlock) if the server broke one; [`Busy`](ErrorKind::Busy) if the
+    /// transaction's isolation does not let it see a row made meanwhile; after both roll back and run the
+    /// transaction again. [`Lost`](ErrorKind::Lost) if the transaction has ended.
     ///
     /// # Guarantees
     ///
-    /// At every isolation level one transaction at a time has the lock. Use READ COMMITTED: above it the transaction
-    /// reads what was there before it got the lock, and the server refuses what it then overwrites (40001). A wait that
-    /// was in vain leaves the transaction as it was, also its `lock_timeout`.
+    /// At every isolation level one transaction at a time has the lock. Use READ COMMITTED: above it the
+    /// transaction reads what was there before it got the lock, and the server refuses what it then
+    /// overwrites (40001). A wait that was in vain leaves the transaction as it was, also its `lock_timeout`.
     pub fn lock(
         &self,
         transaction: &mut Transaction<'_>,
@@ -117,8 +117,8 @@ impl NameTable {
         let select = format!("SELECT 1 FROM {table} WHERE id = sha256($1) FOR UPDATE");
         waiting(transaction, name, wait, |inner, deadline| {
             let name = name.as_bytes();
-            // Usually the row is there, and then nothing is written. Another's row that is not committed yet is waited
-            // for by the INSERT.
+            // Usually the row is there, and then nothing is written. Another's row that is not committed yet
+            // is waited for by the INSERT.
             limit(inner, deadline)?;
             if inner.query(&select, &[&name])?.is_empty() {
                 inner.execute(&insert, &[&name])?;
@@ -130,11 +130,11 @@ impl NameTable {
     }
 }
 
-/// Takes the transaction's advisory lock (`pg_advisory_xact_lock`) of this name, waiting at most `wait`; `None` if others
-/// kept it so long. Needs no table.
+/// Takes the transaction's advisory lock (`pg_advisory_xact_lock`) of this name, waiting at most `wait`;
+/// `None` if others kept it so long. Needs no table.
 ///
-/// The key is the first 8 bytes of the name's SHA-256, so two names can share a lock (among a million, with a probability of 3 in 10⁸): then they
-/// wait for each other, never do both get in.
+/// The key is the first 8 bytes of the name's SHA-256, so two names can share a lock (among a million, with a
+/// probability of 3 in 10⁸): then they wait for each other, never do both get in.
 ///
 /// # Blocking
 ///
@@ -147,7 +147,8 @@ impl NameTable {
 ///
 /// # Guarantees
 ///
-/// One transaction of this database at a time has the lock. A wait that was in vain leaves the transaction as it was.
+/// One transaction of this database at a time has the lock. A wait that was in vain leaves the transaction as
+/// it was.
 pub fn lock_advisory(
     transaction: &mut Transaction<'_>,
     name: &str,
@@ -202,7 +203,8 @@ impl TxLock {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction: by a time-out, by an administrator, by dying.
+    /// [`Lost`](ErrorKind::Lost) if the server has ended the transaction: by a time-out, by an administrator,
+    /// by dying.
     pub fn check(&self, transaction: &mut Transaction<'_>) -> Result<()> {
         transaction.query("SELECT 1", &[]).map(drop).map_err(|error| failed("check", error).on(&self.name))
     }

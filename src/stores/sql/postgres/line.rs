@@ -1,10 +1,10 @@
 //! The line of the clients that wait for a lock: a table beside the locks', with a row for each of them.
 //!
-//! If nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the line by the next.
-//! A client that writes to the line writes to the lock's row too. So of a release and a client that joins at the same time
-//! one sees the other: the release is made by two statements then, or the client asks once more. The line only refuses and
-//! wakes: whether a lock is free, its own row says. Where the table is missing or of another shape, or the user may not use it, the
-//! client does without.
+//! If nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the line
+//! by the next. A client that writes to the line writes to the lock's row too. So of a release and a client
+//! that joins at the same time one sees the other: the release is made by two statements then, or the client
+//! asks once more. The line only refuses and wakes: whether a lock is free, its own row says. Where the table
+//! is missing or of another shape, or the user may not use it, the client does without.
 //!
 //! Source: docs/decisions/0032.
 
@@ -25,14 +25,15 @@ use crate::time::{Clock, Moment, random_between};
 /// After an attempt that saw a lock in between two others.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// The ids of clients whose releases tell the line are UUIDs of version 8; versions of this crate without a line, and clients
-/// that may not use it, have version 4.
+/// The ids of clients whose releases tell the line are UUIDs of version 8; versions of this crate without a
+/// line, and clients that may not use it, have version 4.
 fn tells_line(owner: &str) -> bool {
     owner.as_bytes().get(14) == Some(&b'8')
 }
 
 impl Postgres {
-    /// Creates the line's table if the options say so and it is not there, and looks whether the user may use it.
+    /// Creates the line's table if the options say so and it is not there, and looks whether the user may use
+    /// it.
     pub(super) fn check_line(
         &self,
         place: &Place,
@@ -239,7 +240,8 @@ impl Postgres {
         )
     }
 
-    /// Those who were told that the lock is free. If the line does not work, at least those who listen to releases are.
+    /// Those who were told that the lock is free. If the line does not work, at least those who listen to
+    /// releases are.
     fn others(
         &self,
         link: &mut PostgresConnection,
@@ -287,7 +289,8 @@ fn kept(row: &PgRow) -> Answer<Option<Duration>> {
     Ok(column::<Option<i64>>(row, 5)?.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
 }
 
-/// When one that waits asks again: after so long and a random part more; and the messages that it listens for.
+/// When one that waits asks again: after so long and a random part more; and the messages that it listens
+/// for.
 fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration), Wakeups) {
     match (seen, kept) {
         (Some(row), _) if !tells_line(&row.owner) => {

@@ -1,4 +1,5 @@
-//! Whether this client goes by the lines of a table of locks, and when it last removed what killed clients left in them.
+//! Whether this client goes by the lines of a table of locks, and when it last removed what killed clients
+//! left in them.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct LineUse {
     /// The table is not there or of another shape, or the user lacks the permissions.
     refused: AtomicBool,
-    /// The last release of this client's that looked found a client in line. Only which statements are tried first goes by it.
+    /// The last release of this client's that looked found a client in line. Only which statements are tried
+    /// first goes by it.
     awaited: AtomicBool,
     /// When this client last removed the entries of others that were killed.
     tidied: Mutex<Option<Moment>>,

@@ -82,7 +82,8 @@ impl PostgresConnection {
         Ok(last_word(&self.judge(answer)?))
     }
 
-    /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did meanwhile.
+    /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did
+    /// meanwhile.
     pub(super) fn is_alive(&self) -> bool {
         if self.ended || self.client.is_closed() {
             return false;
@@ -107,8 +108,9 @@ impl PostgresConnection {
         self.judge(answer)
     }
 
-    /// The only rows that two statements return, of which the second is sent behind the first without waiting, and begins when
-    /// the first is committed. An error: that of the first, or the second could not be prepared and neither was sent.
+    /// The only rows that two statements return, of which the second is sent behind the first without
+    /// waiting, and begins when the first is committed. An error: that of the first, or the second could not
+    /// be prepared and neither was sent.
     pub(super) fn one_then(
         &mut self,
         (sql, params): (&str, Params<'_>),
@@ -136,7 +138,8 @@ impl PostgresConnection {
         Ok((only(first?)?, second.and_then(only)))
     }
 
-    /// Sends the statement once for each list of parameters without waiting in between; how many rows each returned.
+    /// Sends the statement once for each list of parameters without waiting in between; how many rows each
+    /// returned.
     pub(super) fn each(
         &mut self,
         sql: &str,
@@ -196,7 +199,8 @@ impl PostgresConnection {
         self.driver.wait(request).map_err(Failure::Refused)
     }
 
-    /// The outcome of a request. The answer to one that was given up may still come; the driver passes it over.
+    /// The outcome of a request. The answer to one that was given up may still come; the driver passes it
+    /// over.
     fn judge<T>(&mut self, answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Answer<T> {
         let Some(result) = answer else {
             return Err(Failure::Unknown(timed_out("the server did not answer in time")));
@@ -227,7 +231,8 @@ pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, in
     })
 }
 
-/// The server ends no session for being idle, whatever it does to others of this user. (Since version 14 it can.)
+/// The server ends no session for being idle, whatever it does to others of this user. (Since version 14 it
+/// can.)
 pub(super) const STAYS: &str = "SELECT set_config('idle_session_timeout', '0', false) \
     WHERE current_setting('server_version_num')::integer >= 140000";
 

@@ -1,7 +1,7 @@
 //! Wake-ups: one listening connection per client, opened when the first waiter comes.
 //!
-//! Waiters only change the set of channels and wake the one thread, which LISTENs and UNLISTENs. A channel is up once
-//! the server has confirmed its LISTEN: messages committed after that are received.
+//! Waiters only change the set of channels and wake the one thread, which LISTENs and UNLISTENs. A channel is
+//! up once the server has confirmed its LISTEN: messages committed after that are received.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -25,7 +25,8 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 
-/// After so long without a word the server is asked for one; after as long again the connection counts as dead.
+/// After so long without a word the server is asked for one; after as long again the connection counts as
+/// dead.
 const SILENCE: Duration = Duration::from_secs(5);
 /// A connection is not kept for longer, for the reasons of the pool's.
 const OLDEST: Duration = Duration::from_secs(30 * 60);
@@ -197,7 +198,8 @@ impl NotificationListener {
         }
     }
 
-    /// Waiters look now, and poll until messages come again. Without an error that is but a moment, and told to nobody.
+    /// Waiters look now, and poll until messages come again. Without an error that is but a moment, and told
+    /// to nobody.
     fn fell_silent(&self, error: Option<Error>) {
         let mut state = self.state.lock();
         let channels: Vec<_> = state.channels.values().map(|entry| Arc::clone(&entry.channel)).collect();
@@ -268,7 +270,8 @@ impl NotificationListener {
         if is_idle { self.linger.clamp(Duration::from_millis(10), SILENCE) } else { SILENCE }
     }
 
-    /// LISTENs to what is new and ends what nobody needs; also asks the server for a word. `false`: it is over.
+    /// LISTENs to what is new and ends what nobody needs; also asks the server for a word. `false`: it is
+    /// over.
     async fn arrange(&self, client: &Client) -> Result<bool> {
         let now = Clock::System.now();
         let (mut commands, mut fresh) = (String::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! PostgreSQL: one statement on one row for each request, each a transaction of its own at READ COMMITTED, and
-//! LISTEN/NOTIFY for wake-ups.
+//! PostgreSQL: one statement on one row for each request, each a transaction of its own at READ COMMITTED,
+//! and LISTEN/NOTIFY for wake-ups.
 
 mod advisory;
 mod check;
@@ -55,8 +55,8 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
     let session_locks = options.table.session_locks;
     let place = if session_locks { None } else { Some(place::find(options, &mut first, deadline)) };
     let place = place.transpose().map_err(failed)?;
-    // A table's locks and advisory locks of one name are not the same: each have channels of their own. One table has one set
-    // of them, by whichever schema's name it is called.
+    // A table's locks and advisory locks of one name are not the same: each have channels of their own. One
+    // table has one set of them, by whichever schema's name it is called.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
     let listener = NotificationListener::new(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
@@ -71,11 +71,12 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
     if session_locks { Ok(Arc::new(SessionStore::new(pool))) } else { Ok(Arc::new(RowStore::new(pool))) }
 }
 
-/// The first statements on each connection: what the statements need, whatever the server, the database and the role are set to.
-/// The server gives up when the client does; and grants are on the disk. Each statement finds its rows by a key: a plan that reads
-/// the whole table looks good while the table is small, and stays when versions of rows that are gone have made it large. Those
-/// few that do read the whole table then look so dear that they would be compiled first, which takes longer than they do. Their
-/// plans do not depend on the values, so that they are made once for each connection, and not five times more.
+/// The first statements on each connection: what the statements need, whatever the server, the database and
+/// the role are set to. The server gives up when the client does; and grants are on the disk. Each statement
+/// finds its rows by a key: a plan that reads the whole table looks good while the table is small, and stays
+/// when versions of rows that are gone have made it large. Those few that do read the whole table then look
+/// so dear that they would be compiled first, which takes longer than they do. Their plans do not depend on
+/// the values, so that they are made once for each connection, and not five times more.
 fn setup(options: &RedisOptions) -> String {
     let limit = millis(options.command_timeout);
     format!(

@@ -1,5 +1,5 @@
-//! In which schema the table of the locks is. It is looked for once, when the client connects, and named with its schema from
-//! then on: roles of one program may have search paths of their own.
+//! In which schema the table of the locks is. It is looked for once, when the client connects, and named with
+//! its schema from then on: roles of one program may have search paths of their own.
 
 use crate::config::RedisOptions;
 use crate::error::{Error, ErrorKind};
@@ -54,7 +54,8 @@ fn look(table: &str, link: &mut PostgresConnection, deadline: Moment) -> Answer<
     Ok(Some(Place { quoted: format!("{}.{}", identifier(&schema), identifier(&name)), shown }))
 }
 
-/// Makes a table beside that of the locks unless it is there. Without it locks work, so the server may refuse.
+/// Makes a table beside that of the locks unless it is there. Without it locks work, so the server may
+/// refuse.
 pub(super) fn create_beside(
     link: &mut PostgresConnection,
     place: &Place,
@@ -69,10 +70,12 @@ pub(super) fn create_beside(
     }
 }
 
-/// A statement that makes a table unless it is in sight, which needs no right to make one then. Without a schema's name it makes
-/// none beside one of another schema, which others may find by the same name: both would have the lock then.
+/// A statement that makes a table unless it is in sight, which needs no right to make one then. Without a
+/// schema's name it makes none beside one of another schema, which others may find by the same name: both
+/// would have the lock then.
 ///
-/// One client at a time does: of two that create the same table at once, even with IF NOT EXISTS, one can fail.
+/// One client at a time does: of two that create the same table at once, even with IF NOT EXISTS, one can
+/// fail.
 pub(super) fn unless_in_sight(create: &str, table: &str) -> String {
     let in_quotes = table.replace('\'', "''");
     let elsewhere = if table.contains("\".\"") {
@@ -97,7 +100,8 @@ pub(super) fn unless_in_sight(create: &str, table: &str) -> String {
     )
 }
 
-/// A name that `check_table` has found plain, as the server reads it without quotes: words of its own may name tables too.
+/// A name that `check_table` has found plain, as the server reads it without quotes: words of its own may
+/// name tables too.
 pub(super) fn quoted(table: &str) -> String {
     let parts: Vec<_> = table.split('.').map(|part| identifier(&part.to_ascii_lowercase())).collect();
     parts.join(".")

@@ -7,9 +7,9 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
 
-/// A request that failed after it was sent. An error of the server's means that the statement was rolled back, unless the
-/// session ended with it: then the statement may have been committed before. A pooler that has lost its server says no more
-/// than that either.
+/// A request that failed after it was sent. An error of the server's means that the statement was rolled
+/// back, unless the session ended with it: then the statement may have been committed before. A pooler that
+/// has lost its server says no more than that either.
 pub(super) fn failed(error: tokio_postgres::Error, table: Option<&str>) -> Failure {
     match error.as_db_error() {
         Some(said) if ends_the_session(said) && !was_idle(said) => Failure::Unknown(ended(error)),
@@ -60,8 +60,8 @@ fn has_full_queue(error: &Error) -> bool {
     code_of(error) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
 }
 
-/// A change that notifies those who listen to `channel`; without a message if the server has no room for one. It sends messages
-/// as it commits, so that nothing was changed then. Those who wait ask before long.
+/// A change that notifies those who listen to `channel`; without a message if the server has no room for one.
+/// It sends messages as it commits, so that nothing was changed then. Those who wait ask before long.
 pub(super) fn or_unheard<T>(channel: &str, mut change: impl FnMut(&str) -> Answer<T>) -> Answer<T> {
     match change(channel) {
         Err(Failure::Refused(error)) if !channel.is_empty() && has_full_queue(&error) => change(""),

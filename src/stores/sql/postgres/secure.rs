@@ -130,8 +130,8 @@ impl SecureStream {
         Poll::Ready(Ok(()))
     }
 
-    /// As [`poll_send`](Self::poll_send). A server that hangs up on this client's certificate says so before, while the client
-    /// still writes: that is what failed, and not the write.
+    /// As [`poll_send`](Self::poll_send). A server that hangs up on this client's certificate says so before,
+    /// while the client still writes: that is what failed, and not the write.
     fn poll_send_or_hear(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let sent = self.poll_send(context);
         if let Poll::Ready(Err(_)) = &sent

@@ -17,11 +17,12 @@ use crate::stores::sql::postgres::tls_mode::TlsMode;
 struct Said {
     mode: Option<TlsMode>,
     tls: TlsOptions,
-    /// The authorities of the system, in so many words.
+    /// `sslrootcert=system`: the authorities of the system, asked for by name.
     system: bool,
 }
 
-/// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a password.
+/// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
+/// password.
 pub(super) fn dial(options: &RedisOptions) -> Result<Dial> {
     check_url(&options.url)?;
     // The driver takes the first for the end of the password, and the rest of that for a host's name.

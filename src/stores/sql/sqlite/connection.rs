@@ -1,8 +1,9 @@
 //! A connection, and which files it has open.
 //!
-//! SQLite shares the log's index among a process's connections to a file, by the file's inode: a connection that is opened while
-//! one stands whose log or index was deleted gets that one's index beside a new log. So the connections of a process are known
-//! here, and those whose files are no more in their places are ended before another is opened.
+//! SQLite shares the log's index among a process's connections to a file, by the file's inode: a connection
+//! that is opened while one stands whose log or index was deleted gets that one's index beside a new log. So
+//! the connections of a process are known here, and those whose files are no more in their places are ended
+//! before another is opened.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -33,8 +34,8 @@ pub(super) struct SqliteConnection {
 }
 
 impl SqliteConnection {
-    /// Takes in a connection that has read, so that its files are there. `before`: the database that was there before it was
-    /// opened. `None`: it has not got those files that are in their places.
+    /// Takes in a connection that has read, so that its files are there. `before`: the database that was
+    /// there before it was opened. `None`: it has not got those files that are in their places.
     pub(super) fn new(conn: Connection, path: &Arc<Path>, before: Option<File>) -> Option<SqliteConnection> {
         SqliteConnection::among(&mut OPEN.lock(), conn, path, before)
     }
@@ -62,13 +63,15 @@ impl SqliteConnection {
         Some(SqliteConnection { place, files, path: Arc::clone(path), has_failed: AtomicBool::new(false) })
     }
 
-    /// Whether the path still leads to the files that it has open. A process that opens the path now is to get the same.
+    /// Whether the path still leads to the files that it has open. A process that opens the path now is to
+    /// get the same.
     pub(super) fn is_in_place(&self) -> bool {
         Files::at(&self.path) == Some(self.files)
     }
 
-    /// Whether it is to be used again. One that could not read may have an index to another log: that of a log which somebody deleted
-    /// stays until all connections to it have ended. One that was ended is none, though its files may be back in their places.
+    /// Whether it is to be used again. One that could not read may have an index to another log: that of a
+    /// log which somebody deleted stays until all connections to it have ended. One that was ended is none,
+    /// though its files may be back in their places.
     pub(super) fn is_sound(&self) -> bool {
         !self.has_failed.load(Ordering::Relaxed) && self.get().is_some() && self.is_in_place()
     }
@@ -88,8 +91,8 @@ impl SqliteConnection {
 }
 
 impl Drop for SqliteConnection {
-    /// The last connection to a file writes what its log has into the file, and deletes the log by its name. One whose log is gone
-    /// would write over what others have done since, and delete theirs.
+    /// The last connection to a file writes what its log has into the file, and deletes the log by its name.
+    /// One whose log is gone would write over what others have done since, and delete theirs.
     fn drop(&mut self) {
         if !self.is_in_place() {
             leave(self.place.lock().take());
@@ -97,13 +100,14 @@ impl Drop for SqliteConnection {
     }
 }
 
-/// Ends the connections of this process to the file at `path` that have other files beside it open than those that are there.
+/// Ends the connections of this process to the file at `path` that have other files beside it open than those
+/// that are there.
 pub(super) fn end_strays(path: &Path, deadline: Moment) {
     let strays: Vec<Arc<Place>> = {
         let open = OPEN.lock();
-        // Looked for under the lock: while a connection in the table stands, SQLite deletes nothing of its files. Before it
-        // was opened they may not have been there, or been those of an earlier one, and it would be taken for a stray.
-        // Pairs with `among`.
+        // Looked for under the lock: while a connection in the table stands, SQLite deletes nothing of its
+        // files. Before it was opened they may not have been there, or been those of an earlier one, and it
+        // would be taken for a stray. Pairs with `among`.
         let Some(files) = Files::at(path) else { return };
         let strays = open.iter().filter(|(other, _)| files.is_stray(other));
         strays.filter_map(|(_, place)| place.upgrade()).collect()
@@ -156,7 +160,8 @@ mod tests {
         Clock::System.after(Duration::from_secs(60))
     }
 
-    /// The other thread has begun to look before the connection was opened, and goes on after it is in the table.
+    /// The other thread has begun to look before the connection was opened, and goes on after it is in the
+    /// table.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_connection_that_was_opened_while_another_thread_looks_for_strays_is_none() {
@@ -199,7 +204,7 @@ mod tests {
         assert!(!link.is_sound(), "it has been ended");
     }
 
-    /// What the path leads to afterwards is whole, and is not what was opened.
+    /// The file that the path leads to afterwards is whole, and is not the one that was opened.
     #[test]
     fn a_connection_to_a_database_that_was_replaced_as_it_was_opened_is_refused() {
         let ((_folder, path), (_other_folder, other)) = (at_rest(), at_rest());

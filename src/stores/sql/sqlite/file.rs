@@ -25,7 +25,8 @@ pub(super) fn path(url: &str) -> Result<PathBuf> {
 /// A file, by device and inode. No other has these while it is there or is open somewhere.
 pub(super) type File = (u64, u64);
 
-/// The files of a database: its own, and the log of changes and its index, which are there while a connection stands.
+/// The files of a database: its own, and the log of changes and its index, which are there while a connection
+/// stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Files {
     own: File,
@@ -33,8 +34,8 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Those that the path leads to, one looked up after the other. They are never opened: closing them would end SQLite's own
-    /// locks on them.
+    /// Those that the path leads to, one looked up after the other. They are never opened: closing them would
+    /// end SQLite's own locks on them.
     pub(super) fn at(path: &Path) -> Option<Files> {
         Some(Files { own: file(path)?, beside: beside(path).each_ref().map(|path| file(path)) })
     }
@@ -80,8 +81,9 @@ fn beside(path: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// Gives the files beside the database its group, as far as they are this user's. SQLite gives them its mode: without its group,
-/// those who may write it by that would be kept out, for good if this process ends without taking them away.
+/// Gives the files beside the database its group, as far as they are this user's. SQLite gives them its mode:
+/// without its group, those who may write it by that would be kept out, for good if this process ends without
+/// taking them away.
 pub(super) fn share(path: &Path) {
     let Ok(own) = std::fs::metadata(path) else { return };
     for path in beside(path) {
@@ -102,7 +104,7 @@ fn refuses_writing(path: &Path) -> Option<ErrorKind> {
     }
 }
 
-/// What keeps this user from writing the database, in words; `None`: nothing that can be seen.
+/// The reason, in words, why this user cannot write the database; `None`: nothing that can be seen.
 pub(super) fn hindrance(path: &Path) -> Option<Error> {
     let said = |path: &Path, kind: ErrorKind, why: &str, then: &str| {
         let is_mount = kind == ErrorKind::ReadOnly;
@@ -127,13 +129,14 @@ pub(super) fn hindrance(path: &Path) -> Option<Error> {
     Some(said(folder, kind, NO_WRITING, ": SQLite makes files beside the database"))
 }
 
-/// Since the machine's start. Read before the statement that it is for, which may wait: so a lease never ends later by it than its
-/// holder counts on, and another's never sooner.
+/// Since the machine's start. Read before the statement that it is for, which may wait: so a lease never ends
+/// later by it than its holder counts on, and another's never sooner.
 pub(super) fn up_ms() -> i64 {
     lease_ms(Duration::from_nanos(Clock::System.now().nanos()))
 }
 
-/// Which start of the machine this is, and in which of its time namespaces, whose clocks differ; `None`: it does not say.
+/// The start of the machine, and which of its time namespaces this is, whose clocks differ; `None`: it does
+/// not say.
 pub(super) fn boot() -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let clocks = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the rows of the file hold.
+//! Reads the rows of the file.
 
 use crate::stores::sql::rows::{EntryRow, Row, Told};
 

@@ -22,8 +22,8 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// The file's errors. SQLite rolls a statement back that it cannot carry out; only of what the disk did to a commit it
-/// is not sure itself.
+/// The file's errors. SQLite rolls a statement back that it cannot carry out; only of what the disk did to a
+/// commit it is not sure itself.
 pub(super) fn failed(error: rusqlite::Error) -> Failure {
     if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
         Failure::Unknown(refused(error))

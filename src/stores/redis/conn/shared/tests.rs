@@ -170,8 +170,8 @@ fn everyone_is_told_of_a_connections_end_before_there_is_another() {
         let reader = std::thread::Builder::new().spawn_scoped(scope, || shared.wait(&one)).unwrap();
         drop(server);
         is_telling.recv().unwrap();
-        // The owner of a release of unknown outcome has not been notified yet: nothing may be asked that could be taken
-        // for something newer.
+        // The owner of a release of unknown outcome has not been notified yet: nothing may be asked that
+        // could be taken for something newer.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
         let early = shared.send(question, deadline, None, || Ok(next));
