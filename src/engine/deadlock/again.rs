@@ -117,7 +117,7 @@ mod tests {
             change(times.replace(times.get() + 1), &mut stuck);
             stuck
         };
-        let entry = r#"{"host":"here","pid":1,"lease_ms":1000}"#;
+        let entry = "host=here\npid=1\nlease_ms=1000\n";
         let here = ClientInfo::read(id, entry, Duration::ZERO).unwrap();
         let again = read_again(&asked, &stuck, (vec![ring], Vec::new()), (&here, ""));
         assert_eq!(times.get(), 2);
