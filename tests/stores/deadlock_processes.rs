@@ -301,15 +301,18 @@ impl Orders {
                     interrupt.interrupt();
                 }
             });
-            client.lock(&other).acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(Option::unwrap)
+            let options = AcquireOptions::new().interrupt(&interrupt);
+            let got = client.lock(&other).acquire_with(&options).map(Option::unwrap);
+            // Read here: the thread above may wait for longer to be told of nothing.
+            (got, mono())
         });
         match got {
-            Ok(guard) => {
-                took.got = Some(mono());
+            (Ok(guard), at) => {
+                took.got = Some(at);
                 guard.unlock().unwrap();
             }
-            Err(error) if error.kind() == ErrorKind::Deadlock => took.broken = Some(mono()),
-            Err(error) => assert!(error.is_interrupted(), "{error}"),
+            (Err(error), at) if error.kind() == ErrorKind::Deadlock => took.broken = Some(at),
+            (Err(error), _) => assert!(error.is_interrupted(), "{error}"),
         }
         held.unlock().unwrap();
         if took.told.is_some() {
