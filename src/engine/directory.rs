@@ -199,8 +199,8 @@ impl Announcer {
         self.note(&answer);
         match answer {
             Ok(()) => Posting::Done,
-            Err(Failure::Refused(_) | Failure::Unknown(_)) if !self.is_on() => Posting::Never,
-            Err(Failure::Refused(_) | Failure::Unknown(_)) => Posting::Failed,
+            Err(_) if !self.is_on() => Posting::Never,
+            Err(_) => Posting::Failed,
         }
     }
 

@@ -1,4 +1,4 @@
-//! The in-process FIFO of one lock: only its head talks to the store.
+//! The in-process FIFO of one lock: of those in it only the head talks to the store.
 //!
 //! Those who [spin](crate::LockClient::spin_lock) have a head of their own: it sleeps for as long as its
 //! back-off says, and waiters that are notified of a release are not to sleep as long behind it. A hand-off
@@ -288,14 +288,10 @@ impl Queue {
         ticket
     }
 
-    /// Has a thread ask before all who come from now on, if nobody is here. [`end_asking`](Self::end_asking) or
+    /// Has a thread ask before all who come from now on; nobody is here. [`end_asking`](Self::end_asking) or
     /// [`join_asked`](Self::join_asked) follows.
-    pub(crate) fn begin_asking(&mut self) -> bool {
-        let begins = self.is_idle();
-        if begins {
-            (self.is_asked, self.was_nudged) = (true, false);
-        }
-        begins
+    pub(crate) fn begin_asking(&mut self) {
+        (self.is_asked, self.was_nudged) = (true, false);
     }
 
     /// The thread that asked has its answer: the first of those behind it is the head.
@@ -435,7 +431,9 @@ mod tests {
     fn those_who_come_while_a_thread_asks_are_behind_it_and_the_first_of_them_is_head_when_it_has_its_answer()
     {
         let mut queue = Queue::default();
-        assert!(queue.begin_asking() && !queue.begin_asking());
+        assert!(queue.is_idle());
+        queue.begin_asking();
+        assert!(!queue.is_idle());
         let [first, second, spinning] = [queue.join(false), queue.join(false), queue.join(true)];
         assert!(!first.is_head() && !second.is_head() && spinning.is_head());
         queue.end_asking();
@@ -443,11 +441,12 @@ mod tests {
         for ticket in [&first, &second, &spinning] {
             queue.leave(ticket);
         }
-        assert!(queue.begin_asking(), "nobody is here");
+        assert!(queue.is_idle());
+        queue.begin_asking();
         let came = queue.join(false);
         let asked = queue.join_asked();
         queue.end_asking(); // it has ended by that already
-        assert!(came.is_head() && !asked.is_head() && !queue.begin_asking());
+        assert!(came.is_head() && !asked.is_head());
         queue.leave(&came);
         assert!(asked.is_head() && !asked.take_nudge());
         queue.leave(&asked);
@@ -458,7 +457,7 @@ mod tests {
     fn a_thread_that_asked_while_the_lock_was_released_here_asks_again_at_once() {
         let mut queue = Queue::default();
         queue.nudge(); // before
-        assert!(queue.begin_asking());
+        queue.begin_asking();
         queue.nudge();
         assert!(queue.join_asked().take_nudge());
     }

@@ -198,8 +198,8 @@ impl Registry {
         self.all_holds()
     }
 
-    /// The holds and waits of this process, `most` at most, and of how many more locks there are some. Looks
-    /// at a bounded number of each.
+    /// The holds and waits of this process, `most` at most, and of how many more locks there are some. Walks
+    /// through the values that nobody uses too, and takes the mutex of each lock for itself.
     pub(crate) fn uses(&self, most: usize, now: Moment) -> (Vec<LockUse>, u64) {
         let (mut uses, mut unlisted) = (Vec::new(), 0);
         for entry in self.all() {

@@ -425,7 +425,7 @@ impl Round {
                         cleanup.looks += 1;
                         pause
                     }
-                    Some(Err(Failure::Refused(_) | Failure::Unknown(_))) | None => {
+                    Some(Err(_)) | None => {
                         let most = renewal_slack(self.lease).clamp(RETRY_LEAST, RETRY_MOST);
                         let doubled = (cleanup.pause * 2).min(most);
                         std::mem::replace(&mut cleanup.pause, doubled)

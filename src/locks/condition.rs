@@ -342,8 +342,8 @@ impl Condition {
 
     fn own_hold(&self, action: &'static str) -> Result<Arc<Hold>> {
         let engine = self.lock.engine();
-        let hold = engine.own_hold(self.lock.found(action)?.1);
         engine.usable(action)?;
+        let hold = engine.own_hold(self.lock.found(action)?.1);
         match hold.filter(|hold| hold.is_live(engine.clock.now(), &engine.reporter)) {
             Some(hold) => Ok(hold),
             None => Err(engine.not_holding(action, self.lock.kind(), self.lock.checked(action)?)),

@@ -296,7 +296,7 @@ fn the_list_sees_every_shape_of_item() {
     assert_eq!(listed, written, "public functions that are not listed");
 }
 
-/// What a reader of the API has to choose from.
+/// The methods among which a reader of the API has to choose.
 const MOST_WAYS_TO_ACQUIRE: usize = 14;
 
 #[test]

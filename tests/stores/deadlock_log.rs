@@ -54,7 +54,7 @@ pub(crate) struct Log {
     reports: Vec<Report>,
 }
 
-/// What one process notes, from several threads.
+/// The notes of one process, from several threads.
 #[derive(Default)]
 pub(crate) struct Notes(Mutex<Log>);
 
@@ -122,13 +122,13 @@ impl Player<'_> {
     }
 }
 
-/// What there was, for people.
+/// The counts of a run, for people.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     /// Rings that there were, and those that lasted so long that they had to be told.
     pub(crate) rings: usize,
     pub(crate) due: usize,
-    /// What was told: each client on a ring tells it.
+    /// The reports: each client on a ring makes one.
     pub(crate) reports: usize,
     /// From the begin of each ring that was told to the first word of it.
     pub(crate) told_after: Vec<Duration>,

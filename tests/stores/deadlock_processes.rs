@@ -32,7 +32,7 @@ const WITHIN: Duration = Duration::from_secs(3);
 struct Orders {
     url: String,
     folder: PathBuf,
-    /// Which of the processes it is.
+    /// Its place among the processes.
     process: usize,
     what: What,
 }
@@ -95,7 +95,7 @@ impl Orders {
     }
 }
 
-/// What was said by a process.
+/// The words of a process.
 fn said<T: DeserializeOwned>(folder: &Path, what: &str, process: usize) -> T {
     let file = folder.join(format!("{what}-{process}"));
     serde_json::from_slice(&std::fs::read(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"))).unwrap()
@@ -175,7 +175,7 @@ impl Orders {
             let_pass(lasts, "the programs run");
             interrupt.interrupt();
         });
-        // What was to be told has been told then.
+        // All that was to be told has been told then.
         clients.iter().for_each(|client| client.shutdown().unwrap());
         let_pass(ms(100), "what is told, is told on threads of the clients");
         let logs: Vec<Log> = notes.iter().map(|notes| notes.log()).collect();
@@ -238,7 +238,7 @@ fn processes_of_random_programs_are_told_of_their_deadlocks_within_three_seconds
 
 // ---- two processes in opposite orders
 
-/// What a process of two says of itself in the end; times by `mono`.
+/// The account of a process of two in the end; times by `mono`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Took {
     /// When it began to wait for its second lock.
@@ -286,7 +286,7 @@ impl Orders {
         let interrupt = Interrupt::new();
         let got = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Where it is broken, the one that goes on may not have looked before.
+                // If a break ends the ring, the one that goes on may not have looked before.
                 let limit = if end == End::Broken { WITHIN * 2 } else { LONG * 2 };
                 let Ok((is_begin, deadlock, at)) = told.recv_timeout(limit) else {
                     assert!(end == End::Broken, "it is told");
@@ -397,7 +397,7 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
     shout(&format!("MEASURED {store}, two processes, {end:?}: {figures}"));
 }
 
-/// What each of these tests shows of a store: the deadlock of two processes is told within three seconds; broken as soon where that is
+/// Each of these tests shows of a store: the deadlock of two processes is told within three seconds; broken as soon where that is
 /// asked for, and the other process goes on when it is woken; and told to be over when a process was killed and its lease has ended.
 macro_rules! in_opposite_orders {
     ($($store:ident: $start:expr;)+) => { $(

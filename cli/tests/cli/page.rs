@@ -135,7 +135,7 @@ fn a_thousand_locks_are_filtered_and_sorted_and_the_page_does_not_stick() {
          done({longest, rows}); })() })",
         )
     };
-    // What the page takes it takes each time; what the machine takes it does not.
+    // The time that the page needs is in each measurement; that of a busy machine is not.
     let mut shortest = f64::INFINITY;
     for _ in 0..4 {
         let measured = measure();

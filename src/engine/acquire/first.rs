@@ -4,6 +4,7 @@
 //! a head. If it is not granted, it joins the queue, and goes on as a waiter whose first attempt has been answered.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
@@ -35,7 +36,7 @@ impl Engine {
     pub(super) fn ask_first(
         &self,
         call: &AcquireCall<'_>,
-        lease: std::time::Duration,
+        lease: Duration,
         thread: &Arc<ThreadMark>,
         begun: Moment,
         asking: Option<Asking>,

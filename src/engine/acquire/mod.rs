@@ -135,7 +135,7 @@ impl Engine {
         let thread = ThreadMark::current();
         let is_own = |kind| self.registry.of_thread(kind, call.name, thread.id()).is_some();
         let touches_own = call.by_thread && (is_own(call.kind) || call.kind.other_half().is_some_and(is_own));
-        !touches_own && call.entry.is_calm()
+        !touches_own && call.entry.is_calm(self.clock.now())
     }
 
     /// Whether this thread writes what it wants to read: then it is granted at once, and other waiters for

@@ -43,7 +43,7 @@ impl Hash for LockKey {
     }
 }
 
-/// The questions that an entry asks of a hold.
+/// The questions that an entry asks of a hold. It knows nothing else of one, since a hold has its entry.
 pub(crate) trait Held {
     fn is_of_thread(&self, thread: u64) -> bool;
 
@@ -110,7 +110,7 @@ struct Burst {
 const BURST: u32 = 24;
 const BURST_TIME: Duration = Duration::from_millis(3);
 
-/// A lock is forgotten to be contended when it has not been released here for so long.
+/// The time after its last release here for which a lock counts as contended.
 pub(crate) const CONTENDED: Duration = Duration::from_secs(1);
 
 /// An attempt that is made before there is a waiter.
@@ -178,14 +178,13 @@ impl<H: Held> Entry<H> {
         if let Some(hold) = thread.and_then(|thread| state.of_thread(thread)) {
             return Found::Own(hold);
         }
-        let is_contended = state.contended.is_some_and(|(since, _)| now.since(since) < CONTENDED);
-        let is_calm = state.is_idle() && !is_contended;
-        match asks {
-            Some(FirstAttempt::Only) if is_calm => Found::Calm(None),
-            Some(FirstAttempt::Waits) if is_calm && state.queue.begin_asking() => {
+        match asks.filter(|_| state.is_calm(now)) {
+            Some(FirstAttempt::Only) => Found::Calm(None),
+            Some(FirstAttempt::Waits) => {
+                state.queue.begin_asking();
                 Found::Calm(Some(Asking(Arc::clone(self))))
             }
-            _ => Found::Used,
+            None => Found::Used,
         }
     }
 
@@ -199,11 +198,9 @@ impl<H: Held> Entry<H> {
         held.or_else(|| is_receiving.then_some(Moment::NEVER))
     }
 
-    /// Whether nobody of this process has the lock or wants it, and no other process listened when this one
-    /// last released it.
-    pub(crate) fn is_calm(&self) -> bool {
-        let state = self.state();
-        state.is_idle() && state.contended.is_none()
+    /// Whether nobody of this process has the lock or wants it, nor did another process a moment ago.
+    pub(crate) fn is_calm(&self, now: Moment) -> bool {
+        self.state().is_calm(now)
     }
 
     /// The head of the queue.
@@ -250,8 +247,9 @@ impl<H: Held> Entry<H> {
     /// Forgets that it was contended if that is longer ago; whether it is forgotten.
     pub(crate) fn calms_down(&self, now: Moment) -> bool {
         let mut state = self.state();
-        state.contended = state.contended.filter(|(since, _)| now.since(*since) < CONTENDED);
-        state.is_remembered = state.contended.is_some();
+        if !state.is_contended(now) {
+            (state.contended, state.is_remembered) = (None, false);
+        }
         !state.is_remembered
     }
 
@@ -303,9 +301,13 @@ impl<H: Held> LockState<H> {
         self.holds.iter().find(|hold| hold.is_of_thread(thread)).cloned()
     }
 
-    /// Whether nobody of this process has the lock or wants it.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.holds.is_empty() && self.queue.is_idle()
+    /// As [`Entry::is_calm`].
+    fn is_calm(&self, now: Moment) -> bool {
+        self.holds.is_empty() && self.queue.is_idle() && !self.is_contended(now)
+    }
+
+    fn is_contended(&self, now: Moment) -> bool {
+        self.contended.is_some_and(|(since, _)| now.since(since) < CONTENDED)
     }
 
     /// Takes a hold out.

@@ -2,7 +2,7 @@
 
 use crate::time::Moment;
 
-/// The place of a hold in the agenda. Changed under the registry's mutex alone.
+/// The place of a hold in the agenda. Changed under the agenda's mutex alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AgendaSlot {
     /// Nowhere: the registry does not have it (any more).

@@ -16,7 +16,7 @@ use crate::time::{Moment, millis};
 impl Registry {
     /// The waits for locks that have lasted for `least` by now, of threads that hold something meanwhile, and
     /// the holds that these threads have or wait for. Each of the waits is told of from now on. All of it is
-    /// as of one moment.
+    /// as of one moment, but for locks that nobody had or wanted when they were looked at.
     ///
     /// Looks at all locks, and at all holds if any wait is as old: called once a second at most while nothing
     /// is stuck.

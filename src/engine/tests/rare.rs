@@ -4,6 +4,9 @@ use super::answers::in_doubt;
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all};
 use crate::engine::queue::Sleeper;
+use crate::engine::registry::Registry;
+use crate::observe::Observer;
+use crate::observe::event::Event;
 use crate::park::take_time;
 use crate::seam::Failure;
 
@@ -301,4 +304,60 @@ fn a_thread_that_waits_while_its_only_hold_is_on_its_way_back_keeps_nobody_waiti
     assert_eq!(stuck(), 0);
     drop(place);
     drop(engine.shutdown());
+}
+
+fn observed(store: &Arc<Odd>, observer: impl Observer) -> Engine {
+    let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
+    Engine::start(Options::default(), Clock::System, Arc::clone(store) as _, reporter).unwrap()
+}
+
+/// Nothing else would wake it for an hour: the store sends no messages, and nobody here holds the lock.
+#[test]
+fn a_waiter_that_becomes_the_head_as_it_is_about_to_sleep_asks() {
+    let store = Arc::new(Odd::default());
+    let ((asks, is_asked), (goes_on, go_on)) = (bounded(1), bounded::<()>(1));
+    store.attempting.lock().push_back(Box::new(move || {
+        asks.send(()).unwrap();
+        go_on.recv().unwrap();
+        Err(Failure::Refused(Error::new(ErrorKind::WrongType, "lock", "it is something else")))
+    }));
+    let (ends, has_ended) = bounded(1);
+    let engine = observed(&store, move |event: &Event<'_>| {
+        if let Event::Waiting { .. } = event {
+            goes_on.send(()).unwrap();
+            has_ended.recv().unwrap();
+        }
+    });
+    thread::scope(|scope| {
+        let refused = scope.spawn(|| {
+            let error = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap_err();
+            ends.send(()).unwrap();
+            error
+        });
+        is_asked.recv().unwrap();
+        let (gets, got) = bounded(1);
+        let engine = &engine;
+        scope.spawn(move || gets.send(acquire(engine, &name(), FOREVER, Lease::Renewed).is_ok()).unwrap());
+        let got = got.recv_timeout(Duration::from_secs(10));
+        drop(engine.shutdown()); // wakes it, if it sleeps
+        assert_eq!(got, Ok(true));
+        assert_eq!(refused.join().unwrap().kind(), ErrorKind::WrongType);
+    });
+}
+
+/// An observer takes time. Until a grant is a hold, its number may be given up, and then a clean-up would end it.
+#[test]
+fn an_observer_is_told_of_the_request_of_a_grant_when_the_hold_is_entered() {
+    let (store, registry) = (Arc::new(Odd::default()), Arc::new(std::sync::OnceLock::<Arc<Registry>>::new()));
+    let (seen, (sees, saw)) = (Arc::clone(&registry), bounded(8));
+    let engine = observed(&store, move |event: &Event<'_>| {
+        if let Event::Request { op: "acquire", .. } = event {
+            sees.send(seen.get().unwrap().holds().len()).unwrap();
+        }
+    });
+    registry.set(Arc::clone(&engine.registry)).unwrap();
+    let granted = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    assert_eq!(saw.try_recv(), Ok(1));
+    engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();
+    engine.shutdown().unwrap();
 }

@@ -91,7 +91,7 @@ impl Redlock {
             let zipped = nodes.iter().zip(&opened);
             zipped.filter_map(|(node, answer)| match answer {
                 Ok(member) => Some((node, member)),
-                Err(Failure::Refused(_) | Failure::Unknown(_)) => None,
+                Err(_) => None,
             })
         };
         let twins = members().enumerate().find_map(|(at, (node, member))| {

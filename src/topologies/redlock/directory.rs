@@ -31,7 +31,7 @@ impl Redlock {
         let mut before = self.directories().filter(|(node, _)| before.contains(&node.place));
         before.any(|(_, store)| match store.describe(name, Clock::System.after(self.shared.node_timeout)) {
             Ok(other) => other.is_held() && owners(&other).eq(owners(seen)),
-            Err(Failure::Refused(_) | Failure::Unknown(_)) => false,
+            Err(_) => false,
         })
     }
 }

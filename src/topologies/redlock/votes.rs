@@ -43,7 +43,7 @@ impl<T> Votes<T> {
     pub(super) fn nodes_where(&self, is_such: impl Fn(&T) -> bool) -> Vec<usize> {
         let nodes = self.0.iter().enumerate().filter(|(_, answer)| match answer {
             Ok(value) => is_such(value),
-            Err(Failure::Refused(_) | Failure::Unknown(_)) => false,
+            Err(_) => false,
         });
         nodes.map(|(node, _)| node).collect()
     }

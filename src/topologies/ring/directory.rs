@@ -90,7 +90,7 @@ impl Directory for RingStore {
             match self.at_entry(*client, |node| node.read(&[*client], deadline)) {
                 Ok(one) => page.found.extend(one.found),
                 // That of one node which is away says nothing about the others'.
-                Err(Failure::Refused(_) | Failure::Unknown(_)) => page.found.push(None),
+                Err(_) => page.found.push(None),
             }
         }
         Ok(page)

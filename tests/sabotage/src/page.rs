@@ -1,4 +1,4 @@
-//! What docs/figures/sabotage.md says of what was run.
+//! The text of docs/figures/sabotage.md about the mutations that were run.
 
 use std::collections::BTreeMap;
 use std::fs;

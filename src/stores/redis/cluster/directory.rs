@@ -86,7 +86,7 @@ impl Directory for ClusterStore {
             match self.ask(ACTION, &name, deadline, |store| store.read(&[*client], deadline)) {
                 Ok(one) => page.found.extend(one.found),
                 // That of one member which is away says nothing about the others'.
-                Err(Failure::Refused(_) | Failure::Unknown(_)) => page.found.push(None),
+                Err(_) => page.found.push(None),
             }
         }
         Ok(page)
