@@ -200,7 +200,7 @@ fn clients_that_have_not_asked_for_five_seconds_stand_in_the_line_no_more() {
         stand(&server, dead, joined_s, asked_s);
     }
     let lives = client(&waiter());
-    stand(&server, &lives, 3_600, 3);
+    stand(&server, &lives, 3_600, 1);
     let before = line(&server).len();
     assert_eq!(before, dead.len() + 2);
     in_line(&store, &new);
@@ -247,7 +247,7 @@ fn who_joins_a_line_keeps_its_end_and_who_asks_again_moves_it_on() {
     assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
     // Of a line of the dead nobody else does.
     server.run(&["DEL", LINE]);
-    stand(&server, &client(&waiter()), 50, 50);
+    stand(&server, &client(&waiter()), 50, 30);
     server.run(&["PEXPIRE", LINE, "1000"]);
     in_line(&store, &waiter());
     assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
