@@ -138,7 +138,6 @@ impl RenewalOrders {
     /// A hold is lost, but a renewal of it may have had it run on, or may yet: nobody holds it then, until
     /// that is undone.
     pub(crate) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
-        hold.retire_owner();
         let claim = hold.claim();
         let until = now.plus(claim.lease).plus(self.command_timeout);
         self.cleanups.add(claim, until, now);
