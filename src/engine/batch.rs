@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
+use crate::engine::acquire::request::Request;
 use crate::engine::acquire::waiting::Waiting;
 use crate::engine::calls::Call;
 use crate::engine::cleanup::tell_if_ended;
@@ -115,12 +116,12 @@ impl<'a> BatchRequest<'a> {
         for (place, BatchItem { engine, want }) in group {
             let claim = engine.lease_to_ask(want).and_then(|asked| {
                 let span = WaitSpan::open(want.name.given(), want.kind.label());
-                let waiting = Waiting::new(engine, want, asked, thread, engine.clock.now(), span);
-                let waiting = match number {
-                    Some(number) => waiting.under(number),
-                    None => waiting,
+                let request = Request::new(engine, want, asked, thread, engine.clock.now());
+                let request = match number {
+                    Some(number) => request.under(number),
+                    None => request,
                 };
-                let mut waiting = waiting.asking_once(or_none);
+                let mut waiting = Waiting::new(request, span).asking_once(or_none);
                 Ok((waiting.next_claim()?, waiting))
             });
             match claim {

@@ -273,17 +273,9 @@ fn acquire_as(
     limit: WaitLimit,
     lease: Lease,
 ) -> Result<Option<Granted>> {
-    engine.acquire(&AcquireCall {
-        action: "lock",
-        kind,
-        name,
-        entry: &engine.registry.entry(kind, name),
-        lease,
-        limit,
-        interrupt: None,
-        terms: Terms::default(),
-        by_thread: true,
-    })
+    let entry = engine.registry.entry(kind, name);
+    let call = AcquireCall::new("lock", kind, (name, &entry), limit);
+    engine.acquire(&AcquireCall { lease, by_thread: true, ..call })
 }
 
 const FOREVER: WaitLimit = WaitLimit::Deadline(Moment::NEVER);

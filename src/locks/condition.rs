@@ -253,17 +253,9 @@ impl Condition {
             );
             return Err(error);
         }
-        let waited = engine.acquire(&AcquireCall {
-            action,
-            kind: Kind::Signal,
-            name,
-            entry: &engine.registry.entry(Kind::Signal, name),
-            lease: Lease::Renewed,
-            limit,
-            interrupt,
-            terms: Terms { number: Some(number), ..Terms::default() },
-            by_thread: false,
-        });
+        let entry = engine.registry.entry(Kind::Signal, name);
+        let want = AcquireCall::new(action, Kind::Signal, (name, &entry), limit);
+        let waited = engine.acquire(&AcquireCall { interrupt, number: Some(number), ..want });
         let waited = waited.map(|entered| match entered {
             Some(entered) => {
                 engine.drop_level(&entered.hold, entered.level);

@@ -8,7 +8,6 @@ use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, WaitLimit};
-use crate::engine::acquire::terms::Terms;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak};
 use crate::ident::{Fence, LockName};
@@ -20,7 +19,7 @@ use crate::park::Parker;
 use crate::seam::Kind;
 use crate::sync::Mutex;
 use crate::sync::thread::{self, JoinHandle};
-use crate::time::{Lease, Moment, random_between};
+use crate::time::{Moment, random_between};
 
 /// A candidate for the leadership of a name; made by [`LockClient::leader`](crate::LockClient::leader).
 ///
@@ -247,17 +246,10 @@ impl LeaderShared {
 
     /// Waits for the leadership; returns its term, and the channel that reports its loss.
     fn elected(&self) -> Result<(Fence, Receiver<Loss>)> {
-        let entered = self.engine.acquire(&AcquireCall {
-            action: "leader",
-            kind: Kind::Fenced,
-            name: &self.name,
-            entry: &self.engine.registry.entry(Kind::Fenced, &self.name),
-            lease: Lease::Renewed,
-            limit: WaitLimit::Deadline(Moment::NEVER),
-            interrupt: Some(&self.stop),
-            terms: Terms::default(),
-            by_thread: false,
-        })?;
+        let entry = self.engine.registry.entry(Kind::Fenced, &self.name);
+        let unending = WaitLimit::Deadline(Moment::NEVER);
+        let want = AcquireCall::new("leader", Kind::Fenced, (&self.name, &entry), unending);
+        let entered = self.engine.acquire(&AcquireCall { interrupt: Some(&self.stop), ..want })?;
         let guard = entered.map(|entered| OwnedGuard::new(&self.engine, entered));
         let Some((term, guard)) = guard.and_then(|guard| Some((guard.fence()?, guard))) else {
             let words = "the store granted a fenced lock without a token";

@@ -249,7 +249,8 @@ impl RedisLock {
         interrupt: Option<&'a Interrupt>,
     ) -> Result<AcquireCall<'a>> {
         let ((name, entry), kind, terms) = (self.found(action)?, self.kind, self.terms);
-        Ok(AcquireCall { action, kind, name, entry, lease, limit, interrupt, terms, by_thread: true })
+        let call = AcquireCall::new(action, kind, (name, entry), limit);
+        Ok(AcquireCall { lease, interrupt, terms, by_thread: true, ..call })
     }
 
     /// Acquires for the calling thread; `None` if the lock stayed busy.
@@ -262,7 +263,7 @@ impl RedisLock {
     pub(super) fn own(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<OwnedGuard>> {
         let CallOptions { lease, limit, interrupt, units } = call;
         let want = self.want(action, lease, limit, interrupt)?;
-        let want = AcquireCall { terms: Terms { units, ..self.terms }, by_thread: false, ..want };
+        let want = AcquireCall { units, by_thread: false, ..want };
         Ok(self.engine.acquire(&want)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
     }
 

@@ -101,11 +101,12 @@ pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), 
 pub(crate) const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(20));
 
 /// The messages that wake a waiter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Wakeups {
     /// Each release of the lock; all that there is where a store keeps no line.
     Releases,
-    /// That its client is next in the line.
+    /// That its client is next in the line: until an answer says another.
+    #[default]
     OwnTurn,
     /// Both: the holder's release tells nobody in the line.
     OwnTurnAndReleases,

@@ -137,17 +137,9 @@ fn a_re_entry_that_is_asked_about_again_ends_by_its_interrupt() {
             interrupt.interrupt();
         };
         thread::Builder::new().spawn_scoped(scope, interrupts).unwrap();
-        let again = engine.acquire(&AcquireCall {
-            action: "lock",
-            kind: Kind::Mutex,
-            name: &name,
-            entry: &engine.registry.entry(Kind::Mutex, &name),
-            lease: Lease::Renewed,
-            limit: FOREVER,
-            interrupt: Some(&interrupt),
-            terms: Terms::default(),
-            by_thread: true,
-        });
+        let entry = engine.registry.entry(Kind::Mutex, &name);
+        let call = AcquireCall::new("lock", Kind::Mutex, (&name, &entry), FOREVER);
+        let again = engine.acquire(&AcquireCall { interrupt: Some(&interrupt), by_thread: true, ..call });
         again.unwrap_err()
     });
     assert_eq!(error.kind(), ErrorKind::Interrupted);
@@ -254,17 +246,10 @@ fn the_longest_hold_counts_from_when_the_lock_was_asked_for() {
         later.advance(second * 3);
         Ok(Attempt::Granted { fence: None })
     }));
-    let granted = engine.acquire(&AcquireCall {
-        action: "lock",
-        kind: Kind::Mutex,
-        name: &name,
-        entry: &engine.registry.entry(Kind::Mutex, &name),
-        lease: Lease::Renewed,
-        limit: WaitLimit::Once,
-        interrupt: None,
-        terms: Terms { max_hold: Some(second * 10), ..Terms::default() },
-        by_thread: true,
-    });
+    let entry = engine.registry.entry(Kind::Mutex, &name);
+    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &entry), WaitLimit::Once);
+    let terms = Terms { max_hold: Some(second * 10), ..Terms::default() };
+    let granted = engine.acquire(&AcquireCall { terms, by_thread: true, ..call });
     let hold = granted.unwrap().unwrap().hold;
     assert_eq!(hold.within_ceiling(second * 100, clock.now()), second * 7);
     drop(engine.shutdown());
@@ -342,17 +327,9 @@ fn the_end_of_an_owned_holds_lease_is_told_to_the_millisecond() {
     let (lease, clock) = (Duration::from_secs(9), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
-    let granted = engine.acquire(&AcquireCall {
-        action: "lock",
-        kind: Kind::Mutex,
-        name: &name,
-        entry: &engine.registry.entry(Kind::Mutex, &name),
-        lease: Lease::Fixed(lease),
-        limit: WaitLimit::Once,
-        interrupt: None,
-        terms: Terms::default(),
-        by_thread: false,
-    });
+    let entry = engine.registry.entry(Kind::Mutex, &name);
+    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &entry), WaitLimit::Once);
+    let granted = engine.acquire(&AcquireCall { lease: Lease::Fixed(lease), ..call });
     let mine = granted.unwrap().unwrap();
     let lost = mine.hold.loss_channel();
     engine.watch(&mine.hold);
