@@ -309,7 +309,7 @@ impl Far {
         });
         (
             Arc::new(Far {
-                server: world.server.access(),
+                server: world.server.open(),
                 line: Arc::new(line),
                 trouble: trouble.into(),
                 loses_handoff: AtomicBool::new(false),
