@@ -49,7 +49,7 @@ impl MemoryStore {
     /// ```
     pub fn pause_client(&self, client: &LockClient) -> Result<PausedClient> {
         self.access_of("pause_client", client)?;
-        client.engine.watchdog.stand_still(true);
+        client.engine.stand_still(true);
         Ok(PausedClient { engine: Arc::clone(&client.engine) })
     }
 
@@ -87,7 +87,7 @@ pub struct PausedClient {
 
 impl Drop for PausedClient {
     fn drop(&mut self) {
-        self.engine.watchdog.stand_still(false);
+        self.engine.stand_still(false);
     }
 }
 

@@ -479,7 +479,7 @@ fn a_client_that_stood_still_over_the_end_of_its_holds_revives_none() {
             level: Some(mine.level),
         };
         let expired = |ended: Result<()>| assert_eq!(ended.unwrap_err().not_held(), Some(&NotHeld::Expired));
-        engine.watchdog.stand_still(true);
+        engine.stand_still(true);
         clock.advance(lease);
         match way {
             0 => {
@@ -496,7 +496,7 @@ fn a_client_that_stood_still_over_the_end_of_its_holds_revives_none() {
                 assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
             }
         }
-        engine.watchdog.stand_still(false);
+        engine.stand_still(false);
     }
     drop(engine.shutdown());
 }

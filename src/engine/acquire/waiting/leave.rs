@@ -30,7 +30,7 @@ impl Waiting<'_> {
             None => self.thread.retire(claim.owner.number()),
         }
         if !claim.kind.only_asks() {
-            self.engine.watchdog.cleanups().add(claim, until, self.engine.clock.now());
+            self.engine.clean_up(claim, until, self.engine.clock.now());
         }
     }
 

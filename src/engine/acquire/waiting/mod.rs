@@ -235,7 +235,7 @@ impl<'a> Waiting<'a> {
         // queue. Pairs with `Ticket::tell`.
         if ticket.is_told() {
             let deadline = engine.one_command().min(self.latest);
-            engine.watchdog.take_out_wait(deadline);
+            engine.take_out_wait(deadline);
         }
         self.unless_shut_down(ended)
     }

@@ -50,9 +50,9 @@ impl Waiting<'_> {
             takes_again: call.terms.takes_again,
             writers_first: call.terms.writers_first,
         });
-        engine.watchdog.announce(now);
+        engine.announce(now);
         if !call.kind.is_counted() {
-            engine.watchdog.note_wait(self.started);
+            engine.note_wait(self.started);
         }
         self.parker(place);
         // All that follows is looked at after the waker is set: what happened before found nobody to wake.
