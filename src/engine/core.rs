@@ -12,11 +12,12 @@ use crate::engine::hold::{Hold, Standing};
 use crate::engine::pace::sample;
 use crate::engine::policy::renewal_period;
 use crate::engine::registry::Registry;
+use crate::engine::store::{StoreCell, attach};
 use crate::engine::stuck::Stuck;
 use crate::ident::ClientId;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service};
-use crate::seam::{Claim, Store};
+use crate::seam::Claim;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment, wall_ms};
@@ -28,7 +29,7 @@ pub(crate) struct Core {
     pub(crate) id: ClientId,
     pub(crate) options: Options,
     pub(crate) clock: Clock,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) store: StoreCell,
     pub(crate) registry: Registry,
     pub(crate) reporter: Arc<Reporter>,
     pub(crate) announcer: Arc<Announcer>,
@@ -49,15 +50,13 @@ impl Core {
     pub(crate) fn new(
         options: Options,
         clock: Clock,
-        store: Arc<dyn Store>,
+        store: StoreCell,
         reporter: Arc<Reporter>,
     ) -> (Arc<Core>, [Parker; 2]) {
         let id = ClientId::random();
         let (watchdog, watchdogs_parker) = Service::new(&clock);
         let (timer, timers_parker) = Service::new(&clock);
-        if let Some(sessions) = store.capabilities().sessions {
-            sessions.attach(timer.waker().clone());
-        }
+        attach(&*store, timer.waker());
         let core = Core {
             id,
             store,

@@ -26,6 +26,7 @@ pub(crate) mod release;
 mod renewals;
 mod runs;
 mod stage;
+pub(crate) mod store;
 pub(crate) mod stuck;
 mod timer;
 mod watchdog;
@@ -53,6 +54,7 @@ use crate::engine::hold::LockEntry;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::many::CountedClient;
 use crate::engine::stage::Ending;
+use crate::engine::store::StoreCell;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak, refused_if_forked};
 use crate::ident::{ClientId, LockName, Owner, ThreadMark, unbound_number};
@@ -64,7 +66,7 @@ use crate::observe::reporter::Reporter;
 use crate::observe::stats::Stats;
 use crate::park::Parker;
 use crate::seam::capabilities::{Capabilities, Lines, Majority};
-use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot, Store};
+use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
 use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 
 /// The state that all clones of a client, its locks and its guards share. The last one to go shuts it down.
@@ -90,10 +92,10 @@ impl Engine {
     pub(crate) fn start(
         options: Options,
         clock: Clock,
-        store: Arc<dyn Store>,
+        store: impl Into<StoreCell>,
         reporter: Arc<Reporter>,
     ) -> Result<Engine> {
-        let (core, [watchdogs_parker, timers_parker]) = Core::new(options, clock, store, reporter);
+        let (core, [watchdogs_parker, timers_parker]) = Core::new(options, clock, store.into(), reporter);
         timer::start(&core, timers_parker)?;
         watchdog::start(&core, watchdogs_parker).inspect_err(|_| core.timer.stop())?;
         Ok(Engine {
@@ -109,10 +111,13 @@ impl Engine {
         refused_if_forked(action)?;
         self.open(action)?;
         self.refused_in_observer(action)?;
-        match self.store.capabilities().opening {
-            Some(opening) => opening.open().map_err(|error| error.during(action)),
-            None => Ok(()),
-        }
+        self.store.open(self.timer.waker()).map_err(|error| error.during(action))
+    }
+
+    /// The same, for a request about this lock.
+    pub(crate) fn usable_for(&self, action: &'static str, kind: Kind, name: &LockName) -> Result<()> {
+        self.usable(action)?;
+        self.store.check_late(kind, name).map_err(|error| error.during(action).on(name.given()))
     }
 
     /// Refuses what an observer asks of this client in the middle of a call of the same thread. The thread's
@@ -170,7 +175,7 @@ impl Engine {
     /// budget: under one claim a change is made once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
         let _call = self.calls.begin();
-        self.usable(action)?;
+        self.usable_for(action, claim.kind, &claim.name)?;
         // Well before the store forgets the first sending.
         let give_up = self.clock.after(self.options.patience.min(REQUEST_LASTS / 2));
         let mut in_doubt = false;
@@ -231,7 +236,7 @@ impl Engine {
         kind: Kind,
         name: &Arc<LockName>,
     ) -> Result<Option<Snapshot>> {
-        self.usable(action)?;
+        self.usable_for(action, kind, name)?;
         let thread = ThreadMark::current();
         let hold = self.registry.of_thread(kind, name, thread.id());
         let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
@@ -308,7 +313,7 @@ impl Engine {
     }
 
     pub(crate) fn force(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<bool> {
-        self.usable(action)?;
+        self.usable_for(action, kind, name)?;
         let holds = self.registry.holds_of(kind, name);
         // Sent once and never repeated: a late second one could free what somebody took in between.
         let answer = self.store.force(kind, name, self.one_command());

@@ -117,7 +117,7 @@ impl Engine {
     /// The lease to ask for, once all is checked that can be without I/O.
     pub(crate) fn lease_to_ask(&self, call: &AcquireCall<'_>) -> Result<Duration> {
         let on_this = |error: Error| error.on(call.name.given());
-        self.usable(call.action).map_err(on_this)?;
+        self.usable_for(call.action, call.kind, call.name).map_err(on_this)?;
         let terms = call.terms.checked(call.action).map_err(on_this)?;
         let asked = self.asked(call.action, call.lease).map_err(on_this)?;
         let asked = terms.max_hold.map_or(asked, |most| asked.min(most));

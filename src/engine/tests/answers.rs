@@ -454,7 +454,8 @@ fn a_clean_up_is_given_no_longer_than_until_the_next_renewal() {
 fn a_forced_unlock_is_told_to_the_holders_here_at_once() {
     let clock = ManualClock::new();
     let memory = MemoryStore::with_clock(clock.clone());
-    let (store, reporter) = (Arc::new(memory.open()), Arc::new(Reporter::new(None)));
+    let store: Arc<dyn Store> = Arc::new(memory.open());
+    let reporter = Arc::new(Reporter::new(None));
     let clocked = Clock::Manual(clock.clone());
     let engine = Engine::start(Options::default(), clocked, store, reporter).unwrap();
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();

@@ -310,7 +310,8 @@ fn a_thread_that_waits_while_its_only_hold_is_on_its_way_back_keeps_nobody_waiti
 
 fn observed(store: &Arc<Odd>, observer: impl Observer) -> Engine {
     let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
-    Engine::start(Options::default(), Clock::System, Arc::clone(store) as _, reporter).unwrap()
+    let store: Arc<dyn Store> = Arc::clone(store) as _;
+    Engine::start(Options::default(), Clock::System, store, reporter).unwrap()
 }
 
 /// Nothing else would wake it for an hour: the store sends no messages, and nobody here holds the lock.
