@@ -1,10 +1,13 @@
 //! Putting the calling thread to sleep until it is woken, interrupted, or out of time.
 
+mod service;
+
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::interrupt::Interrupt;
+pub(crate) use crate::park::service::Service;
 use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::client::open::Servers;
 use crate::client::{LockClient, open};
 use crate::config::{ClusterPubSub, Options, RedisOptions, RedlockNode, RedlockOptions, Replicas};
+use crate::engine::store::StoreCell;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::observe::Observer;
@@ -15,7 +16,6 @@ use crate::observe::reporter::Reporter;
 use crate::seam::Store;
 use crate::stores::memory::MemoryStore;
 use crate::time::Clock;
-use crate::topologies::lazy::LazyStore;
 use crate::topologies::ring::plan::Ring;
 
 /// Options of a client, each with its default.
@@ -390,13 +390,13 @@ impl ClientBuilder {
         let reporter = Arc::new(Reporter::new(self.observer));
         options.place = open::place(&server, servers.urls(&server));
         options.store = open::label(&server, &servers)?;
-        let store: Arc<dyn Store> = if self.is_lazy {
+        let store = if self.is_lazy {
             open::check(&server, &servers)?;
             let (reporter, options) = (Arc::clone(&reporter), options.clone());
             let open = move || open::open(&server, &servers, &mut options.clone(), &reporter);
-            Arc::new(LazyStore::new(Box::new(open)))
+            StoreCell::later(Box::new(open))
         } else {
-            open::open(&server, &servers, &mut options, &reporter)?
+            open::open(&server, &servers, &mut options, &reporter)?.into()
         };
         if options.command_timeout > options.lease {
             warn_of_timeout(&reporter, &options);
@@ -419,7 +419,8 @@ impl ClientBuilder {
         let options = Options { place: store.place(), store: "memory", ..self.options.checked()? };
         crate::fork::enter_process()?;
         let reporter = Arc::new(Reporter::new(self.observer));
-        LockClient::start(options, store.clock().clone(), Arc::new(store.open()), reporter)
+        let opened: Arc<dyn Store> = Arc::new(store.open());
+        LockClient::start(options, store.clock().clone(), opened.into(), reporter)
     }
 }
 

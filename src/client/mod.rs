@@ -16,6 +16,7 @@ use crate::config::{Options, RedlockNode};
 use crate::engine::Engine;
 use crate::engine::acquire::terms::Backoff;
 use crate::engine::many::MANY_CLIENTS;
+use crate::engine::store::StoreCell;
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::{Health, Wakeups};
 use crate::ident::derived::PING;
@@ -37,7 +38,7 @@ use crate::observe::contended::Contended;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::observe::stats::Stats;
-use crate::seam::{Kind, Store};
+use crate::seam::Kind;
 use crate::stores::memory::MemoryStore;
 use crate::time::Clock;
 use crate::topologies::ring::RingStore;
@@ -287,7 +288,7 @@ impl LockClient {
     fn start(
         options: Options,
         clock: Clock,
-        store: Arc<dyn Store>,
+        store: StoreCell,
         reporter: Arc<Reporter>,
     ) -> Result<LockClient> {
         let engine = Arc::new(Engine::start(options, clock, store, reporter)?);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::client::LockClient;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::stores::memory::{Fault, FaultyAccess, MemoryStore};
+use crate::stores::memory::{Fault, MemoryAccess, MemoryStore};
 
 impl MemoryStore {
     /// Has every request of this client fail like this until [`heal`](Self::heal), while others go on: it is
@@ -16,7 +16,7 @@ impl MemoryStore {
     ///
     /// The client is not on this store.
     pub fn fail_client(&self, client: &LockClient, fault: Fault) -> Result<()> {
-        self.access_of("fail_client", client)?.fail(Some(fault));
+        self.access_of("fail_client", client)?.fail(fault);
         Ok(())
     }
 
@@ -49,13 +49,13 @@ impl MemoryStore {
     /// ```
     pub fn pause_client(&self, client: &LockClient) -> Result<PausedClient> {
         self.access_of("pause_client", client)?;
-        client.engine.watchdog.stand_still(true);
+        client.engine.stand_still(true);
         Ok(PausedClient { engine: Arc::clone(&client.engine) })
     }
 
-    fn access_of<'a>(&self, action: &'static str, client: &'a LockClient) -> Result<&'a FaultyAccess> {
+    fn access_of<'a>(&self, action: &'static str, client: &'a LockClient) -> Result<&'a MemoryAccess> {
         let access =
-            client.engine.store.capabilities().itself.and_then(|store| store.downcast_ref::<FaultyAccess>());
+            client.engine.store.capabilities().itself.and_then(|store| store.downcast_ref::<MemoryAccess>());
         let access = access.filter(|access| access.is_of(self));
         access.ok_or_else(|| Error::invalid(action, "the client is not on this memory store"))
     }
@@ -87,7 +87,7 @@ pub struct PausedClient {
 
 impl Drop for PausedClient {
     fn drop(&mut self) {
-        self.engine.watchdog.stand_still(false);
+        self.engine.stand_still(false);
     }
 }
 

@@ -11,7 +11,6 @@ use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::acquire::request::Request;
 use crate::engine::acquire::waiting::Waiting;
 use crate::engine::calls::Call;
-use crate::engine::cleanup::tell_if_ended;
 use crate::engine::handoff::{HandoffResult, Releaser};
 use crate::engine::hold::Hold;
 use crate::engine::release::handoff::HandoffStart;
@@ -204,16 +203,16 @@ pub(crate) fn prolong<'a>(holds: impl Iterator<Item = (&'a Arc<Engine>, &'a Arc<
         let answers = engine.store.renew(&claims, engine.one_command());
         let now = engine.clock.now();
         for (((_, hold), claim), answer) in group.iter().zip(&claims).zip(answers) {
-            tell_if_ended(&*engine.store, hold, claim, now);
+            engine.tell_if_ended(hold, claim, now);
             match answer {
                 // Once its window has ended it stays lost, whatever the store says later.
                 Ok(true) => {
                     if hold.is_live(now, &engine.reporter) && !hold.confirm(sent, claim.lease, &engine.clock)
                     {
-                        engine.completion.lose(hold, LossReason::Expired);
+                        engine.lose(hold, LossReason::Expired);
                     }
                 }
-                Ok(false) => engine.completion.lose(hold, LossReason::Gone),
+                Ok(false) => engine.lose(hold, LossReason::Gone),
                 Err(Failure::Refused(_)) => {}
                 Err(Failure::Unknown(_)) => hold.retire_owner_on_end(), // it may yet come, as a renewal may
             }

@@ -71,10 +71,10 @@ impl Engine {
         let deadline = Clock::System.after(timeout + timeout / 8);
         claims.append(&mut self.end_holds());
         self.ended.interrupt();
-        claims.append(&mut self.watchdog.stop());
+        claims.append(&mut self.stop());
         let is_still = self.calls.wait(deadline, || self.store.poll_completions());
         claims.append(&mut self.end_holds());
-        claims.append(&mut self.watchdog.stop());
+        claims.append(&mut self.stop());
         let (left, outcome) = self.release_all(claims);
         if outcome.is_ok() {
             self.announcer.remove(&*self.store, self.one_command());

@@ -2,7 +2,8 @@
 //! every operation begins with.
 //!
 //! `acquire` and `release` are the two stories. `hold` is one grant; `registry` has all holds and local
-//! queues; `timer`, `watchdog` and `cleanup` keep holds alive and settle requests in doubt. `ending` is the
+//! queues; `core` is what a client's threads share; of these
+//! the `timer` and the `watchdog` keep holds alive and settle requests in doubt. `ending` is the
 //! end of a client.
 
 pub(crate) mod acquire;
@@ -10,6 +11,7 @@ mod agenda;
 pub(crate) mod batch;
 pub(crate) mod calls;
 mod cleanup;
+mod core;
 pub(crate) mod deadlock;
 pub(crate) mod directory;
 mod ending;
@@ -24,9 +26,10 @@ pub(crate) mod release;
 mod renewals;
 mod runs;
 mod stage;
+pub(crate) mod store;
 pub(crate) mod stuck;
 mod timer;
-pub(crate) mod watchdog;
+mod watchdog;
 
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]
@@ -38,6 +41,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,15 +49,12 @@ use crate::config::Options;
 use crate::directory::ClientInfo;
 use crate::engine::acquire::retry::RETRY_PAUSE;
 use crate::engine::calls::Calls;
-use crate::engine::deadlock::Finder;
-use crate::engine::directory::Announcer;
+use crate::engine::core::Core;
 use crate::engine::hold::LockEntry;
 use crate::engine::hold::{Hold, Standing};
 use crate::engine::many::CountedClient;
-use crate::engine::registry::Registry;
-use crate::engine::release::completion::ReleaseCompletion;
 use crate::engine::stage::Ending;
-use crate::engine::watchdog::Watchdog;
+use crate::engine::store::StoreCell;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak, refused_if_forked};
 use crate::ident::{ClientId, LockName, Owner, ThreadMark, unbound_number};
@@ -65,20 +66,12 @@ use crate::observe::reporter::Reporter;
 use crate::observe::stats::Stats;
 use crate::park::Parker;
 use crate::seam::capabilities::{Capabilities, Lines, Majority};
-use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot, Store};
+use crate::seam::{Answer, Claim, Counting, Failure, Kind, REQUEST_LASTS, Snapshot};
 use crate::time::{Clock, Lease, Moment, checked_lease, random_between};
 
 /// The state that all clones of a client, its locks and its guards share. The last one to go shuts it down.
 pub(crate) struct Engine {
-    pub(crate) id: ClientId,
-    pub(crate) options: Options,
-    pub(crate) clock: Clock,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) reporter: Arc<Reporter>,
-    pub(crate) watchdog: Watchdog,
-    pub(crate) announcer: Arc<Announcer>,
-    pub(crate) completion: Arc<ReleaseCompletion>,
+    pub(crate) core: Arc<Core>,
     pub(crate) calls: Arc<Calls>,
     /// Ends the sleep of threads that are not in the registry.
     pub(crate) ended: Interrupt,
@@ -87,36 +80,26 @@ pub(crate) struct Engine {
     pub(crate) counted: CountedClient,
 }
 
+impl Deref for Engine {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
 impl Engine {
     pub(crate) fn start(
         options: Options,
         clock: Clock,
-        store: Arc<dyn Store>,
+        store: impl Into<StoreCell>,
         reporter: Arc<Reporter>,
     ) -> Result<Engine> {
-        let registry = Arc::new(Registry::default());
-        let id = ClientId::random();
-        let announcer = Arc::new(Announcer::new(id, &options, &clock));
-        let finder = Finder::new((id, &options, &clock), &store, &registry, &reporter, &announcer);
-        let parts = (&announcer, &Arc::new(finder));
-        let watchdog = Watchdog::start(&options, &clock, &store, &registry, &reporter, parts)?;
-        let completion = Arc::new(ReleaseCompletion {
-            clock: clock.clone(),
-            lease: options.lease,
-            registry: Arc::clone(&registry),
-            reporter: Arc::clone(&reporter),
-            cleanups: watchdog.cleanups().clone(),
-        });
+        let (core, [watchdogs_parker, timers_parker]) = Core::new(options, clock, store.into(), reporter);
+        timer::start(&core, timers_parker)?;
+        watchdog::start(&core, watchdogs_parker).inspect_err(|_| core.timer.stop())?;
         Ok(Engine {
-            id,
-            options,
-            clock,
-            store,
-            registry,
-            reporter,
-            watchdog,
-            announcer,
-            completion,
+            core,
             calls: Arc::default(),
             ended: Interrupt::new(),
             ending: Ending::default(),
@@ -128,10 +111,13 @@ impl Engine {
         refused_if_forked(action)?;
         self.open(action)?;
         self.refused_in_observer(action)?;
-        match self.store.capabilities().opening {
-            Some(opening) => opening.open().map_err(|error| error.during(action)),
-            None => Ok(()),
-        }
+        self.store.open(self.timer.waker()).map_err(|error| error.during(action))
+    }
+
+    /// The same, for a request about this lock.
+    pub(crate) fn usable_for(&self, action: &'static str, kind: Kind, name: &LockName) -> Result<()> {
+        self.usable(action)?;
+        self.store.check_late(kind, name).map_err(|error| error.during(action).on(name.given()))
     }
 
     /// Refuses what an observer asks of this client in the middle of a call of the same thread. The thread's
@@ -183,18 +169,13 @@ impl Engine {
         Claim { home, ..Claim::new(kind, name, Owner::new(client, number), lease) }
     }
 
-    /// Has this hold be looked at in time, whatever has changed about it.
-    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        self.watchdog.watch(hold);
-    }
-
     // ---- what is counted
 
     /// Asks about, or changes, what is counted, again after failures for as long as the client's retry
     /// budget: under one claim a change is made once.
     pub(crate) fn count(&self, action: &'static str, claim: &Claim, what: &Counting) -> Result<Option<i64>> {
         let _call = self.calls.begin();
-        self.usable(action)?;
+        self.usable_for(action, claim.kind, &claim.name)?;
         // Well before the store forgets the first sending.
         let give_up = self.clock.after(self.options.patience.min(REQUEST_LASTS / 2));
         let mut in_doubt = false;
@@ -255,7 +236,7 @@ impl Engine {
         kind: Kind,
         name: &Arc<LockName>,
     ) -> Result<Option<Snapshot>> {
-        self.usable(action)?;
+        self.usable_for(action, kind, name)?;
         let thread = ThreadMark::current();
         let hold = self.registry.of_thread(kind, name, thread.id());
         let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
@@ -265,7 +246,7 @@ impl Engine {
             .map_err(|error| error.during(action).on(name.given()))?;
         if let Some(hold) = hold {
             if snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0) {
-                self.completion.lose(&hold, LossReason::Gone);
+                self.lose(&hold, LossReason::Gone);
             }
             if let Some(snapshot) = &mut snapshot
                 && !hold.holder.is_this_task()
@@ -332,13 +313,13 @@ impl Engine {
     }
 
     pub(crate) fn force(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<bool> {
-        self.usable(action)?;
+        self.usable_for(action, kind, name)?;
         let holds = self.registry.holds_of(kind, name);
         // Sent once and never repeated: a late second one could free what somebody took in between.
         let answer = self.store.force(kind, name, self.one_command());
         if let Ok(true) = answer {
             for hold in holds {
-                self.completion.lose(&hold, LossReason::Gone);
+                self.lose(&hold, LossReason::Gone);
             }
             self.registry.nudge(kind, name);
         }
@@ -375,11 +356,7 @@ impl Drop for Engine {
         if is_forked() {
             // Nothing inherited may be dropped here: that could lock, wait, or write to the parent's
             // connections.
-            leak(&self.store);
-            leak(&self.registry);
-            leak(&self.reporter);
-            self.watchdog.leak();
-            leak(&self.completion);
+            leak(&self.core);
             leak(&self.calls);
             self.ended.leak();
             return;

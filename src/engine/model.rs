@@ -309,7 +309,7 @@ impl Far {
         });
         (
             Arc::new(Far {
-                server: world.server.access(),
+                server: world.server.open(),
                 line: Arc::new(line),
                 trouble: trouble.into(),
                 loses_handoff: AtomicBool::new(false),
@@ -671,7 +671,7 @@ fn a_hold_that_comes_to_end_by_itself_is_not_renewed_for_the_clients_lease() {
         }
         group.settle();
         time.join().unwrap();
-        drop(client.engine.watchdog.stop()); // what it began is done
+        drop(client.engine.stop()); // what it began is done
         let remaining = other.lock().remaining_lease().unwrap();
         assert!(remaining.is_some_and(|remaining| remaining <= lease), "{remaining:?}");
         drop(group);
@@ -701,7 +701,7 @@ fn a_renewal_that_is_under_way_at_a_release_prolongs_no_later_hold() {
             thread::yield_now();
         }
         time.join().unwrap();
-        drop(client.engine.watchdog.stop()); // what it began is done
+        drop(client.engine.stop()); // what it began is done
         let remaining = other.lock().remaining_lease().unwrap();
         assert!(remaining.is_none_or(|remaining| remaining <= SHORT), "{remaining:?}");
         client.engine.shutdown().unwrap();

@@ -643,7 +643,8 @@ fn what_a_loss_callback_owns_is_dropped_on_the_callback_thread() {
 fn what_is_left_to_run_out_is_forgotten_but_for_the_last() {
     let clock = ManualClock::new();
     let memory = MemoryStore::with_clock(clock.clone());
-    let (store, reporter) = (Arc::new(memory.open()), Arc::new(Reporter::new(None)));
+    let store: Arc<dyn Store> = Arc::new(memory.open());
+    let reporter = Arc::new(Reporter::new(None));
     let engine =
         Engine::start(Options::default(), Clock::Manual(clock.clone()), store, Arc::clone(&reporter))
             .unwrap();

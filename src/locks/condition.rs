@@ -246,11 +246,7 @@ impl Condition {
         });
         if let Err(error) = released {
             // It may have joined all the same, and is not to be notified in another's place.
-            engine.watchdog.cleanups().add(
-                claim,
-                engine.clock.after(engine.options.lease),
-                engine.clock.now(),
-            );
+            engine.clean_up(claim, engine.clock.after(engine.options.lease), engine.clock.now());
             return Err(error);
         }
         let entry = engine.registry.entry(Kind::Signal, name);

@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
 use crate::ident::{Fence, LockName};
 use crate::park::ServiceWaker;
 use crate::seam::answer::{Attempt, Pending, Release};
@@ -34,7 +33,6 @@ pub(crate) struct Capabilities<'a> {
     /// How long a waiter may sleep without being woken: at least, at most. Each wait takes a random time
     /// between.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
-    pub(crate) opening: Option<&'a dyn Opening>,
     pub(crate) homes: Option<&'a dyn Homes>,
     pub(crate) pipeline: Option<&'a dyn Pipeline>,
     pub(crate) batches: Option<&'a dyn Batches>,
@@ -68,7 +66,6 @@ impl Default for Capabilities<'_> {
             outlasts_leases: false,
             abandons_at_a_time: |_| 1,
             poll_every: |_| SAFETY_POLL,
-            opening: None,
             homes: None,
             pipeline: None,
             batches: None,
@@ -97,12 +94,6 @@ pub(crate) struct TableInUse {
     pub(crate) name: String,
     /// Others of the same name, in which other users of the database may keep theirs.
     pub(crate) others: Vec<String>,
-}
-
-/// A store that connects when it is first used.
-pub(crate) trait Opening: Send + Sync {
-    /// Connects, unless it has. Comes before each use. Until then nothing is held.
-    fn open(&self) -> Result<()>;
 }
 
 /// A store that keeps locks in several places.

@@ -128,13 +128,3 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// Ends connections and threads. Later calls are refused.
     fn close(&self);
 }
-
-/// The names of the methods of a block of source. A store in front of another has to pass on each call, and
-/// the compiler does not miss those that have a default.
-#[cfg(test)]
-pub(crate) fn methods_in<'a>(source: &'a str, block: &str) -> Vec<&'a str> {
-    let text = source.split_once(block).map_or("", |(_, after)| after);
-    let text = text.split("\n}\n").next().unwrap_or_default();
-    let name = |line: &'a str| line.strip_prefix("    fn ")?.split(['(', '<']).next();
-    text.lines().filter_map(name).collect()
-}

@@ -40,7 +40,7 @@ impl Engine {
         let (hold, level) = Hold::new(grant, call.entry);
         let hold = Arc::new(hold);
         let look = self.registry.insert(&hold, call.by_thread.then(|| thread.id()));
-        self.watchdog.look_at_holds_by(look);
+        self.timer.look_by(look);
         Granted { hold, level }
     }
 

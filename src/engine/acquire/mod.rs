@@ -112,7 +112,7 @@ impl Engine {
     /// The lease to ask for, once all is checked that can be without I/O.
     pub(crate) fn lease_to_ask(&self, call: &AcquireCall<'_>) -> Result<Duration> {
         let on_this = |error: Error| error.on(call.name.given());
-        self.usable(call.action).map_err(on_this)?;
+        self.usable_for(call.action, call.kind, call.name).map_err(on_this)?;
         let terms = call.terms.checked(call.action).map_err(on_this)?;
         if call.units == 0 {
             return Err(on_this(Error::invalid(call.action, "no permits were asked for")));

@@ -59,7 +59,7 @@ impl Engine {
             let is_granted = matches!(answer, Ok(Attempt::Granted { .. }));
             let mut stands = hold.is_live(now, &self.reporter);
             if stands && is_granted && !hold.confirm(sent, claim.lease, &self.clock) {
-                self.completion.lose(hold, LossReason::Expired);
+                self.lose(hold, LossReason::Expired);
                 stands = false;
             }
             let outcome = AttemptOutcome::of(answer, stands, None);
@@ -68,7 +68,7 @@ impl Engine {
             }
             if let (false, Some(until)) = (stands, in_doubt) {
                 // Nobody gives back what is lost.
-                self.watchdog.cleanups().add(claim.clone(), until, now);
+                self.clean_up(claim.clone(), until, now);
             }
             match outcome {
                 AttemptOutcome::Granted { fence, .. } => {
@@ -83,7 +83,7 @@ impl Engine {
                 }
                 AttemptOutcome::TooLate => return Ok(None),
                 AttemptOutcome::Lost | AttemptOutcome::Busy { .. } | AttemptOutcome::InLine { .. } => {
-                    self.completion.lose(hold, LossReason::Gone);
+                    self.lose(hold, LossReason::Gone);
                     return Ok(None);
                 }
                 AttemptOutcome::Failed(error) | AttemptOutcome::Unknown(error) => {

@@ -106,7 +106,7 @@ mod tests {
     /// How many rings the second reading shows of that in `begin`. It asks for this client's part twice, and
     /// `change` says what is not as before then. Other processes are not seen.
     fn rings_of(begin: impl Fn() -> Stuck, change: impl Fn(usize, &mut Stuck)) -> usize {
-        let (store, clock, id) = (MemoryStore::new().access(), Clock::System, ClientId::random());
+        let (store, clock, id) = (MemoryStore::new().open(), Clock::System, ClientId::random());
         let (deadline, each) = (Moment::NEVER, Duration::from_secs(1));
         let asked = Asked { store: &store, id, clock: &clock, sees_others: false, deadline, each };
         let own = begin();

@@ -12,7 +12,7 @@ use crate::engine::deadlock::reading::{Asked, Reading, entry_wait, own_wait};
 use crate::error::Result;
 use crate::seam::Failure;
 use crate::seam::directory::Place;
-use crate::time::{Moment, wall_ms};
+use crate::time::Moment;
 
 /// The most pages of entries that are read.
 const MOST_PAGES: usize = 100;
@@ -21,8 +21,7 @@ impl Engine {
     /// All rings that can be seen now, whosever threads are on them.
     pub(crate) fn deadlocks(&self) -> Result<Vec<Deadlock>> {
         self.usable("deadlocks")?;
-        let after = self.options.deadlocks_after;
-        let own = self.registry.stuck(self.clock.now(), after, wall_ms());
+        let own = self.stuck(self.clock.now());
         let directory = self.store.capabilities().directory;
         let asked = Asked {
             store: &*self.store,
@@ -62,7 +61,7 @@ impl Engine {
         if rings.is_empty() && maybes.is_empty() {
             return Ok(Vec::new());
         }
-        let stuck = || self.registry.stuck(self.clock.now(), after, wall_ms());
+        let stuck = || self.stuck(self.clock.now());
         let here = self.announcer.here(self.clock.now());
         let again = read_again(&asked, &stuck, (rings, maybes), (&here, &self.options.key_prefix));
         if let Some(error) = again.refusal {

@@ -1,29 +1,17 @@
 //! The end of a release, for whichever thread learns of it.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::cleanup::CleanupQueue;
+use crate::engine::core::Core;
 use crate::engine::handoff::ReleaseOutcome;
 use crate::engine::hold::Hold;
-use crate::engine::registry::Registry;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
-use crate::observe::reporter::Reporter;
 use crate::seam::{Others, REQUEST_LASTS};
-use crate::time::{Clock, Moment};
+use crate::time::Moment;
 
-/// The steps after the end of a hold, for the thread that learns of it. Keeps no client alive.
-pub(crate) struct ReleaseCompletion {
-    pub(crate) clock: Clock,
-    pub(crate) lease: Duration,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) reporter: Arc<Reporter>,
-    pub(crate) cleanups: CleanupQueue,
-}
-
-impl ReleaseCompletion {
+impl Core {
     /// For a hold whose releaser has gone on: settles the outcome. May run on any thread, while that reads
     /// replies for others; so the observer is called on the callback thread.
     pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: ReleaseOutcome) {
@@ -73,11 +61,11 @@ impl ReleaseCompletion {
         // A renewal that is on its way may have it run for a lease from now; a lease of its own may be
         // longer.
         let until = if hold.kind().is_leased() {
-            now.plus(self.lease).max(hold.until())
+            now.plus(self.options.lease).max(hold.until())
         } else {
             now.plus(REQUEST_LASTS / 2)
         };
-        self.cleanups.add(hold.claim(), until, now);
+        self.clean_up(hold.claim(), until, now);
     }
 
     /// A hold that was to last until `ends` could not be told so: the watchdog frees it then, and not before.
@@ -86,7 +74,7 @@ impl ReleaseCompletion {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
         hold.forget_listeners(&self.reporter);
-        self.cleanups.add_from(ends, hold.claim(), hold.until());
+        self.clean_up_from(ends, hold.claim(), hold.until());
     }
 
     /// A hold ended by a true release; returns how long it lasted.
@@ -101,11 +89,5 @@ impl ReleaseCompletion {
     pub(crate) fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
         hold.forget_listeners(&self.reporter);
         self.clock.now().since(hold.since())
-    }
-}
-
-impl fmt::Debug for ReleaseCompletion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Aftermath").finish_non_exhaustive()
     }
 }

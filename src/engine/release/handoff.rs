@@ -86,8 +86,8 @@ impl Engine {
         let give_up = begun.plus(self.options.patience);
         let outcome = match outcome {
             ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {
-                let held = self.completion.note_ended(hold);
-                self.completion.tell_released(hold, held);
+                let held = self.note_ended(hold);
+                self.tell_released(hold, held);
                 return Ok(());
             }
             ReleaseOutcome::Lost => Ok(None),
@@ -102,7 +102,7 @@ impl Engine {
 
     /// For a releaser that goes on: the outcome is settled by the thread that reads it.
     pub(crate) fn settle_later(&self, hold: &Arc<Hold>) -> Releaser {
-        let (completion, ended) = (Arc::clone(&self.completion), Arc::clone(hold));
-        Releaser::HasGoneOn(Box::new(move |outcome| completion.settle(&ended, outcome)))
+        let (core, ended) = (Arc::clone(&self.core), Arc::clone(hold));
+        Releaser::HasGoneOn(Box::new(move |outcome| core.settle(&ended, outcome)))
     }
 }

@@ -110,17 +110,17 @@ impl Engine {
         self.registry.remove(hold);
         match ended {
             Ok(true) => {
-                let held = self.completion.note_ended(hold);
-                self.completion.tell_released(hold, held);
+                let held = self.note_ended(hold);
+                self.tell_released(hold, held);
                 Ok(())
             }
             Ok(false) => {
-                self.completion.lose(hold, LossReason::Gone);
+                self.lose(hold, LossReason::Gone);
                 expired()
             }
             Err(error) => {
                 self.reporter.counters.releases_failed.add(1);
-                self.completion.leave_until(hold, ends);
+                self.leave_until(hold, ends);
                 Err(error.during(action).on(hold.name().given()))
             }
         }
@@ -171,7 +171,7 @@ impl Engine {
     ) -> Result<()> {
         // The turn between processes first. The hold is taken out second, which wakes the next waiter here.
         let held = match &outcome {
-            Ok(Some(others)) if left == 0 => Some(self.completion.note_released(hold, *others)),
+            Ok(Some(others)) if left == 0 => Some(self.note_released(hold, *others)),
             _ => None,
         };
         if left == 0 {
@@ -180,18 +180,18 @@ impl Engine {
         match outcome {
             Ok(Some(_)) => {
                 if let Some(held) = held {
-                    self.completion.tell_released(hold, held);
+                    self.tell_released(hold, held);
                 }
                 Ok(())
             }
             Ok(None) => {
-                self.completion.lose(hold, LossReason::Gone);
+                self.lose(hold, LossReason::Gone);
                 Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired))
             }
             Err(error) => {
                 self.reporter.counters.releases_failed.add(1);
                 if left == 0 {
-                    self.completion.leave_behind(hold);
+                    self.leave_behind(hold);
                 }
                 Err(error.during(action).on(hold.name().given()))
             }
@@ -217,17 +217,16 @@ impl Engine {
         match started {
             HandoffStart::Sent => {}
             HandoffStart::Nobody => {
-                let (completion, ended, call) =
-                    (Arc::clone(&self.completion), Arc::clone(hold), call.detached());
+                let (core, ended, call) = (Arc::clone(&self.core), Arc::clone(hold), call.detached());
                 let done = Box::new(move |answer: Answer<Release>| {
-                    let (reporter, clock) = (&completion.reporter, &completion.clock);
+                    let (reporter, clock) = (&core.reporter, &core.clock);
                     reporter.observe_request(
                         "release",
                         begun,
                         clock,
                         answer.as_ref().err().map(Failure::error),
                     );
-                    completion.settle(&ended, ReleaseOutcome::of_release(answer));
+                    core.settle(&ended, ReleaseOutcome::of_release(answer));
                     drop(call); // not over before
                 });
                 self.store.release_later(&hold.claim(), begun.plus(self.options.command_timeout), done);
@@ -257,7 +256,7 @@ impl Engine {
         if left == 0 {
             self.registry.remove(hold);
             if matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong)) {
-                self.watchdog.cleanups().add(hold.claim(), now, now);
+                self.clean_up(hold.claim(), now, now);
             }
         }
         false

@@ -431,7 +431,8 @@ fn a_clean_up_is_given_no_longer_than_until_the_next_renewal() {
 fn a_forced_unlock_is_told_to_the_holders_here_at_once() {
     let clock = ManualClock::new();
     let memory = MemoryStore::with_clock(clock.clone());
-    let (store, reporter) = (Arc::new(memory.open()), Arc::new(Reporter::new(None)));
+    let store: Arc<dyn Store> = Arc::new(memory.open());
+    let reporter = Arc::new(Reporter::new(None));
     let clocked = Clock::Manual(clock.clone());
     let engine = Engine::start(Options::default(), clocked, store, reporter).unwrap();
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -456,7 +457,7 @@ fn a_client_that_stood_still_over_the_end_of_its_holds_revives_none() {
             level: Some(mine.level),
         };
         let expired = |ended: Result<()>| assert_eq!(ended.unwrap_err().not_held(), Some(&NotHeld::Expired));
-        engine.watchdog.stand_still(true);
+        engine.stand_still(true);
         clock.advance(lease);
         match way {
             0 => {
@@ -473,7 +474,7 @@ fn a_client_that_stood_still_over_the_end_of_its_holds_revives_none() {
                 assert_eq!(standing, hold::Standing::Lost(LossReason::Expired));
             }
         }
-        engine.watchdog.stand_still(false);
+        engine.stand_still(false);
     }
     drop(engine.shutdown());
 }

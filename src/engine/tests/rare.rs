@@ -1,10 +1,12 @@
 //! Rules that matter only where events come in a rare order.
 
+use std::sync::Weak;
+
 use super::answers::in_doubt;
 use super::*;
 use crate::engine::batch::{LevelRelease, leave_all};
+use crate::engine::core::Core;
 use crate::engine::queue::Sleeper;
-use crate::engine::registry::Registry;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::park::take_time;
@@ -45,9 +47,9 @@ fn a_client_that_found_the_lock_with_the_one_other_does_not_stand_back_for_it_ag
     engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
     // While it asks, the answer of its release comes: one other client was notified. That one has the lock,
     // and releases it.
-    let completion = Arc::clone(&engine.completion);
+    let core = Arc::clone(&engine.core);
     store.attempting.lock().push_back(Box::new(move || {
-        completion.note_released(&mine.hold, Others::Listen(1));
+        core.note_released(&mine.hold, Others::Listen(1));
         channel.notify();
         Ok(Attempt::Busy { retry_after: None })
     }));
@@ -78,7 +80,7 @@ fn a_renewal_that_is_answered_after_the_window_revives_nothing_and_is_undone_und
     store.renewing.lock().push_back(Box::new(move || take_time(&clocked, lease * 4 / 5)));
     clock.advance(lease / 2);
     assert_eq!(store.renewals.load(Ordering::SeqCst), 1, "it is on its way");
-    engine.watchdog.stand_still(true);
+    engine.stand_still(true);
     // Past the window that it had, and not past the one that the renewal would have opened.
     clock.advance(lease * 7 / 10);
     let standing = writing.hold.standing(clock.now());
@@ -86,7 +88,7 @@ fn a_renewal_that_is_answered_after_the_window_revives_nothing_and_is_undone_und
     // The store has the lock under the old number still, and is about to be asked to free it: nothing is had
     // under that.
     assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_none());
-    engine.watchdog.stand_still(false);
+    engine.stand_still(false);
     clock.advance(Duration::from_secs(1));
     assert_eq!(*store.holder.lock(), None);
     assert!(acquire_as(Kind::Read, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().is_some());
@@ -176,7 +178,7 @@ fn a_group_whose_releases_go_without_an_answer_bears_that_once_and_not_for_each_
     ];
     store.releasing.lock().extend(scripts);
     // It cleans up later.
-    engine.watchdog.stand_still(true);
+    engine.stand_still(true);
     let (told, is_told) = bounded(1);
     let released = thread::scope(|scope| {
         let leave = || told.send(leave_all("unlock", group.into())).unwrap();
@@ -308,7 +310,8 @@ fn a_thread_that_waits_while_its_only_hold_is_on_its_way_back_keeps_nobody_waiti
 
 fn observed(store: &Arc<Odd>, observer: impl Observer) -> Engine {
     let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
-    Engine::start(Options::default(), Clock::System, Arc::clone(store) as _, reporter).unwrap()
+    let store: Arc<dyn Store> = Arc::clone(store) as _;
+    Engine::start(Options::default(), Clock::System, store, reporter).unwrap()
 }
 
 /// Nothing else would wake it for an hour: the store sends no messages, and nobody here holds the lock.
@@ -348,14 +351,14 @@ fn a_waiter_that_becomes_the_head_as_it_is_about_to_sleep_asks() {
 /// An observer takes time. Until a grant is a hold, its number may be given up, and then a clean-up would end it.
 #[test]
 fn an_observer_is_told_of_the_request_of_a_grant_when_the_hold_is_entered() {
-    let (store, registry) = (Arc::new(Odd::default()), Arc::new(std::sync::OnceLock::<Arc<Registry>>::new()));
-    let (seen, (sees, saw)) = (Arc::clone(&registry), bounded(8));
+    let (store, core) = (Arc::new(Odd::default()), Arc::new(std::sync::OnceLock::<Weak<Core>>::new()));
+    let (seen, (sees, saw)) = (Arc::clone(&core), bounded(8));
     let engine = observed(&store, move |event: &Event<'_>| {
         if let Event::Request { op: "acquire", .. } = event {
-            sees.send(seen.get().unwrap().holds().len()).unwrap();
+            sees.send(seen.get().unwrap().upgrade().unwrap().registry.holds().len()).unwrap();
         }
     });
-    registry.set(Arc::clone(&engine.registry)).unwrap();
+    core.set(Arc::downgrade(&engine.core)).unwrap();
     let granted = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     assert_eq!(saw.try_recv(), Ok(1));
     engine.end_level("unlock", &granted.hold, Some(granted.level)).unwrap();

@@ -11,13 +11,12 @@ use crate::seam::capabilities::Capabilities;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Answered, Attempt, Claim, Counting, Failure, Family, Handoff, Kind, Pending, Release, Snapshot,
-    Store,
+    Answer, Answered, Attempt, Claim, Counting, Failure, Family, Kind, Pending, Release, Snapshot, Store,
 };
 use crate::stores::memory::kinds;
 use crate::stores::memory::kinds::kind::MemoryKind;
 use crate::stores::memory::parties::Parties;
-use crate::stores::memory::state::Turn;
+use crate::stores::memory::state::{MemoryState, Turn};
 use crate::stores::memory::store::{MemoryShared, MemoryStore};
 use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -26,13 +25,15 @@ use crate::time::Moment;
 /// One client's access to a store; closing it does not close the store.
 pub(crate) struct MemoryAccess {
     pub(super) shared: Arc<MemoryShared>,
+    /// Tells this client's faults from others'.
+    pub(super) id: Arc<()>,
     closed: AtomicBool,
 }
 
 impl MemoryStore {
-    /// One client's access, without faults.
-    pub(crate) fn access(&self) -> MemoryAccess {
-        MemoryAccess { shared: Arc::clone(&self.shared), closed: AtomicBool::new(false) }
+    /// One client's access.
+    pub(crate) fn open(&self) -> MemoryAccess {
+        MemoryAccess { shared: Arc::clone(&self.shared), id: Arc::default(), closed: AtomicBool::new(false) }
     }
 }
 
@@ -42,6 +43,16 @@ impl MemoryAccess {
             return Err(Error::new(ErrorKind::ShutDown, "use", "the client was shut down"));
         }
         Ok(())
+    }
+
+    /// Has the store carry out one request, unless a fault keeps it from that.
+    fn ask_for<T>(
+        &self,
+        (kind, name): (Kind, &LockName),
+        deadline: Moment,
+        request: impl FnOnce(&dyn MemoryKind, &mut Turn<'_>) -> T,
+    ) -> Answer<T> {
+        self.ask(deadline, || self.with(kind, name, request))
     }
 
     /// Runs one request on the lock of `name`, after what has run out by now is gone.
@@ -78,11 +89,6 @@ impl MemoryAccess {
         let mut turn = Turn { state: &mut state, now, channels: &self.shared.channels };
         Ok(request(kinds::of(kind), &mut turn))
     }
-
-    /// Has `to` hold the lock in place of `from`.
-    pub(super) fn hand_off_now(&self, from: &Claim, to: &Claim) -> Answer<Handoff> {
-        self.with(to.kind, &to.name, |kind, turn| kind.hand_off(turn, from, to))
-    }
 }
 
 fn strange() -> Error {
@@ -95,6 +101,7 @@ impl Store for MemoryAccess {
             can_expire_in: true,
             queues: |kind| kinds::of(kind).queues(),
             poll_every: |kind| kinds::of(kind).poll_every(),
+            itself: Some(self),
             directory: Some(self),
             listing: Some(self),
             ..Capabilities::default()
@@ -105,43 +112,45 @@ impl Store for MemoryAccess {
         Ok(())
     }
 
-    fn attempt(&self, claim: &Claim, count: u32, _deadline: Moment) -> Answer<Attempt> {
-        self.with(claim.kind, &claim.name, |kind, turn| kind.attempt(turn, claim, count))
+    fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
+        self.ask_for((claim.kind, &claim.name), deadline, |kind, turn| kind.attempt(turn, claim, count))
     }
 
-    fn release(&self, claim: &Claim, left: u32, _deadline: Moment) -> Answer<Release> {
-        self.with(claim.kind, &claim.name, |kind, turn| kind.release(turn, claim, left))
+    fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
+        self.ask_for((claim.kind, &claim.name), deadline, |kind, turn| kind.release(turn, claim, left))
     }
 
-    fn hand_off(&self, from: &Claim, to: &Claim, _deadline: Moment) -> Option<Box<dyn Pending>> {
-        let answer = || -> Box<dyn Pending> { Box::new(Answered(self.hand_off_now(from, to))) };
+    fn hand_off(&self, from: &Claim, to: &Claim, deadline: Moment) -> Option<Box<dyn Pending>> {
+        let hand_off =
+            || self.ask_for((to.kind, &to.name), deadline, |kind, turn| kind.hand_off(turn, from, to));
+        let answer = || -> Box<dyn Pending> { Box::new(Answered(hand_off())) };
         from.kind.is_handed_off().then(answer)
     }
 
-    fn renew(&self, claims: &[Claim], _deadline: Moment) -> Vec<Answer<bool>> {
+    fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
         let renew = |claim: &Claim| self.with(claim.kind, &claim.name, |kind, turn| kind.renew(turn, claim));
-        claims.iter().map(renew).collect()
+        self.ask_all(claims, deadline, renew)
     }
 
-    fn abandon(&self, claims: &[Claim], _deadline: Moment) -> Vec<Answer<Release>> {
+    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let abandon =
             |claim: &Claim| self.with(claim.kind, &claim.name, |kind, turn| kind.abandon(turn, claim));
-        claims.iter().map(abandon).collect()
+        self.ask_all(claims, deadline, abandon)
     }
 
-    fn expire_in(&self, claim: &Claim, rest: Duration, _deadline: Moment) -> Answer<bool> {
-        self.with(claim.kind, &claim.name, |kind, turn| {
+    fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
+        self.ask_for((claim.kind, &claim.name), deadline, |kind, turn| {
             let end = turn.now.plus(rest);
             kind.expire_at(turn, claim, end)
         })
     }
 
-    fn force(&self, kind: Kind, name: &LockName, _deadline: Moment) -> Answer<bool> {
-        self.with(kind, name, |kind, turn| kind.force(turn, name))
+    fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
+        self.ask_for((kind, name), deadline, |kind, turn| kind.force(turn, name))
     }
 
-    fn count(&self, claim: &Claim, what: &Counting, _deadline: Moment) -> Answer<Option<i64>> {
-        self.with(claim.kind, &claim.name, |kind, turn| kind.count(turn, claim, what))
+    fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
+        self.ask_for((claim.kind, &claim.name), deadline, |kind, turn| kind.count(turn, claim, what))
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -177,16 +186,13 @@ impl Inspect for MemoryAccess {
         kind: Kind,
         name: &LockName,
         owner: Owner,
-        _deadline: Moment,
+        deadline: Moment,
     ) -> Answer<Option<Snapshot>> {
-        self.with(kind, name, |kind, turn| kind.inspect(turn, name, owner))
+        self.ask_for((kind, name), deadline, |kind, turn| kind.inspect(turn, name, owner))
     }
 
-    fn describe(&self, name: &LockName, _deadline: Moment) -> Answer<Inspection> {
-        if let Err(error) = self.check_open() {
-            return Err(Failure::Refused(error));
-        }
-        let state = self.shared.state.lock();
-        Ok(state.shown(name, self.shared.clock.now(), &self.shared.channels.lock()))
+    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
+        let shown = |state: &mut MemoryState, now| state.shown(name, now, &self.shared.channels.lock());
+        self.ask(deadline, || self.directory(shown))
     }
 }

@@ -16,7 +16,7 @@ use crate::time::Moment;
 const PAGE: usize = 250;
 
 impl MemoryAccess {
-    fn directory<T>(&self, ask: impl FnOnce(&mut MemoryState, Moment) -> T) -> Answer<T> {
+    pub(super) fn directory<T>(&self, ask: impl FnOnce(&mut MemoryState, Moment) -> T) -> Answer<T> {
         if let Err(error) = self.check_open() {
             return Err(Failure::Refused(error));
         }
@@ -39,6 +39,7 @@ impl MemoryState {
     }
 }
 
+/// The client's own entry is kept whatever happens: nobody waits for it, and no test asked for it.
 impl Directory for MemoryAccess {
     fn write(&self, client: ClientId, text: &str, lease: Duration, _deadline: Moment, done: Written) {
         let entry = |now: Moment| (text.to_owned(), now.plus(lease));
@@ -49,26 +50,28 @@ impl Directory for MemoryAccess {
         self.directory(|state, _| drop(state.clients.remove(&client)))
     }
 
-    fn read(&self, clients: &[ClientId], _deadline: Moment) -> Answer<Page<Option<Posted>>> {
-        self.directory(|state, now| {
+    fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
+        let page = |state: &mut MemoryState, now| {
             let found = clients.iter().map(|client| state.posted(*client, now)).collect();
             Page { found, next: None, requests: 1, looked_at: 0 }
-        })
+        };
+        self.ask(deadline, || self.directory(page))
     }
 
-    fn clients(&self, _from: &Place, _deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        self.directory(|state, now| {
+    fn clients(&self, _from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
+        let page = |state: &mut MemoryState, now| {
             let all = state.clients.keys().filter_map(|id| Some((*id, state.posted(*id, now)?)));
             let found: Vec<_> = all.collect();
             let looked_at = u64::try_from(state.clients.len()).unwrap_or(u64::MAX);
             Page { found, next: None, requests: 1, looked_at }
-        })
+        };
+        self.ask(deadline, || self.directory(page))
     }
 }
 
 impl Listing for MemoryAccess {
-    fn locks(&self, wanted: &Wanted, from: &Place, _deadline: Moment) -> Answer<Page<Inspection>> {
-        self.directory(|state, now| {
+    fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
+        let page = |state: &mut MemoryState, now| {
             let channels = self.shared.channels.lock();
             let keys: Vec<&str> = state.keys_after(&from.cursor).into_iter().take(PAGE).collect();
             let next = keys.get(PAGE - 1).map(|last| Place { servers: None, cursor: (*last).to_owned() });
@@ -78,6 +81,7 @@ impl Listing for MemoryAccess {
             });
             let found = found.collect();
             Page { found, next, requests: 1, looked_at: u64::try_from(keys.len()).unwrap_or(u64::MAX) }
-        })
+        };
+        self.ask(deadline, || self.directory(page))
     }
 }

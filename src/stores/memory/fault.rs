@@ -1,5 +1,6 @@
 //! The faults that a test can have the memory store show.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
@@ -48,9 +49,20 @@ impl Fault {
     }
 }
 
-/// A fault and a delay, for all clients or for one.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Wrong {
-    pub(super) fault: Option<Fault>,
+/// What is wrong with a store now.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    pub(super) of_all: Option<Fault>,
+    /// Of some clients, each by its access's id.
+    pub(super) of_some: Vec<(Arc<()>, Fault)>,
+    /// How much later answers come.
     pub(super) delay: Duration,
+}
+
+impl Faults {
+    /// The fault and the delay of a request that this client begins now.
+    pub(super) fn of(&self, id: &Arc<()>) -> (Option<Fault>, Duration) {
+        let own = self.of_some.iter().find(|(other, _)| Arc::ptr_eq(other, id));
+        (own.map(|(_, fault)| *fault).or(self.of_all), self.delay)
+    }
 }

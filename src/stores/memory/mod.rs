@@ -1,6 +1,6 @@
 //! The reference store: in this process, for tests, examples, and users' own unit tests.
 //!
-//! `store` is shared by its clients, each of which has an `access`; `faults` makes that fail. `state` is what
+//! `store` is shared by its clients, each of which has an `access`; `faults` has its requests fail. `state` is what
 //! is kept, and each module in `kinds` what a kind of lock does with it.
 
 mod access;
@@ -15,9 +15,6 @@ mod shown;
 mod state;
 mod store;
 
-#[cfg(leasehold_shuttle)]
-#[cfg(test)]
 pub(crate) use access::MemoryAccess;
 pub use fault::Fault;
-pub(crate) use faults::FaultyAccess;
 pub use store::MemoryStore;

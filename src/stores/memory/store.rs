@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::room::Sweeps;
 use crate::seam::subscription::{Channel, ChannelSource};
-use crate::stores::memory::fault::{Fault, Wrong};
+use crate::stores::memory::fault::Faults;
 use crate::stores::memory::state::{Channels, MemoryState};
 use crate::sync::Mutex;
 use crate::time::{Clock, ManualClock};
@@ -39,10 +39,7 @@ pub(super) struct MemoryShared {
     pub(super) state: Mutex<MemoryState>,
     pub(super) channels: Mutex<Channels>,
     pub(super) sweeps: Sweeps,
-    /// The faults for all clients.
-    pub(super) wrong: Mutex<Wrong>,
-    /// The faults for some, each by its access's id.
-    pub(super) cut_off: Mutex<Vec<(Arc<()>, Fault)>>,
+    pub(super) faults: Mutex<Faults>,
 }
 
 impl MemoryStore {

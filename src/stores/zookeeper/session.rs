@@ -284,7 +284,7 @@ impl Session {
         }
     }
 
-    /// Has the keeping thread look by `moment`; see `Watchdog::look_by`.
+    /// Has the keeping thread look by `moment`; see `Service::look_by`.
     pub(super) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.next_look.load(Ordering::SeqCst) {
             let _state = self.state.lock(); // it is either looking, and will again, or asleep

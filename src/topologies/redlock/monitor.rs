@@ -6,16 +6,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::ident::{LockName, Owner, unbound_number};
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
-use crate::park::Parker;
+use crate::park::{Parker, Service};
 use crate::seam::{Answer, Claim, Failure, Kind, Release};
 use crate::sync::Mutex;
-use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
 use crate::topologies::redlock::arrivals::Arrivals;
 use crate::topologies::redlock::node::{Voter, VotingNode};
@@ -60,20 +58,13 @@ pub(super) struct NodeMonitorShared {
     /// some again that do not count there yet.
     pub(super) look_again: AtomicBool,
     pub(super) arrivals: Arrivals,
-    orders: Mutex<MonitorOrders>,
-    waker: Waker,
+    pending_cleanups: Mutex<Vec<PendingCleanup>>,
+    service: Service,
     reporter: Arc<Reporter>,
-}
-
-#[derive(Default)]
-struct MonitorOrders {
-    pending_cleanups: Vec<PendingCleanup>,
-    stop: bool,
 }
 
 pub(super) struct NodeMonitor {
     shared: Arc<NodeMonitorShared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl NodeMonitor {
@@ -82,7 +73,7 @@ impl NodeMonitor {
         node_timeout: Duration,
         reporter: &Arc<Reporter>,
     ) -> Result<(NodeMonitor, Arc<NodeMonitorShared>)> {
-        let parker = Parker::new(&Clock::System);
+        let (service, parker) = Service::new(&Clock::System);
         let shared = Arc::new(NodeMonitorShared {
             nodes,
             node_timeout,
@@ -90,21 +81,13 @@ impl NodeMonitor {
             restores: Restores::default(),
             look_again: AtomicBool::new(false),
             arrivals: Arrivals::default(),
-            orders: Mutex::default(),
-            waker: parker.waker().clone(),
+            pending_cleanups: Mutex::default(),
+            service,
             reporter: Arc::clone(reporter),
         });
-        let thread = thread::Builder::new()
-            .name("leasehold-nodes".to_owned())
-            .spawn({
-                let shared = Arc::clone(&shared);
-                move || shared.run(&parker)
-            })
-            .map_err(|error| {
-                Error::new(ErrorKind::Resource, "connect", "the system could not start a thread")
-                    .with_source(error)
-            })?;
-        Ok((NodeMonitor { shared: Arc::clone(&shared), thread: Mutex::new(Some(thread)) }, shared))
+        let monitored = Arc::clone(&shared);
+        shared.service.start("leasehold-nodes", move || monitored.run(&parker))?;
+        Ok((NodeMonitor { shared: Arc::clone(&shared) }, shared))
     }
 
     pub(super) fn places(&self) -> Vec<&str> {
@@ -136,7 +119,7 @@ impl NodeMonitor {
     pub(super) fn confirmed(&self, claim: &Claim, begun: Moment, lacking: &[usize]) {
         let asked = |at: &usize| Some((*at, self.node(*at)?.claim(claim).ok()?));
         if self.shared.restores.confirmed(claim, begun, lacking.iter().filter_map(asked).collect()) {
-            self.shared.waker.wake();
+            self.shared.wake();
         }
     }
 
@@ -167,12 +150,7 @@ impl NodeMonitor {
     }
 
     pub(super) fn stop(&self) {
-        self.shared.orders.lock().stop = true;
-        self.shared.waker.wake();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread {
-            drop(thread.join()); // it panics nowhere
-        }
+        self.shared.service.stop();
     }
 }
 
@@ -185,7 +163,7 @@ impl NodeMonitorShared {
         probe: Option<(Kind, Arc<LockName>, Owner)>,
     ) {
         if node.put_out(error, probe, || self.spend_numbers()) {
-            self.waker.wake();
+            self.wake();
         }
     }
 
@@ -207,16 +185,16 @@ impl NodeMonitorShared {
         let until = now.plus(claim.lease).plus(self.node_timeout);
         let pending_cleanup =
             PendingCleanup { node, claim, until, next: now, pause: TRY_AGAIN.0, may_come_again: false };
-        self.orders.lock().pending_cleanups.push(pending_cleanup);
-        self.waker.wake();
+        self.pending_cleanups.lock().push(pending_cleanup);
+        self.wake();
     }
 
     pub(super) fn is_stopped(&self) -> bool {
-        self.orders.lock().stop
+        self.service.is_stopped()
     }
 
     pub(super) fn wake(&self) {
-        self.waker.wake();
+        self.service.wake();
     }
 
     /// Has all owner numbers up to now be used for no further hold; returns the first that may be.
@@ -231,24 +209,12 @@ impl NodeMonitorShared {
     }
 
     fn run(self: &Arc<Self>, parker: &Parker) {
-        loop {
-            let stop = {
-                let mut orders = self.orders.lock();
-                if orders.stop {
-                    orders
-                        .pending_cleanups
-                        .iter_mut()
-                        .for_each(|pending_cleanup| pending_cleanup.next = Clock::System.now());
-                }
-                orders.stop
-            };
-            if stop {
-                self.settle_debts(); // once more; what is left ends with its lease
-                return;
-            }
-            let next = self.look_after_nodes().min(self.settle_debts()).min(self.give_back());
-            parker.park(next, None);
-        }
+        let look = |_woken_for| self.look_after_nodes().min(self.settle_debts()).min(self.give_back());
+        self.service.run(parker, look);
+        // Once more; what is left ends with its lease.
+        let now = Clock::System.now();
+        self.pending_cleanups.lock().iter_mut().for_each(|pending_cleanup| pending_cleanup.next = now);
+        self.settle_debts();
     }
 
     /// Asks the servers that are out of use and due; returns when the next one is.
@@ -260,13 +226,7 @@ impl NodeMonitorShared {
             if is_back {
                 self.look_again.store(true, Ordering::SeqCst);
                 let now = Clock::System.now();
-                for pending_cleanup in self
-                    .orders
-                    .lock()
-                    .pending_cleanups
-                    .iter_mut()
-                    .filter(|pending_cleanup| pending_cleanup.node == at)
-                {
+                for pending_cleanup in self.pending_cleanups.lock().iter_mut().filter(|one| one.node == at) {
                     pending_cleanup.next = now;
                     pending_cleanup.pause = TRY_AGAIN.0;
                     pending_cleanup.until = pending_cleanup.until.max(now.plus(STRAGGLERS));
@@ -291,13 +251,11 @@ impl NodeMonitorShared {
     /// is back.
     fn settle_debts(&self) -> Moment {
         let now = Clock::System.now();
+        let is_ready = |one: &&PendingCleanup| self.nodes.get(one.node).is_some_and(VotingNode::is_ready);
         let (due, mut kept): (Vec<PendingCleanup>, Vec<PendingCleanup>) =
-            std::mem::take(&mut self.orders.lock().pending_cleanups).into_iter().partition(
-                |pending_cleanup| {
-                    pending_cleanup.next <= now
-                        && self.nodes.get(pending_cleanup.node).is_some_and(VotingNode::is_ready)
-                },
-            );
+            std::mem::take(&mut *self.pending_cleanups.lock())
+                .into_iter()
+                .partition(|one| one.next <= now && is_ready(&one));
         for (at, node) in self.nodes.iter().enumerate() {
             let pending_cleanups = || due.iter().filter(|pending_cleanup| pending_cleanup.node == at);
             let claims: Vec<Claim> =
@@ -336,13 +294,9 @@ impl NodeMonitorShared {
                 self.restores.settled(at, &pending_cleanup.claim);
             }
         }
-        let waits = |pending_cleanup: &&PendingCleanup| {
-            self.nodes.get(pending_cleanup.node).is_some_and(VotingNode::is_ready)
-        };
-        let mut orders = self.orders.lock();
-        orders.pending_cleanups.append(&mut kept);
-        let next =
-            orders.pending_cleanups.iter().filter(waits).map(|pending_cleanup| pending_cleanup.next).min();
+        let mut pending_cleanups = self.pending_cleanups.lock();
+        pending_cleanups.append(&mut kept);
+        let next = pending_cleanups.iter().filter(is_ready).map(|pending_cleanup| pending_cleanup.next).min();
         // A server that went out just now is looked at by `look_after_nodes`.
         let looked = self.nodes.iter().any(|node| !node.is_ready());
         let soon = Clock::System.after(TRY_AGAIN.0);

@@ -42,13 +42,12 @@ impl Waiting<'_> {
         if !writing.note_reading() {
             return;
         }
-        let (claim, reading, completion) =
-            (writing.claim(), Arc::clone(reading), Arc::clone(&engine.completion));
+        let (claim, reading, core) = (writing.claim(), Arc::clone(reading), Arc::clone(&engine.core));
         let end = move |loss: &Loss| {
             if matches!(loss.reason, LossReason::Expired | LossReason::HeldTooLong) {
-                let now = completion.clock.now();
-                let until = now.plus(completion.lease).max(reading.until());
-                completion.cleanups.add(claim, until, now);
+                let now = core.clock.now();
+                let until = now.plus(core.options.lease).max(reading.until());
+                core.clean_up(claim, until, now);
             }
         };
         writing.on_lost(Box::new(end), &engine.reporter);

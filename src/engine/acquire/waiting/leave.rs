@@ -27,7 +27,8 @@ impl Waiting<'_> {
         let until = sent.plus(lasts).plus(self.request.engine.options.command_timeout);
         self.request.give_up_number(&claim);
         if !claim.kind.only_asks() {
-            self.request.engine.watchdog.cleanups().add(claim, until, self.request.engine.clock.now());
+            let engine = self.request.engine;
+            engine.clean_up(claim, until, engine.clock.now());
         }
     }
 

@@ -175,7 +175,7 @@ impl<'a> Waiting<'a> {
         // queue. Pairs with `Ticket::tell`.
         if ticket.is_told() {
             let engine = self.request.engine;
-            engine.watchdog.take_out_wait(engine.one_command().min(self.request.latest));
+            engine.take_out_wait(engine.one_command().min(self.request.latest));
         }
         self.unless_shut_down(ended)
     }

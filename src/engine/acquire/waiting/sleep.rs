@@ -103,9 +103,9 @@ impl Waiting<'_> {
             takes_again: call.terms.takes_again,
             writers_first: call.terms.writers_first,
         });
-        engine.watchdog.announce(now);
+        engine.announce(now);
         if !call.kind.is_counted() {
-            engine.watchdog.note_wait(begun);
+            engine.note_wait(begun);
         }
     }
 

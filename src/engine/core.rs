@@ -1,0 +1,190 @@
+//! What a client's threads work with, and the work that any thread leaves to them: claims in doubt, holds to
+//! renew, and moments to look by.
+
+use std::sync::Arc;
+
+use crate::config::Options;
+use crate::engine::agenda::slot_of;
+use crate::engine::cleanup::{Cleanup, Inbox, RETRY_LEAST};
+use crate::engine::deadlock::told::ToldWaits;
+use crate::engine::directory::Announcer;
+use crate::engine::hold::{Hold, Standing};
+use crate::engine::pace::sample;
+use crate::engine::policy::renewal_period;
+use crate::engine::registry::Registry;
+use crate::engine::store::{StoreCell, attach};
+use crate::engine::stuck::Stuck;
+use crate::ident::ClientId;
+use crate::observe::reporter::Reporter;
+use crate::park::{Parker, Service};
+use crate::seam::Claim;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::time::{Clock, Moment, wall_ms};
+
+/// The state of a client that its threads share with its callers, and with whoever reads an answer for it.
+/// It keeps no client alive: the engine ends the threads, and closes the store, which lets answers go that
+/// did not come.
+pub(crate) struct Core {
+    pub(crate) id: ClientId,
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    pub(crate) store: StoreCell,
+    pub(crate) registry: Registry,
+    pub(crate) reporter: Arc<Reporter>,
+    pub(crate) announcer: Arc<Announcer>,
+    pub(crate) told: ToldWaits,
+    /// Renews and cleans up.
+    pub(crate) watchdog: Service,
+    /// Notices what has ended or is due.
+    pub(crate) timer: Service,
+    /// The work that waits for the watchdog.
+    pub(crate) inbox: Mutex<Inbox>,
+    /// Until then, as `Moment::nanos`, the loss of one hold makes all be renewed: a connection has ended, and
+    /// only some were asked about.
+    pub(crate) sampled_until: AtomicU64,
+}
+
+impl Core {
+    /// Also the places where the watchdog and the timer sleep, which are not started yet.
+    pub(crate) fn new(
+        options: Options,
+        clock: Clock,
+        store: StoreCell,
+        reporter: Arc<Reporter>,
+    ) -> (Arc<Core>, [Parker; 2]) {
+        let id = ClientId::random();
+        let (watchdog, watchdogs_parker) = Service::new(&clock);
+        let (timer, timers_parker) = Service::new(&clock);
+        attach(&*store, timer.waker());
+        let core = Core {
+            id,
+            store,
+            registry: Registry::default(),
+            reporter,
+            announcer: Arc::new(Announcer::new(id, &options, &clock)),
+            told: ToldWaits::new(options.deadlocks_after),
+            watchdog,
+            timer,
+            inbox: Mutex::default(),
+            sampled_until: AtomicU64::new(0),
+            options,
+            clock,
+        };
+        (Arc::new(core), [watchdogs_parker, timers_parker])
+    }
+
+    /// Has the threads stand still, or go on: see [`Parker::service`].
+    pub(crate) fn stand_still(&self, still: bool) {
+        self.watchdog.waker().stand_still(still);
+        self.timer.waker().stand_still(still);
+    }
+
+    /// Ends the threads; returns what was left to clean up by now: what is to stay for a while ends with its
+    /// lease.
+    pub(crate) fn stop(&self) -> Vec<Claim> {
+        self.watchdog.stop();
+        self.timer.stop();
+        let cleanups = std::mem::take(&mut self.inbox.lock().cleanups);
+        let now = self.clock.now();
+        cleanups.into_iter().filter(|cleanup| cleanup.from <= now).map(|cleanup| cleanup.claim).collect()
+    }
+
+    // ---- what is to be looked at
+
+    /// Has a hold be renewed, and its end be noticed, in time, whatever has changed about it.
+    pub(crate) fn watch(&self, hold: &Arc<Hold>) {
+        let slot = slot_of(hold, self.clock.now());
+        self.registry.put_earlier(hold, slot);
+        self.timer.look_by(slot.moment());
+    }
+
+    /// Something is held or waited for: has the client's entry in the directory be written, if that is due.
+    pub(crate) fn announce(&self, now: Moment) {
+        if self.announcer.want(now) {
+            self.watchdog.wake();
+        }
+    }
+
+    /// A wait that has lasted since then begins to sleep: has it be looked at when it may be part of a
+    /// deadlock. Costs nothing if another will be looked at sooner.
+    pub(crate) fn note_wait(&self, since: Moment) {
+        if let Some(by) = self.told.note_wait(since) {
+            self.watchdog.look_by(by);
+        }
+    }
+
+    /// Has a wait taken out of the client's entry that is over and has left its queue: see
+    /// [`ToldWaits::take_out`].
+    pub(crate) fn take_out_wait(&self, deadline: Moment) {
+        self.told.take_out(&self.clock, deadline, || self.watchdog.wake());
+    }
+
+    /// The waits of this client that have lasted for long enough to be part of a deadlock.
+    pub(crate) fn stuck(&self, now: Moment) -> Stuck {
+        self.registry.stuck(now, self.told.after, wall_ms())
+    }
+
+    // ---- claims in doubt
+
+    /// Takes over a claim whose acquire or release has an unknown outcome: until it is certain that the owner
+    /// holds nothing, or until `until`, when the lease has run out and with it what was left (see
+    /// [`Cleanup::until`]). The owner number must have been given up.
+    pub(crate) fn clean_up(&self, claim: Claim, until: Moment, now: Moment) {
+        self.clean_up_from(now, claim, until);
+    }
+
+    /// The same, but the owner is to hold what it may hold until `from`.
+    pub(crate) fn clean_up_from(&self, from: Moment, claim: Claim, until: Moment) {
+        let cleanup = Cleanup { claim, until, from, next: from, pause: RETRY_LEAST, looks: 0 };
+        self.inbox.lock().cleanups.push(cleanup);
+        self.watchdog.wake();
+    }
+
+    /// A hold is lost, but a renewal of it may have had it run on, or may yet: nobody holds it then, until
+    /// that is undone.
+    pub(crate) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
+        let claim = hold.claim();
+        let until = now.plus(claim.lease).plus(self.options.command_timeout);
+        self.clean_up(claim, until, now);
+    }
+
+    /// Tells a store of several servers of a hold that was renewed under this claim and has ended meanwhile:
+    /// the request that ended it may have come to a server before that was given it again. A request that
+    /// ends it later sees to it itself, since it comes after. Pairs with `Majority::ended_meanwhile`.
+    pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
+        if (hold.is_releasing() || matches!(hold.standing(now), Standing::Lost(_)))
+            && let Some(majority) = self.store.capabilities().majority
+        {
+            majority.ended_meanwhile(claim);
+        }
+    }
+
+    // ---- holds to renew
+
+    /// Has these renewed, wherever they are among those that wait. Until the watchdog has done with them,
+    /// only their ends are looked for by the timer.
+    pub(crate) fn renew(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
+        holds.retain(|hold| {
+            let is_new = hold.set_queued(true);
+            self.registry.put(hold, slot_of(hold, now));
+            is_new
+        });
+        if !holds.is_empty() {
+            self.inbox.lock().renewals.append(&mut holds);
+            self.watchdog.wake();
+        }
+    }
+
+    /// A connection has ended, and what is held may be gone with its server: asks about some. If one of them
+    /// turns out to be lost, all are asked about (see `Round::renew`); if none, the end of a connection was
+    /// all there was.
+    pub(crate) fn renew_some(&self, now: Moment) {
+        let (some, has_more) = sample(self.registry.renewed());
+        if has_more {
+            let until = now.plus(renewal_period(self.options.lease)).nanos();
+            self.sampled_until.store(until, Ordering::SeqCst);
+        }
+        self.renew(some, now);
+    }
+}
