@@ -92,7 +92,7 @@ impl ClientBuilder {
     ///
     /// Past it the outcome is unknown and is resolved by the client. Keep it under a third of the lease: one
     /// that is longer than the lease is told of when the client is made
-    /// ([`Event::Warning`](crate::Event::Warning)), since a server that is silent for one request then costs
+    /// ([`Event::Warning`]), since a server that is silent for one request then costs
     /// every hold.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = timeout;
@@ -320,7 +320,7 @@ impl ClientBuilder {
     /// never looks.
     ///
     /// The client looks then, and after 2, 4, 8, 16 and 30 s, by 50 requests a second at most for all its
-    /// threads. A ring is told as [`Event::Deadlock`](crate::Event::Deadlock).
+    /// threads. A ring is told as [`Event::Deadlock`].
     pub fn deadlocks_after(mut self, wait: Duration) -> Self {
         self.options.deadlocks_after = wait;
         self

@@ -16,7 +16,8 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     /// Whole milliseconds, at least one.
     pub(crate) lease: Duration,
-    /// The place where the store keeps it, as [`Store::home`] said when this was first asked for.
+    /// The place where the store keeps it, as [`Homes::home`](super::capabilities::Homes::home) said when
+    /// this was first asked for.
     pub(crate) home: u32,
     /// Whether the owner goes on asking while others come first: a store that queues gives it a place.
     pub(crate) waits: bool,

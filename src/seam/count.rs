@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A question to, or a change of, something that is counted. Each change is made under an owner of its own;
-/// asked for again under the same one, within [`REQUEST_LASTS`], it is not made again.
+/// asked for again under the same one, within [`REQUEST_LASTS`](super::REQUEST_LASTS), it is not made again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// How many there are; `None` where nobody has set any up.

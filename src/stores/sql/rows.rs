@@ -227,7 +227,7 @@ pub(super) trait Rows: Database {
         false
     }
 
-    /// See [`Store::hung_up`].
+    /// See [`ConnectionWatch::hung_up`].
     fn hung_up(&self) -> Option<bool> {
         None
     }
