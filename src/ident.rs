@@ -227,7 +227,7 @@ impl fmt::Debug for Owner {
 /// A fencing token: of one lock, every later grant has a larger one.
 ///
 /// Send it with each write and have the resource refuse a smaller one than it has seen; see
-/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
 ///
 /// # Examples
 ///

@@ -132,8 +132,8 @@ impl LockClient {
     /// Connects to several independent Redis, each lock to be held on a majority of them at once: Redlock.
     ///
     /// Three or five servers that share nothing: no replication, no machine, no power. Use it like any other
-    /// client; its locks survive the loss of a minority of servers. Its limits are in the
-    /// [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#more-than-one-redis):
+    /// client; its locks survive the loss of a minority of servers.
+    /// [Its limits](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/topologies.md#redlock-and-servers-that-forget):
     /// like every lease it wants [`fenced_lock`](Self::fenced_lock) beside it, and a server that lost its
     /// data must stay out for at least the longest lease. Short for the builder's
     /// [`redlock`](ClientBuilder::redlock).
@@ -311,7 +311,7 @@ impl LockClient {
     ///
     /// If the server refuses this client the line of waiting clients, plain and fenced locks are taken under
     /// the same id with version 4 in place of 8 (see
-    /// [permissions](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#servers-and-permissions)).
+    /// [permissions](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/permissions.md)).
     #[must_use]
     pub fn current_owner(&self) -> Owner {
         Owner::new(self.engine.id, self.engine.next_number(&ThreadMark::current(), &mut None))

@@ -33,7 +33,7 @@ use crate::time::{Lease, Moment, random_between};
 /// At most one leader at a time, as far as a lease lock can promise it; terms only go up. A leader's writes
 /// should carry its term, and the resource refuse older ones: a leader that was stopped for longer than its
 /// lease learns of its end only when it goes on. See
-/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
 ///
 /// # Examples
 ///

@@ -22,9 +22,9 @@ struct Rights {
     commands: Vec<String>,
 }
 
-/// The user that `docs/guarantees.md` shows.
+/// The user that `docs/permissions.md` shows.
 fn documented() -> Rights {
-    let text = include_str!("../../docs/guarantees.md");
+    let text = include_str!("../../docs/permissions.md");
     let (_, rest) = text
         .split_once("ACL SETUSER locks reset resetchannels on >PASSWORD")
         .expect("the rule is in the document");

@@ -136,7 +136,7 @@ fn no_persistence_is_a_warning_which_counts_if_strict() {
     is(&doctor(&server.url(), &[]).1, "persistence", "warning", "snapshots");
 }
 
-/// A user with all rights of the guarantees for names that begin with `app:`, less some.
+/// A user with all rights of docs/permissions.md for names that begin with `app:`, less some.
 fn user(server: &Server, less: &[&str]) -> String {
     let rights = "reset resetchannels on >S3CR3T ~leasehold_client:* ~app:* \
                   ~redisson_lock_token:{app:* &redisson_lock__channel:{app:* ~leasehold_lock_line:{app:* \

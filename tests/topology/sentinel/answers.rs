@@ -242,7 +242,7 @@ fn sentinels_have_credentials_of_their_own() {
             assert!(!texts(&error).contains("S3CR3T"), "{}", texts(&error));
         }
         drop(client);
-        // With no more rights than the guarantees name.
+        // With no more rights than docs/permissions.md names.
         let options = LockClient::builder().url(&login).client_name("topology").lease(L);
         let client =
             options.sentinel_username("locks").sentinel_password("S3CR3T-of-a-user").build().unwrap();
@@ -256,7 +256,7 @@ fn sentinels_have_credentials_of_their_own() {
     });
 }
 
-/// The rights of a user on the Sentinels, as in `docs/guarantees.md`.
+/// The rights of a user on the Sentinels, as in `docs/permissions.md`.
 const LEAST_RIGHTS: &str = "locks on >S3CR3T-of-a-user resetchannels &+selected-slave &+promoted-slave &+switch-master \
                             -@all +hello +subscribe +sentinel|get-master-addr-by-name +sentinel|master";
 
