@@ -109,6 +109,6 @@ impl ReleaseCompletion {
 
 impl fmt::Debug for ReleaseCompletion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Aftermath").finish_non_exhaustive()
+        f.debug_struct("ReleaseCompletion").finish_non_exhaustive()
     }
 }

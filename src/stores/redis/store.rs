@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{RedisOptions, Replicas};
+use crate::config::{Replicas, ServerOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
@@ -44,7 +44,7 @@ pub(crate) struct RedisStore {
 
 impl RedisStore {
     /// Connects and checks that the server can keep locks.
-    pub(crate) fn connect(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
+    pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let store = RedisStore::unconnected(options, reporter)?;
         let connections = &store.server.connections;
         connections.connect_first()?;
@@ -57,7 +57,7 @@ impl RedisStore {
     }
 
     /// Connects when it is first asked for something.
-    pub(crate) fn unconnected(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
+    pub(crate) fn unconnected(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let address = Arc::new(RedisAddress::new(options)?);
         let (pool_size, timeout) = (options.pool_size, options.command_timeout);
         let connections = Connections::new(Arc::clone(&address), pool_size, timeout, maintenance())?;
@@ -119,7 +119,7 @@ impl RedisStore {
     }
 
     /// Host and port of a URL, or the socket's path: the part that may be shown.
-    pub(crate) fn place(options: &RedisOptions) -> Result<String> {
+    pub(crate) fn place(options: &ServerOptions) -> Result<String> {
         Ok(RedisAddress::new(options)?.target.to_string())
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::sync::thread;
 
 /// Of the session that it grants.
@@ -31,7 +31,7 @@ pub(super) struct Request {
 }
 
 pub(super) struct Server {
-    pub(super) options: RedisOptions,
+    pub(super) options: ServerOptions,
     /// The session that each connection asked for; zero for a new one.
     pub(super) greetings: Receiver<i64>,
 }
@@ -55,7 +55,7 @@ impl Server {
             }
         };
         drop(thread::Builder::new().spawn(serve).unwrap());
-        Server { options: RedisOptions { url, ..RedisOptions::default() }, greetings }
+        Server { options: ServerOptions { url, ..ServerOptions::default() }, greetings }
     }
 }
 

@@ -352,7 +352,7 @@ fn a_lock_is_taken_by_the_same_commands_however_waiters_are_told() {
         let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
         let connections = Connections::new(address, 1, Duration::from_secs(3), maintenance())
             .unwrap()
-            .publishing(publish_mode);
+            .with_publish_mode(publish_mode);
         server.run(&["CONFIG", "RESETSTAT"]);
         let me = claim(Kind::Mutex, "lk", 30_000);
         connections.call(&kinds::of(me.kind).acquisition(&me, 1), soon()).unwrap();

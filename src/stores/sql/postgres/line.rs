@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio_postgres::Row as PgRow;
 use tokio_postgres::types::ToSql;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, Others, Turn, Wakeups};
 use crate::stores::sql::postgres::place::{Place, create_beside};
 use crate::stores::sql::postgres::refusal::{is_of_table, or_unheard};
@@ -37,7 +37,7 @@ impl Postgres {
     pub(super) fn check_line(
         &self,
         place: &Place,
-        options: &RedisOptions,
+        options: &ServerOptions,
         link: &mut PostgresConnection,
         deadline: Moment,
     ) -> Answer<()> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Client};
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName};
 use crate::observe::reporter::Reporter;
@@ -67,7 +67,7 @@ impl NotificationListener {
     pub(super) fn new(
         dial: Dial,
         reporter: Arc<Reporter>,
-        options: &RedisOptions,
+        options: &ServerOptions,
         realm: &str,
     ) -> Arc<NotificationListener> {
         Arc::new_cyclic(|me| NotificationListener {
