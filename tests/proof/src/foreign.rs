@@ -136,7 +136,7 @@ impl Foreign {
             Op::Release(_) => Verb::Release,
             Op::Leave => Verb::Leave,
             Op::Forget => Verb::Forget,
-            Op::HandOver(..) | Op::Undo => panic!("Redisson has no {op:?}"),
+            Op::HandOff(..) | Op::Undo => panic!("Redisson has no {op:?}"),
         };
         let filling = Filling { owner: &who.id(), lease_ms: LEASE_MS, wait_ms: WAIT_MS, now_ms, unlock };
         self.request(Part::of(kind, who), verb, &filling)

@@ -17,7 +17,7 @@ const MOST: usize = 12_000_000;
 /// One rule.
 pub struct Rule {
     pub name: &'static str,
-    /// What is in its world.
+    /// The contents of its world.
     pub words: &'static str,
     /// The ways in which it can be broken, and what is then seen.
     pub breaks: &'static [(&'static str, &'static str)],

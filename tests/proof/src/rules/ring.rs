@@ -174,7 +174,7 @@ impl World for Ring {
             }
             Action::Back(at) => next.nodes[at].is_away = false,
             Action::LosesData(at) => {
-                // What was held there is lost, as on any server, and its holder is told.
+                // A lock that was held there is lost, as on any server, and its holder is told.
                 if let Some(process) = next.nodes[at].holder {
                     next.processes[process] = Doing::Nothing;
                 }

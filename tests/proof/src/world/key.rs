@@ -46,7 +46,7 @@ impl World<'_> {
                 Phase::Holds { until_us, levels } => format!("H{} {levels}", since(until_us)),
                 Phase::Extends { until_us, levels } => format!("E{} {levels}", since(until_us)),
                 Phase::Releases { until_us, levels } => format!("R{} {levels}", since(until_us)),
-                Phase::HandsOver { until_us, to } => format!("O{} {to}", since(until_us)),
+                Phase::HandsOff { until_us, to } => format!("O{} {to}", since(until_us)),
                 other => format!("{other:?}"),
             };
             let flags = [

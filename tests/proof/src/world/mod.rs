@@ -2,7 +2,7 @@
 //!
 //! The clients do what the library's engine does: they ask, listen, ask again before they sleep, wake by a message or when a
 //! lease that they were told of has ended, keep to the window from before a request was sent, give a number up when something
-//! may still come under it, and hand a lock on to a thread of their own. What is not modelled are the polls by which waiters
+//! may still come under it, and hand a lock off to a thread of their own. Not modelled are the polls by which waiters
 //! find out in any case: nobody is to need them while no request is lost and no process killed.
 
 mod check;
@@ -77,7 +77,7 @@ enum Phase {
         until_us: u64,
         levels: u8,
     },
-    HandsOver {
+    HandsOff {
         until_us: u64,
         to: usize,
     },
@@ -132,7 +132,7 @@ pub enum Action {
     Renew(usize),
     Reenter(usize),
     Release(usize),
-    HandOver(usize),
+    HandOff(usize),
     Pass,
     Tick,
     Kill(usize),
@@ -194,7 +194,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Over the client's connection. What undoes a request that had no answer goes over another.
+    /// Over the client's connection. The request that undoes one without an answer goes over another.
     fn send(&mut self, owner: usize, op: Op, to: Option<Who>, is_awaited: bool) {
         let who = self.owners[owner].who;
         let sent_us = self.server.now_us;
@@ -284,7 +284,7 @@ impl<'a> World<'a> {
             Err(words) => self.wrong = Some(format!("an answer that means nothing: {words}")),
             // Nothing that ends a hold, or keeps it, takes memory that is not there.
             Ok(Answer::Refused)
-                if self.server.is_full && !matches!(request.op, Op::Acquire(..) | Op::HandOver(..)) =>
+                if self.server.is_full && !matches!(request.op, Op::Acquire(..) | Op::HandOff(..)) =>
             {
                 self.wrong = Some(format!("a full server refuses {:?}", request.op));
             }
@@ -356,7 +356,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Who sleeps asks each 1.2 s at the latest, and so has its place in the line until now.
+    /// A sleeper asks each 1.2 s at the latest, and so has its place in the line until now.
     fn keep_places(&mut self) {
         let (now_ms, now_s) = (self.server.now_ms(), (self.server.now_us / 1_000_000) as i64);
         let sleeps = |owner: &&Owner| matches!(owner.phase, Phase::Sleeps { .. }) && !owner.who.is_foreign();

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The part that carries out a command that is no script.
 const COMMAND: &str = "return redis.call(unpack(ARGV))";
 
-/// What Redisson sends. `None`, said loudly, where there is no Java or no Maven; in CI that fails.
+/// The commands that Redisson sends. `None`, said loudly, where there is no Java or no Maven; in CI that fails.
 pub fn redisson() -> Option<&'static Foreign> {
     static HEARD: OnceLock<Result<Foreign, String>> = OnceLock::new();
     let heard = HEARD.get_or_init(|| jar().and_then(|()| Ear::new()).map(Ear::listen));
@@ -216,7 +216,7 @@ impl Ear {
         }
     }
 
-    /// What MONITOR tells after all that was done before.
+    /// The lines of MONITOR after all that was done before.
     fn mark(&mut self) -> String {
         self.marks += 1;
         let mark = format!("mark {}", self.marks);
@@ -224,7 +224,7 @@ impl Ear {
         mark
     }
 
-    /// The next command of a client. What scripts do is told too, and left out.
+    /// The next command of a client. The commands of scripts are told too, and left out.
     fn next(&mut self) -> Vec<String> {
         loop {
             let mut line = String::new();
