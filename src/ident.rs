@@ -301,8 +301,8 @@ impl ThreadMark {
     }
 
     /// The calling thread's mark. While thread-local storage is being torn down: a new one of the same
-    /// thread, which ends with the call. What the thread takes then is its own, and is not renewed, as that
-    /// of a thread that has ended.
+    /// thread, which ends with the call. A lock that the thread takes then is its own, and is not renewed, as
+    /// that of a thread that has ended.
     pub(crate) fn current() -> Arc<ThreadMark> {
         thread_local! {
             static MARK: Arc<ThreadMark> = Arc::new(ThreadMark::new());

@@ -518,9 +518,9 @@ impl LockClient {
     /// One round trip on Redis and in a database's table; two on etcd; on ZooKeeper one for each holder and
     /// waiter. Up to four elsewhere. One more for where the holders and waiters are, if they are other
     /// clients of this crate; in a cluster, on a ring, on etcd, on ZooKeeper and in a database one for each
-    /// such client. Where the store does not know who waits, up to 80 more find them in the directory; on
-    /// Redis only if somebody listens for a release. All of them within one command time-out each for the
-    /// lock, the clients and the waiters.
+    /// such client. Up to 80 more find the waiters in the directory, if the store does not know them; on Redis
+    /// only if somebody listens for a release. The lock, the clients and the waiters have one command time-out
+    /// each.
     ///
     /// # Errors
     ///
@@ -589,7 +589,7 @@ impl LockClient {
     ///
     /// # Guarantees
     ///
-    /// A name of which more than one wait in 256 is, is known. No count is too low;
+    /// A name is known if more than one of 256 waits was for it. No count is too low;
     /// [`overcount`](Contended::overcount) says how much too high it may be.
     ///
     /// # Examples

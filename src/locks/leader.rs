@@ -233,7 +233,7 @@ impl LeaderShared {
         }
     }
 
-    /// Sleeps so long, or until the candidate or its client ends.
+    /// Sleeps for `span`, or until the candidate or its client ends.
     fn pause(&self, span: Duration) {
         let engine = &self.engine;
         let parker = Parker::new(&engine.clock);

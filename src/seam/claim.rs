@@ -81,8 +81,8 @@ pub(crate) enum Turn {
     IsNext,
 }
 
-/// A waiter in line asks when so long has passed after the end of the holder's lease: not all at the same
-/// moment.
+/// The time after the end of the holder's lease, at least and at most, after which a waiter in line asks: not
+/// all of them at the same moment.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
 /// And after a free lock is kept no longer for another.
 pub(crate) const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(20));

@@ -295,7 +295,7 @@ fn a_wait_goes_on_while_what_it_is_for_is_not_there(store: &Store) {
     put();
     waiter.returns_within(SLACK * 4);
     assert!(asked.load(Ordering::SeqCst) >= 3);
-    // What is there is not waited for, and what does not come is not waited for long.
+    // A state that is there is not waited for, and one that does not come is not waited for long.
     let mut guard = lock.acquire().unwrap();
     let condition = lock.condition("c");
     condition.wait_while(&mut guard, |_| false).unwrap();

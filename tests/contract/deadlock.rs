@@ -162,7 +162,7 @@ fn told_and_over(store: &Store, kind: &Kind) {
         assert_eq!(own.count(), 1);
         let is_here = |step: &leasehold::DeadlockStep| step.whereabouts.pid == std::process::id();
         assert!(deadlock.steps.iter().all(is_here), "{deadlock}");
-        // Whoever asks is told the same, of all rings of this store.
+        // Every client is told the same, of all rings of this store.
         let asked = member.client.deadlocks().unwrap();
         assert_eq!(asked.iter().filter(|ring| names(ring) == expected).count(), 1, "{asked:?}");
     }

@@ -1,8 +1,8 @@
 //! The contracts: what every lock promises, whatever store keeps it.
 //!
 //! Each contract is a function over a [`Store`](harness::Store) and is run for every store; a new store is
-//! one more function in `contract/stores.rs` and one more line in `contracts!`. What a store or a kind of lock can or
-//! cannot do is a value of the harness, and is asserted both ways.
+//! one more function in `contract/stores.rs` and one more line in `contracts!`. The abilities of a store or
+//! a kind of lock are values of the harness, and are asserted both ways.
 //!
 //! Sources of the scenarios, retold in our words (nothing is copied):
 //!

@@ -66,7 +66,7 @@ fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_i
                 interrupt.interrupt();
             });
             let ended = client.lock("busy").lock_interruptibly(&interrupt);
-            // What is over is out of the entry before its call returns.
+            // A wait that is over is out of the entry before its call returns.
             assert!(!entry(world, &client).contains("\nwait="), "{}", entry(world, &client));
             assert!(ended.unwrap_err().is_interrupted());
         });
@@ -173,7 +173,7 @@ fn a_thousand_threads_that_hold_and_wait_send_fifty_requests_a_second_at_most() 
     });
 }
 
-/// What a client says that concerns deadlocks.
+/// The events of a client that concern deadlocks.
 struct Told(leasehold::crossbeam_channel::Sender<&'static str>);
 
 impl Observer for Told {

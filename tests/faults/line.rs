@@ -85,7 +85,7 @@ fn clients_that_wait_are_served_in_the_order_in_which_they_came() {
             waiting.push(call(turn(client.lock("order"))));
             await_line(world, "order", number + 1);
         }
-        // Who came last but asks again keeps its place; one who only tries gets nothing before its turn either.
+        // The last client keeps its place when it asks again; one that only tries gets nothing before its turn either.
         assert!(!clients[7].lock("order").try_lock().unwrap());
         holder.unlock().unwrap();
         let turns: Vec<_> = waiting.into_iter().map(|waiter| waiter.outcome().0).collect();

@@ -31,7 +31,7 @@ fn commands_run(world: &World) -> BTreeMap<String, u64> {
     said.lines().filter_map(calls).collect()
 }
 
-/// What was run since, by command.
+/// The commands that were run since.
 fn run_since(world: &World, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let count = |(name, count): (String, u64)| {
         let count = count - before.get(&name).unwrap_or(&0);

@@ -258,7 +258,7 @@ fn good() -> Vec<Made> {
     ]
 }
 
-/// What Porcupine and our checker refuse of these.
+/// The histories of these that Porcupine and our checker refuse.
 fn refused(operations: &[Operation]) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
     let ours = check(operations).into_keys().collect();
     let theirs = program().map(|program| {

@@ -1,11 +1,11 @@
-//! What was done to locks: an operation a line, as docs/proof.md describes it. Both checkers read this.
+//! The operations on locks, one a line, as docs/proof.md describes it. Both checkers read this.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// What a lock is compared with.
+/// The model that a lock is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Model {
@@ -15,7 +15,7 @@ pub(crate) enum Model {
     Latch,
 }
 
-/// What was asked for.
+/// The request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Doing {

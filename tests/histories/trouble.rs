@@ -1,6 +1,6 @@
 //! The stores, and what can happen to them without anything that they acknowledged being lost.
 //!
-//! What loses acknowledged data is not here, since then two may hold a lock: a server without a file that is killed, a failover
+//! Trouble that loses acknowledged data is not here, since then two may hold a lock: a server without a file that is killed, a failover
 //! of Redis that nobody planned. `tests/topology` has those.
 
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ impl World {
         Some(World::ZooKeeper(server, relay))
     }
 
-    /// Where a worker finds it: every second one by the slow link, or by what can be cut, if there is such a thing.
+    /// The address by which a worker finds it: every second one by the slow link, or by what can be cut, if there is such a thing.
     pub(crate) fn urls(&self, worker: u64) -> Vec<String> {
         let is_direct = worker.is_multiple_of(2);
         match self {

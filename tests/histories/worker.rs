@@ -17,7 +17,7 @@ use crate::operations::{Doing, Model, Operation};
 use crate::support::observer::texts;
 use crate::support::{LONG, eventually, leased, let_pass, ms, random, shout};
 
-/// What a worker is told to do.
+/// The orders of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {
     /// One, or those of Redlock.
@@ -31,7 +31,7 @@ pub(crate) struct Orders {
     pub(crate) kinds: Vec<Kind>,
     /// After so long other names are used: longer than a stopped process stands still, so that it comes back to a lock that is in use.
     pub(crate) names_last: Duration,
-    /// Which of all workers that ever ran it is.
+    /// Its number among all workers that ever ran.
     pub(crate) number: u64,
     /// Its observer calls the client back, for the same lock.
     pub(crate) calls_back: bool,
@@ -166,10 +166,10 @@ impl Observer for CallsBack {
     }
 }
 
-/// What a crowd says when it is about to wait.
+/// The word of a crowd that is about to wait.
 pub(crate) const WAITING: &str = "a dozen wait";
 
-/// A dozen clients that wait for locks until they are killed. What they get by chance ends with them.
+/// A dozen clients that wait for locks until they are killed. The locks that they get by chance end with them.
 pub(crate) fn wait_as_a_crowd(orders: &Orders) {
     let clients: Vec<_> = (0..12).map(|_| connect(orders)).collect();
     shout(WAITING);
@@ -236,7 +236,7 @@ impl Worker<'_> {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    /// What is not told by the call itself: connections break all the time, a stopped process finds its holds lost.
+    /// Events that the call itself does not tell: connections break all the time, a stopped process finds its holds lost.
     fn failed(&self, error: &Error) {
         if error.kind() != ErrorKind::ShutDown {
             let allowed = error.is_retryable() || error.is_lost() || error.outcome_unknown();

@@ -30,7 +30,7 @@ static RESTING: Mutex<Vec<(&str, Program)>> = Mutex::new(Vec::new());
 pub(crate) struct Agent {
     /// There until it is dropped.
     program: Option<Program>,
-    /// What it is, for one that may be used again.
+    /// Its key, for one that may be used again.
     reused_as: Option<&'static str>,
 }
 

@@ -188,7 +188,7 @@ fn crowd(server: &RedisServer, jvms: &[(&Peer, Work<'_>)], processes: &[Work<'_>
 }
 
 /// The same until each of `kinds` languages and kinds has had it `least` times: fewer say nothing, and on a busy machine it takes
-/// longer. What was true in each try is for `check` to say.
+/// longer. `check` says what was true in each try.
 fn crowd_of(
     server: &RedisServer,
     jvms: &[(&Peer, Work<'_>)],

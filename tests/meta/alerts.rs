@@ -111,7 +111,7 @@ impl Observer for Watched {
     }
 }
 
-/// What was scraped of a client whose store was away, and when its hold was lost.
+/// The scrapes of a client whose store was away, and the moment at which its hold was lost.
 struct Outage {
     scraped: BTreeMap<String, Vec<f64>>,
     lost_at: u64,
@@ -197,7 +197,7 @@ impl Rules {
         self.0.values().any(|rule| rule["expr"].as_str().unwrap().contains(name))
     }
 
-    /// What is expected of an alert at a time: that it fires for this series, or does not for any.
+    /// The expectation of an alert at a time: that it fires for this series, or does not for any.
     fn expects(&self, alert: &str, seconds: u64, labels: Option<&str>) -> String {
         let rule = &self.0[alert];
         let mut text = format!("      - eval_time: {seconds}s\n        alertname: {alert}\n");
@@ -417,7 +417,7 @@ fn each_alert_fires_in_a_simulated_outage_at_15_and_at_60_seconds() {
     assert!(output.status.success(), "{said}");
 }
 
-/// Prometheus's own tool. Where there is none the test says so, which in CI is a failure.
+/// Prometheus's own tool. If there is none the test says so, which in CI is a failure.
 fn promtool() -> Option<PathBuf> {
     let named = std::env::var_os("LEASEHOLD_PROMTOOL").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();

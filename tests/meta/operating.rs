@@ -1,4 +1,4 @@
-//! What `docs/operating.md` gives to operators: rules and a dashboard that load, over metrics that exist.
+//! The rules and the dashboard of `docs/operating.md` load, over metrics that exist.
 
 use std::collections::BTreeSet;
 use std::fs;

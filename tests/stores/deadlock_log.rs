@@ -335,7 +335,7 @@ fn members(ring: &[&Span]) -> Ring {
     before.zip(waits).map(|(hold, wait)| (wait.process, hold.name.clone(), wait.name.clone())).collect()
 }
 
-/// For how long all of these lasted at the same time, and since when; `None`: never. What ended is counted with what the processes did
+/// For how long all of these lasted at the same time, and since when; `None`: never. A ring that ended is counted with the time that the processes did
 /// not see: between the call and the note, of which there is little.
 fn common(spans: &[&Span], by: Duration) -> Option<(Duration, Duration)> {
     let from = spans.iter().map(|span| span.from).max()?;

@@ -99,7 +99,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, is_cut: &dyn Fn() -> bool) {
     }
 }
 
-/// What an operator does to a server.
+/// An act of an operator on a server.
 trait Operated: Database {
     fn port(&self) -> u16;
     fn url_as(&self, user: &str) -> String;

@@ -155,7 +155,7 @@ mod tokio_tasks {
         assert!(!lock.is_locked().unwrap());
     }
 
-    /// What is refused to one who is not the task that holds the lock, although the thread is the same.
+    /// The calls that are refused to another task than the holder, although the thread is the same.
     fn is_not_the_holder(lock: &RedisLock) {
         assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
         assert!(!lock.try_lock().unwrap() && lock.try_acquire().unwrap().is_none());

@@ -1,4 +1,4 @@
-//! What the feature `tracing` tells: spans of waits and holds, and lines about what may be lost.
+//! The feature `tracing` tells of locks: spans of waits and holds, and lines about what may be lost.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};

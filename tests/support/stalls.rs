@@ -130,7 +130,7 @@ impl Meter {
     }
 }
 
-/// What was lost in a span, where `lost` says when something was seen to be lost, and how much by then in all. Waits in the
+/// The time lost in a span, where `lost` says when something was seen to be lost, and how much by then in all. Waits in the
 /// span's last moments are seen when the next look is due.
 pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, due: Duration) -> Duration {
     let by = |at: Instant| {

@@ -210,7 +210,7 @@ impl<T: Send + 'static> Waiter<T> {
         }
     }
 
-    /// How often the thread has gone to sleep, if it is asleep, and not in wait of what a server answers. Where the system
+    /// How often the thread has gone to sleep, if it is asleep, and not in wait of what a server answers. If the system
     /// does not tell, always asleep.
     fn sleeps(&self) -> Option<u64> {
         #[cfg(target_os = "linux")]

@@ -471,7 +471,7 @@ fn a_lock_of_readers_is_ended_by_force() {
     }
 }
 
-/// What a holder says of itself is printed by others.
+/// Others print the words of a holder about itself.
 #[test]
 fn what_a_holder_says_of_itself_moves_no_terminal() {
     let server = Server::start();

@@ -183,14 +183,14 @@ fn rights_on(server: &Server) {
     let (code, findings) = doctor(&user(server, &["-zadd"]), &["--name", "app:x"]);
     is(&findings, "rights", "warning", "wakes all");
     assert_eq!(code, 0);
-    // What could not be removed again is not made.
+    // A key that could not be removed again is not made.
     let (code, findings) = doctor(&user(server, &["-del"]), &["--name", "app:x"]);
     is(&findings, "rights", "fault", "DEL");
     assert_eq!(code, 1);
     let (code, findings) = doctor(&user(server, &[]), &["--name", "theirs"]);
     is(&findings, "rights", "fault", "nothing");
     assert_eq!(code, 77);
-    // Where DEL is refused, they end by themselves.
+    // They end by themselves if DEL is refused.
     eventually("nothing is left", || server.ask(&["DBSIZE"]) == ":0\r\n");
 }
 

@@ -240,7 +240,7 @@ fn crontab(page: &str, block: &str) {
         }
         let command = line.splitn(6, ' ').nth(5).unwrap().trim_start();
         let (before, _) = command.split_once(" -- ").unwrap_or_else(|| panic!("{page}: {line}"));
-        // What it names for a store is this test's.
+        // The store that it names is this test's.
         let before = before.replace("redis://locks:6379", &server.url());
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", &format!("{before} -- {}", script.display())]).env_clear();

@@ -44,7 +44,7 @@ fn rows_appear_change_and_vanish_in_the_page() {
     eventually("the second holds it", || {
         page.row("import").is_some_and(|cells| cells[2].contains(&of_second) && cells[5] == "–")
     });
-    // What somebody has selected in a row, or is reading, stays where it is.
+    // A row in which somebody has selected text, or is reading, stays where it is.
     assert_eq!(page.value("window.kept === document.querySelector('#rows tr')"), true);
     signal(second.pid(), Signal::TERM);
     second.wait();
@@ -195,7 +195,7 @@ fn a_page_of_another_name_at_this_address_gets_nothing() {
     assert_eq!(page.value(&elsewhere), "refused");
 }
 
-/// What lies outside of the screen, or does not show all of its text; by the names of the elements.
+/// The elements, by name, that lie outside of the screen or do not show all of their text.
 const OFF_SCREEN: &str = "(() => { const off = []; \
     for (const one of document.querySelectorAll('body, body *')) { \
         const at = one.getBoundingClientRect(); \

@@ -49,7 +49,7 @@ fn the_picture_of_top_shows_what_top_shows() {
     });
 }
 
-/// What is the same on each machine and at each moment: words without a digit; of a lock its name, what it is and who holds it,
+/// The part that is the same on each machine and at each moment: words without a digit; of a lock its name, what it is and who holds it,
 /// but not where.
 fn essence(line: &str) -> String {
     let is_number = |word: &str| word.contains(|letter: char| letter.is_ascii_digit());

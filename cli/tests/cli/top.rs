@@ -229,7 +229,7 @@ fn locks_are_filtered_sorted_and_moved_through() {
     top.shows(&["1001 locks"]);
     top.types("sss");
     top.shows(&["job:0001", "9m"]);
-    // What a terminal would act on is shown as text. It has no end, which is said.
+    // Characters that a terminal would act on are shown as text. It has no end, which is said.
     top.shows(&["a\\u{1b}[2Jb", "no end"]);
     top.types("G");
     top.shows(&["job:1000"]);

@@ -22,7 +22,7 @@ pub(super) struct RedisAddress {
 /// The target of connections.
 pub(super) enum Target {
     Place(ServerPlace),
-    /// Wherever the Sentinels say that the master is, asked anew for each connection.
+    /// The place where the Sentinels say that the master is, asked anew for each connection.
     Master(Arc<Sentinels>),
 }
 

@@ -98,7 +98,7 @@ impl RedisStore {
 
     /// As [`Store::hand_off`], but waits for the answer.
     pub(super) fn hand_off_now(&self, from: &Claim, to: &Claim, deadline: Moment) -> Answer<Handoff> {
-        let command = kinds::of(from.kind).succession(from, to);
+        let command = kinds::of(from.kind).hand_off(from, to);
         let reply = command.ok_or_else(no_request);
         let reply = reply.and_then(|command| self.server.connections.call(&command, deadline));
         named(reply.and_then(|reply| handed(reply, to.wants_fence)), "lock", to.name.given())
@@ -231,7 +231,7 @@ impl Store for RedisStore {
         if self.server.replicas.is_some() {
             return None;
         }
-        let command = kinds::of(from.kind).succession(from, to)?;
+        let command = kinds::of(from.kind).hand_off(from, to)?;
         // A lock whose hand-off cannot be sent is released the plain way, which says why.
         let started = self.server.connections.start(command, deadline).ok()?;
         let wants_fence = to.wants_fence;

@@ -89,7 +89,7 @@ fn work() -> Result<()> {
         println!("{:3} {verdict:?} in {seconds} s: {}: {}", mutation.number, mutation.file, mutation.what);
         record.note(mutation, verdict)
     });
-    // What could be judged is on the page, whatever else failed.
+    // The verdicts that there are stand on the page, whatever else failed.
     page::write(&root().join("docs/figures/sabotage.md"), &mutations, &record)?;
     judged.and(unbroken)
 }

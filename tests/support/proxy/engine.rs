@@ -125,7 +125,7 @@ pub(super) struct State {
 }
 
 pub(super) struct Shared {
-    /// Where connections lead that are opened from now on.
+    /// The server to which connections lead that are opened from now on.
     pub(super) upstream: Mutex<SocketAddr>,
     pub(super) port: Port,
     pub(super) state: Mutex<State>,

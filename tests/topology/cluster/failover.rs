@@ -56,7 +56,7 @@ fn failovers(fault: Fault, what: &str) {
         let lost = load.seen.losses();
         let Total { grants, unknown } = load.end();
         assert_eq!(lost, 0, "no hold of the load lasted longer than its window");
-        // A hand-over whose answer was lost with its member can be neither read nor repeated; its unlock says so.
+        // A hand-off whose answer was lost with its member can be neither read nor repeated; its unlock says so.
         assert!(fault != Fault::Planned || unknown == 0, "{unknown} unlocks of unknown outcome");
         assert_nothing_is_left(&cluster);
         shout(&format!(

@@ -90,7 +90,7 @@ fn a_member_is_listened_to_when_somebody_waits_for_a_lock_of_its() {
             names.iter().filter(|name| name.starts_with("leasehold-hub")).count()
         };
         let names: Vec<_> = (0..3).map(|primary| cluster.name_on(primary, "hubs")).collect();
-        // Who does not wait does not listen, also while the cluster has just begun and does not answer yet.
+        // A client that does not wait does not listen, also while the cluster has just begun and does not answer yet.
         let held = |name: &String| {
             let mut guard = None;
             assert!(eventually(LONG, || {

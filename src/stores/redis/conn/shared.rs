@@ -47,7 +47,7 @@ pub(crate) type ReplySink = Box<dyn FnOnce(Answer<Value>) + Send>;
 
 pub(crate) struct SharedConnection {
     out: Mutex<Out>,
-    /// Held by the thread that opens a connection, which takes time: nobody is to wait for `out` so long.
+    /// Held by the thread that opens a connection. That takes time, for which nobody is to wait for `out`.
     connecting: Mutex<()>,
     /// Signalled when `Out::notifying` has gone down.
     told: Condvar,

@@ -27,7 +27,7 @@ local ttl_ms = redis.call('pttl', lock)
 local held, holders, is_next = false, false, false
 local waits = turn ~= 'barge' and turn ~= 'yield'
 if ttl_ms ~= -2 then
-  -- Who waits wants to know who holds it too.
+  -- A waiter wants to know the holders too.
   holders = waits and redis.pcall('hkeys', lock)
   if holders and not holders.err then
     for at = 1, #holders do
@@ -78,13 +78,13 @@ if not held then
       if type(added) ~= 'number' then
         return {'busy', wait_ms}
       end
-      -- Who joins others that live need not move the end on: they do.
+      -- A client that joins others that live need not move the end on: they do.
       if (turn ~= 'wait' or is_stale or not first[1]) and redis.pcall('pexpire', line, 60000) ~= 1 then
         redis.pcall('zrem', line, client)
         return {'busy', wait_ms}
       end
       is_first = is_first or turn == 'next'
-      -- Who is first clears up behind itself when it asks again. Where the first is dead, anybody does.
+      -- The first clears up behind itself when it asks again. If the first is dead, anybody does.
       if is_stale or is_first and turn ~= 'wait' then
         is_first = drop_dead(line, time[1]) == client
       end

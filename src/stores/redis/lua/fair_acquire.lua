@@ -28,8 +28,8 @@ local ttl_ms = redis.call('pttl', lock)
 
 if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
   local fence = counter and next_fence(counter, time)
-  -- It may also wait, under this number, if its own wait was answered while it was not there. What may be refused comes
-  -- before the hold changes.
+  -- It may also wait, under this number, if its own wait was answered while it was not there. The commands that may be
+  -- refused come before the hold changes.
   if redis.call('zrem', timeouts, owner) + redis.call('zrem', heartbeats, owner) > 0 then
     redis.call('lrem', queue, 0, owner)
   end

@@ -37,7 +37,7 @@ for _, id in ipairs(is_given and ids or {}) do
   seen[id] = true
 end
 if back > 0 then
-  -- The number first: were it none, nothing would be given back. What was deleted is not brought back.
+  -- The number first: if it is no number, nothing is given back. A deleted semaphore is not brought back.
   local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
   redis.call('zremrangebyscore', out, 0, now_ms)
   for id in pairs(seen) do

@@ -1,4 +1,4 @@
--- Leaves an owner so many holds; none: frees the lock and tells the waiters.
+-- Leaves an owner `left` holds; none: frees the lock and tells the waiters.
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about -> see `show.lua`
 -- ARGV[1] owner      who releases

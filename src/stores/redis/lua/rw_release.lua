@@ -1,4 +1,4 @@
--- Leaves an owner so many holds of one half of a read-write lock; when nobody holds either, frees it. Tells the waiters
+-- Leaves an owner `left` holds of one half of a read-write lock; when nobody holds either, frees it. Tells the waiters
 -- whenever there may be something to have.
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count

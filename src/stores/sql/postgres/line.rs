@@ -3,8 +3,8 @@
 //! If nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the line
 //! by the next. A client that writes to the line writes to the lock's row too. So of a release and a client
 //! that joins at the same time one sees the other: the release is made by two statements then, or the client
-//! asks once more. The line only refuses and wakes: whether a lock is free, its own row says. Where the table
-//! is missing or of another shape, or the user may not use it, the client does without.
+//! asks once more. The line only refuses and wakes: whether a lock is free, its own row says. The
+//! client does without the line if the table is missing or of another shape, or the user may not use it.
 //!
 //! Source: docs/decisions/0032.
 
@@ -289,8 +289,8 @@ fn kept(row: &PgRow) -> Answer<Option<Duration>> {
     Ok(column::<Option<i64>>(row, 5)?.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
 }
 
-/// When one that waits asks again: after so long and a random part more; and the messages that it listens
-/// for.
+/// When a waiter asks again, as a time and the bounds of a random part that is added; and the messages that it
+/// listens for.
 fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration), Wakeups) {
     match (seen, kept) {
         (Some(row), _) if !tells_line(&row.owner) => {

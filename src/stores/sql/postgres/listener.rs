@@ -25,8 +25,8 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 
-/// After so long without a word the server is asked for one; after as long again the connection counts as
-/// dead.
+/// The time without a word after which the server is asked for one; after as long again the connection counts
+/// as dead.
 const SILENCE: Duration = Duration::from_secs(5);
 /// A connection is not kept for longer, for the reasons of the pool's.
 const OLDEST: Duration = Duration::from_secs(30 * 60);

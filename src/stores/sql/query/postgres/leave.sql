@@ -1,4 +1,4 @@
--- Leaves an owner so many holds; none: frees the lock and wakes the waiters. Never changes how long it runs. Without a
+-- Leaves an owner `left` holds; none: frees the lock and wakes the waiters. Never changes how long it runs. Without a
 -- channel it wakes nobody: tell.sql does that, which is sent behind it and has to see the lock free.
 --
 -- A freed row need not be on the disk when this returns: lost in a crash, the lock ends with its lease, and a later
