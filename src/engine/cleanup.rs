@@ -138,7 +138,6 @@ impl RenewalOrders {
     /// A hold is lost here, but the store may have prolonged it, or may yet, by a renewal without an answer. The
     /// lock would be taken and held by nobody, so the renewal is undone.
     pub(crate) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
-        hold.retire_owner();
         let claim = hold.claim();
         let until = now.plus(claim.lease).plus(self.command_timeout);
         self.cleanups.add(claim, until, now);

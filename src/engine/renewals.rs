@@ -251,7 +251,7 @@ mod tests {
     use crate::engine::hold::{Grant, Holder};
     use crate::engine::registry::Registry;
     use crate::ident::{ClientId, LockName, Owner};
-    use crate::seam::Kind;
+    use crate::seam::{Claim, Kind};
     use crate::time::{Lease, ManualClock};
 
     const LEASE: Duration = Duration::from_secs(30);
@@ -260,20 +260,15 @@ mod tests {
     fn hold(home: u32, sent: Moment) -> Arc<Hold> {
         let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
         let entry = Registry::default().entry(Kind::Mutex, &name);
+        let claim = Claim::new(Kind::Mutex, &name, Owner::new(ClientId::random(), 1), LEASE);
         let grant = Grant {
-            kind: Kind::Mutex,
-            name,
-            owner: Owner::new(ClientId::random(), 1),
-            home,
+            claim: Claim { home, ..claim },
             holder: Holder::Guard,
             sent,
             lease: Lease::Renewed,
-            asked: LEASE,
-            ceiling: None,
-            note: None,
             renewed_lease: LEASE,
+            ceiling: None,
             fence: None,
-            units: 1,
             bound: None,
         };
         let hold = Hold::new(grant, &entry);

@@ -250,7 +250,6 @@ impl Looks {
 
     /// The end of a hold that was lost and not released.
     fn let_lapse(&self, hold: &Arc<Hold>, now: Moment) {
-        hold.retire_owner();
         let is_first = hold.note_lapsed();
         if is_first
             && hold.is_in_doubt()

@@ -312,7 +312,6 @@ impl Round {
                     } else if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {
                         // A hold whose release began meanwhile is rightly gone; its owner learns that from
                         // the release.
-                        hold.retire_owner();
                         hold.entry().nudge();
                         is_any_lost = true;
                     }

@@ -241,7 +241,7 @@ impl Condition {
         let claim = engine.claim(Kind::Signal, name, number, engine.options.lease);
         let joined = engine.count(action, &claim, &Counting::Enlist);
         let released = joined.and_then(|_| {
-            hold.listeners().keep(true);
+            hold.keep_listeners(true);
             engine.end_all_levels(action, &hold).inspect_err(|_| drop_listeners(&hold, &engine.reporter))
         });
         if let Err(error) = released {
@@ -300,7 +300,7 @@ impl Condition {
                 Ok(entered) => {
                     // With the first level there is a hold to listen for; later ones find nothing left to
                     // hand on.
-                    released.listeners().hand_to(entered.hold.listeners(), &engine.reporter);
+                    released.hand_listeners_to(&entered.hold, &engine.reporter);
                     if is_guards {
                         entered.hold.guard_level(entered.level);
                         regained = Some(entered);
@@ -358,8 +358,8 @@ impl Condition {
 
 /// No hold follows: nobody is notified of a loss any more.
 fn drop_listeners(released: &Hold, reporter: &Reporter) {
-    released.listeners().keep(false);
-    released.listeners().forget(reporter);
+    released.keep_listeners(false);
+    released.forget_listeners(reporter);
 }
 
 impl fmt::Debug for Condition {

@@ -62,6 +62,20 @@ impl Claim {
             is_granted: false,
         }
     }
+
+    /// The claim to what was granted under this one: nobody waits under it.
+    pub(crate) fn of_hold(self) -> Claim {
+        Claim {
+            waits: false,
+            turn: Turn::Barges,
+            wakeups: Wakeups::Releases,
+            writers_first: false,
+            levels: 1,
+            wants_fence: false,
+            is_granted: true,
+            ..self
+        }
+    }
 }
 
 /// How an attempt goes by a lock's line of waiting clients. A client stands in it once, however many of its

@@ -71,7 +71,7 @@ impl Member {
     fn looking_after(store: &Store, wait: Duration, breaks: bool) -> Member {
         let (sender, told) = unbounded();
         let client = store.client_with(|options| {
-            let options = options.lease(Duration::from_secs(10)).deadlocks_after(wait);
+            let options = options.lease(Duration::from_secs(30)).deadlocks_after(wait);
             options.break_deadlocks(breaks).observer(Told(sender))
         });
         Member { client, told }

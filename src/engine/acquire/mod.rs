@@ -55,8 +55,7 @@ impl Engine {
                             return Ok(Some(granted));
                         }
                     }
-                    // It was lost. A new hold follows, under a number that nothing late can be under.
-                    thread.retire(hold.owner().number());
+                    // It was lost. A new hold follows, under a number that nothing late can be under: see `Hold::lose`.
                     self.wait_for(call, lease, &thread, begun)
                 }
             };

@@ -68,7 +68,6 @@ impl Engine {
             }
             if let (false, Some(until)) = (stands, in_doubt) {
                 // Nobody gives back what is lost.
-                hold.retire_owner();
                 self.watchdog.cleanups().add(claim.clone(), until, now);
             }
             match outcome {

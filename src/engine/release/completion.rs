@@ -59,19 +59,16 @@ impl ReleaseCompletion {
         self.reporter.tell(|observer| span(&|| observer.event(&Event::Released { name, kind, owner, held })));
     }
 
-    /// Records that a hold is lost. Its number is given up: a request under it may be on its way, and the old
-    /// guard may still try to release.
-    pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LossReason) {
-        if hold.lose(reason, self.clock.now(), &self.reporter) {
-            hold.retire_owner();
-        }
+    /// Records that a hold is lost.
+    pub(crate) fn lose(&self, hold: &Hold, reason: LossReason) {
+        hold.lose(reason, self.clock.now(), &self.reporter);
     }
 
     /// A release did not get through: the watchdog repeats it until it is answered or the lease has run out.
     pub(crate) fn leave_behind(&self, hold: &Arc<Hold>) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
-        hold.listeners().forget(&self.reporter);
+        hold.forget_listeners(&self.reporter);
         let now = self.clock.now();
         // The lock may last for one more lease of the client's, if a renewal is on its way; or for a longer
         // lease of its own.
@@ -88,7 +85,7 @@ impl ReleaseCompletion {
     pub(crate) fn leave_until(&self, hold: &Arc<Hold>, ends: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
-        hold.listeners().forget(&self.reporter);
+        hold.forget_listeners(&self.reporter);
         self.cleanups.add_from(ends, hold.claim(), hold.until());
     }
 
@@ -96,13 +93,13 @@ impl ReleaseCompletion {
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others) -> Duration {
         let now = self.clock.now();
         self.registry.note_released(hold, others, now);
-        hold.listeners().forget(&self.reporter);
+        hold.forget_listeners(&self.reporter);
         now.since(hold.since())
     }
 
     /// A hold ended without loss; returns how long it lasted.
     pub(crate) fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
-        hold.listeners().forget(&self.reporter);
+        hold.forget_listeners(&self.reporter);
         self.clock.now().since(hold.since())
     }
 }

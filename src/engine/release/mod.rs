@@ -255,7 +255,6 @@ impl Engine {
         if hold.is_live(now, &self.reporter) && (left > 0 || hold.begin_release()) {
             return true;
         }
-        hold.retire_owner();
         if left == 0 {
             self.registry.remove(hold);
             if matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong)) {
