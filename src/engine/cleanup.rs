@@ -41,9 +41,9 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 pub(crate) struct Cleanup {
     pub(crate) claim: Claim,
-    /// The request can have no effect that outlives this: what it may have set ends with its lease. If the
-    /// store says that it does not ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), the store has
-    /// to answer as well.
+    /// The request can have no effect that outlives this: what it may have set ends with its lease. Where it
+    /// does not ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), the store has to answer as
+    /// well.
     pub(crate) until: Moment,
     /// Before this the owner is to hold what it may hold, also where the client ends sooner.
     pub(crate) from: Moment,
@@ -86,9 +86,9 @@ impl CleanupQueue {
     }
 }
 
-/// Tells a store of several servers that the hold of this claim has ended while it was renewed. A server may
-/// have got the release first, and the hold given back second: then it has to forget it once more. A release
-/// that is sent from here on comes after both. Pairs with `Majority::ended_meanwhile`.
+/// Tells a store of several servers of a hold that was renewed under this claim and has ended meanwhile: the
+/// request that ended it may have come to a server before that was given it again. A request that ends it
+/// later sees to it itself, since it comes after. Pairs with `Majority::ended_meanwhile`.
 pub(crate) fn tell_if_ended(store: &dyn Store, hold: &Hold, claim: &Claim, now: Moment) {
     if (hold.is_releasing() || matches!(hold.standing(now), Standing::Lost(_)))
         && let Some(majority) = store.capabilities().majority
@@ -135,8 +135,8 @@ impl RenewalOrders {
         self.queue(registry, some, now);
     }
 
-    /// A hold is lost here, but the store may have prolonged it, or may yet, by a renewal without an answer. The
-    /// lock would be taken and held by nobody, so the renewal is undone.
+    /// A hold is lost, but a renewal of it may have had it run on, or may yet: nobody holds it then, until
+    /// that is undone.
     pub(crate) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
         let claim = hold.claim();
         let until = now.plus(claim.lease).plus(self.command_timeout);

@@ -42,9 +42,8 @@ struct TimerShared {
     stop: AtomicBool,
     /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
     next_look: AtomicU64,
-    /// The earliest moment that it was woken for since it last looked. It looks at that moment even if the hold
-    /// is gone by then. If it forgot the moment with the hold, each hold of many that come and go would wake
-    /// it.
+    /// The earliest moment that it was woken for since it last looked. It looks then even if nothing is due
+    /// by then any more: where holds come and go, each would wake it else.
     woken_for: AtomicU64,
 }
 
@@ -77,8 +76,7 @@ const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 /// this thread once, not each.
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
-/// The least time between two rounds of renewals because a connection ended: a server may end each new
-/// connection too.
+/// After one was hung up it is not done again sooner: what is connected anew may be hung up again and again.
 const HUNG_UP_APART: Duration = Duration::from_secs(1);
 
 impl Alarm {

@@ -45,10 +45,10 @@ pub(crate) struct Watchdog {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The least time for which a clean-up waits for its turn, also if it is asked once only.
+/// A clean-up waits for its turn so long at least, also if it is asked once only.
 const WAITS: Duration = Duration::from_secs(30);
 
-/// The time after which it is tried whether deadlocks can be looked for again, while renewals fail.
+/// While renewals fail, so often is tried whether deadlocks can be looked for again.
 const FIND_AGAIN: Duration = Duration::from_secs(1);
 
 impl Watchdog {
@@ -170,8 +170,8 @@ impl Watchdog {
         self.timer.alarm().waker().stand_still(still);
     }
 
-    /// Ends the threads; returns the claims that are due to be cleaned up. A claim that is to be held for a while
-    /// yet is not among them: it ends with its lease. Never waits for itself.
+    /// Ends the threads; returns what was left to clean up by now: what is to stay for a while ends with its
+    /// lease. Never waits for itself.
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.shared.inbox.lock().stop = true;
         self.waker.end();

@@ -28,7 +28,7 @@ impl ReleaseCompletion {
     /// replies for others; so the observer is called on the callback thread.
     pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: ReleaseOutcome) {
         match outcome {
-            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
+            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {
                 let held = match outcome {
                     ReleaseOutcome::Freed { others } => self.note_released(hold, others),
                     _ => self.note_ended(hold),
@@ -70,8 +70,8 @@ impl ReleaseCompletion {
         hold.retire_owner();
         hold.forget_listeners(&self.reporter);
         let now = self.clock.now();
-        // The lock may last for one more lease of the client's, if a renewal is on its way; or for a longer
-        // lease of its own.
+        // A renewal that is on its way may have it run for a lease from now; a lease of its own may be
+        // longer.
         let until = if hold.kind().is_leased() {
             now.plus(self.lease).max(hold.until())
         } else {
@@ -80,8 +80,8 @@ impl ReleaseCompletion {
         self.cleanups.add(hold.claim(), until, now);
     }
 
-    /// The store was asked to end a hold at `ends`, and did not answer. The watchdog frees the lock at that
-    /// moment, and not before; the request may have been carried out all the same.
+    /// A hold that was to last until `ends` could not be told so: the watchdog frees it then, and not before.
+    /// It may have been told all the same.
     pub(crate) fn leave_until(&self, hold: &Arc<Hold>, ends: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
@@ -106,6 +106,6 @@ impl ReleaseCompletion {
 
 impl fmt::Debug for ReleaseCompletion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReleaseCompletion").finish_non_exhaustive()
+        f.debug_struct("Aftermath").finish_non_exhaustive()
     }
 }

@@ -85,7 +85,7 @@ impl Engine {
     ) -> Result<()> {
         let give_up = begun.plus(self.options.patience);
         let outcome = match outcome {
-            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
+            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {
                 let held = self.completion.note_ended(hold);
                 self.completion.tell_released(hold, held);
                 return Ok(());
