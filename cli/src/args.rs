@@ -220,8 +220,8 @@ pub(crate) struct RunArgs {
     /// The exit code when the lock is busy or the wait ended.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
     pub(crate) conflict_exit_code: u8,
-    /// Ends the command when it has had the lock for this time, and exits with 124. TERM comes before that, by
-    /// --kill-grace.
+    /// Ends the command when it has had the lock for this time, and exits with 124. TERM comes before that,
+    /// by --kill-grace.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) max_hold: Option<Duration>,
     /// Exits with 80 if the command succeeded and it is unknown whether the lock was released. Without this
@@ -332,7 +332,8 @@ pub(crate) struct DoctorArgs {
     /// Exits with 1 for a warning too.
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Looks for locks without an expiry among all keys, however long it takes. Stops after 10 s unless given.
+    /// Looks for locks without an expiry among all keys, however long it takes. Stops after 10 s unless
+    /// given.
     #[arg(long)]
     pub(crate) all: bool,
 }

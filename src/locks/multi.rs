@@ -108,8 +108,8 @@ tuples_into_locks!(A B C D E F G H);
 ///   deadline, a panic), those taken so far are released, the last first.
 /// - Multi-locks do not deadlock with each other: all processes take locks in the same order, whatever order
 ///   they are given in, by the names of their keys. (Locks of one key on several stores are ordered by the
-///   stores' URLs, without credentials: all processes have to use the same URLs.) A thread that holds a lock already and takes
-///   others by a multi-lock is on its own.
+///   stores' URLs, without credentials: all processes have to use the same URLs.) A thread that holds a lock
+///   already and takes others by a multi-lock is on its own.
 /// - With a lease all of them end by it together, counted from the grant of the last: those before it are
 ///   renewed until then.
 /// - The loss of one is the loss of all; see [`MultiGuard::check`].

@@ -157,9 +157,9 @@ impl RedisLock {
 
     /// The holder, whoever it is, as the server knows it; `None` if the lock is free.
     ///
-    /// For a [token lock](crate::LockClient::token_lock) that is its token, whichever library wrote it. It is a
-    /// secret of its holder's, since it releases the lock. ([`inspect`](crate::LockClient::inspect) is not told
-    /// the kind, so it takes a string for a lock only if this crate wrote it.)
+    /// For a [token lock](crate::LockClient::token_lock) that is its token, whichever library wrote it. It is
+    /// a secret of its holder's, since it releases the lock. ([`inspect`](crate::LockClient::inspect) is not
+    /// told the kind, so it takes a string for a lock only if this crate wrote it.)
     ///
     /// # Blocking
     ///

@@ -54,8 +54,8 @@ impl AcquireOptions {
         AcquireOptions::default()
     }
 
-    /// Waits for `wait` at most, in place of a [deadline](Self::deadline). Zero makes one attempt. Defaults to
-    /// waiting as long as it takes.
+    /// Waits for `wait` at most, in place of a [deadline](Self::deadline). Zero makes one attempt. Defaults
+    /// to waiting as long as it takes.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = WaitChoice::For(wait);
         self

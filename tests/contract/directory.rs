@@ -1,4 +1,5 @@
-//! The directory of clients: who holds and who waits, by host, process and thread, and the lists of locks and clients.
+//! The directory of clients: who holds and who waits, by host, process and thread, and the lists of locks and
+//! clients.
 
 use std::time::Duration;
 

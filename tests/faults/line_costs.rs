@@ -17,7 +17,8 @@ fn client(world: &World) -> LockClient {
     builder.linger(LEASE).build().unwrap()
 }
 
-/// How often the server has run each command, but for those by which connections are opened and this is asked.
+/// How often the server has run each command, but for those by which connections are opened and this is
+/// asked.
 fn commands_run(world: &World) -> BTreeMap<String, u64> {
     let said: String = world.run(&["INFO", "commandstats"]);
     let calls = |line: &str| {
@@ -90,7 +91,8 @@ fn a_cycle_that_sixteen_clients_wait_for_is_twenty_commands() {
         }
         let mut run = run_since(world, &before);
         run.retain(|name, _| !["zcard", "subscribe", "unsubscribe"].contains(&&**name));
-        // To join the line, to be granted the lock, to release it. More of them were polls, or standbys of a busy machine.
+        // To join the line, to be granted the lock, to release it. More of them were polls, or standbys of a
+        // busy machine.
         let (all, in_vain) = (run.values().sum::<u64>(), scripts(&run).saturating_sub(3 * CYCLES));
         shout(&format!(
             "COUNTED {CYCLES} cycles of {CLIENTS} clients: {all} commands, {in_vain} asked in vain"

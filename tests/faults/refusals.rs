@@ -79,7 +79,8 @@ fn suffices(world: &World, rights: &Rights) {
     assert_eq!(seen.losses(), 1, "the forced one: {:?}", seen.events());
 }
 
-/// Every operation there is, with waits, wake-ups, renewals and the watchdog. To force needs one command more than the others.
+/// Every operation there is, with waits, wake-ups, renewals and the watchdog. To force needs one command more
+/// than the others.
 fn use_everything(world: &World, client: &LockClient, may_force: bool) {
     let lock = client.lock("app:lock");
     lock.lock().unwrap();

@@ -1,5 +1,5 @@
-//! Histories that no lock can have, and that both checkers must refuse; and some at the edge, which both must accept. Then random
-//! ones, of which both must say the same.
+//! Histories that no lock can have, and that both checkers must refuse; and some at the edge, which both must
+//! accept. Then random ones, of which both must say the same.
 
 use std::collections::BTreeSet;
 
@@ -286,7 +286,8 @@ fn both_checkers_refuse_what_no_lock_can_do_and_accept_what_one_can() {
     }
 }
 
-/// Histories of a lock that some owners take and give back at random times, so that about half of them are possible.
+/// Histories of a lock that some owners take and give back at random times, so that about half of them are
+/// possible.
 #[test]
 fn of_random_histories_both_checkers_say_the_same() {
     let mut operations = Vec::new();

@@ -1,8 +1,8 @@
 //! Our own checker of histories: by intervals, where Porcupine searches for an order.
 //!
-//! A hold stands for certain from the return of its acquire to the call of its end, and when it was entered again. If what
-//! stands for certain fits together, then so does the history: each acquire took effect when it returned, each end when it was
-//! called.
+//! A hold stands for certain from the return of its acquire to the call of its end, and when it was entered
+//! again. If what stands for certain fits together, then so does the history: each acquire took effect when
+//! it returned, each end when it was called.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Two JVMs and two Rust processes, four threads each, add one to a number in Redis that only the lock protects.
+//! Two JVMs and two Rust processes, four threads each, add one to a number in Redis that only the lock
+//! protects.
 
 use std::env;
 use std::process::{Child, Command, Stdio};

@@ -1,8 +1,8 @@
 //! The rules of `docs/operating/alerts.yml` in simulated outages, scraped each 15 s and each 60 s.
 //!
-//! The series of an outage are those that a client really sends: it runs by a clock that the test moves, in an outage that begins at
-//! eight instants between two scrapes. `LEASEHOLD_BLESS=1` writes them to `docs/operating/alerts_test.yml`, which Prometheus's own
-//! `promtool` then judges.
+//! The series of an outage are those that a client really sends: it runs by a clock that the test moves, in
+//! an outage that begins at eight instants between two scrapes. `LEASEHOLD_BLESS=1` writes them to
+//! `docs/operating/alerts_test.yml`, which Prometheus's own `promtool` then judges.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -218,7 +218,8 @@ impl Rules {
 
 const SHOP: &str = "job: shop, instance: a";
 
-/// A rule, a series of what goes wrong from 5 minutes on, by numbers for each scrape in the order of time, and who it is said of.
+/// A rule, a series of what goes wrong from 5 minutes on, by numbers for each scrape in the order of time,
+/// and who it is said of.
 struct Case {
     alert: &'static str,
     series: &'static [(&'static str, Shape)],

@@ -1,7 +1,7 @@
 //! The documents name nothing that is not there: files, links, commands, tests, methods.
 //!
-//! Every table with a column "Shown by" is held to it: a name in backticks there is a test, a row of the demo, a
-//! command that can be run, or a file.
+//! Every table with a column "Shown by" is held to it: a name in backticks there is a test, a row of the
+//! demo, a command that can be run, or a file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -101,8 +101,8 @@ fn headings(text: &str) -> BTreeSet<String> {
     lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
-/// Names of all tests: functions marked `#[test]`, the contracts, which `contracts!` marks, and the tests of all databases,
-/// which `database_tests!` marks.
+/// Names of all tests: functions marked `#[test]`, the contracts, which `contracts!` marks, and the tests of
+/// all databases, which `database_tests!` marks.
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
@@ -151,7 +151,8 @@ fn is_executable(path: &Path) -> bool {
     path.is_file()
 }
 
-/// `src/lock/wait.rs`, `docs/`, `tests/README.md`: something in backticks that means a path of this repository.
+/// `src/lock/wait.rs`, `docs/`, `tests/README.md`: something in backticks that means a path of this
+/// repository.
 fn as_path(token: &str) -> Option<&Path> {
     let plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-*".contains(&b));
     let (first, _) = token.split_once('/')?;
@@ -453,8 +454,8 @@ fn the_page_on_async_code_shows_the_files_that_are_tested() {
     assert_eq!(shown.into_iter().collect::<Vec<_>>(), files("examples/web/src", "rs"));
 }
 
-/// The list for clippy is that of the recipes, whose tests show that clippy finds by it what it names; and it names each guard
-/// that is its thread's.
+/// The list for clippy is that of the recipes, whose tests show that clippy finds by it what it names; and it
+/// names each guard that is its thread's.
 #[test]
 fn the_page_on_async_code_lists_every_guard_of_a_thread_for_clippy() {
     let page = read("docs/using-from-async.md");

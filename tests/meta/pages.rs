@@ -1,7 +1,7 @@
 //! The code of the pages, carried out on a server.
 //!
-//! Of `docs/from-setnx-to-leases.md`: every command is sent, and every answer compared with the one that is printed.
-//! Of `docs/permissions.md`: each user can do all that its kind needs, and nothing that it does not.
+//! Of `docs/from-setnx-to-leases.md`: every command is sent, and every answer compared with the one that is
+//! printed. Of `docs/permissions.md`: each user can do all that its kind needs, and nothing that it does not.
 
 use std::collections::HashMap;
 use std::time::Duration;

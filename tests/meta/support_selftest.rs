@@ -1,4 +1,5 @@
-//! The tests' own tools, tested: each server option works, each fault bites, each checker finds what is wrong.
+//! The tests' own tools, tested: each server option works, each fault bites, each checker finds what is
+//! wrong.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

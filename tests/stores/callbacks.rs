@@ -19,7 +19,8 @@ const LEASE: Duration = ms(600);
 
 type CallBack = (&'static str, fn(&LockClient, &RedisLock) -> Result<()>);
 
-/// The calls of an observer in the middle of a call. Those that wait come last: all before them are refused by then.
+/// The calls of an observer in the middle of a call. Those that wait come last: all before them are refused
+/// by then.
 const IN_A_CALL: &[CallBack] = &[
     ("try_lock", |_, lock| lock.try_lock().map(drop)),
     ("try_acquire_owned", |_, lock| lock.try_acquire_owned().map(drop)),
@@ -49,7 +50,8 @@ const LATER: &[CallBack] = &[
     ("inspect", |client, lock| client.inspect(lock.name()).map(drop)),
 ];
 
-/// An event, on what thread it was told, and the kinds of the answers that the observer got; no kind: it worked.
+/// An event, on what thread it was told, and the kinds of the answers that the observer got; no kind: it
+/// worked.
 #[derive(Debug)]
 struct Told {
     event: String,

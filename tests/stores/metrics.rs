@@ -1,4 +1,5 @@
-//! The feature `metrics` sends each series that the page of `Metrics` names, from what really happens to locks.
+//! The feature `metrics` sends each series that the page of `Metrics` names, from what really happens to
+//! locks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! Threads that have more to do than one thing: tasks of an async runtime, which are told apart (feature `tokio`), and the jobs
-//! of a pool that steals work, which cannot be.
+//! Threads that have more to do than one thing: tasks of an async runtime, which are told apart (feature
+//! `tokio`), and the jobs of a pool that steals work, which cannot be.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -49,8 +49,8 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// Two jobs that want one lock; the first waits for a third while it has it. How many were inside at once, and what came of
-/// the second.
+/// Two jobs that want one lock; the first waits for a third while it has it. How many were inside at once,
+/// and what came of the second.
 fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
     let (inside, third, second) = (Inside::default(), AtomicBool::new(false), Mutex::new(Ok(())));
     let work = |pool: &Pool<'_>, wait_for: Option<&AtomicBool>| -> Result<()> {

@@ -13,7 +13,8 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::support::{LONG, deadlocked, eventually, fresh, ms};
 
-/// A span or a line: its name, its level, its fields by name. A line has the name of the span that it was written in.
+/// A span or a line: its name, its level, its fields by name. A line has the name of the span that it was
+/// written in.
 #[derive(Debug, Clone, Default)]
 struct Told {
     name: String,

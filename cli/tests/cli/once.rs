@@ -219,7 +219,8 @@ fn a_crontab_of_a_page_works_as_written_and_shows_no_url_to_other_users() {
     }
 }
 
-/// As cron does it: a line that is an assignment is for the environment, the command of any other goes to a shell, which all users see.
+/// As cron does it: a line that is an assignment is for the environment, the command of any other goes to a
+/// shell, which all users see.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
     // In place of the command, which is to be somebody's: says what all see, and that it ran.

@@ -122,8 +122,8 @@ fn a_thousand_locks_are_filtered_and_sorted_and_the_page_does_not_stick() {
     assert_eq!(names(&mut page, 2000).len(), 1000);
 
     page.value("document.querySelector('th[data-key=name] button').click()");
-    // The longest time in which it reacts to nothing, and the rows that are made or moved, while two lists come, which takes as
-    // long as it takes, and three seconds at least.
+    // The longest time in which it reacts to nothing, and the rows that are made or moved, while two lists
+    // come, which takes as long as it takes, and three seconds at least.
     let mut measure = || {
         page.value(
             "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \
@@ -254,7 +254,8 @@ fn nothing_lies_off_the_screen_of_a_phone_nor_of_a_tablet() {
         }
         assert_ne!(colors[0], colors[1], "{locks} locks: as bright in the dark");
     }
-    // A phone has no room for a table: each lock stands by itself, its parts named. They are sorted by the same buttons.
+    // A phone has no room for a table: each lock stands by itself, its parts named. They are sorted by the
+    // same buttons.
     page.on_screen(420, 900, "light");
     let named = "getComputedStyle(document.querySelector('#rows td:nth-child(5)'), '::before').content";
     assert_eq!(page.value(named), "\"Lease left\"");

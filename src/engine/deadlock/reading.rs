@@ -126,8 +126,8 @@ impl<'a> Reading<'a> {
         self.clients.get(&client)?.as_ref()
     }
 
-    /// The lock as the store has it now. Half of a read-write lock is described with all its holders. Any other
-    /// lock has one holder, and a question about that needs the rights of its own kind only.
+    /// The lock as the store has it now. Half of a read-write lock is described with all its holders. Any
+    /// other lock has one holder, and a question about that needs the rights of its own kind only.
     fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
         if kind.other_half().is_some() {
             return self.described(key);
@@ -203,8 +203,9 @@ fn is_in_the_way(kind: Kind, held: Family) -> bool {
     }
 }
 
-/// Whether a writer that waits comes before this reader. That is so if writers go first for this reader and the
-/// store says that one waits, or if the store serves all of them in one queue and the reader is not its first.
+/// Whether a writer that waits comes before this reader. That is so if writers go first for this reader and
+/// the store says that one waits, or if the store serves all of them in one queue and the reader is not its
+/// first.
 fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     if wait.writers_first && seen.writers_wait {
         return true;

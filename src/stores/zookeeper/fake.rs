@@ -37,7 +37,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// A server of sessions that last for `session`, on connections one after the other. It ends with the process.
+    /// A server of sessions that last for `session`, on connections one after the other. It ends with the
+    /// process.
     pub(super) fn start(
         session: Duration,
         mut reply: impl FnMut(&Request) -> Reply + Send + 'static,

@@ -357,8 +357,8 @@ impl Kind {
         count.and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
-    /// Whether no call fails for a user that may not use this command: it is for the line of waiting clients, to say who holds
-    /// the lock, or to wake.
+    /// Whether no call fails for a user that may not use this command: it is for the line of waiting clients,
+    /// to say who holds the lock, or to wake.
     #[must_use]
     pub fn does_without(self, command: &str) -> bool {
         let for_line = ["zadd", "zpopmin", "zrange", "zrem", "hkeys", "publish"];
@@ -369,8 +369,8 @@ impl Kind {
         }
     }
 
-    /// Whether a key may be without an end: counters, a semaphore itself, and the queue of a fair lock, which is Redisson's. Those
-    /// who stand in that have an end each.
+    /// Whether a key may be without an end: counters, a semaphore itself, and the queue of a fair lock, which
+    /// is Redisson's. Those who stand in that have an end each.
     #[must_use]
     pub fn may_stay(self, key: &str) -> bool {
         let is_queue = key.starts_with("redisson_lock_queue:") || key.starts_with("redisson_lock_timeout:");

@@ -297,8 +297,8 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
 ];
 
-/// Changes that no model can find, since what they leave undone is done by another line soon after: in which file, what, and by
-/// what it is made good.
+/// Changes that no model can find, since what they leave undone is done by another line soon after: in which
+/// file, what, and by what it is made good.
 const ARGUED: &[(&str, &str, &str)] = &[
     (
         "acquire.lua",

@@ -79,7 +79,8 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
                 assert!(client.lock(&name).try_lock_for(LONG).unwrap());
                 let holds = query::<i64>(&set.servers[new], &["EXISTS", &name]);
                 let unlocked = client.lock(&name).unlock();
-                // On a busy machine the Sentinels may have made one more switch meanwhile, and it may have lost the lock.
+                // On a busy machine the Sentinels may have made one more switch meanwhile, and it may have
+                // lost the lock.
                 let is_at_master = holds == 1 && unlocked.is_ok();
                 assert!(
                     is_at_master || set.named_by(0) != new,

@@ -20,8 +20,8 @@ pub(crate) struct HoldArgs {
     /// The signal that the shell and all that it has started get when the lock cannot be kept.
     #[arg(long, value_name = "NAME", default_value = "TERM", value_parser = signal)]
     pub(crate) signal: i32,
-    /// The signal comes this long before another can get the lock: a third of the lease at most. Defaults to a
-    /// tenth of the lease, 5s at most. If the server says that the lock is gone, the signal comes at once.
+    /// The signal comes this long before another can get the lock: a third of the lease at most. Defaults to
+    /// a tenth of the lease, 5s at most. If the server says that the lock is gone, the signal comes at once.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) notice: Option<Duration>,
     /// The exit code when the lock is busy or the wait ended.

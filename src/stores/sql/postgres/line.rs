@@ -289,8 +289,8 @@ fn kept(row: &PgRow) -> Answer<Option<Duration>> {
     Ok(column::<Option<i64>>(row, 5)?.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
 }
 
-/// When a waiter asks again, as a time and the bounds of a random part that is added; and the messages that it
-/// listens for.
+/// When a waiter asks again, as a time and the bounds of a random part that is added; and the messages that
+/// it listens for.
 fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration), Wakeups) {
     match (seen, kept) {
         (Some(row), _) if !tells_line(&row.owner) => {

@@ -1,5 +1,6 @@
-//! Renewals in batches: each request has a deadline of its own, and those whose leases end first are asked for first
-//! (docs/decisions/0022-renewals-in-order.md). A server that answers each request in its time loses no hold.
+//! Renewals in batches: each request has a deadline of its own, and those whose leases end first are asked
+//! for first (docs/decisions/0022-renewals-in-order.md). A server that answers each request in its time loses
+//! no hold.
 
 use super::{Rule, all_of};
 use crate::explore::World;

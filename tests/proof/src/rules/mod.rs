@@ -1,5 +1,6 @@
-//! The rules that are in no script, each as a specification of its own: a small world of those who keep it, explored whole, and
-//! what must hold in each state. A rule can be broken on purpose, by name; each break must be found.
+//! The rules that are in no script, each as a specification of its own: a small world of those who keep it,
+//! explored whole, and what must hold in each state. A rule can be broken on purpose, by name; each break
+//! must be found.
 
 pub mod batch;
 pub mod numbers;

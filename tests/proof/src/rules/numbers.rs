@@ -1,5 +1,5 @@
-//! After a request without an answer the thread goes on under a fresh owner number, and the old one is cleaned up until it is certain that
-//! it holds nothing (docs/decisions/0005-unknown-outcomes.md).
+//! After a request without an answer the thread goes on under a fresh owner number, and the old one is
+//! cleaned up until it is certain that it holds nothing (docs/decisions/0005-unknown-outcomes.md).
 
 use super::{Rule, all_of};
 use crate::explore::World;

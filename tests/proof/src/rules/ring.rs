@@ -1,4 +1,5 @@
-//! A name that moves from node to node: marks, and who must be asked before a grant (docs/decisions/0013-a-ring-of-servers.md).
+//! A name that moves from node to node: marks, and who must be asked before a grant
+//! (docs/decisions/0013-a-ring-of-servers.md).
 
 use super::{Rule, all_of};
 use crate::explore::World;

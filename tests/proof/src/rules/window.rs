@@ -1,5 +1,6 @@
-//! Until when a client counts on a lock that it was granted: the lease less a share for clocks that differ, counted from before the
-//! request was sent. A hold that was told to be lost stays lost (`src/time.rs`, `src/engine/hold`, `src/engine/acquire/reentry.rs`).
+//! Until when a client counts on a lock that it was granted: the lease less a share for clocks that differ,
+//! counted from before the request was sent. A hold that was told to be lost stays lost (`src/time.rs`,
+//! `src/engine/hold`, `src/engine/acquire/reentry.rs`).
 
 use super::{Rule, all_of};
 use crate::explore::World;

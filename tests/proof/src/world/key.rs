@@ -21,8 +21,8 @@ impl World<'_> {
                 Value::Text(text) if name.starts_with("redisson_lock_token:") => {
                     write!(key, "{:?};", text.parse().map(since)).ok();
                 }
-                // Scores are times: of the line only the order matters, and the second of each place's last sign of life, the others
-                // are compared with the clock.
+                // Scores are times: of the line only the order matters, and the second of each place's last
+                // sign of life, the others are compared with the clock.
                 Value::Sorted(members) if name.starts_with("leasehold_lock_line:") => {
                     let now_s = now_us / 1_000_000;
                     for (score, member) in members {
