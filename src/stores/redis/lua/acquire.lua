@@ -45,8 +45,8 @@ if not held then
   end
   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
   if wait_ms then
-    -- The ids of clients whose releases tell the line are UUIDs of version 8; Redisson's, and those of versions of this
-    -- crate without a line, have version 4.
+    -- The ids of clients whose releases tell the line are UUIDs of version 8; Redisson's, and those of
+    -- versions of this crate without a line, have version 4.
     local holder = holders and (holders[1] == 'leasehold:about' and holders[2] or holders[1])
     if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then
       why = 'ours'
@@ -100,13 +100,16 @@ end
 local fence = counter and next_fence(counter)
 
 if held then
-  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes too.
+  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes
+  -- too.
   redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
   redis.call('hset', lock, owner, count)
 else
-  -- Errors that would come half-way are raised before: if the user may not PEXPIRE, here; if memory is out, by the HSET.
+  -- Errors that would come half-way are raised before: if the user may not PEXPIRE, here; if memory is out,
+  -- by the HSET.
   if not redis.acl_check_cmd then
-    -- Before Redis 7, on an absent key these two write nothing, but raise the same: the first if memory is out.
+    -- Before Redis 7, on an absent key these two write nothing, but raise the same: the first if memory is
+    -- out.
     redis.call('set', lock, '', 'XX')
     redis.call('pexpire', lock, lease_ms)
   elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then

@@ -1,5 +1,5 @@
--- Gives permits back by their ids, all or none; or says, or sets, how long one is still out. Those whose leases are over
--- come back first.
+-- Gives permits back by their ids, all or none; or says, or sets, how long one is still out. Those whose
+-- leases are over come back first.
 --
 -- KEYS[1] permits    how many there are
 -- KEYS[2] out        id -> when its lease ends

@@ -21,8 +21,8 @@ if left == '0' then
   if said == '1' and redis.call('hexists', lock, owner) == 1 then
     redis.call('hdel', lock, 'leasehold:about')
   end
-  -- Its only field: the key goes with it. If it is not there, nothing is removed, but a replica refuses all the same:
-  -- what only a replica says is no loss.
+  -- Its only field: the key goes with it. If it is not there, nothing is removed, but a replica refuses all
+  -- the same: what only a replica says is no loss.
   if redis.call('hdel', lock, owner) == 1 then
     local is_told, is_unlined = tell_line(lock, true)
     local listeners = redis.pcall('publish', channel, '0')
