@@ -504,6 +504,39 @@ fn the_tree_of_the_architecture_lists_every_folder_and_every_file_says_what_it_i
     assert_eq!(listed, folders);
 }
 
+/// Whether a file defines this type or trait, or has methods of it, and names this member.
+fn has_member(source: &str, of: &str, member: &str) -> bool {
+    let is_word = |line: &str, word: &str| {
+        line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|found| found == word)
+    };
+    let defines = |line: &str| {
+        let is_head = ["struct ", "enum ", "trait "].iter().any(|kind| line.contains(&format!("{kind}{of}")))
+            || line.starts_with("impl") && !line.contains(" for ");
+        is_head && is_word(line, of)
+    };
+    let code = || source.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code().any(defines) && code().any(|line| is_word(line, member))
+}
+
+#[test]
+fn every_name_of_the_code_in_the_architecture_exists() {
+    let sources: Vec<String> = files("src", "rs").iter().map(read).collect();
+    let mut seen = 0;
+    for page in ["docs/architecture.md", "CONTRIBUTING.md"] {
+        let text = read(page);
+        for (number, line) in prose(&text) {
+            let members = ticked(line).into_iter().filter_map(|token| token.split_once("::"));
+            for (of, member) in members.filter(|(of, _)| of.starts_with(char::is_uppercase)) {
+                let member = member.trim_end_matches("()");
+                let exists = member.is_empty() || sources.iter().any(|source| has_member(source, of, member));
+                assert!(exists, "{page}:{number}: the source has no {of}::{member}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 5, "only {seen} names were found");
+}
+
 #[test]
 fn every_rust_method_of_the_guides_exists() {
     let guides = [
