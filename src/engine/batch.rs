@@ -107,8 +107,9 @@ impl<'a> BatchRequest<'a> {
         thread: &'a Arc<ThreadMark>,
         came: &mut Vec<(usize, BatchAnswer)>,
     ) -> BatchRequest<'a> {
-        // One request goes over one connection, a lock's others may go over another. A request sent there
-        // before, such as the release of a dropped guard, may come later: it must not meet this owner.
+        // The request for several locks goes over one connection, other requests about one of them over
+        // another. An earlier one there, such as the release of a dropped guard, may arrive later, and must not
+        // meet this owner: so the owner's number is new.
         let number = (group.len() > 1).then(unbound_number);
         let engine = group.first().map(|(_, wanted)| wanted.engine);
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
@@ -259,8 +260,8 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         _ => None,
     });
     let sent: Vec<_> = groups.into_iter().map(release).collect();
-    // Those that have come to an end first: what goes on about the others is not to keep these from those who
-    // wait for them.
+    // Locks that are free by now come first: to ask again about the others would keep these from their
+    // waiters.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
         let (answers, is_alone) = (answers.wait(group.len()), group.len() == 1);

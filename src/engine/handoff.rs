@@ -23,7 +23,7 @@ pub(crate) struct PendingHandoff {
     releaser: Option<Releaser>,
 }
 
-/// The thread that hands the lock on.
+/// The thread that hands the lock off.
 pub(crate) enum Releaser {
     /// It waits for the outcome, there.
     Waits(HandoffResult),
@@ -36,8 +36,7 @@ pub(crate) enum Releaser {
 pub(crate) enum ReleaseOutcome {
     /// By a true release; `others`: which other clients were notified.
     Freed { others: Others },
-    /// The next thread here has the lock; to other processes it was never free, so whose turn it is goes on
-    /// counting.
+    /// The next thread here has the lock. To other processes it was never free, so the burst goes on.
     HandedOn,
     /// The store did not know the hold.
     Lost,

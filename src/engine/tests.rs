@@ -281,7 +281,7 @@ fn acquire_as(
 const FOREVER: WaitLimit = WaitLimit::Deadline(Moment::NEVER);
 
 /// A guard was dropped, and the thread that the lock was handed to is reading that this was refused.
-struct FailingHandOver {
+struct FailingHandoff {
     store: Arc<Odd>,
     engine: Engine,
     name: Arc<LockName>,
@@ -291,7 +291,7 @@ struct FailingHandOver {
 }
 
 /// Has the threads of a failed test end instead of waiting for each other for ever.
-struct Ends<'a>(&'a FailingHandOver);
+struct Ends<'a>(&'a FailingHandoff);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
@@ -318,7 +318,7 @@ fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
 
 /// Has `meanwhile` run while the next owner, on a thread of its own, reads the refusal; it then takes the
 /// lock too. Returns the number under which the guard was held.
-fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
+fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) -> u64 {
     let ((is_reading, reading), (go_on, may_read)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd {
         reading: Mutex::new(Some((is_reading, may_read))),
@@ -328,7 +328,7 @@ fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
     let (engine, name) = (engine(&store, &Clock::System), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let number = mine.hold.owner().number();
-    let failing = FailingHandOver { store, engine, name, number, go_on };
+    let failing = FailingHandoff { store, engine, name, number, go_on };
     let (engine, name) = (&failing.engine, &failing.name);
     thread::scope(|scope| {
         let wait = || {
@@ -345,7 +345,7 @@ fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
                 .is_some_and(|head| head.is_open())
         });
         engine.drop_level(&mine.hold, mine.level);
-        reading.recv_timeout(Duration::from_secs(10)).expect("the lock is handed over");
+        reading.recv_timeout(Duration::from_secs(10)).expect("the lock is handed off");
         meanwhile(&failing);
         waiter.join().unwrap();
     });
@@ -354,8 +354,8 @@ fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
 }
 
 #[test]
-fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_over_failed() {
-    let number = while_a_hand_over_fails(|failing| {
+fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_off_failed() {
+    let number = while_a_hand_off_fails(|failing| {
         // The store has the lock under our number yet. It would be granted to us, and the watchdog, which is
         // about to receive the release's failure, would take it away.
         let attempts = failing.store.attempts.load(Ordering::SeqCst);
@@ -370,8 +370,8 @@ fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_
 
 #[test]
 fn nor_can_it_by_the_fair_lock_of_the_name() {
-    while_a_hand_over_fails(|failing| {
-        let FailingHandOver { store, engine, name, number, go_on } = failing;
+    while_a_hand_off_fails(|failing| {
+        let FailingHandoff { store, engine, name, number, go_on } = failing;
         let attempts = store.attempts.load(Ordering::SeqCst);
         let (again, many) = thread::scope(|scope| {
             let judge = || {

@@ -104,7 +104,7 @@ impl Condition {
         self.wait_with("wait", guard, forever(), None).map(drop)
     }
 
-    /// As [`wait`](Self::wait), for at most so long; `false`: it was not notified. The lock is acquired again
+    /// As [`wait`](Self::wait), for `wait` at most; `false`: it was not notified. The lock is acquired again
     /// either way.
     ///
     /// # Blocking
@@ -162,8 +162,8 @@ impl Condition {
         Ok(())
     }
 
-    /// As [`wait_while`](Self::wait_while), for at most so long; whether `condition` is false now. The lock
-    /// is acquired again either way.
+    /// As [`wait_while`](Self::wait_while), for `wait` at most; whether `condition` is false now. The lock is
+    /// acquired again either way.
     ///
     /// # Blocking
     ///

@@ -32,7 +32,7 @@ use crate::time::{Moment, random_between};
 /// At most one leader at a time, as far as a lease lock can promise it; terms only go up. A leader's writes
 /// should carry its term, and the resource refuse older ones: a leader that was stopped for longer than its
 /// lease learns of its end only when it goes on. See
-/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
 ///
 /// # Examples
 ///
@@ -232,7 +232,7 @@ impl LeaderShared {
         }
     }
 
-    /// Sleeps so long, or until the candidate or its client ends.
+    /// Sleeps for `span`, or until the candidate or its client ends.
     fn pause(&self, span: Duration) {
         let engine = &self.engine;
         let parker = Parker::new(&engine.clock);

@@ -155,10 +155,11 @@ impl RedisLock {
         Ok(self.engine.inspect("is_locked", self.kind, name)?.is_some())
     }
 
-    /// The holder, whoever it is, as the server knows it; `None` if the lock is free. Of a
-    /// [token lock](crate::LockClient::token_lock) its token, whichever library wrote it:
-    /// [`inspect`](crate::LockClient::inspect), which is not told the kind, takes a string for a lock only if
-    /// its token is one of this crate's. A token releases its lock, so it is a secret of its holder's.
+    /// The holder, whoever it is, as the server knows it; `None` if the lock is free.
+    ///
+    /// For a [token lock](crate::LockClient::token_lock) that is its token, whichever library wrote it. It is
+    /// a secret of its holder's, since it releases the lock. ([`inspect`](crate::LockClient::inspect) is not
+    /// told the kind, so it takes a string for a lock only if this crate wrote it.)
     ///
     /// # Blocking
     ///

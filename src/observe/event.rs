@@ -210,7 +210,7 @@ pub enum Event<'a> {
     },
     /// Wake-ups are back.
     WakeupsUp,
-    /// Callbacks take so long that reports wait: from now on reports that repeat are left out. Reported on a
+    /// Callbacks are slow, and reports wait: from now on reports that repeat are left out. Reported on a
     /// thread of its own, since the callback thread is not free.
     CallbacksBehind,
     /// Callbacks keep up again.
@@ -223,7 +223,7 @@ pub enum Event<'a> {
     /// what is promised; nothing fails because of it.
     #[non_exhaustive]
     Warning {
-        /// What.
+        /// The finding, in words.
         text: &'a str,
     },
 }

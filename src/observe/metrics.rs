@@ -88,7 +88,7 @@ struct Inner {
     overdue: Mutex<Overdue>,
 }
 
-/// The longest that a renewal was overdue: since the last sample, and between those before. What lasts for
+/// The longest that a renewal was overdue: since the last sample, and between those before. A delay of
 /// seconds is seen by scrapes a minute apart, and by two scrapers that take turns.
 #[derive(Default)]
 struct Overdue([Duration; 4]);
@@ -122,7 +122,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Upper ends of buckets for the histograms, in seconds: from a hand-over within the process to the
+    /// Upper ends of buckets for the histograms, in seconds: from a hand-off within the process to the
     /// longest that anybody waits.
     pub const BUCKETS: [f64; 12] = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 

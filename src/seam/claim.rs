@@ -16,7 +16,8 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     /// Whole milliseconds, at least one.
     pub(crate) lease: Duration,
-    /// The place where the store keeps it, as [`Store::home`] said when this was first asked for.
+    /// The place where the store keeps it, as [`Homes::home`](super::capabilities::Homes::home) said when
+    /// this was first asked for.
     pub(crate) home: u32,
     /// Whether the owner goes on asking while others come first: a store that queues gives it a place.
     pub(crate) waits: bool,
@@ -94,8 +95,8 @@ pub(crate) enum Turn {
     IsNext,
 }
 
-/// A waiter in line asks when so long has passed after the end of the holder's lease: not all at the same
-/// moment.
+/// The time after the end of the holder's lease, at least and at most, after which a waiter in line asks: not
+/// all of them at the same moment.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
 /// And after a free lock is kept no longer for another.
 pub(crate) const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(20));

@@ -43,8 +43,8 @@ use crate::time::Moment;
 /// Nothing is repeated for longer.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
-/// A place in a store's queue that is not asked for again in so long is given up. Waiters ask at least every
-/// 1.2 s.
+/// The time after which a place in a store's queue is given up that nobody has asked for again. Waiters ask at
+/// least every 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A place that keeps locks.
@@ -94,7 +94,7 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// asked before.
     fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
 
-    /// Has a held lock end by itself so long from now, sooner or later than it would; `false`: its owner does
+    /// Has a held lock end by itself when `rest` has passed, sooner or later than it would; `false`: its owner does
     /// not hold it. Waiters are not notified, now or then.
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
         let _ = (claim, rest, deadline);

@@ -129,7 +129,8 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     waiter.returns_within(LONG).0.unwrap();
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
-    // Each of up to five subscriptions that comes up is a reason to look. In a store that wakes nobody, so is each poll.
+    // Each of up to five subscriptions that comes up is a reason to look. In a store that wakes nobody, so is
+    // each poll.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
     assert!((2..=9 + polls).contains(&attempts), "waiting is not polling: {attempts} attempts in {waited:?}");
 }

@@ -176,7 +176,8 @@ fn producers_and_consumers_meet() {
     }
 }
 
-/// The promise holds for timers that are less than `at_least` apart, so the ticks leave room for a busy machine.
+/// The promise holds for timers that are less than `at_least` apart, so the ticks leave room for a busy
+/// machine.
 #[test]
 fn five_processes_do_ten_jobs_at_ten_ticks() {
     for output in outputs("nightly_job", &["1500"]) {

@@ -19,7 +19,8 @@ const LEASE: Duration = ms(600);
 
 type CallBack = (&'static str, fn(&LockClient, &RedisLock) -> Result<()>);
 
-/// What an observer asks in the middle of a call. Those that wait come last: all before them are refused by then.
+/// The calls of an observer in the middle of a call. Those that wait come last: all before them are refused
+/// by then.
 const IN_A_CALL: &[CallBack] = &[
     ("try_lock", |_, lock| lock.try_lock().map(drop)),
     ("try_acquire_owned", |_, lock| lock.try_acquire_owned().map(drop)),
@@ -42,14 +43,15 @@ const IN_A_CALL: &[CallBack] = &[
     ("lock", |_, lock| lock.lock()),
 ];
 
-/// What it asks on the callback thread, where calls work.
+/// Its calls on the callback thread, where calls work.
 const LATER: &[CallBack] = &[
     ("try_lock_for", |_, lock| if lock.try_lock_for(ms(1))? { lock.unlock() } else { Ok(()) }),
     ("is_locked", |_, lock| lock.is_locked().map(drop)),
     ("inspect", |client, lock| client.inspect(lock.name()).map(drop)),
 ];
 
-/// An event, on what thread it was told, and the kinds of the answers that the observer got; no kind: it worked.
+/// An event, on what thread it was told, and the kinds of the answers that the observer got; no kind: it
+/// worked.
 #[derive(Debug)]
 struct Told {
     event: String,

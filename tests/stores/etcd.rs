@@ -707,7 +707,7 @@ fn an_entry_in_the_directory_ends_with_its_lease_and_is_no_lock() {
     let left = server.must("/v3/lease/timetolive", &format!(r#"{{"ID":"{lease}"}}"#));
     let left: u64 = left["TTL"].as_str().unwrap().parse().unwrap();
     assert!((1..=31).contains(&left), "{left}");
-    // What others keep below the prefix is no lock, and stops no list.
+    // A key of others below the prefix is no lock, and stops no list.
     for (key, value) in [("leasehold/zone", "x"), ("leasehold/config/db", "y"), ("leasehold/b/c/d", "z 1 31")]
     {
         let (key, value) = (STANDARD.encode(key), STANDARD.encode(value));

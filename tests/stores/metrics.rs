@@ -1,4 +1,5 @@
-//! What the feature `metrics` sends: each series that the page of `Metrics` names, from what really happens to locks.
+//! The feature `metrics` sends each series that the page of `Metrics` names, from what really happens to
+//! locks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +15,7 @@ use metrics::{
 
 use crate::support::{LONG, deadlocked, eventually, leased, ms};
 
-/// What was counted, summed or set of each series.
+/// The counts, sums and values of each series.
 #[derive(Default, Clone)]
 struct Kept(Arc<Mutex<BTreeMap<String, f64>>>);
 

@@ -326,7 +326,7 @@ fn a_try_that_fails_after_its_node_was_made_leaves_none() {
 fn a_release_whose_answer_is_lost_frees_the_lock_and_no_other() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
-    // What is asked once the link is whole again is answered in time, also by a busy machine.
+    // A request after the link is whole again is answered in time, also by a busy machine.
     let one = client_with_times(&relay.url(), ms(20_000), ms(3_000));
     let lock = one.lock("given");
     for drops in [false, true] {

@@ -212,7 +212,7 @@ fn an_unlock_whose_hand_off_is_refused_frees_the_lock_the_plain_way() {
         engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
         assert!(waiter.join().unwrap().is_some(), "the store has it under the one who unlocked it");
     });
-    assert!(store.reading.lock().is_none(), "it was to be handed on");
+    assert!(store.reading.lock().is_none(), "it was to be handed off");
     assert_eq!(*store.holder.lock(), None);
     engine.shutdown().unwrap();
 }

@@ -135,7 +135,7 @@ fn a_lock_whose_next_owner_panics_while_it_is_on_its_way_is_freed() {
 }
 
 #[test]
-fn a_lock_that_was_gone_when_it_was_to_be_handed_on_is_reported_as_lost() {
+fn a_lock_that_was_gone_when_it_was_to_be_handed_off_is_reported_as_lost() {
     let store = Arc::new(Odd { channel: Some(Arc::new(Channel::new("a", true))), ..Odd::default() });
     let (engine, name) = (engine(&store, &Clock::System), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();

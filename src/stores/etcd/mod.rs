@@ -25,7 +25,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::Inspection;
@@ -61,7 +61,7 @@ pub(crate) struct EtcdStore {
 
 impl EtcdStore {
     /// Connects and checks that the cluster answers and that its keys may be read.
-    pub(crate) fn connect(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<EtcdStore> {
+    pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<EtcdStore> {
         let members = Arc::new(Members::new(EtcdAddress::new(options)?));
         let told = Arc::clone(&reporter);
         let wire = Arc::new(Transport::new(Arc::clone(&members), options.pool_size));

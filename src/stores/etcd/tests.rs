@@ -67,8 +67,10 @@ impl Member {
 fn start() -> (Arc<Mutex<Member>>, EtcdStore) {
     let member = Arc::new(Mutex::new(Member::default()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let options =
-        RedisOptions { url: format!("etcd://{}", listener.local_addr().unwrap()), ..RedisOptions::default() };
+    let options = ServerOptions {
+        url: format!("etcd://{}", listener.local_addr().unwrap()),
+        ..ServerOptions::default()
+    };
     let serves = Arc::clone(&member);
     let serve = move || {
         for client in listener.incoming().flatten() {

@@ -27,7 +27,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
@@ -62,7 +62,7 @@ const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(
 impl ZooKeeperStore {
     /// Connects, with a session that lasts `lease` if the servers allow that.
     pub(crate) fn connect(
-        options: &RedisOptions,
+        options: &ServerOptions,
         lease: Duration,
         reporter: Arc<Reporter>,
     ) -> Result<ZooKeeperStore> {

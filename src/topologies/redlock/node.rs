@@ -12,7 +12,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
 
-/// Connects to the server; at most so long for one connection.
+/// Connects to the server; the argument is the longest time for one connection.
 pub(crate) type VoterOpener = Box<dyn Fn(Duration) -> Result<Voter> + Send + Sync>;
 
 /// A server that can be used.

@@ -18,13 +18,13 @@ struct Server {
     releases: Mutex<VecDeque<Answer<Release>>>,
     renewals: Mutex<VecDeque<Answer<bool>>>,
     cleanups: Mutex<VecDeque<Answer<Release>>>,
-    /// Whose requests were cleaned up.
+    /// The owners whose requests were cleaned up.
     cleaned: Mutex<Vec<Owner>>,
-    /// Whose single attempts were released.
+    /// The owners whose single attempts were released.
     released: Mutex<Vec<Owner>>,
     /// How many attempts came.
     asked: AtomicUsize,
-    /// Whose attempts they were, for how many levels, and for how long.
+    /// The owner of each attempt, for how many levels, and for how long.
     attempted: Mutex<Vec<(Owner, u32, Duration)>>,
     /// Answers nothing until then.
     silent_until: Mutex<Option<Moment>>,

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use self::slots::{Endpoint, slot};
 use self::topology::{ClusterNode, Topology};
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Host;
 use crate::ident::{Fence, LockName, Owner};
@@ -75,7 +75,7 @@ struct SlotPlace {
 
 impl ClusterStore {
     /// Finds the members, and checks that locks can be kept on them.
-    pub(super) fn connect(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<Arc<ClusterStore>> {
+    pub(super) fn connect(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<Arc<ClusterStore>> {
         let topology = Topology::connect(options, reporter)?;
         Ok(Arc::new_cyclic(|me| ClusterStore {
             topology,

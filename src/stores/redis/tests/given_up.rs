@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::seam::{Attempt, Failure, Kind, Release, Store};
@@ -42,8 +42,8 @@ impl Place {
         std::fs::rename(next, self.path()).unwrap();
     }
 
-    fn options(&self) -> RedisOptions {
-        RedisOptions { url: format!("redis+unix://{}", self.path().display()), ..RedisOptions::default() }
+    fn options(&self) -> ServerOptions {
+        ServerOptions { url: format!("redis+unix://{}", self.path().display()), ..ServerOptions::default() }
     }
 }
 

@@ -387,7 +387,7 @@ fn where_the_line_cannot_be_kept_locks_are_acquired_and_released_without_it() {
         let server = Server::start(&[]);
         let all = [&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "resetchannels"], rules].concat();
         assert_eq!(server.run(&all), Value::Okay);
-        let options = crate::config::RedisOptions { username: Some("lk".to_owned()), ..server.options() };
+        let options = crate::config::ServerOptions { username: Some("lk".to_owned()), ..server.options() };
         let (store, others) = (open(&options), server.store());
         let (holder, waits) = (waiter(), waiter());
         granted(store.attempt(&holder, 1, soon()));
@@ -440,10 +440,10 @@ fn a_waiter_whose_user_may_not_ask_for_the_time_is_busy_and_not_refused() {
     }
 }
 
-fn as_user(server: &Server, rules: &[&str]) -> crate::config::RedisOptions {
+fn as_user(server: &Server, rules: &[&str]) -> crate::config::ServerOptions {
     let all = [&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "resetchannels"], rules].concat();
     assert_eq!(server.run(&all), Value::Okay);
-    crate::config::RedisOptions { username: Some("lk".to_owned()), ..server.options() }
+    crate::config::ServerOptions { username: Some("lk".to_owned()), ..server.options() }
 }
 
 /// By whichever request it is released: one that is waited for, or not, alone or with others. The grant has

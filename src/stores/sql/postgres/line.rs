@@ -3,8 +3,8 @@
 //! If nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the line
 //! by the next. A client that writes to the line writes to the lock's row too. So of a release and a client
 //! that joins at the same time one sees the other: the release is made by two statements then, or the client
-//! asks once more. The line only refuses and wakes: whether a lock is free, its own row says. Where the table
-//! is missing or of another shape, or the user may not use it, the client does without.
+//! asks once more. The line only refuses and wakes: whether a lock is free, its own row says. The
+//! client does without the line if the table is missing or of another shape, or the user may not use it.
 //!
 //! Source: docs/decisions/0032.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio_postgres::Row as PgRow;
 use tokio_postgres::types::ToSql;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, Others, Turn, Wakeups};
 use crate::stores::sql::postgres::place::{Place, create_beside};
 use crate::stores::sql::postgres::refusal::{is_of_table, or_unheard};
@@ -37,7 +37,7 @@ impl Postgres {
     pub(super) fn check_line(
         &self,
         place: &Place,
-        options: &RedisOptions,
+        options: &ServerOptions,
         link: &mut PostgresConnection,
         deadline: Moment,
     ) -> Answer<()> {
@@ -289,8 +289,8 @@ fn kept(row: &PgRow) -> Answer<Option<Duration>> {
     Ok(column::<Option<i64>>(row, 5)?.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
 }
 
-/// When one that waits asks again: after so long and a random part more; and the messages that it listens
-/// for.
+/// When a waiter asks again, as a time and the bounds of a random part that is added; and the messages that
+/// it listens for.
 fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration), Wakeups) {
     match (seen, kept) {
         (Some(row), _) if !tells_line(&row.owner) => {
