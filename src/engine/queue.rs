@@ -42,7 +42,7 @@ struct TicketState {
     ends_for: Option<Arc<Deadlock>>,
 }
 
-/// The name of a wait for others: see [`Ticket::told`].
+/// The name of a wait for others: see [`Ticket::tell`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Told {
     /// No other wait of this process ever has it.
