@@ -332,8 +332,8 @@ impl ClientBuilder {
     /// The thread keeps what it holds: it has to release that for the others to go on, as it does when it
     /// returns the error and its guards are dropped. Of a multi-lock, the locks that it acquired so far are
     /// released. A wait that would take a lock again after a condition does not end; then the youngest of the
-    /// others does. The deadlock is told and stays, if the youngest wait is a thread's of a client without this
-    /// option.
+    /// others does. The deadlock is told and stays, if the youngest wait is a thread's of a client without
+    /// this option.
     pub fn break_deadlocks(mut self, breaks: bool) -> Self {
         self.options.break_deadlocks = breaks;
         self

@@ -519,9 +519,9 @@ impl LockClient {
     /// One round trip on Redis and in a database's table; two on etcd; on ZooKeeper one for each holder and
     /// waiter. Up to four elsewhere. One more for where the holders and waiters are, if they are other
     /// clients of this crate; in a cluster, on a ring, on etcd, on ZooKeeper and in a database one for each
-    /// such client. Up to 80 more find the waiters in the directory, if the store does not know them; on Redis
-    /// only if somebody listens for a release. The lock, the clients and the waiters have one command time-out
-    /// each.
+    /// such client. Up to 80 more find the waiters in the directory, if the store does not know them; on
+    /// Redis only if somebody listens for a release. The lock, the clients and the waiters have one command
+    /// time-out each.
     ///
     /// # Errors
     ///

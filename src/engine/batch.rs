@@ -108,8 +108,8 @@ impl<'a> BatchRequest<'a> {
         came: &mut Vec<(usize, BatchAnswer)>,
     ) -> BatchRequest<'a> {
         // The request for several locks goes over one connection, other requests about one of them over
-        // another. An earlier one there, such as the release of a dropped guard, may arrive later, and must not
-        // meet this owner: so the owner's number is new.
+        // another. An earlier one there, such as the release of a dropped guard, may arrive later, and must
+        // not meet this owner: so the owner's number is new.
         let number = (group.len() > 1).then(unbound_number);
         let engine = group.first().map(|(_, wanted)| wanted.engine);
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));

@@ -110,7 +110,7 @@ impl Engine {
                 break;
             }
             let mut refused = Vec::new();
-            for (answer, claim) in self.store.abandon(&claims, deadline).into_iter().zip(&claims) {
+            for (answer, claim) in self.store.clean_up(&claims, deadline).into_iter().zip(&claims) {
                 match answer {
                     Ok(_) => {}
                     // Past the deadline each try would be refused without being sent.

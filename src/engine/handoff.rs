@@ -37,7 +37,7 @@ pub(crate) enum ReleaseOutcome {
     /// By a true release; `others`: which other clients were notified.
     Freed { others: Others },
     /// The next thread here has the lock. To other processes it was never free, so the burst goes on.
-    HandedOn,
+    HandedOff,
     /// The store did not know the hold.
     Lost,
     /// Nothing changed: the owner still holds it there.
@@ -77,7 +77,7 @@ impl PendingHandoff {
         };
         let answer = pending.wait();
         self.end(match &answer {
-            Ok(Handoff::Granted { .. }) => ReleaseOutcome::HandedOn,
+            Ok(Handoff::Granted { .. }) => ReleaseOutcome::HandedOff,
             Ok(Handoff::Lost) => ReleaseOutcome::Lost,
             Err(Failure::Refused(error)) => ReleaseOutcome::Refused(error.copy()),
             Err(Failure::Unknown(error)) => ReleaseOutcome::Unknown(error.copy()),

@@ -404,7 +404,7 @@ impl Store for Far {
         self.server.renew(claims, deadline)
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let one = |claim: &Claim| {
             let release = || self.server.release(claim, 0, deadline);
             self.ask(|| self.published(claim, release()))

@@ -42,7 +42,7 @@ struct TicketState {
     ends_for: Option<Arc<Deadlock>>,
 }
 
-/// The name of a wait for others: see [`Ticket::told`].
+/// The name of a wait for others: see [`Ticket::tell`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Told {
     /// No other wait of this process ever has it.
@@ -78,8 +78,8 @@ pub(crate) struct Sleeper {
 /// | `Given`    | `Receiving`| the waiter, which reads the answer                                    |
 /// | `Receiving`| `Closed`   | the waiter, when it and the releaser have acted on the answer         |
 ///
-/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment. From `Promised` to
-/// `Closed` the lock counts as held here (`Entry::held_here`).
+/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment. From
+/// `Promised` to `Closed` the lock counts as held here (`Entry::held_here`).
 #[derive(Debug, Default)]
 pub(crate) enum Offer {
     #[default]
@@ -317,8 +317,8 @@ impl Queue {
         }
     }
 
-    /// The thread that asked waits. It joins behind those who came meanwhile: one of them may have been promised the lock, and
-    /// that one has to be the first.
+    /// The thread that asked waits. It joins behind those who came meanwhile: one of them may have been
+    /// promised the lock, and that one has to be the first.
     pub(crate) fn join_asked(&mut self) -> Arc<Ticket> {
         self.end_asking();
         let ticket = self.join(false);

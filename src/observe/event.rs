@@ -67,7 +67,7 @@ pub enum Event<'a> {
     /// The lock that was just taken came from a thread that released it, by a message of the store or within
     /// the process.
     #[non_exhaustive]
-    HandedOver {
+    HandedOff {
         /// The lock.
         name: &'a str,
         /// Its kind.
@@ -107,7 +107,7 @@ pub enum Event<'a> {
     /// The store was asked to change something, and answered or did not.
     #[non_exhaustive]
     Request {
-        /// `"acquire"`, `"release"`, `"renew"` or `"hand_over"`, the release that makes another thread of
+        /// `"acquire"`, `"release"`, `"renew"` or `"hand_off"`, the release that makes another thread of
         /// this client the owner.
         op: &'static str,
         /// From when it was sent until the answer was read, or no longer waited for.

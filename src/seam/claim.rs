@@ -24,7 +24,7 @@ pub(crate) struct Claim {
     /// How it goes by the line of waiting clients, where the store keeps one for the lock.
     pub(crate) turn: Turn,
     /// The messages that a waiter under this claim listens for, as the last answer said.
-    pub(crate) wakeups: Wakeups,
+    pub(crate) listens_for: ListensFor,
     /// Of a read-write lock: whether a writer that waits comes before readers that do not read yet. A writer
     /// then says that it waits, and a reader looks whether one does.
     pub(crate) writers_first: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Claim {
     pub(crate) levels: u32,
     /// Whether a grant is to carry a new fencing token.
     pub(crate) wants_fence: bool,
-    /// Whether it is known to have been granted. A claim abandoned before that must not be granted later
+    /// Whether it is known to have been granted. A claim cleaned up before that must not be granted later
     /// either.
     pub(crate) is_granted: bool,
 }
@@ -53,7 +53,7 @@ impl Claim {
             home: 0,
             waits: false,
             turn: Turn::Barges,
-            wakeups: Wakeups::Releases,
+            listens_for: ListensFor::Releases,
             writers_first: false,
             units: 1,
             note: None,
@@ -68,7 +68,7 @@ impl Claim {
         Claim {
             waits: false,
             turn: Turn::Barges,
-            wakeups: Wakeups::Releases,
+            listens_for: ListensFor::Releases,
             writers_first: false,
             levels: 1,
             wants_fence: false,
@@ -103,7 +103,7 @@ pub(crate) const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), 
 
 /// The messages that wake a waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Wakeups {
+pub(crate) enum ListensFor {
     /// Each release of the lock; all that there is where a store keeps no line.
     Releases,
     /// That its client is next in the line: until an answer says another.

@@ -349,7 +349,7 @@ fn metrics_are_scraped_and_name_no_lock() {
             "leasehold_hold_seconds_count{kind=\"lock\",end=\"released\",group=\"stock\"} ",
             "leasehold_request_seconds_count{op=\"acquire\",result=\"ok\"} ",
             "leasehold_request_seconds_count{op=\"release\",result=\"ok\"} ",
-            "leasehold_request_seconds_count{op=\"hand_over\",result=\"ok\"} ",
+            "leasehold_request_seconds_count{op=\"hand_off\",result=\"ok\"} ",
             "leasehold_handoff_seconds_count{scope=\"local\"} ",
             "leasehold_wakeups_total{cause=\"local\"} ",
             "leasehold_wakeups_total{cause=\"message\"} ",

@@ -148,7 +148,7 @@ fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_ever
     let waiter = wait(&lock);
     guard.unlock().unwrap();
     waiter.join();
-    until("HandedOver");
+    until("HandedOff");
     // Faults.
     store.fail_client(&client, Fault::AnswerLost).unwrap();
     assert!(lock.try_lock().unwrap_err().outcome_unknown());
@@ -183,10 +183,10 @@ fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_ever
             assert!(!answers.iter().any(|(_, kind)| is_refused(kind)), "{event}: {answers:?}");
         }
     }
-    for event in ["Request acquire", "Acquired", "Waiting", "GaveUp", "UnknownOutcome", "HandedOver"] {
+    for event in ["Request acquire", "Acquired", "Waiting", "GaveUp", "UnknownOutcome", "HandedOff"] {
         assert!(seen.contains(&(event, true)), "{event} within a call: {seen:?}");
     }
-    for event in ["Request release", "Released", "Request hand_over"] {
+    for event in ["Request release", "Released", "Request hand_off"] {
         assert!(seen.contains(&(event, true)), "{event} within a call: {seen:?}");
     }
     for event in ["Renewed", "RenewalFailed", "ReleaseFailed", "Abandoned", "Lost", "Request renew"] {

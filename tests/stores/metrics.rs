@@ -154,7 +154,7 @@ fn each_outcome_of_a_wait_and_each_end_of_a_hold_has_its_series() {
 }
 
 #[test]
-fn hand_overs_renewals_and_losses_are_counted_each_in_its_series() {
+fn hand_offs_renewals_and_losses_are_counted_each_in_its_series() {
     let recorded = Recorded(Metrics::new(), Kept::default());
     let store = MemoryStore::new();
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));

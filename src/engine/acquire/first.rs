@@ -1,7 +1,8 @@
 //! The usual case: nobody else wants the lock, and one request acquires it.
 //!
-//! The thread that asks takes no place in the local queue. If it would wait, those who come meanwhile queue behind it, as behind
-//! a head. If it is not granted, it joins the queue, and goes on as a waiter whose first attempt has been answered.
+//! The thread that asks takes no place in the local queue. If it would wait, those who come meanwhile queue
+//! behind it, as behind a head. If it is not granted, it joins the queue, and goes on as a waiter whose first
+//! attempt has been answered.
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
@@ -12,11 +13,12 @@ use crate::engine::hold::Asking;
 use crate::engine::hold::entry::FirstAttempt;
 use crate::error::Result;
 use crate::observe::spans::WaitSpan;
-use crate::seam::{Family, Turn, Wakeups};
+use crate::seam::{Family, ListensFor, Turn};
 use crate::time::Moment;
 
 impl Engine {
-    /// How a call asks before there is a waiter. `None`: it does not, as it is about more than one request and one owner.
+    /// How a call asks before there is a waiter. `None`: it does not, as it is about more than one request
+    /// and one owner.
     pub(super) fn asks_first(&self, call: &AcquireCall<'_>, begun: Moment) -> Option<FirstAttempt> {
         let capabilities = self.store.capabilities();
         let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
@@ -40,7 +42,7 @@ impl Engine {
         let span = WaitSpan::open(call.name.given(), call.kind.label());
         let waits = asking.is_some();
         let turn = if waits { Turn::Waits } else { Turn::Barges };
-        let claim = request.claim(waits, turn, Wakeups::OwnTurn);
+        let claim = request.claim(waits, turn, ListensFor::OwnTurn);
         // Counted first, asked second, as by a waiter: see `Waiting::ask`.
         let message_count = if waits { self.store.message_count(&claim) } else { None };
         let sent = self.clock.now();

@@ -66,7 +66,7 @@ impl Engine {
         if let Some((since, is_local)) = coming {
             let took = now.since(since);
             self.reporter
-                .tell(|observer| observer.event(&Event::HandedOver { name, kind, owner, is_local, took }));
+                .tell(|observer| observer.event(&Event::HandedOff { name, kind, owner, is_local, took }));
         }
     }
 }

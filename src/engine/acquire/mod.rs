@@ -56,7 +56,8 @@ impl Engine {
                             return Ok(Some(granted));
                         }
                     }
-                    // It was lost. A new hold follows, under a number that nothing late can be under: see `Hold::lose`.
+                    // It was lost. A new hold follows, under a number that nothing late can be under: see
+                    // `Hold::lose`.
                     self.wait_for(Request::new(self, call, lease, &thread, begun))
                 }
             };

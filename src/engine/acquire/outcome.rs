@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::ident::Fence;
-use crate::seam::{Answer, Attempt, Bound, Failure, Handoff, Wakeups};
+use crate::seam::{Answer, Attempt, Bound, Failure, Handoff, ListensFor};
 
 /// The outcome of an attempt.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) enum AttemptOutcome {
     /// Another owner has it.
     Busy { retry_after: Option<Duration> },
     /// The same, or it is kept for another client, and this one stands in the store's line.
-    InLine { retry_after: Option<Duration>, wakeups: Wakeups, is_lookout: bool },
+    InLine { retry_after: Option<Duration>, listens_for: ListensFor, is_lookout: bool },
     /// The owner who was to have it already has it no longer. Nothing changed.
     Lost,
     /// Nothing changed, and nothing will.
@@ -43,8 +43,8 @@ impl AttemptOutcome {
             Ok(Attempt::Granted { fence }) if stands => AttemptOutcome::Granted { fence, bound },
             Ok(Attempt::Granted { .. }) => AttemptOutcome::TooLate,
             Ok(Attempt::Busy { retry_after }) => AttemptOutcome::Busy { retry_after },
-            Ok(Attempt::InLine { retry_after, wakeups, is_lookout }) => {
-                AttemptOutcome::InLine { retry_after, wakeups, is_lookout }
+            Ok(Attempt::InLine { retry_after, listens_for, is_lookout }) => {
+                AttemptOutcome::InLine { retry_after, listens_for, is_lookout }
             }
             Ok(Attempt::Lost) => AttemptOutcome::Lost,
             Err(Failure::Refused(error)) => AttemptOutcome::Failed(error),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_over_is_judged_as_an_attempt() {
+    fn a_hand_off_is_judged_as_an_attempt() {
         let fence = Some(Fence::new(7));
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
         let of = |answer: Answer<Handoff>| AttemptOutcome::of(answer.map(Attempt::from), true, None);

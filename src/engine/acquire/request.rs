@@ -9,10 +9,10 @@ use crate::engine::acquire::outcome::AttemptOutcome;
 use crate::engine::acquire::terms::Terms;
 use crate::ident::{ThreadMark, unbound_number};
 use crate::inspect::Whereabouts;
-use crate::seam::{Answer, Attempt, Claim, Failure, HoldNote, Turn, Wakeups};
+use crate::seam::{Answer, Attempt, Claim, Failure, HoldNote, ListensFor, Turn};
 use crate::time::{Moment, window};
 
-/// What one call asks the store for, again and again if need be.
+/// The request of one call, made again and again if need be.
 pub(crate) struct Request<'a> {
     pub(super) engine: &'a Engine,
     pub(super) call: &'a AcquireCall<'a>,
@@ -50,7 +50,7 @@ impl<'a> Request<'a> {
 
     /// The claim of this caller. Made anew for each attempt: the number may have been given up since the
     /// last.
-    pub(super) fn claim(&mut self, waits: bool, turn: Turn, wakeups: Wakeups) -> Claim {
+    pub(super) fn claim(&mut self, waits: bool, turn: Turn, listens_for: ListensFor) -> Claim {
         let (engine, call) = (self.engine, self.call);
         let number = engine.next_number(self.thread, &mut self.unbound);
         let claim = engine.claim(call.kind, call.name, number, self.lease);
@@ -59,7 +59,7 @@ impl<'a> Request<'a> {
         Claim {
             waits,
             turn,
-            wakeups,
+            listens_for,
             units: call.units,
             writers_first,
             note,

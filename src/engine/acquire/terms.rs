@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::time::{checked_span, random_between};
 
-/// The options of a lock value, for each of its holds. The store knows nothing of them.
+/// The options of a lock value, for each of its holds. A claim has those that concern the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) reentrant: bool,

@@ -72,8 +72,8 @@ impl Hold {
         }
     }
 
-    /// From now on a release leaves the listeners here, for [`hand_listeners_to`](Self::hand_listeners_to), since
-    /// another hold is to follow; or it does not any more.
+    /// From now on a release leaves the listeners here, for [`hand_listeners_to`](Self::hand_listeners_to),
+    /// since another hold is to follow; or it does not any more.
     pub(crate) fn keep_listeners(&self, are_kept: bool) {
         self.state.lock().listeners.kept = are_kept;
     }

@@ -54,7 +54,8 @@ impl Held for Hold {
 
 /// One grant.
 ///
-/// `phase` and `until` are atomic: each look at a hold reads them. All else that changes is under one mutex, `state`.
+/// `phase` and `until` are atomic: each look at a hold reads them. All else that changes is under one mutex,
+/// `state`.
 pub(crate) struct Hold {
     /// By which the store is asked to renew or release it, but for the lease.
     claim: Claim,
@@ -71,7 +72,8 @@ pub(crate) struct Hold {
     state: Mutex<State>,
 }
 
-/// The part of a hold under its mutex, which is the last that a thread takes: nothing else is called while it is held.
+/// The part of a hold under its mutex, which is the last that a thread takes: nothing else is called while it
+/// is held.
 struct State {
     levels: Levels,
     /// The lease that renewals ask for.
@@ -211,7 +213,8 @@ impl Hold {
         !std::mem::replace(&mut self.state.lock().is_read_beside, true)
     }
 
-    /// Gives up the owner number for the holding thread's next holds. A loss does it by itself: see [`lose`](Self::lose).
+    /// Gives up the owner number for the holding thread's next holds. A loss does it by itself: see
+    /// [`lose`](Self::lose).
     pub(crate) fn retire_owner(&self) {
         if let Some(mark) = self.holder.thread() {
             mark.retire(self.claim.owner.number());
@@ -404,8 +407,8 @@ impl Hold {
 
     /// Begins the full release; `false` if the hold is lost already, or another call releases it.
     ///
-    /// A number under which something may still come is not the thread's next one: a renewal that is under way would prolong a
-    /// hold that has a lease of its own.
+    /// A number under which something may still come is not the thread's next one: a renewal that is under
+    /// way would prolong a hold that has a lease of its own.
     pub(crate) fn begin_release(&self) -> bool {
         let has_begun = self.phase.begin_release();
         // Changed first, looked second. Pairs with `retire_owner_on_end` and `begin_renewal`.
@@ -415,16 +418,17 @@ impl Hold {
         has_begun
     }
 
-    /// Records the loss, gives up the owner's number, and notifies all listeners, once. Returns whether this call did it.
+    /// Records the loss, gives up the owner's number, and notifies all listeners, once. Returns whether this
+    /// call did it.
     ///
-    /// The number, as a request under it may be on its way, and the old guard may still try to release. A write hold whose owner
-    /// reads is ended in the store from here on, again and again.
+    /// The number, as a request under it may be on its way, and the old guard may still try to release. A
+    /// write hold whose owner reads is ended in the store from here on, again and again.
     pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
         if self.phase.loss().is_some() {
             return false;
         }
-        // Given up first, lost second: a thread that sees the loss has another number for what it acquires next. Also of one that
-        // is being released: its window has ended, and the release may come later.
+        // Given up first, lost second: a thread that sees the loss has another number for what it acquires
+        // next. Also of one that is being released: its window has ended, and the release may come later.
         self.retire_owner();
         if !self.phase.lose(reason) && !self.phase.lose_while_releasing(reason) {
             return false;

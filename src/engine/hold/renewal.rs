@@ -6,12 +6,12 @@ use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
 
 impl Hold {
-    /// As [`renewal`](Self::renewal), for what is sent at once; [`end_renewal`](Self::end_renewal) follows.
-    /// `None` also if it is not to be renewed any more.
+    /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows.
+    /// `None` if it is not to be renewed, or not any more.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
         let mut state = self.state.lock();
-        // Under the mutex from the look to the note. Pairs with `begin_release` and `lose`, which change the phase first: they
-        // find the note, or the phase is not live here.
+        // Under the mutex from the look to the note. Pairs with `begin_release` and `lose`, which change the
+        // phase first: they find the note, or the phase is not live here.
         let claim = if self.phase.is_live() { self.renewal_in(&state, now) } else { None };
         state.is_under_way = claim.is_some();
         claim

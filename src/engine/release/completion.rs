@@ -16,7 +16,7 @@ impl Core {
     /// replies for others; so the observer is called on the callback thread.
     pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: ReleaseOutcome) {
         match outcome {
-            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {
+            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
                 let held = match outcome {
                     ReleaseOutcome::Freed { others } => self.note_released(hold, others),
                     _ => self.note_ended(hold),
@@ -58,8 +58,8 @@ impl Core {
         hold.retire_owner();
         hold.forget_listeners(&self.reporter);
         let now = self.clock.now();
-        // A renewal that is on its way may have it run for a lease from now; a lease of its own may be
-        // longer.
+        // The lock may last for one more lease of the client's, if a renewal is on its way; or for a longer
+        // lease of its own.
         let until = if hold.kind().is_leased() {
             now.plus(self.options.lease).max(hold.until())
         } else {
@@ -68,8 +68,8 @@ impl Core {
         self.clean_up(hold.claim(), until, now);
     }
 
-    /// A hold that was to last until `ends` could not be told so: the watchdog frees it then, and not before.
-    /// It may have been told all the same.
+    /// The store was asked to end a hold at `ends`, and did not answer. The watchdog frees the lock at that
+    /// moment, and not before; the request may have been carried out all the same.
     pub(crate) fn leave_until(&self, hold: &Arc<Hold>, ends: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();

@@ -53,8 +53,8 @@ fn a_request_in_doubt_is_looked_for_until_it_can_do_no_harm() {
     acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
     assert_ne!(ThreadMark::current().number(), number, "it may yet be carried out under the old number");
     clock.advance(engine.options.command_timeout);
-    let abandons = store.abandons.load(Ordering::SeqCst);
-    assert!(abandons > 0);
+    let cleanups = store.cleanups.load(Ordering::SeqCst);
+    assert!(cleanups > 0);
     // It arrives now, although nothing was there.
     *store.holder.lock() = Some(Owner::new(engine.id, number));
     clock.advance(engine.options.command_timeout * 2);
@@ -422,7 +422,7 @@ fn a_clean_up_is_given_no_longer_than_until_the_next_renewal() {
     let begun = clock.now();
     acquire(&engine, &other, WaitLimit::Once, Lease::Renewed).unwrap_err();
     clock.advance(Duration::from_millis(100));
-    let (_, deadline) = store.abandoned.lock().first().cloned().expect("it is cleaned up at once");
+    let (_, deadline) = store.cleaned_up.lock().first().cloned().expect("it is cleaned up at once");
     assert!(deadline <= begun.plus(lease / 2), "{:?}", deadline.since(begun));
     drop(engine.shutdown());
 }

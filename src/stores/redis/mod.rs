@@ -6,9 +6,9 @@
 //! `connection`. The target is in `address`; with Sentinels, `sentinel` finds out each time, and `monitor`
 //! notices when it changes.
 
-mod abandon;
 mod about;
 mod address;
+mod clean_up;
 mod cluster;
 mod compare_and_delete;
 mod conn;

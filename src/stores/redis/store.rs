@@ -27,7 +27,7 @@ use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
 use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
 use crate::stores::redis::underway::Underway;
-use crate::stores::redis::{abandon, pubsub, show};
+use crate::stores::redis::{clean_up, pubsub, show};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 
@@ -166,7 +166,7 @@ impl Store for RedisStore {
             can_expire_in: true,
             queues: kinds::queues,
             poll_every: kinds::poll_every,
-            abandons_at_a_time: if self.settles_doubts { abandon::at_a_time } else { |_| 1 },
+            cleaned_up_at_a_time: if self.settles_doubts { clean_up::at_a_time } else { |_| 1 },
             pipeline: Some(self),
             batches: Some(self),
             connections: Some(self),
@@ -256,11 +256,11 @@ impl Store for RedisStore {
         )
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         if !self.server.scripts {
             return claims.iter().map(|claim| self.release(claim, 0, deadline)).collect();
         }
-        abandon::abandon(&self.server, claims, self.settles_doubts, deadline)
+        clean_up::clean_up(&self.server, claims, self.settles_doubts, deadline)
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {

@@ -373,7 +373,7 @@ impl<D: Rows> Store for RowStore<D> {
         outcomes.map(|(claim, outcome)| named(outcome, "renew", claim.name.given())).collect()
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
             let mut broken: Option<Error> = None;
             let one = |claim| {

@@ -170,9 +170,9 @@ impl Store for ZooKeeperStore {
         answers.into_iter().zip(claims).map(|(done, claim)| answer(done, "renew", &claim.name)).collect()
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        let abandon = |claim: &Claim| answer(self.abandon_now(claim, deadline), "unlock", &claim.name);
-        claims.iter().map(abandon).collect()
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        let clean_up = |claim: &Claim| answer(self.clean_up_now(claim, deadline), "unlock", &claim.name);
+        claims.iter().map(clean_up).collect()
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {

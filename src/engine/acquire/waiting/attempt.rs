@@ -9,13 +9,13 @@ use crate::engine::handoff::PendingHandoff;
 use crate::engine::hold::QueuePlace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::event::GaveUpReason;
-use crate::seam::{Answer, Attempt, Claim, Kind, Wakeups, granted_too_late};
+use crate::seam::{Answer, Attempt, Claim, Kind, ListensFor, granted_too_late};
 use crate::time::{Moment, random_between, window};
 
 impl Waiting<'_> {
     /// The claim of this caller, as it waits now.
     pub(super) fn claim(&mut self) -> Claim {
-        self.request.claim(self.manner.waits(), self.manner.turn(), self.listening.wakeups())
+        self.request.claim(self.manner.waits(), self.manner.turn(), self.listening.listens_for())
     }
 
     pub(super) fn attempt(&mut self, claim: Claim) -> Result<Step> {
@@ -87,7 +87,8 @@ impl Waiting<'_> {
 
     /// Acts on what an answer means.
     ///
-    /// The observers hear of the request last where the lock is had: they take time, and the number may be given up meanwhile.
+    /// The observers hear of the request last where the lock is had: they take time, and the number may be
+    /// given up meanwhile.
     fn follow(
         &mut self,
         op: &'static str,
@@ -110,13 +111,13 @@ impl Waiting<'_> {
                 }
                 self.pause_alone(granted_too_late(self.request.call.action, self.request.lease, took))
             }
-            AttemptOutcome::InLine { retry_after, wakeups, is_lookout } => {
-                Ok(self.stand_in_line(retry_after, wakeups, is_lookout))
+            AttemptOutcome::InLine { retry_after, listens_for, is_lookout } => {
+                Ok(self.stand_in_line(retry_after, listens_for, is_lookout))
             }
             AttemptOutcome::Busy { retry_after } => {
                 self.report.coming = None;
                 self.end_lookout();
-                self.listening.listen_for(Wakeups::Releases);
+                self.listening.listen_for(ListensFor::Releases);
                 let now = engine.clock.now();
                 let poll = now.plus(self.pause());
                 // Not before the holder's lease can have ended, nor in a hot loop when it is about to.
@@ -170,9 +171,9 @@ impl Waiting<'_> {
         let answer: Answer<Attempt> = handoff.receive().map(Attempt::from);
         let outcome = self.request.judge(&claim, sent, answer);
         self.report.coming = Some((sent, true));
-        let step = self.follow("hand_over", claim, sent, outcome);
-        // Last: by now the hold is in the registry, or the releaser's number is given up if it had to be. Before that
-        // the releaser's thread may not ask under it again. Pairs with `Entry::held_here`.
+        let step = self.follow("hand_off", claim, sent, outcome);
+        // Last: by now the hold is in the registry, or the releaser's number is given up if it had to be.
+        // Before that the releaser's thread may not ask under it again. Pairs with `Entry::held_here`.
         place.ticket().received();
         step
     }

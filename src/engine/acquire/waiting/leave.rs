@@ -51,7 +51,7 @@ impl Waiting<'_> {
         let sent = self.request.engine.clock.now();
         let deadline = self.request.engine.one_command().min(self.request.latest);
         let left = if self.is_answered && sent < deadline {
-            self.request.engine.store.abandon(std::slice::from_ref(&claim), deadline).pop()
+            self.request.engine.store.clean_up(std::slice::from_ref(&claim), deadline).pop()
         } else {
             None
         };

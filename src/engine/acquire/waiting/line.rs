@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::{Step, Waiting};
 use crate::engine::hold::QueuePlace;
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
-use crate::seam::Wakeups;
+use crate::seam::ListensFor;
 use crate::time::{Moment, random_between};
 
 impl Waiting<'_> {
@@ -20,7 +20,7 @@ impl Waiting<'_> {
     pub(super) fn stand_in_line(
         &mut self,
         retry_after: Option<Duration>,
-        wakeups: Wakeups,
+        listens_for: ListensFor,
         is_lookout: bool,
     ) -> Step {
         let now = self.request.engine.clock.now();
@@ -31,7 +31,7 @@ impl Waiting<'_> {
             // So that those who came at the same time do not all ask at the same time.
             random_between((Duration::ZERO, self.request.engine.poll_every(self.request.call.kind).1))
         };
-        self.listening.listen_for(wakeups);
+        self.listening.listen_for(listens_for);
         self.request.call.entry.note_in_line(true);
         self.manner.become_standing();
         let retry = retry_after.map_or(Moment::NEVER, |after| now.plus(after));
@@ -50,7 +50,7 @@ impl Waiting<'_> {
     pub(super) fn go_by_releases(&mut self) {
         self.manner.become_deaf();
         self.give_up_place();
-        self.listening.listen_for(Wakeups::Releases);
+        self.listening.listen_for(ListensFor::Releases);
     }
 
     /// Takes its client out of the line if nobody else here waits for the lock. Asked before the local queue

@@ -1,6 +1,6 @@
 //! The messages that a waiter listens for, and what it has heard.
 
-use crate::seam::Wakeups;
+use crate::seam::ListensFor;
 use crate::seam::subscription::Subscription;
 
 /// The subscription of a waiter, and the counts of its channel when they were last looked at.
@@ -10,7 +10,7 @@ use crate::seam::subscription::Subscription;
 pub(super) struct Listening {
     subscription: Option<Subscription>,
     /// The messages that the last answer said to listen for.
-    wakeups: Wakeups,
+    listens_for: ListensFor,
     /// The message count of the channel before the last attempt. `None`: no subscription stood then.
     message_count: Option<u64>,
     /// The same, where nobody listened but a subscription stood.
@@ -24,12 +24,12 @@ impl Listening {
         self.subscription.as_ref()
     }
 
-    pub(super) fn wakeups(&self) -> Wakeups {
-        self.wakeups
+    pub(super) fn listens_for(&self) -> ListensFor {
+        self.listens_for
     }
 
-    /// Before an attempt of one that listens. Returns whether a message came since the last, and whether one said that its
-    /// client is next; `None`: it does not listen yet.
+    /// Before an attempt of one that listens. Returns whether a message came since the last, and whether one
+    /// said that its client is next; `None`: it does not listen yet.
     pub(super) fn note_heard(&mut self) -> Option<(bool, bool)> {
         let subscription = self.subscription.as_ref()?;
         let count = subscription.is_up().then(|| subscription.message_count());
@@ -39,8 +39,9 @@ impl Listening {
         Some((self.replace_count(count), is_next))
     }
 
-    /// Before an attempt of one that does not listen yet: the messages of its channel, if a subscription to it stands still.
-    /// Pairs with [`listen`](Self::listen): it may be told between the two. Returns whether one came since the last attempt.
+    /// Before an attempt of one that does not listen yet: the messages of its channel, if a subscription to
+    /// it stands still. Pairs with [`listen`](Self::listen): it may be told between the two. Returns whether
+    /// one came since the last attempt.
     pub(super) fn note_unheard(&mut self, count: Option<u64>) -> bool {
         self.unheard = count;
         self.replace_count(count)
@@ -55,7 +56,7 @@ impl Listening {
     /// [`note_unheard`](Self::note_unheard). On a channel for its turn alone that was its turn.
     pub(super) fn listen(&mut self, subscription: Option<Subscription>) {
         if let Some(subscription) = &subscription {
-            let own_turn = self.wakeups == Wakeups::OwnTurn && subscription.is_up();
+            let own_turn = self.listens_for == ListensFor::OwnTurn && subscription.is_up();
             let unheard = self.unheard.take().filter(|_| own_turn);
             let is_told = unheard.is_some_and(|count| count != subscription.message_count());
             let turns = subscription.turn_count();
@@ -71,13 +72,13 @@ impl Listening {
     }
 
     /// Sets the messages that it listens for from now on.
-    pub(super) fn listen_for(&mut self, wakeups: Wakeups) {
-        if std::mem::replace(&mut self.wakeups, wakeups) != wakeups {
+    pub(super) fn listen_for(&mut self, listens_for: ListensFor) {
+        if std::mem::replace(&mut self.listens_for, listens_for) != listens_for {
             (self.subscription, self.turns, self.standbys, self.unheard) = (None, None, None, None);
         }
     }
 
-    /// What has come so far is no reason to ask.
+    /// The messages that have come so far are no reason to ask.
     pub(super) fn pass_over(&mut self) {
         self.message_count = self.subscription.as_ref().map(Subscription::message_count);
     }
@@ -100,7 +101,8 @@ impl Listening {
 
     /// Whether the server refused to let it listen to other messages than releases.
     pub(super) fn is_refused(&self) -> bool {
-        self.wakeups != Wakeups::Releases && self.subscription.as_ref().is_some_and(Subscription::is_refused)
+        self.listens_for != ListensFor::Releases
+            && self.subscription.as_ref().is_some_and(Subscription::is_refused)
     }
 
     /// Whether it was only told, since the last look, that it may be next soon.
@@ -132,11 +134,11 @@ mod tests {
         Subscription::new(Arc::clone(channel), Arc::new(Nobody), &Waker::default())
     }
 
-    /// A subscription that stood still while nobody listened: what happens between the attempt and the listening, and whether
-    /// that was its turn.
+    /// A subscription that stood still while nobody listened: what happens between the attempt and the
+    /// listening, and whether that was its turn.
     fn is_next_after(between: impl FnOnce(&Channel, &mut Listening)) -> bool {
         let channel = Arc::new(Channel::new("a", true));
-        let mut listening = Listening { wakeups: Wakeups::OwnTurn, ..Listening::default() };
+        let mut listening = Listening { listens_for: ListensFor::OwnTurn, ..Listening::default() };
         channel.take(b"next"); // of an earlier wait
         assert!(!listening.note_unheard(Some(channel.message_count())));
         between(&channel, &mut listening);
@@ -150,7 +152,7 @@ mod tests {
         assert!(is_next_after(|channel, _| channel.take(b"next")));
         assert!(!is_next_after(|channel, _| channel.take(b"standby")));
         assert!(!is_next_after(|channel, listening| {
-            listening.listen_for(Wakeups::Releases);
+            listening.listen_for(ListensFor::Releases);
             channel.take(b"0");
         }));
     }

@@ -129,7 +129,8 @@ mod tests {
 
     const ONCE: Manner = AsksOnce { turn: Turn::Yields, keeps_place: false };
 
-    /// Of each manner what it is after each change, in this order: in doubt, standing, told, not told, granted, deaf.
+    /// Of each manner what it is after each change, in this order: in doubt, standing, told, not told,
+    /// granted, deaf.
     #[test]
     fn each_change_leads_to_one_manner() {
         let changes: [Change; 6] = [

@@ -68,7 +68,7 @@ pub(crate) struct Asked {
     pub(crate) outcome: AttemptOutcome,
 }
 
-/// What came of one step of a waiter.
+/// The result of one step of a waiter.
 enum Step {
     Granted(Granted),
     /// Sleep until then, if nothing wakes before.

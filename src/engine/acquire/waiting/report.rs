@@ -8,7 +8,7 @@ use crate::observe::spans::WaitSpan;
 use crate::park;
 use crate::time::Moment;
 
-/// What the observers are to hear of a wait.
+/// The facts of a wait that its observers hear.
 pub(super) struct Report {
     begun: Moment,
     /// It has slept for the lock, and the observer knows.
@@ -25,9 +25,9 @@ impl Report {
     }
 }
 
-/// What woke a waiter.
+/// The reason for which a waiter woke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Woken {
+pub(super) enum WokenBy {
     /// A message: the lock may have been released elsewhere.
     Message,
     /// Something in this process: the queue, a hand-off, a release, the end of the client; or nothing.
@@ -61,21 +61,21 @@ impl Waiting<'_> {
     }
 
     /// Says what ended a sleep, and counts it.
-    pub(super) fn note_woken(&mut self, ended: park::Woken) -> Woken {
+    pub(super) fn note_woken(&mut self, ended: park::Woken) -> WokenBy {
         let woken = match ended {
-            park::Woken::Signal if self.listening.has_message() => Woken::Message,
-            park::Woken::Signal => Woken::Here,
-            park::Woken::Time => Woken::Time,
-            park::Woken::Interrupted => Woken::Interrupt,
+            park::Woken::Signal if self.listening.has_message() => WokenBy::Message,
+            park::Woken::Signal => WokenBy::Here,
+            park::Woken::Time => WokenBy::Time,
+            park::Woken::Interrupted => WokenBy::Interrupt,
         };
         let counters = &self.request.engine.reporter.counters;
         match woken {
-            Woken::Message => counters.by_message.add(1),
-            Woken::Here => counters.locally.add(1),
-            Woken::Time => counters.by_time.add(1),
-            Woken::Interrupt => {}
+            WokenBy::Message => counters.by_message.add(1),
+            WokenBy::Here => counters.locally.add(1),
+            WokenBy::Time => counters.by_time.add(1),
+            WokenBy::Interrupt => {}
         }
-        let is_message = woken == Woken::Message;
+        let is_message = woken == WokenBy::Message;
         self.report.coming = is_message.then(|| (self.request.engine.clock.now(), false));
         woken
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Waiting;
-use super::report::Woken;
+use super::report::WokenBy;
 use crate::engine::acquire::call::interrupted;
 use crate::engine::acquire::outcome::AttemptOutcome;
 use crate::engine::acquire::request::Request;
@@ -15,7 +15,8 @@ use crate::park::{self, Parker};
 use crate::seam::{Claim, Others};
 use crate::time::{Moment, random_between};
 
-/// The first of those who were not told asks when so long has passed, in case the one who was told does not come.
+/// The time after which a client asks that got a standby message: the one that was told to be next may not
+/// come.
 const STANDBY: Duration = Duration::from_millis(25);
 /// The time for which other processes that listen for the lock which this process has just released go first.
 const STAND_BACK: Duration = Duration::from_micros(500);
@@ -80,15 +81,15 @@ impl Waiting<'_> {
             return Ok(());
         }
         match self.note_woken(ended) {
-            Woken::Message if self.is_rationed() => self.sleep_by_odds(place, until),
-            Woken::Message => Ok(()),
-            Woken::Here | Woken::Time => {
+            WokenBy::Message if self.is_rationed() => self.sleep_by_odds(place, until),
+            WokenBy::Message => Ok(()),
+            WokenBy::Here | WokenBy::Time => {
                 if self.listening.stands_by() {
                     self.rest.sleep_on(until.min(engine.clock.now().plus(STANDBY)));
                 }
                 Ok(())
             }
-            Woken::Interrupt => Err(interrupted(call)),
+            WokenBy::Interrupt => Err(interrupted(call)),
         }
     }
 
@@ -109,8 +110,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// Subscribes, the first time it waits for another process; unless the subscription stood before the attempt, and no
-    /// message has come since, that is reason to try again as soon as it stands.
+    /// Subscribes, the first time it waits for another process; unless the subscription stood before the
+    /// attempt, and no message has come since, that is reason to try again as soon as it stands.
     fn listen(&mut self) {
         if self.listening.subscription().is_none() {
             let claim = self.claim();

@@ -424,8 +424,8 @@ impl Store for ClusterStore {
         self.ask_all(claims, deadline, |store, claims| store.renew(claims, deadline))
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        self.ask_all(claims, deadline, |store, claims| store.abandon(claims, deadline))
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        self.ask_all(claims, deadline, |store, claims| store.clean_up(claims, deadline))
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {

@@ -192,7 +192,7 @@ fn a_script_that_ended_half_way_is_in_doubt_unless_it_only_reads() {
     is_in_doubt(store.release(&reader, 0, soon()));
     is_in_doubt(store.begin_release(&reader, 0, soon()).wait());
     is_in_doubt(store.renew(std::slice::from_ref(&reader), soon()).remove(0));
-    is_in_doubt(store.abandon(std::slice::from_ref(&reader), soon()).remove(0));
+    is_in_doubt(store.clean_up(std::slice::from_ref(&reader), soon()).remove(0));
     let looked = store.inspect(Kind::Read, &reader.name, reader.owner, soon()).refused();
     for error in [looked, store.describe(&reader.name, soon()).refused()] {
         assert!(!error.outcome_unknown() && error.is_retryable(), "{error:?}");

@@ -334,7 +334,7 @@ fn a_latch_that_is_given_up_stays_as_it_is() {
     let count = |what| store.count(&latch(), &what, soon()).done();
     let give_up = |is_granted| {
         let waiter = Claim { is_granted, ..latch() };
-        store.abandon(&[waiter], soon()).remove(0).done();
+        store.clean_up(&[waiter], soon()).remove(0).done();
     };
     assert_eq!(count(Counting::SetUp { to: 1, lease: None }), Some(1));
     [true, false].into_iter().for_each(give_up);
