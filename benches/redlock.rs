@@ -1,6 +1,7 @@
 //! The cost of a lock on five servers beside a lock on one: `cargo bench --bench redlock`.
 //!
-//! Both on this machine, by turns, so that whatever else the machine does meets both. The figure is the ratio.
+//! Both on this machine, by turns, so that whatever else the machine does meets both. The figure is the
+//! ratio.
 
 #![allow(
     clippy::unwrap_used,

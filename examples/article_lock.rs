@@ -1,7 +1,8 @@
-//! A lock shared with a program that does `SET name token NX PX …`, as articles describe it and redis-py does: a token lock.
+//! A lock shared with a program that does `SET name token NX PX …`, as articles describe it and redis-py
+//! does: a token lock.
 //!
-//! `cargo run --example article_lock` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis: say
-//! `SET example:article mine NX PX 5000` to redis-cli meanwhile.
+//! `cargo run --example article_lock` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in
+//! Redis: say `SET example:article mine NX PX 5000` to redis-cli meanwhile.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Many read a cache, one rebuilds it: a read-write lock.
 //!
-//! `cargo run --example cache_rebuild` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis.
+//! `cargo run --example cache_rebuild` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is
+//! in Redis.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -9,8 +10,8 @@ use std::time::Duration;
 
 use leasehold::{LockClient, ReadWriteLock, Result};
 
-/// Readers look together. A reader that finds the cache old rebuilds it, alone, and reads what it has built before
-/// anybody can rebuild it again.
+/// Readers look together. A reader that finds the cache old rebuilds it, alone, and reads what it has built
+/// before anybody can rebuild it again.
 fn read(lock: &ReadWriteLock, cache: &AtomicU32, wanted: u32) -> Result<u32> {
     {
         let _reading = lock.read().acquire()?;

@@ -1,6 +1,7 @@
 //! A lease can be lost: how a guard reports it, and what to do then.
 //!
-//! `cargo run --example guard_and_lost_lease` needs no server: the store is in memory and its clock is moved by hand.
+//! `cargo run --example guard_and_lost_lease` needs no server: the store is in memory and its clock is moved
+//! by hand.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! Taking a lock in one thread and releasing it in another.
 //!
-//! A `Guard` belongs to its thread and cannot leave it: the thread is the owner. An `OwnedGuard` is an owner by itself
-//! and may travel; in return it is not reentrant.
-//! `cargo run --example hand_over` needs no server.
+//! A `Guard` belongs to its thread and cannot leave it: the thread is the owner. An `OwnedGuard` is an owner
+//! by itself and may travel; in return it is not reentrant. `cargo run --example hand_over` needs no server.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::error::Error;

@@ -1,6 +1,7 @@
 //! A program with three seats: a semaphore. And what it costs that nobody owns its permits.
 //!
-//! `cargo run --example licence_seats` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.
+//! `cargo run --example licence_seats` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` run it in two
+//! terminals.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::thread;
@@ -32,8 +33,8 @@ fn main() -> Result<()> {
         Ok::<(), leasehold::Error>(())
     })?;
 
-    // A process that dies with a seat keeps it for ever: nobody knows whose it was. If that can happen, take an
-    // `expirable_semaphore`, as in `rate_limit`. Here, by hand:
+    // A process that dies with a seat keeps it for ever: nobody knows whose it was. If that can happen, take
+    // an `expirable_semaphore`, as in `rate_limit`. Here, by hand:
     seats.acquire(1)?.keep();
     println!("one is left behind; seats left: {}", seats.available_permits()?);
     seats.release(1)?;

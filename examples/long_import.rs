@@ -1,9 +1,9 @@
-//! A long import that must not be started twice: the second operator is refused at once; the refusal says by whom,
-//! since when, and when that ends at the latest.
+//! A long import that must not be started twice: the second operator is refused at once; the refusal says by
+//! whom, since when, and when that ends at the latest.
 //!
-//! `cargo run --example long_import` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in Redis, and an
-//! operator in a second terminal is refused as well. Of a lock that Java holds it learns who has it and how long its
-//! lease still is; since when, Redisson does not keep.
+//! `cargo run --example long_import` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the lock is in
+//! Redis, and an operator in a second terminal is refused as well. Of a lock that Java holds it learns who
+//! has it and how long its lease still is; since when, Redisson does not keep.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::thread;

@@ -1,7 +1,8 @@
 //! Five processes have the same timer, ten ticks come, and each time one process does the job: `run_once`.
 //!
-//! `cargo run --example nightly_job` needs no server: the processes are threads then, each with a client of its own. With
-//! `REDIS_URL=redis://127.0.0.1:6379` they are five processes. An argument says how many ms a tick takes (500).
+//! `cargo run --example nightly_job` needs no server: the processes are threads then, each with a client of
+//! its own. With `REDIS_URL=redis://127.0.0.1:6379` they are five processes. An argument says how many ms a
+//! tick takes (500).
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::error::Error;
@@ -16,7 +17,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const PROCESSES: u32 = 5;
 const TICKS: u32 = 10;
 
-/// Waits for each tick, as a timer would, and runs the job if nobody else does. How often that was this process.
+/// Waits for each tick, as a timer would, and runs the job if nobody else does. How often that was this
+/// process.
 fn timer(client: &LockClient, process: u32, first: Duration, tick: Duration) -> Result<u32> {
     // Longer than the timers are apart, shorter than the time between two ticks.
     let at_least = tick * 3 / 4;
@@ -42,7 +44,8 @@ fn main() -> Result<()> {
     let mut next = || args.next().transpose();
     let tick_ms = next()?.unwrap_or(500);
     let tick = Duration::from_millis(tick_ms);
-    // The others are the arguments of a process that was started here: when the first tick is, and its number.
+    // The others are the arguments of a process that was started here: when the first tick is, and its
+    // number.
     if let (Some(first_ms), Some(process)) = (next()?, next()?) {
         let client = LockClient::connect(&std::env::var("REDIS_URL")?)?;
         timer(&client, u32::try_from(process)?, Duration::from_millis(first_ms), tick)?;

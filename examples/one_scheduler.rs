@@ -1,4 +1,5 @@
-//! Of several processes one schedules; when it goes, another does, and what the old one still sends is refused: a leader.
+//! Of several processes one schedules; when it goes, another does, and what the old one still sends is
+//! refused: a leader.
 //!
 //! Each candidate is a client of its own here. `cargo run --example one_scheduler` needs no server; with
 //! `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.

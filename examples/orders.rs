@@ -1,18 +1,20 @@
-//! An order that must be placed once, whatever happens: which of a unique key, a form's token, a lock and a fence prevents
-//! the second one, alone and together.
+//! An order that must be placed once, whatever happens: which of a unique key, a form's token, a lock and a
+//! fence prevents the second one, alone and together.
 //!
-//! `cargo run --example orders --features postgres,mysql,sqlite` uses a SQLite file;
-//! `… -- postgres://app@localhost/shop mysql://app@localhost/shop` those databases. Its tables begin with `orders_`.
+//! `cargo run --example orders --features postgres,mysql,sqlite` uses a SQLite file; `… --
+//! postgres://app@localhost/shop mysql://app@localhost/shop` those databases. Its tables begin with
+//! `orders_`.
 //!
 //! Three accidents befall one purchase:
 //!
 //! - *race*: a queue delivers its message twice, to two workers at once;
 //! - *pause*: a worker is stopped between looking and writing, for longer than its lease, and then goes on;
-//! - *resend*: the answer is lost and the buyer clicks again, which makes a new request with a new order number.
+//! - *resend*: the answer is lost and the buyer clicks again, which makes a new request with a new order
+//!   number.
 //!
-//! The purpose of each guard: the *unique key* on the order number stops two rows for one request; the *token*, made
-//! with the form, stops two requests for one purchase; the *lock* stops two workers from both paying; the *fence* stops
-//! the one whose lock has ended meanwhile.
+//! The purpose of each guard: the *unique key* on the order number stops two rows for one request; the
+//! *token*, made with the form, stops two requests for one purchase; the *lock* stops two workers from both
+//! paying; the *fence* stops the one whose lock has ended meanwhile.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -110,7 +112,8 @@ impl Database {
         self.run("INSERT INTO orders_fences VALUES ('42', 0)").unwrap();
     }
 
-    /// Forgets forms that nobody will send any more. One that is sent after all is refused like one that was used.
+    /// Forgets forms that nobody will send any more. One that is sent after all is refused like one that was
+    /// used.
     fn sweep_tokens(&mut self, age: Duration) -> u64 {
         let oldest = SystemTime::UNIX_EPOCH.elapsed().unwrap() - age;
         self.run(&format!("DELETE FROM orders_tokens WHERE made < {}", oldest.as_secs())).unwrap()

@@ -1,7 +1,7 @@
 //! A downstream service that stands three calls at a time, however many processes call: a semaphore.
 //!
-//! Expirable, so that the permits of a process that dies come back by themselves.
-//! `cargo run --example rate_limit` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.
+//! Expirable, so that the permits of a process that dies come back by themselves. `cargo run --example
+//! rate_limit` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` run it in two terminals.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};

@@ -10,8 +10,9 @@
 //! ab -n 5000 -c 16 -m POST http://127.0.0.1:8081/buy              # and the same on 8082 at the same time
 //! wrk -t 2 -c 16 -d 10 -s post.lua http://127.0.0.1:8081/buy      # post.lua: wrk.method = "POST"
 //! ```
-//! JMeter: a thread group with two HTTP requests, `POST /buy` to port 8081 and to 8082. However it is loaded, stock and
-//! orders always add up to what was filled in. Ctrl-C finishes the requests under way and releases what is held.
+//! JMeter: a thread group with two HTTP requests, `POST /buy` to port 8081 and to 8082. However it is loaded,
+//! stock and orders always add up to what was filled in. Ctrl-C finishes the requests under way and releases
+//! what is held.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -27,7 +28,8 @@ const WORKERS: usize = 8;
 /// Longer than this nobody wants to wait for an answer.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// Read and write, each refused (nil) once a newer fence has been here. KEYS: stock, fence, orders. ARGV: my fence.
+/// Read and write, each refused (nil) once a newer fence has been here. KEYS: stock, fence, orders. ARGV: my
+/// fence.
 const READ: &str = "if tonumber(redis.call('GET', KEYS[2]) or '0') > tonumber(ARGV[1]) then return false end
     redis.call('SET', KEYS[2], ARGV[1]) return tonumber(redis.call('GET', KEYS[1]) or '0')";
 /// ARGV also: the new stock.

@@ -1,7 +1,7 @@
 //! Nobody serves before everybody has loaded: a count-down latch.
 //!
-//! `cargo run --example start_gate` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the latch is in Redis, and the
-//! workers could be processes.
+//! `cargo run --example start_gate` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the latch is in
+//! Redis, and the workers could be processes.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::thread;

@@ -1,7 +1,8 @@
-//! Customers at one desk, served in the order in which they came, whichever door they came in by: a fair lock.
+//! Customers at one desk, served in the order in which they came, whichever door they came in by: a fair
+//! lock.
 //!
-//! Each door is a client of its own here; with Redis they may be processes, and Java's among them.
-//! `cargo run --example ticket_desk` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the queue is in Redis.
+//! Each door is a client of its own here; with Redis they may be processes, and Java's among them. `cargo run
+//! --example ticket_desk` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the queue is in Redis.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::thread;

@@ -1,6 +1,7 @@
 //! Money goes from one account to another, in all directions at once: a multi-lock.
 //!
-//! `cargo run --example transfer` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the locks are in Redis.
+//! `cargo run --example transfer` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the locks are in
+//! Redis.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::collections::BTreeMap;
@@ -40,8 +41,8 @@ impl Bank {
     }
 }
 
-/// Each account has a lock of its own, so that transfers between others go on meanwhile. In whichever order the two are named:
-/// all take them in the same one, so no two transfers wait for each other.
+/// Each account has a lock of its own, so that transfers between others go on meanwhile. In whichever order
+/// the two are named: all take them in the same one, so no two transfers wait for each other.
 fn transfer(
     client: &LockClient,
     bank: &Bank,

@@ -1,8 +1,11 @@
-//! The mistake that `transfer` avoids: two tellers lock two accounts, each in its own order, and wait for each other.
+//! The mistake that `transfer` avoids: two tellers lock two accounts, each in its own order, and wait for
+//! each other.
 //!
-//! The first part finds that and says so; in the second the client ends the youngest wait, and the transfer is made again.
+//! The first part finds that and says so; in the second the client ends the youngest wait, and the transfer
+//! is made again.
 //!
-//! `cargo run --example transfer_wrong_order` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the locks are in Redis.
+//! `cargo run --example transfer_wrong_order` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` the
+//! locks are in Redis.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "an example talks and takes its time")]
 
 use std::sync::Barrier;
@@ -11,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use leasehold::{ErrorKind, LockClient, MemoryStore, Result};
 
-/// Takes one account and then the other. `meet` has both tellers hold their first, which is what happens now and then.
+/// Takes one account and then the other. `meet` has both tellers hold their first, which is what happens now
+/// and then.
 fn transfer(client: &LockClient, from: &str, to: &str, meet: &Barrier, wait: Duration) -> Result<bool> {
     let first = client.lock(format!("example:wrong:{from}")).acquire()?;
     meet.wait();

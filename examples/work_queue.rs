@@ -1,8 +1,8 @@
 //! A producer and two consumers with a queue of two places: conditions.
 //!
-//! A waiting thread gives the lock up meanwhile. The queue is a `VecDeque` here; in life it is whatever the processes
-//! share.
-//! `cargo run --example work_queue` needs no server; with `REDIS_URL=redis://127.0.0.1:6379` lock and conditions are in Redis.
+//! A waiting thread gives the lock up meanwhile. The queue is a `VecDeque` here; in life it is whatever the
+//! processes share. `cargo run --example work_queue` needs no server; with `REDIS_URL=redis://127.0.0.1:6379`
+//! lock and conditions are in Redis.
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::collections::VecDeque;

@@ -78,9 +78,9 @@ impl Options {
     }
 }
 
-/// Options to open a store on a server: Redis, or a database.
+/// Options to open a store on a server, of whatever kind.
 #[derive(Clone)]
-pub(crate) struct RedisOptions {
+pub(crate) struct ServerOptions {
     pub(crate) url: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
@@ -145,9 +145,9 @@ pub(crate) struct Replicas {
     pub(crate) within: Duration,
 }
 
-impl Default for RedisOptions {
-    fn default() -> RedisOptions {
-        RedisOptions {
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
             url: String::new(),
             username: None,
             password: None,
@@ -172,8 +172,8 @@ impl Default for RedisOptions {
 /// More connections than this no server is glad of.
 const MOST_CONNECTIONS: u32 = 10_000;
 
-impl RedisOptions {
-    pub(crate) fn checked(self) -> Result<RedisOptions> {
+impl ServerOptions {
+    pub(crate) fn checked(self) -> Result<ServerOptions> {
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("command_timeout", self.command_timeout)?;
         self.hosts.check_options()?;
@@ -268,9 +268,9 @@ impl Default for TableOptions {
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-impl RedisOptions {
+impl ServerOptions {
     /// Refuses what a database cannot do anything with.
-    pub(crate) fn checked_for_database(&self) -> Result<&RedisOptions> {
+    pub(crate) fn checked_for_database(&self) -> Result<&ServerOptions> {
         check_table(&self.table.name)?;
         if self.database.is_some() {
             return Err(Error::invalid(
@@ -394,10 +394,10 @@ fn check_timeout(option: &str, timeout: Duration) -> Result<()> {
     Err(Error::invalid("connect", format!("a {option} of {timeout:?} is {why}")))
 }
 
-impl fmt::Debug for RedisOptions {
+impl fmt::Debug for ServerOptions {
     /// Leaves out what may be secret: the URL's user part and the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisOptions")
+        f.debug_struct("ServerOptions")
             .field("database", &self.database)
             .field("client_name", &self.client_name)
             .field("pool_size", &self.pool_size)

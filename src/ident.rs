@@ -227,7 +227,7 @@ impl fmt::Debug for Owner {
 /// A fencing token: of one lock, every later grant has a larger one.
 ///
 /// Send it with each write and have the resource refuse a smaller one than it has seen; see
-/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
 ///
 /// # Examples
 ///
@@ -301,8 +301,8 @@ impl ThreadMark {
     }
 
     /// The calling thread's mark. While thread-local storage is being torn down: a new one of the same
-    /// thread, which ends with the call. What the thread takes then is its own, and is not renewed, as that
-    /// of a thread that has ended.
+    /// thread, which ends with the call. A lock that the thread takes then is its own, and is not renewed, as
+    /// that of a thread that has ended.
     pub(crate) fn current() -> Arc<ThreadMark> {
         thread_local! {
             static MARK: Arc<ThreadMark> = Arc::new(ThreadMark::new());

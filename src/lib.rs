@@ -198,8 +198,8 @@ pub use topologies::ring::plan::{Ring, RingNode};
 mod pages {
     #[doc = include_str!("../README.md")]
     mod readme {}
-    #[doc = include_str!("../docs/guarantees.md")]
-    mod guarantees {}
+    #[doc = include_str!("../docs/fencing.md")]
+    mod fencing {}
     #[doc = include_str!("../docs/porting-from-redisson.md")]
     mod porting {}
     #[doc = include_str!("../docs/testing-your-code.md")]

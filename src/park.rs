@@ -209,7 +209,7 @@ impl ServiceWaker {
         self.wake();
     }
 
-    /// Says that the session that holds are bound to (`Store::bound`) may have ended, so that the loss is
+    /// Says that the session that holds are bound to (`Sessions::bound`) may have ended, so that the loss is
     /// reported now.
     #[cfg_attr(
         not(any(feature = "zookeeper", feature = "etcd")),

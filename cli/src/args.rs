@@ -104,40 +104,40 @@ impl std::fmt::Display for Format {
 pub(crate) enum Action {
     /// Runs a command while holding a lock; the command is dead before another can be granted the lock.
     Run(RunArgs),
-    /// Runs a command if no machine has run it within a time, for timers that fire on many. A command that
-    /// fails counts too.
+    /// Runs a command unless a machine has run it within --at-least: for a timer that fires on many machines.
+    /// A command that failed counts as run.
     Once(OnceArgs),
-    /// Runs a command while this process is the leader of a name, and stands for election again when it no
-    /// longer is.
+    /// Runs a command while this process is the leader of a name; ends the command when it is not any more,
+    /// and stands for election again.
     ///
     /// As `run`, but a lost leadership ends the command and not the program. Candidates of the library
     /// (LockClient::leader) stand in the same election.
     Elect(ElectArgs),
-    /// Acquires a lock for the shell that calls and prints its handle: the lock is kept until `release`, or
-    /// until the shell ends.
+    /// Acquires a lock for the calling shell, and prints a handle: the lock is kept until `release`, or until
+    /// the shell ends.
     ///
     /// As in hold=$(leasehold hold NAME) || exit. If the lock cannot be kept, the shell and all that it has
     /// started get a signal.
     Hold(HoldArgs),
     /// Releases what `hold` acquired. Exits with 79 if the lock was lost before.
     Release(ReleaseArgs),
-    /// Shows what locks are: holders, waiters, permits, what is left of their leases.
+    /// Shows locks: holders, waiters, permits, and the rest of each lease.
     ///
-    /// The exit code is 65 if one of them is no lock. Nothing of such an object is shown.
+    /// Exits with 65 if a name is that of something else than a lock. Nothing of such an object is shown.
     Show(ShowArgs),
     /// Lists the locks that are held, a page of the server's keys at a time, and says what that cost.
     Ls {
-        /// The form of the names: `*` is any text, `?` a character.
+        /// A pattern for the names: `*` is any text, `?` a character.
         #[arg(default_value = "*")]
         pattern: String,
     },
     /// Lists the clients of leasehold that hold or wait, by their own account: host, process, program,
     /// threads.
     Clients,
-    /// Shows in a terminal who holds what, who waits and since when, looked at each second; ends a hold by a
-    /// key, with a question.
+    /// Shows in a terminal, each second anew, who holds and who waits, and since when. The key f ends a hold,
+    /// after a question.
     Top(TopArgs),
-    /// Ends the hold of a lock, whoever has it, and says whose it was.
+    /// Ends the hold of a lock, whoever has it, and names the holder.
     Force(ForceArgs),
     /// Shows how many commands may run at a time under a name (`run --permits`), changes the number for all,
     /// or removes it.
@@ -148,7 +148,7 @@ pub(crate) enum Action {
     /// Prints a line for each change of locks: acquired, released, expired, waiters. It looks each second;
     /// ends by a signal.
     Watch(WatchArgs),
-    /// Shows in a browser who holds and who waits, and Prometheus the numbers of the store. Changes nothing.
+    /// Serves a page that shows who holds and who waits, and metrics for Prometheus. Changes nothing.
     Serve(ServeArgs),
     /// Writes the completions of a shell to standard output.
     Completions { shell: Shell },
@@ -156,7 +156,7 @@ pub(crate) enum Action {
     Man,
 }
 
-/// What this program starts of itself. People see none of it, neither in the help nor in completions.
+/// The parts that this program starts of itself. Neither the help nor completions show them.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold")]
 pub(crate) struct Inner {
@@ -182,14 +182,14 @@ impl Part {
     pub(crate) const NAMES: [&str; 4] = ["helper", "become", "keep", "lookout"];
 }
 
-/// Which lock is asked for under a name, and for how long.
+/// The lock that is asked for under a name, and the wait.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Want {
     /// Does not wait: exits with 75 if the lock is busy.
     #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// Waits at most so long, then exits with 75: seconds, or numbers with ms, s, m, h or d. Waits without an
-    /// end unless given.
+    /// The longest wait, after which it exits with 75: seconds, or numbers with ms, s, m, h or d. Waits
+    /// without an end unless given.
     #[arg(short, long, value_name = "SECS", value_parser = time)]
     pub(crate) wait: Option<Duration>,
     /// Locks as one of many readers (see --write).
@@ -201,7 +201,7 @@ pub(crate) struct Want {
     /// Waits in a queue: first come, first served.
     #[arg(long, conflicts_with = "permits")]
     pub(crate) fair: bool,
-    /// Lets so many hold it at a time.
+    /// Lets N commands hold it at a time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     #[command(flatten)]
@@ -220,11 +220,12 @@ pub(crate) struct RunArgs {
     /// The exit code when the lock is busy or the wait ended.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
     pub(crate) conflict_exit_code: u8,
-    /// Ends the command so long after the lock was acquired, and exits with 124. Its grace is before that.
+    /// Ends the command when it has had the lock for this time, and exits with 124. TERM comes before that,
+    /// by --kill-grace.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) max_hold: Option<Duration>,
-    /// Exits with 80 if the command succeeded and it is unknown whether the lock was released; else that is a
-    /// warning.
+    /// Exits with 80 if the command succeeded and it is unknown whether the lock was released. Without this
+    /// option that is a warning.
     #[arg(long)]
     pub(crate) strict: bool,
     /// The command and its arguments.
@@ -237,10 +238,12 @@ pub(crate) struct OnceArgs {
     /// The job's name. One that begins with a dash goes behind `--`: `once … -- -name -- COMMAND`.
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) name: String,
-    /// Nobody runs it again within so long after it began: longer than the clocks of the machines differ.
+    /// The time after its begin within which nobody runs it again: longer than the clocks of the machines
+    /// differ.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) at_least: Duration,
-    /// It is ended so long after it began, and the exit code is 124. Its grace is before that.
+    /// Ends the command when it has run for this time, and exits with 124. TERM comes before that, by
+    /// --kill-grace.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) at_most: Duration,
     #[command(flatten)]
@@ -255,13 +258,14 @@ pub(crate) struct OnceArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ElectArgs {
-    /// The name that is led. One that begins with a dash goes behind `--`: `elect -- -name -- COMMAND`.
+    /// The name of the election. One that begins with a dash goes behind `--`: `elect -- -name -- COMMAND`.
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) name: String,
     /// Does not wait for the first election: exits with 75 if another leads.
     #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// Waits at most so long for the first election, then exits with 75. Waits without an end unless given.
+    /// The longest wait for the first election, after which it exits with 75. Waits without an end unless
+    /// given.
     #[arg(short, long, value_name = "SECS", value_parser = time)]
     pub(crate) wait: Option<Duration>,
     #[command(flatten)]
@@ -274,8 +278,8 @@ pub(crate) struct ElectArgs {
     /// Exits with 79 (--lost-exit-code) when the leadership is lost, instead of standing again.
     #[arg(long)]
     pub(crate) one_term: bool,
-    /// Exits with 80 if the command succeeded and it is unknown whether the leadership was given up; else
-    /// that is a warning.
+    /// Exits with 80 if the command succeeded and it is unknown whether the leadership was given up. Without
+    /// this option that is a warning.
     #[arg(long)]
     pub(crate) strict: bool,
     /// The command and its arguments.
@@ -288,7 +292,7 @@ pub(crate) struct ShowArgs {
     /// The locks' names.
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Takes a string for a token lock, whichever program wrote it, and shows the token. It may be a secret.
+    /// Treats a string as a token lock, whichever program wrote it, and shows the token. It may be a secret.
     #[arg(long)]
     pub(crate) token: bool,
 }
@@ -297,22 +301,22 @@ pub(crate) struct ShowArgs {
 pub(crate) struct ForceArgs {
     /// The lock's name.
     pub(crate) name: String,
-    /// Does it. Without, the holder is shown and nothing is done.
+    /// Ends the hold. Without this option the holder is shown, and nothing is done.
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Takes a string for a token lock, whichever program wrote it.
+    /// Treats a string as a token lock, whichever program wrote it.
     #[arg(long)]
     pub(crate) token: bool,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PermitsArgs {
-    /// The name that `run --permits` has.
+    /// The name, as for `run --permits`.
     pub(crate) name: String,
-    /// The new number, those that are out included. Commands that run go on.
+    /// The new number of permits, those in use included. Commands that run go on.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) set: Option<u32>,
-    /// Forgets the name and all permits that are out: the next run sets it up anew.
+    /// Removes the name and all its permits, those in use too: the next run sets it up anew.
     #[arg(long, conflicts_with = "set")]
     pub(crate) remove: bool,
 }
@@ -328,7 +332,8 @@ pub(crate) struct DoctorArgs {
     /// Exits with 1 for a warning too.
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Looks at all keys for locks without an end, however long it takes. Else it stops after 10 s.
+    /// Looks for locks without an expiry among all keys, however long it takes. Stops after 10 s unless
+    /// given.
     #[arg(long)]
     pub(crate) all: bool,
 }
@@ -341,14 +346,14 @@ pub(crate) struct WatchArgs {
     /// The time from one look to the next: at least 100ms. A look is one request for each name.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
-    /// Ends after so long, with 0.
+    /// Ends after this time, with exit code 0.
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     pub(crate) duration: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TopArgs {
-    /// The form of the names: `*` is any text, `?` a character.
+    /// A pattern for the names: `*` is any text, `?` a character.
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
     /// The time from one look to the next: at least 100ms. A look is one list of the store, at the price that
@@ -359,34 +364,34 @@ pub(crate) struct TopArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
-    /// Where it listens. Nothing asks for a password: other machines see the locks if it is not a loopback
-    /// address.
+    /// The address and port that it listens on. There is no password: on any other than a loopback address
+    /// other machines see the locks.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9477")]
     pub(crate) listen: String,
     /// A name by which browsers and scrapers may ask, besides localhost and the address; may be repeated.
     #[arg(long = "host", value_name = "NAME", value_parser = host)]
     pub(crate) hosts: Vec<String>,
-    /// A job of `once`, of whose last run and last success the metrics tell; may be repeated. Each is a
-    /// request more for a list.
+    /// A job of `once`, whose last run and last success are then among the metrics; may be repeated. Each
+    /// costs one more request for a list.
     #[arg(long = "job", value_name = "NAME")]
     pub(crate) jobs: Vec<String>,
 }
 
-/// What is the same for all that run a command.
+/// Options of all actions that run a command.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Terms {
-    /// What is done to the command when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (and no
-    /// more), or ignore.
+    /// The command's end when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (that signal
+    /// alone), or ignore.
     #[arg(long, value_name = "HOW", default_value = "kill", value_parser = on_lost)]
     pub(crate) on_lost: OnLost,
-    /// How long the command has between TERM and KILL; within the lease, of which it can have a third.
+    /// The time that the command has between TERM and KILL. It is part of the lease: a third of it at most.
     /// Defaults to a tenth of the lease, 5s at most.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) kill_grace: Option<Duration>,
     /// The exit code when the lock was lost: 1 to 255.
     #[arg(long, value_name = "CODE", default_value_t = 79, value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) lost_exit_code: u8,
-    /// A name for this run, for those who look; also LEASEHOLD_LABEL.
+    /// A name for this run, which `ls` and `clients` show; also LEASEHOLD_LABEL.
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 }
@@ -394,8 +399,8 @@ pub(crate) struct Terms {
 /// How long a lock lasts without a renewal.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Lease {
-    /// How long the lock outlives this program if it dies. It is renewed at each third of it. Defaults to
-    /// 30s, or LEASEHOLD_LEASE.
+    /// The time for which the lock outlives this program if it dies. It is renewed after each third of it.
+    /// Defaults to 30s, or LEASEHOLD_LEASE.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) lease: Option<Duration>,
 }

@@ -7,7 +7,8 @@ use crate::Result;
 use crate::talk::Trouble;
 use crate::topology::Topology;
 
-/// Sells numbered pieces out with many processes and threads, once per kind of lock, and counts what goes wrong.
+/// Sells numbered pieces out with many processes and threads, once per kind of lock, and counts what goes
+/// wrong.
 #[derive(Debug, Parser)]
 #[command(name = "stock")]
 pub(crate) struct Args {
@@ -29,7 +30,8 @@ pub(crate) struct Args {
     /// How often to run everything
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: u32,
-    /// Keeps the locks of the last two rows on servers started for that, and kills one of them in a run of its own
+    /// Keeps the locks of the last two rows on servers started for that, and kills one of them in a run of
+    /// its own
     #[arg(long, value_enum)]
     pub(crate) topology: Option<Topology>,
     /// Only these rows, separated by commas

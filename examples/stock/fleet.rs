@@ -42,7 +42,8 @@ pub(crate) struct Run {
     pub(crate) trouble: Trouble,
     pub(crate) counts: Counts,
     took: Duration,
-    /// Time in which nothing was sold: a slow moment, a dead or stopped holder's lease, the wait for the stopped worker.
+    /// Time in which nothing was sold: a slow moment, a dead or stopped holder's lease, the wait for the
+    /// stopped worker.
     standstill: Duration,
 }
 

@@ -26,7 +26,8 @@ impl Seller for Renewed {
             return Ok(Sale::SoldOut);
         };
         till.decide(piece)?;
-        // The careful thing to do, and still not enough: the process may be stopped right after the answer "yes".
+        // The careful thing to do, and still not enough: the process may be stopped right after the answer
+        // "yes".
         if guard.check().is_err() {
             till.released(guard.unlock())?;
             return Ok(Sale::Refused);
@@ -39,7 +40,8 @@ impl Seller for Renewed {
     }
 }
 
-/// `client.fenced_lock(name)`: every grant brings a larger number, and the data remembers the largest it has seen.
+/// `client.fenced_lock(name)`: every grant brings a larger number, and the data remembers the largest it has
+/// seen.
 pub(crate) struct Fenced {
     lock: FencedLock,
 }

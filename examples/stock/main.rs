@@ -1,11 +1,11 @@
 //! Sells out numbered pieces that live in Redis, with many processes and threads, once per kind of lock.
 //!
-//! `./demo` starts a Redis for it; with one of your own:
-//! `cargo run --release --example stock -- --url redis://127.0.0.1:6379`.
-//! Every sale is read, decide, write: two commands with a moment between, so two sellers who are not kept apart sell the
-//! same piece. The rows are the locks people write on the way to a lease, and what each lets through. Every row does the
-//! same work three times and meets the same faults: slow moments, a kill -9, a stop. Leasehold's lock must be exact but for
-//! the stop, and its fenced lock always, or the program ends with status 1.
+//! `./demo` starts a Redis for it; with one of your own: `cargo run --release --example stock -- --url
+//! redis://127.0.0.1:6379`. Every sale is read, decide, write: two commands with a moment between, so two
+//! sellers who are not kept apart sell the same piece. The rows are the locks people write on the way to a
+//! lease, and what each lets through. Every row does the same work three times and meets the same faults:
+//! slow moments, a kill -9, a stop. Leasehold's lock must be exact but for the stop, and its fenced lock
+//! always, or the program ends with status 1.
 //!
 //! | file | what it holds |
 //! |---|---|

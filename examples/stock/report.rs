@@ -180,8 +180,8 @@ impl<'a> Report<'a> {
         println!("\n{}", self.verdict().text);
     }
 
-    /// The verdict on the rows. Leasehold's promise nothing wrong through slow moments and kill -9; the fenced one
-    /// promises nothing wrong at all.
+    /// The verdict on the rows. Leasehold's promise nothing wrong through slow moments and kill -9; the
+    /// fenced one promises nothing wrong at all.
     pub(crate) fn verdict(&self) -> Verdict {
         let wrong = |counts: Counts| counts.late + counts.twice > 0;
         let mut parts = Vec::new();

@@ -1,7 +1,8 @@
 //! One seller per kind of lock: what people write by hand, step by step. Leasehold's rows are in `leases.rs`.
 //!
-//! Nothing here is rigged: every row sells with the same steps, its lock has the same lease, and it meets the same slow
-//! job, slow release, kill -9 and stop at the same pieces (`worker.rs`). Every count is read from Redis (`shop.rs`).
+//! Nothing here is rigged: every row sells with the same steps, its lock has the same lease, and it meets the
+//! same slow job, slow release, kill -9 and stop at the same pieces (`worker.rs`). Every count is read from
+//! Redis (`shop.rs`).
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -99,8 +100,9 @@ fn take(till: &mut Till<'_>, key: &str, value: &str) -> Result<()> {
 
 /// `SET key 1 NX PX`, then `DEL key`.
 ///
-/// Fails twice when a job outlives its key: the late seller sells a piece that another has sold since, and its DEL removes
-/// the lock of the seller who holds it by then. That lets a third one in beside the second, whose DEL does the same.
+/// Fails twice when a job outlives its key: the late seller sells a piece that another has sold since, and
+/// its DEL removes the lock of the seller who holds it by then. That lets a third one in beside the second,
+/// whose DEL does the same.
 struct SetnxTtlDel {
     key: String,
 }
@@ -117,8 +119,8 @@ impl Seller for SetnxTtlDel {
 
 /// The key holds the owner's id; `GET`, and `DEL` if it is still mine.
 ///
-/// Fails when a job outlives its key; and when the key expires, and another takes it, after GET has answered "mine" and
-/// before DEL arrives: DEL then lets a third one in beside the second.
+/// Fails when a job outlives its key; and when the key expires, and another takes it, after GET has answered
+/// "mine" and before DEL arrives: DEL then lets a third one in beside the second.
 struct OwnerCheckedDel {
     key: String,
 }
@@ -145,8 +147,8 @@ return 0";
 
 /// Compare and delete in one script.
 ///
-/// No release removes another's lock any more. It fails because nothing renews the lease: a slow job outlives it, the next
-/// seller sells the piece, and so does the slow one.
+/// No release removes another's lock any more. It fails because nothing renews the lease: a slow job outlives
+/// it, the next seller sells the piece, and so does the slow one.
 struct LuaNoRenewal {
     key: String,
     release: Script,

@@ -1,9 +1,9 @@
 //! Pieces and sales in Redis, through one connection per thread.
 //!
-//! Every piece has a number. A seller reads the first free piece, decides, and writes the sale of that piece; the write
-//! takes the piece out of the free ones. So one write that comes late sells at most one piece twice.
-//! Reading and writing also count, in the same step: sellers that came in, writes that came after another seller came
-//! in, and which piece was sold before.
+//! Every piece has a number. A seller reads the first free piece, decides, and writes the sale of that piece;
+//! the write takes the piece out of the free ones. So one write that comes late sells at most one piece
+//! twice. Reading and writing also count, in the same step: sellers that came in, writes that came after
+//! another seller came in, and which piece was sold before.
 
 use std::time::Duration;
 
@@ -21,10 +21,11 @@ return {redis.call('HINCRBY', counts, 'visitors', 1), redis.call('LINDEX', free,
 
 /// Reads the first free piece and makes this fence the one that counts.
 ///
-/// The read must be fenced as well as the write. Were only writes compared, a late writer could still get in after the
-/// next holder's read and before its write, and both would sell the same piece.
+/// The read must be fenced as well as the write. Were only writes compared, a late writer could still get in
+/// after the next holder's read and before its write, and both would sell the same piece.
 ///
-/// KEYS: free, counts, fence. ARGV: my fence. Returns what READ does, or nil if a newer holder has already been here.
+/// KEYS: free, counts, fence. ARGV: my fence. Returns what READ does, or nil if a newer holder has already
+/// been here.
 const READ_FENCED: &str = "
 local free, counts, newest = KEYS[1], KEYS[2], KEYS[3]
 local mine = ARGV[1]
@@ -34,8 +35,8 @@ return {redis.call('HINCRBY', counts, 'visitors', 1), redis.call('LINDEX', free,
 
 /// Writes the sale of a piece, and counts what is wrong with it.
 ///
-/// KEYS: free, counts, sold, fence. ARGV: the piece, my number as a visitor, my fence or 0. Returns 1; or 0, with nothing
-/// changed, if a newer holder was here.
+/// KEYS: free, counts, sold, fence. ARGV: the piece, my number as a visitor, my fence or 0. Returns 1; or 0,
+/// with nothing changed, if a newer holder was here.
 const WRITE: &str = "
 local free, counts, sold, newest = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local piece, visitor, mine = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -78,8 +79,8 @@ pub(crate) struct Shop {
 
 impl Shop {
     pub(crate) fn open(url: &str, prefix: &str) -> Result<Shop> {
-        // No time-out for reads: with one, Linux ends a read with EINTR when its process was stopped and runs again. The
-        // parent ends a run in which nothing moves.
+        // No time-out for reads: with one, Linux ends a read with EINTR when its process was stopped and runs
+        // again. The parent ends a run in which nothing moves.
         let conn = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(3))?;
         Ok(Shop {
             conn,
@@ -167,7 +168,8 @@ impl Shop {
         Ok((free, Counts { visitors, orders, late, twice }))
     }
 
-    /// Leaves nothing behind, also not the counter of the fenced lock, nor the line in which killed workers waited for it.
+    /// Leaves nothing behind, also not the counter of the fenced lock, nor the line in which killed workers
+    /// waited for it.
     pub(crate) fn clear(&mut self) -> Result<()> {
         let lock = self.lock_name();
         let beside = ["redisson_lock_token", "leasehold_lock_line", "leasehold_lock_next"];

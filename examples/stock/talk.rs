@@ -75,8 +75,8 @@ pub(crate) enum Fault {
     Stop,
 }
 
-/// A worker's counts. A worker says it when it ends and just before it is struck, so that a killed one's waits
-/// are not missing from the percentiles.
+/// A worker's counts. A worker says it when it ends and just before it is struck, so that a killed one's
+/// waits are not missing from the percentiles.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
     /// Waits for the lock: microseconds, how often.

@@ -1,4 +1,5 @@
-//! The servers that keep the locks of leasehold's rows with `--topology`, and what is done to them in a run of its own.
+//! The servers that keep the locks of leasehold's rows with `--topology`, and what is done to them in a run
+//! of its own.
 //!
 //! The stock stays on the Redis given by URL: what is shown is what becomes of the lock.
 
@@ -152,10 +153,12 @@ impl Servers {
         })
     }
 
-    /// Kills the server that has the lock, by the counter of its fences; says how long to wait before mending that.
+    /// Kills the server that has the lock, by the counter of its fences; says how long to wait before mending
+    /// that.
     pub(crate) fn strike(&mut self, lock: &str) -> Result<Duration> {
         let counter = format!("redisson_lock_token:{lock}");
-        // In a cluster all but the primary of its slot refuse to answer; elsewhere the master is asked before its replicas.
+        // In a cluster all but the primary of its slot refuse to answer; elsewhere the master is asked before
+        // its replicas.
         let has_it = |server: &Server| server.ask::<bool>(&["EXISTS", &counter]).unwrap_or(false);
         let struck = self.servers.iter().position(has_it).ok_or("no server has the lock")?;
         self.servers.get(struck).ok_or("there is no such server")?.kill()?;
@@ -269,10 +272,12 @@ fn until_agreed(mut agreed: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// A Redis of the demo's own. It runs under a shell that ends it when this process has gone, however that happens.
+/// A Redis of the demo's own. It runs under a shell that ends it when this process has gone, however that
+/// happens.
 struct Server {
     port: u16,
-    /// The port on which members of a cluster talk to each other. The usual one, 10,000 above, may be beyond all ports.
+    /// The port on which members of a cluster talk to each other. The usual one, 10,000 above, may be beyond
+    /// all ports.
     bus: u16,
     folder: PathBuf,
     arguments: Vec<String>,
@@ -296,8 +301,8 @@ impl Server {
         Server::start_with(config, vec!["--sentinel"])
     }
 
-    /// Another process may take a port between the look and the start. Then the server ends at once, or another answers there;
-    /// it is started on other ports, with more time each time.
+    /// Another process may take a port between the look and the start. Then the server ends at once, or
+    /// another answers there; it is started on other ports, with more time each time.
     fn start_with(config: &str, arguments: Vec<&str>) -> Result<Server> {
         for limit in [START_LIMIT / 4, START_LIMIT / 2] {
             if let Ok(server) = Server::try_start(config, &arguments, limit) {
@@ -352,7 +357,8 @@ impl Server {
         self.wait_until_up(START_LIMIT)
     }
 
-    /// Waits until it answers. Another process may have taken the port, with a server that answers at once: that is an error.
+    /// Waits until it answers. Another process may have taken the port, with a server that answers at once:
+    /// that is an error.
     fn wait_until_up(&mut self, limit: Duration) -> Result<()> {
         let (from, client) = (Instant::now(), redis::Client::open(self.url())?);
         let ours = format!("process_id:{}\r\n", self.pid.as_raw_nonzero());

@@ -15,8 +15,8 @@ use crate::rows::{Sale, seller};
 use crate::shop::Shop;
 use crate::talk::{Fault, Job, Order, Say, Tally, Task, Trouble, say};
 
-/// How long every row's lock lives without its holder. Short, so that the demo does not wait long for a dead one; the
-/// library's default is 30 s.
+/// How long every row's lock lives without its holder. Short, so that the demo does not wait long for a dead
+/// one; the library's default is 30 s.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
 /// How long deciding takes: price, customer, payment.
 const THINK: Duration = Duration::from_millis(1);
@@ -204,8 +204,8 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// The moment between the write and the command that gives the lock up. In the run with slow moments, one is longer than
-    /// the lease.
+    /// The moment between the write and the command that gives the lock up. In the run with slow moments, one
+    /// is longer than the lease.
     pub(crate) fn before_release(&mut self, sold: Option<i64>) -> Result<()> {
         if self.meets(Trouble::Slow, "release", sold == Some(self.floor.job.stock / 2))? {
             std::thread::sleep(SLOW);
@@ -234,14 +234,15 @@ impl Till<'_> {
         Ok(())
     }
 
-    /// Whether this run is about `trouble` and this seller is the one that meets it: the first to claim the moment in Redis.
+    /// Whether this run is about `trouble` and this seller is the one that meets it: the first to claim the
+    /// moment in Redis.
     fn meets(&mut self, trouble: Trouble, moment: &str, now: bool) -> Result<bool> {
         let Task::Sell(_, about) = self.floor.job.task else { return Ok(false) };
         Ok(now && about == trouble && self.shop.claim(moment)?)
     }
 
-    /// Takes a release's result: a lock lost while the process or the lock's server was stopped is counted, anything
-    /// else is an error.
+    /// Takes a release's result: a lock lost while the process or the lock's server was stopped is counted,
+    /// anything else is an error.
     pub(crate) fn released(&self, result: leasehold::Result<()>) -> Result<()> {
         match result {
             // With its server killed, a release cannot get through: the lock ends with its lease.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::client::open::Servers;
 use crate::client::{LockClient, open};
-use crate::config::{ClusterPubSub, Options, RedisOptions, RedlockNode, RedlockOptions, Replicas};
+use crate::config::{ClusterPubSub, Options, RedlockNode, RedlockOptions, Replicas, ServerOptions};
 use crate::engine::store::StoreCell;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
@@ -39,7 +39,7 @@ use crate::topologies::ring::plan::Ring;
 #[must_use = "nothing happens before build()"]
 pub struct ClientBuilder {
     pub(super) options: Options,
-    pub(super) redis: RedisOptions,
+    pub(super) server: ServerOptions,
     pub(super) redlock: Option<RedlockOptions>,
     pub(super) node_timeout: Option<Duration>,
     pub(super) ring: Option<Ring>,
@@ -51,7 +51,7 @@ pub struct ClientBuilder {
 impl ClientBuilder {
     /// The URL of the store that keeps the locks; see [`LockClient::connect`].
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
-        url.as_ref().clone_into(&mut self.redis.url);
+        url.as_ref().clone_into(&mut self.server.url);
         self
     }
 
@@ -92,17 +92,17 @@ impl ClientBuilder {
     ///
     /// Past it the outcome is unknown and is resolved by the client. Keep it under a third of the lease: one
     /// that is longer than the lease is told of when the client is made
-    /// ([`Event::Warning`](crate::Event::Warning)), since a server that is silent for one request then costs
+    /// ([`Event::Warning`]), since a server that is silent for one request then costs
     /// every hold.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = timeout;
-        self.redis.command_timeout = timeout;
+        self.server.command_timeout = timeout;
         self
     }
 
     /// How long connecting may take. Defaults to 3 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.redis.connect_timeout = timeout;
+        self.server.connect_timeout = timeout;
         self
     }
 
@@ -116,31 +116,31 @@ impl ClientBuilder {
     /// alone (of those there is always one). Renewals and wake-ups have one more each. On etcd each request
     /// has one to itself. Defaults to 8; the most is 10,000.
     pub fn pool_size(mut self, size: u32) -> Self {
-        self.redis.pool_size = size;
+        self.server.pool_size = size;
         self
     }
 
     /// The ACL user. Defaults to the URL's.
     pub fn username(mut self, username: impl AsRef<str>) -> Self {
-        self.redis.username = Some(username.as_ref().to_owned());
+        self.server.username = Some(username.as_ref().to_owned());
         self
     }
 
     /// The password. Defaults to the URL's. Never shown in errors or `Debug`.
     pub fn password(mut self, password: impl AsRef<str>) -> Self {
-        self.redis.password = Some(password.as_ref().to_owned());
+        self.server.password = Some(password.as_ref().to_owned());
         self
     }
 
     /// The ACL user on the Sentinels themselves. Defaults to none.
     pub fn sentinel_username(mut self, username: impl AsRef<str>) -> Self {
-        self.redis.sentinel_username = Some(username.as_ref().to_owned());
+        self.server.sentinel_username = Some(username.as_ref().to_owned());
         self
     }
 
     /// The password on the Sentinels themselves. Defaults to none. Never shown in errors or `Debug`.
     pub fn sentinel_password(mut self, password: impl AsRef<str>) -> Self {
-        self.redis.sentinel_password = Some(password.as_ref().to_owned());
+        self.server.sentinel_password = Some(password.as_ref().to_owned());
         self
     }
 
@@ -162,19 +162,19 @@ impl ClientBuilder {
     ///     .allowed_hosts(["*.shop.cache.example", "10.0.0.7"]);
     /// ```
     pub fn allowed_hosts<H: Into<String>>(mut self, hosts: impl IntoIterator<Item = H>) -> Self {
-        self.redis.hosts = Arc::new(Hosts::allowing(hosts.into_iter().map(Into::into).collect()));
+        self.server.hosts = Arc::new(Hosts::allowing(hosts.into_iter().map(Into::into).collect()));
         self
     }
 
     /// The database number. Defaults to the URL's, or 0.
     pub fn database(mut self, database: i64) -> Self {
-        self.redis.database = Some(database);
+        self.server.database = Some(database);
         self
     }
 
     /// The name that the connections show in `CLIENT LIST`: printable ASCII without spaces. Defaults to none.
     pub fn client_name(mut self, name: impl AsRef<str>) -> Self {
-        self.redis.client_name = Some(name.as_ref().to_owned());
+        self.server.client_name = Some(name.as_ref().to_owned());
         self
     }
 
@@ -211,20 +211,20 @@ impl ClientBuilder {
 
     /// How long a subscription stays after its last waiter has gone. Defaults to 5 s.
     pub fn linger(mut self, linger: Duration) -> Self {
-        self.redis.linger = linger;
+        self.server.linger = linger;
         self
     }
 
     /// How the members of a cluster notify waiters. Defaults to [`ClusterPubSub::Auto`]; only looked at for
     /// `redis-cluster://` URLs.
     pub fn cluster_pub_sub(mut self, way: ClusterPubSub) -> Self {
-        self.redis.cluster_pub_sub = way;
+        self.server.cluster_pub_sub = way;
         self
     }
 
     /// Uses no scripts, for servers that refuse them: only [`LockClient::token_lock`] works then.
     pub fn without_scripts(mut self) -> Self {
-        self.redis.scripts = false;
+        self.server.scripts = false;
         self
     }
 
@@ -248,7 +248,7 @@ impl ClientBuilder {
     /// servers; locks are not handed from thread to thread within the process, and a dropped guard waits for
     /// its release.
     pub fn require_replicas(mut self, count: u32, timeout: Duration) -> Self {
-        self.redis.replicas = Some(Replicas { count, within: timeout });
+        self.server.replicas = Some(Replicas { count, within: timeout });
         self
     }
 
@@ -260,7 +260,7 @@ impl ClientBuilder {
     /// [TLS](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#tls).
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self {
-        self.redis.tls.ca = Some(file.into());
+        self.server.tls.ca = Some(file.into());
         self
     }
 
@@ -274,13 +274,13 @@ impl ClientBuilder {
         certificate: impl Into<std::path::PathBuf>,
         key: impl Into<std::path::PathBuf>,
     ) -> Self {
-        self.redis.tls.identity = Some((certificate.into(), key.into()));
+        self.server.tls.identity = Some((certificate.into(), key.into()));
         self
     }
 
     /// The table that a database keeps its locks in, `name` or `schema.name`. Defaults to `leasehold_locks`.
     pub fn table(mut self, name: impl AsRef<str>) -> Self {
-        name.as_ref().clone_into(&mut self.redis.table.name);
+        name.as_ref().clone_into(&mut self.server.table.name);
         self
     }
 
@@ -289,7 +289,7 @@ impl ClientBuilder {
     /// [`table`](Self::table) names the schema. Defaults to not: the page on databases has the statements for
     /// a [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
     pub fn create_schema(mut self, create: bool) -> Self {
-        self.redis.table.create = create;
+        self.server.table.create = create;
         self
     }
 
@@ -299,7 +299,7 @@ impl ClientBuilder {
     /// [session locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks)
     /// promise and cost. Only [`LockClient::lock`] works then: such locks have neither fences nor tokens.
     pub fn session_locks(mut self) -> Self {
-        self.redis.table.session_locks = true;
+        self.server.table.session_locks = true;
         self
     }
 
@@ -311,7 +311,7 @@ impl ClientBuilder {
     /// The page on databases has the
     /// [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#turnstiles-mysql-mariadb).
     pub fn turnstiles(mut self, turnstiles: bool) -> Self {
-        self.redis.table.turnstiles = turnstiles;
+        self.server.table.turnstiles = turnstiles;
         self
     }
 
@@ -320,7 +320,7 @@ impl ClientBuilder {
     /// never looks.
     ///
     /// The client looks then, and after 2, 4, 8, 16 and 30 s, by 50 requests a second at most for all its
-    /// threads. A ring is told as [`Event::Deadlock`](crate::Event::Deadlock).
+    /// threads. A ring is told as [`Event::Deadlock`].
     pub fn deadlocks_after(mut self, wait: Duration) -> Self {
         self.options.deadlocks_after = wait;
         self
@@ -332,8 +332,8 @@ impl ClientBuilder {
     /// The thread keeps what it holds: it has to release that for the others to go on, as it does when it
     /// returns the error and its guards are dropped. Of a multi-lock, the locks that it acquired so far are
     /// released. A wait that would take a lock again after a condition does not end; then the youngest of the
-    /// others does. Where the youngest is a thread of a client without this option, the deadlock is told, and
-    /// stays.
+    /// others does. The deadlock is told and stays, if the youngest wait is a thread's of a client without
+    /// this option.
     pub fn break_deadlocks(mut self, breaks: bool) -> Self {
         self.options.break_deadlocks = breaks;
         self
@@ -379,12 +379,12 @@ impl ClientBuilder {
     /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used, and in a forked
     /// child of a process that has made a client (kind [`Forked`](crate::ErrorKind::Forked)).
     pub fn build(self) -> Result<LockClient> {
-        if self.redis.url.is_empty() && self.redlock.is_none() && self.ring.is_none() && self.is_from_env {
+        if self.server.url.is_empty() && self.redlock.is_none() && self.ring.is_none() && self.is_from_env {
             let words = "no URL was given: set LEASEHOLD_URL, for example to redis://127.0.0.1:6379";
             return Err(Error::invalid("connect", words));
         }
         let mut options = self.options.checked()?;
-        let server = self.redis.checked()?;
+        let server = self.server.checked()?;
         let servers = Servers::checked(self.redlock, self.ring, self.node_timeout)?;
         crate::fork::enter_process()?;
         let reporter = Arc::new(Reporter::new(self.observer));
@@ -407,7 +407,7 @@ impl ClientBuilder {
     /// Refuses times that cannot be used.
     pub(super) fn check_times(&self) -> Result<()> {
         self.options.clone().checked()?;
-        self.redis.clone().checked().map(drop)
+        self.server.clone().checked().map(drop)
     }
 
     /// Makes the client on a memory store instead; what concerns a server is not looked at.
@@ -435,6 +435,6 @@ fn warn_of_timeout(reporter: &Reporter, options: &Options) {
 
 impl fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientBuilder").field("redis", &self.redis).finish_non_exhaustive()
+        f.debug_struct("ClientBuilder").field("server", &self.server).finish_non_exhaustive()
     }
 }

@@ -416,12 +416,12 @@ mod tests {
             ("LEASEHOLD_CONNECT_TIMEOUT", "2s"),
             ("LEASEHOLD_PATIENCE", "3s"),
         ]);
-        let ClientBuilder { options, redis, .. } = set.unwrap();
+        let ClientBuilder { options, server, .. } = set.unwrap();
         let seconds = Duration::from_secs;
-        assert_eq!((redis.url.as_str(), options.key_prefix.as_str()), ("redis://u:p@localhost", "shop:"));
+        assert_eq!((server.url.as_str(), options.key_prefix.as_str()), ("redis://u:p@localhost", "shop:"));
         assert_eq!((options.lease, options.patience), (seconds(7), seconds(3)));
-        assert_eq!((options.command_timeout, redis.command_timeout), (seconds(1), seconds(1)));
-        assert_eq!(redis.connect_timeout, seconds(2));
+        assert_eq!((options.command_timeout, server.command_timeout), (seconds(1), seconds(1)));
+        assert_eq!(server.connect_timeout, seconds(2));
     }
 
     /// The other variables, on the builder's options. The program's tests use each on a server.
@@ -448,18 +448,18 @@ mod tests {
             ("LEASEHOLD_TURNSTILES", "0"),
             ("LEASEHOLD_ALLOWED_HOSTS", "a *.b"),
         ]);
-        let ClientBuilder { options, redis, .. } = set.unwrap();
+        let ClientBuilder { options, server, .. } = set.unwrap();
         let text = |text: &str| Some(text.to_owned());
-        assert_eq!((redis.username, redis.password), (text("u"), text("p")));
-        assert_eq!((redis.sentinel_username, redis.sentinel_password), (text("su"), text("sp")));
-        assert_eq!((redis.database, redis.client_name, redis.pool_size), (Some(3), text("named"), 9));
+        assert_eq!((server.username, server.password), (text("u"), text("p")));
+        assert_eq!((server.sentinel_username, server.sentinel_password), (text("su"), text("sp")));
+        assert_eq!((server.database, server.client_name, server.pool_size), (Some(3), text("named"), 9));
         assert_eq!((options.label, options.directory), (text("labelled"), false));
-        assert_eq!((redis.linger, redis.cluster_pub_sub), (Duration::from_secs(4), ClusterPubSub::Both));
-        let replicas = redis.replicas.unwrap();
-        assert_eq!((replicas.count, replicas.within, redis.scripts), (2, Duration::from_millis(20), false));
-        assert_eq!((redis.table.name.as_str(), redis.table.create), ("s.t", true));
-        assert_eq!((redis.table.session_locks, redis.table.turnstiles), (true, false));
-        assert!(redis.hosts.check_options().is_ok());
+        assert_eq!((server.linger, server.cluster_pub_sub), (Duration::from_secs(4), ClusterPubSub::Both));
+        let replicas = server.replicas.unwrap();
+        assert_eq!((replicas.count, replicas.within, server.scripts), (2, Duration::from_millis(20), false));
+        assert_eq!((server.table.name.as_str(), server.table.create), ("s.t", true));
+        assert_eq!((server.table.session_locks, server.table.turnstiles), (true, false));
+        assert!(server.hosts.check_options().is_ok());
     }
 
     #[test]
@@ -511,9 +511,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret").display().to_string();
         fs::write(&path, "redis://:S3CR3T@a\r\n").unwrap();
-        assert_eq!(with(&[("LEASEHOLD_URL_FILE", &path)]).unwrap().redis.url, "redis://:S3CR3T@a");
+        assert_eq!(with(&[("LEASEHOLD_URL_FILE", &path)]).unwrap().server.url, "redis://:S3CR3T@a");
         fs::write(&path, " with spaces \n").unwrap();
-        let password = with(&[("LEASEHOLD_PASSWORD_FILE", &path)]).unwrap().redis.password;
+        let password = with(&[("LEASEHOLD_PASSWORD_FILE", &path)]).unwrap().server.password;
         assert_eq!(password.as_deref(), Some(" with spaces "));
         fs::write(&path, "\n").unwrap();
         let error = with(&[("LEASEHOLD_SENTINEL_PASSWORD_FILE", &path)]).map(drop).unwrap_err();
@@ -548,7 +548,7 @@ mod tests {
     fn certificates_are_named_by_their_paths() {
         let set =
             with(&[("LEASEHOLD_TLS_CA", "/a"), ("LEASEHOLD_TLS_CERT", "/b"), ("LEASEHOLD_TLS_KEY", "/c")]);
-        let tls = set.unwrap().redis.tls;
+        let tls = set.unwrap().server.tls;
         assert_eq!((tls.ca, tls.identity), (Some("/a".into()), Some(("/b".into(), "/c".into()))));
     }
 

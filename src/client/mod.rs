@@ -133,8 +133,8 @@ impl LockClient {
     /// Connects to several independent Redis, each lock to be held on a majority of them at once: Redlock.
     ///
     /// Three or five servers that share nothing: no replication, no machine, no power. Use it like any other
-    /// client; its locks survive the loss of a minority of servers. Its limits are in the
-    /// [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#more-than-one-redis):
+    /// client; its locks survive the loss of a minority of servers.
+    /// [Its limits](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/topologies.md#redlock-and-servers-that-forget):
     /// like every lease it wants [`fenced_lock`](Self::fenced_lock) beside it, and a server that lost its
     /// data must stay out for at least the longest lease. Short for the builder's
     /// [`redlock`](ClientBuilder::redlock).
@@ -312,7 +312,7 @@ impl LockClient {
     ///
     /// If the server refuses this client the line of waiting clients, plain and fenced locks are taken under
     /// the same id with version 4 in place of 8 (see
-    /// [permissions](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#servers-and-permissions)).
+    /// [permissions](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/permissions.md)).
     #[must_use]
     pub fn current_owner(&self) -> Owner {
         Owner::new(self.engine.id, self.engine.next_number(&ThreadMark::current(), &mut None))
@@ -519,9 +519,9 @@ impl LockClient {
     /// One round trip on Redis and in a database's table; two on etcd; on ZooKeeper one for each holder and
     /// waiter. Up to four elsewhere. One more for where the holders and waiters are, if they are other
     /// clients of this crate; in a cluster, on a ring, on etcd, on ZooKeeper and in a database one for each
-    /// such client. Where the store does not know who waits, up to 80 more find them in the directory; on
-    /// Redis only if somebody listens for a release. All of them within one command time-out each for the
-    /// lock, the clients and the waiters.
+    /// such client. Up to 80 more find the waiters in the directory, if the store does not know them; on
+    /// Redis only if somebody listens for a release. The lock, the clients and the waiters have one command
+    /// time-out each.
     ///
     /// # Errors
     ///
@@ -590,7 +590,7 @@ impl LockClient {
     ///
     /// # Guarantees
     ///
-    /// A name of which more than one wait in 256 is, is known. No count is too low;
+    /// A name is known if more than one of 256 waits was for it. No count is too low;
     /// [`overcount`](Contended::overcount) says how much too high it may be.
     ///
     /// # Examples

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{Options, RedisOptions, RedlockOptions};
+use crate::config::{Options, RedlockOptions, ServerOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::check_scheme;
 use crate::observe::reporter::Reporter;
@@ -52,7 +52,7 @@ impl Servers {
     }
 
     /// The URLs of all, that of one too.
-    pub(super) fn urls<'a>(&'a self, one: &'a RedisOptions) -> impl Iterator<Item = &'a str> {
+    pub(super) fn urls<'a>(&'a self, one: &'a ServerOptions) -> impl Iterator<Item = &'a str> {
         let (redlock, ring) = match self {
             Servers::One => (None, None),
             Servers::Redlock(redlock) => (Some(redlock), None),
@@ -112,7 +112,7 @@ fn scheme(url: &str) -> String {
 }
 
 /// The kind of store, for people.
-pub(super) fn label(server: &RedisOptions, servers: &Servers) -> Result<&'static str> {
+pub(super) fn label(server: &ServerOptions, servers: &Servers) -> Result<&'static str> {
     match servers {
         Servers::Redlock(_) => Ok("redlock"),
         Servers::Ring(_) => Ok("ring"),
@@ -121,7 +121,7 @@ pub(super) fn label(server: &RedisOptions, servers: &Servers) -> Result<&'static
 }
 
 /// Refuses what can be seen without connecting to be of no use.
-pub(super) fn check(server: &RedisOptions, servers: &Servers) -> Result<()> {
+pub(super) fn check(server: &ServerOptions, servers: &Servers) -> Result<()> {
     match servers {
         Servers::One => {
             check_scheme(&server.url)?;
@@ -131,7 +131,7 @@ pub(super) fn check(server: &RedisOptions, servers: &Servers) -> Result<()> {
             }
         }
         Servers::Redlock(redlock) => redlock.nodes.iter().try_for_each(|node| {
-            RedisStore::place(&RedisOptions { url: node.url.clone(), ..server.clone() }).map(drop)
+            RedisStore::place(&ServerOptions { url: node.url.clone(), ..server.clone() }).map(drop)
         }),
         Servers::Ring(ring) => ring.clone().checked().map(drop),
     }
@@ -139,7 +139,7 @@ pub(super) fn check(server: &RedisOptions, servers: &Servers) -> Result<()> {
 
 /// Opens the store on these servers.
 pub(super) fn open(
-    server: &RedisOptions,
+    server: &ServerOptions,
     servers: &Servers,
     options: &mut Options,
     reporter: &Arc<Reporter>,
@@ -153,7 +153,7 @@ pub(super) fn open(
 
 /// Opens the store that the URL names; a Redis, if it names no other.
 fn open_one(
-    server: &RedisOptions,
+    server: &ServerOptions,
     options: &mut Options,
     reporter: &Arc<Reporter>,
 ) -> Result<Arc<dyn Store>> {
@@ -188,10 +188,10 @@ fn open_one(
 }
 
 /// The place of the locks on the servers of these URLs, without credentials.
-pub(super) fn place<'a>(redis: &RedisOptions, urls: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn place<'a>(server: &ServerOptions, urls: impl Iterator<Item = &'a str>) -> String {
     let mut places: Vec<String> = urls.map(without_credentials).collect();
     places.sort_unstable();
-    let (database, table) = (redis.database.unwrap_or(0), &redis.table.name);
+    let (database, table) = (server.database.unwrap_or(0), &server.table.name);
     format!("{} {database} {table}", places.join(" "))
 }
 
@@ -203,32 +203,32 @@ fn without_credentials(url: &str) -> String {
 }
 
 fn connect_redlock(
-    redis: &RedisOptions,
+    server: &ServerOptions,
     redlock: RedlockOptions,
     reporter: &Arc<Reporter>,
 ) -> Result<Redlock> {
-    if !redis.url.is_empty() {
+    if !server.url.is_empty() {
         return Err(Error::invalid("connect", "both url() and redlock() were given: give one of them"));
     }
     let nodes = redlock.nodes.into_iter().enumerate().map(|(at, node)| {
-        let options = RedisOptions { url: node.url, ..redis.clone() };
+        let options = ServerOptions { url: node.url, ..server.clone() };
         let place = RedisStore::place(&options)?;
         // Told apart, if their hosts cannot be shown.
         let place = if place.starts_with('(') { format!("server {} {place}", at + 1) } else { place };
         let reporter = Arc::clone(reporter);
         let open = move |timeout: Duration| {
             let connect_timeout = options.connect_timeout.min(timeout);
-            let options = RedisOptions { connect_timeout, ..options.clone() };
+            let options = ServerOptions { connect_timeout, ..options.clone() };
             open_member(&options, &reporter)
         };
         Ok(VotingNode::new(place, node.map_names, Box::new(open)))
     });
     let nodes = nodes.collect::<Result<Vec<_>>>()?;
-    Redlock::connect(nodes, redlock.node_timeout, redis.connect_timeout, reporter)
+    Redlock::connect(nodes, redlock.node_timeout, server.connect_timeout, reporter)
 }
 
 /// Opens one of a redlock's servers, and says which it is.
-fn open_member(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<redlock::Voter> {
+fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redlock::Voter> {
     let store = RedisStore::connect(options, Arc::clone(reporter))?;
     let mut doubts = Vec::new();
     let identity = match store.about(Clock::System.after(options.connect_timeout)) {
@@ -255,21 +255,21 @@ fn open_member(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<redlo
 }
 
 /// Opens a ring whose nodes connect when they are first asked for something.
-fn connect_ring(redis: RedisOptions, ring: Ring, reporter: &Arc<Reporter>) -> Result<RingStore> {
-    if !redis.url.is_empty() {
+fn connect_ring(server: ServerOptions, ring: Ring, reporter: &Arc<Reporter>) -> Result<RingStore> {
+    if !server.url.is_empty() {
         return Err(Error::invalid("connect", "both url() and ring() were given: give one of them"));
     }
-    if !redis.scripts {
+    if !server.scripts {
         return Err(Error::new(
             ErrorKind::Unsupported,
             "connect",
             "a ring needs scripts: without_scripts() cannot be used with it",
         ));
     }
-    let (patience, reporter) = (redis.connect_timeout, Arc::clone(reporter));
+    let (patience, reporter) = (server.connect_timeout, Arc::clone(reporter));
     let open = move |url: &str| -> Result<Arc<dyn RingMember>> {
-        let redis = RedisOptions { url: url.to_owned(), ..redis.clone() };
-        Ok(Arc::new(RedisStore::unconnected(&redis, Arc::clone(&reporter))?))
+        let server = ServerOptions { url: url.to_owned(), ..server.clone() };
+        Ok(Arc::new(RedisStore::unconnected(&server, Arc::clone(&reporter))?))
     };
     RingStore::open(ring, patience, Box::new(open))
 }
@@ -391,12 +391,12 @@ mod tests {
             for form in FORMS {
                 let url = form.replace("{s}", scheme).replace("{p}", path);
                 assert!(url.contains(SECRET));
-                let server = RedisOptions {
+                let server = ServerOptions {
                     url,
                     connect_timeout: wait,
                     command_timeout: wait,
                     hosts: Arc::new(Hosts::resolving(|_| Err(std::io::Error::other("no such host")))),
-                    ..RedisOptions::default()
+                    ..ServerOptions::default()
                 };
                 let said = match open_one(&server, &mut Options::default(), &reporter) {
                     Err(error) => texts(&error),

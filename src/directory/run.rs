@@ -1,7 +1,7 @@
 //! The record of a job's last run: an entry in the directory, under an id that follows from the job's name.
 //!
 //! So it needs no place of its own in any store, and no rights that a client's entry does not need. There is
-//! no clock in it: how old it is is known by what is left of its time, as of a client's entry. Who lists
+//! no clock in it: its age follows from what is left of its time, as a client's entry's does. A list of
 //! clients passes it over, since it has no `lease_ms`; so do versions of this crate that know no records.
 
 use std::time::Duration;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
+use crate::engine::acquire::request::Request;
 use crate::engine::acquire::waiting::Waiting;
 use crate::engine::calls::Call;
 use crate::engine::handoff::{HandoffResult, Releaser};
@@ -106,20 +107,21 @@ impl<'a> BatchRequest<'a> {
         thread: &'a Arc<ThreadMark>,
         came: &mut Vec<(usize, BatchAnswer)>,
     ) -> BatchRequest<'a> {
-        // One request goes over one connection, a lock's others may go over another. A request sent there
-        // before, such as the release of a dropped guard, may come later: it must not meet this owner.
+        // The request for several locks goes over one connection, other requests about one of them over
+        // another. An earlier one there, such as the release of a dropped guard, may arrive later, and must
+        // not meet this owner: so the owner's number is new.
         let number = (group.len() > 1).then(unbound_number);
         let engine = group.first().map(|(_, wanted)| wanted.engine);
         let (mut members, mut claims) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
         for (place, BatchItem { engine, want }) in group {
             let claim = engine.lease_to_ask(want).and_then(|asked| {
                 let span = WaitSpan::open(want.name.given(), want.kind.label());
-                let waiting = Waiting::new(engine, want, asked, thread, engine.clock.now(), span);
-                let waiting = match number {
-                    Some(number) => waiting.under(number),
-                    None => waiting,
+                let request = Request::new(engine, want, asked, thread, engine.clock.now());
+                let request = match number {
+                    Some(number) => request.under(number),
+                    None => request,
                 };
-                let mut waiting = waiting.asking_once(or_none);
+                let mut waiting = Waiting::new(request, span).asking_once(or_none);
                 Ok((waiting.next_claim()?, waiting))
             });
             match claim {
@@ -258,8 +260,8 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         _ => None,
     });
     let sent: Vec<_> = groups.into_iter().map(release).collect();
-    // Those that have come to an end first: what goes on about the others is not to keep these from those who
-    // wait for them.
+    // Locks that are free by now come first: to ask again about the others would keep these from their
+    // waiters.
     let mut undecided = Vec::new();
     for (group, answers) in sent {
         let (answers, is_alone) = (answers.wait(group.len()), group.len() == 1);

@@ -22,9 +22,9 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 pub(crate) struct Cleanup {
     pub(crate) claim: Claim,
-    /// The request can have no effect that outlives this: what it may have set ends with its lease. Where it
-    /// does not ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), the store has to answer as
-    /// well.
+    /// The request can have no effect that outlives this: what it may have set ends with its lease. If the
+    /// store says that it does not ([`outlasts_leases`](crate::seam::capabilities::Capabilities)), the store
+    /// has to answer as well.
     pub(crate) until: Moment,
     /// Before this the owner is to hold what it may hold, also where the client ends sooner.
     pub(crate) from: Moment,

@@ -1,5 +1,5 @@
-//! What a client's threads work with, and the work that any thread leaves to them: claims in doubt, holds to
-//! renew, and moments to look by.
+//! The parts that a client's threads work with, and the work that any thread leaves to them: claims in doubt,
+//! holds to renew, and moments to look by.
 
 use std::sync::Arc;
 
@@ -80,8 +80,8 @@ impl Core {
         self.timer.waker().stand_still(still);
     }
 
-    /// Ends the threads; returns what was left to clean up by now: what is to stay for a while ends with its
-    /// lease.
+    /// Ends the threads; returns the claims that are due to be cleaned up. A claim that is to be held for a
+    /// while yet is not among them: it ends with its lease.
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.watchdog.stop();
         self.timer.stop();
@@ -141,18 +141,17 @@ impl Core {
         self.watchdog.wake();
     }
 
-    /// A hold is lost, but a renewal of it may have had it run on, or may yet: nobody holds it then, until
-    /// that is undone.
+    /// A hold is lost here, but the store may have prolonged it, or may yet, by a renewal without an answer.
+    /// The lock would be taken and held by nobody, so the renewal is undone.
     pub(crate) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
-        hold.retire_owner();
         let claim = hold.claim();
         let until = now.plus(claim.lease).plus(self.options.command_timeout);
         self.clean_up(claim, until, now);
     }
 
-    /// Tells a store of several servers of a hold that was renewed under this claim and has ended meanwhile:
-    /// the request that ended it may have come to a server before that was given it again. A request that
-    /// ends it later sees to it itself, since it comes after. Pairs with `Majority::ended_meanwhile`.
+    /// Tells a store of several servers that the hold of this claim has ended while it was renewed. A server
+    /// may have got the release first, and the hold given back second: then it has to forget it once more. A
+    /// release that is sent from here on comes after both. Pairs with `Majority::ended_meanwhile`.
     pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
         if (hold.is_releasing() || matches!(hold.standing(now), Standing::Lost(_)))
             && let Some(majority) = self.store.capabilities().majority

@@ -42,8 +42,8 @@ impl Engine {
         outcome
     }
 
-    /// The same, by the last who could end the client. What was tried once and failed is not tried again: it
-    /// ends with its lease.
+    /// The same, by the last who could end the client. A release that was tried once and failed is not tried
+    /// again: the lock ends with its lease.
     pub(super) fn end_for_good(&self) -> Result<()> {
         if matches!(*self.ending.0.lock(), Stage::Failed(_)) {
             self.close_store();
@@ -110,7 +110,7 @@ impl Engine {
                 break;
             }
             let mut refused = Vec::new();
-            for (answer, claim) in self.store.abandon(&claims, deadline).into_iter().zip(&claims) {
+            for (answer, claim) in self.store.clean_up(&claims, deadline).into_iter().zip(&claims) {
                 match answer {
                     Ok(_) => {}
                     // Past the deadline each try would be refused without being sent.

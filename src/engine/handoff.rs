@@ -23,7 +23,7 @@ pub(crate) struct PendingHandoff {
     releaser: Option<Releaser>,
 }
 
-/// The thread that hands the lock on.
+/// The thread that hands the lock off.
 pub(crate) enum Releaser {
     /// It waits for the outcome, there.
     Waits(HandoffResult),
@@ -36,9 +36,8 @@ pub(crate) enum Releaser {
 pub(crate) enum ReleaseOutcome {
     /// By a true release; `others`: which other clients were notified.
     Freed { others: Others },
-    /// The next thread here has the lock; to other processes it was never free, so whose turn it is goes on
-    /// counting.
-    HandedOn,
+    /// The next thread here has the lock. To other processes it was never free, so the burst goes on.
+    HandedOff,
     /// The store did not know the hold.
     Lost,
     /// Nothing changed: the owner still holds it there.
@@ -78,7 +77,7 @@ impl PendingHandoff {
         };
         let answer = pending.wait();
         self.end(match &answer {
-            Ok(Handoff::Granted { .. }) => ReleaseOutcome::HandedOn,
+            Ok(Handoff::Granted { .. }) => ReleaseOutcome::HandedOff,
             Ok(Handoff::Lost) => ReleaseOutcome::Lost,
             Err(Failure::Refused(error)) => ReleaseOutcome::Refused(error.copy()),
             Err(Failure::Unknown(error)) => ReleaseOutcome::Unknown(error.copy()),

@@ -404,7 +404,7 @@ impl Store for Far {
         self.server.renew(claims, deadline)
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let one = |claim: &Claim| {
             let release = || self.server.release(claim, 0, deadline);
             self.ask(|| self.published(claim, release()))
@@ -695,8 +695,8 @@ fn a_renewal_that_is_under_way_at_a_release_prolongs_no_later_hold() {
         } else {
             drop(guard);
         }
-        // A grant may come after its end, and is none then. Who waits pauses before the next; here no time
-        // would pass meanwhile.
+        // A grant may come after its end, and is none then. A waiter pauses before the next attempt; here no
+        // time would pass meanwhile.
         while !matches!(client.lock().try_lock_for_with_lease(Duration::ZERO, SHORT), Ok(true)) {
             thread::yield_now();
         }

@@ -11,7 +11,7 @@ use crate::time::Moment;
 /// fifty. A thousand in doubt are a few batches; what cannot go in batches is asked for in its turn, or ends
 /// with its lease.
 const COMMANDS: u64 = 25;
-/// One command, in the parts in which claims count that share one.
+/// One command in thousandths: a claim that shares its command with others counts as a part of it.
 const COMMAND: u64 = 1_000;
 
 /// The longest pause of a clean-up that finds nothing.
@@ -44,7 +44,8 @@ impl CleanupPace {
         }
     }
 
-    /// Takes the part of one claim of which `together` go into a command; `false`: there is none left.
+    /// Takes the part of a command that one claim needs, if `together` claims share one; `false`: none is
+    /// left.
     pub(super) fn take(&mut self, together: u32) -> bool {
         let part = (COMMAND / u64::from(together.max(1))).max(1);
         let is_there = self.left >= part;

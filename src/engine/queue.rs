@@ -25,18 +25,24 @@ pub(crate) struct Ticket {
     /// It is the first of those who spin, or of those who do not.
     is_head: AtomicBool,
     nudged: AtomicBool,
-    offer: Mutex<Offer>,
-    /// The wakers of threads that wait until the hand-off to this one is settled.
-    followers: Mutex<Vec<Waker>>,
-    /// The thread, once it sleeps: for people.
-    sleeper: Mutex<Option<Sleeper>>,
-    /// The name by which others know its wait, once they may.
-    told: OnceLock<Told>,
-    /// The ring for which its wait is to end.
-    ends_for: OnceLock<Arc<Deadlock>>,
+    state: Mutex<TicketState>,
 }
 
-/// The name of a wait for others: see [`Ticket::told`].
+/// The part of a ticket under its mutex. That comes after the entry's.
+#[derive(Debug, Default)]
+struct TicketState {
+    offer: Offer,
+    /// The wakers of threads that wait until the hand-off to this one is settled.
+    followers: Vec<Waker>,
+    /// The thread, once it sleeps: for people.
+    sleeper: Option<Sleeper>,
+    /// The name by which others know its wait, once they may.
+    told: Option<Told>,
+    /// The ring for which its wait is to end.
+    ends_for: Option<Arc<Deadlock>>,
+}
+
+/// The name of a wait for others: see [`Ticket::tell`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Told {
     /// No other wait of this process ever has it.
@@ -65,15 +71,15 @@ pub(crate) struct Sleeper {
 /// | from       | to         | by                                                                    |
 /// |------------|------------|-----------------------------------------------------------------------|
 /// | `Closed`   | `Open`     | the waiter, before it sleeps                                          |
-/// | `Open`     | `Promised` | the releaser, under the registry's lock; it then sends the hand-off     |
+/// | `Open`     | `Promised` | the releaser, under the entry's mutex; it then sends the hand-off     |
 /// | `Promised` | `Given`    | the releaser, when the request is on its way                          |
 /// | `Promised` | `Open`     | the releaser, when it could not be sent                               |
 /// | `Open`     | `Closed`   | the waiter, before it tries or goes for itself                        |
 /// | `Given`    | `Receiving`| the waiter, which reads the answer                                    |
 /// | `Receiving`| `Closed`   | the waiter, when it and the releaser have acted on the answer         |
 ///
-/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment. From `Promised` to
-/// `Closed` the lock counts as held here (`Entry::held_here`).
+/// While `Promised`, the waiter waits: it may not leave, since the lock may be its own in a moment. From
+/// `Promised` to `Closed` the lock counts as held here (`Entry::held_here`).
 #[derive(Debug, Default)]
 pub(crate) enum Offer {
     #[default]
@@ -103,34 +109,34 @@ impl Ticket {
 
     /// The waiter's: it is about to sleep.
     pub(crate) fn note_sleeper(&self, sleeper: Sleeper) {
-        *self.sleeper.lock() = Some(sleeper);
+        self.state.lock().sleeper = Some(sleeper);
     }
 
     /// The waiter, if it has slept.
     pub(crate) fn sleeper(&self) -> Option<Sleeper> {
-        self.sleeper.lock().clone()
+        self.state.lock().sleeper.clone()
     }
 
-    /// The name by which others know the wait; `make` makes it, the first time. Called under the registry's
+    /// The name by which others know the wait; `make` makes it, the first time. Called under the entry's
     /// mutex, so that a waiter that has left its queue knows whether others know it. Pairs with
     /// `Waiting::take_or_give_up`.
     pub(crate) fn tell(&self, make: impl FnOnce() -> Told) -> Told {
-        *self.told.get_or_init(make)
+        *self.state.lock().told.get_or_insert_with(make)
     }
 
     pub(crate) fn is_told(&self) -> bool {
-        self.told.get().is_some()
+        self.state.lock().told.is_some()
     }
 
     /// Has the wait end because of this ring.
     pub(crate) fn end_for(&self, ring: &Arc<Deadlock>) {
         // Set first, woken second. Pairs with `Waiting::check_queue`.
-        self.ends_for.get_or_init(|| Arc::clone(ring));
+        self.state.lock().ends_for.get_or_insert_with(|| Arc::clone(ring));
         self.wake();
     }
 
-    pub(crate) fn ends_for(&self) -> Option<&Arc<Deadlock>> {
-        self.ends_for.get()
+    pub(crate) fn ends_for(&self) -> Option<Arc<Deadlock>> {
+        self.state.lock().ends_for.clone()
     }
 
     pub(crate) fn is_head(&self) -> bool {
@@ -155,29 +161,29 @@ impl Ticket {
     /// Whether its thread sleeps, so that it could be given the lock.
     #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn is_open(&self) -> bool {
-        matches!(*self.offer.lock(), Offer::Open(_))
+        matches!(self.state.lock().offer, Offer::Open(_))
     }
 
     /// How many threads wait until the hand-off to this one is settled.
     #[cfg(all(test, not(leasehold_shuttle)))]
     pub(crate) fn followers(&self) -> usize {
-        self.followers.lock().len()
+        self.state.lock().followers.len()
     }
 
     // ---- being given the lock
 
     /// The waiter's: from now on a releaser may give it the lock.
     pub(crate) fn open(&self, claim: Claim) {
-        let mut offer = self.offer.lock();
-        if matches!(*offer, Offer::Closed | Offer::Open(_)) {
+        let offer = &mut self.state.lock().offer;
+        if matches!(offer, Offer::Closed | Offer::Open(_)) {
             *offer = Offer::Open(claim);
         }
     }
 
     /// The waiter's: it wants to go on by itself.
     pub(crate) fn close(&self) -> ClosedOffer {
-        let mut offer = self.offer.lock();
-        match std::mem::take(&mut *offer) {
+        let offer = &mut self.state.lock().offer;
+        match std::mem::take(offer) {
             Offer::Closed | Offer::Open(_) => ClosedOffer::Unused,
             promised @ Offer::Promised(_) => {
                 *offer = promised;
@@ -196,34 +202,29 @@ impl Ticket {
 
     /// The waiter's: what it was given is settled, either way.
     pub(crate) fn received(&self) {
-        *self.offer.lock() = Offer::Closed;
-        self.wake_followers();
+        let mut state = self.state.lock();
+        state.offer = Offer::Closed;
+        state.settle();
     }
 
     /// Has `waker` woken when the hand-off to this waiter is settled; `false`: there is none.
     pub(crate) fn wake_when_settled(&self, waker: &Waker) -> bool {
-        // Registered first, asked second whether there is anything to wait for. Pairs with `received`.
-        self.followers.lock().push(waker.clone());
-        let is_receiving = self.is_receiving();
-        if !is_receiving {
-            self.wake_followers();
+        let mut state = self.state.lock();
+        let is_receiving = state.offer.is_receiving();
+        if is_receiving {
+            state.followers.push(waker.clone());
         }
         is_receiving
     }
 
-    fn wake_followers(&self) {
-        let followers = std::mem::take(&mut *self.followers.lock());
-        followers.iter().for_each(Waker::wake);
-    }
-
     pub(crate) fn is_given(&self) -> bool {
-        matches!(*self.offer.lock(), Offer::Given(_))
+        matches!(self.state.lock().offer, Offer::Given(_))
     }
 
     /// The releaser's: promises the lock, if the waiter sleeps for it.
     pub(crate) fn promise(&self) -> Option<Claim> {
-        let mut offer = self.offer.lock();
-        match std::mem::take(&mut *offer) {
+        let offer = &mut self.state.lock().offer;
+        match std::mem::take(offer) {
             Offer::Open(claim) => {
                 *offer = Offer::Promised(claim.clone());
                 Some(claim)
@@ -237,30 +238,43 @@ impl Ticket {
 
     /// The releaser's: the lock is on its way.
     pub(crate) fn give(&self, handoff: PendingHandoff) {
-        *self.offer.lock() = Offer::Given(handoff);
+        self.state.lock().offer = Offer::Given(handoff);
         self.wake();
     }
 
     /// The releaser's: it could not be sent.
     pub(crate) fn withdraw(&self) {
-        let mut offer = self.offer.lock();
-        if let Offer::Promised(claim) = std::mem::take(&mut *offer) {
-            *offer = Offer::Open(claim);
+        let mut state = self.state.lock();
+        if let Offer::Promised(claim) = std::mem::take(&mut state.offer) {
+            state.offer = Offer::Open(claim);
         }
-        drop(offer);
+        state.settle();
+        drop(state);
         self.wake(); // it may be waiting to leave
-        self.wake_followers();
     }
 
     /// Whether the lock is promised or on its way to this waiter, and not all that follows is done.
     pub(crate) fn is_receiving(&self) -> bool {
-        matches!(*self.offer.lock(), Offer::Promised(_) | Offer::Given(_) | Offer::Receiving)
+        self.state.lock().offer.is_receiving()
     }
 
     pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.get() {
             waker.wake();
         }
+    }
+}
+
+impl TicketState {
+    /// The hand-off is settled: wakes those who wait for that.
+    fn settle(&mut self) {
+        self.followers.drain(..).for_each(|follower| follower.wake());
+    }
+}
+
+impl Offer {
+    fn is_receiving(&self) -> bool {
+        matches!(self, Offer::Promised(_) | Offer::Given(_) | Offer::Receiving)
     }
 }
 
@@ -303,8 +317,8 @@ impl Queue {
         }
     }
 
-    /// The thread that asked waits. It joins behind those who came meanwhile: one of them may have been promised the lock, and
-    /// that one has to be the first.
+    /// The thread that asked waits. It joins behind those who came meanwhile: one of them may have been
+    /// promised the lock, and that one has to be the first.
     pub(crate) fn join_asked(&mut self) -> Arc<Ticket> {
         self.end_asking();
         let ticket = self.join(false);

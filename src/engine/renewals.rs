@@ -16,7 +16,7 @@ use crate::time::Moment;
 /// The renewals that go out at a time: what a server answers within a few milliseconds.
 pub(crate) const CHUNK: usize = 500;
 
-/// An answer is waited for at least so long, or for four times as long as the last took.
+/// The least time for which an answer is waited for; it is four times what the last took, if that is more.
 const LEAST_LIMIT: Duration = Duration::from_millis(300);
 /// Between the beginnings of tries that fail lies at least this, so that there are less than five a second.
 const LEAST_GAP: Duration = Duration::from_millis(230);
@@ -147,7 +147,8 @@ impl Due {
             let may =
                 |item: &Item| failures.get(&item.hold.home()).is_none_or(|failure| failure.again_at <= now);
             items = take(&mut self.items, CHUNK / 2, may);
-            // Of several servers one may be gone, and its holds the most urgent: some of all the others, too.
+            // One of several servers may be gone, and all of the most urgent holds may be its. So some of the
+            // others go along, spread over all of them.
             let is_other = |item: &Item| may(item) && !item.has_failed;
             let others = self.items.iter().filter(|item| is_other(item)).count();
             let (each, nth) = (others.div_ceil(CHUNK / 2), Cell::new(0));
@@ -250,7 +251,7 @@ mod tests {
     use crate::engine::hold::{Grant, Holder};
     use crate::engine::registry::Registry;
     use crate::ident::{ClientId, LockName, Owner};
-    use crate::seam::Kind;
+    use crate::seam::{Claim, Kind};
     use crate::time::{Lease, ManualClock};
 
     const LEASE: Duration = Duration::from_secs(30);
@@ -259,20 +260,15 @@ mod tests {
     fn hold(home: u32, sent: Moment) -> Arc<Hold> {
         let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
         let entry = Registry::default().entry(Kind::Mutex, &name);
+        let claim = Claim::new(Kind::Mutex, &name, Owner::new(ClientId::random(), 1), LEASE);
         let grant = Grant {
-            kind: Kind::Mutex,
-            name,
-            owner: Owner::new(ClientId::random(), 1),
-            home,
+            claim: Claim { home, ..claim },
             holder: Holder::Guard,
             sent,
             lease: Lease::Renewed,
-            asked: LEASE,
-            ceiling: None,
-            note: None,
             renewed_lease: LEASE,
+            ceiling: None,
             fence: None,
-            units: 1,
             bound: None,
         };
         let hold = Hold::new(grant, &entry);

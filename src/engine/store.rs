@@ -138,7 +138,7 @@ impl Store for Unopened {
         claims.iter().map(|_| Ok(false)).collect()
     }
 
-    fn abandon(&self, claims: &[Claim], by: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], by: Moment) -> Vec<Answer<Release>> {
         claims.iter().map(|claim| self.release(claim, 0, by)).collect()
     }
 

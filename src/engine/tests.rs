@@ -44,12 +44,12 @@ struct Odd {
     /// Refuses releases and their repetitions.
     refuses: bool,
     outlasts_leases: bool,
-    abandons: AtomicUsize,
+    cleanups: AtomicUsize,
     renewals: AtomicUsize,
     /// The number of renewals that go without an answer, each of which is carried out.
     deaf: AtomicUsize,
     /// The threads that have asked for that, and their deadlines.
-    abandoned: Mutex<Vec<(Option<String>, Moment)>>,
+    cleaned_up: Mutex<Vec<(Option<String>, Moment)>>,
     attempts: AtomicUsize,
     /// Refuses one hand-off: says when the answer is being read, and reads it when allowed to. Others are not
     /// even sent.
@@ -231,9 +231,9 @@ impl Store for Odd {
         claims.iter().map(|claim| Ok(*self.holder.lock() == Some(claim.owner))).collect()
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        self.abandons.fetch_add(1, Ordering::SeqCst);
-        self.abandoned.lock().push((thread::current().name().map(str::to_owned), deadline));
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        self.cleanups.fetch_add(1, Ordering::SeqCst);
+        self.cleaned_up.lock().push((thread::current().name().map(str::to_owned), deadline));
         claims.iter().map(|claim| self.release(claim, 0, deadline)).collect()
     }
 
@@ -289,23 +289,15 @@ fn acquire_as(
     limit: WaitLimit,
     lease: Lease,
 ) -> Result<Option<Granted>> {
-    engine.acquire(&AcquireCall {
-        action: "lock",
-        kind,
-        name,
-        entry: &engine.registry.entry(kind, name),
-        lease,
-        limit,
-        interrupt: None,
-        terms: Terms::default(),
-        by_thread: true,
-    })
+    let entry = engine.registry.entry(kind, name);
+    let call = AcquireCall::new("lock", kind, (name, &entry), limit);
+    engine.acquire(&AcquireCall { lease, by_thread: true, ..call })
 }
 
 const FOREVER: WaitLimit = WaitLimit::Deadline(Moment::NEVER);
 
 /// A guard was dropped, and the thread that the lock was handed to is reading that this was refused.
-struct FailingHandOver {
+struct FailingHandoff {
     store: Arc<Odd>,
     engine: Engine,
     name: Arc<LockName>,
@@ -315,7 +307,7 @@ struct FailingHandOver {
 }
 
 /// Has the threads of a failed test end instead of waiting for each other for ever.
-struct Ends<'a>(&'a FailingHandOver);
+struct Ends<'a>(&'a FailingHandoff);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
@@ -342,7 +334,7 @@ fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
 
 /// Has `meanwhile` run while the next owner, on a thread of its own, reads the refusal; it then takes the
 /// lock too. Returns the number under which the guard was held.
-fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
+fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) -> u64 {
     let ((is_reading, reading), (go_on, may_read)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd {
         reading: Mutex::new(Some((is_reading, may_read))),
@@ -352,7 +344,7 @@ fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
     let (engine, name) = (engine(&store, &Clock::System), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
     let number = mine.hold.owner().number();
-    let failing = FailingHandOver { store, engine, name, number, go_on };
+    let failing = FailingHandoff { store, engine, name, number, go_on };
     let (engine, name) = (&failing.engine, &failing.name);
     thread::scope(|scope| {
         let wait = || {
@@ -369,7 +361,7 @@ fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
                 .is_some_and(|head| head.is_open())
         });
         engine.drop_level(&mine.hold, mine.level);
-        reading.recv_timeout(Duration::from_secs(10)).expect("the lock is handed over");
+        reading.recv_timeout(Duration::from_secs(10)).expect("the lock is handed off");
         meanwhile(&failing);
         waiter.join().unwrap();
     });
@@ -378,8 +370,8 @@ fn while_a_hand_over_fails(meanwhile: impl FnOnce(&FailingHandOver)) -> u64 {
 }
 
 #[test]
-fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_over_failed() {
-    let number = while_a_hand_over_fails(|failing| {
+fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_off_failed() {
+    let number = while_a_hand_off_fails(|failing| {
         // The store has the lock under our number yet. It would be granted to us, and the watchdog, which is
         // about to receive the release's failure, would take it away.
         let attempts = failing.store.attempts.load(Ordering::SeqCst);
@@ -394,8 +386,8 @@ fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_
 
 #[test]
 fn nor_can_it_by_the_fair_lock_of_the_name() {
-    while_a_hand_over_fails(|failing| {
-        let FailingHandOver { store, engine, name, number, go_on } = failing;
+    while_a_hand_off_fails(|failing| {
+        let FailingHandoff { store, engine, name, number, go_on } = failing;
         let attempts = store.attempts.load(Ordering::SeqCst);
         let (again, many) = thread::scope(|scope| {
             let judge = || {
@@ -484,13 +476,13 @@ fn a_failed_release_is_repeated_for_as_long_as_the_lease_lasts() {
     let mine = acquire(&engine, &name(), FOREVER, Lease::Fixed(hour)).unwrap().unwrap();
     engine.drop_level(&mine.hold, mine.level);
     clock.advance(hour / 2);
-    let abandons = store.abandons.load(Ordering::SeqCst);
+    let cleanups = store.cleanups.load(Ordering::SeqCst);
     clock.advance(Duration::from_secs(10));
-    assert!(store.abandons.load(Ordering::SeqCst) > abandons, "half an hour before the lease ends");
+    assert!(store.cleanups.load(Ordering::SeqCst) > cleanups, "half an hour before the lease ends");
     clock.advance(hour);
-    let abandons = store.abandons.load(Ordering::SeqCst);
+    let cleanups = store.cleanups.load(Ordering::SeqCst);
     clock.advance(Duration::from_secs(60));
-    assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "it has ended");
+    assert_eq!(store.cleanups.load(Ordering::SeqCst), cleanups, "it has ended");
     engine.shutdown().unwrap();
 }
 
@@ -504,16 +496,16 @@ fn where_a_lock_outlasts_its_lease_a_failed_release_is_repeated_until_the_store_
     engine.drop_level(&mine.hold, mine.level);
     clock.advance(hour);
     clock.advance(hour);
-    let abandons = store.abandons.load(Ordering::SeqCst);
+    let cleanups = store.cleanups.load(Ordering::SeqCst);
     clock.advance(Duration::from_secs(10));
-    assert!(store.abandons.load(Ordering::SeqCst) > abandons, "an hour after the lease ended");
+    assert!(store.cleanups.load(Ordering::SeqCst) > cleanups, "an hour after the lease ended");
     assert!(store.holder.lock().is_some());
     store.closed.store(false, Ordering::SeqCst);
     clock.advance(Duration::from_secs(10));
     assert!(store.holder.lock().is_none());
-    let abandons = store.abandons.load(Ordering::SeqCst);
+    let cleanups = store.cleanups.load(Ordering::SeqCst);
     clock.advance(hour);
-    assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "it has been answered");
+    assert_eq!(store.cleanups.load(Ordering::SeqCst), cleanups, "it has been answered");
     engine.shutdown().unwrap();
 }
 
@@ -525,10 +517,10 @@ fn a_failed_release_is_repeated_soon_and_then_less_often() {
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     engine.drop_level(&mine.hold, mine.level);
     clock.advance(Duration::from_millis(100));
-    let soon = store.abandons.load(Ordering::SeqCst);
+    let soon = store.cleanups.load(Ordering::SeqCst);
     assert!((3..10).contains(&soon), "{soon} in the first tenth of a second");
     clock.advance(Duration::from_secs(10));
-    let later = store.abandons.load(Ordering::SeqCst) - soon;
+    let later = store.cleanups.load(Ordering::SeqCst) - soon;
     assert!((9..20).contains(&later), "{later} in the next ten seconds");
     engine.shutdown().unwrap_err();
 }
@@ -570,8 +562,8 @@ fn a_place_in_the_stores_queue_is_left_in_the_callers_time_or_by_the_watchdog() 
         let until = WaitLimit::Deadline(latest);
         let outcome = acquire_as(Kind::Fair, &engine, &name(), until, Lease::Renewed);
         assert_eq!(outcome.is_err(), has_failed);
-        comes_about("a clean-up", || store.abandons.load(Ordering::SeqCst) > 0);
-        let (thread, deadline) = store.abandoned.lock().first().cloned().unwrap();
+        comes_about("a clean-up", || store.cleanups.load(Ordering::SeqCst) > 0);
+        let (thread, deadline) = store.cleaned_up.lock().first().cloned().unwrap();
         assert_eq!(thread.as_deref() == Some("leasehold-watch"), has_failed, "{thread:?}");
         assert!(has_failed || deadline <= latest.plus(engine.options.command_timeout));
         engine.shutdown().unwrap();
@@ -702,7 +694,7 @@ fn what_a_lost_renewal_may_have_prolonged_is_cleaned_up_when_its_hold_has_expire
     let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
     clock.advance(engine.options.lease - Duration::from_secs(1));
     assert!(store.holder.lock().is_some(), "it is held");
-    assert_eq!(store.abandons.load(Ordering::SeqCst), 0);
+    assert_eq!(store.cleanups.load(Ordering::SeqCst), 0);
     let failed = store.renewals.load(Ordering::SeqCst);
     assert!((10..100).contains(&failed), "{failed} renewals in two thirds of a lease");
     clock.advance(Duration::from_secs(2));

@@ -45,7 +45,8 @@ const HUNG_UP_EVERY: Duration = Duration::from_millis(50);
 /// this thread once, not each.
 const HELD_LATELY: Duration = Duration::from_secs(1);
 
-/// After one was hung up it is not done again sooner: what is connected anew may be hung up again and again.
+/// The least time between two rounds of renewals because a connection ended: a server may end each new
+/// connection too.
 const HUNG_UP_APART: Duration = Duration::from_secs(1);
 
 /// Starts the timer.
@@ -158,7 +159,6 @@ impl Timer {
 
     /// The end of a hold that was lost and not released.
     fn let_lapse(&self, hold: &Arc<Hold>, now: Moment) {
-        hold.retire_owner();
         let is_first = hold.note_lapsed();
         if is_first
             && hold.is_in_doubt()

@@ -25,10 +25,10 @@ use crate::seam::{Claim, Failure, Release};
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
-/// A clean-up waits for its turn so long at least, also if it is asked once only.
+/// The least time for which a clean-up waits for its turn, also if it is asked once only.
 const WAITS: Duration = Duration::from_secs(30);
 
-/// While renewals fail, so often is tried whether deadlocks can be looked for again.
+/// The time after which it is tried whether deadlocks can be looked for again, while renewals fail.
 const FIND_AGAIN: Duration = Duration::from_secs(1);
 
 /// Starts the watchdog.
@@ -135,7 +135,6 @@ impl Round {
                     } else if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &core.reporter) {
                         // A hold whose release began meanwhile is rightly gone; its owner learns that from
                         // the release.
-                        hold.retire_owner();
                         hold.entry().nudge();
                         is_any_lost = true;
                     }
@@ -187,7 +186,7 @@ impl Round {
         let Options { lease, command_timeout, .. } = core.options;
         let now = core.clock.now();
         self.pace.count(now);
-        let together = core.store.capabilities().abandons_at_a_time;
+        let together = core.store.capabilities().cleaned_up_at_a_time;
         let mut is_held_back = false;
         let mut asked: Vec<Cleanup> = {
             let mut inbox = core.inbox.lock();
@@ -210,7 +209,7 @@ impl Round {
         if !asked.is_empty() {
             let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
             let limit = core.registry.first_renewal().since(now).max(lease / 6).min(command_timeout);
-            let answers = core.store.abandon(&claims, now.plus(limit));
+            let answers = core.store.clean_up(&claims, now.plus(limit));
             let now = core.clock.now();
             let mut answers = answers.into_iter();
             let outlasts_leases = core.store.capabilities().outlasts_leases;

@@ -104,7 +104,7 @@ impl Condition {
         self.wait_with("wait", guard, forever(), None).map(drop)
     }
 
-    /// As [`wait`](Self::wait), for at most so long; `false`: it was not notified. The lock is acquired again
+    /// As [`wait`](Self::wait), for `wait` at most; `false`: it was not notified. The lock is acquired again
     /// either way.
     ///
     /// # Blocking
@@ -162,8 +162,8 @@ impl Condition {
         Ok(())
     }
 
-    /// As [`wait_while`](Self::wait_while), for at most so long; whether `condition` is false now. The lock
-    /// is acquired again either way.
+    /// As [`wait_while`](Self::wait_while), for `wait` at most; whether `condition` is false now. The lock is
+    /// acquired again either way.
     ///
     /// # Blocking
     ///
@@ -241,7 +241,7 @@ impl Condition {
         let claim = engine.claim(Kind::Signal, name, number, engine.options.lease);
         let joined = engine.count(action, &claim, &Counting::Enlist);
         let released = joined.and_then(|_| {
-            hold.listeners().keep(true);
+            hold.keep_listeners(true);
             engine.end_all_levels(action, &hold).inspect_err(|_| drop_listeners(&hold, &engine.reporter))
         });
         if let Err(error) = released {
@@ -249,17 +249,9 @@ impl Condition {
             engine.clean_up(claim, engine.clock.after(engine.options.lease), engine.clock.now());
             return Err(error);
         }
-        let waited = engine.acquire(&AcquireCall {
-            action,
-            kind: Kind::Signal,
-            name,
-            entry: &engine.registry.entry(Kind::Signal, name),
-            lease: Lease::Renewed,
-            limit,
-            interrupt,
-            terms: Terms { number: Some(number), ..Terms::default() },
-            by_thread: false,
-        });
+        let entry = engine.registry.entry(Kind::Signal, name);
+        let want = AcquireCall::new(action, Kind::Signal, (name, &entry), limit);
+        let waited = engine.acquire(&AcquireCall { interrupt, number: Some(number), ..want });
         let waited = waited.map(|entered| match entered {
             Some(entered) => {
                 engine.drop_level(&entered.hold, entered.level);
@@ -296,7 +288,7 @@ impl Condition {
                 Ok(entered) => {
                     // With the first level there is a hold to listen for; later ones find nothing left to
                     // hand on.
-                    released.listeners().hand_to(entered.hold.listeners(), &engine.reporter);
+                    released.hand_listeners_to(&entered.hold, &engine.reporter);
                     if is_guards {
                         entered.hold.guard_level(entered.level);
                         regained = Some(entered);
@@ -354,8 +346,8 @@ impl Condition {
 
 /// No hold follows: nobody is notified of a loss any more.
 fn drop_listeners(released: &Hold, reporter: &Reporter) {
-    released.listeners().keep(false);
-    released.listeners().forget(reporter);
+    released.keep_listeners(false);
+    released.forget_listeners(reporter);
 }
 
 impl fmt::Debug for Condition {

@@ -152,8 +152,8 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::GiveBackAll(ids))? != Some(0))
     }
 
-    /// Has a permit's lease end so long from now, sooner or later than it would, whoever took it; `false` if
-    /// it is not out (any more).
+    /// Has a permit's lease end when `lease` has passed from now, sooner or later than it would, whoever took
+    /// it; `false` if it is not out (any more).
     ///
     /// A permit that is renewed is renewed all the same. A holder with a lease of its own goes by that lease:
     /// it is not notified that it was cut or made longer.

@@ -307,7 +307,7 @@ macro_rules! guard {
             /// machine sleeps. A server that lost the lock or gave it away meanwhile (a failover,
             /// `force_unlock`) is noticed at the next renewal, a third of the lease later at most. `Ok` says
             /// nothing about the next moment; see
-            /// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+            /// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
             pub fn check(&self) -> Result<()> {
                 self.level.check()
             }

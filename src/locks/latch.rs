@@ -109,7 +109,7 @@ impl CountDownLatch {
         self.pass("wait", forever(), None).map(drop)
     }
 
-    /// Waits until the latch is open, at most so long; `false`: it is not.
+    /// Waits until the latch is open, for `wait` at most; `false`: it is not.
     ///
     /// # Blocking
     ///

@@ -8,7 +8,6 @@ use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, WaitLimit};
-use crate::engine::acquire::terms::Terms;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak};
 use crate::ident::{Fence, LockName};
@@ -20,7 +19,7 @@ use crate::park::Parker;
 use crate::seam::Kind;
 use crate::sync::Mutex;
 use crate::sync::thread::{self, JoinHandle};
-use crate::time::{Lease, Moment, random_between};
+use crate::time::{Moment, random_between};
 
 /// A candidate for the leadership of a name; made by [`LockClient::leader`](crate::LockClient::leader).
 ///
@@ -33,7 +32,7 @@ use crate::time::{Lease, Moment, random_between};
 /// At most one leader at a time, as far as a lease lock can promise it; terms only go up. A leader's writes
 /// should carry its term, and the resource refuse older ones: a leader that was stopped for longer than its
 /// lease learns of its end only when it goes on. See
-/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#fencing).
+/// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
 ///
 /// # Examples
 ///
@@ -233,7 +232,7 @@ impl LeaderShared {
         }
     }
 
-    /// Sleeps so long, or until the candidate or its client ends.
+    /// Sleeps for `span`, or until the candidate or its client ends.
     fn pause(&self, span: Duration) {
         let engine = &self.engine;
         let parker = Parker::new(&engine.clock);
@@ -247,17 +246,10 @@ impl LeaderShared {
 
     /// Waits for the leadership; returns its term, and the channel that reports its loss.
     fn elected(&self) -> Result<(Fence, Receiver<Loss>)> {
-        let entered = self.engine.acquire(&AcquireCall {
-            action: "leader",
-            kind: Kind::Fenced,
-            name: &self.name,
-            entry: &self.engine.registry.entry(Kind::Fenced, &self.name),
-            lease: Lease::Renewed,
-            limit: WaitLimit::Deadline(Moment::NEVER),
-            interrupt: Some(&self.stop),
-            terms: Terms::default(),
-            by_thread: false,
-        })?;
+        let entry = self.engine.registry.entry(Kind::Fenced, &self.name);
+        let unending = WaitLimit::Deadline(Moment::NEVER);
+        let want = AcquireCall::new("leader", Kind::Fenced, (&self.name, &entry), unending);
+        let entered = self.engine.acquire(&AcquireCall { interrupt: Some(&self.stop), ..want })?;
         let guard = entered.map(|entered| OwnedGuard::new(&self.engine, entered));
         let Some((term, guard)) = guard.and_then(|guard| Some((guard.fence()?, guard))) else {
             let words = "the store granted a fenced lock without a token";

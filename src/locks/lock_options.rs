@@ -68,7 +68,7 @@ impl LockOptions {
         self
     }
 
-    /// Ends a hold at the latest so long after it was asked for: the watchdog renews it up to then and no
+    /// Ends a hold when `most` has passed since it was asked for: the watchdog renews it up to then and no
     /// further, and the holder is notified of its loss, for the reason
     /// [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the client's lease before. Defaults to
     /// no end. At least 1 ms.

@@ -81,9 +81,8 @@ tuples_into_locks!(A B C D E F G H);
 ///
 /// Made by [`LockClient::multi_lock`](crate::LockClient::multi_lock) from locks of any kinds and of any
 /// clients, on other stores too: plain and fenced ones, fair ones, halves of read-write locks, token locks,
-/// those with [options](crate::LockClient::lock_with). Each stays what it is: a multi-lock keeps nothing in
-/// the store, and whoever takes one of its locks alone, in whatever language, and whoever takes it with
-/// others, keep each other out.
+/// those with [options](crate::LockClient::lock_with). A multi-lock keeps nothing of its own in the store. So
+/// it excludes all who use one of its locks, alone or with others, in whatever language.
 ///
 /// Use it where one step touches several things that are locked one by one: a transfer between two accounts,
 /// in whichever direction. As with [`RedisLock`] there is the Java way ([`lock`](Self::lock) …
@@ -108,9 +107,9 @@ tuples_into_locks!(A B C D E F G H);
 /// - All or nothing: whatever ends the attempt (one is busy, fails, is interrupted, was lost meanwhile, the
 ///   deadline, a panic), those taken so far are released, the last first.
 /// - Multi-locks do not deadlock with each other: all processes take locks in the same order, whatever order
-///   they are given in, by the names of their keys. (For one key on several stores by the stores' URLs,
-///   without credentials: give all processes the same ones.) A thread that holds a lock already and takes
-///   others by a multi-lock is on its own.
+///   they are given in, by the names of their keys. (Locks of one key on several stores are ordered by the
+///   stores' URLs, without credentials: all processes have to use the same URLs.) A thread that holds a lock
+///   already and takes others by a multi-lock is on its own.
 /// - With a lease all of them end by it together, counted from the grant of the last: those before it are
 ///   renewed until then.
 /// - The loss of one is the loss of all; see [`MultiGuard::check`].

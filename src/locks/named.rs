@@ -155,10 +155,11 @@ impl RedisLock {
         Ok(self.engine.inspect("is_locked", self.kind, name)?.is_some())
     }
 
-    /// The holder, whoever it is, as the server knows it; `None` if the lock is free. Of a
-    /// [token lock](crate::LockClient::token_lock) its token, whichever library wrote it:
-    /// [`inspect`](crate::LockClient::inspect), which is not told the kind, takes a string for a lock only if
-    /// its token is one of this crate's. A token releases its lock, so it is a secret of its holder's.
+    /// The holder, whoever it is, as the server knows it; `None` if the lock is free.
+    ///
+    /// For a [token lock](crate::LockClient::token_lock) that is its token, whichever library wrote it. It is
+    /// a secret of its holder's, since it releases the lock. ([`inspect`](crate::LockClient::inspect) is not
+    /// told the kind, so it takes a string for a lock only if this crate wrote it.)
     ///
     /// # Blocking
     ///
@@ -249,7 +250,8 @@ impl RedisLock {
         interrupt: Option<&'a Interrupt>,
     ) -> Result<AcquireCall<'a>> {
         let ((name, entry), kind, terms) = (self.found(action)?, self.kind, self.terms);
-        Ok(AcquireCall { action, kind, name, entry, lease, limit, interrupt, terms, by_thread: true })
+        let call = AcquireCall::new(action, kind, (name, entry), limit);
+        Ok(AcquireCall { lease, interrupt, terms, by_thread: true, ..call })
     }
 
     /// Acquires for the calling thread; `None` if the lock stayed busy.
@@ -262,7 +264,7 @@ impl RedisLock {
     pub(super) fn own(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<OwnedGuard>> {
         let CallOptions { lease, limit, interrupt, units } = call;
         let want = self.want(action, lease, limit, interrupt)?;
-        let want = AcquireCall { terms: Terms { units, ..self.terms }, by_thread: false, ..want };
+        let want = AcquireCall { units, by_thread: false, ..want };
         Ok(self.engine.acquire(&want)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
     }
 

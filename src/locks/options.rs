@@ -54,8 +54,8 @@ impl AcquireOptions {
         AcquireOptions::default()
     }
 
-    /// Waits at most so long, in place of a [deadline](Self::deadline). Zero makes one attempt. Defaults to
-    /// waiting as long as it takes.
+    /// Waits for `wait` at most, in place of a [deadline](Self::deadline). Zero makes one attempt. Defaults
+    /// to waiting as long as it takes.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = WaitChoice::For(wait);
         self
@@ -68,7 +68,7 @@ impl AcquireOptions {
         self
     }
 
-    /// Holds the lock for at most so long; it is not renewed. Defaults to the client's lease, renewed until
+    /// Holds the lock for `lease` at most; it is not renewed. Defaults to the client's lease, renewed until
     /// released. At least 1 ms.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, WaitLimit};
-use crate::engine::acquire::terms::Terms;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::locks::guard::OwnedGuard;
@@ -37,17 +36,8 @@ pub(crate) fn run_once<R>(
         return Err(on_this(Error::new(ErrorKind::Unsupported, ACTION, words)));
     }
     let entry = engine.registry.entry(kind, name);
-    let want = AcquireCall {
-        action: ACTION,
-        kind,
-        name,
-        entry: &entry,
-        lease: Lease::Fixed(at_most),
-        limit: WaitLimit::Once,
-        interrupt: None,
-        terms: Terms::default(),
-        by_thread: false,
-    };
+    let want = AcquireCall::new(ACTION, kind, (name, &entry), WaitLimit::Once);
+    let want = AcquireCall { lease: Lease::Fixed(at_most), ..want };
     let Some(entered) = enter(engine, &want)? else { return Ok(None) };
     // However the job ends, a panic included, it counts as run.
     let mut ran = JobLock { guard: Some(OwnedGuard::new(engine, entered)), at_least };

@@ -67,7 +67,7 @@ pub enum Event<'a> {
     /// The lock that was just taken came from a thread that released it, by a message of the store or within
     /// the process.
     #[non_exhaustive]
-    HandedOver {
+    HandedOff {
         /// The lock.
         name: &'a str,
         /// Its kind.
@@ -107,7 +107,7 @@ pub enum Event<'a> {
     /// The store was asked to change something, and answered or did not.
     #[non_exhaustive]
     Request {
-        /// `"acquire"`, `"release"`, `"renew"` or `"hand_over"`, the release that makes another thread of
+        /// `"acquire"`, `"release"`, `"renew"` or `"hand_off"`, the release that makes another thread of
         /// this client the owner.
         op: &'static str,
         /// From when it was sent until the answer was read, or no longer waited for.
@@ -210,7 +210,7 @@ pub enum Event<'a> {
     },
     /// Wake-ups are back.
     WakeupsUp,
-    /// Callbacks take so long that reports wait: from now on reports that repeat are left out. Reported on a
+    /// Callbacks are slow, and reports wait: from now on reports that repeat are left out. Reported on a
     /// thread of its own, since the callback thread is not free.
     CallbacksBehind,
     /// Callbacks keep up again.
@@ -223,7 +223,7 @@ pub enum Event<'a> {
     /// what is promised; nothing fails because of it.
     #[non_exhaustive]
     Warning {
-        /// What.
+        /// The finding, in words.
         text: &'a str,
     },
 }

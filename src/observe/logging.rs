@@ -17,8 +17,8 @@ impl Observer for Logging {
             Event::Acquired { name, kind, owner, waited, attempts } => {
                 tracing::trace!(lock.name = name, lock.kind = kind, lock.owner = %owner, ?waited, attempts, "acquired");
             }
-            Event::HandedOver { name, kind, owner, is_local, took } => {
-                tracing::trace!(lock.name = name, lock.kind = kind, lock.owner = %owner, is_local, ?took, "handed over");
+            Event::HandedOff { name, kind, owner, is_local, took } => {
+                tracing::trace!(lock.name = name, lock.kind = kind, lock.owner = %owner, is_local, ?took, "handed off");
             }
             Event::GaveUp { name, kind, waited, attempts, reason: GaveUpReason::Failed(error) } => {
                 tracing::debug!(lock.name = name, lock.kind = kind, ?waited, attempts, %error, "a call failed");

@@ -49,7 +49,7 @@ const MOST_GROUPS: usize = 64;
 /// | `leasehold_acquire_wait_seconds{kind,outcome}` | histogram: how long calls took that asked for a lock; `granted`, `busy`, `timeout`, `interrupted`, `error` |
 /// | `leasehold_hold_seconds{kind,end}` | histogram: how long locks were held; `released`, `lost`, `max_hold`, `abandoned` (by a thread that ended), `shut_down` |
 /// | `leasehold_handoff_seconds{scope}` | histogram: from a release to the grant that it made possible; `local`: within the client, `remote`: from a message |
-/// | `leasehold_request_seconds{op,result}` | histogram: how long the store took; `acquire`, `release`, `renew`, `hand_over`; `ok`, `error`, `unknown` (it may have been carried out) |
+/// | `leasehold_request_seconds{op,result}` | histogram: how long the store took; `acquire`, `release`, `renew`, `hand_off`; `ok`, `error`, `unknown` (it may have been carried out) |
 /// | `leasehold_renewal_lag_seconds` | histogram: how much later than due renewals were sent |
 /// | `leasehold_lost_total{reason}` | counter: `expired`, `gone`, `shut_down`, `held_too_long` |
 /// | `leasehold_abandoned_total` | counter: threads that ended without a release |
@@ -88,7 +88,7 @@ struct Inner {
     overdue: Mutex<Overdue>,
 }
 
-/// The longest that a renewal was overdue: since the last sample, and between those before. What lasts for
+/// The longest that a renewal was overdue: since the last sample, and between those before. A delay of
 /// seconds is seen by scrapes a minute apart, and by two scrapers that take turns.
 #[derive(Default)]
 struct Overdue([Duration; 4]);
@@ -122,7 +122,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Upper ends of buckets for the histograms, in seconds: from a hand-over within the process to the
+    /// Upper ends of buckets for the histograms, in seconds: from a hand-off within the process to the
     /// longest that anybody waits.
     pub const BUCKETS: [f64; 12] = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
@@ -261,7 +261,7 @@ impl Observer for Metrics {
                 };
                 histogram!(REQUEST, self.labels(&[("op", op), ("result", result)], None)).record(took);
             }
-            Event::HandedOver { is_local, took, .. } => {
+            Event::HandedOff { is_local, took, .. } => {
                 let scope = if is_local { "local" } else { "remote" };
                 histogram!(HANDOFF, self.labels(&[("scope", scope)], None)).record(took);
             }

@@ -19,7 +19,7 @@ pub use crate::observe::loss::{Loss, LossReason};
 /// Receives what happens to a client's locks, as [events](Event); for metrics, logs and alarms.
 ///
 /// Events of a call are reported on the calling thread, before the call returns, and should be quick to
-/// handle: [`Event::Waiting`], [`Event::Acquired`], [`Event::HandedOver`], [`Event::GaveUp`],
+/// handle: [`Event::Waiting`], [`Event::Acquired`], [`Event::HandedOff`], [`Event::GaveUp`],
 /// [`Event::Released`], [`Event::UnknownOutcome`] and [`Event::Request`]. All others, and those of the
 /// release of a dropped guard and of renewals, are reported on the client's callback thread, which delays no
 /// renewal. Reports that repeat wait there up to a limit, and are left out above it; a loss never is. A panic
@@ -37,7 +37,7 @@ pub use crate::observe::loss::{Loss, LossReason};
 ///
 /// | Told | Events | Calls of the same client |
 /// |---|---|---|
-/// | on the calling thread | [`Event::Waiting`], [`Event::Acquired`], [`Event::HandedOver`], [`Event::GaveUp`], [`Event::Released`], [`Event::UnknownOutcome`], [`Event::Request`] for `"acquire"`, `"release"` and `"hand_over"`; [`Event::ReleaseFailed`] of a drop that waited for the answer | refused |
+/// | on the calling thread | [`Event::Waiting`], [`Event::Acquired`], [`Event::HandedOff`], [`Event::GaveUp`], [`Event::Released`], [`Event::UnknownOutcome`], [`Event::Request`] for `"acquire"`, `"release"` and `"hand_off"`; [`Event::ReleaseFailed`] of a drop that waited for the answer | refused |
 /// | on the callback thread | those of a dropped guard's release, [`Event::Request`] for `"renew"`, all others; the callbacks of [`on_lost`](crate::Guard::on_lost) | work, and hold up later reports as long as they take |
 ///
 /// If the system gives no callback thread, and once the client is shut down, its work is done by the thread

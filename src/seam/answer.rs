@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::ident::Fence;
-use crate::seam::claim::Wakeups;
+use crate::seam::claim::ListensFor;
 use crate::seam::failure::Answer;
 
 /// The outcome of one attempt to acquire.
@@ -24,7 +24,7 @@ pub(crate) enum Attempt {
         /// When to ask again at the latest, told or not; `None`: nothing says when.
         retry_after: Option<Duration>,
         /// The wake-ups to listen for.
-        wakeups: Wakeups,
+        listens_for: ListensFor,
         /// Whether it is to look out for what tells no line: it is the first in it, and the holder's release
         /// would tell it.
         is_lookout: bool,
@@ -49,7 +49,7 @@ pub(crate) enum Release {
         holder: Option<String>,
     },
     /// The owner does not hold it, and nothing that was asked under it can come any more. Only of
-    /// [`abandon`](super::Store::abandon).
+    /// [`clean_up`](super::Store::clean_up).
     Never,
 }
 

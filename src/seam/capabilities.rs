@@ -23,13 +23,13 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) can_expire_in: bool,
     /// Whether a busy attempt for this kind stands in a queue of the store's from then on. Then each waiter
     /// asks for itself, so that the store's order is the order of arrival, repeating an attempt keeps the
-    /// place, and a waiter that gives up has its claim [`abandon`](super::Store::abandon)ed.
+    /// place, and a waiter that gives up has its claim [cleaned up](super::Store::clean_up).
     pub(crate) queues: fn(Kind) -> bool,
     /// Whether what a request in doubt may have left in the store stays after its lease, so that it has to be
     /// taken away however long the store does not answer.
     pub(crate) outlasts_leases: bool,
-    /// How many claims of a kind one command abandons.
-    pub(crate) abandons_at_a_time: fn(Kind) -> u32,
+    /// How many claims of a kind one command cleans up.
+    pub(crate) cleaned_up_at_a_time: fn(Kind) -> u32,
     /// How long a waiter may sleep without being woken: at least, at most. Each wait takes a random time
     /// between.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
@@ -64,7 +64,7 @@ impl Default for Capabilities<'_> {
             can_expire_in: false,
             queues: |_| false,
             outlasts_leases: false,
-            abandons_at_a_time: |_| 1,
+            cleaned_up_at_a_time: |_| 1,
             poll_every: |_| SAFETY_POLL,
             homes: None,
             pipeline: None,

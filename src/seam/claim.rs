@@ -16,14 +16,15 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     /// Whole milliseconds, at least one.
     pub(crate) lease: Duration,
-    /// The place where the store keeps it, as [`Store::home`] said when this was first asked for.
+    /// The place where the store keeps it, as [`Homes::home`](super::capabilities::Homes::home) said when
+    /// this was first asked for.
     pub(crate) home: u32,
     /// Whether the owner goes on asking while others come first: a store that queues gives it a place.
     pub(crate) waits: bool,
     /// How it goes by the line of waiting clients, where the store keeps one for the lock.
     pub(crate) turn: Turn,
     /// The messages that a waiter under this claim listens for, as the last answer said.
-    pub(crate) wakeups: Wakeups,
+    pub(crate) listens_for: ListensFor,
     /// Of a read-write lock: whether a writer that waits comes before readers that do not read yet. A writer
     /// then says that it waits, and a reader looks whether one does.
     pub(crate) writers_first: bool,
@@ -36,7 +37,7 @@ pub(crate) struct Claim {
     pub(crate) levels: u32,
     /// Whether a grant is to carry a new fencing token.
     pub(crate) wants_fence: bool,
-    /// Whether it is known to have been granted. A claim abandoned before that must not be granted later
+    /// Whether it is known to have been granted. A claim cleaned up before that must not be granted later
     /// either.
     pub(crate) is_granted: bool,
 }
@@ -52,13 +53,27 @@ impl Claim {
             home: 0,
             waits: false,
             turn: Turn::Barges,
-            wakeups: Wakeups::Releases,
+            listens_for: ListensFor::Releases,
             writers_first: false,
             units: 1,
             note: None,
             levels: 1,
             wants_fence: false,
             is_granted: false,
+        }
+    }
+
+    /// The claim to what was granted under this one: nobody waits under it.
+    pub(crate) fn of_hold(self) -> Claim {
+        Claim {
+            waits: false,
+            turn: Turn::Barges,
+            listens_for: ListensFor::Releases,
+            writers_first: false,
+            levels: 1,
+            wants_fence: false,
+            is_granted: true,
+            ..self
         }
     }
 }
@@ -80,18 +95,19 @@ pub(crate) enum Turn {
     IsNext,
 }
 
-/// A waiter in line asks when so long has passed after the end of the holder's lease: not all at the same
-/// moment.
+/// The time after the end of the holder's lease, at least and at most, after which a waiter in line asks: not
+/// all of them at the same moment.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
 /// And after a free lock is kept no longer for another.
 pub(crate) const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(20));
 
 /// The messages that wake a waiter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wakeups {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum ListensFor {
     /// Each release of the lock; all that there is where a store keeps no line.
     Releases,
-    /// That its client is next in the line.
+    /// That its client is next in the line: until an answer says another.
+    #[default]
     OwnTurn,
     /// Both: the holder's release tells nobody in the line.
     OwnTurnAndReleases,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A question to, or a change of, something that is counted. Each change is made under an owner of its own;
-/// asked for again under the same one, within [`REQUEST_LASTS`], it is not made again.
+/// asked for again under the same one, within [`REQUEST_LASTS`](super::REQUEST_LASTS), it is not made again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Counting {
     /// How many there are; `None` where nobody has set any up.
@@ -28,7 +28,7 @@ pub(crate) enum Counting {
     GiveBack([u8; 16]),
     /// Releases permits by their ids, whoever has them: how many, or 0 if not all are out.
     GiveBackAll(Vec<[u8; 16]>),
-    /// Has a permit's lease end so long from now, sooner or later than it would: 1, or 0 if it is not out.
+    /// Sets the time for which a permit's lease runs from now on: 1, or 0 if it is not out.
     Lease([u8; 16], Duration),
     /// The milliseconds for which a permit's lease still runs, -1 for one without end; `None` if it is not
     /// out.

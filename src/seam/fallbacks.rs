@@ -43,8 +43,9 @@ pub(crate) fn any_hung_up<'a>(stores: impl Iterator<Item = &'a dyn Store>) -> Op
     stores.map(hung_up).fold(None, |any, one| any.max(one))
 }
 
-/// [`Inspect::describe`] for a store that knows no more than [`Inspect::inspect`] says: asked for each kind
-/// of lock that the store keeps, one after the other.
+/// [`Inspect::describe`](super::Inspect::describe) for a store that knows no more than
+/// [`Inspect::inspect`](super::Inspect::inspect) says: it is asked for each kind of lock that the store
+/// keeps.
 pub(crate) fn describe_by_kinds(store: &dyn Store, name: &LockName, deadline: Moment) -> Answer<Inspection> {
     let nobody = Owner::new(ClientId::random(), 0);
     let mut kind = ObjectKind::Absent;

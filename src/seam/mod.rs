@@ -29,7 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 pub(crate) use crate::seam::answer::{Answered, Attempt, Handoff, Others, Pending, Release, Sink};
 pub(crate) use crate::seam::capabilities::Capabilities;
-pub(crate) use crate::seam::claim::{AFTER_KEPT, AFTER_LEASE, Bound, Claim, HoldNote, Turn, Wakeups};
+pub(crate) use crate::seam::claim::{AFTER_KEPT, AFTER_LEASE, Bound, Claim, HoldNote, ListensFor, Turn};
 pub(crate) use crate::seam::count::Counting;
 pub(crate) use crate::seam::failure::{Answer, Failure, granted_too_late, named};
 pub(crate) use crate::seam::inspection::Inspect;
@@ -43,8 +43,8 @@ use crate::time::Moment;
 /// Nothing is repeated for longer.
 pub(crate) const REQUEST_LASTS: Duration = Duration::from_secs(600);
 
-/// A place in a store's queue that is not asked for again in so long is given up. Waiters ask at least every
-/// 1.2 s.
+/// The time after which a place in a store's queue is given up that nobody has asked for again. Waiters ask
+/// at least every 1.2 s.
 pub(crate) const PLACE_LASTS: Duration = Duration::from_secs(6);
 
 /// A place that keeps locks.
@@ -92,10 +92,10 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// attempts and repeats releases of unknown outcome. Goes out like renewals, one answer per claim, in
     /// order. [`Release::Never`] says that it need not be asked again; what the claims are in doubt about was
     /// asked before.
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
 
-    /// Has a held lock end by itself so long from now, sooner or later than it would; `false`: its owner does
-    /// not hold it. Waiters are not notified, now or then.
+    /// Has a held lock end by itself when `rest` has passed, sooner or later than it would; `false`: its
+    /// owner does not hold it. Waiters are not notified, now or then.
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
         let _ = (claim, rest, deadline);
         let words = "this store cannot set when a lock that is held will end";

@@ -336,7 +336,7 @@ impl fmt::Debug for Subscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             ChannelPlaces::One(place) => {
-                f.debug_struct("Listening").field("topic", &place.channel).finish_non_exhaustive()
+                f.debug_struct("Subscription").field("channel", &place.channel).finish_non_exhaustive()
             }
             ChannelPlaces::Several { parts, .. } => f.debug_list().entries(parts).finish(),
         }

@@ -81,14 +81,14 @@ fn a_release_wakes_other_clients_exactly_if_the_kind_says_so(store: &Store) {
             .collect();
         let worst = *rounds.iter().max().unwrap();
         if kind.traits.wakes {
-            // The promise is 50 ms. A wake-up that was lost would cost the rest of a safety poll of a second; the
-            // worst round may be late for the machine's reasons, but not that late.
+            // The promise is 50 ms. A wake-up that was lost would cost the rest of a safety poll of a second;
+            // the worst round may be late for the machine's reasons, but not that late.
             let stalled = stalled_since(begun) / 11; // each round's part, on the average
             assert!(median(rounds.clone()) <= ms(50) + stalled, "{}: {rounds:?}", kind.label);
             assert!(worst <= ms(50) + slack_since(begun), "{}: {rounds:?}", kind.label);
         } else {
-            // It comes as polls come: each within one, and in all later than a woken one would. Short polls may follow
-            // each other by chance, so that this asks for little more than a woken one needs.
+            // It comes as polls come: each within one, and in all later than a woken one would. Short polls
+            // may follow each other by chance, so that this asks for little more than a woken one needs.
             assert!(worst <= kind.traits.polls_within + slack_since(begun), "{}: {rounds:?}", kind.label);
             assert!(rounds.iter().sum::<Duration>() >= ms(30), "{}: {rounds:?}", kind.label);
         }
@@ -197,7 +197,8 @@ fn a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so(store: &
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(rival.lock(&name).is_held_by_current_thread().unwrap());
     } else {
-        // Some stores do not look at a connection that was used a moment ago, and notice its end by a call that fails.
+        // Some stores do not look at a connection that was used a moment ago, and notice its end by a call
+        // that fails.
         throughout(ms(1_200), || guard.check().is_ok());
         assert!(!rival.lock(&name).try_lock_for(ms(50)).unwrap());
         guard.unlock().unwrap();

@@ -33,8 +33,8 @@ contracts!(needs Counting:
     nothing_is_lost_between_producers_and_consumers,
 );
 
-/// Has a thread take the lock and then do `what`, which waits. It has the lock when this returns: who takes it next, does so
-/// when that one waits.
+/// Has a thread take the lock and then do `what`, which waits. It has the lock when this returns: who takes
+/// it next, does so when that one waits.
 fn waiting<T: Send + 'static>(
     lock: RedisLock,
     what: impl FnOnce(&RedisLock, Guard) -> T + Send + 'static,
@@ -210,8 +210,8 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
     });
     let lock = store.client().lock(&name);
     lock.lock().unwrap();
-    // The first is interrupted and notified at about the same time: whichever comes first, one notification is not
-    // lost. If the first took it, it says so, and the second gets one of its own.
+    // The first is interrupted and notified at about the same time: whichever comes first, one notification
+    // is not lost. If the first took it, it says so, and the second gets one of its own.
     interrupt.interrupt();
     lock.condition("c").notify_one().unwrap();
     lock.unlock().unwrap();
@@ -295,7 +295,7 @@ fn a_wait_goes_on_while_what_it_is_for_is_not_there(store: &Store) {
     put();
     waiter.returns_within(SLACK * 4);
     assert!(asked.load(Ordering::SeqCst) >= 3);
-    // What is there is not waited for, and what does not come is not waited for long.
+    // A state that is there is not waited for, and one that does not come is not waited for long.
     let mut guard = lock.acquire().unwrap();
     let condition = lock.condition("c");
     condition.wait_while(&mut guard, |_| false).unwrap();

@@ -1,4 +1,5 @@
-//! Threads that wait for each other in a ring, in several clients and in one: they are found, told, and on request ended.
+//! Threads that wait for each other in a ring, in several clients and in one: they are found, told, and on
+//! request ended.
 
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
 use std::sync::{Arc, Barrier};
@@ -71,7 +72,7 @@ impl Member {
     fn looking_after(store: &Store, wait: Duration, breaks: bool) -> Member {
         let (sender, told) = unbounded();
         let client = store.client_with(|options| {
-            let options = options.lease(Duration::from_secs(10)).deadlocks_after(wait);
+            let options = options.lease(Duration::from_secs(30)).deadlocks_after(wait);
             options.break_deadlocks(breaks).observer(Told(sender))
         });
         Member { client, told }
@@ -90,7 +91,8 @@ impl Member {
     }
 }
 
-/// A thread that takes a lock, waits until all of its ring have theirs, and then wants another, until it is interrupted.
+/// A thread that takes a lock, waits until all of its ring have theirs, and then wants another, until it is
+/// interrupted.
 fn wants(
     first: RedisLock,
     second: RedisLock,
@@ -162,7 +164,7 @@ fn told_and_over(store: &Store, kind: &Kind) {
         assert_eq!(own.count(), 1);
         let is_here = |step: &leasehold::DeadlockStep| step.whereabouts.pid == std::process::id();
         assert!(deadlock.steps.iter().all(is_here), "{deadlock}");
-        // Whoever asks is told the same, of all rings of this store.
+        // Every client is told the same, of all rings of this store.
         let asked = member.client.deadlocks().unwrap();
         assert_eq!(asked.iter().filter(|ring| names(ring) == expected).count(), 1, "{asked:?}");
     }
@@ -481,7 +483,8 @@ fn a_ring_through_a_fair_lock_and_a_write_hold_is_seen(store: &Store) {
     members.iter().for_each(|member| drop(member.next(false)));
 }
 
-/// Any thread may release such a guard, and the clients of a thread do not know of each other: there may be no deadlock.
+/// Any thread may release such a guard, and the clients of a thread do not know of each other: there may be
+/// no deadlock.
 fn what_a_thread_has_by_an_owned_guard_or_by_another_client_is_not_seen(store: &Store) {
     let names: Vec<String> = ["a", "b", "c", "d"].map(fresh).into();
     let (one, waits_by, other) = (Member::quick(store), Member::quick(store), Member::quick(store));

@@ -1,4 +1,5 @@
-//! The directory of clients: who holds and who waits, by host, process and thread, and the lists of locks and clients.
+//! The directory of clients: who holds and who waits, by host, process and thread, and the lists of locks and
+//! clients.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ fn quick(store: &Store, label: &str) -> LockClient {
     store.client_with(|options| options.lease(Duration::from_secs(3)).label(label))
 }
 
-/// What is shown once it is as it should be.
+/// The entry, once it is as it should be.
 fn shown(client: &LockClient, name: &str, is_it: impl Fn(&Inspection) -> bool) -> Inspection {
     let mut seen = client.inspect(name).unwrap();
     let found = eventually(LONG, || {

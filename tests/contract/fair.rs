@@ -1,4 +1,5 @@
-//! The fair lock: who came first is served first, whichever client it waits through, and who leaves holds nobody up.
+//! The fair lock: who came first is served first, whichever client it waits through, and who leaves holds
+//! nobody up.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};

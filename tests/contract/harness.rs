@@ -81,7 +81,8 @@ pub(crate) type EndSessions = Box<dyn FnOnce()>;
 pub(crate) enum Sessions {
     /// There are none that could be ended.
     None,
-    /// It is kept: the client comes back over others. Makes a place of its own, and what ends the sessions there.
+    /// It is kept: the client comes back over others. Makes a place of its own, and what ends the sessions
+    /// there.
     Outlived(fn() -> (Store, EndSessions)),
     /// It is lost, which its holder is told.
     #[cfg(feature = "zookeeper")]
@@ -91,7 +92,8 @@ pub(crate) enum Sessions {
 /// A store under test: any number of clients on one place where locks are kept.
 pub(crate) struct Store {
     pub(crate) kinds: Vec<Kind>,
-    /// For how long after its end a lease that nobody renews may still hold a lock; zero where leases are exact.
+    /// For how long after its end a lease that nobody renews may still hold a lock; zero where leases are
+    /// exact.
     pub(crate) late: Duration,
     /// A hold is still there after the place was killed and started again.
     pub(crate) survives_restart: bool,
@@ -126,8 +128,8 @@ impl Store {
     }
 
     pub(crate) fn build(&self, options: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Result<LockClient> {
-        // An answer that a busy machine makes late is no fault of a lock, and a late connection none either: contracts
-        // about time-outs name their own.
+        // An answer that a busy machine makes late is no fault of a lock, and a late connection none either:
+        // contracts about time-outs name their own.
         let patient = Duration::from_secs(15);
         let builder = LockClient::builder().lease(Duration::from_secs(20));
         let builder = builder.command_timeout(patient).connect_timeout(patient);

@@ -1,4 +1,5 @@
-//! Inspection of a name: its holders, shown to any client. The details of each kind are in the kinds' own files.
+//! Inspection of a name: its holders, shown to any client. The details of each kind are in the kinds' own
+//! files.
 
 use leasehold::{ErrorKind, ObjectKind};
 

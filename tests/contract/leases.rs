@@ -308,7 +308,8 @@ fn a_lease_of_a_part_of_a_millisecond_more_is_rounded_up(store: &Store) {
     let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
     assert!(guard.remaining() > ms(2_000));
     guard.unlock().unwrap();
-    // So short that it may be over before its grant is here: had for a moment or not at all, never left behind.
+    // So short that it may be over before its grant is here: had for a moment or not at all, never left
+    // behind.
     match lock.try_lock_for_with_lease(ms(50), Duration::from_micros(1_001)) {
         Ok(true) => match lock.unlock() {
             Ok(()) => {}

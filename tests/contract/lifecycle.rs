@@ -71,7 +71,8 @@ fn shutdown_ends_every_wait(store: &Store) {
         let (elsewhere_held, own) = (fresh(kind.label), fresh(kind.label));
         let held = Holding::take(&(kind.make)(&stranger, &elsewhere_held));
         let guard = (kind.make)(&client, &own).acquire_owned().unwrap();
-        // At the head of a queue and behind it; for a lock of this client's and of another's; every form that waits.
+        // At the head of a queue and behind it; for a lock of this client's and of another's; every form that
+        // waits.
         let waits: [fn(&RedisLock) -> Result<()>; 5] = [
             |lock| lock.lock(),
             |lock| lock.try_lock_for(LONG * 6).map(drop),
@@ -168,8 +169,8 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
                         if rounds == 10 {
                             tell.send(()).unwrap();
                         }
-                        // Lost on a busy machine, or not answered in such a lease, it goes on: what ends it is the
-                        // client's end.
+                        // Lost on a busy machine, or not answered in such a lease, it goes on: what ends it
+                        // is the client's end.
                         if let Err(error) = guard.unlock() {
                             let is_over = error.kind() == ErrorKind::ShutDown || error.is_lost();
                             assert!(is_over || error.outcome_unknown(), "{error}");

@@ -1,22 +1,23 @@
 //! The contracts: what every lock promises, whatever store keeps it.
 //!
 //! Each contract is a function over a [`Store`](harness::Store) and is run for every store; a new store is
-//! one more function in `contract/stores.rs` and one more line in `contracts!`. What a store or a kind of lock can or
-//! cannot do is a value of the harness, and is asserted both ways.
+//! one more function in `contract/stores.rs` and one more line in `contracts!`. The abilities of a store or
+//! a kind of lock are values of the harness, and are asserted both ways.
 //!
 //! Sources of the scenarios, retold in our words (nothing is copied):
 //!
-//! - Redisson's lock tests: the count seen from outside while it goes 0, 1, 2, 1, 0; an unlock by somebody else; the
-//!   late unlock after a lease; a timed try that neither returns early nor much too late; force-unlock; a lease that
-//!   ends by itself; an interrupted wait that must leave no renewal behind; the renewal that must survive nesting and a
-//!   storm of `try_lock`; several clients and one counter; tokens that only go up; waiters in order of arrival; a waiter
-//!   that times out and must not hold up the next; the non-reentrant lock's refusal to wait for oneself.
-//! - Curator's mutex tests: ten threads on one handle, never two inside; `foo` calling `bar` calling `snafu`, each with
-//!   the lock; two clients, exactly one of which holds; a wait interrupted without leaving a place in the queue; closing
-//!   a client releases.
-//! - `DistributedLock`'s tests: a handle that tells of its loss, before or after one asks; monitoring that can be left
-//!   safely; handles released twice; an abandoned hold; names taken as they are, with their case; waits that keep to
-//!   their time; input refused before anything happens.
+//! - Redisson's lock tests: the count seen from outside while it goes 0, 1, 2, 1, 0; an unlock by somebody
+//!   else; the late unlock after a lease; a timed try that neither returns early nor much too late;
+//!   force-unlock; a lease that ends by itself; an interrupted wait that must leave no renewal behind; the
+//!   renewal that must survive nesting and a storm of `try_lock`; several clients and one counter; tokens
+//!   that only go up; waiters in order of arrival; a waiter that times out and must not hold up the next; the
+//!   non-reentrant lock's refusal to wait for oneself.
+//! - Curator's mutex tests: ten threads on one handle, never two inside; `foo` calling `bar` calling `snafu`,
+//!   each with the lock; two clients, exactly one of which holds; a wait interrupted without leaving a place
+//!   in the queue; closing a client releases.
+//! - `DistributedLock`'s tests: a handle that tells of its loss, before or after one asks; monitoring that
+//!   can be left safely; handles released twice; an abandoned hold; names taken as they are, with their case;
+//!   waits that keep to their time; input refused before anything happens.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

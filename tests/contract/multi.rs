@@ -695,7 +695,8 @@ fn a_dropped_release_does_not_meet_the_next_hold(store: &Store) {
             drop(client.lock(name).acquire().unwrap());
         }
         let guard = multi.acquire().unwrap();
-        // Until each release has been answered, those of the groups before too: what they could harm is harmed by now.
+        // Until each release has been answered, those of the groups before too: what they could harm is
+        // harmed by now.
         while released < 6 * round + 3 {
             match receive(&seen, LONG).expect("told of each release") {
                 Seen::Acquired { .. } => {}

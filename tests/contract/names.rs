@@ -109,7 +109,8 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(client.current_owner(), owner, "an answered release gives no reason for a new number");
 }
 
-/// Names that look like what a store makes of another's: its waiters, its line, its counters, its folder, its table.
+/// Names that look like what a store makes of another's: its waiters, its line, its counters, its folder, its
+/// table.
 const SHAPES: [&str; 16] = [
     "-lock-0",
     "/export-lock-0",

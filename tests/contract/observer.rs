@@ -129,7 +129,8 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     waiter.returns_within(LONG).0.unwrap();
     let Seen::Acquired { waited, attempts, .. } = seen.recv().unwrap() else { panic!("not told first") };
     assert!(waited >= ms(20) && waited <= begun.elapsed(), "{waited:?}");
-    // Each of up to five subscriptions that comes up is a reason to look. In a store that wakes nobody, so is each poll.
+    // Each of up to five subscriptions that comes up is a reason to look. In a store that wakes nobody, so is
+    // each poll.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
     assert!((2..=9 + polls).contains(&attempts), "waiting is not polling: {attempts} attempts in {waited:?}");
 }
@@ -252,8 +253,8 @@ impl Observer for Events {
         let text = match event {
             Event::Waiting { name, kind, .. } => format!("waiting {kind} {name}"),
             Event::Acquired { name, kind, .. } => format!("acquired {kind} {name}"),
-            Event::HandedOver { name, kind, is_local, .. } => {
-                format!("handed over {kind} {name} {}", if *is_local { "here" } else { "elsewhere" })
+            Event::HandedOff { name, kind, is_local, .. } => {
+                format!("handed off {kind} {name} {}", if *is_local { "here" } else { "elsewhere" })
             }
             Event::GaveUp { name, kind, reason, .. } => match reason {
                 GaveUpReason::Failed(_) => format!("gave up {kind} {name} Failed"),
@@ -290,7 +291,7 @@ fn each_event_is_reported_when_it_should_be(store: &Store) {
     waiter.returns_within(LONG).0.unwrap();
     let mut rest = all(&seen);
     // Stores whose waiters poll know of no message.
-    rest.retain(|event| *event != format!("handed over lock {name} elsewhere"));
+    rest.retain(|event| *event != format!("handed off lock {name} elsewhere"));
     assert_eq!(rest, [format!("acquired lock {name}"), format!("released lock {name}")]);
     // A loss.
     let guard = lock.acquire().unwrap();
@@ -427,8 +428,8 @@ fn a_lock_that_is_handed_over_says_from_where() {
         let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
         held.release();
         waiter.returns_within(LONG).0.unwrap();
-        let seen: Vec<_> = seen.try_iter().filter(|event| event.starts_with("handed over")).collect();
-        assert_eq!(seen, [format!("handed over lock a {place}")]);
+        let seen: Vec<_> = seen.try_iter().filter(|event| event.starts_with("handed off")).collect();
+        assert_eq!(seen, [format!("handed off lock a {place}")]);
     }
 }
 

@@ -1,4 +1,5 @@
-//! One call's options and answers, work under a lock, guards that may change threads, health, and clients that connect late.
+//! One call's options and answers, work under a lock, guards that may change threads, health, and clients
+//! that connect late.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

@@ -47,8 +47,8 @@ fn memory_store() -> Store {
     }
 }
 
-/// A Redis that this program started for itself; all its tests share it, by names of their own. It ends with the
-/// program.
+/// A Redis that this program started for itself; all its tests share it, by names of their own. It ends with
+/// the program.
 pub(crate) fn redis() -> Option<Store> {
     static SERVER: OnceLock<Option<RedisServer>> = OnceLock::new();
     let server = SERVER.get_or_init(|| Some(RedisServer::builder(matrix().first()?).start())).as_ref();

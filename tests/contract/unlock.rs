@@ -146,7 +146,8 @@ fn a_holder_that_was_forced_out_does_not_unlock_its_successor(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let (client, stranger) = (store.client(), store.client());
-        // By the heir's client: where a hold is believed to stand, the client's own threads ask again only now and then.
+        // By the heir's client: where a hold is believed to stand, the client's own threads ask again only
+        // now and then.
         for (heir, operator) in [(&client, &client), (&stranger, &stranger)] {
             let lock = (kind.make)(&client, &name);
             let (by_unlock, by_drop) =

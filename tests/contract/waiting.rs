@@ -269,8 +269,8 @@ fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
             .collect();
         turns.into_iter().map(|turn| turn.join().unwrap()).max().unwrap()
     });
-    // A wake-up lost between an attempt and the sleep after it would cost a safety poll of a second. Who meets another on a
-    // Redlock may pause several times for up to a quarter of one.
+    // A wake-up lost between an attempt and the sleep after it would cost a safety poll of a second. Clients
+    // that meet on a Redlock may pause several times for up to a quarter of one.
     let votes = store.lacks.contains(&Need::Fair) && store.kinds[0].traits.wakes;
     let limit = if votes { ms(1_900) } else { ms(900) };
     assert!(longest < limit + stalled_since(begun), "{longest:?}");

@@ -1,6 +1,7 @@
 //! Requests whose connection ends, or whose reply is lost: before, in the middle and after.
 //!
-//! Holds here have leases of their own, so that no renewal comes between; except where renewals are the matter.
+//! Holds here have leases of their own, so that no renewal comes between; except where renewals are the
+//! matter.
 
 use std::time::Duration;
 

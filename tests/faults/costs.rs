@@ -117,7 +117,8 @@ fn clear(world: &World) {
     }
 }
 
-/// Commands that are no part of making a connection, and do not write the client's entry, which is one each third of a lease.
+/// Commands that are no part of making a connection, and do not write the client's entry, which is one each
+/// third of a lease.
 fn sent(world: &World, since: usize) -> Vec<Command> {
     let mut commands = world.proxy.commands().split_off(since);
     commands.retain(|command| !["HELLO", "AUTH", "SELECT", "CLIENT"].contains(&&*command.verb()));

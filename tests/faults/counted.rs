@@ -230,7 +230,8 @@ fn waiters_of_a_fair_lock_outlast_a_paused_server_and_leave_no_place() {
         assert!(eventually(LONG, || world.run::<i64>(&["LLEN", queue]) == 2));
         let paused = now();
         world.does(&["CLIENT", "PAUSE", "2500", "WRITE"]);
-        // One whose time ends meanwhile: in vain, or with the error of its last request. Neither is left in the queue.
+        // One whose time ends meanwhile: in vain, or with the error of its last request. Neither is left in
+        // the queue.
         let outcome = first.returns_within(paused, ms(2_500) + T, "a wait that ends during the pause");
         assert!(outcome.is_err() || outcome.is_ok_and(|had| !had));
         comes_within(paused, ms(2_500) + 2 * L, "the end of the pause", || {

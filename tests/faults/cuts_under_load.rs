@@ -1,4 +1,5 @@
-//! Exclusion while connections are cut and scripts forgotten: the server keeps its data, so no hold may be lost.
+//! Exclusion while connections are cut and scripts forgotten: the server keeps its data, so no hold may be
+//! lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! The search for deadlocks: what it costs, who pays for it, and what becomes of it when rights are missing or a holder dies.
+//! The search for deadlocks: what it costs, who pays for it, and what becomes of it when rights are missing
+//! or a holder dies.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -12,7 +13,8 @@ use crate::support::proxy::Command;
 use crate::support::server::RedisServer;
 use crate::support::{LONG, call, eventually, let_pass, ms, now, start};
 
-/// Picks the looks at a lock, which nothing else here sends: a script with one key and one argument, the owner that asks.
+/// Picks the looks at a lock, which nothing else here sends: a script with one key and one argument, the
+/// owner that asks.
 fn looks(command: &Command) -> bool {
     command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
 }
@@ -66,7 +68,7 @@ fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_i
                 interrupt.interrupt();
             });
             let ended = client.lock("busy").lock_interruptibly(&interrupt);
-            // What is over is out of the entry before its call returns.
+            // A wait that is over is out of the entry before its call returns.
             assert!(!entry(world, &client).contains("\nwait="), "{}", entry(world, &client));
             assert!(ended.unwrap_err().is_interrupted());
         });
@@ -173,7 +175,7 @@ fn a_thousand_threads_that_hold_and_wait_send_fifty_requests_a_second_at_most() 
     });
 }
 
-/// What a client says that concerns deadlocks.
+/// The events of a client that concern deadlocks.
 struct Told(leasehold::crossbeam_channel::Sender<&'static str>);
 
 impl Observer for Told {
@@ -218,8 +220,8 @@ fn a_waiter_that_cannot_see_other_processes_is_told_so_once() {
     busy.unlock().unwrap();
 }
 
-/// Java's threads say of nothing that they wait for it. One that holds what ours waits for, and stands in the queue for what ours holds,
-/// is shown with what is known, and our wait does not end for it.
+/// Java's threads say of nothing that they wait for it. One that holds what ours waits for, and stands in the
+/// queue for what ours holds, is shown with what is known, and our wait does not end for it.
 #[test]
 fn a_ring_through_java_may_be_a_deadlock_and_is_not_broken() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -253,7 +255,8 @@ impl Observer for Rings {
     }
 }
 
-/// The process of the other member stands still for good: it stays a deadlock until the lease of what it holds ends.
+/// The process of the other member stands still for good: it stays a deadlock until the lease of what it
+/// holds ends.
 #[test]
 fn a_ring_with_a_holder_that_died_is_told_and_then_told_to_be_over() {
     let store = MemoryStore::new();

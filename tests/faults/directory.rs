@@ -63,7 +63,7 @@ fn a_client_that_does_nothing_writes_nothing() {
         let guard = client.lock("a").acquire().unwrap();
         assert!(eventually(LONG, || world.proxy.count(writes) > 0));
         guard.unlock().unwrap();
-        // What is held no more is not renewed: the entry of a client that only was there ends.
+        // A lock that is held no more is not renewed: the entry of a client that only was there ends.
         assert!(eventually(LONG, || entries(world).is_empty()));
         let written = world.proxy.count(writes);
         throughout(3 * R, || world.proxy.count(writes) == written);
@@ -107,7 +107,7 @@ fn a_user_without_rights_to_entries_is_refused_once_and_has_its_locks() {
     // Several renewals, each with an entry if one were still written.
     throughout(RENEWED, || guard.check().is_ok());
     assert!(!refused().contains(ENTRIES), "it was tried again");
-    // Who looks may not read entries either, and is told the rest.
+    // The client that looks may not read entries either, and is told the rest.
     let seen = other.inspect("app:a").unwrap();
     assert_eq!((seen.holders.len(), &seen.holders[0].whereabouts), (1, &None));
     guard.unlock().unwrap();

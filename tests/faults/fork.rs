@@ -1,4 +1,5 @@
-//! A forked child shares its parent's client id, sockets and table of sleeping threads, and must use none of them.
+//! A forked child shares its parent's client id, sockets and table of sleeping threads, and must use none of
+//! them.
 #![allow(unsafe_code, reason = "this is the one place that forks; see the notes at the calls")]
 
 use std::thread;
@@ -15,9 +16,9 @@ const LEASE: Duration = Duration::from_secs(20);
 
 /// Forks, runs `work` in the child, and gives what it returned; `None` if the child came to no end.
 fn in_forked_child(work: impl FnOnce() -> u8) -> Option<u8> {
-    // SAFETY: the child has one thread and the parent's memory. It calls the library, which promises to touch no mutex
-    // and no socket there that there were before, and the allocator and threads, which glibc makes usable after a fork.
-    // It leaves by `_exit`, so that nothing of the test harness runs in it.
+    // SAFETY: the child has one thread and the parent's memory. It calls the library, which promises to touch
+    // no mutex and no socket there that there were before, and the allocator and threads, which glibc makes
+    // usable after a fork. It leaves by `_exit`, so that nothing of the test harness runs in it.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork");
     if pid == 0 {
@@ -203,7 +204,8 @@ fn a_forked_child_leaves_its_parents_entry_in_the_directory_alone() {
     });
 }
 
-/// As the first process of a container is, whose child is the first of a container in it: both have the number 1.
+/// As the first process of a container is, whose child is the first of a container in it: both have the
+/// number 1.
 #[test]
 fn a_forked_child_with_the_same_process_number_in_another_namespace_is_refused() {
     const CONTAINED: &str = "LEASEHOLD_TEST_CONTAINED";

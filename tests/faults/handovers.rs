@@ -1,5 +1,5 @@
-//! A lock that goes from one thread to the next of the same client, while the request that passes it on is lost, late,
-//! or answered by nobody.
+//! A lock that goes from one thread to the next of the same client, while the request that passes it on is
+//! lost, late, or answered by nobody.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! Bytes that a client still has allocated when a crowd of locks is over: this program counts them.
 //!
-//! The size of the process would not say it: what an allocator keeps of what was freed is not what the client keeps.
+//! The size of the process would not say it: what an allocator keeps of what was freed is not what the client
+//! keeps.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -29,7 +30,8 @@ fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
     }
 }
 
-/// The last leases that ran out are remembered, so that `unlock` can say why it fails: more than those come first.
+/// The last leases that ran out are remembered, so that `unlock` can say why it fails: more than those come
+/// first.
 const REMEMBERED: usize = 2_000;
 /// So many are.
 const LAPSED: usize = 1_024;
@@ -76,7 +78,8 @@ fn nor_do_they_where_locks_are_kept_in_memory() {
     });
 }
 
-/// A hash map's capacity leaves out the places of entries that came and went, and which of them depends on how many came.
+/// A hash map's capacity leaves out the places of entries that came and went, and which of them depends on
+/// how many came.
 #[test]
 fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
     alone(|| {

@@ -1,15 +1,15 @@
-//! Many processes on few locks while workers are killed and stopped, connections cut and scripts forgotten; and
-//! afterwards, from what all of them wrote down, whether two ever held a lock at once. Promises P1–P3.
+//! Many processes on few locks while workers are killed and stopped, connections cut and scripts forgotten;
+//! and afterwards, from what all of them wrote down, whether two ever held a lock at once. Promises P1–P3.
 //!
-//! Every second worker is behind a slow link (20 ms each way), whose subscriber connection stalls now and then. In each worker
-//! some threads take turns with few locks, one collects many locks and keeps them, one leaves leases to run out, and the
-//! client is shut down under all of them again and again.
+//! Every second worker is behind a slow link (20 ms each way), whose subscriber connection stalls now and
+//! then. In each worker some threads take turns with few locks, one collects many locks and keeps them, one
+//! leaves leases to run out, and the client is shut down under all of them again and again.
 //!
 //! `LEASEHOLD_HISTORY_SECONDS` says for how long (20); `./check soak` has it run for longer.
 //!
-//! A holder claims the time it was promised: from the return of its acquire to the beginning of its unlock, or
-//! to the end of the window that `remaining()` had told it, whichever is first. That also goes for holders that were
-//! killed or stopped in between: the server must keep their locks for that long.
+//! A holder claims the time it was promised: from the return of its acquire to the beginning of its unlock,
+//! or to the end of the window that `remaining()` had told it, whichever is first. That also goes for holders
+//! that were killed or stopped in between: the server must keep their locks for that long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -215,8 +215,8 @@ impl Worker {
         }
     }
 
-    /// Until when a hold is promised; whether it stands. The time is read first, what remains second: if something remains, the
-    /// hold stood at that time.
+    /// Until when a hold is promised; whether it stands. The time is read first, what remains second: if
+    /// something remains, the hold stood at that time.
     fn promised(guard: &Guard) -> (u64, u64, bool) {
         let t = mono();
         let remaining = guard.remaining();
@@ -401,7 +401,8 @@ impl Trouble {
 
 const TEST: &str = "history::no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them";
 const WORK: &str = "LEASEHOLD_HISTORY_WORK";
-/// The file that tells the workers that no more trouble comes: one that ended by itself before could not be stopped.
+/// The file that tells the workers that no more trouble comes: one that ended by itself before could not be
+/// stopped.
 const OVER: &str = "over";
 
 #[test]
@@ -520,7 +521,8 @@ fn judge(world: &World, lines: &[Line], killed: &BTreeSet<u32>, stops: usize) {
         found.extend(check(of_lock).into_iter().map(|violation| format!("lock {lock}: {violation}")));
     }
     for lock in 0..LOCKS {
-        // No update was lost behind the fence: as many as were taken, also by those who died before saying so.
+        // No update was lost behind the fence: as many as were taken, also by those who died before saying
+        // so.
         let value: Option<u64> = world.run(&["GET", &format!("{OWN}value-{lock}")]);
         let writes: u64 = world.run(&["SCARD", &format!("{OWN}writes-{lock}")]);
         assert_eq!(value.unwrap_or(0), writes, "lock {lock}: updates were lost");

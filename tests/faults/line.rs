@@ -1,5 +1,5 @@
-//! The line of waiting clients: one release wakes one of them, in the order in which they came; and whatever is lost on
-//! the way, the lock is not left free for longer than a safety poll while somebody waits.
+//! The line of waiting clients: one release wakes one of them, in the order in which they came; and whatever
+//! is lost on the way, the lock is not left free for longer than a safety poll while somebody waits.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -85,7 +85,8 @@ fn clients_that_wait_are_served_in_the_order_in_which_they_came() {
             waiting.push(call(turn(client.lock("order"))));
             await_line(world, "order", number + 1);
         }
-        // Who came last but asks again keeps its place; one who only tries gets nothing before its turn either.
+        // The last client keeps its place when it asks again; one that only tries gets nothing before its
+        // turn either.
         assert!(!clients[7].lock("order").try_lock().unwrap());
         holder.unlock().unwrap();
         let turns: Vec<_> = waiting.into_iter().map(|waiter| waiter.outcome().0).collect();
@@ -115,7 +116,8 @@ fn a_client_whose_last_waiter_gives_up_leaves_the_line() {
     });
 }
 
-/// Its place stays, and its subscription would for a while: a release is not to keep the lock for one that does not come.
+/// Its place stays, and its subscription would for a while: a release is not to keep the lock for one that
+/// does not come.
 #[test]
 fn a_client_whose_leaving_was_lost_listens_no_more() {
     scenario(|world| {
@@ -149,7 +151,8 @@ fn absent(world: &World, name: &str, client: &str) {
     world.does(&["PEXPIRE", &line(name), "60000"]);
 }
 
-/// For each of a hundred turns: the first in line is dead, or stopped and still connected; the one behind it waits.
+/// For each of a hundred turns: the first in line is dead, or stopped and still connected; the one behind it
+/// waits.
 fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
     let mut took = Vec::new();
     scenario(|world| {
@@ -227,8 +230,8 @@ fn a_thousand_dead_clients_ahead_cost_one_release_and_not_50_ms() {
     });
 }
 
-/// `forceUnlock` deletes the key and publishes on the channel of all releases: our lines are not told. One waiter listens to that
-/// channel, and no longer than it waits.
+/// `forceUnlock` deletes the key and publishes on the channel of all releases: our lines are not told. One
+/// waiter listens to that channel, and no longer than it waits.
 #[test]
 fn a_lock_that_is_forced_open_by_redisson_is_taken_over_within_50_ms() {
     const ROUNDS: usize = 20;
@@ -373,7 +376,8 @@ fn a_key_that_is_deleted_under_a_line_is_taken_over_within_a_poll() {
     });
 }
 
-/// Once it has found out that it may not, its holds are under an id that says so, and those in line listen to its releases.
+/// Once it has found out that it may not, its holds are under an id that says so, and those in line listen to
+/// its releases.
 #[test]
 fn the_release_of_a_holder_without_rights_to_the_line_wakes_those_who_stand_in_it() {
     let user = |builder: Builder| {
@@ -403,8 +407,8 @@ fn the_release_of_a_holder_without_rights_to_the_line_wakes_those_who_stand_in_i
     });
 }
 
-/// It takes the first out of the line, cannot tell it, and puts it back: that must not make a line that stays for ever. Found by
-/// `tests/proof`.
+/// It takes the first out of the line, cannot tell it, and puts it back: that must not make a line that stays
+/// for ever. Found by `tests/proof`.
 #[test]
 fn a_release_that_may_not_tell_the_line_leaves_it_with_an_end() {
     let user =
@@ -423,7 +427,8 @@ fn a_release_that_may_not_tell_the_line_leaves_it_with_an_end() {
     });
 }
 
-/// A hand-off here knows nothing of the line: the waiter that got the lock by it gives its client's place up by itself.
+/// A hand-off here knows nothing of the line: the waiter that got the lock by it gives its client's place up
+/// by itself.
 #[test]
 fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
     scenario(|world| {
@@ -441,7 +446,8 @@ fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
                 }
             });
             await_line(world, "handed", 1);
-            // Nobody is told. Another thread of the waiter's client takes it, unless the waiter polls just now.
+            // Nobody is told. Another thread of the waiter's client takes it, unless the waiter polls just
+            // now.
             world.does(&["DEL", "handed"]);
             if let Some(tried) = other.lock("handed").try_acquire().unwrap() {
                 tried.unlock().unwrap();

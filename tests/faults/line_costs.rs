@@ -17,7 +17,8 @@ fn client(world: &World) -> LockClient {
     builder.linger(LEASE).build().unwrap()
 }
 
-/// How often the server has run each command, but for those by which connections are opened and this is asked.
+/// How often the server has run each command, but for those by which connections are opened and this is
+/// asked.
 fn commands_run(world: &World) -> BTreeMap<String, u64> {
     let said: String = world.run(&["INFO", "commandstats"]);
     let calls = |line: &str| {
@@ -31,7 +32,7 @@ fn commands_run(world: &World) -> BTreeMap<String, u64> {
     said.lines().filter_map(calls).collect()
 }
 
-/// What was run since, by command.
+/// The commands that were run since.
 fn run_since(world: &World, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let count = |(name, count): (String, u64)| {
         let count = count - before.get(&name).unwrap_or(&0);
@@ -90,7 +91,8 @@ fn a_cycle_that_sixteen_clients_wait_for_is_twenty_commands() {
         }
         let mut run = run_since(world, &before);
         run.retain(|name, _| !["zcard", "subscribe", "unsubscribe"].contains(&&**name));
-        // To join the line, to be granted the lock, to release it. More of them were polls, or standbys of a busy machine.
+        // To join the line, to be granted the lock, to release it. More of them were polls, or standbys of a
+        // busy machine.
         let (all, in_vain) = (run.values().sum::<u64>(), scripts(&run).saturating_sub(3 * CYCLES));
         shout(&format!(
             "COUNTED {CYCLES} cycles of {CLIENTS} clients: {all} commands, {in_vain} asked in vain"

@@ -1,5 +1,5 @@
-//! The first in line is another process, which is stopped or killed at the moment of the release: the one behind it is served
-//! within a safety poll, for a hundred locks each.
+//! The first in line is another process, which is stopped or killed at the moment of the release: the one
+//! behind it is served within a safety poll, for a hundred locks each.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ const PROMISED: Duration = ms(1450);
 /// So many locks at a time, so often.
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;
-/// Carries the server's address to the process that is first in line, which is this test program again, and the rounds that it
-/// waits through.
+/// Carries the server's address to the process that is first in line, which is this test program again, and
+/// the rounds that it waits through.
 const FIRST: &str = "LEASEHOLD_FIRST_IN_LINE";
 
 fn name(round: usize, number: usize) -> String {
@@ -175,8 +175,8 @@ fn standing(world: &World, name: &str) -> usize {
     world.run(&["ZCARD", &format!("leasehold_lock_line:{{{name}}}")])
 }
 
-/// Behind them stands one that lives; it is served at once when the lock is released soon after, and when it is not, as with a
-/// leader, the line forgets the dead.
+/// Behind them stands one that lives; it is served at once when the lock is released soon after, and when it
+/// is not, as with a leader, the line forgets the dead.
 #[test]
 fn waiters_killed_by_the_dozen_hold_up_nobody_and_are_forgotten_while_the_lock_is_held() {
     if is_the_dozen() {

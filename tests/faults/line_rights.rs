@@ -1,5 +1,5 @@
-//! The line of waiting clients, and users that may not use it: each finds that out by a release, and those in line listen to its
-//! releases from then on.
+//! The line of waiting clients, and users that may not use it: each finds that out by a release, and those in
+//! line listen to its releases from then on.
 
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ const TAKES: [(&str, Take); 4] = [
     }),
 ];
 
-/// The first release finds out what the user may not, if somebody is in line; the next hold is under an id that says so.
+/// The first release finds out what the user may not, if somebody is in line; the next hold is under an id
+/// that says so.
 fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilder) {
     let user = |server: Builder| server.user(&format!("old on >pw resetchannels +@all {rights}"));
     scenario_on(user, |world| {

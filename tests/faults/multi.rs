@@ -160,7 +160,8 @@ fn a_key_of_another_kind_is_named_and_nothing_is_taken() {
     });
 }
 
-/// The end that Redisson's multi-lock sets in a last step takes a fence's counter and a fair lock's queue along.
+/// The end that Redisson's multi-lock sets in a last step takes a fence's counter and a fair lock's queue
+/// along.
 #[test]
 fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
     scenario(|world| {

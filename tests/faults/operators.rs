@@ -126,7 +126,7 @@ fn foreign_fields_in_a_locks_hash_are_kept_and_a_non_number_is_a_typed_error() {
         assert!(!lock.is_held_by_current_thread().unwrap());
         assert_eq!(lock.hold_count().unwrap(), 0);
         let error = lock.unlock().unwrap_err();
-        // What others keep there is neither told nor deleted.
+        // The data of others there is neither told nor deleted.
         assert!(matches!(error.not_held(), Some(NotHeld::HeldBy(owner)) if !owner.contains(':')), "{error}");
         assert_eq!(lock.force_unlock().unwrap_err().kind(), ErrorKind::WrongType);
         assert_eq!(world.fields("foreign"), before);

@@ -1,4 +1,5 @@
-//! Many holds through an outage: what is kept when the server is back, what is told meanwhile, and what it costs.
+//! Many holds through an outage: what is kept when the server is back, what is told meanwhile, and what it
+//! costs.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use crate::support::proxy::{Do, Then};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, alone_within, call, leased, let_pass, ms, now, stalled_since, within};
 
-/// One outage: so many holds of such a lease, over a link of such a round trip, with the server stopped until half of the
-/// holds have no more than so much left.
+/// One outage: so many holds of such a lease, over a link of such a round trip, with the server stopped until
+/// half of the holds have no more than so much left.
 struct Outage {
     holds: usize,
     lease: Duration,
@@ -26,8 +27,8 @@ struct Outcome {
     stopped: Duration,
     /// The machine stood still for so long afterwards.
     stalled: Duration,
-    /// Had half a second and four round trips left when the server was back, besides what the machine stood still before
-    /// their end, and what became of them.
+    /// Had half a second and four round trips left when the server was back, besides what the machine stood
+    /// still before their end, and what became of them.
     with_time: usize,
     with_time_kept: usize,
     kept: usize,
@@ -37,8 +38,8 @@ struct Outcome {
 }
 
 impl Outage {
-    /// Takes them one after the other within the time of one round of renewals, so that their windows end one after the
-    /// other too.
+    /// Takes them one after the other within the time of one round of renewals, so that their windows end one
+    /// after the other too.
     fn acquire(&self, client: &LockClient) -> Vec<OwnedGuard> {
         const THREADS: usize = 16;
         let begun = now();
@@ -188,7 +189,8 @@ fn the_end_of_a_lease_is_reported_while_a_renewal_or_a_clean_up_hangs() {
         told_at_its_end(&client.lock("ends"), ms(1_500), || world.server.stop());
         world.server.cont();
         drop((renewed, client));
-        // The try is given up after a second; what it may have left is cleaned up from then on, and that hangs too.
+        // The try is given up after a second; what it may have left is cleaned up from then on, and that
+        // hangs too.
         let client = world.builder().lease(ms(30_000)).command_timeout(ms(1_000)).build().unwrap();
         told_at_its_end(&client.lock("ends"), ms(1_500), || {
             world.proxy.each(about("doubt"), Do::DropRequest(Then::Silent));

@@ -1,5 +1,5 @@
-//! Owner numbers: nothing late touches a later hold, a lost hold is never counted on, and a holder that was stopped
-//! knows at once.
+//! Owner numbers: nothing late touches a later hold, a lost hold is never counted on, and a holder that was
+//! stopped knows at once.
 
 use std::time::Duration;
 
@@ -178,7 +178,8 @@ fn a_renewal_that_arrives_late_prolongs_no_later_hold() {
 #[test]
 fn a_release_whose_connection_was_aborted_and_that_arrives_all_the_same_frees_nothing() {
     scenario(|world| {
-        // Nearer to the client: here connections are aborted. What had passed by then goes on to the server.
+        // Nearer to the client: here connections are aborted. The bytes that had passed by then go on to the
+        // server.
         let near = Proxy::to(world.proxy.address());
         let client = world.builder_to(&near.url()).build().unwrap();
         let lock = client.lock("aborted");

@@ -22,8 +22,8 @@ fn await_listener(world: &World, channel: &str) {
     assert!(eventually(LONG, listened), "nobody listens to {channel}");
 }
 
-/// An interrupted Java thread stays in the queue: the lock is free, and not for those behind it. Java's own ask for it
-/// thousands of times a second then.
+/// An interrupted Java thread stays in the queue: the lock is free, and not for those behind it. Java's own
+/// ask for it thousands of times a second then.
 #[test]
 fn a_ghost_at_the_head_of_a_fair_lock_is_waited_out_without_a_storm() {
     scenario(|world| {
@@ -50,7 +50,8 @@ fn a_ghost_at_the_head_of_a_fair_lock_is_waited_out_without_a_storm() {
     });
 }
 
-/// Unlocking a fair lock that nobody holds is no error in Java, and tells the first in the queue that it is free.
+/// Unlocking a fair lock that nobody holds is no error in Java, and tells the first in the queue that it is
+/// free.
 #[test]
 fn a_fair_waiter_that_is_woken_for_nothing_goes_on_waiting() {
     scenario(|world| {
@@ -113,7 +114,8 @@ fn a_release_by_a_spin_lock_of_javas_is_found_by_looking() {
     });
 }
 
-/// Java publishes numbers below zero itself, at which its reading thread fails; and all kinds of other things.
+/// Java publishes numbers below zero itself, at which its reading thread fails; and all kinds of other
+/// things.
 #[test]
 fn messages_that_make_no_sense_end_no_wait_and_no_subscription() {
     scenario(|world| {
@@ -168,8 +170,8 @@ fn a_latch_that_java_deletes_opens_for_ours() {
     });
 }
 
-/// Its multi-lock sets the time of all keys of a member, with nobody's leave: the counter of fences goes, and so does a
-/// fair lock's queue.
+/// Its multi-lock sets the time of all keys of a member, with nobody's leave: the counter of fences goes, and
+/// so does a fair lock's queue.
 #[test]
 fn keys_that_end_beside_a_lock_cost_no_order_and_no_fence() {
     scenario(|world| {

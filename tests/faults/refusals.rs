@@ -22,9 +22,9 @@ struct Rights {
     commands: Vec<String>,
 }
 
-/// The user that `docs/guarantees.md` shows.
+/// The user that `docs/permissions.md` shows.
 fn documented() -> Rights {
-    let text = include_str!("../../docs/guarantees.md");
+    let text = include_str!("../../docs/permissions.md");
     let (_, rest) = text
         .split_once("ACL SETUSER locks reset resetchannels on >PASSWORD")
         .expect("the rule is in the document");
@@ -79,7 +79,8 @@ fn suffices(world: &World, rights: &Rights) {
     assert_eq!(seen.losses(), 1, "the forced one: {:?}", seen.events());
 }
 
-/// Every operation there is, with waits, wake-ups, renewals and the watchdog. To force needs one command more than the others.
+/// Every operation there is, with waits, wake-ups, renewals and the watchdog. To force needs one command more
+/// than the others.
 fn use_everything(world: &World, client: &LockClient, may_force: bool) {
     let lock = client.lock("app:lock");
     lock.lock().unwrap();

@@ -222,8 +222,8 @@ fn a_restart_without_data_is_a_loss_and_fencing_tokens_still_grow() {
     });
 }
 
-/// How late at most a hold is renewed whose server has hung up and answers again: a look at the connections, or a try that
-/// failed, and the pause after it.
+/// How late at most a hold is renewed whose server has hung up and answers again: a look at the connections,
+/// or a try that failed, and the pause after it.
 const NOTICED: Duration = ms(300);
 
 /// No renewal is due for long: it is the connections that tell.

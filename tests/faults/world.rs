@@ -1,4 +1,5 @@
-//! The place where each test here happens: one process, one server, one proxy, and the check that nothing is left behind.
+//! The place where each test here happens: one process, one server, one proxy, and the check that nothing is
+//! left behind.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +24,8 @@ pub(crate) const P: Duration = ms(1200);
 pub(crate) const KEPT: Duration = ms(6000);
 /// How long calls without a deadline keep trying.
 pub(crate) const PATIENCE: Duration = ms(3000);
-/// How long connecting may take where there is no request that waits for it: generous, since no promise is about it.
+/// How long connecting may take where there is no request that waits for it: generous, since no promise is
+/// about it.
 pub(crate) const CONNECT: Duration = ms(15_000);
 
 /// Keys that a test keeps beside its locks begin so.
@@ -80,8 +82,8 @@ pub(crate) fn play(server: RedisServer, body: impl FnOnce(&mut World)) {
 pub(crate) const ENTRIES: &str = "leasehold_client:";
 
 impl World {
-    /// Has the server learn all scripts, so that a fault meant for one finds it run, and not merely unknown. A server
-    /// that does not serve clients needs none.
+    /// Has the server learn all scripts, so that a fault meant for one finds it run, and not merely unknown.
+    /// A server that does not serve clients needs none.
     fn warm_up(&self) {
         let Ok(client) = LockClient::builder().url(self.server.unix_url()).lease(ms(300)).build() else {
             return;
@@ -104,7 +106,8 @@ impl World {
         self.does(&["DEL", "redisson_lock_token:{warm-up}"]);
     }
 
-    /// How many connections to the proxy are open as far as this process knows, neither closed by it nor by the proxy.
+    /// How many connections to the proxy are open as far as this process knows, neither closed by it nor by
+    /// the proxy.
     pub(crate) fn open_connections(&self) -> usize {
         let Ok(table) = std::fs::read_to_string("/proc/self/net/tcp") else { return 0 };
         let (port, established) = (format!(":{:04X}", self.proxy.port()), "01");
@@ -170,9 +173,11 @@ impl World {
         self.run(&["HGETALL", name])
     }
 
-    /// Panics unless exactly one owner has the lock, one of this client's, with this count, and the lock has an end.
+    /// Panics unless exactly one owner has the lock, one of this client's, with this count, and the lock has
+    /// an end.
     ///
-    /// Not the thread's `current_owner`: that is its next hold's, and a connection that breaks makes it another.
+    /// Not the thread's `current_owner`: that is its next hold's, and a connection that breaks makes it
+    /// another.
     #[track_caller]
     pub(crate) fn assert_held_by(&self, name: &str, client: &LockClient, count: u32) {
         let fields = self.fields(name);
@@ -197,7 +202,8 @@ impl World {
         self.run::<i64>(&["EXISTS", name]) == 0
     }
 
-    /// All keys that are neither a fence's counter, which stays, nor a client's entry, which ends, nor the test's own.
+    /// All keys that are neither a fence's counter, which stays, nor a client's entry, which ends, nor the
+    /// test's own.
     pub(crate) fn lock_keys(&self) -> Vec<String> {
         let keys: Vec<String> = self.run(&["KEYS", "*"]);
         let stays = |key: &String| {
@@ -206,8 +212,8 @@ impl World {
         keys.into_iter().filter(|key| !stays(key)).collect()
     }
 
-    /// Whether it is a line of waiting clients, which ends by itself within a minute: clients that were killed in it, or
-    /// whose leaving was lost with a connection, stand in it until then.
+    /// Whether it is a line of waiting clients, which ends by itself within a minute: clients that were
+    /// killed in it, or whose leaving was lost with a connection, stand in it until then.
     fn is_a_line_that_ends(&self, key: &str) -> bool {
         key.starts_with("leasehold_lock_line:")
             && (-2..=60_000).contains(&self.run::<i64>(&["PTTL", key]))
@@ -259,8 +265,8 @@ impl World {
     }
 }
 
-/// Whether an owner is one of this client's. The version of its id, the fifteenth character, says whether the client may
-/// use the line of those who wait.
+/// Whether an owner is one of this client's. The version of its id, the fifteenth character, says whether the
+/// client may use the line of those who wait.
 fn is_of(owner: &str, client: &LockClient) -> bool {
     let id = client.id().to_string();
     owner.get(..14) == id.get(..14) && owner.get(15..36) == id.get(15..) && owner.get(36..37) == Some(":")

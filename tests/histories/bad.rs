@@ -1,5 +1,5 @@
-//! Histories that no lock can have, and that both checkers must refuse; and some at the edge, which both must accept. Then random
-//! ones, of which both must say the same.
+//! Histories that no lock can have, and that both checkers must refuse; and some at the edge, which both must
+//! accept. Then random ones, of which both must say the same.
 
 use std::collections::BTreeSet;
 
@@ -258,7 +258,7 @@ fn good() -> Vec<Made> {
     ]
 }
 
-/// What Porcupine and our checker refuse of these.
+/// The histories of these that Porcupine and our checker refuse.
 fn refused(operations: &[Operation]) -> (BTreeSet<String>, Option<BTreeSet<String>>) {
     let ours = check(operations).into_keys().collect();
     let theirs = program().map(|program| {
@@ -286,7 +286,8 @@ fn both_checkers_refuse_what_no_lock_can_do_and_accept_what_one_can() {
     }
 }
 
-/// Histories of a lock that some owners take and give back at random times, so that about half of them are possible.
+/// Histories of a lock that some owners take and give back at random times, so that about half of them are
+/// possible.
 #[test]
 fn of_random_histories_both_checkers_say_the_same() {
     let mut operations = Vec::new();

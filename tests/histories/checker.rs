@@ -1,14 +1,14 @@
 //! Our own checker of histories: by intervals, where Porcupine searches for an order.
 //!
-//! A hold stands for certain from the return of its acquire to the call of its end, and when it was entered again. If what
-//! stands for certain fits together, then so does the history: each acquire took effect when it returned, each end when it was
-//! called.
+//! A hold stands for certain from the return of its acquire to the call of its end, and when it was entered
+//! again. If what stands for certain fits together, then so does the history: each acquire took effect when
+//! it returned, each end when it was called.
 
 use std::collections::BTreeMap;
 
 use crate::operations::{Doing, Model, Operation, by_lock};
 
-/// What stands for certain: from here to there, both excluded.
+/// A span that is certain: from here to there, both excluded.
 #[derive(Clone, Debug)]
 struct Stands<'a> {
     by: &'a Operation,
@@ -118,7 +118,7 @@ fn overlaps(holds: &[Stands<'_>]) -> Vec<String> {
                 met.iter()
                     .filter(|other| {
                         let both_read = other.by.mode == "read" && by.mode == "read";
-                        // Who writes may read as well.
+                        // A writer may read as well.
                         let below =
                             other.by.mode == "write" && by.mode == "read" && other.by.owner == by.owner;
                         !both_read && !below

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::support::{run, shout};
 
-/// What it found in one file.
+/// Its finding in one file.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Verdict {
     pub(crate) operations: usize,
@@ -26,7 +26,7 @@ pub(crate) fn program() -> Option<PathBuf> {
     program
 }
 
-/// What it says of a file.
+/// Its verdict on a file.
 pub(crate) fn judge(program: &Path, file: &Path) -> Verdict {
     let (_, text) = run(&[program, file], |command| command);
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))

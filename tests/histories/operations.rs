@@ -1,11 +1,11 @@
-//! What was done to locks: an operation a line, as docs/proof.md describes it. Both checkers read this.
+//! The operations on locks, one a line, as docs/proof.md describes it. Both checkers read this.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// What a lock is compared with.
+/// The model that a lock is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Model {
@@ -15,7 +15,7 @@ pub(crate) enum Model {
     Latch,
 }
 
-/// What was asked for.
+/// The request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Doing {
@@ -23,7 +23,8 @@ pub(crate) enum Doing {
     Acquire,
     /// The hold was entered once more.
     Reenter,
-    /// The hold ends: by an unlock; or, as far as its holder knows, at some time after it was promised no longer.
+    /// The hold ends: by an unlock; or, as far as its holder knows, at some time after it was promised no
+    /// longer.
     End,
     /// The lock was seen free; of a read-write lock, of its writer.
     Free,
@@ -35,7 +36,8 @@ pub(crate) enum Doing {
     Count,
 }
 
-/// One operation on one lock, which took effect at one moment between `call` and `ret`, in nanoseconds of a clock that all share.
+/// One operation on one lock, which took effect at one moment between `call` and `ret`, in nanoseconds of a
+/// clock that all share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Operation {

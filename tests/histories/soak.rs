@@ -313,7 +313,8 @@ impl Trouble {
         )
     }
 
-    /// When the leases of those who were killed have ended, no lock is held, while those who lived are still there.
+    /// When the leases of those who were killed have ended, no lock is held, while those who lived are still
+    /// there.
     fn nothing_is_left(&self, operations: &[Operation]) {
         let client = connect(&self.orders);
         let names: BTreeSet<&str> = operations.iter().map(|operation| operation.lock.as_str()).collect();
@@ -332,7 +333,8 @@ impl Trouble {
         };
         let (begun, most) = (now(), self.orders.lease * 2 + LONG / 3);
         for name in names {
-            // There are thousands: those asked about late have had their time. A question without an answer is asked again.
+            // There are thousands: those asked about late have had their time. A question without an answer
+            // is asked again.
             let mut answer = Ok(false);
             let is_known = eventually(most.saturating_sub(begun.elapsed()) + LONG, || {
                 let is_due = begun.elapsed() >= most;
@@ -348,7 +350,8 @@ impl Trouble {
     }
 }
 
-/// All lines that were written, each worker's in its order. A worker that is killed, or at work, may leave its last one unfinished.
+/// All lines that were written, each worker's in its order. A worker that is killed, or at work, may leave
+/// its last one unfinished.
 fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     let mut all = Vec::new();
     let mut torn = 0;
@@ -362,8 +365,8 @@ fn lines(folder: &Path, unfinished: usize) -> Vec<Line> {
     all
 }
 
-/// The client that an owner belongs to. The version of its id, the fifteenth character, says whether it may use the line of those
-/// who wait.
+/// The client that an owner belongs to. The version of its id, the fifteenth character, says whether it may
+/// use the line of those who wait.
 fn client_of(owner: &str) -> String {
     owner.chars().take(36).enumerate().filter(|(at, _)| *at != 14).map(|(_, letter)| letter).collect()
 }

@@ -1,7 +1,7 @@
 //! The stores, and what can happen to them without anything that they acknowledged being lost.
 //!
-//! What loses acknowledged data is not here, since then two may hold a lock: a server without a file that is killed, a failover
-//! of Redis that nobody planned. `tests/topology` has those.
+//! Trouble that loses acknowledged data is not here, since then two may hold a lock: a server without a file
+//! that is killed, a failover of Redis that nobody planned. `tests/topology` has those.
 
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ use crate::support::{LONG, eventually, let_pass, ms, now, random, stalled_since,
 pub(crate) enum World {
     /// With a file, written before each answer; and a slow link to it.
     Redis(RedisServer, Proxy),
-    /// Two servers behind one address, of which each becomes the other's master in turn, as planned. Open connections stay where
-    /// they are.
+    /// Two servers behind one address, of which each becomes the other's master in turn, as planned. Open
+    /// connections stay where they are.
     Switched(Vec<RedisServer>, usize, Proxy),
     Sentinel(SentinelSet),
     Cluster(Cluster),
@@ -94,7 +94,8 @@ impl World {
         Some(World::ZooKeeper(server, relay))
     }
 
-    /// Where a worker finds it: every second one by the slow link, or by what can be cut, if there is such a thing.
+    /// The address by which a worker finds it: every second one by the slow link, or by what can be cut, if
+    /// there is such a thing.
     pub(crate) fn urls(&self, worker: u64) -> Vec<String> {
         let is_direct = worker.is_multiple_of(2);
         match self {

@@ -17,7 +17,7 @@ use crate::operations::{Doing, Model, Operation};
 use crate::support::observer::texts;
 use crate::support::{LONG, eventually, leased, let_pass, ms, random, shout};
 
-/// What a worker is told to do.
+/// The orders of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {
     /// One, or those of Redlock.
@@ -29,9 +29,10 @@ pub(crate) struct Orders {
     pub(crate) lease: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) kinds: Vec<Kind>,
-    /// After so long other names are used: longer than a stopped process stands still, so that it comes back to a lock that is in use.
+    /// After so long other names are used: longer than a stopped process stands still, so that it comes back
+    /// to a lock that is in use.
     pub(crate) names_last: Duration,
-    /// Which of all workers that ever ran it is.
+    /// Its number among all workers that ever ran.
     pub(crate) number: u64,
     /// Its observer calls the client back, for the same lock.
     pub(crate) calls_back: bool,
@@ -54,7 +55,8 @@ pub(crate) enum Kind {
 pub(crate) enum Line {
     /// An operation; of one that begins a hold, until when that is promised.
     Did(Operation, Option<u64>),
-    /// An operation without a hold is about to be asked for; if nothing more is noted of it, it is unknown whether it was done.
+    /// An operation without a hold is about to be asked for; if nothing more is noted of it, it is unknown
+    /// whether it was done.
     Asks(Operation),
     /// It was refused.
     Refused(u64),
@@ -75,9 +77,11 @@ pub(crate) enum Line {
 }
 
 pub(crate) const THREADS: usize = 4;
-/// Of each kind at a time. Every so often other names come up, so that no history grows too long for a search.
+/// Of each kind at a time. Every so often other names come up, so that no history grows too long for a
+/// search.
 pub(crate) const LOCKS: u64 = 8;
-/// The units of a semaphore, and where a latch begins. Nobody counts down below the reserve: others may be about to.
+/// The units of a semaphore, and where a latch begins. Nobody counts down below the reserve: others may be
+/// about to.
 pub(crate) const UNITS: u32 = 3;
 pub(crate) const LATCH: u32 = 500;
 const RESERVE: i64 = 100;
@@ -130,8 +134,8 @@ pub(crate) fn connect(orders: &Orders) -> LockClient {
     client.unwrap()
 }
 
-/// An observer that asks for the lock of which it is told, on the thread that tells it: it gets it or not, or a typed refusal, and
-/// disturbs nobody.
+/// An observer that asks for the lock of which it is told, on the thread that tells it: it gets it or not, or
+/// a typed refusal, and disturbs nobody.
 #[derive(Clone, Default)]
 struct CallsBack {
     client: Arc<OnceLock<LockClient>>,
@@ -166,10 +170,11 @@ impl Observer for CallsBack {
     }
 }
 
-/// What a crowd says when it is about to wait.
+/// The word of a crowd that is about to wait.
 pub(crate) const WAITING: &str = "a dozen wait";
 
-/// A dozen clients that wait for locks until they are killed. What they get by chance ends with them.
+/// A dozen clients that wait for locks until they are killed. The locks that they get by chance end with
+/// them.
 pub(crate) fn wait_as_a_crowd(orders: &Orders) {
     let clients: Vec<_> = (0..12).map(|_| connect(orders)).collect();
     shout(WAITING);
@@ -236,7 +241,8 @@ impl Worker<'_> {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    /// What is not told by the call itself: connections break all the time, a stopped process finds its holds lost.
+    /// Events that the call itself does not tell: connections break all the time, a stopped process finds its
+    /// holds lost.
     fn failed(&self, error: &Error) {
         if error.kind() != ErrorKind::ShutDown {
             let allowed = error.is_retryable() || error.is_lost() || error.outcome_unknown();
@@ -346,7 +352,8 @@ impl Worker<'_> {
         }
     }
 
-    /// A job that nobody else runs meanwhile. Its lock ends when it has returned, or is kept for a moment more.
+    /// A job that nobody else runs meanwhile. Its lock ends when it has returned, or is kept for a moment
+    /// more.
     fn job(&self, client: &LockClient, mut made: Operation) {
         let (name, hold) = (made.lock.clone(), made.hold);
         let at_least = ms(1 + random() % 20);
@@ -416,7 +423,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Holds what was taken for a moment, if it was; `again` enters it once more, and says whether that was the same hold.
+    /// Holds what was taken for a moment, if it was; `again` enters it once more, and says whether that was
+    /// the same hold.
     fn hold<G: Held, H: Held>(
         &self,
         taken: leasehold::Result<Option<G>>,

@@ -1,11 +1,12 @@
 //! A foreign program that locks when told to.
 //!
-//! Lines both ways, fields separated by tabs. Request: `number thread client verb argument…`; requests of one thread
-//! run in order, different threads side by side. Answer: `number ok|error begun ended text`, times in nanoseconds of
-//! CLOCK_MONOTONIC. An agent ends when its input ends, so that none outlives a test run that was killed.
+//! Lines both ways, fields separated by tabs. Request: `number thread client verb argument…`; requests of one
+//! thread run in order, different threads side by side. Answer: `number ok|error begun ended text`, times in
+//! nanoseconds of CLOCK_MONOTONIC. An agent ends when its input ends, so that none outlives a test run that
+//! was killed.
 //!
-//! A JVM needs a second of processor to start, and another to be warm. So a JVM whose test has ended well is cleared
-//! (the verb `reset`: it forgets its clients and threads) and given to the next test.
+//! A JVM needs a second of processor to start, and another to be warm. So a JVM whose test has ended well is
+//! cleared (the verb `reset`: it forgets its clients and threads) and given to the next test.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -30,7 +31,7 @@ static RESTING: Mutex<Vec<(&str, Program)>> = Mutex::new(Vec::new());
 pub(crate) struct Agent {
     /// There until it is dropped.
     program: Option<Program>,
-    /// What it is, for one that may be used again.
+    /// Its key, for one that may be used again.
     reused_as: Option<&'static str>,
 }
 
@@ -77,7 +78,8 @@ impl Agent {
         Some(Arc::new(Agent { program: Some(program), reused_as: None }))
     }
 
-    /// The same, or one of that name that an earlier test is done with; for programs that know the verb `reset`.
+    /// The same, or one of that name that an earlier test is done with; for programs that know the verb
+    /// `reset`.
     pub(crate) fn start_or_reuse(what: &'static str, command: &mut Command) -> Option<Arc<Agent>> {
         let resting = {
             let mut resting = RESTING.lock();

@@ -11,8 +11,8 @@ use crate::support::cluster::Cluster;
 use crate::support::{Call, call, wait_until};
 use crate::waking::{kept_the_promise, rounds};
 
-/// A waiter that is not woken finds the lock free a second after its last attempt in Rust, and in Java at this lease's
-/// end.
+/// A waiter that is not woken finds the lock free a second after its last attempt in Rust, and in Java at
+/// this lease's end.
 const LEASE: Duration = Duration::from_secs(30);
 
 struct Sides {
@@ -44,7 +44,8 @@ impl Sides {
             count > 0
         };
         wait_until("a waiter has subscribed", Duration::from_secs(10), || self.counted.iter().any(&listens));
-        // Its second attempt follows at once; were it still to come, it would find the lock free without being woken.
+        // Its second attempt follows at once; were it still to come, it would find the lock free without
+        // being woken.
         let scripts = || -> u64 { self.cluster.scripts_run(primary) };
         let mut before = scripts();
         let is_quiet = || {
@@ -149,7 +150,8 @@ impl Sides {
         }
     }
 
-    /// Readers of both read together, a writer of either keeps all out, and each tells the other, in all slots.
+    /// Readers of both read together, a writer of either keeps all out, and each tells the other, in all
+    /// slots.
     fn read_and_write(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "rw");

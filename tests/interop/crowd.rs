@@ -1,7 +1,7 @@
 //! Several Java and several Rust processes at once.
 //!
-//! Each thread notes, by one clock for all, when it was granted what it asked for, and when it began to give it back. So
-//! times that overlap were held at the same time.
+//! Each thread notes, by one clock for all, when it was granted what it asked for, and when it began to give
+//! it back. So times that overlap were held at the same time.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -187,8 +187,8 @@ fn crowd(server: &RedisServer, jvms: &[(&Peer, Work<'_>)], processes: &[Work<'_>
     had
 }
 
-/// The same until each of `kinds` languages and kinds has had it `least` times: fewer say nothing, and on a busy machine it takes
-/// longer. What was true in each try is for `check` to say.
+/// The same until each of `kinds` languages and kinds has had it `least` times: fewer say nothing, and on a
+/// busy machine it takes longer. `check` says what was true in each try.
 fn crowd_of(
     server: &RedisServer,
     jvms: &[(&Peer, Work<'_>)],
@@ -288,8 +288,8 @@ fn spin_locks_of_both_are_one() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    // No plain locks: Java's spin lock does not tell who waits, who would sleep for long. And pauses: who spins has the
-    // lock when it happens to look while it is free.
+    // No plain locks: Java's spin lock does not tell who waits, who would sleep for long. And pauses: who
+    // spins has the lock when it happens to look while it is free.
     let work = Work { name: "spun", lasts: Duration::from_secs(5), pause: ms(100), threads: &[("spin", 4)] };
     crowd_of(&server, &[(&java, work)], &[work, work], (2, 5), |had| no_more_than(1, had));
 }
@@ -300,7 +300,8 @@ fn fleet_lasts() -> Duration {
     Duration::from_secs(seconds.map_or(10, |seconds| seconds.parse().expect("a number of seconds")))
 }
 
-/// Rust's processes wait in a line that Java's neither see nor stand in: neither is to starve beside the other.
+/// Rust's processes wait in a line that Java's neither see nor stand in: neither is to starve beside the
+/// other.
 #[test]
 fn two_java_and_eight_rust_processes_share_a_lock() {
     const PROCESSES: usize = 10;

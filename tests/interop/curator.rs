@@ -150,7 +150,8 @@ fn java_and_rust_are_served_in_the_order_in_which_they_came() {
     holder.unlock().unwrap();
     let mut order: Vec<_> = rusts.into_iter().map(|(place, task)| (task.join(), place)).collect();
     for (place, locked, unlocked) in javas {
-        // Java's answer is stamped when the call returns: before its unlock, so before the next one is served.
+        // Java's answer is stamped when the call returns: before its unlock, so before the next one is
+        // served.
         order.push((locked.wait().ended, place));
         unlocked.wait().expect_ok();
     }

@@ -1,5 +1,5 @@
-//! One row of fencing tokens for both sides. Java takes the counter's next value; Rust the larger of that and the
-//! server's time in microseconds.
+//! One row of fencing tokens for both sides. Java takes the counter's next value; Rust the larger of that and
+//! the server's time in microseconds.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Two JVMs and two Rust processes, four threads each, add one to a number in Redis that only the lock protects.
+//! Two JVMs and two Rust processes, four threads each, add one to a number in Redis that only the lock
+//! protects.
 
 use std::env;
 use std::process::{Child, Command, Stdio};
@@ -15,7 +16,7 @@ use crate::support::{Raise, now, test_command};
 const LEASE: Duration = Duration::from_secs(30);
 const THREADS: usize = 4;
 const TIMES: usize = 1_250;
-/// No rule gives Java a place in the row, but bursts of hand-overs between our own threads are short.
+/// No rule gives Java a place in the row, but bursts of hand-offs between our own threads are short.
 const TURN: Duration = Duration::from_secs(2);
 /// Carries the server's address to a worker process, which is this test program again.
 const WORKER: &str = "LEASEHOLD_INTEROP_WORKER";

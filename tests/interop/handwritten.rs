@@ -1,5 +1,5 @@
-//! A reentrant lock as countless articles have it: a hash, HINCRBY, EXPIRE in whole seconds, and a release that tells
-//! nobody. Ours shares the key with it.
+//! A reentrant lock as countless articles have it: a hash, HINCRBY, EXPIRE in whole seconds, and a release
+//! that tells nobody. Ours shares the key with it.
 
 use std::time::Duration;
 

@@ -12,8 +12,8 @@ use crate::scene::{build_once, source};
 pub(crate) fn start() -> Option<Arc<Agent>> {
     let jar = jar()?;
     let mut java = Command::new("java");
-    // Quick to start, and quiet beside the other processes of a small machine. With UsePerfData a JVM that starts beside
-    // others may warn on its standard output, where its answers are read.
+    // Quick to start, and quiet beside the other processes of a small machine. With UsePerfData a JVM that
+    // starts beside others may warn on its standard output, where its answers are read.
     java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-jar"])
         .arg(jar);
     Agent::start_or_reuse("Redisson", &mut java)

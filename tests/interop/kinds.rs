@@ -113,7 +113,8 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     // We write; three readers of Java's are let in by one release, and a downgrade would do as well.
     let writing = lock.write().acquire().unwrap();
     let readers: Vec<_> = (0..3).map(|n| java.ask(&format!("r{n}"), "read-lock", &["rw"])).collect();
-    // The message wakes those that sleep, and one more: two that have asked in vain and do not sleep yet would miss it.
+    // The message wakes those that sleep, and one more: two that have asked in vain and do not sleep yet
+    // would miss it.
     wait_until("all three sleep", LONG, || java.get("main", "asleep", &["r0,r1,r2"]) == "3");
     let reading = lock.read().acquire().unwrap();
     let freed = monotonic();
@@ -171,7 +172,8 @@ fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
     }
 }
 
-/// Levels that are left, a downgrade, and a write that ran out beside its owner's reading: Java goes by what they leave.
+/// Levels that are left, a downgrade, and a write that ran out beside its owner's reading: Java goes by what
+/// they leave.
 #[test]
 fn java_goes_by_the_times_of_our_reading_and_writing() {
     let _alone = alone();
@@ -485,8 +487,8 @@ fn java_ignores_the_note_of_a_hold() {
     }
 }
 
-/// A latch that Java deletes says that it is shut; permits that come back wake one of Java's waiters, whatever it wants;
-/// and fewer than none are announced, which makes Java's reading thread throw.
+/// A latch that Java deletes says that it is shut; permits that come back wake one of Java's waiters,
+/// whatever it wants; and fewer than none are announced, which makes Java's reading thread throw.
 #[test]
 fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
     let _alone = alone();

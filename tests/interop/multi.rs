@@ -90,8 +90,9 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
     wait_until("nothing is left", LONG, || keys(&mut admin).is_empty());
 }
 
-/// Ours are given in opposite orders and taken in one. Java takes them as they are given: two of its own in opposite orders hold
-/// each other up until one's time is over, and then begin anew at the same moment, so its order here is that of the names.
+/// Ours are given in opposite orders and taken in one. Java takes them as they are given: two of its own in
+/// opposite orders hold each other up until one's time is over, and then begin anew at the same moment, so
+/// its order here is that of the names.
 #[test]
 fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
     const EACH: u32 = 12;
@@ -138,8 +139,8 @@ fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
     }
 }
 
-/// Java's last step sets the end of all keys of a fenced lock, its counter included, and after a second round it counts the
-/// lease in other units. Ours does neither, and gets on with what Java has done.
+/// Java's last step sets the end of all keys of a fenced lock, its counter included, and after a second round
+/// it counts the lease in other units. Ours does neither, and gets on with what Java has done.
 #[test]
 fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
     let _alone = alone();

@@ -1,5 +1,5 @@
-//! Java's RedissonRedLock and ours on the same three servers: each node holds a plain RLock, so each side is in the
-//! other's way.
+//! Java's RedissonRedLock and ours on the same three servers: each node holds a plain RLock, so each side is
+//! in the other's way.
 //!
 //! Java's waits and leases are given here, since without a lease it would have each member renewed by itself.
 

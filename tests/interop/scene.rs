@@ -12,7 +12,8 @@ use redis::{Commands, Connection};
 use crate::support::stalls::stalled_between;
 use crate::support::{self, LONG, listening_clients, now, wait_until, watch_for_stalls};
 
-/// Holds up the other tests of this file: each starts processes and several measure, on machines with few cores.
+/// Holds up the other tests of this file: each starts processes and several measure, on machines with few
+/// cores.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static RUNNING: Mutex<()> = Mutex::new(());
     watch_for_stalls();
@@ -62,8 +63,8 @@ pub(crate) fn calls(admin: &mut Connection, commands: &[&str]) -> u64 {
     commands.iter().map(|command| count(command)).sum()
 }
 
-/// Waits until somebody waits for the lock called `name`, whom nobody awaited before: subscribed, and has tried
-/// again since. `before` is [`scripts_run`] from before it started.
+/// Waits until somebody waits for the lock called `name`, whom nobody awaited before: subscribed, and has
+/// tried again since. `before` is [`scripts_run`] from before it started.
 pub(crate) fn somebody_waits(admin: &mut Connection, name: &str, before: u64) {
     wait_until("a waiter has subscribed and tried again", LONG, || {
         let ask = |command: &[&str]| redis::cmd(command[0]).arg(&command[1..]).query(admin).unwrap();
@@ -82,8 +83,8 @@ pub(crate) fn kept(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// `product`, made by `commands` if it is missing or older than what it is made of. `None`, said loudly, if that
-/// cannot be done here; a failure in CI.
+/// `product`, made by `commands` if it is missing or older than what it is made of. `None`, said loudly, if
+/// that cannot be done here; a failure in CI.
 pub(crate) fn build_once(
     what: &str,
     product: &Path,

@@ -1,8 +1,8 @@
 //! A release on one side wakes a waiter on the other.
 //!
-//! The promise is 50 ms from the moment the holder begins to unlock until the waiter has the lock. One round in ten
-//! may miss it (these machines have two cores and run two runtimes and a server), but none by so much that it was
-//! the safety poll, a second after the last attempt, that found the lock free.
+//! The promise is 50 ms from the moment the holder begins to unlock until the waiter has the lock. One round
+//! in ten may miss it (these machines have two cores and run two runtimes and a server), but none by so much
+//! that it was the safety poll, a second after the last attempt, that found the lock free.
 
 use std::time::Duration;
 
@@ -67,7 +67,8 @@ fn an_unlock_by_rust_wakes_a_waiter_in_java_within_50_ms() {
     kept_the_promise("Rust to Java", delays);
 }
 
-/// It deletes the key of a holder of ours, whose release would tell those who stand in line, and tells nobody of them.
+/// It deletes the key of a holder of ours, whose release would tell those who stand in line, and tells nobody
+/// of them.
 #[test]
 fn a_force_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
     let _alone = alone();
@@ -122,7 +123,8 @@ fn every_waiter_of_a_mixed_crowd_gets_its_turn() {
     somebody_waits(&mut admin, "crowd", before);
     wait_until("Java has tried too", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 10);
     lock.unlock().unwrap();
-    // Thirty seconds each, and nothing is waited out: the lease, at which a forgotten Java waiter tries again, is as long.
+    // Thirty seconds each, and nothing is waited out: the lease, at which a forgotten Java waiter tries
+    // again, is as long.
     for waiter in ours {
         waiter.join();
     }
@@ -164,8 +166,8 @@ fn readers_in_java_that_are_about_to_sleep_are_woken_when_a_write_ends() {
     assert_eq!(missed, 0, "{delays:?}");
 }
 
-/// The delays of [`ROUNDS`] rounds, each on a new name, after one that warms both sides up: without the time for which a busy
-/// machine kept those who take part from running.
+/// The delays of [`ROUNDS`] rounds, each on a new name, after one that warms both sides up: without the time
+/// for which a busy machine kept those who take part from running.
 pub(crate) fn rounds(mut round: impl FnMut(&str) -> Duration) -> Vec<Duration> {
     watch();
     round("warm-up");

@@ -1,8 +1,8 @@
 //! The same operations by Java and by Rust leave the same bytes in Redis and on its channels.
 //!
-//! Each step is followed by a look at every key (type, content, lifetime) and every message. The client's own random
-//! parts are replaced once they are known to have the right form: the owner by `OWNER`, a token by `TOKEN`, a lifetime
-//! by the lease of which at most two seconds are gone.
+//! Each step is followed by a look at every key (type, content, lifetime) and every message. The client's own
+//! random parts are replaced once they are known to have the right form: the owner by `OWNER`, a token by
+//! `TOKEN`, a lifetime by the lease of which at most two seconds are gone.
 
 use std::time::Duration;
 
@@ -199,8 +199,8 @@ fn same_bytes(who: &str, server: &RedisServer, expected: &[(Step, Vec<String>)],
     }
 }
 
-/// Every key but a client's entry in the directory, and Redisson's note to itself that an unlock was answered, which it deletes in
-/// its own time.
+/// Every key but a client's entry in the directory, and Redisson's note to itself that an unlock was
+/// answered, which it deletes in its own time.
 fn keys(admin: &mut Connection, side: &impl Side, token: Option<u64>) -> Vec<String> {
     let names: Vec<Vec<u8>> = admin.keys("*").unwrap();
     let beside: [&[u8]; 2] = [b"redisson_unlock_latch:", b"leasehold_client:"];
@@ -236,7 +236,8 @@ fn describe(admin: &mut Connection, name: &[u8], side: &impl Side, token: Option
     format!("key {} {kind} {content} {lifetime}", name.escape_ascii())
 }
 
-/// Whether this is the owner as the side itself says it, and in Redisson's form: UUID v4 in lower case, a number.
+/// Whether this is the owner as the side itself says it, and in Redisson's form: UUID v4 in lower case, a
+/// number.
 fn is_owner(field: &[u8], side: &impl Side) -> bool {
     let owner = side.owner();
     let (id, number) = owner.split_once(':').expect("an owner is id:number");

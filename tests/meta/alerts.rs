@@ -1,8 +1,8 @@
 //! The rules of `docs/operating/alerts.yml` in simulated outages, scraped each 15 s and each 60 s.
 //!
-//! The series of an outage are those that a client really sends: it runs by a clock that the test moves, in an outage that begins at
-//! eight instants between two scrapes. `LEASEHOLD_BLESS=1` writes them to `docs/operating/alerts_test.yml`, which Prometheus's own
-//! `promtool` then judges.
+//! The series of an outage are those that a client really sends: it runs by a clock that the test moves, in
+//! an outage that begins at eight instants between two scrapes. `LEASEHOLD_BLESS=1` writes them to
+//! `docs/operating/alerts_test.yml`, which Prometheus's own `promtool` then judges.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -111,7 +111,7 @@ impl Observer for Watched {
     }
 }
 
-/// What was scraped of a client whose store was away, and when its hold was lost.
+/// The scrapes of a client whose store was away, and the moment at which its hold was lost.
 struct Outage {
     scraped: BTreeMap<String, Vec<f64>>,
     lost_at: u64,
@@ -197,7 +197,7 @@ impl Rules {
         self.0.values().any(|rule| rule["expr"].as_str().unwrap().contains(name))
     }
 
-    /// What is expected of an alert at a time: that it fires for this series, or does not for any.
+    /// The expectation of an alert at a time: that it fires for this series, or does not for any.
     fn expects(&self, alert: &str, seconds: u64, labels: Option<&str>) -> String {
         let rule = &self.0[alert];
         let mut text = format!("      - eval_time: {seconds}s\n        alertname: {alert}\n");
@@ -218,7 +218,8 @@ impl Rules {
 
 const SHOP: &str = "job: shop, instance: a";
 
-/// A rule, a series of what goes wrong from 5 minutes on, by numbers for each scrape in the order of time, and who it is said of.
+/// A rule, a series of what goes wrong from 5 minutes on, by numbers for each scrape in the order of time,
+/// and who it is said of.
 struct Case {
     alert: &'static str,
     series: &'static [(&'static str, Shape)],
@@ -417,7 +418,7 @@ fn each_alert_fires_in_a_simulated_outage_at_15_and_at_60_seconds() {
     assert!(output.status.success(), "{said}");
 }
 
-/// Prometheus's own tool. Where there is none the test says so, which in CI is a failure.
+/// Prometheus's own tool. If there is none the test says so, which in CI is a failure.
 fn promtool() -> Option<PathBuf> {
     let named = std::env::var_os("LEASEHOLD_PROMTOOL").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The public types' shapes: what may be sent where, what is an object, and how large an error is.
 //!
-//! That a [`Guard`] cannot leave its thread is shown by the `compile_fail` example in its documentation, and here by a
-//! question that the compiler answers either way.
+//! That a [`Guard`] cannot leave its thread is shown by the `compile_fail` example in its documentation, and
+//! here by a question that the compiler answers either way.
 
 use std::error::Error as StdError;
 use std::fmt::{Debug, Display};
@@ -77,7 +77,8 @@ fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
     assert!(size_of::<LockClient>() == size_of::<usize>(), "a clone is one count up");
 }
 
-/// Each may be used after a panic that was caught; a builder, which has the program's own closures, is not said to.
+/// Each may be used after a panic that was caught; a builder, which has the program's own closures, is not
+/// said to.
 #[test]
 fn clients_locks_and_guards_may_be_used_after_a_panic_that_was_caught() {
     fn unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}

@@ -2,8 +2,8 @@
 //!
 //! `LEASEHOLD_BLESS=1 cargo test --test meta api_list` writes the list anew.
 //!
-//! It is read from the source as text, which `cargo fmt` has brought into one shape: items begin at the left margin, what is
-//! inside them four spaces further. Listed is what the root re-exports, with all features.
+//! It is read from the source as text, which `cargo fmt` has brought into one shape: items begin at the left
+//! margin, what is inside them four spaces further. Listed is what the root re-exports, with all features.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

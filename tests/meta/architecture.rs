@@ -1,8 +1,8 @@
 //! The shape of the source, executed: layers, circles, drivers, and headers of scripts and statements.
 //!
-//! The same checker that passes the source is shown samples that break each rule, and must report them. Rust is read as
-//! tokens by `proc-macro2`. Test code is left out. clippy finds panics, reads of a clock and sleeps (see `Cargo.toml` and
-//! `clippy.toml`); checked here is what it does not see.
+//! The same checker that passes the source is shown samples that break each rule, and must report them. Rust
+//! is read as tokens by `proc-macro2`. Test code is left out. clippy finds panics, reads of a clock and
+//! sleeps (see `Cargo.toml` and `clippy.toml`); checked here is what it does not see.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,8 +17,8 @@ use std::path::Path;
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
-/// The layers, and the layers that each may use. Modules of one layer may use each other, but in no circle. Stores do not
-/// know each other.
+/// The layers, and the layers that each may use. Modules of one layer may use each other, but in no circle.
+/// Stores do not know each other.
 const LAYERS: &[(&str, &[&str])] = &[
     ("client", &["locks", "topologies", "stores", "engine", "seam", "ground"]),
     ("locks", &["engine", "seam", "ground"]),
@@ -754,7 +754,8 @@ fn check_script(file: &Source, complain: &mut Complain<'_>) {
     }
 }
 
-/// A statement's header names all its parameters, and its result. A statement that creates a table explains its columns.
+/// A statement's header names all its parameters, and its result. A statement that creates a table explains
+/// its columns.
 fn check_query(file: &Source, complain: &mut Complain<'_>) {
     let header: String = file.text.lines().take_while(|line| line.starts_with("--")).collect();
     let body = file.text.lines().filter_map(|line| line.split("--").next()).collect::<Vec<_>>().join("\n");

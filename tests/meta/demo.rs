@@ -1,5 +1,5 @@
-//! The stock demo as a user runs it: what its rows count, its verdict, what it says when it cannot run, and nothing left
-//! behind.
+//! The stock demo as a user runs it: what its rows count, its verdict, what it says when it cannot run, and
+//! nothing left behind.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -114,7 +114,8 @@ fn the_fenced_row_is_exact_when_its_primary_of_a_cluster_is_killed() {
     is_exact_on("cluster");
 }
 
-/// The first of its servers finds its port taken, by a server that knows nothing of clusters and answers all the same.
+/// The first of its servers finds its port taken, by a server that knows nothing of clusters and answers all
+/// the same.
 #[test]
 fn a_server_of_another_on_the_port_of_the_demos_own_is_not_taken_for_it() {
     let Some(server) = RedisServer::start_default() else { return };

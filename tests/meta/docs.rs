@@ -1,7 +1,7 @@
 //! The documents name nothing that is not there: files, links, commands, tests, methods.
 //!
-//! Every table with a column "Shown by" is held to it: a name in backticks there is a test, a row of the demo, a
-//! command that can be run, or a file.
+//! Every table with a column "Shown by" is held to it: a name in backticks there is a test, a row of the
+//! demo, a command that can be run, or a file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -101,8 +101,8 @@ fn headings(text: &str) -> BTreeSet<String> {
     lines.map(|heading| anchor(heading.trim_start_matches('#').trim())).collect()
 }
 
-/// Names of all tests: functions marked `#[test]`, the contracts, which `contracts!` marks, and the tests of all databases,
-/// which `database_tests!` marks.
+/// Names of all tests: functions marked `#[test]`, the contracts, which `contracts!` marks, and the tests of
+/// all databases, which `database_tests!` marks.
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files("src", "rs").into_iter().chain(files("tests", "rs")) {
@@ -151,7 +151,8 @@ fn is_executable(path: &Path) -> bool {
     path.is_file()
 }
 
-/// `src/lock/wait.rs`, `docs/`, `tests/README.md`: something in backticks that means a path of this repository.
+/// `src/lock/wait.rs`, `docs/`, `tests/README.md`: something in backticks that means a path of this
+/// repository.
 fn as_path(token: &str) -> Option<&Path> {
     let plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-*".contains(&b));
     let (first, _) = token.split_once('/')?;
@@ -305,13 +306,13 @@ fn every_question_has_an_answer_and_something_that_shows_it() {
 
 #[test]
 fn every_promise_of_the_guarantees_has_a_row_that_shows_it() {
-    let text = read("docs/guarantees.md");
-    let rows = column(&text, "Shown by");
+    let (text, evidence) = (read("docs/guarantees.md"), read("docs/evidence.md"));
+    let rows = column(&evidence, "Shown by");
     let headings = text.lines().filter_map(|line| line.strip_prefix("### P"));
     let promises: Vec<_> = headings.map(|line| format!("P{}", line.split(' ').next().unwrap())).collect();
     assert_eq!(promises, (1..=12).map(|number| format!("P{number}")).collect::<Vec<_>>());
     for promise in promises {
-        assert!(rows.iter().any(|(_, _, row)| row[0].split(' ').next() == Some(&*promise)), "{promise}");
+        assert!(rows.iter().any(|(_, _, row)| row[0] == promise), "{promise}");
     }
 }
 
@@ -358,6 +359,7 @@ fn the_screen_of_the_guarantees_names_every_promise_once() {
     let page = read("docs/guarantees.md");
     let screen = page.split("\n## ").next().unwrap();
     assert!(screen.lines().count() < 50, "that is more than a screen");
+    assert!(page.lines().count() <= 300, "a page of promises is read as a whole");
     for number in 1..=12 {
         let heading = page.lines().find(|line| line.starts_with(&format!("### P{number} "))).unwrap();
         let link = format!("[P{number}](#{})", anchor(heading.trim_start_matches("### ")));
@@ -452,8 +454,8 @@ fn the_page_on_async_code_shows_the_files_that_are_tested() {
     assert_eq!(shown.into_iter().collect::<Vec<_>>(), files("examples/web/src", "rs"));
 }
 
-/// The list for clippy is that of the recipes, whose tests show that clippy finds by it what it names; and it names each guard
-/// that is its thread's.
+/// The list for clippy is that of the recipes, whose tests show that clippy finds by it what it names; and it
+/// names each guard that is its thread's.
 #[test]
 fn the_page_on_async_code_lists_every_guard_of_a_thread_for_clippy() {
     let page = read("docs/using-from-async.md");
@@ -500,6 +502,39 @@ fn the_tree_of_the_architecture_lists_every_folder_and_every_file_says_what_it_i
     folders.extend(["src/stores/redis/lua", "src/stores/sql/query"].map(PathBuf::from));
     folders.retain(|folder| !folder.ends_with("shared"));
     assert_eq!(listed, folders);
+}
+
+/// Whether a file defines this type or trait, or has methods of it, and names this member.
+fn has_member(source: &str, of: &str, member: &str) -> bool {
+    let is_word = |line: &str, word: &str| {
+        line.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|found| found == word)
+    };
+    let defines = |line: &str| {
+        let is_head = ["struct ", "enum ", "trait "].iter().any(|kind| line.contains(&format!("{kind}{of}")))
+            || line.starts_with("impl") && !line.contains(" for ");
+        is_head && is_word(line, of)
+    };
+    let code = || source.lines().filter(|line| !line.trim_start().starts_with("//"));
+    code().any(defines) && code().any(|line| is_word(line, member))
+}
+
+#[test]
+fn every_name_of_the_code_in_the_architecture_exists() {
+    let sources: Vec<String> = files("src", "rs").iter().map(read).collect();
+    let mut seen = 0;
+    for page in ["docs/architecture.md", "CONTRIBUTING.md"] {
+        let text = read(page);
+        for (number, line) in prose(&text) {
+            let members = ticked(line).into_iter().filter_map(|token| token.split_once("::"));
+            for (of, member) in members.filter(|(of, _)| of.starts_with(char::is_uppercase)) {
+                let member = member.trim_end_matches("()");
+                let exists = member.is_empty() || sources.iter().any(|source| has_member(source, of, member));
+                assert!(exists, "{page}:{number}: the source has no {of}::{member}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 5, "only {seen} names were found");
 }
 
 #[test]

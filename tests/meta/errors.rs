@@ -1,7 +1,7 @@
 //! Every error that a user can provoke, with its text: what `docs/errors.txt` lists.
 //!
-//! `LEASEHOLD_BLESS=1 cargo test --all-features --test meta errors` writes the list anew. Read its difference as somebody who sees
-//! the message for the first time: does it say what is wrong, and what to do?
+//! `LEASEHOLD_BLESS=1 cargo test --all-features --test meta errors` writes the list anew. Read its difference
+//! as somebody who sees the message for the first time: does it say what is wrong, and what to do?
 
 use std::collections::BTreeSet;
 use std::error::Error as _;
@@ -484,7 +484,8 @@ fn servers(list: &mut List) {
     }
 }
 
-/// The error of `try_lock` on a server that greets, takes scripts, and says this to each that is run with keys.
+/// The error of `try_lock` on a server that greets, takes scripts, and says this to each that is run with
+/// keys.
 fn refused_in_use(refusal: &'static str) -> Error {
     use std::sync::{Mutex, OnceLock};
     // The answers are functions; one server answers all, with what is set here.

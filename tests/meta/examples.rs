@@ -176,7 +176,8 @@ fn producers_and_consumers_meet() {
     }
 }
 
-/// The promise holds for timers that are less than `at_least` apart, so the ticks leave room for a busy machine.
+/// The promise holds for timers that are less than `at_least` apart, so the ticks leave room for a busy
+/// machine.
 #[test]
 fn five_processes_do_ten_jobs_at_ten_ticks() {
     for output in outputs("nightly_job", &["1500"]) {
@@ -348,7 +349,7 @@ fn metrics_are_scraped_and_name_no_lock() {
             "leasehold_hold_seconds_count{kind=\"lock\",end=\"released\",group=\"stock\"} ",
             "leasehold_request_seconds_count{op=\"acquire\",result=\"ok\"} ",
             "leasehold_request_seconds_count{op=\"release\",result=\"ok\"} ",
-            "leasehold_request_seconds_count{op=\"hand_over\",result=\"ok\"} ",
+            "leasehold_request_seconds_count{op=\"hand_off\",result=\"ok\"} ",
             "leasehold_handoff_seconds_count{scope=\"local\"} ",
             "leasehold_wakeups_total{cause=\"local\"} ",
             "leasehold_wakeups_total{cause=\"message\"} ",

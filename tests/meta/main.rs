@@ -1,4 +1,5 @@
-//! The project itself: its layers, its public API, its pages and their code, its examples, and the tools of the tests.
+//! The project itself: its layers, its public API, its pages and their code, its examples, and the tools of
+//! the tests.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! The list of `./check sabotage`, which the gate does not run: each mutation still has its place in the sources, and so has
-//! each switch between them.
+//! The list of `./check sabotage`, which the gate does not run: each mutation still has its place in the
+//! sources, and so has each switch between them.
 
 use std::collections::BTreeMap;
 use std::fs;

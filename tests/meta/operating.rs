@@ -1,4 +1,4 @@
-//! What `docs/operating.md` gives to operators: rules and a dashboard that load, over metrics that exist.
+//! The rules and the dashboard of `docs/operating.md` load, over metrics that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -111,7 +111,8 @@ fn is_balanced(expr: &str) {
     }
 }
 
-/// The parts of Grafana's dashboard model, at schema version 39, that this one uses; nothing else may be in it.
+/// The parts of Grafana's dashboard model, at schema version 39, that this one uses; nothing else may be in
+/// it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[expect(dead_code, reason = "their presence and their types are what counts")]

@@ -1,7 +1,7 @@
 //! The code of the pages, carried out on a server.
 //!
-//! Of `docs/from-setnx-to-leases.md`: every command is sent, and every answer compared with the one that is printed.
-//! Of `docs/guarantees.md`: each user of the last section can do all that its kind needs, and nothing that it does not.
+//! Of `docs/from-setnx-to-leases.md`: every command is sent, and every answer compared with the one that is
+//! printed. Of `docs/permissions.md`: each user can do all that its kind needs, and nothing that it does not.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn every_command_of_the_road_is_answered_as_printed() {
 
 /// The users of the page, by name, with their rights.
 fn users() -> Vec<(&'static str, Vec<&'static str>)> {
-    let page = include_str!("../../docs/guarantees.md");
+    let page = include_str!("../../docs/permissions.md");
     let blocks = page.split("```text\nACL SETUSER ").skip(1);
     let users = blocks.map(|rest| {
         let mut words = rest.split("```").next().unwrap().split_whitespace();

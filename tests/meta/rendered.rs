@@ -1,4 +1,5 @@
-//! The documentation as a reader has it: rendered, and for the crate page and three types opened in a browser.
+//! The documentation as a reader has it: rendered, and for the crate page and three types opened in a
+//! browser.
 //!
 //! `./check docs` renders it and names it by `LEASEHOLD_DOC`; else the first test does.
 
@@ -146,7 +147,8 @@ fn browser() -> Option<PathBuf> {
     found.or(Some(apple).filter(|path| path.is_file()))
 }
 
-/// Notes at each example and table how much room it has on the screen, and what it would need to be seen as a whole.
+/// Notes at each example and table how much room it has on the screen, and what it would need to be seen as a
+/// whole.
 const MEASURE: &str = "<script>addEventListener('load', () => {
     for (const seen of document.querySelectorAll('pre.rust, .docblock table')) {
         seen.dataset.room = `${seen.clientWidth} ${seen.clientHeight} ${seen.scrollWidth}`;

@@ -1,4 +1,5 @@
-//! The tests' own tools, tested: each server option works, each fault bites, each checker finds what is wrong.
+//! The tests' own tools, tested: each server option works, each fault bites, each checker finds what is
+//! wrong.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -87,7 +88,7 @@ fn waits_of_started_processes_are_counted_up_to_the_time_that_passed() {
     assert!(stalled <= took, "{stalled:?} in {took:?}");
 }
 
-/// What was lost before a span or long after it does not count, and what was lost in it does, although it is seen later.
+/// A loss before a span or long after it does not count, and one within it does, although it is seen later.
 #[test]
 fn of_a_span_that_is_over_only_its_own_waits_are_counted() {
     let begun = now();

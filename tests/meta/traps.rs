@@ -1,4 +1,5 @@
-//! Mistakes that compile: the first section of `docs/porting-from-redisson.md`, held to what the compiler and clippy say.
+//! Mistakes that compile: the first section of `docs/porting-from-redisson.md`, held to what the compiler and
+//! clippy say.
 
 use std::fs;
 use std::path::{Path, PathBuf};

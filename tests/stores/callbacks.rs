@@ -19,7 +19,8 @@ const LEASE: Duration = ms(600);
 
 type CallBack = (&'static str, fn(&LockClient, &RedisLock) -> Result<()>);
 
-/// What an observer asks in the middle of a call. Those that wait come last: all before them are refused by then.
+/// The calls of an observer in the middle of a call. Those that wait come last: all before them are refused
+/// by then.
 const IN_A_CALL: &[CallBack] = &[
     ("try_lock", |_, lock| lock.try_lock().map(drop)),
     ("try_acquire_owned", |_, lock| lock.try_acquire_owned().map(drop)),
@@ -42,14 +43,15 @@ const IN_A_CALL: &[CallBack] = &[
     ("lock", |_, lock| lock.lock()),
 ];
 
-/// What it asks on the callback thread, where calls work.
+/// Its calls on the callback thread, where calls work.
 const LATER: &[CallBack] = &[
     ("try_lock_for", |_, lock| if lock.try_lock_for(ms(1))? { lock.unlock() } else { Ok(()) }),
     ("is_locked", |_, lock| lock.is_locked().map(drop)),
     ("inspect", |client, lock| client.inspect(lock.name()).map(drop)),
 ];
 
-/// An event, on what thread it was told, and the kinds of the answers that the observer got; no kind: it worked.
+/// An event, on what thread it was told, and the kinds of the answers that the observer got; no kind: it
+/// worked.
 #[derive(Debug)]
 struct Told {
     event: String,
@@ -146,7 +148,7 @@ fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_ever
     let waiter = wait(&lock);
     guard.unlock().unwrap();
     waiter.join();
-    until("HandedOver");
+    until("HandedOff");
     // Faults.
     store.fail_client(&client, Fault::AnswerLost).unwrap();
     assert!(lock.try_lock().unwrap_err().outcome_unknown());
@@ -181,10 +183,10 @@ fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_ever
             assert!(!answers.iter().any(|(_, kind)| is_refused(kind)), "{event}: {answers:?}");
         }
     }
-    for event in ["Request acquire", "Acquired", "Waiting", "GaveUp", "UnknownOutcome", "HandedOver"] {
+    for event in ["Request acquire", "Acquired", "Waiting", "GaveUp", "UnknownOutcome", "HandedOff"] {
         assert!(seen.contains(&(event, true)), "{event} within a call: {seen:?}");
     }
-    for event in ["Request release", "Released", "Request hand_over"] {
+    for event in ["Request release", "Released", "Request hand_off"] {
         assert!(seen.contains(&(event, true)), "{event} within a call: {seen:?}");
     }
     for event in ["Renewed", "RenewalFailed", "ReleaseFailed", "Abandoned", "Lost", "Request renew"] {

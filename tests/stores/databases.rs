@@ -1,5 +1,5 @@
-//! PostgreSQL and MySQL alike: their death, ended sessions, the row of a lock, session locks, locks on the caller's own
-//! transaction. The differences are the items of [`Database`].
+//! PostgreSQL and MySQL alike: their death, ended sessions, the row of a lock, session locks, locks on the
+//! caller's own transaction. The differences are the items of [`Database`].
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -206,7 +206,8 @@ pub(crate) fn urls_are_refused(urls: &[(String, ErrorKind)]) {
     }
 }
 
-/// A client is refused as busy when no connection is left. Those of earlier clients may end meanwhile, and leave room.
+/// A client is refused as busy when no connection is left. Those of earlier clients may end meanwhile, and
+/// leave room.
 #[track_caller]
 pub(crate) fn too_many_connections_are_busy<C>(url: &str, mut connect: impl FnMut() -> Option<C>) {
     let (mut taken, mut said) = (Vec::new(), None);
@@ -386,8 +387,8 @@ pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>()
     assert!(waiting.unwrap(), "the waiter of that time acquires it");
 }
 
-/// Another's transaction has the row, and the pool is in use: calls end typed and in time; a hold on another name is
-/// renewed all the while, by its own connection.
+/// Another's transaction has the row, and the pool is in use: calls end typed and in time; a hold on another
+/// name is renewed all the while, by its own connection.
 pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let Exhausted { command_timeout, lease, calls_end_within, lasts } = D::EXHAUSTED;

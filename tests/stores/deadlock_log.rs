@@ -1,4 +1,5 @@
-//! Random programs that lock in any order: what they held and wanted, what they were told, and whether that fits together.
+//! Random programs that lock in any order: what they held and wanted, what they were told, and whether that
+//! fits together.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -45,8 +46,8 @@ impl Report {
     }
 }
 
-/// All that happened, as the processes know it. A wait is noted from before it is asked for until after its end, a hold from after its
-/// grant until before its release is asked for.
+/// All that happened, as the processes know it. A wait is noted from before it is asked for until after its
+/// end, a hold from after its grant until before its release is asked for.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(crate) struct Log {
     holds: Vec<Span>,
@@ -132,7 +133,8 @@ pub(crate) struct Figures {
     pub(crate) reports: usize,
     /// From the begin of each ring that was told to the first word of it.
     pub(crate) told_after: Vec<Duration>,
-    /// Waits that lasted long: on a ring, before one, before a holder that runs; and those that ended while that could not be said.
+    /// Waits that lasted long: on a ring, before one, before a holder that runs; and those that ended while
+    /// that could not be said.
     pub(crate) on_ring: usize,
     pub(crate) before_ring: usize,
     pub(crate) before_running: usize,
@@ -164,8 +166,8 @@ impl Log {
         self.reports.extend(other.reports);
     }
 
-    /// Panics unless all that was reported was so and is reported once by each process, and all rings that last for longer than `due`
-    /// were reported by then.
+    /// Panics unless all that was reported was so and is reported once by each process, and all rings that
+    /// last for longer than `due` were reported by then.
     pub(crate) fn check(&self, due: Duration) -> Figures {
         let mut figures = Figures { reports: self.reports.len(), ..Figures::default() };
         let mut met = HashSet::new();
@@ -224,7 +226,8 @@ impl Log {
         any(&parts, &mut Vec::new(), report.at)
     }
 
-    /// The rings that there were, with when they began and for how long they lasted; each once for each of its members.
+    /// The rings that there were, with when they began and for how long they lasted; each once for each of
+    /// its members.
     fn rings(&self) -> Vec<(Ring, Duration, Duration)> {
         let (mut rings, end) = (Vec::new(), mono());
         for wait in &self.waits {
@@ -259,8 +262,8 @@ impl Log {
         }
     }
 
-    /// Panics unless each wait that lasted for longer than `long` was on a ring that was told, or in a chain to one, or in a chain to a
-    /// process that ran. A ring has to be told when it has lasted for `due`.
+    /// Panics unless each wait that lasted for longer than `long` was on a ring that was told, or in a chain
+    /// to one, or in a chain to a process that ran. A ring has to be told when it has lasted for `due`.
     pub(crate) fn check_long_waits(&self, long: Duration, due: Duration, figures: &mut Figures) {
         for wait in &self.waits {
             let to = wait.to.expect("the processes have ended");
@@ -335,8 +338,9 @@ fn members(ring: &[&Span]) -> Ring {
     before.zip(waits).map(|(hold, wait)| (wait.process, hold.name.clone(), wait.name.clone())).collect()
 }
 
-/// For how long all of these lasted at the same time, and since when; `None`: never. What ended is counted with what the processes did
-/// not see: between the call and the note, of which there is little.
+/// For how long all of these lasted at the same time, and since when; `None`: never. A ring that ended is
+/// counted with the time that the processes did not see: between the call and the note, of which there is
+/// little.
 fn common(spans: &[&Span], by: Duration) -> Option<(Duration, Duration)> {
     let from = spans.iter().map(|span| span.from).max()?;
     let to = spans.iter().map(|span| span.to.unwrap_or(by)).min()?.min(by);

@@ -1,7 +1,7 @@
 //! Deadlocks of real processes: this test program is started again for each of them.
 //!
-//! `LEASEHOLD_DEADLOCK_SECONDS` says for how long each random program goes on (10); from 60 on there are 200 of them instead of 20, 50 at a
-//! time.
+//! `LEASEHOLD_DEADLOCK_SECONDS` says for how long each random program goes on (10); from 60 on there are 200
+//! of them instead of 20, 50 at a time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -209,7 +209,8 @@ fn programs_side_by_side(programs: usize, lasts: Duration) -> Option<Figures> {
     Some(all)
 }
 
-/// Every wait that lasts for long is on a ring that was told, or leads to one, or to a process that runs; and nothing else is told.
+/// Every wait that lasts for long is on a ring that was told, or leads to one, or to a process that runs; and
+/// nothing else is told.
 #[test]
 fn processes_of_random_programs_are_told_of_their_deadlocks_within_three_seconds_and_of_none_else() {
     if let Some(orders) = Orders::here() {
@@ -397,8 +398,9 @@ fn both_take(store: &str, url: &str, end: End, test: &str) {
     shout(&format!("MEASURED {store}, two processes, {end:?}: {figures}"));
 }
 
-/// Each of these tests shows of a store: the deadlock of two processes is told within three seconds; broken as soon where that is
-/// asked for, and the other process goes on when it is woken; and told to be over when a process was killed and its lease has ended.
+/// Each of these tests shows of a store: the deadlock of two processes is told within three seconds; broken
+/// as soon where that is asked for, and the other process goes on when it is woken; and told to be over when
+/// a process was killed and its lease has ended.
 macro_rules! in_opposite_orders {
     ($($store:ident: $start:expr;)+) => { $(
         mod $store {

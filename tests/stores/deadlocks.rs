@@ -1,4 +1,5 @@
-//! Random programs that lock in any order: all that the clients report was so, and all that stays so is reported.
+//! Random programs that lock in any order: all that the clients report was so, and all that stays so is
+//! reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -280,7 +280,8 @@ fn a_path_through_a_link_is_held_to_the_same_tokens() {
     assert!(fencing::write_file(&folder.path().join("circle"), new, b"x").is_err());
 }
 
-/// The register is locked from its token's reading to the file's writing, and one that was replaced meanwhile is not used.
+/// The register is locked from its token's reading to the file's writing, and one that was replaced meanwhile
+/// is not used.
 #[test]
 fn a_writer_waits_for_the_register_and_goes_by_the_one_that_is_there_then() {
     let (older, newer) = fences();

@@ -89,7 +89,8 @@ fn a_handoff_shows_the_new_holders_note() {
                 second.unlock().unwrap();
             });
             let next = next.unwrap();
-            // Time to go to sleep, which makes it be handed over. Released and taken again would be the same to see.
+            // Time to go to sleep, which makes it be handed over. Released and taken again would be the same
+            // to see.
             assert!(!crate::support::eventually(Duration::from_millis(50), || next.is_finished()));
             first.unlock().unwrap();
             next.join().unwrap();

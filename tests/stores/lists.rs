@@ -69,8 +69,8 @@ fn a_hundred_thousand_locks_are_listed_without_keeping_the_server_from_others() 
     waited.sort_by_key(|(_, took)| *took);
     let (_, with_stalls) = waited[waited.len() / 2];
     assert_eq!(names.len(), LOCKS as usize);
-    // As many keys again are no locks. A page of SCAN for each 250 keys or so, and a write for each 50 that are locks by their names,
-    // or for the rest of a page.
+    // As many keys again are no locks. A page of SCAN for each 250 keys or so, and a write for each 50 that
+    // are locks by their names, or for the rest of a page.
     let (pages, writes) = (2 * u64::from(LOCKS) / 250, u64::from(LOCKS) / 50);
     assert!(cost.keys >= 2 * u64::from(LOCKS) * 9 / 10 && cost.requests < 3 * pages + writes, "{cost:?}");
     let Value::Array(slow) = run(&server, &["SLOWLOG", "GET", "100000"]) else { panic!("no slow log") };

@@ -1,6 +1,7 @@
 //! The memory store on a clock that only a test moves: what takes hours, to the millisecond, in no time.
 //!
-//! Real time appears in one role only: how long a test is ready to wait for a thread to do what the clock told it.
+//! Real time appears in one role only: how long a test is ready to wait for a thread to do what the clock
+//! told it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,4 +1,5 @@
-//! What the feature `metrics` sends: each series that the page of `Metrics` names, from what really happens to locks.
+//! The feature `metrics` sends each series that the page of `Metrics` names, from what really happens to
+//! locks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +15,7 @@ use metrics::{
 
 use crate::support::{LONG, deadlocked, eventually, leased, ms};
 
-/// What was counted, summed or set of each series.
+/// The counts, sums and values of each series.
 #[derive(Default, Clone)]
 struct Kept(Arc<Mutex<BTreeMap<String, f64>>>);
 
@@ -153,7 +154,7 @@ fn each_outcome_of_a_wait_and_each_end_of_a_hold_has_its_series() {
 }
 
 #[test]
-fn hand_overs_renewals_and_losses_are_counted_each_in_its_series() {
+fn hand_offs_renewals_and_losses_are_counted_each_in_its_series() {
     let recorded = Recorded(Metrics::new(), Kept::default());
     let store = MemoryStore::new();
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));

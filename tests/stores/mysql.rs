@@ -1,5 +1,5 @@
-//! MySQL and MariaDB: what the contracts do not ask, since it is a database's and not a lock's: its death, killed
-//! connections, plans, rights; `GET_LOCK`; locks on the caller's own transaction.
+//! MySQL and MariaDB: what the contracts do not ask, since it is a database's and not a lock's: its death,
+//! killed connections, plans, rights; `GET_LOCK`; locks on the caller's own transaction.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -233,7 +233,8 @@ fn a_grant_whose_answer_does_not_come_is_undone() {
     client.lock(&name).unlock().unwrap();
 }
 
-/// Hundreds who look now and then would otherwise queue for the row, and the server search that queue for deadlocks.
+/// Hundreds who look now and then would otherwise queue for the row, and the server search that queue for
+/// deadlocks.
 #[test]
 fn a_try_for_a_held_lock_waits_for_no_row_lock() {
     let Some(server) = shared() else { return };
@@ -400,7 +401,8 @@ fn pass_on(mut from: &TcpStream, mut to: &TcpStream, does: impl Fn(&[u8]) -> boo
     from.shutdown(Shutdown::Both).ok();
 }
 
-/// A look whether the connection stands also has the session live on, but for no longer than it was to at first.
+/// A look whether the connection stands also has the session live on, but for no longer than it was to at
+/// first.
 #[test]
 fn renewals_and_reentries_say_for_how_long_a_session_may_idle() {
     let Some(server) = shared() else { return };

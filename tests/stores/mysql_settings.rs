@@ -1,5 +1,5 @@
-//! MySQL and MariaDB: settings of servers that are not those of a fresh one; tables that others have made or changed; a server that
-//! is locked for reading.
+//! MySQL and MariaDB: settings of servers that are not those of a fresh one; tables that others have made or
+//! changed; a server that is locked for reading.
 
 use std::thread;
 use std::time::Duration;

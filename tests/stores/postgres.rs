@@ -1,5 +1,5 @@
-//! PostgreSQL: what the contracts do not ask, since it is a database's and not a lock's: its death, ended sessions, plans,
-//! rights; advisory locks; locks on the caller's own transaction.
+//! PostgreSQL: what the contracts do not ask, since it is a database's and not a lock's: its death, ended
+//! sessions, plans, rights; advisory locks; locks on the caller's own transaction.
 
 use std::sync::Barrier;
 use std::thread;
@@ -263,7 +263,8 @@ fn too_many_connections_are_busy() {
     assert!(eventually(LONG, || LockClient::connect(server.url()).is_ok()));
 }
 
-/// In words, at once and always; not by whatever fails first, and only where the pooler's sessions happened to differ.
+/// In words, at once and always; not by whatever fails first, and only where the pooler's sessions happened
+/// to differ.
 #[test]
 fn a_pooler_that_gives_each_transaction_another_session_is_refused_in_words() {
     let Some(server) = PostgresServer::start() else { return };
@@ -368,7 +369,8 @@ fn many_can_create_the_table_of_names_at_the_same_time() {
     }
 }
 
-/// Above READ COMMITTED a transaction may have looked before it got the lock: then the server refuses what it writes.
+/// Above READ COMMITTED a transaction may have looked before it got the lock: then the server refuses what it
+/// writes.
 #[test]
 fn transactions_count_exactly_at_every_isolation_level() {
     let Some(server) = shared() else { return };
@@ -461,8 +463,8 @@ fn a_server_does_not_pass_for_up_when_another_answers_on_its_port() {
 
 // ---- in an async runtime
 
-/// The driver has a runtime of its own. Within another's task tokio panics where one is run or dropped; a task that unwinds then
-/// ends the process.
+/// The driver has a runtime of its own. Within another's task tokio panics where one is run or dropped; a
+/// task that unwinds then ends the process.
 #[test]
 fn in_a_task_every_call_works_and_a_dropped_guard_or_client_releases() {
     let Some(server) = shared() else { return };

@@ -1,4 +1,5 @@
-//! PostgreSQL: the line of the clients that wait for a lock, beside clients that know none and where there is none.
+//! PostgreSQL: the line of the clients that wait for a lock, beside clients that know none and where there is
+//! none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -133,7 +134,8 @@ fn a_release_wakes_one_of_the_clients_that_wait() {
     assert_eq!(line(&mut admin, &name), [], "nobody waits any more");
 }
 
-/// A client that stops or dies in line is told, and does not come; one that has not asked for long is passed over.
+/// A client that stops or dies in line is told, and does not come; one that has not asked for long is passed
+/// over.
 #[test]
 fn a_client_that_was_told_and_does_not_come_holds_up_nobody() {
     let Some(server) = shared() else { return };
@@ -301,8 +303,8 @@ fn without_the_table_or_permission_for_it_waiters_are_woken_as_without_a_line() 
 
 // ---- the statements
 
-/// One client's request; whether it was granted, for how long the lock is kept for another, and whether it was freed while
-/// this wrote to the line.
+/// One client's request; whether it was granted, for how long the lock is kept for another, and whether it
+/// was freed while this wrote to the line.
 fn ask(connection: &mut Client, name: &str, client: &str) -> (bool, Option<i64>, bool) {
     let owner = format!("{client}:1");
     let row = connection

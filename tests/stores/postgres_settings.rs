@@ -1,5 +1,5 @@
-//! PostgreSQL: settings of servers, databases, roles and poolers that are not those of a fresh server; schemas; tables that others
-//! have made or changed; errors that end a session.
+//! PostgreSQL: settings of servers, databases, roles and poolers that are not those of a fresh server;
+//! schemas; tables that others have made or changed; errors that end a session.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -279,7 +279,8 @@ fn a_pooler_with_room_for_one_session_is_refused_in_words() {
 
 // ---- messages that the server has no room for
 
-/// As a server says it whose queue is full: when the transaction is committed. (Before version 17 a queue has 8 GB.)
+/// As a server says it whose queue is full: when the transaction is committed. (Before version 17 a queue has
+/// 8 GB.)
 const FULL: &str = "
     CREATE SCHEMA full_queue;
     CREATE TABLE full_queue.messages (channel text);

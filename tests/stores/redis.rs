@@ -1,4 +1,5 @@
-//! Redis put to what the other stores' processes are put to: several that count under one lock, and one that is killed.
+//! Redis put to what the other stores' processes are put to: several that count under one lock, and one that
+//! is killed.
 
 use std::time::Duration;
 

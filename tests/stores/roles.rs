@@ -1,5 +1,5 @@
-//! PostgreSQL and MySQL behind an address that leads elsewhere from one moment to the next, or that has room for few
-//! connections: planned switchovers, users with one connection, links that break without a word.
+//! PostgreSQL and MySQL behind an address that leads elsewhere from one moment to the next, or that has room
+//! for few connections: planned switchovers, users with one connection, links that break without a word.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -99,12 +99,12 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, is_cut: &dyn Fn() -> bool) {
     }
 }
 
-/// What an operator does to a server.
+/// An act of an operator on a server.
 trait Operated: Database {
     fn port(&self) -> u16;
     fn url_as(&self, user: &str) -> String;
-    /// Makes the user `app`, who may use the table and may not write to a server that is read-only, and the user `one`, who may
-    /// have one connection.
+    /// Makes the user `app`, who may use the table and may not write to a server that is read-only, and the
+    /// user `one`, who may have one connection.
     fn make_users(&self);
     /// As before a switchover: no more writes; open connections stay.
     fn set_read_only(&self);
@@ -198,8 +198,8 @@ fn two<D: Operated>() -> Option<(D, D, Relay)> {
     Some((old, new, relay))
 }
 
-/// The old master is made read-only and the address leads to the new one. Connections to the old one stay open, as they do
-/// behind a proxy or a name.
+/// The old master is made read-only and the address leads to the new one. Connections to the old one stay
+/// open, as they do behind a proxy or a name.
 fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
     let Some((old, new, relay)) = two::<D>() else { return };
     let url = relay.url(&old.url_as("app"), old.port());

@@ -1,5 +1,5 @@
-//! SQLite: what the contracts do not ask, since it is a file's and not a lock's: other processes, full disks, a file
-//! that somebody keeps locked, plans.
+//! SQLite: what the contracts do not ask, since it is a file's and not a lock's: other processes, full disks,
+//! a file that somebody keeps locked, plans.
 
 use std::time::Duration;
 
@@ -545,7 +545,8 @@ fn users() -> Option<[[&'static str; 7]; 2]> {
     users.iter().all(|user| works(user)).then_some(users)
 }
 
-/// A folder in which everybody may make files, and a file in it with this mode, of the first user and the group of both.
+/// A folder in which everybody may make files, and a file in it with this mode, of the first user and the
+/// group of both.
 fn shared(mode: &str, owner: As<'_>) -> (TempDir, String) {
     let folder = folder::in_memory();
     let place = folder.path().to_str().unwrap().to_owned();
@@ -621,7 +622,8 @@ fn a_file_on_a_read_only_mount_is_read_only() {
 
 const TEN_DAYS_MS: i64 = 864_000_000;
 
-/// A clock that was set by so much since the rows were written is to the rows as if their times had been set the other way.
+/// A clock that was set by so much since the rows were written is to the rows as if their times had been set
+/// the other way.
 fn set_clock(file: &File, by_ms: i64) {
     let set = "UPDATE leasehold_locks SET expires_at = expires_at - ?1, since = since - ?1";
     assert!(file.raw().execute(set, [by_ms]).unwrap() > 0);
@@ -652,8 +654,8 @@ fn a_clock_that_is_set_neither_ends_a_lease_nor_makes_it_longer() {
     assert!(elsewhere(|| other.lock("soon").try_lock_for(LONG).unwrap()), "{:?}", start.elapsed());
 }
 
-/// No holder outlives its machine's start, but a clock that goes on rightly counts the lease to its end all the same: it may be
-/// a process that only sees another machine.
+/// No holder outlives its machine's start, but a clock that goes on rightly counts the lease to its end all
+/// the same: it may be a process that only sees another machine.
 #[test]
 fn an_end_further_away_than_the_lease_is_none_after_the_machine_was_started_again() {
     let file = File::new();

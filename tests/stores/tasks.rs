@@ -1,5 +1,5 @@
-//! Threads that have more to do than one thing: tasks of an async runtime, which are told apart (feature `tokio`), and the jobs
-//! of a pool that steals work, which cannot be.
+//! Threads that have more to do than one thing: tasks of an async runtime, which are told apart (feature
+//! `tokio`), and the jobs of a pool that steals work, which cannot be.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -49,8 +49,8 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// Two jobs that want one lock; the first waits for a third while it has it. How many were inside at once, and what came of
-/// the second.
+/// Two jobs that want one lock; the first waits for a third while it has it. How many were inside at once,
+/// and what came of the second.
 fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
     let (inside, third, second) = (Inside::default(), AtomicBool::new(false), Mutex::new(Ok(())));
     let work = |pool: &Pool<'_>, wait_for: Option<&AtomicBool>| -> Result<()> {
@@ -155,7 +155,7 @@ mod tokio_tasks {
         assert!(!lock.is_locked().unwrap());
     }
 
-    /// What is refused to one who is not the task that holds the lock, although the thread is the same.
+    /// The calls that are refused to another task than the holder, although the thread is the same.
     fn is_not_the_holder(lock: &RedisLock) {
         assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
         assert!(!lock.try_lock().unwrap() && lock.try_acquire().unwrap().is_none());

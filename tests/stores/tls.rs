@@ -1,4 +1,5 @@
-//! TLS to stores that are no Redis: what is secured works as what is not, and nobody else than the server is believed.
+//! TLS to stores that are no Redis: what is secured works as what is not, and nobody else than the server is
+//! believed.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -394,8 +395,8 @@ fn redis_asks_for_a_certificate() {
     is_sent_away(builder);
 }
 
-/// TLS 1.3 tells only after the handshake what it thinks of the client's certificate, and the server hangs up behind its words.
-/// They are heard each time, also by a client that is writing then.
+/// TLS 1.3 tells only after the handshake what it thinks of the client's certificate, and the server hangs up
+/// behind its words. They are heard each time, also by a client that is writing then.
 fn is_sent_away(builder: impl Fn() -> ClientBuilder) {
     for _ in 0..10 {
         let error = builder().build().unwrap_err();

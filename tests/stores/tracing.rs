@@ -1,4 +1,4 @@
-//! What the feature `tracing` tells: spans of waits and holds, and lines about what may be lost.
+//! The feature `tracing` tells of locks: spans of waits and holds, and lines about what may be lost.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -13,7 +13,8 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::support::{LONG, deadlocked, eventually, fresh, ms};
 
-/// A span or a line: its name, its level, its fields by name. A line has the name of the span that it was written in.
+/// A span or a line: its name, its level, its fields by name. A line has the name of the span that it was
+/// written in.
 #[derive(Debug, Clone, Default)]
 struct Told {
     name: String,

@@ -72,8 +72,8 @@ fn of_the_clients_that_wait_for_a_name_one_looks_often() {
     let span = logged.elapsed();
     let seen = looks(&mut admin);
     assert!(seen.len() == 1 && seen[0].0 == first, "{seen:?}, {first}");
-    // The others ask seldom: all of them together less often than this one, which a busy machine slows down. They keep
-    // to their time.
+    // The others ask seldom: all of them together less often than this one, which a busy machine slows down.
+    // They keep to their time.
     let others = "SELECT COUNT(*) FROM mysql.general_log WHERE command_type = 'Execute'";
     let others: u64 = admin.query_first(others).unwrap().unwrap();
     let seldom = u64::try_from(span.as_millis() * 3 / 50).unwrap();
@@ -113,7 +113,8 @@ fn a_release_reaches_the_first_who_waits_in_a_few_milliseconds() {
     assert!(took <= ms(20), "{took:?}");
 }
 
-/// A client that stands still in front, or one of another program: the others poll as if there were no turnstile.
+/// A client that stands still in front, or one of another program: the others poll as if there were no
+/// turnstile.
 #[test]
 fn a_turnstile_that_is_stuck_delays_nobody() {
     let Some(server) = MysqlServer::start() else { return };

@@ -3,7 +3,8 @@
 use super::run;
 use std::path::Path;
 
-/// The words before a command that run it as the first of these users that there is; none if this is not root.
+/// The words before a command that run it as the first of these users that there is; none if this is not
+/// root.
 pub fn prefix(users: &[&str]) -> Vec<String> {
     let Some(user) = other(users) else { return Vec::new() };
     let group = run(&["id", "-g", user], |command| command).1.trim().to_owned();

@@ -59,7 +59,8 @@ impl Cluster {
                 .config("cluster-announce-ip 127.0.0.1")
                 .config(&format!("cluster-port {}", bus.number()))
                 .config(&format!("cluster-node-timeout {}", NODE_TIMEOUT.as_millis()))
-                // A replica stands for election however long its primary has been gone, and gets its data at once.
+                // A replica stands for election however long its primary has been gone, and gets its data at
+                // once.
                 .config("cluster-replica-validity-factor 0")
                 .config("repl-diskless-sync-delay 0");
             for line in config {

@@ -34,8 +34,8 @@ impl Baseline {
         self
     }
 
-    /// Also counts the library's threads and the file descriptors of this process. Only for a test that is alone in its
-    /// process: other tests have clients of their own.
+    /// Also counts the library's threads and the file descriptors of this process. Only for a test that is
+    /// alone in its process: other tests have clients of their own.
     pub fn alone(mut self) -> Baseline {
         self.threads = threads().map(|names| names.len());
         self.descriptors = descriptors();
@@ -82,8 +82,8 @@ impl Baseline {
     }
 }
 
-/// The existing ones of these keys. From now on none of them ends by itself: only a release can end it. So a test
-/// can wait for a release that is under way, and no end of a lease is taken for it.
+/// The existing ones of these keys. From now on none of them ends by itself: only a release can end it. So a
+/// test can wait for a release that is under way, and no end of a lease is taken for it.
 pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut admin = server.admin();
     let mut is_there = |key: &str| -> bool {
@@ -93,8 +93,8 @@ pub fn not_given_back<'a>(server: &RedisServer, keys: impl IntoIterator<Item = &
     keys.into_iter().filter(|key| is_there(key)).collect()
 }
 
-/// Panics when a hash has no TTL, in any database: a lock that nobody will ever free. True at any moment of any
-/// scenario, so it may be asked while things go on.
+/// Panics when a hash has no TTL, in any database: a lock that nobody will ever free. True at any moment of
+/// any scenario, so it may be asked while things go on.
 #[track_caller]
 pub fn assert_every_hash_has_a_ttl(server: &RedisServer) {
     let found = hashes_without_ttl(&mut server.admin());
@@ -163,8 +163,8 @@ pub fn threads() -> Option<Vec<String>> {
     )
 }
 
-/// The number of open files, but for those of `/proc`: the meter of stalls has some of them open when it looks, and so
-/// has this function.
+/// The number of open files, but for those of `/proc`: the meter of stalls has some of them open when it
+/// looks, and so has this function.
 fn descriptors() -> Option<usize> {
     let open = std::fs::read_dir("/proc/self/fd").ok()?;
     let targets = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());

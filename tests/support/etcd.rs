@@ -1,7 +1,8 @@
 //! Private etcd members: started on free ports in a temporary folder, gone afterwards also when a test fails.
 //!
-//! The program is looked up in `PATH` (Debian's package etcd-server). Its data lies in memory where the machine has such
-//! a folder, since it writes each change through to the disk and old versions cannot be told not to.
+//! The program is looked up in `PATH` (Debian's package etcd-server). Its data lies in memory where the
+//! machine has such a folder, since it writes each change through to the disk and old versions cannot be told
+//! not to.
 
 use super::listening::listens;
 use super::server::{Port, in_path, make_certificates};
@@ -182,7 +183,8 @@ impl Etcd {
         let peer = format!("http://127.0.0.1:{}", self.peer.number());
         let path = self.folder.path();
         let data = path.join("data");
-        // Short beats make for a short least lease, of one second: it is one and a half elections, rounded up.
+        // Short beats make for a short least lease, of one second: it is one and a half elections, rounded
+        // up.
         let (beat, election) = if self.cluster.contains(',') { ("60", "600") } else { ("50", "500") };
         let mut program = vec![
             "etcd",

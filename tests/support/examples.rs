@@ -4,8 +4,8 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Builds an example with the features of this test and says where it is; takes the one in `LEASEHOLD_EXAMPLES`, if `./check`
-/// has built all of them.
+/// Builds an example with the features of this test and says where it is; takes the one in
+/// `LEASEHOLD_EXAMPLES`, if `./check` has built all of them.
 pub fn example(name: &str) -> PathBuf {
     if let Some(folder) = std::env::var_os("LEASEHOLD_EXAMPLES") {
         let program = PathBuf::from(folder).join(name);

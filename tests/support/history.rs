@@ -1,9 +1,9 @@
 //! A checker for claims of holders and their times.
 //!
-//! A [`Claim`] says "this owner held it from here to there". [`check`] finds every two claims of different owners
-//! that overlap, and tokens that do not grow. A test claims only what it may: from the moment its lock call has
-//! *returned* to the moment before it *calls* unlock, or to the end of the validity that the guard had promised.
-//! Then each finding is a broken lock, whatever the scheduler did.
+//! A [`Claim`] says "this owner held it from here to there". [`check`] finds every two claims of different
+//! owners that overlap, and tokens that do not grow. A test claims only what it may: from the moment its lock
+//! call has *returned* to the moment before it *calls* unlock, or to the end of the validity that the guard
+//! had promised. Then each finding is a broken lock, whatever the scheduler did.
 
 use super::now;
 use parking_lot::Mutex;
@@ -129,8 +129,8 @@ impl History {
         self.claims.lock().clone()
     }
 
-    /// Panics with everything that is wrong, or when there are fewer than `at_least` claims: a test that held nothing
-    /// proves nothing.
+    /// Panics with everything that is wrong, or when there are fewer than `at_least` claims: a test that held
+    /// nothing proves nothing.
     #[track_caller]
     pub fn assert_good(&self, at_least: usize) {
         let claims = self.claims();

@@ -1,11 +1,12 @@
-//! Which process listens on a port. A server that answers there may be that of another test, or of another program: the port
-//! was free when it was looked for, and taken when the server of this test started.
+//! The process that listens on a port. A server that answers there may be that of another test, or of another
+//! program: the port was free when it was looked for, and taken when the server of this test started.
 
 use std::collections::HashSet;
 use std::path::Path;
 
-/// Whether this very process listens on the TCP port, in whatever network it is; as the kernel tells, so that it need not be
-/// asked, and a server that never answers is not waited for. Where the kernel does not tell, its word is not needed.
+/// Whether this very process listens on the TCP port, in whatever network it is; as the kernel tells, so that
+/// it need not be asked, and a server that never answers is not waited for. Its word is not needed where the
+/// kernel does not tell.
 pub fn listens(pid: u32, port: u16) -> bool {
     if !cfg!(target_os = "linux") {
         return true;

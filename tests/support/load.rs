@@ -83,8 +83,8 @@ impl Load {
         load
     }
 
-    /// Waits until every lock has been granted after `since`; returns how long after that the last of them was, for
-    /// the first time.
+    /// Waits until every lock has been granted after `since`; returns how long after that the last of them
+    /// was, for the first time.
     #[track_caller]
     pub fn await_grants(&self, since: Instant) -> Duration {
         let first = |subject: &Subject| {

@@ -1,7 +1,7 @@
 //! Support for all tests: servers, faults, and checks that have nothing to do with one test alone.
 //!
-//! Each test program says `#[path = "../support/mod.rs"] mod support;` in its `main.rs`, once; `tests/README.md` says why this
-//! is no crate of its own.
+//! Each test program says `#[path = "../support/mod.rs"] mod support;` in its `main.rs`, once;
+//! `tests/README.md` says why this is no crate of its own.
 //!
 //! | module | gives |
 //! | --- | --- |
@@ -115,9 +115,10 @@ pub fn missing(what: &str) {
 
 /// Starts a program through a gate: it begins only when this thread has returned from starting it.
 ///
-/// Without the gate a short-lived child may end while the thread that starts it still blocks all signals. The kernel
-/// then gives its SIGCHLD to another thread, whose read with a timeout fails with EINTR: a Redis command in another
-/// test fails, now and then, when the machine is busy. The child's pid is the program's, and its input is empty.
+/// Without the gate a short-lived child may end while the thread that starts it still blocks all signals. The
+/// kernel then gives its SIGCHLD to another thread, whose read with a timeout fails with EINTR: a Redis
+/// command in another test fails, now and then, when the machine is busy. The child's pid is the program's,
+/// and its input is empty.
 ///
 /// How long it waits for a processor is measured from then on, as of all that run here: see [`stalls`].
 pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command) -> &mut Command) -> Child {
@@ -130,7 +131,8 @@ pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command
     child
 }
 
-/// Runs a program to its end, through the gate of [`spawn`]. Gives whether it succeeded, and both its outputs.
+/// Runs a program to its end, through the gate of [`spawn`]. Gives whether it succeeded, and both its
+/// outputs.
 pub fn run<S: AsRef<OsStr>>(
     program: &[S],
     configure: impl FnOnce(&mut Command) -> &mut Command,
@@ -141,7 +143,8 @@ pub fn run<S: AsRef<OsStr>>(
     (out.status.success(), text)
 }
 
-/// A client that connects. With a command time-out of its own the machine may be too busy for the first attempt.
+/// A client that connects. With a command time-out of its own the machine may be too busy for the first
+/// attempt.
 pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -> leasehold::LockClient {
     let mut built = None;
     let connects = || {
@@ -160,8 +163,8 @@ pub fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")
 }
 
-/// How many clients listen for a lock, each for its turn or for all releases. `count`: NUMSUB or SHARDNUMSUB, as the
-/// clients listen; `ask` sends a command to the server that has the lock.
+/// How many clients listen for a lock, each for its turn or for all releases. `count`: NUMSUB or SHARDNUMSUB,
+/// as the clients listen; `ask` sends a command to the server that has the lock.
 pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -> redis::Value) -> usize {
     let channels = if count == "NUMSUB" { "CHANNELS" } else { "SHARDCHANNELS" };
     let turns = ask(&["PUBSUB", channels, &format!("leasehold_wake:{{{name}}}:*")]);
@@ -171,8 +174,8 @@ pub fn listening_clients(name: &str, count: &str, mut ask: impl FnMut(&[&str]) -
     turns.len().max(releases)
 }
 
-/// Sends a signal by its name. After `STOP` the whole process stands still: each of its threads is stopped by itself, and
-/// one on another processor could answer a request before it is.
+/// Sends a signal by its name. After `STOP` the whole process stands still: each of its threads is stopped by
+/// itself, and one on another processor could answer a request before it is.
 #[track_caller]
 pub fn signal(pid: u32, name: &str) {
     let (good, text) = run(&["kill", &format!("-{name}"), &pid.to_string()], |command| command);

@@ -1,7 +1,7 @@
 //! A private MariaDB or MySQL, as [`server`](super::server) is a private Redis.
 //!
-//! The one that `LEASEHOLD_MYSQLD` names; else what is found in `PATH` and in `/usr/sbin`. They refuse to run as root: then
-//! as `mysql`, or `nobody`.
+//! The one that `LEASEHOLD_MYSQLD` names; else what is found in `PATH` and in `/usr/sbin`. They refuse to run
+//! as root: then as `mysql`, or `nobody`.
 
 use super::as_other_user::{own, prefix};
 use super::listening::listens;

@@ -1,11 +1,12 @@
 //! A server behind a network of its own: a namespace joined to ours by a pair of virtual Ethernet devices.
 //!
-//! The test stays where it is; the server runs inside, at a private address. Packets can be dropped as a broken
-//! network drops them, and then the *kernel* keeps the bytes of a connection and sends them again and again, also
-//! after the process has closed it. A request delivered like that comes late, and no proxy of ours pretends it.
+//! The test stays where it is; the server runs inside, at a private address. Packets can be dropped as a
+//! broken network drops them, and then the *kernel* keeps the bytes of a connection and sends them again and
+//! again, also after the process has closed it. A request delivered like that comes late, and no proxy of
+//! ours pretends it.
 //!
-//! Needs root and `ip` (iproute2); dropping in one direction or of single connections also needs `iptables`. Without
-//! them [`Netns::new`] says so by [`missing`] and gives `None`.
+//! Needs root and `ip` (iproute2); dropping in one direction or of single connections also needs `iptables`.
+//! Without them [`Netns::new`] says so by [`missing`] and gives `None`.
 
 use super::server::{Builder, RedisServer, in_path};
 use super::{LastWill, missing, random, shout};

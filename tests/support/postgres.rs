@@ -1,7 +1,7 @@
 //! A private PostgreSQL, as [`server`](super::server) is a private Redis.
 //!
-//! The programs are looked for in `PATH` and where Debian puts them. PostgreSQL refuses to run as root: then it runs as
-//! the user `postgres`, or as `nobody`.
+//! The programs are looked for in `PATH` and where Debian puts them. PostgreSQL refuses to run as root: then
+//! it runs as the user `postgres`, or as `nobody`.
 
 use super::as_other_user::{own, prefix};
 use super::listening::listens;
@@ -185,7 +185,8 @@ pub struct Bouncer {
 }
 
 impl Bouncer {
-    /// One that pools what `mode` says: `session`, `transaction` or `statement`. `None` after [`missing`] when there is none.
+    /// One that pools what `mode` says: `session`, `transaction` or `statement`. `None` after [`missing`]
+    /// when there is none.
     #[track_caller]
     pub fn before(server: &PostgresServer, mode: &str) -> Option<Bouncer> {
         Bouncer::before_with(server, mode, "")

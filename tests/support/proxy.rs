@@ -1,9 +1,9 @@
 //! A TCP proxy that understands RESP, in front of one server, on plain threads.
 //!
-//! It pairs each command with its reply, per connection and in order, so that a test can say *which* reply gets
-//! lost: "the next EVALSHA that names this lock". It does what a network does: bytes are delayed, held,
-//! lost from some point on, or the connection ends. It never loses a piece out of the middle of a stream, as TCP
-//! cannot either; the two exceptions are named so ([`Proxy::drop_messages`], [`Fault::repeat`]).
+//! It pairs each command with its reply, per connection and in order, so that a test can say *which* reply
+//! gets lost: "the next EVALSHA that names this lock". It does what a network does: bytes are delayed, held,
+//! lost from some point on, or the connection ends. It never loses a piece out of the middle of a stream, as
+//! TCP cannot either; the two exceptions are named so ([`Proxy::drop_messages`], [`Fault::repeat`]).
 //!
 //! | to a test | by |
 //! | --- | --- |
@@ -105,8 +105,8 @@ pub enum Do {
     DelayReply(Duration),
     /// The reply, and all behind it on this connection, waits for [`Fault::release`].
     HoldReply,
-    /// The command, and all behind it on this connection, waits for [`Fault::release`] before it reaches the server,
-    /// and reaches it then even if the client has long gone. Other connections pass.
+    /// The command, and all behind it on this connection, waits for [`Fault::release`] before it reaches the
+    /// server, and reaches it then even if the client has long gone. Other connections pass.
     HoldRequest,
     /// The server never sees it.
     DropRequest(Then),
@@ -173,8 +173,8 @@ impl Fault {
         self.shared.state.lock().faults[self.id].commands.clone()
     }
 
-    /// Sends the `nth` command it has picked to the server once more, on a connection of its own, and gives the
-    /// reply's bytes. No network does that, but a client that repeats blindly, and a proxy that does, do.
+    /// Sends the `nth` command it has picked to the server once more, on a connection of its own, and gives
+    /// the reply's bytes. No network does that, but a client that repeats blindly, and a proxy that does, do.
     pub fn repeat(&self, nth: usize) -> Vec<u8> {
         let command = self.commands().swap_remove(nth);
         let mut server = TcpStream::connect(self.shared.upstream()).expect("the server answers");
@@ -214,8 +214,8 @@ impl Proxy {
         Proxy::to((server.address(), server.port()))
     }
 
-    /// Connections that are opened from now on lead to another server; those that are open stay where they are, as behind a
-    /// virtual address.
+    /// Connections that are opened from now on lead to another server; those that are open stay where they
+    /// are, as behind a virtual address.
     pub fn leads_to(&self, server: &RedisServer) {
         *self.shared.upstream.lock() = (server.address(), server.port()).into();
     }
@@ -233,8 +233,8 @@ impl Proxy {
         format!("redis://{}/", self.address())
     }
 
-    /// Something happens to the next command that `pick` picks. Of several faults the first that picks a command
-    /// gets it.
+    /// Something happens to the next command that `pick` picks. Of several faults the first that picks a
+    /// command gets it.
     pub fn next(&self, pick: impl Fn(&Command) -> bool + Send + 'static, act: Do) -> Fault {
         self.add(Box::new(pick), act, Some(1))
     }
@@ -254,14 +254,14 @@ impl Proxy {
         Fault { shared: Arc::clone(&self.shared), id }
     }
 
-    /// From now on nothing passes in this direction; it is kept. Hold one direction for a half-open or asymmetric
-    /// link, both for a partition. Ends of connections are held too.
+    /// From now on nothing passes in this direction; it is kept. Hold one direction for a half-open or
+    /// asymmetric link, both for a partition. Ends of connections are held too.
     pub fn hold(&self, direction: Direction, which: Which) {
         self.shared.change(|state| state.holds.push((direction, which)));
     }
 
-    /// From now on nothing is read of what such clients send, but for one more piece: the buffers of the system fill up, as
-    /// before a server that hangs.
+    /// From now on nothing is read of what such clients send, but for one more piece: the buffers of the
+    /// system fill up, as before a server that hangs.
     pub fn stop_reading(&self, which: Which) {
         self.shared.change(|state| state.deaf = Some(which));
     }

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 /// The master's name.
 pub const MASTER: &str = "locks";
-/// After so many milliseconds without an answer each Sentinel takes the master for dead. The last one does so later: else
-/// all three may want to make the switch, each with its own vote, and none of them does before some time has passed.
+/// After so many milliseconds without an answer each Sentinel takes the master for dead. The last one does so
+/// later: else all three may want to make the switch, each with its own vote, and none of them does before
+/// some time has passed.
 const DOWN_AFTER_MS: [u32; 3] = [700, 700, 1500];
 /// A planned failover has come so far by then, or has been given up.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(4);
-/// How long a failover may take. A Sentinel that has lost its processor for 2 s does nothing for the next 30 s (its tilt
-/// mode): on a busy machine that is no failure of anybody's.
+/// How long a failover may take. A Sentinel that has lost its processor for 2 s does nothing for the next 30
+/// s (its tilt mode): on a busy machine that is no failure of anybody's.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// Dropping it ends all six processes.
@@ -137,14 +138,16 @@ impl SentinelSet {
             asked = now();
             let words = ["FAILOVER", MASTER];
             let taken_up = redis::cmd("SENTINEL").arg(&words).exec(&mut self.sentinels[0].admin());
-            // Refused right after another one; given up when, on a busy machine, no replica has been heard of lately.
+            // Refused right after another one; given up when, on a busy machine, no replica has been heard of
+            // lately.
             taken_up.is_ok() && eventually(PROMOTED_WITHIN, || self.master() != old)
         });
         assert!(switched, "the Sentinels make no failover:\n{}", self.sentinels[0].log());
         asked
     }
 
-    /// Makes every server but the master its replica, starting those that were killed, and waits until all is well.
+    /// Makes every server but the master its replica, starting those that were killed, and waits until all is
+    /// well.
     #[track_caller]
     pub fn heal(&mut self) {
         let master = self.master();
@@ -160,7 +163,8 @@ impl SentinelSet {
         self.await_health();
     }
 
-    /// Waits until the Sentinels know each other and both replicas, and the replicas have what the master has.
+    /// Waits until the Sentinels know each other and both replicas, and the replicas have what the master
+    /// has.
     #[track_caller]
     pub fn await_health(&self) {
         let mut why = String::new();
@@ -171,7 +175,8 @@ impl SentinelSet {
         assert!(healthy, "{why}\n{}", self.sentinels[0].log());
     }
 
-    /// Has the master lose its replicas for as long as they are stopped: what it is told from now on they will not hear.
+    /// Has the master lose its replicas for as long as they are stopped: what it is told from now on they
+    /// will not hear.
     pub fn cut_off_the_master(&self) {
         let master = self.master();
         self.await_replicas();

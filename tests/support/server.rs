@@ -1,11 +1,11 @@
 //! Private servers: started on a free port in a temporary folder, gone afterwards also when a test fails.
 //!
 //! The servers are named by `LEASEHOLD_SERVERS`, lines or a colon-separated list of `name=path` as
-//! `scripts/servers.sh` makes it (`redis-7.0=/usr/bin/redis-server`); else `redis-server` and `valkey-server` are
-//! looked up in `PATH`. The first is the default one.
+//! `scripts/servers.sh` makes it (`redis-7.0=/usr/bin/redis-server`); else `redis-server` and `valkey-server`
+//! are looked up in `PATH`. The first is the default one.
 //!
-//! Each server also listens on a Unix socket. The admin connection comes in there, with a user of its own where
-//! there are passwords, so that it works whatever a test does to the network, to TLS or to the ACL.
+//! Each server also listens on a Unix socket. The admin connection comes in there, with a user of its own
+//! where there are passwords, so that it works whatever a test does to the network, to TLS or to the ACL.
 
 use super::listening::listens;
 use super::netns::Netns;
@@ -158,8 +158,8 @@ impl Builder {
         self
     }
 
-    /// One more user in the words of `ACL SETUSER`: `user("app on >secret ~* &* +@all")`. The default user stays as
-    /// it is unless it is named too.
+    /// One more user in the words of `ACL SETUSER`: `user("app on >secret ~* &* +@all")`. The default user
+    /// stays as it is unless it is named too.
     pub fn user(mut self, rules: &str) -> Builder {
         self.users.push(rules.to_owned());
         self
@@ -213,7 +213,8 @@ impl Builder {
         self
     }
 
-    /// A wall clock that [`RedisServer::move_clock`] moves, for this process only: by a library that is preloaded.
+    /// A wall clock that [`RedisServer::move_clock`] moves, for this process only: by a library that is
+    /// preloaded.
     pub fn movable_clock(mut self) -> Builder {
         self.movable_clock = true;
         self
@@ -555,9 +556,9 @@ impl Drop for RedisServer {
     }
 }
 
-/// A TCP port nobody listens on, claimed until this is dropped. It is below the range the kernel picks from, so no
-/// outgoing connection sits on it, and a UDP socket with the same number keeps other tests and processes from
-/// claiming it too: a server that is killed and restarted finds it free again.
+/// A TCP port nobody listens on, claimed until this is dropped. It is below the range the kernel picks from,
+/// so no outgoing connection sits on it, and a UDP socket with the same number keeps other tests and
+/// processes from claiming it too: a server that is killed and restarted finds it free again.
 pub struct Port {
     number: u16,
     _claim: UdpSocket,

@@ -1,13 +1,16 @@
-//! For how long the machine kept those who take part in a test from running. That is not the library being late.
+//! For how long the machine kept those who take part in a test from running. That is not the library being
+//! late.
 //!
-//! Two things are measured and added up: how late a thread wakes up that does nothing else (a paused guest, a full run
-//! queue), and how long the threads of this process, and of all processes that it started, waited for a processor. The
-//! servers are among those. A chain of steps, from thread to thread and to a server and back, is delayed by no more than
-//! the sum of these waits. On an idle machine the sum is nothing: then a bound that it is added to is the promise itself.
+//! Two things are measured and added up: how late a thread wakes up that does nothing else (a paused guest, a
+//! full run queue), and how long the threads of this process, and of all processes that it started, waited
+//! for a processor. The servers are among those. A chain of steps, from thread to thread and to a server and
+//! back, is delayed by no more than the sum of these waits. On an idle machine the sum is nothing: then a
+//! bound that it is added to is the promise itself.
 //!
-//! The sum is an upper limit, of all tests that run in this process at a time: nothing says which threads a step needs. On a
-//! machine that twelve tests keep busy it soon is as much as the time itself, and a promised bound cannot fail there. A test
-//! in a process of its own counts its own threads and servers alone. `tests/README.md` says how to judge a bound.
+//! The sum is an upper limit, of all tests that run in this process at a time: nothing says which threads a
+//! step needs. On a machine that twelve tests keep busy it soon is as much as the time itself, and a promised
+//! bound cannot fail there. A test in a process of its own counts its own threads and servers alone.
+//! `tests/README.md` says how to judge a bound.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -33,7 +36,8 @@ struct Meter {
 
 const NAP: Duration = Duration::from_millis(5);
 const NOTABLE: Duration = Duration::from_millis(25);
-/// The run queues are looked at no more often than this, and so seldom that looking takes a twentieth of the time.
+/// The run queues are looked at no more often than this, and so seldom that looking takes a twentieth of the
+/// time.
 const LOOKS_APART: Duration = Duration::from_millis(40);
 const LOOKING: u32 = 20;
 /// A look so long ago counts as the present.
@@ -44,8 +48,8 @@ pub fn watch() {
     meter();
 }
 
-/// For how long this process and those that it started have been kept from running since `start`; no longer than it has been
-/// since. The time before the first call, or the first [`watch`], is not known.
+/// For how long this process and those that it started have been kept from running since `start`; no longer
+/// than it has been since. The time before the first call, or the first [`watch`], is not known.
 pub fn stalled_since(start: Instant) -> Duration {
     let mut meter = meter().lock();
     if meter.queues.looked.elapsed() > PRESENT {
@@ -56,8 +60,8 @@ pub fn stalled_since(start: Instant) -> Duration {
     (meter.lost_since(start) + meter.overslept()).min(start.elapsed())
 }
 
-/// The same of a span that has ended; no longer than the span. A wait is seen at the first look after it has ended, so
-/// that look counts too.
+/// The same of a span that has ended; no longer than the span. A wait is seen at the first look after it has
+/// ended, so that look counts too.
 pub fn stalled_between(start: Instant, end: Instant) -> Duration {
     stalled_since(end); // a look, so that there is one after it
     let meter = meter().lock();
@@ -130,8 +134,8 @@ impl Meter {
     }
 }
 
-/// What was lost in a span, where `lost` says when something was seen to be lost, and how much by then in all. Waits in the
-/// span's last moments are seen when the next look is due.
+/// The time lost in a span, where `lost` says when something was seen to be lost, and how much by then in
+/// all. Waits in the span's last moments are seen when the next look is due.
 pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, due: Duration) -> Duration {
     let by = |at: Instant| {
         let later = lost.partition_point(|(seen, _)| *seen < at);
@@ -140,7 +144,8 @@ pub fn lost_between(lost: &[(Instant, Duration)], start: Instant, end: Instant, 
     by(end + 2 * due) - by(start)
 }
 
-/// How long threads have waited in the run queues, by what the kernel counts for each (Linux; elsewhere none are seen).
+/// How long threads have waited in the run queues, by what the kernel counts for each (Linux; elsewhere none
+/// are seen).
 struct Queues {
     looked: Instant,
     took: Duration,
@@ -165,7 +170,8 @@ impl Queues {
         LOOKS_APART.max(self.took * LOOKING)
     }
 
-    /// How long they have waited since the last look, all together. The wait of a thread that has ended since is not seen.
+    /// How long they have waited since the last look, all together. The wait of a thread that has ended since
+    /// is not seen.
     fn look(&mut self) -> Duration {
         let begun = now();
         let mut seen = HashMap::with_capacity(self.waited.len());

@@ -1,5 +1,5 @@
-//! Threads of a test: they hold a lock, wait for one, or make a call that takes a while. Order comes from channels and
-//! conditions, never from sleeping.
+//! Threads of a test: they hold a lock, wait for one, or make a call that takes a while. Order comes from
+//! channels and conditions, never from sleeping.
 
 use std::fs;
 use std::path::PathBuf;
@@ -31,7 +31,8 @@ pub fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Jo
     thread::Builder::new().spawn(work).expect("a thread can be started")
 }
 
-/// Two threads, each of which has one of these locks and waits for the other, until this returns true or gives up. Returns whether it did.
+/// Two threads, each of which has one of these locks and waits for the other, until this returns true or
+/// gives up. Returns whether it did.
 pub fn deadlocked(client: &LockClient, names: [&str; 2], is_seen: impl FnMut() -> bool) -> bool {
     let (meet, interrupt) = (Barrier::new(2), Interrupt::new());
     thread::scope(|scope| {
@@ -163,7 +164,8 @@ pub struct Waiter<T> {
 }
 
 impl<T: Send + 'static> Waiter<T> {
-    /// Returns once the thread is asleep in `work`, or `work` has returned. To wait for a server's answer is no sleep.
+    /// Returns once the thread is asleep in `work`, or `work` has returned. To wait for a server's answer is
+    /// no sleep.
     #[track_caller]
     pub fn start(work: impl FnOnce() -> T + Send + 'static) -> Waiter<T> {
         let waiter = Waiter::begin(work);
@@ -183,7 +185,8 @@ impl<T: Send + 'static> Waiter<T> {
         Waiter { call, task: PathBuf::from("/proc").join(task) }
     }
 
-    /// Waits until the thread sleeps: asleep, and not once awake in between, for 20 ms. Or until its call returned.
+    /// Waits until the thread sleeps: asleep, and not once awake in between, for 20 ms. Or until its call
+    /// returned.
     #[track_caller]
     pub fn settle(&self) {
         let begun = now();
@@ -210,8 +213,8 @@ impl<T: Send + 'static> Waiter<T> {
         }
     }
 
-    /// How often the thread has gone to sleep, if it is asleep, and not in wait of what a server answers. Where the system
-    /// does not tell, always asleep.
+    /// How often the thread has gone to sleep, if it is asleep, and not in wait of what a server answers. If
+    /// the system does not tell, always asleep.
     fn sleeps(&self) -> Option<u64> {
         #[cfg(target_os = "linux")]
         if let Ok(call) = fs::read_to_string(self.task.join("syscall"))

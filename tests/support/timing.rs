@@ -15,13 +15,15 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::stalls::{stalled_since, watch};
 
-/// How much later than promised something may be seen on a busy machine with two cores: ε in `docs/guarantees.md`.
+/// How much later than promised something may be seen on a busy machine with two cores: ε in
+/// `docs/guarantees.md`.
 pub const SLACK: Duration = ms(250);
 
 /// Long enough for all that should have happened long ago; a test gives up after this.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// The lease of holds that are to be seen renewed: a renewal that is late for want of a processor still comes in time.
+/// The lease of holds that are to be seen renewed: a renewal that is late for want of a processor still comes
+/// in time.
 pub const RENEWED: Duration = ms(4_000);
 
 /// Options that hold for at most `lease`, without renewal.
@@ -103,7 +105,8 @@ pub fn wait_until(what: &str, limit: Duration, cond: impl FnMut() -> bool) {
     assert!(eventually(limit, cond), "not within {limit:?}: {what}");
 }
 
-/// Waits until `cond` is true, and returns how long that took; panics if it was longer than `limit` and the machine's stalls.
+/// Waits until `cond` is true, and returns how long that took; panics if it was longer than `limit` and the
+/// machine's stalls.
 #[track_caller]
 pub fn comes_true_within(limit: Duration, cond: impl FnMut() -> bool) -> Duration {
     let start = now();
@@ -117,7 +120,8 @@ pub fn comes_true_within(limit: Duration, cond: impl FnMut() -> bool) -> Duratio
     took
 }
 
-/// Panics unless what began at `start` has taken no longer than promised, with [`SLACK`] and the machine's stalls.
+/// Panics unless what began at `start` has taken no longer than promised, with [`SLACK`] and the machine's
+/// stalls.
 #[track_caller]
 pub fn within(start: Instant, promised: Duration, what: &str) {
     let (took, stalled) = (start.elapsed(), stalled_since(start));
@@ -157,8 +161,9 @@ pub fn throughout(span: Duration, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The message that comes by the channel within `limit`, not counting the time for which the machine stood still. The wait
-/// itself is longer: only when the message has come is known how long its senders were kept waiting.
+/// The message that comes by the channel within `limit`, not counting the time for which the machine stood
+/// still. The wait itself is longer: only when the message has come is known how long its senders were kept
+/// waiting.
 pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutError> {
     let start = now();
     let received = from.recv_timeout(limit + LONG);

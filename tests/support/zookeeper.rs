@@ -154,7 +154,8 @@ impl ZooKeeper {
     fn launch(&mut self) {
         let log = std::fs::File::create(self.log()).unwrap();
         let same = log.try_clone().unwrap();
-        // Quick to start, small, and without a sync for each write: what is killed here is the server, not the machine.
+        // Quick to start, small, and without a sync for each write: what is killed here is the server, not
+        // the machine.
         let class_path = format!("{JAR}{}", if self.secure.is_some() { FOR_TLS } else { "" });
         let program = [
             "java",

@@ -1,6 +1,8 @@
-//! Locks on more than one server: a Redis Cluster, Sentinels, replicas that must acknowledge, Redlock and the ring.
+//! Locks on more than one server: a Redis Cluster, Sentinels, replicas that must acknowledge, Redlock and the
+//! ring.
 //!
-//! Members fail, change places and pass slots on while locks are used. Each failover is made `LEASEHOLD_ROUNDS` times (3).
+//! Members fail, change places and pass slots on while locks are used. Each failover is made
+//! `LEASEHOLD_ROUNDS` times (3).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

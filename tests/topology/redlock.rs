@@ -1,5 +1,5 @@
-//! Redlock on five servers, some of which are killed, stopped, emptied, or have their clocks moved: what it promises then,
-//! what it costs, and the one case in which it cannot keep two holders apart, with what does.
+//! Redlock on five servers, some of which are killed, stopped, emptied, or have their clocks moved: what it
+//! promises then, what it costs, and the one case in which it cannot keep two holders apart, with what does.
 //!
 //! `LEASEHOLD_ROUNDS` says how often the trouble of the long test comes (default 3).
 
@@ -523,7 +523,8 @@ fn a_hold_survives_two_servers_that_lose_it_and_three_at_once_are_reported_as_a_
 /// The lease of the tests in which servers are away for longer than it.
 const BRIEF: Duration = ms(2000);
 
-/// A given-back hold counts there from a round after that on: within a third of the lease and the time of an answer.
+/// A given-back hold counts there from a round after that on: within a third of the lease and the time of an
+/// answer.
 fn until_it_counts() {
     let_pass(BRIEF / 2, "the next renewal confirms what was given back");
 }
@@ -637,8 +638,8 @@ fn two_of_five_clocks_that_jump_neither_give_a_lock_away_nor_end_a_hold() {
     }
 }
 
-/// The counter-example: a, b, c granted, c loses its data, and c, d, e grant again. Nothing on the servers or in the
-/// clients can prevent it; what refuses the older holder is the resource, by its fence.
+/// The counter-example: a, b, c granted, c loses its data, and c, d, e grant again. Nothing on the servers or
+/// in the clients can prevent it; what refuses the older holder is the resource, by its fence.
 #[test]
 fn a_server_that_forgets_within_the_lease_makes_two_holders_and_the_older_fence_is_refused() {
     let _alone = alone();

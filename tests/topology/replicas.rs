@@ -1,4 +1,5 @@
-//! Grants that count only when replicas have acknowledged them (`require_replicas`), and are undone otherwise.
+//! Grants that count only when replicas have acknowledged them (`require_replicas`), and are undone
+//! otherwise.
 
 use std::time::Duration;
 
@@ -34,7 +35,8 @@ impl Servers {
     fn add_replica(&mut self) {
         let of = format!("replicaof 127.0.0.1 {}", self.master.port());
         self.replicas.push(RedisServer::builder(self.master.binary()).config(&of).start());
-        // Not "online" by the master's word: then it may still be loading, and acknowledges nothing for as long.
+        // Not "online" by the master's word: then it may still be loading, and acknowledges nothing for as
+        // long.
         let there = || have_all(&self.master, self.replicas.len());
         assert!(eventually(LONG, there), "the replica acknowledges nothing");
     }
@@ -143,8 +145,8 @@ fn a_script_that_the_server_forgot_is_waited_for_all_the_same() {
     client.lock("known").lock().unwrap(); // once the replica has come
     servers.replicas[0].stop();
     servers.master_says(&["SCRIPT", "FLUSH"]);
-    // Other writes, as the client's entry, may keep the first WAIT from counting too. That there is a second shows
-    // `a_script_that_was_sent_again_is_waited_for_again`, a unit test of the store.
+    // Other writes, as the client's entry, may keep the first WAIT from counting too. That there is a second
+    // shows `a_script_that_was_sent_again_is_waited_for_again`, a unit test of the store.
     for name in ["forgotten:1", "forgotten:2"] {
         let error = client.lock(name).try_lock().unwrap_err();
         assert!(error.to_string().contains("0 of 1 replicas"), "{error}");

@@ -1,4 +1,5 @@
-//! Names spread over independent servers: who is touched by a node's loss, and what is granted while the ring changes.
+//! Names spread over independent servers: who is touched by a node's loss, and what is granted while the ring
+//! changes.
 //!
 //! `LEASEHOLD_ROUNDS` says how often nodes come and go under load (3).
 
@@ -158,7 +159,8 @@ fn a_name_that_moves_is_granted_at_its_new_home_only_when_its_old_one_is_free() 
         }
     };
     none_is_free();
-    // A client with the old list keeps its holds, for longer than a lease, and reenters them; but it gets nothing new.
+    // A client with the old list keeps its holds, for longer than a lease, and reenters them; but it gets
+    // nothing new.
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     assert!(slow.lock(&names[0]).try_lock().unwrap());
     slow.lock(&names[0]).unlock().unwrap();
@@ -279,7 +281,8 @@ fn a_call_that_waits_rides_out_the_change_and_is_woken_at_the_new_home() {
         };
         comes_true_within(LONG, || listening(&servers[0]) + listening(&servers[1]) == names.len());
         holder.change_ring(moving()).unwrap();
-        // Released where they were held; those whose waiter does not hear of it are taken again at their new home.
+        // Released where they were held; those whose waiter does not hear of it are taken again at their new
+        // home.
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
         let again: Vec<(&String, Guard)> = names
             .iter()

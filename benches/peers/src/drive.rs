@@ -17,7 +17,8 @@ use crate::tally::{Outcome, Tally};
 
 /// A lock to measure: one client of it.
 pub trait Peer: Sync {
-    /// The objects of one thread, made on that thread; `names` are the locks it may ask for, by their position.
+    /// The objects of one thread, made on that thread; `names` are the locks it may ask for, by their
+    /// position.
     fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>>;
 }
 
@@ -54,8 +55,8 @@ pub fn drive(load: &Load) -> Result<()> {
 
 /// The critical section: counters that are read, then written.
 ///
-/// In one process, one plain number per key: two atomic accesses, but no atomic step between them. Across processes,
-/// a number in a file.
+/// In one process, one plain number per key: two atomic accesses, but no atomic step between them. Across
+/// processes, a number in a file.
 pub struct Guarded {
     numbers: Vec<AtomicU64>,
     file: Option<File>,

@@ -1,4 +1,5 @@
-//! Whether the machine was quiet: the processor time that went neither to the benchmark nor to idling. Linux only.
+//! Whether the machine was quiet: the processor time that went neither to the benchmark nor to idling. Linux
+//! only.
 
 use std::fmt;
 

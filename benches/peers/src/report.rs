@@ -97,7 +97,7 @@ impl Report {
         Some(most)
     }
 
-    /// What is written of the runs.
+    /// The report of the runs.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
@@ -169,7 +169,7 @@ impl Report {
         Ok(())
     }
 
-    /// What the table's title does not say.
+    /// The part that the table's title does not say.
     fn explain(&self, out: &mut String, workload: &Workload) -> std::fmt::Result {
         match (workload.kind, workload.cores) {
             (_, Some(Cores::One)) => writeln!(out, "Client and server are pinned to one core.\n"),

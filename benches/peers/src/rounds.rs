@@ -205,8 +205,8 @@ impl Bench<'_> {
                 };
                 let peers = workload.peers.iter().filter(|peer| is_wanted(peer));
                 let peers: Vec<_> = peers.filter_map(|peer| Some((*peer, self.program(peer)?))).collect();
-                // Ratios are those of one round: a workload is done again with all of its peers, since those of an hour ago say
-                // nothing about those of now.
+                // Ratios are those of one round: a workload is done again with all of its peers, since those
+                // of an hour ago say nothing about those of now.
                 let kept = peers.iter().map(|(peer, _)| self.kept.find(workload.id, peer, round));
                 if let Some(kept) = kept.collect::<Option<Vec<_>>>() {
                     runs.extend(kept);
@@ -227,7 +227,8 @@ impl Bench<'_> {
         let words = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
         match peer {
             "redsync" | "rueidislock" => words(&[self.options.go.as_deref()?]),
-            // With UsePerfData a JVM that starts beside others may warn on its standard output, where "ready" is read.
+            // With UsePerfData a JVM that starts beside others may warn on its standard output, where "ready"
+            // is read.
             "redisson" => words(&["java", "-XX:-UsePerfData", "-jar", self.options.jar.as_deref()?]),
             "redis-py" => words(&[self.options.python.as_deref()?, self.options.script.as_deref()?]),
             _ => words(&[std::env::current_exe().ok()?.to_str()?, "drive"]),
@@ -657,8 +658,8 @@ fn overlaps(holds: &mut [Hold]) -> usize {
     holds.windows(2).filter(|pair| matches!(pair, [before, after] if after.got < before.left)).count()
 }
 
-/// For each hold that had to wait: from the first unlock of another process that it waited for to holding the lock,
-/// however often others took it in between.
+/// For each hold that had to wait: from the first unlock of another process that it waited for to holding the
+/// lock, however often others took it in between.
 fn hand_overs(holds: &[Hold]) -> impl Iterator<Item = u64> {
     holds.iter().filter_map(|mine| {
         let others = holds.iter().filter(|hold| hold.process != mine.process);

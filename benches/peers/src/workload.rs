@@ -15,8 +15,8 @@ pub struct Workload {
     pub cores: Option<Cores>,
 }
 
-/// Unpinned, one thread and its server are by chance on one core or on two, and its rate differs by a factor of up to
-/// six.
+/// Unpinned, one thread and its server are by chance on one core or on two, and its rate differs by a factor
+/// of up to six.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cores {
     /// Server and driver share one.

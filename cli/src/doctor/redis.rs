@@ -331,7 +331,7 @@ fn scripts(report: &mut Report, wire: &mut Wire) -> Option<String> {
 /// Whether a message that is published comes back, on the channel of a lock that only this run has.
 fn messages(wire: &mut Wire, place: &Place, settings: &Settings<'_>) -> Finding {
     const CHECK: &str = "pub/sub";
-    const ADVICE: &str = "Waiters notice a release only by polling: allow PUBLISH and SUBSCRIBE on the channels of docs/guarantees.md";
+    const ADVICE: &str = "Waiters notice a release only by polling: allow PUBLISH and SUBSCRIBE on the channels of docs/permissions.md";
     let channel = rights::own("redisson_lock__channel", &settings.own_name);
     let heard = (|| {
         let mut listener = place.connect(settings.limit)?;

@@ -1,4 +1,4 @@
-//! Whether the user has the rights that docs/guarantees.md lists.
+//! Whether the user has the rights that docs/permissions.md lists.
 //!
 //! A server of 7.0 or later is asked without doing anything: by ACL DRYRUN, or inside a script, which a user
 //! who may not call ACL can do. An older one is asked by doing it, on keys of the check's own that it
@@ -50,7 +50,7 @@ const LASTING: [&str; 3] = ["HSET", "INCR", "ZADD"];
 
 const CHECK: &str = "rights";
 const ADVICE: &str =
-    "See docs/guarantees.md for the rights of each kind of lock; --name checks those for another name";
+    "See docs/permissions.md for the rights of each kind of lock; --name checks those for another name";
 
 /// The finding, and whether the user may do nothing at all.
 pub(super) fn check(

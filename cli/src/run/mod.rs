@@ -159,8 +159,8 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
 const NO_ONCE: &str = "`leasehold run -n` there keeps others out while the command runs, and no longer, and `elect` keeps one scheduler; \
                        `once` needs Redis, PostgreSQL, MySQL, MariaDB or SQLite";
 
-/// Leaves for those who look how the run ended, while the job is still this owner's. One that was lost is
-/// perhaps another's.
+/// Records how the run ended, for `show` and `serve`, while the job is still this owner's. A lost one may be
+/// another's by now.
 fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, caught: &Caught, say: Say) {
     if matches!(exit, Exit::Lost(_)) || caught.is_hurried() {
         return;

@@ -214,7 +214,7 @@ struct InUse {
 }
 
 impl Connections {
-    /// A place for the connection. Where all are taken, the client that has been slow for the longest loses
+    /// A place for the connection. If all are taken, the client that has been slow for the longest loses
     /// its own.
     fn enter(self: &Arc<Self>, stream: &TcpStream) -> io::Result<InUse> {
         let stream = stream.try_clone()?;

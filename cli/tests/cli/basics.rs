@@ -222,8 +222,8 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 #[test]
 fn the_command_knows_its_lock_and_has_the_input_and_no_open_files_of_ours() {
     let server = Server::start();
-    // No pipe in it: a shell has both ends of one open while it starts what reads from it. And another command behind `ls`,
-    // so that the shell does not become `ls`, which has the folder open.
+    // No pipe in it: a shell has both ends of one open while it starts what reads from it. And another
+    // command behind `ls`, so that the shell does not become `ls`, which has the folder open.
     let list = "ls /proc/$$/fd; echo";
     let script =
         format!("cat; echo $LEASEHOLD_NAME $LEASEHOLD_OWNER $LEASEHOLD_FENCE $LEASEHOLD_LOST_FD; {list}");
@@ -400,8 +400,8 @@ fn many_locks_are_listed_and_the_server_is_never_busy_for_long() {
     let (code, said) = outcome(&mut server.leasehold(&["ls", "lock:*"]));
     assert_eq!((code, said.matches(": a lock, held by ").count() as u64), (0, locks));
     assert!(said.contains(&format!("{locks} locks among ")), "{}", said.lines().last().unwrap());
-    // Each command is about one lock, or goes a few hundred keys further. On average it is short, also where the system interrupts
-    // some of them.
+    // Each command is about one lock, or goes a few hundred keys further. On average it is short, also where
+    // the system interrupts some of them.
     let stats = server.ask(&["INFO", "commandstats"]);
     for (command, least, most_micros) in [("evalsha", locks, 3_000.0), ("scan", locks / 500, 10_000.0)] {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))).unwrap();
@@ -471,7 +471,7 @@ fn a_lock_of_readers_is_ended_by_force() {
     }
 }
 
-/// What a holder says of itself is printed by others.
+/// Others print the words of a holder about itself.
 #[test]
 fn what_a_holder_says_of_itself_moves_no_terminal() {
     let server = Server::start();

@@ -13,7 +13,7 @@ use crate::world::{LIMIT, eventually};
 const NAMES: [&str; 5] =
     ["chromium-headless-shell", "chromium", "google-chrome", "google-chrome-stable", "chromium-browser"];
 
-/// The browser of this machine. Where there is none the test says so, which in CI is a failure.
+/// The browser of this machine. If there is none the test says so, which in CI is a failure.
 pub(crate) fn find() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("LEASEHOLD_BROWSER") {
         return Some(path.into());
@@ -43,7 +43,7 @@ pub(crate) struct Browser {
     replies: BufReader<ChildStdout>,
     session: Option<String>,
     number: u64,
-    /// What the page wrote to its console, and what it was not allowed to do.
+    /// The lines that the page wrote to its console, and the things that it was not allowed to do.
     pub(crate) complaints: Vec<String>,
     _profile: TempDir,
     _turn: MutexGuard<'static, ()>,

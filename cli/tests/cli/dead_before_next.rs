@@ -106,10 +106,11 @@ fn when_the_server_is_stopped_and_the_command_ignores_term() {
     compare(Fault::ServerStopped, true);
 }
 
-/// A server that does not keep the lock can grant it to another at once. The command is killed with the renewal that finds
-/// out, which is a third of the lease later at most, and never waits for a grace.
+/// A server that does not keep the lock can grant it to another at once. The command is killed with the
+/// renewal that finds out, which is a third of the lease later at most, and never waits for a grace.
 ///
-/// Only that ends it so soon: the window goes on for two thirds of the lease at least, less a margin of 1 s and the grace.
+/// Only that ends it so soon: the window goes on for two thirds of the lease at least, less a margin of 1 s
+/// and the grace.
 #[test]
 fn a_command_whose_lock_is_deleted_is_killed_by_the_next_renewal() {
     const LEASE: &str = "15s";

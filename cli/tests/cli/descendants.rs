@@ -1,5 +1,5 @@
-//! A command's processes are dead before another is granted the lock, wherever they went: to other groups, to other sessions, to
-//! other parents.
+//! A command's processes are dead before another is granted the lock, wherever they went: to other groups, to
+//! other sessions, to other parents.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -24,7 +24,8 @@ enum Child {
     Nohup,
     /// Its parent ends at once.
     DoubleFork,
-    /// As a service makes itself independent: a session, another fork, another folder, no files of its parent, deaf to HUP.
+    /// As a service makes itself independent: a session, another fork, another folder, no files of its
+    /// parent, deaf to HUP.
     Daemon,
 }
 

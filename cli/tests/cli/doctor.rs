@@ -136,7 +136,7 @@ fn no_persistence_is_a_warning_which_counts_if_strict() {
     is(&doctor(&server.url(), &[]).1, "persistence", "warning", "snapshots");
 }
 
-/// A user with all rights of the guarantees for names that begin with `app:`, less some.
+/// A user with all rights of docs/permissions.md for names that begin with `app:`, less some.
 fn user(server: &Server, less: &[&str]) -> String {
     let rights = "reset resetchannels on >S3CR3T ~leasehold_client:* ~app:* \
                   ~redisson_lock_token:{app:* &redisson_lock__channel:{app:* ~leasehold_lock_line:{app:* \
@@ -183,14 +183,14 @@ fn rights_on(server: &Server) {
     let (code, findings) = doctor(&user(server, &["-zadd"]), &["--name", "app:x"]);
     is(&findings, "rights", "warning", "wakes all");
     assert_eq!(code, 0);
-    // What could not be removed again is not made.
+    // A key that could not be removed again is not made.
     let (code, findings) = doctor(&user(server, &["-del"]), &["--name", "app:x"]);
     is(&findings, "rights", "fault", "DEL");
     assert_eq!(code, 1);
     let (code, findings) = doctor(&user(server, &[]), &["--name", "theirs"]);
     is(&findings, "rights", "fault", "nothing");
     assert_eq!(code, 77);
-    // Where DEL is refused, they end by themselves.
+    // They end by themselves if DEL is refused.
     eventually("nothing is left", || server.ask(&["DBSIZE"]) == ":0\r\n");
 }
 

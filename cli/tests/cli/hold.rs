@@ -32,7 +32,7 @@ fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// What `hold --format json` wrote to a file of this name.
+/// The output of `hold --format json` in a file of this name.
 #[track_caller]
 fn held(server: &Server, file: &str) -> Value {
     eventually("the lock is held", || text(&server.path(file)).ends_with('\n'));

@@ -219,7 +219,8 @@ fn a_crontab_of_a_page_works_as_written_and_shows_no_url_to_other_users() {
     }
 }
 
-/// As cron does it: a line that is an assignment is for the environment, the command of any other goes to a shell, which all users see.
+/// As cron does it: a line that is an assignment is for the environment, the command of any other goes to a
+/// shell, which all users see.
 fn crontab(page: &str, block: &str) {
     let server = Server::start();
     // In place of the command, which is to be somebody's: says what all see, and that it ran.
@@ -240,7 +241,7 @@ fn crontab(page: &str, block: &str) {
         }
         let command = line.splitn(6, ' ').nth(5).unwrap().trim_start();
         let (before, _) = command.split_once(" -- ").unwrap_or_else(|| panic!("{page}: {line}"));
-        // What it names for a store is this test's.
+        // The store that it names is this test's.
         let before = before.replace("redis://locks:6379", &server.url());
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", &format!("{before} -- {}", script.display())]).env_clear();

@@ -44,7 +44,7 @@ fn rows_appear_change_and_vanish_in_the_page() {
     eventually("the second holds it", || {
         page.row("import").is_some_and(|cells| cells[2].contains(&of_second) && cells[5] == "–")
     });
-    // What somebody has selected in a row, or is reading, stays where it is.
+    // A row in which somebody has selected text, or is reading, stays where it is.
     assert_eq!(page.value("window.kept === document.querySelector('#rows tr')"), true);
     signal(second.pid(), Signal::TERM);
     second.wait();
@@ -122,8 +122,8 @@ fn a_thousand_locks_are_filtered_and_sorted_and_the_page_does_not_stick() {
     assert_eq!(names(&mut page, 2000).len(), 1000);
 
     page.value("document.querySelector('th[data-key=name] button').click()");
-    // The longest time in which it reacts to nothing, and the rows that are made or moved, while two lists come, which takes as
-    // long as it takes, and three seconds at least.
+    // The longest time in which it reacts to nothing, and the rows that are made or moved, while two lists
+    // come, which takes as long as it takes, and three seconds at least.
     let mut measure = || {
         page.value(
             "new Promise(done => { let rows = 0, lists = performance.getEntriesByType('resource').length; \
@@ -195,7 +195,7 @@ fn a_page_of_another_name_at_this_address_gets_nothing() {
     assert_eq!(page.value(&elsewhere), "refused");
 }
 
-/// What lies outside of the screen, or does not show all of its text; by the names of the elements.
+/// The elements, by name, that lie outside of the screen or do not show all of their text.
 const OFF_SCREEN: &str = "(() => { const off = []; \
     for (const one of document.querySelectorAll('body, body *')) { \
         const at = one.getBoundingClientRect(); \
@@ -254,7 +254,8 @@ fn nothing_lies_off_the_screen_of_a_phone_nor_of_a_tablet() {
         }
         assert_ne!(colors[0], colors[1], "{locks} locks: as bright in the dark");
     }
-    // A phone has no room for a table: each lock stands by itself, its parts named. They are sorted by the same buttons.
+    // A phone has no room for a table: each lock stands by itself, its parts named. They are sorted by the
+    // same buttons.
     page.on_screen(420, 900, "light");
     let named = "getComputedStyle(document.querySelector('#rows td:nth-child(5)'), '::before').content";
     assert_eq!(page.value(named), "\"Lease left\"");

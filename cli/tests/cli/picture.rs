@@ -1,6 +1,7 @@
 //! The picture of `top` in the docs: made of a screen over the demo's workers, and compared with one.
 //!
-//! `LEASEHOLD_BLESS=1 cargo test -p leasehold-cli --test cli picture` makes it anew. Look at it before it is committed.
+//! `LEASEHOLD_BLESS=1 cargo test -p leasehold-cli --test cli picture` makes it anew. Look at it before it is
+//! committed.
 
 use std::fmt::Write;
 use std::process::{Command, Stdio};
@@ -49,8 +50,8 @@ fn the_picture_of_top_shows_what_top_shows() {
     });
 }
 
-/// What is the same on each machine and at each moment: words without a digit; of a lock its name, what it is and who holds it,
-/// but not where.
+/// The part that is the same on each machine and at each moment: words without a digit; of a lock its name,
+/// what it is and who holds it, but not where.
 fn essence(line: &str) -> String {
     let is_number = |word: &str| word.contains(|letter: char| letter.is_ascii_digit());
     let words = line.split_whitespace().map(|word| match word.split_once('{') {

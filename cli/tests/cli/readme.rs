@@ -1,4 +1,5 @@
-//! The examples of the page on the command line, as they are written there, on each store that the page lists them for.
+//! The examples of the page on the command line, as they are written there, on each store that the page lists
+//! them for.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

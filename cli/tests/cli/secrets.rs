@@ -1,4 +1,5 @@
-//! No password is in any output, nor in the arguments of any process but the one that it was given to as an argument.
+//! No password is in any output, nor in the arguments of any process but the one that it was given to as an
+//! argument.
 
 use std::process::Command;
 

@@ -274,7 +274,8 @@ fn slow_clients_do_not_keep_others_from_being_served() {
     make_locks(&server, "orders:", 1, 1000);
     let site = Site::start(&server);
     eventually("it lists", || site.locks().len() == 1000);
-    // More than are served at a time: those who ask a letter at a time, and those who do not take their answer.
+    // More than are served at a time: those who ask a letter at a time, and those who do not take their
+    // answer.
     let mut slow: Vec<TcpStream> = Vec::new();
     for _ in 0..10 {
         slow.extend((0..30).map(|number| {

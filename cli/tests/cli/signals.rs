@@ -168,8 +168,8 @@ fn no_command_outlives_a_helper_that_is_killed_at_any_time() {
         crate::world::pause(u64::from(at) / 4);
         signal(children(run.pid())[0], Signal::KILL);
         assert_eq!(run.wait().code(), Some(70));
-        // The dead have no arguments. One that is being killed may still have them, and does not sleep; nor does the process
-        // that was to become the command, and finds that the helper is dead.
+        // The dead have no arguments. One that is being killed may still have them, and does not sleep; nor
+        // does the process that was to become the command, and finds that the helper is dead.
         let has_mark = |pid: &std::fs::DirEntry| {
             std::fs::read(pid.path().join("cmdline"))
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))

@@ -13,7 +13,8 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::world::{Server, eventually};
 
-/// A terminal of a test's own: the end that is typed at and read, and the file that programs have for a terminal.
+/// A terminal of a test's own: the end that is typed at and read, and the file that programs have for a
+/// terminal.
 pub(crate) fn pseudo_terminal() -> (File, PathBuf) {
     let main: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&main).unwrap();
@@ -35,7 +36,8 @@ impl Shell {
     fn start(server: &Server) -> Shell {
         let (terminal, path) = pseudo_terminal();
         let side = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
-        // Tests that run in the background have ignored interrupts, which all that they start would ignore too.
+        // Tests that run in the background have ignored interrupts, which all that they start would ignore
+        // too.
         let process = Command::new("env")
             .args([
                 "--default-signal",
@@ -198,8 +200,8 @@ fn a_command_in_the_background_gets_the_terminal_with_fg() {
     // It reads, which stops it, until the shell puts it in front.
     shell.types("$run one -- cat &\n");
     shell.shows("suspended");
-    // The message comes first, the stop second. The shell tells of the stop in the same words as of going on, so it is asked
-    // to go on when it has told.
+    // The message comes first, the stop second. The shell tells of the stop in the same words as of going on,
+    // so it is asked to go on when it has told.
     shell.types("until jobs | grep -q Stopped; do sleep 0.01; done; echo is''stopped\n");
     shell.shows("isstopped");
     shell.shows("ready> ");

@@ -1,4 +1,5 @@
-//! Stores that demand client certificates are reached by each option and variable, and each failure of TLS says so.
+//! Stores that demand client certificates are reached by each option and variable, and each failure of TLS
+//! says so.
 
 use std::fs;
 use std::net::TcpListener;
@@ -62,7 +63,8 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
     let mut command = certificates.program(url, &["show", "job"]);
     command.env_remove("LEASEHOLD_TLS_CERT").env_remove("LEASEHOLD_TLS_KEY");
     ends(&mut command, without.0, without.1);
-    // By another authority than the server's. The server hangs up behind its words, which are heard each time.
+    // By another authority than the server's. The server hangs up behind its words, which are heard each
+    // time.
     let (certificate, key) = (certificates.file("stranger.crt"), certificates.file("stranger.key"));
     for _ in 0..STRANGERS {
         let mut command = certificates.program(url, &["--cert", &certificate, "--key", &key, "show", "job"]);

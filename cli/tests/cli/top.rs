@@ -220,7 +220,8 @@ fn a_question_about_one_holder_ends_no_other() {
 fn locks_are_filtered_sorted_and_moved_through() {
     let server = Server::start();
     let owner = "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1";
-    // Their ends are further apart than a list takes: what is left of each is as it was when its page was read.
+    // Their ends are further apart than a list takes: what is left of each is as it was when its page was
+    // read.
     let script = "for i = 1, 1000 do local key = string.format('job:%04d', i) redis.call('hset', key, ARGV[1], 1) \
                   redis.call('pexpire', key, 3590000 - 3000 * i) end";
     server.ask(&["EVAL", script, "0", owner]);
@@ -229,7 +230,7 @@ fn locks_are_filtered_sorted_and_moved_through() {
     top.shows(&["1001 locks"]);
     top.types("sss");
     top.shows(&["job:0001", "9m"]);
-    // What a terminal would act on is shown as text. It has no end, which is said.
+    // Characters that a terminal would act on are shown as text. It has no end, which is said.
     top.shows(&["a\\u{1b}[2Jb", "no end"]);
     top.types("G");
     top.shows(&["job:1000"]);

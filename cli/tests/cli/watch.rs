@@ -66,8 +66,8 @@ fn a_line_appears_when_others_acquire_wait_and_release() {
     assert_eq!(watch.prints("released")["owner"], acquired["owner"]);
     let next = watch.prints("acquired");
     assert_ne!(next["owner"], acquired["owner"]);
-    // The release takes the waiter out of the line, and its grant comes later: a look between the two sees that nobody waits
-    // and nobody holds, and prints it so.
+    // The release takes the waiter out of the line, and its grant comes later: a look between the two sees
+    // that nobody waits and nobody holds, and prints it so.
     let after = std::mem::replace(&mut watch.seen, before);
     assert_eq!(watch.prints("waiting")["now"], 0);
     watch.seen = after;

@@ -272,8 +272,8 @@ const STAMPS: &str = "LEASEHOLD_CLI_TEST_STAMPS";
 const IGNORES_TERM: &str = "LEASEHOLD_CLI_TEST_IGNORES_TERM";
 const ONCE: &str = "LEASEHOLD_CLI_TEST_ONCE";
 
-/// A command that stamps a file with the clock each few milliseconds, until it is ended; one that ignores TERM also another, with
-/// the extension `term`, when it has one.
+/// A command that stamps a file with the clock each few milliseconds, until it is ended; one that ignores
+/// TERM also another, with the extension `term`, when it has one.
 pub(crate) struct Stamper<'a> {
     pub(crate) file: &'a Path,
     pub(crate) ignores_term: bool,

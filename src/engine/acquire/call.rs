@@ -22,11 +22,37 @@ pub(crate) struct AcquireCall<'a> {
     pub(crate) limit: WaitLimit,
     pub(crate) interrupt: Option<&'a Interrupt>,
     pub(crate) terms: Terms,
+    /// How many permits; one for locks.
+    pub(crate) units: u32,
+    /// Under which number to wait, where a place has been taken under it already.
+    pub(crate) number: Option<u64>,
     /// Whether the calling thread is to be the owner, or the guard is.
     pub(crate) by_thread: bool,
 }
 
-impl AcquireCall<'_> {
+impl<'a> AcquireCall<'a> {
+    /// A guard's, for one, renewed, with nothing that ends the wait.
+    pub(crate) fn new(
+        action: &'static str,
+        kind: Kind,
+        (name, entry): (&'a Arc<LockName>, &'a Arc<LockEntry>),
+        limit: WaitLimit,
+    ) -> AcquireCall<'a> {
+        AcquireCall {
+            action,
+            kind,
+            name,
+            entry,
+            lease: Lease::Renewed,
+            limit,
+            interrupt: None,
+            terms: Terms::default(),
+            units: 1,
+            number: None,
+            by_thread: false,
+        }
+    }
+
     pub(crate) fn wants_fence(&self) -> bool {
         self.kind.is_fenced() || self.terms.fenced
     }

@@ -1,24 +1,24 @@
 //! The usual case: nobody else wants the lock, and one request acquires it.
 //!
-//! The thread that asks takes no place in the local queue. If it would wait, those who come meanwhile queue behind it, as behind
-//! a head. If it is not granted, it joins the queue, and goes on as a waiter whose first attempt has been answered.
-
-use std::sync::Arc;
-use std::time::Duration;
+//! The thread that asks takes no place in the local queue. If it would wait, those who come meanwhile queue
+//! behind it, as behind a head. If it is not granted, it joins the queue, and goes on as a waiter whose first
+//! attempt has been answered.
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
+use crate::engine::acquire::outcome::AttemptOutcome;
+use crate::engine::acquire::request::Request;
 use crate::engine::acquire::waiting::{Asked, Waiting};
 use crate::engine::hold::Asking;
 use crate::engine::hold::entry::FirstAttempt;
 use crate::error::Result;
-use crate::ident::{ThreadMark, unbound_number};
 use crate::observe::spans::WaitSpan;
-use crate::seam::{Attempt, Claim, Family, Turn, Wakeups};
-use crate::time::{Moment, window};
+use crate::seam::{Family, ListensFor, Turn};
+use crate::time::Moment;
 
 impl Engine {
-    /// How a call asks before there is a waiter. `None`: it does not, as it is about more than one request and one owner.
+    /// How a call asks before there is a waiter. `None`: it does not, as it is about more than one request
+    /// and one owner.
     pub(super) fn asks_first(&self, call: &AcquireCall<'_>, begun: Moment) -> Option<FirstAttempt> {
         let capabilities = self.store.capabilities();
         let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);
@@ -32,46 +32,35 @@ impl Engine {
         asks.then_some(how)
     }
 
-    /// Asks once. What is not a grant in time is for a waiter.
+    /// Asks once. All but a grant is for a waiter.
     pub(super) fn ask_first(
         &self,
-        call: &AcquireCall<'_>,
-        lease: Duration,
-        thread: &Arc<ThreadMark>,
-        begun: Moment,
+        mut request: Request<'_>,
         asking: Option<Asking>,
     ) -> Result<Option<Granted>> {
+        let (call, begun) = (request.call, request.begun);
         let span = WaitSpan::open(call.name.given(), call.kind.label());
-        let is_thread = call.by_thread && !call.kind.is_token();
-        let number = if is_thread { thread.number() } else { unbound_number() };
         let waits = asking.is_some();
-        let claim = Claim {
-            waits,
-            turn: if waits { Turn::Waits } else { Turn::Barges },
-            wakeups: Wakeups::OwnTurn,
-            wants_fence: call.wants_fence(),
-            ..self.claim(call.kind, call.name, number, lease)
-        };
+        let turn = if waits { Turn::Waits } else { Turn::Barges };
+        let claim = request.claim(waits, turn, ListensFor::OwnTurn);
         // Counted first, asked second, as by a waiter: see `Waiting::ask`.
         let message_count = if waits { self.store.message_count(&claim) } else { None };
         let sent = self.clock.now();
-        let latest = call.limit.moment(begun).max(begun).plus(self.options.command_timeout);
-        let answer = self.store.attempt(&claim, 1, sent.plus(self.options.command_timeout).min(latest));
-        if let Ok(Attempt::Granted { fence }) = &answer
-            && self.clock.now() < sent.plus(window(lease))
-            && (!is_thread || thread.number() == number)
-        {
-            let granted = self.enter(call, thread, (&claim, sent), *fence, None);
-            // Entered first, left second: the next head sees a hold to wait for.
-            drop(asking);
-            // Told last: an observer takes time, and the number may be given up meanwhile.
-            self.reporter.tell_request("acquire", sent, &self.clock, None);
-            self.tell_granted(call, &granted.hold, (begun, 1, None), &span);
-            return self.unless_shut_down(call, granted).map(Some);
+        let answer = self.store.attempt(&claim, 1, request.deadline(sent));
+        match request.judge(&claim, sent, answer) {
+            AttemptOutcome::Granted { fence, bound } => {
+                let granted = self.enter(call, request.thread, (&claim, sent), fence, bound);
+                // Entered first, left second: the next head sees a hold to wait for.
+                drop(asking);
+                // Told last: an observer takes time, and the number may be given up meanwhile.
+                self.reporter.tell_request("acquire", sent, &self.clock, None);
+                self.tell_granted(call, &granted.hold, (begun, 1, None), &span);
+                self.unless_shut_down(call, granted).map(Some)
+            }
+            outcome => {
+                Waiting::new(request, span).run(Some(Asked { asking, claim, message_count, sent, outcome }))
+            }
         }
-        let waiting = Waiting::new(self, call, lease, thread, begun, span);
-        let waiting = if is_thread { waiting } else { waiting.under(number) };
-        waiting.run(Some(Asked { asking, claim, message_count, sent, answer }))
     }
 
     /// Gives back what was granted while the client was shut down: it may have come too late for `shutdown`

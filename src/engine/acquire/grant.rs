@@ -28,19 +28,13 @@ impl Engine {
             Holder::Guard
         };
         let grant = Grant {
-            kind: claim.kind,
-            name: Arc::clone(&claim.name),
-            owner: claim.owner,
-            home: claim.home,
+            claim: claim.clone(),
             holder,
             sent,
             lease: call.lease,
-            asked: claim.lease,
             ceiling: call.terms.max_hold.map(|most| sent.plus(most)),
             renewed_lease: if let Lease::Kept(_) = call.lease { claim.lease } else { self.options.lease },
             fence,
-            units: claim.units,
-            note: claim.note.clone(),
             bound,
         };
         let (hold, level) = Hold::new(grant, call.entry);
@@ -72,7 +66,7 @@ impl Engine {
         if let Some((since, is_local)) = coming {
             let took = now.since(since);
             self.reporter
-                .tell(|observer| observer.event(&Event::HandedOver { name, kind, owner, is_local, took }));
+                .tell(|observer| observer.event(&Event::HandedOff { name, kind, owner, is_local, took }));
         }
     }
 }

@@ -2,16 +2,14 @@
 //!
 //! `call` is what a caller asks for, `terms` how its lock value is used. A thread that holds the lock
 //! re-enters it (`reentry`); any other caller waits (`waiting`). `outcome` says what each answer means,
-//! `retry` for how long failures are borne, `line_place` where the caller's client stands among those that
-//! wait.
+//! `retry` for how long failures are borne, `request` under which number is asked.
 
 pub(crate) mod call;
 mod first;
 mod grant;
-mod line_place;
-mod lookout;
 pub(crate) mod outcome;
 mod reentry;
+pub(crate) mod request;
 pub(crate) mod retry;
 pub(crate) mod terms;
 pub(crate) mod waiting;
@@ -21,6 +19,7 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
+use crate::engine::acquire::request::Request;
 use crate::engine::acquire::waiting::Waiting;
 use crate::engine::hold::Found;
 use crate::engine::hold::Hold;
@@ -29,7 +28,7 @@ use crate::ident::{LockName, ThreadMark};
 use crate::interrupt::Interrupt;
 use crate::observe::spans::WaitSpan;
 use crate::seam::Kind;
-use crate::time::{LONGEST_LEASE, Moment};
+use crate::time::LONGEST_LEASE;
 
 impl Engine {
     /// Takes the lock for the caller; `None` if it stayed busy for as long as the caller would wait.
@@ -41,8 +40,10 @@ impl Engine {
         let thread = ThreadMark::current();
         let granted =
             match call.entry.find(call.by_thread.then(|| thread.id()), self.asks_first(call, begun), begun) {
-                Found::Calm(asking) => self.ask_first(call, lease, &thread, begun, asking),
-                Found::Used => self.wait_for(call, lease, &thread, begun),
+                Found::Calm(asking) => {
+                    self.ask_first(Request::new(self, call, lease, &thread, begun), asking)
+                }
+                Found::Used => self.wait_for(Request::new(self, call, lease, &thread, begun)),
                 Found::Own(hold) => {
                     if hold.is_live(self.clock.now(), &self.reporter) {
                         if !hold.holder.is_this_task() {
@@ -55,9 +56,9 @@ impl Engine {
                             return Ok(Some(granted));
                         }
                     }
-                    // It was lost. A new hold follows, under a number that nothing late can be under.
-                    thread.retire(hold.owner().number());
-                    self.wait_for(call, lease, &thread, begun)
+                    // It was lost. A new hold follows, under a number that nothing late can be under: see
+                    // `Hold::lose`.
+                    self.wait_for(Request::new(self, call, lease, &thread, begun))
                 }
             };
         granted.map_err(|error| error.during(call.action).on(call.name.given()))
@@ -65,18 +66,13 @@ impl Engine {
 
     /// The other case: somebody here has the lock or wants it, or another process did a moment ago.
     #[cold]
-    fn wait_for(
-        &self,
-        call: &AcquireCall<'_>,
-        lease: Duration,
-        thread: &Arc<ThreadMark>,
-        begun: Moment,
-    ) -> Result<Option<Granted>> {
-        if let Some(words) = self.own_hold_in_the_way(call, thread) {
+    fn wait_for(&self, request: Request<'_>) -> Result<Option<Granted>> {
+        let call = request.call;
+        if let Some(words) = self.own_hold_in_the_way(call, request.thread) {
             return self.would_wait_for_itself(call, words);
         }
         let span = WaitSpan::open(call.name.given(), call.kind.label());
-        Waiting::new(self, call, lease, thread, begun, span).run(None)
+        Waiting::new(request, span).run(None)
     }
 
     /// Why the caller would wait for its own thread, if it would.
@@ -119,11 +115,14 @@ impl Engine {
         let on_this = |error: Error| error.on(call.name.given());
         self.usable_for(call.action, call.kind, call.name).map_err(on_this)?;
         let terms = call.terms.checked(call.action).map_err(on_this)?;
+        if call.units == 0 {
+            return Err(on_this(Error::invalid(call.action, "no permits were asked for")));
+        }
         let asked = self.asked(call.action, call.lease).map_err(on_this)?;
         let asked = terms.max_hold.map_or(asked, |most| asked.min(most));
         let asked = if call.kind.is_leased() { asked } else { LONGEST_LEASE };
         // A caller that has a place already is not refused here: it has to leave that place.
-        if call.terms.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
+        if call.number.is_none() && call.interrupt.is_some_and(Interrupt::is_interrupted) {
             return Err(interrupted(call));
         }
         Ok(asked)

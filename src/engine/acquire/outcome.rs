@@ -3,23 +3,28 @@
 //!
 //! Their answers can be late, or not come at all, in the same ways. So what those ways mean is said once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::ident::Fence;
-use crate::seam::{Answer, Attempt, Failure, Handoff, Wakeups};
+use crate::seam::{Answer, Attempt, Bound, Failure, Handoff, ListensFor};
 
 /// The outcome of an attempt.
 #[derive(Debug)]
 pub(crate) enum AttemptOutcome {
     /// The lock is acquired.
-    Granted { fence: Option<Fence> },
+    Granted {
+        fence: Option<Fence>,
+        /// The end of the hold besides its lease.
+        bound: Option<Arc<dyn Bound>>,
+    },
     /// Granted, and not to be counted on. The store's part of it is to be undone.
     TooLate,
     /// Another owner has it.
     Busy { retry_after: Option<Duration> },
     /// The same, or it is kept for another client, and this one stands in the store's line.
-    InLine { retry_after: Option<Duration>, wakeups: Wakeups, is_lookout: bool },
+    InLine { retry_after: Option<Duration>, listens_for: ListensFor, is_lookout: bool },
     /// The owner who was to have it already has it no longer. Nothing changed.
     Lost,
     /// Nothing changed, and nothing will.
@@ -33,17 +38,25 @@ impl AttemptOutcome {
     /// number in use, as of now, when the answer has been read. For a first hold and one that was passed on
     /// that is the window which the request opened; for a re-entry the one that the hold has, since once that
     /// has ended another may have held the lock.
-    pub(crate) fn of(answer: Answer<Attempt>, stands: bool) -> AttemptOutcome {
+    pub(crate) fn of(answer: Answer<Attempt>, stands: bool, bound: Option<Arc<dyn Bound>>) -> AttemptOutcome {
         match answer {
-            Ok(Attempt::Granted { fence }) if stands => AttemptOutcome::Granted { fence },
+            Ok(Attempt::Granted { fence }) if stands => AttemptOutcome::Granted { fence, bound },
             Ok(Attempt::Granted { .. }) => AttemptOutcome::TooLate,
             Ok(Attempt::Busy { retry_after }) => AttemptOutcome::Busy { retry_after },
-            Ok(Attempt::InLine { retry_after, wakeups, is_lookout }) => {
-                AttemptOutcome::InLine { retry_after, wakeups, is_lookout }
+            Ok(Attempt::InLine { retry_after, listens_for, is_lookout }) => {
+                AttemptOutcome::InLine { retry_after, listens_for, is_lookout }
             }
             Ok(Attempt::Lost) => AttemptOutcome::Lost,
             Err(Failure::Refused(error)) => AttemptOutcome::Failed(error),
             Err(Failure::Unknown(error)) => AttemptOutcome::Unknown(error),
+        }
+    }
+
+    /// The failure, if it is one.
+    pub(crate) fn error(&self) -> Option<&Error> {
+        match self {
+            AttemptOutcome::Failed(error) | AttemptOutcome::Unknown(error) => Some(error),
+            _ => None,
         }
     }
 }
@@ -69,32 +82,32 @@ mod tests {
         let fence = Some(Fence::new(7));
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
         let retry_after = Some(Duration::from_millis(3));
-        let of = |answer, stands| format!("{:?}", AttemptOutcome::of(answer, stands));
+        let of = |answer, stands| format!("{:?}", AttemptOutcome::of(answer, stands, None));
         let granted = || Ok(Attempt::Granted { fence });
-        assert_eq!(of(granted(), true), format!("{:?}", AttemptOutcome::Granted { fence }));
+        assert_eq!(of(granted(), true), format!("{:?}", AttemptOutcome::Granted { fence, bound: None }));
         assert_eq!(of(granted(), false), format!("{:?}", AttemptOutcome::TooLate));
         for stands in [true, false] {
             let busy = Ok(Attempt::Busy { retry_after });
             assert_eq!(of(busy, stands), format!("{:?}", AttemptOutcome::Busy { retry_after }));
             assert_eq!(of(Ok(Attempt::Lost), stands), "Lost");
             assert!(matches!(
-                AttemptOutcome::of(Err(Failure::Refused(error())), stands),
+                AttemptOutcome::of(Err(Failure::Refused(error())), stands, None),
                 AttemptOutcome::Failed(_)
             ));
             assert!(matches!(
-                AttemptOutcome::of(Err(Failure::Unknown(error())), stands),
+                AttemptOutcome::of(Err(Failure::Unknown(error())), stands, None),
                 AttemptOutcome::Unknown(_)
             ));
         }
     }
 
     #[test]
-    fn a_hand_over_is_judged_as_an_attempt() {
+    fn a_hand_off_is_judged_as_an_attempt() {
         let fence = Some(Fence::new(7));
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
-        let of = |answer: Answer<Handoff>| AttemptOutcome::of(answer.map(Attempt::from), true);
+        let of = |answer: Answer<Handoff>| AttemptOutcome::of(answer.map(Attempt::from), true, None);
         assert!(
-            matches!(of(Ok(Handoff::Granted { fence })), AttemptOutcome::Granted { fence: had } if had == fence)
+            matches!(of(Ok(Handoff::Granted { fence })), AttemptOutcome::Granted { fence: had, .. } if had == fence)
         );
         assert!(matches!(of(Ok(Handoff::Lost)), AttemptOutcome::Lost));
         assert!(matches!(of(Err(Failure::Refused(error()))), AttemptOutcome::Failed(_)));

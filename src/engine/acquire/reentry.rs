@@ -62,17 +62,16 @@ impl Engine {
                 self.lose(hold, LossReason::Expired);
                 stands = false;
             }
-            let outcome = AttemptOutcome::of(answer, stands);
+            let outcome = AttemptOutcome::of(answer, stands, None);
             if matches!(outcome, AttemptOutcome::TooLate | AttemptOutcome::Unknown(_)) {
                 in_doubt = Some(sent.plus(claim.lease).plus(timeout));
             }
             if let (false, Some(until)) = (stands, in_doubt) {
                 // Nobody gives back what is lost.
-                hold.retire_owner();
                 self.clean_up(claim.clone(), until, now);
             }
             match outcome {
-                AttemptOutcome::Granted { fence } => {
+                AttemptOutcome::Granted { fence, .. } => {
                     hold.set_fence(fence);
                     // The outer level decides how the lock is kept until others are acquired too.
                     let level = hold.add_level(match call.lease {

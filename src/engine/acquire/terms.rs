@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::time::{checked_span, random_between};
 
-/// The options of a lock value, for each of its holds. The store knows nothing of them.
+/// The options of a lock value, for each of its holds. A claim has those that concern the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) reentrant: bool,
@@ -15,10 +15,6 @@ pub(crate) struct Terms {
     pub(crate) max_hold: Option<Duration>,
     /// Of a read-write lock: whether a writer that waits comes before readers that come later.
     pub(crate) writers_first: bool,
-    /// How many permits; one for locks.
-    pub(crate) units: u32,
-    /// Under which number to wait, where a place has been taken under it already.
-    pub(crate) number: Option<u64>,
     /// Whether it takes a lock again that was given up for a condition: such a wait ends with the lock, not
     /// for a deadlock.
     pub(crate) takes_again: bool,
@@ -32,8 +28,6 @@ impl Default for Terms {
             reentrant: true,
             fenced: false,
             writers_first: false,
-            units: 1,
-            number: None,
             takes_again: false,
             max_hold: None,
             backoff: None,
@@ -46,9 +40,6 @@ impl Terms {
     pub(crate) fn checked(mut self, action: &'static str) -> Result<Terms> {
         if let Some(most) = self.max_hold {
             self.max_hold = Some(checked_span(action, "a max_hold", most)?);
-        }
-        if self.units == 0 {
-            return Err(Error::invalid(action, "no permits were asked for"));
         }
         if let Some(backoff) = self.backoff
             && (backoff.first.is_zero() || backoff.first > backoff.most)

@@ -1,7 +1,8 @@
 //! Chains that end at a holder which says nothing of itself, such as Java's: they may be deadlocks.
 //!
-//! Such a holder is not known to wait. It is a sign if its client stands in the store's queue for a lock of
-//! the thread that the chain began with, or if somebody who is not known listens for one.
+//! It is not known whether such a holder waits. There are two signs that it does, both about a lock that the
+//! chain's first thread holds: the holder's client stands in the store's queue for it, or an unknown client
+//! listens for its release.
 
 use crate::engine::deadlock::graph::{Link, MOST_OWNERS, RingKey, View, Wait, key_of};
 use crate::engine::deadlock::reading::{Reading, holder_of};

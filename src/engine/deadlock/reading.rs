@@ -126,8 +126,8 @@ impl<'a> Reading<'a> {
         self.clients.get(&client)?.as_ref()
     }
 
-    /// The lock as the store has it now. Of one that nobody shares its holder is asked for, as those may who
-    /// use no other kinds.
+    /// The lock as the store has it now. Half of a read-write lock is described with all its holders. Any
+    /// other lock has one holder, and a question about that needs the rights of its own kind only.
     fn lock(&mut self, key: &str, kind: Kind) -> Option<Arc<Inspection>> {
         if kind.other_half().is_some() {
             return self.described(key);
@@ -203,8 +203,9 @@ fn is_in_the_way(kind: Kind, held: Family) -> bool {
     }
 }
 
-/// Whether a writer that waits comes before this reader: where the store says so of readers that go by that,
-/// or where it has them all in a line.
+/// Whether a writer that waits comes before this reader. That is so if writers go first for this reader and
+/// the store says that one waits, or if the store serves all of them in one queue and the reader is not its
+/// first.
 fn is_behind_a_writer(seen: &Inspection, wait: &Wait) -> bool {
     if wait.writers_first && seen.writers_wait {
         return true;
@@ -282,7 +283,7 @@ impl View for Reading<'_> {
         if others.is_empty() && wait.kind == Kind::Read && is_behind_a_writer(&seen, wait) {
             others = shown(&|mode| mode == Some(Mode::Read));
         }
-        // Of its own holds this client knows which it releases just now.
+        // This client knows which of its own holds it is about to release: those are in nobody's way.
         let stands = |one: &Holder| {
             self.own.holds.iter().any(|hold| hold.number == one.number && hold.key == wait.key)
         };

@@ -105,8 +105,8 @@ struct Burst {
     began: Option<Moment>,
 }
 
-/// The number of times, and the time, for which a process hands a lock on before others get their turn. More
-/// makes the others wait longer; less costs more true releases.
+/// A burst: the number of hand-offs, and the time, before other processes get their turn. More makes the
+/// others wait longer; less costs more true releases.
 const BURST: u32 = 24;
 const BURST_TIME: Duration = Duration::from_millis(3);
 
@@ -136,8 +136,8 @@ pub(crate) enum Next {
 pub(crate) enum Found<H: Held> {
     /// This thread's hold, live or lost.
     Own(Arc<H>),
-    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks. If it would wait, those who
-    /// come now queue behind it.
+    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks. If it
+    /// would wait, those who come now queue behind it.
     Calm(Option<Asking<H>>),
     /// Anything else.
     Used,
@@ -166,8 +166,8 @@ impl<H: Held> Entry<H> {
         self.state().of_thread(thread)
     }
 
-    /// How a thread finds the lock that is about to ask for it; `thread` is none where a guard is to be the owner. It is found calm
-    /// only by one that `asks`, and then waits or does not.
+    /// How a thread finds the lock that is about to ask for it; `thread` is none where a guard is to be the
+    /// owner. It is found calm only by one that `asks`, and then waits or does not.
     pub(crate) fn find(
         self: &Arc<Entry<H>>,
         thread: Option<u64>,

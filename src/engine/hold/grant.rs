@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::ident::{Fence, LockName, Owner, ThreadMark};
-use crate::seam::{Bound, HoldNote, Kind};
+use crate::ident::{Fence, ThreadMark};
+use crate::seam::{Bound, Claim};
 use crate::task::TaskMark;
 use crate::time::{Lease, Moment};
 
@@ -38,24 +38,18 @@ impl Holder {
 
 /// The facts of a grant.
 pub(crate) struct Grant {
-    pub(crate) kind: Kind,
-    pub(crate) name: Arc<LockName>,
-    pub(crate) owner: Owner,
-    /// The home where the store keeps it.
-    pub(crate) home: u32,
+    /// As it was asked for.
+    pub(crate) claim: Claim,
     pub(crate) holder: Holder,
     /// Before the request that was granted left: the window opens there.
     pub(crate) sent: Moment,
+    /// The lease of its first level.
     pub(crate) lease: Lease,
-    /// The lease actually asked for, and the client's, which renewals ask for.
-    pub(crate) asked: Duration,
+    /// The lease that renewals ask for.
+    pub(crate) renewed_lease: Duration,
     /// Beyond it the hold is not renewed.
     pub(crate) ceiling: Option<Moment>,
-    pub(crate) note: Option<HoldNote>,
-    pub(crate) renewed_lease: Duration,
     pub(crate) fence: Option<Fence>,
-    /// How many permits; one for locks.
-    pub(crate) units: u32,
     /// Its end besides its lease.
     pub(crate) bound: Option<Arc<dyn Bound>>,
 }

@@ -1,7 +1,6 @@
 //! The thread that keeps a hold: without it nobody releases the lock.
 
 use crate::engine::hold::{Hold, Holder};
-use crate::sync::atomic::Ordering;
 
 impl Hold {
     /// Whether the holding thread has ended.
@@ -12,7 +11,7 @@ impl Hold {
     /// Notes the thread that acquires more locks before anybody gets the guard of this one; zero: the guard
     /// is there.
     pub(crate) fn note_acquiring(&self, thread: u64) {
-        self.acquires_more.store(thread, Ordering::Release);
+        self.state.lock().acquires_more = Some(thread).filter(|thread| *thread != 0);
     }
 
     /// The thread without which it is not released: its holder, or the one that acquires more to go with it.
@@ -20,12 +19,12 @@ impl Hold {
     pub(crate) fn kept_by(&self) -> Option<u64> {
         match &self.holder {
             Holder::Thread { id, .. } => Some(*id),
-            Holder::Guard => Some(self.acquires_more.load(Ordering::Acquire)).filter(|thread| *thread != 0),
+            Holder::Guard => self.state.lock().acquires_more,
         }
     }
 
     /// Whether this call is the first to say that the holding thread has ended.
     pub(crate) fn note_abandoned(&self) -> bool {
-        !self.abandoned.swap(true, Ordering::AcqRel)
+        !std::mem::replace(&mut self.state.lock().is_abandoned, true)
     }
 }

@@ -10,6 +10,10 @@ pub(crate) struct Levels {
     /// By ids, which go up: guards are dropped from either end, and however many there are, that costs the
     /// same.
     pub(crate) open: VecDeque<Level>,
+    /// How many open ones asked for renewal.
+    pub(super) renewed: usize,
+    /// Some level has asked for renewals, open or not.
+    pub(super) was_renewed: bool,
 }
 
 pub(crate) struct Level {
@@ -22,6 +26,8 @@ pub(crate) struct Level {
 impl Levels {
     pub(crate) fn add(&mut self, lease: Lease) -> u64 {
         self.next_id += 1;
+        self.renewed += usize::from(lease.is_renewed());
+        self.was_renewed |= lease.is_renewed();
         self.open.push_back(Level { id: self.next_id, lease, guarded: false });
         self.next_id
     }
@@ -40,7 +46,18 @@ impl Levels {
                 unguarded.or_else(|| self.open.len().checked_sub(1))?
             }
         };
-        self.open.remove(at)
+        let level = self.open.remove(at)?;
+        self.renewed -= usize::from(level.lease.is_renewed());
+        Some(level)
+    }
+
+    /// A level that was kept until other locks were acquired ends by itself from now on; whether it was one.
+    pub(super) fn settle(&mut self, id: u64) -> bool {
+        let Some(level) = self.get_mut(id) else { return false };
+        let Lease::Kept(lease) = level.lease else { return false };
+        level.lease = Lease::Fixed(lease);
+        self.renewed -= 1;
+        true
     }
 
     fn place(&self, id: u64) -> Option<usize> {

@@ -15,28 +15,26 @@ pub(crate) mod slot;
 mod tests;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
-
-use crossbeam_channel::{Receiver, Sender, bounded};
 
 pub(crate) use crate::engine::hold::entry::Next;
 use crate::engine::hold::entry::{Asking as AskingFor, Entry, Found as FoundAs, Held, QueuePlace as PlaceOf};
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::levels::Levels;
-use crate::engine::hold::loss::LossListeners;
+use crate::engine::hold::loss::Listeners;
 use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
 use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::policy::{at_risk, renewal_slack};
 use crate::ident::{Fence, LockName, Owner};
-use crate::observe::reporter::{OnLost, Reporter};
+use crate::observe::reporter::Reporter;
 use crate::observe::spans::HoldSpan;
 use crate::observe::{Loss, LossReason, event::Event};
-use crate::seam::{Bound, Claim, HoldNote, Kind, Turn, Wakeups};
+use crate::seam::{Bound, Claim, Kind};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, nanos, window};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, window};
 
 /// One lock in this process, with its holds.
 pub(crate) type LockEntry = Entry<Hold>;
@@ -55,100 +53,104 @@ impl Held for Hold {
 }
 
 /// One grant.
+///
+/// `phase` and `until` are atomic: each look at a hold reads them. All else that changes is under one mutex,
+/// `state`.
 pub(crate) struct Hold {
-    kind: Kind,
-    name: Arc<LockName>,
+    /// By which the store is asked to renew or release it, but for the lease.
+    claim: Claim,
     /// The lock in this process. It has this hold too, until the registry takes it out.
     entry: Arc<LockEntry>,
-    owner: Owner,
-    home: u32,
     pub(crate) holder: Holder,
     pub(crate) span: HoldSpan,
     since: Moment,
-    /// The lease that renewals ask for, in nanoseconds.
-    renewed_lease: AtomicU64,
-    units: u32,
     ceiling: Option<Moment>,
-    note: Option<HoldNote>,
     bound: Option<Arc<dyn Bound>>,
     phase: Phase,
     /// End of its own window, as `Moment::nanos`. Only ever raised.
     until: AtomicU64,
+    state: Mutex<State>,
+}
+
+/// The part of a hold under its mutex, which is the last that a thread takes: nothing else is called while it
+/// is held.
+struct State {
+    levels: Levels,
+    /// The lease that renewals ask for.
+    renewed_lease: Duration,
     /// When the store was last asked to keep it; see `needs_keepalive`.
-    kept_alive_at: AtomicU64,
+    kept_alive_at: Moment,
     /// The last renewal failed.
-    renewal_has_failed: AtomicBool,
-    /// The end of the holding thread has been reported.
-    abandoned: AtomicBool,
-    /// A request under its number may still arrive; see `retire_owner_on_end`.
-    spent: AtomicBool,
+    renewal_has_failed: bool,
     /// A renewal has been sent and not been answered.
-    is_under_way: AtomicBool,
+    is_under_way: bool,
     /// The watchdog has it among those that it renews next.
-    is_queued: AtomicBool,
-    /// The steps after a loss have been done; see `timer.rs`.
-    has_lapsed: AtomicBool,
-    /// Its place in the registry's agenda.
-    slot: Mutex<AgendaSlot>,
-    /// Some level has asked for renewals, open or not.
-    was_renewed: AtomicBool,
-    /// How many open levels asked for renewal: read by the watchdog without `levels`.
-    renewed_levels: AtomicU32,
-    levels: Mutex<Levels>,
-    fence: OnceLock<Fence>,
-    listeners: LossListeners,
+    is_queued: bool,
+    /// A request under its number may still arrive; see `retire_owner_on_end`.
+    is_spent: bool,
     /// Its owner reads as well; see `note_reading`.
-    read_beside: AtomicBool,
-    /// The thread that acquires more locks to go with it; zero: none does.
-    acquires_more: AtomicU64,
+    is_read_beside: bool,
+    /// The end of the holding thread has been reported.
+    is_abandoned: bool,
+    /// The steps after a loss have been done; see `timer.rs`.
+    has_lapsed: bool,
+    /// The thread that acquires more locks to go with it.
+    acquires_more: Option<u64>,
+    /// Its place in the registry's agenda. Changed under the agenda's mutex alone.
+    slot: AgendaSlot,
+    fence: Option<Fence>,
+    listeners: Listeners,
+}
+
+impl State {
+    /// Whether something that was asked about it may still come.
+    fn is_in_doubt(&self) -> bool {
+        self.is_spent || self.is_under_way
+    }
 }
 
 impl Hold {
     /// Makes the hold with its first level; returns that level's id too.
     pub(crate) fn new(grant: Grant, entry: &Arc<LockEntry>) -> (Hold, u64) {
+        let mut levels = Levels::default();
+        let level = levels.add(grant.lease);
+        let until = grant.sent.plus(window(grant.claim.lease));
         let hold = Hold {
-            kind: grant.kind,
-            name: grant.name,
+            claim: grant.claim.of_hold(),
             entry: Arc::clone(entry),
-            owner: grant.owner,
-            home: grant.home,
             holder: grant.holder,
             span: HoldSpan::none(),
             since: grant.sent,
-            renewed_lease: AtomicU64::new(nanos(grant.renewed_lease)),
-            units: grant.units,
             ceiling: grant.ceiling,
-            note: grant.note,
             bound: grant.bound,
             phase: Phase::live(),
-            until: AtomicU64::new(grant.sent.plus(window(grant.asked)).nanos()),
-            kept_alive_at: AtomicU64::new(grant.sent.nanos()),
-            renewal_has_failed: AtomicBool::new(false),
-            abandoned: AtomicBool::new(false),
-            spent: AtomicBool::new(false),
-            is_under_way: AtomicBool::new(false),
-            is_queued: AtomicBool::new(false),
-            has_lapsed: AtomicBool::new(false),
-            slot: Mutex::new(AgendaSlot::Out),
-            was_renewed: AtomicBool::new(false),
-            renewed_levels: AtomicU32::new(0),
-            levels: Mutex::new(Levels::default()),
-            fence: OnceLock::new(),
-            listeners: LossListeners::default(),
-            read_beside: AtomicBool::new(false),
-            acquires_more: AtomicU64::new(0),
+            until: AtomicU64::new(until.nanos()),
+            state: Mutex::new(State {
+                levels,
+                renewed_lease: grant.renewed_lease,
+                kept_alive_at: grant.sent,
+                renewal_has_failed: false,
+                is_under_way: false,
+                is_queued: false,
+                is_spent: false,
+                is_read_beside: false,
+                is_abandoned: false,
+                has_lapsed: false,
+                acquires_more: None,
+                slot: AgendaSlot::Out,
+                fence: grant.fence,
+                listeners: Listeners::default(),
+            }),
         };
-        hold.set_fence(grant.fence);
-        let level = hold.add_level(grant.lease);
         (hold, level)
     }
 
     pub(crate) fn kind(&self) -> Kind {
-        self.kind
+        self.claim.kind
     }
 
     pub(crate) fn name(&self) -> &Arc<LockName> {
-        &self.name
+        &self.claim.name
     }
 
     pub(crate) fn entry(&self) -> &Arc<LockEntry> {
@@ -156,17 +158,16 @@ impl Hold {
     }
 
     pub(crate) fn owner(&self) -> Owner {
-        self.owner
+        self.claim.owner
     }
 
     /// The home where the store keeps it.
     pub(crate) fn home(&self) -> u32 {
-        self.home
+        self.claim.home
     }
 
-    /// Whether the last renewal failed.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.renewal_has_failed.load(Ordering::Acquire)
+    pub(crate) fn units(&self) -> u32 {
+        self.claim.units
     }
 
     pub(crate) fn since(&self) -> Moment {
@@ -174,39 +175,23 @@ impl Hold {
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
-        self.fence.get().copied()
+        self.state.lock().fence
     }
 
     /// The first fence stays: a re-entry must not outdate what the outer level is writing with.
     pub(crate) fn set_fence(&self, fence: Option<Fence>) {
-        if let Some(fence) = fence {
-            self.fence.get_or_init(|| fence);
-        }
+        let mut state = self.state.lock();
+        state.fence = state.fence.or(fence);
     }
 
     /// The claim by which the store is asked to renew or release this hold.
     pub(crate) fn claim(&self) -> Claim {
-        Claim {
-            kind: self.kind,
-            name: Arc::clone(&self.name),
-            owner: self.owner,
-            lease: self.renewed_lease(),
-            home: self.home,
-            waits: false,
-            turn: Turn::Barges,
-            wakeups: Wakeups::Releases,
-            writers_first: false,
-            units: self.units,
-            note: self.note.clone(),
-            levels: 1,
-            wants_fence: false,
-            is_granted: true,
-        }
+        Claim { lease: self.renewed_lease(), ..self.claim.clone() }
     }
 
     /// Whether something that was asked about it may still come.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.spent.load(Ordering::SeqCst) || self.is_under_way.load(Ordering::SeqCst)
+        self.state.lock().is_in_doubt()
     }
 
     pub(crate) fn is_of_thread(&self, thread: u64) -> bool {
@@ -225,15 +210,14 @@ impl Hold {
     /// Whether this call is the first to say that the owner of a write hold reads as well. See
     /// `Waiting::end_writing_in_time`.
     pub(crate) fn note_reading(&self) -> bool {
-        !self.read_beside.swap(true, Ordering::AcqRel)
+        !std::mem::replace(&mut self.state.lock().is_read_beside, true)
     }
 
-    /// Gives up the owner number for the holding thread's next holds.
+    /// Gives up the owner number for the holding thread's next holds. A loss does it by itself: see
+    /// [`lose`](Self::lose).
     pub(crate) fn retire_owner(&self) {
-        if let Holder::Thread { mark, .. } = &self.holder
-            && let Some(mark) = mark.upgrade()
-        {
-            mark.retire(self.owner.number());
+        if let Some(mark) = self.holder.thread() {
+            mark.retire(self.claim.owner.number());
         }
     }
 
@@ -241,18 +225,9 @@ impl Hold {
     /// thread's next hold is not to be under this number. While this hold lives the thread keeps its owner
     /// number, so that a writer can still take the read lock.
     pub(crate) fn retire_owner_on_end(&self) {
-        self.spent.store(true, Ordering::SeqCst);
-        // Set first, looked second. Pairs with `has_left_live`.
+        self.state.lock().is_spent = true;
+        // Set first, looked second. Pairs with `begin_release`.
         if !self.phase.is_live() {
-            self.retire_owner();
-        }
-    }
-
-    /// It is live no more. A number under which something may still come is not the thread's next one: a
-    /// renewal that is under way would prolong a hold that has a lease of its own. Pairs with
-    /// `retire_owner_on_end` and `begin_renewal`.
-    fn has_left_live(&self) {
-        if self.is_in_doubt() {
             self.retire_owner();
         }
     }
@@ -260,64 +235,57 @@ impl Hold {
     // ---- levels
 
     pub(crate) fn add_level(&self, lease: Lease) -> u64 {
-        let mut levels = self.levels.lock();
-        let id = levels.add(lease);
-        if lease.is_renewed() {
-            self.was_renewed.store(true, Ordering::Release);
-            self.renewed_levels.fetch_add(1, Ordering::AcqRel);
-        }
-        id
+        self.state.lock().levels.add(lease)
     }
 
     /// Leaves the end of a level to a guard.
     pub(crate) fn guard_level(&self, id: u64) {
-        if let Some(level) = self.levels.lock().get_mut(id) {
+        if let Some(level) = self.state.lock().levels.get_mut(id) {
             level.guarded = true;
         }
     }
 
     /// A level that was kept until other locks were acquired ends by itself from now on. Renewals that later
-    /// levels ask for are with `renewed_lease`. Pairs with `renewal`.
+    /// levels ask for are with `renewed_lease`.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
-        let mut levels = self.levels.lock();
-        if let Some(level) = levels.get_mut(id)
-            && let Lease::Kept(lease) = level.lease
-        {
-            level.lease = Lease::Fixed(lease);
-            self.renewed_levels.fetch_sub(1, Ordering::AcqRel);
-            self.renewed_lease.store(nanos(renewed_lease), Ordering::Release);
+        let mut state = self.state.lock();
+        if state.levels.settle(id) {
+            state.renewed_lease = renewed_lease;
         }
     }
 
     /// The leases that the levels asked for, from the outermost in, and which of them is `own`; `None` if a
     /// guard has another.
     pub(crate) fn levels_beside(&self, own: u64) -> Option<Vec<(bool, Lease)>> {
-        let levels = self.levels.lock();
-        let is_free = levels.open.iter().all(|level| level.id == own || !level.guarded);
-        is_free.then(|| levels.open.iter().map(|level| (level.id == own, level.lease)).collect())
+        let state = self.state.lock();
+        let open = &state.levels.open;
+        let is_free = open.iter().all(|level| level.id == own || !level.guarded);
+        is_free.then(|| open.iter().map(|level| (level.id == own, level.lease)).collect())
     }
 
     /// Ends a level; if none is named, the innermost that no guard ends, or else the innermost. Returns how
     /// many are left. `None`: there is no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
-        let mut levels = self.levels.lock();
-        if levels.take(level)?.lease.is_renewed() {
-            self.renewed_levels.fetch_sub(1, Ordering::AcqRel);
-        }
-        u32::try_from(levels.open.len()).ok()
+        let mut state = self.state.lock();
+        state.levels.take(level)?;
+        u32::try_from(state.levels.open.len()).ok()
     }
 
     pub(crate) fn count(&self) -> u32 {
-        u32::try_from(self.levels.lock().open.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.state.lock().levels.open.len()).unwrap_or(u32::MAX)
     }
 
     /// Whether a renewal is wanted, and can still move the end of the window.
     pub(crate) fn is_renewed(&self) -> bool {
-        self.renewed_levels.load(Ordering::Acquire) > 0 && !self.is_at_ceiling()
+        self.is_renewed_in(&self.state.lock())
+    }
+
+    fn is_renewed_in(&self, state: &State) -> bool {
+        state.levels.renewed > 0 && !self.is_at_ceiling(state)
     }
 
     pub(crate) fn renewed_lease(&self) -> Duration {
-        Duration::from_nanos(self.renewed_lease.load(Ordering::Acquire))
+        self.state.lock().renewed_lease
     }
 
     /// A renewal that would fall due this soon goes along with others, so that many holds make few rounds.
@@ -335,17 +303,13 @@ impl Hold {
 
     /// Whether the window ends where the ceiling wants it, less the drift of a lease that was cut short by
     /// it.
-    fn is_at_ceiling(&self) -> bool {
-        self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(self.renewed_lease() / 100))
+    fn is_at_ceiling(&self, state: &State) -> bool {
+        self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(state.renewed_lease / 100))
     }
 
     // ---- window
 
     /// When the hold ends unless it is confirmed: its window's end, or that of what it is bound to.
-    pub(crate) fn units(&self) -> u32 {
-        self.units
-    }
-
     pub(crate) fn until(&self) -> Moment {
         let bound = self.bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         self.window_end().min(bound)
@@ -361,10 +325,12 @@ impl Hold {
     #[must_use = "a hold whose window had ended is lost"]
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let before = self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
-        self.renewal_has_failed.store(false, Ordering::Release);
-        if lease >= self.renewed_lease() {
-            self.kept_alive_at.fetch_max(sent.nanos(), Ordering::AcqRel);
+        let mut state = self.state.lock();
+        state.renewal_has_failed = false;
+        if lease >= state.renewed_lease {
+            state.kept_alive_at = state.kept_alive_at.max(sent);
         }
+        drop(state);
         // Raised first, the time read second: a thread that reads a later time sees the new end.
         clock.now().nanos() < before
     }
@@ -374,35 +340,35 @@ impl Hold {
     /// Whether any of its levels, open or not, was to be renewed: then its end was not meant to come by
     /// itself.
     pub(crate) fn was_renewed(&self) -> bool {
-        self.was_renewed.load(Ordering::Acquire)
+        self.state.lock().levels.was_renewed
     }
 
     /// Whether this call is the first to see to what follows its loss.
     pub(crate) fn note_lapsed(&self) -> bool {
-        !self.has_lapsed.swap(true, Ordering::AcqRel)
+        !std::mem::replace(&mut self.state.lock().has_lapsed, true)
     }
 
     /// The watchdog has it now, or has it no more; whether that is new.
     pub(crate) fn set_queued(&self, is_queued: bool) -> bool {
-        self.is_queued.swap(is_queued, Ordering::AcqRel) != is_queued
+        std::mem::replace(&mut self.state.lock().is_queued, is_queued) != is_queued
     }
 
     pub(crate) fn slot(&self) -> AgendaSlot {
-        *self.slot.lock()
+        self.state.lock().slot
     }
 
     /// For the agenda.
     pub(crate) fn replace_slot(&self, slot: AgendaSlot) -> AgendaSlot {
-        std::mem::replace(&mut *self.slot.lock(), slot)
+        std::mem::replace(&mut self.state.lock().slot, slot)
     }
 
     /// Whether what follows a loss has been done.
     pub(crate) fn has_lapsed(&self) -> bool {
-        self.has_lapsed.load(Ordering::Acquire)
+        self.state.lock().has_lapsed
     }
 
     pub(crate) fn is_queued(&self) -> bool {
-        self.is_queued.load(Ordering::Acquire)
+        self.state.lock().is_queued
     }
 
     /// The phase by what is known at `now`, without changing anything.
@@ -411,20 +377,17 @@ impl Hold {
             return Standing::Lost(reason);
         }
         let until = self.until();
-        if now >= until {
-            return Standing::Lost(if self.bound.as_ref().is_some_and(|bound| bound.is_gone()) {
-                LossReason::Gone
-            } else if self.is_at_ceiling() {
-                LossReason::HeldTooLong
-            } else {
-                LossReason::Expired
-            });
+        let is_over = now >= until;
+        if is_over && self.bound.as_ref().is_some_and(|bound| bound.is_gone()) {
+            return Standing::Lost(LossReason::Gone);
         }
-        let is_overdue = until.since(now) < at_risk(self.renewed_lease());
-        if self.is_renewed() && (self.has_failed() || is_overdue) {
-            return Standing::AtRisk(until);
+        let state = self.state.lock();
+        if is_over {
+            let is_meant = self.is_at_ceiling(&state);
+            return Standing::Lost(if is_meant { LossReason::HeldTooLong } else { LossReason::Expired });
         }
-        Standing::Held
+        let is_late = state.renewal_has_failed || until.since(now) < at_risk(state.renewed_lease);
+        if is_late && self.is_renewed_in(&state) { Standing::AtRisk(until) } else { Standing::Held }
     }
 
     /// Whether the hold stands at `now`; one that has run out becomes lost by this look.
@@ -443,30 +406,37 @@ impl Hold {
     }
 
     /// Begins the full release; `false` if the hold is lost already, or another call releases it.
+    ///
+    /// A number under which something may still come is not the thread's next one: a renewal that is under
+    /// way would prolong a hold that has a lease of its own.
     pub(crate) fn begin_release(&self) -> bool {
         let has_begun = self.phase.begin_release();
-        if has_begun {
-            self.has_left_live();
+        // Changed first, looked second. Pairs with `retire_owner_on_end` and `begin_renewal`.
+        if has_begun && self.is_in_doubt() {
+            self.retire_owner();
         }
         has_begun
     }
 
-    /// Records the loss and notifies all listeners, once. Returns whether this call did it.
+    /// Records the loss, gives up the owner's number, and notifies all listeners, once. Returns whether this
+    /// call did it.
+    ///
+    /// The number, as a request under it may be on its way, and the old guard may still try to release. A
+    /// write hold whose owner reads is ended in the store from here on, again and again.
     pub(crate) fn lose(&self, reason: LossReason, now: Moment, reporter: &Reporter) -> bool {
-        if reason != LossReason::Gone && self.read_beside.load(Ordering::Acquire) {
-            // It is ended in the store from here on, again and again: first of all, the thread's next hold is
-            // another's.
-            self.retire_owner();
-        }
-        if self.phase.lose(reason) {
-            self.has_left_live();
-        } else if !self.phase.lose_while_releasing(reason) {
+        if self.phase.loss().is_some() {
             return false;
         }
-        let loss = Loss { name: self.name.given().to_owned(), owner: self.owner, reason };
-        self.listeners.notify(&loss, reporter);
+        // Given up first, lost second: a thread that sees the loss has another number for what it acquires
+        // next. Also of one that is being released: its window has ended, and the release may come later.
+        self.retire_owner();
+        if !self.phase.lose(reason) && !self.phase.lose_while_releasing(reason) {
+            return false;
+        }
+        let loss = Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
+        let is_abandoned = self.notify(&loss, reporter);
         reporter.counters.note_loss(reason);
-        let (kind, is_abandoned) = (self.kind.label(), self.abandoned.load(Ordering::Acquire));
+        let kind = self.kind().label();
         let overdue = if self.is_renewed() { now.since(self.due()) } else { Duration::ZERO };
         let (held, span) = (now.since(self.since), self.span.end(reason.end(is_abandoned)));
         reporter.observe_later(move |observer| {
@@ -474,34 +444,13 @@ impl Hold {
         });
         true
     }
-
-    /// Has `callback` run when the hold is lost: soon, if it is lost already.
-    pub(crate) fn on_lost(&self, callback: OnLost, reporter: &Reporter) {
-        self.listeners.add_callback(callback, reporter);
-    }
-
-    /// A channel that gets the loss, if there is one, and is disconnected when the hold ends.
-    pub(crate) fn loss_channel(&self) -> Receiver<Loss> {
-        let (sender, receiver) = bounded(1);
-        self.send_loss(sender);
-        receiver
-    }
-
-    /// Has `sender` get the loss, if there is one, and dropped when the hold ends.
-    pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
-        self.listeners.add_sender(sender);
-    }
-
-    pub(crate) fn listeners(&self) -> &LossListeners {
-        &self.listeners
-    }
 }
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold")
-            .field("name", &self.name.given())
-            .field("owner", &self.owner)
+            .field("name", &self.name().given())
+            .field("owner", &self.owner())
             .field("phase", &self.phase)
             .field("until", &self.until())
             .finish_non_exhaustive()

@@ -1,76 +1,79 @@
 //! The renewals of a hold: whether, when, and for how long.
 
-use super::Hold;
+use super::{Hold, State};
 use crate::engine::policy::renewal_period;
 use crate::seam::Claim;
-use crate::sync::atomic::Ordering;
 use crate::time::{Moment, SHORTEST_LEASE, window};
 
 impl Hold {
-    /// As [`renewal`](Self::renewal), for what is sent at once; [`end_renewal`](Self::end_renewal) follows.
-    /// `None` also if it is not to be renewed any more.
+    /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows.
+    /// `None` if it is not to be renewed, or not any more.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
-        self.is_under_way.store(true, Ordering::SeqCst);
-        // Set first, looked second. Pairs with `has_left_live`.
-        let claim = if self.phase.is_live() { self.renewal(now) } else { None };
-        if claim.is_none() {
-            self.end_renewal();
-        }
+        let mut state = self.state.lock();
+        // Under the mutex from the look to the note. Pairs with `begin_release` and `lose`, which change the
+        // phase first: they find the note, or the phase is not live here.
+        let claim = if self.phase.is_live() { self.renewal_in(&state, now) } else { None };
+        state.is_under_way = claim.is_some();
         claim
     }
 
     /// It was answered, or failed.
     pub(crate) fn end_renewal(&self) {
-        self.is_under_way.store(false, Ordering::SeqCst);
+        self.state.lock().is_under_way = false;
+    }
+
+    /// For the tests: see [`renewal_in`](Self::renewal_in).
+    #[cfg(test)]
+    pub(super) fn renewal(&self, now: Moment) -> Option<Claim> {
+        self.renewal_in(&self.state.lock(), now)
     }
 
     /// The claim by which the store is asked at `now` to prolong it; `None` if it is to end by itself.
-    pub(crate) fn renewal(&self, now: Moment) -> Option<Claim> {
-        // Whether and for how long, as of one moment: prolonged for the lease of later levels, a hold that
-        // has just come to end by itself would be kept far too long. Pairs with `settle_level`.
-        let _levels = self.levels.lock();
-        let lease = if self.needs_keepalive() {
+    fn renewal_in(&self, state: &State, now: Moment) -> Option<Claim> {
+        let lease = if self.needs_keepalive(state) {
             self.window_end().since(now).max(SHORTEST_LEASE)
-        } else if self.is_renewed() {
-            let lease = self.within_ceiling(self.renewed_lease(), now);
+        } else if self.is_renewed_in(state) {
+            let lease = self.within_ceiling(state.renewed_lease, now);
             // As `needs_keepalive` says: of a level with a longer lease, too.
-            if self.kind.shares_its_end() { lease.max(self.window_end().since(now)) } else { lease }
+            if self.kind().shares_its_end() { lease.max(self.window_end().since(now)) } else { lease }
         } else {
             return None;
         };
-        Some(Claim { lease, ..self.claim() })
+        Some(Claim { lease, ..self.claim.clone() })
     }
 
     /// When the watchdog should renew next: when a third of a renewed window has passed. Counted from the
     /// window's end, since a level with a short lease of its own is confirmed without moving that.
     pub(crate) fn due(&self) -> Moment {
-        let lease = self.renewed_lease(); // once: `settle_level` may change it meanwhile
-        let kept_alive = Moment::from_nanos(self.kept_alive_at.load(Ordering::Acquire));
-        if self.needs_keepalive() {
-            return kept_alive.plus(renewal_period(lease));
+        let state = self.state.lock();
+        let kept_until = state.kept_alive_at.plus(renewal_period(state.renewed_lease));
+        if self.needs_keepalive(&state) {
+            return kept_until;
         }
+        let lease = state.renewed_lease;
         let due = self.window_end().minus(window(lease) - renewal_period(lease));
-        if self.kind.shares_its_end() { due.min(kept_alive.plus(renewal_period(lease))) } else { due }
+        if self.kind().shares_its_end() { due.min(kept_until) } else { due }
     }
 
     /// Whether the store is asked now and then to keep the hold, although its lease is its own. A read hold
     /// shares its key's time with readers of other languages, whose renewals cut it to their own; ours raises
     /// it again.
-    pub(crate) fn needs_keepalive(&self) -> bool {
-        self.kind.shares_its_end() && self.renewed_levels.load(Ordering::Acquire) == 0
+    fn needs_keepalive(&self, state: &State) -> bool {
+        self.kind().shares_its_end() && state.levels.renewed == 0
     }
 
     pub(crate) fn note_keepalive(&self, sent: Moment) {
-        self.kept_alive_at.store(sent.nanos(), Ordering::Release);
+        self.state.lock().kept_alive_at = sent;
     }
 
     pub(crate) fn note_failed_renewal(&self) {
-        self.renewal_has_failed.store(true, Ordering::Release);
+        self.state.lock().renewal_has_failed = true;
     }
 
     /// Whether the watchdog renews it.
     pub(crate) fn is_renewable(&self) -> bool {
+        let state = self.state.lock();
         // A hold without a lease is unknown to the store, which would answer that it is not held.
-        self.kind().is_leased() && (self.is_renewed() || self.needs_keepalive())
+        self.kind().is_leased() && (self.is_renewed_in(&state) || self.needs_keepalive(&state))
     }
 }

@@ -10,19 +10,13 @@ fn hold(lease: Lease, sent: Moment) -> Hold {
     let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
     let entry = Registry::default().entry(Kind::Mutex, &name);
     let grant = Grant {
-        kind: Kind::Mutex,
-        name,
-        owner: Owner::new(ClientId::random(), 1),
-        home: 0,
+        claim: Claim::new(Kind::Mutex, &name, Owner::new(ClientId::random(), 1), LEASE),
         holder: Holder::Guard,
         sent,
         lease,
-        asked: LEASE,
-        ceiling: None,
-        note: None,
         renewed_lease: LEASE,
+        ceiling: None,
         fence: None,
-        units: 1,
         bound: None,
     };
     Hold::new(grant, &entry).0
@@ -64,33 +58,62 @@ fn a_loss_is_told_once_and_stays() {
     assert_eq!(hold.loss_channel().recv().unwrap().reason, LossReason::Gone);
 }
 
+/// A hold of the calling thread.
+fn of_thread(mark: &Arc<ThreadMark>) -> Hold {
+    let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(mark), task: TaskMark::current() };
+    let hold = hold(Lease::Renewed, ManualClock::new().now());
+    let owner = Owner::new(ClientId::random(), mark.number());
+    Hold { holder, claim: Claim { owner, ..hold.claim() }, ..hold }
+}
+
 #[test]
-fn a_number_that_was_spent_is_the_threads_until_the_hold_ends() {
+fn a_number_that_was_spent_is_the_threads_until_the_hold_is_released() {
     let mark = ThreadMark::current();
-    let of_thread = || {
-        let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(&mark), task: TaskMark::current() };
-        let owner = Owner::new(ClientId::random(), mark.number());
-        Hold { holder, owner, ..hold(Lease::Renewed, ManualClock::new().now()) }
-    };
-    let reporter = Reporter::new(None);
-    let ends: [fn(&Hold, &Reporter) -> bool; 2] = [
-        |hold, _| hold.begin_release(),
-        |hold, reporter| hold.lose(LossReason::Expired, hold.since(), reporter),
-    ];
-    for end in ends {
-        let (hold, other, number) = (of_thread(), of_thread(), mark.number());
-        hold.retire_owner_on_end();
-        assert_eq!(mark.number(), number);
-        assert!(end(&hold, &reporter));
-        assert_ne!(mark.number(), number);
-        // The other way round: it had ended already.
-        let (other, number) =
-            (Hold { owner: Owner::new(ClientId::random(), mark.number()), ..other }, mark.number());
-        assert!(end(&other, &reporter));
-        assert_eq!(mark.number(), number);
-        other.retire_owner_on_end();
-        assert_ne!(mark.number(), number);
+    let (hold, other, number) = (of_thread(&mark), of_thread(&mark), mark.number());
+    hold.retire_owner_on_end();
+    assert_eq!(mark.number(), number);
+    assert!(hold.begin_release());
+    assert_ne!(mark.number(), number);
+    // The other way round: it had ended already.
+    let number = mark.number();
+    let other = Hold { claim: of_thread(&mark).claim, ..other };
+    assert!(other.begin_release());
+    assert_eq!(mark.number(), number);
+    other.retire_owner_on_end();
+    assert_ne!(mark.number(), number);
+}
+
+#[test]
+fn a_renewal_that_is_under_way_spends_the_number_of_a_hold_that_is_released() {
+    let mark = ThreadMark::current();
+    let (hold, number) = (of_thread(&mark), mark.number());
+    assert!(hold.begin_renewal(hold.since()).is_some());
+    assert!(hold.begin_release());
+    assert_ne!(mark.number(), number);
+    // One that is answered, and one that is not sent any more.
+    let (hold, number) = (of_thread(&mark), mark.number());
+    assert!(hold.begin_renewal(hold.since()).is_some());
+    hold.end_renewal();
+    assert!(hold.begin_release());
+    assert!(hold.begin_renewal(hold.since()).is_none());
+    assert_eq!(mark.number(), number);
+}
+
+/// However it was learnt of: a look at the clock says it too.
+#[test]
+fn a_lost_hold_has_given_up_its_number() {
+    let (mark, reporter) = (ThreadMark::current(), Reporter::new(None));
+    for reason in [LossReason::Expired, LossReason::Gone, LossReason::ShutDown, LossReason::HeldTooLong] {
+        let (hold, number) = (of_thread(&mark), mark.number());
+        assert!(hold.lose(reason, hold.since(), &reporter));
+        assert_ne!(mark.number(), number, "{reason:?}");
+        let number = mark.number();
+        assert!(!hold.lose(LossReason::Gone, hold.since(), &reporter));
+        assert_eq!(mark.number(), number, "once");
     }
+    let (hold, number) = (of_thread(&mark), mark.number());
+    assert!(!hold.is_live(hold.since().plus(LEASE), &reporter));
+    assert_ne!(mark.number(), number);
 }
 
 #[test]
@@ -120,7 +143,8 @@ fn it_is_renewed_while_a_level_that_asked_for_it_is_open() {
 fn what_was_kept_is_renewed_for_its_own_lease_and_not_at_all_once_it_is_settled() {
     let start = ManualClock::new().now();
     let short = LEASE / 30;
-    let kept = Hold { renewed_lease: AtomicU64::new(nanos(short)), ..hold(Lease::Kept(short), start) };
+    let kept = hold(Lease::Kept(short), start);
+    kept.state.lock().renewed_lease = short;
     assert_eq!(kept.renewal(start).map(|claim| claim.lease), Some(short));
     assert!(kept.slack() < short / 3, "it is not due as soon as it is had");
     kept.settle_level(1, LEASE);
@@ -164,7 +188,7 @@ fn short_leased_levels_do_not_put_off_the_renewal() {
 fn a_read_hold_is_renewed_as_often_with_a_longer_level_and_for_as_long_as_that() {
     let start = ManualClock::new().now();
     let mut hold = hold(Lease::Renewed, start);
-    hold.kind = Kind::Read;
+    hold.claim.kind = Kind::Read;
     let third = start.plus(LEASE / 3);
     assert_eq!(hold.due(), third);
     hold.add_level(Lease::Fixed(LEASE * 4));
@@ -198,7 +222,7 @@ fn a_read_hold_without_a_renewed_level_is_kept_to_its_own_end() {
     let third = start.plus(LEASE / 3);
     assert!(hold.renewal(third).is_none());
     // Others that leave may cut the time of the key that all readers share.
-    hold.kind = Kind::Read;
+    hold.claim.kind = Kind::Read;
     assert_eq!(hold.due(), third);
     assert_eq!(third.plus(hold.renewal(third).unwrap().lease), hold.until());
     hold.note_keepalive(third);
@@ -212,7 +236,7 @@ fn whoever_listens_for_a_loss_after_the_release_hears_that_there_is_none() {
     let (hold, reporter) = (hold(Lease::Renewed, start), Reporter::new(None));
     let before = hold.loss_channel();
     assert!(hold.begin_release());
-    hold.listeners().forget(&reporter);
+    hold.forget_listeners(&reporter);
     for channel in [before, hold.loss_channel()] {
         assert_eq!(channel.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected));
     }

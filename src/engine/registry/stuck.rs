@@ -32,8 +32,8 @@ impl Registry {
         let (mut waits, mut next) = (Vec::new(), None::<Moment>);
         for (key, entry) in &entries {
             for (ticket, one) in entry.queue.sleepers() {
-                // A hold is entered before its waiter leaves the queue. What was granted is waited for no
-                // more.
+                // A hold is entered before its waiter leaves the queue: a lock that was granted is waited for
+                // no more.
                 let is_granted = |hold: &Arc<Hold>| {
                     let is_own =
                         hold.kept_by() == Some(one.thread.id()) || hold.owner().number() == one.number;

@@ -16,7 +16,7 @@ impl Core {
     /// replies for others; so the observer is called on the callback thread.
     pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: ReleaseOutcome) {
         match outcome {
-            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {
+            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
                 let held = match outcome {
                     ReleaseOutcome::Freed { others } => self.note_released(hold, others),
                     _ => self.note_ended(hold),
@@ -47,22 +47,19 @@ impl Core {
         self.reporter.tell(|observer| span(&|| observer.event(&Event::Released { name, kind, owner, held })));
     }
 
-    /// Records that a hold is lost. Its number is given up: a request under it may be on its way, and the old
-    /// guard may still try to release.
-    pub(crate) fn lose(&self, hold: &Arc<Hold>, reason: LossReason) {
-        if hold.lose(reason, self.clock.now(), &self.reporter) {
-            hold.retire_owner();
-        }
+    /// Records that a hold is lost.
+    pub(crate) fn lose(&self, hold: &Hold, reason: LossReason) {
+        hold.lose(reason, self.clock.now(), &self.reporter);
     }
 
     /// A release did not get through: the watchdog repeats it until it is answered or the lease has run out.
     pub(crate) fn leave_behind(&self, hold: &Arc<Hold>) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
-        hold.listeners().forget(&self.reporter);
+        hold.forget_listeners(&self.reporter);
         let now = self.clock.now();
-        // A renewal that is on its way may have it run for a lease from now; a lease of its own may be
-        // longer.
+        // The lock may last for one more lease of the client's, if a renewal is on its way; or for a longer
+        // lease of its own.
         let until = if hold.kind().is_leased() {
             now.plus(self.options.lease).max(hold.until())
         } else {
@@ -71,12 +68,12 @@ impl Core {
         self.clean_up(hold.claim(), until, now);
     }
 
-    /// A hold that was to last until `ends` could not be told so: the watchdog frees it then, and not before.
-    /// It may have been told all the same.
+    /// The store was asked to end a hold at `ends`, and did not answer. The watchdog frees the lock at that
+    /// moment, and not before; the request may have been carried out all the same.
     pub(crate) fn leave_until(&self, hold: &Arc<Hold>, ends: Moment) {
         drop(hold.span.end("release_failed"));
         hold.retire_owner();
-        hold.listeners().forget(&self.reporter);
+        hold.forget_listeners(&self.reporter);
         self.clean_up_from(ends, hold.claim(), hold.until());
     }
 
@@ -84,13 +81,13 @@ impl Core {
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others) -> Duration {
         let now = self.clock.now();
         self.registry.note_released(hold, others, now);
-        hold.listeners().forget(&self.reporter);
+        hold.forget_listeners(&self.reporter);
         now.since(hold.since())
     }
 
     /// A hold ended without loss; returns how long it lasted.
     pub(crate) fn note_ended(&self, hold: &Arc<Hold>) -> Duration {
-        hold.listeners().forget(&self.reporter);
+        hold.forget_listeners(&self.reporter);
         self.clock.now().since(hold.since())
     }
 }

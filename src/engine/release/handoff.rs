@@ -85,7 +85,7 @@ impl Engine {
     ) -> Result<()> {
         let give_up = begun.plus(self.options.patience);
         let outcome = match outcome {
-            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOn => {
+            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
                 let held = self.note_ended(hold);
                 self.tell_released(hold, held);
                 return Ok(());

@@ -234,8 +234,9 @@ impl Engine {
                 self.registry.remove(hold);
                 self.watchdog.look_by(begun.plus(POLL_COMPLETIONS_EVERY));
             }
-            // An inner level, whose count is to be right before the next; or others' turn: the answer says
-            // whether they listen, and so whether those who wait here stand back.
+            // The answer is waited for in two cases. The count of an inner level has to be right before the
+            // next request about it. And when it is other processes' turn, the answer says whether they
+            // listen: only then do waiters here stand back.
             HandoffStart::Others => {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) = self.released("unlock", hold, left, outcome) {
@@ -253,7 +254,6 @@ impl Engine {
         if hold.is_live(now, &self.reporter) && (left > 0 || hold.begin_release()) {
             return true;
         }
-        hold.retire_owner();
         if left == 0 {
             self.registry.remove(hold);
             if matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong)) {
@@ -296,7 +296,8 @@ impl Engine {
                 }
             };
             let now = self.clock.now();
-            // A repetition is not recognised for ever. The watchdog repeats it, for as long as it is.
+            // The store recognises a repeated change of what has no lease for some minutes only. The watchdog
+            // repeats it within that time.
             let is_left = in_doubt && !claim.kind.is_leased();
             if now >= give_up || !error.is_retryable() || is_left {
                 return Err(if in_doubt { error.with_unknown_outcome() } else { error });

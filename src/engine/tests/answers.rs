@@ -53,8 +53,8 @@ fn a_request_in_doubt_is_looked_for_until_it_can_do_no_harm() {
     acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
     assert_ne!(ThreadMark::current().number(), number, "it may yet be carried out under the old number");
     clock.advance(engine.options.command_timeout);
-    let abandons = store.abandons.load(Ordering::SeqCst);
-    assert!(abandons > 0);
+    let cleanups = store.cleanups.load(Ordering::SeqCst);
+    assert!(cleanups > 0);
     // It arrives now, although nothing was there.
     *store.holder.lock() = Some(Owner::new(engine.id, number));
     clock.advance(engine.options.command_timeout * 2);
@@ -137,17 +137,9 @@ fn a_re_entry_that_is_asked_about_again_ends_by_its_interrupt() {
             interrupt.interrupt();
         };
         thread::Builder::new().spawn_scoped(scope, interrupts).unwrap();
-        let again = engine.acquire(&AcquireCall {
-            action: "lock",
-            kind: Kind::Mutex,
-            name: &name,
-            entry: &engine.registry.entry(Kind::Mutex, &name),
-            lease: Lease::Renewed,
-            limit: FOREVER,
-            interrupt: Some(&interrupt),
-            terms: Terms::default(),
-            by_thread: true,
-        });
+        let entry = engine.registry.entry(Kind::Mutex, &name);
+        let call = AcquireCall::new("lock", Kind::Mutex, (&name, &entry), FOREVER);
+        let again = engine.acquire(&AcquireCall { interrupt: Some(&interrupt), by_thread: true, ..call });
         again.unwrap_err()
     });
     assert_eq!(error.kind(), ErrorKind::Interrupted);
@@ -220,7 +212,7 @@ fn an_unlock_whose_hand_off_is_refused_frees_the_lock_the_plain_way() {
         engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
         assert!(waiter.join().unwrap().is_some(), "the store has it under the one who unlocked it");
     });
-    assert!(store.reading.lock().is_none(), "it was to be handed on");
+    assert!(store.reading.lock().is_none(), "it was to be handed off");
     assert_eq!(*store.holder.lock(), None);
     engine.shutdown().unwrap();
 }
@@ -254,17 +246,10 @@ fn the_longest_hold_counts_from_when_the_lock_was_asked_for() {
         later.advance(second * 3);
         Ok(Attempt::Granted { fence: None })
     }));
-    let granted = engine.acquire(&AcquireCall {
-        action: "lock",
-        kind: Kind::Mutex,
-        name: &name,
-        entry: &engine.registry.entry(Kind::Mutex, &name),
-        lease: Lease::Renewed,
-        limit: WaitLimit::Once,
-        interrupt: None,
-        terms: Terms { max_hold: Some(second * 10), ..Terms::default() },
-        by_thread: true,
-    });
+    let entry = engine.registry.entry(Kind::Mutex, &name);
+    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &entry), WaitLimit::Once);
+    let terms = Terms { max_hold: Some(second * 10), ..Terms::default() };
+    let granted = engine.acquire(&AcquireCall { terms, by_thread: true, ..call });
     let hold = granted.unwrap().unwrap().hold;
     assert_eq!(hold.within_ceiling(second * 100, clock.now()), second * 7);
     drop(engine.shutdown());
@@ -342,17 +327,9 @@ fn the_end_of_an_owned_holds_lease_is_told_to_the_millisecond() {
     let (lease, clock) = (Duration::from_secs(9), ManualClock::new());
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
-    let granted = engine.acquire(&AcquireCall {
-        action: "lock",
-        kind: Kind::Mutex,
-        name: &name,
-        entry: &engine.registry.entry(Kind::Mutex, &name),
-        lease: Lease::Fixed(lease),
-        limit: WaitLimit::Once,
-        interrupt: None,
-        terms: Terms::default(),
-        by_thread: false,
-    });
+    let entry = engine.registry.entry(Kind::Mutex, &name);
+    let call = AcquireCall::new("lock", Kind::Mutex, (&name, &entry), WaitLimit::Once);
+    let granted = engine.acquire(&AcquireCall { lease: Lease::Fixed(lease), ..call });
     let mine = granted.unwrap().unwrap();
     let lost = mine.hold.loss_channel();
     engine.watch(&mine.hold);
@@ -445,7 +422,7 @@ fn a_clean_up_is_given_no_longer_than_until_the_next_renewal() {
     let begun = clock.now();
     acquire(&engine, &other, WaitLimit::Once, Lease::Renewed).unwrap_err();
     clock.advance(Duration::from_millis(100));
-    let (_, deadline) = store.abandoned.lock().first().cloned().expect("it is cleaned up at once");
+    let (_, deadline) = store.cleaned_up.lock().first().cloned().expect("it is cleaned up at once");
     assert!(deadline <= begun.plus(lease / 2), "{:?}", deadline.since(begun));
     drop(engine.shutdown());
 }

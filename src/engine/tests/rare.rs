@@ -135,7 +135,7 @@ fn a_lock_whose_next_owner_panics_while_it_is_on_its_way_is_freed() {
 }
 
 #[test]
-fn a_lock_that_was_gone_when_it_was_to_be_handed_on_is_reported_as_lost() {
+fn a_lock_that_was_gone_when_it_was_to_be_handed_off_is_reported_as_lost() {
     let store = Arc::new(Odd { channel: Some(Arc::new(Channel::new("a", true))), ..Odd::default() });
     let (engine, name) = (engine(&store, &Clock::System), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -209,7 +209,7 @@ fn a_shutdown_does_not_ask_again_when_its_time_is_over() {
         Err(Failure::Refused(refusal()))
     }));
     assert_eq!(engine.shutdown().unwrap_err().kind(), refusal().kind());
-    assert_eq!(store.abandons.load(Ordering::SeqCst), 1);
+    assert_eq!(store.cleanups.load(Ordering::SeqCst), 1);
 }
 
 /// It may be carried out later than a clean-up that finds nothing, or that is refused.
@@ -224,13 +224,13 @@ fn an_attempt_in_doubt_is_cleaned_up_for_as_long_as_it_may_keep_the_lock() {
         let error = acquire(&engine, &name(), WaitLimit::Once, Lease::Fixed(hour)).unwrap_err();
         assert!(error.outcome_unknown(), "{error}");
         clock.advance(hour / 2);
-        let abandons = store.abandons.load(Ordering::SeqCst);
+        let cleanups = store.cleanups.load(Ordering::SeqCst);
         clock.advance(Duration::from_secs(70));
-        assert!(store.abandons.load(Ordering::SeqCst) > abandons, "it may be granted still");
+        assert!(store.cleanups.load(Ordering::SeqCst) > cleanups, "it may be granted still");
         clock.advance(hour);
-        let abandons = store.abandons.load(Ordering::SeqCst);
+        let cleanups = store.cleanups.load(Ordering::SeqCst);
         clock.advance(Duration::from_secs(60));
-        assert_eq!(store.abandons.load(Ordering::SeqCst), abandons, "its lease has ended");
+        assert_eq!(store.cleanups.load(Ordering::SeqCst), cleanups, "its lease has ended");
         engine.shutdown().unwrap();
     }
 }
@@ -348,7 +348,8 @@ fn a_waiter_that_becomes_the_head_as_it_is_about_to_sleep_asks() {
     });
 }
 
-/// An observer takes time. Until a grant is a hold, its number may be given up, and then a clean-up would end it.
+/// An observer takes time. Until a grant is a hold, its number may be given up, and then a clean-up would end
+/// it.
 #[test]
 fn an_observer_is_told_of_the_request_of_a_grant_when_the_hold_is_entered() {
     let (store, core) = (Arc::new(Odd::default()), Arc::new(std::sync::OnceLock::<Weak<Core>>::new()));

@@ -34,7 +34,7 @@ pub(crate) fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool>
     if register.seen()? > token {
         return Ok(false);
     }
-    // Before anything is written: the owner that cannot be kept is found out here.
+    // Before anything is written: an owner that cannot be kept is an error here.
     let mut draft =
         match place.draft(old.as_ref()).and_then(|draft| register.suit(old.as_ref()).map(|()| draft)) {
             Ok(draft) => draft,
@@ -45,7 +45,7 @@ pub(crate) fn write(path: &Path, token: u64, content: &[u8]) -> io::Result<bool>
         };
     // The token first: from here on no older one gets in, whatever becomes of the content.
     register.set(token)?;
-    // That the register is there at all, if it is new, before the content can be.
+    // A new register is on the disk before the content can be: its name is synced with the folder.
     place.folder.sync_all()?;
     draft.file.write_all(content)?;
     draft.file.sync_all()?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, Result};
 use crate::hosts::{Host, HostList, Hosts, check_url, unescaped};
 
@@ -53,7 +53,7 @@ impl fmt::Display for EtcdMember {
 impl EtcdAddress {
     /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold
     /// a password.
-    pub(super) fn new(options: &RedisOptions) -> Result<EtcdAddress> {
+    pub(super) fn new(options: &ServerOptions) -> Result<EtcdAddress> {
         let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
         #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "always false"))]
         let is_tls = options.tls.is_wanted_by(scheme, "etcds")?;
@@ -84,7 +84,7 @@ fn unusable() -> Error {
     Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
 }
 
-fn user_of(login: Option<&str>, options: &RedisOptions) -> Result<Option<(String, String)>> {
+fn user_of(login: Option<&str>, options: &ServerOptions) -> Result<Option<(String, String)>> {
     let (name, password) = match login {
         Some(login) => {
             let (name, password) = login.split_once(':').unwrap_or((login, ""));
@@ -117,7 +117,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     fn address(url: &str) -> Result<EtcdAddress> {
-        EtcdAddress::new(&RedisOptions { url: url.to_owned(), ..RedisOptions::default() })
+        EtcdAddress::new(&ServerOptions { url: url.to_owned(), ..ServerOptions::default() })
     }
 
     #[test]
@@ -133,11 +133,11 @@ mod tests {
 
     #[test]
     fn options_go_before_the_url() {
-        let options = RedisOptions {
+        let options = ServerOptions {
             url: "etcd://me:one@localhost".to_owned(),
             username: Some("you".to_owned()),
             password: Some("two".to_owned()),
-            ..RedisOptions::default()
+            ..ServerOptions::default()
         };
         assert_eq!(EtcdAddress::new(&options).unwrap().user, Some(("you".to_owned(), "two".to_owned())));
     }

@@ -367,7 +367,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::RedisOptions;
+    use crate::config::ServerOptions;
 
     fn refused(status: u16, body: &str) -> Failure {
         refusal(&Response { status, body: body.as_bytes().to_vec(), stays: true })
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn who_gets_no_connection_has_sent_nothing() {
-        let options = RedisOptions { url: "etcd://127.0.0.1:1".to_owned(), ..RedisOptions::default() };
+        let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let wire = Transport::new(Arc::new(Members::new(EtcdAddress::new(&options).unwrap())), 0);
         let deadline = Clock::System.after(Duration::from_millis(5));
         let Err(Failure::Refused(error)) = wire.call("/", &json!({}), deadline) else {

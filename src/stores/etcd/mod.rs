@@ -25,7 +25,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::Inspection;
@@ -50,7 +50,7 @@ pub(crate) struct EtcdStore {
     members: Arc<Members>,
     /// For what locks are asked.
     wire: Arc<Transport>,
-    /// For renewals and abandons, so that no crowd can cost a lease.
+    /// For renewals and clean-ups, so that no crowd can cost a lease.
     renewals: Transport,
     leases: Leases,
     sweeps: Sweeps,
@@ -61,7 +61,7 @@ pub(crate) struct EtcdStore {
 
 impl EtcdStore {
     /// Connects and checks that the cluster answers and that its keys may be read.
-    pub(crate) fn connect(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<EtcdStore> {
+    pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<EtcdStore> {
         let members = Arc::new(Members::new(EtcdAddress::new(options)?));
         let told = Arc::clone(&reporter);
         let wire = Arc::new(Transport::new(Arc::clone(&members), options.pool_size));
@@ -103,7 +103,7 @@ impl Store for EtcdStore {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             queues: |_| true,
-            abandons_at_a_time: |_| BATCH_OF_CLAIMS,
+            cleaned_up_at_a_time: |_| BATCH_OF_CLAIMS,
             sessions: Some(self),
             directory: Some(self),
             listing: Some(self),
@@ -161,7 +161,7 @@ impl Store for EtcdStore {
             .collect()
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         // A waiter that never got so far as to ask leaves nothing behind, and need not wait for a cluster in
         // trouble.
         let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&id(claim))).collect();

@@ -67,8 +67,10 @@ impl Member {
 fn start() -> (Arc<Mutex<Member>>, EtcdStore) {
     let member = Arc::new(Mutex::new(Member::default()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let options =
-        RedisOptions { url: format!("etcd://{}", listener.local_addr().unwrap()), ..RedisOptions::default() };
+    let options = ServerOptions {
+        url: format!("etcd://{}", listener.local_addr().unwrap()),
+        ..ServerOptions::default()
+    };
     let serves = Arc::clone(&member);
     let serve = move || {
         for client in listener.incoming().flatten() {
@@ -262,7 +264,7 @@ fn a_lease_serves_again_or_is_revoked_when_its_hold_has_ended() {
     // One of a key that came of an attempt in doubt: a request that is late may still use it.
     let key = taken_away(key_of(&short, 7, STRANGE));
     member.lock().transactions.push_back(done(true, 9, &[json!({ "response_txn": key })]));
-    let freed = store.abandon(std::slice::from_ref(&short), soon()).pop();
+    let freed = store.clean_up(std::slice::from_ref(&short), soon()).pop();
     assert!(matches!(freed, Some(Ok(Release::Freed { .. }))), "{freed:?}");
     assert_eq!(member.lock().revoked, [2, STRANGE]);
     store.close();

@@ -32,8 +32,7 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard, Waker};
 use crate::time::{Clock, Moment, random_between};
 
-/// After so long without a word the watch is opened anew: a member that was cut off in silence says nothing
-/// either.
+/// The silence after which the watch is opened anew: a member that was cut off says nothing either.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Waits between connects: at least, at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));

@@ -132,10 +132,10 @@ impl Store for MemoryAccess {
         self.ask_all(claims, deadline, renew)
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        let abandon =
-            |claim: &Claim| self.with(claim.kind, &claim.name, |kind, turn| kind.abandon(turn, claim));
-        self.ask_all(claims, deadline, abandon)
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        let clean_up =
+            |claim: &Claim| self.with(claim.kind, &claim.name, |kind, turn| kind.clean_up(turn, claim));
+        self.ask_all(claims, deadline, clean_up)
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {

@@ -49,7 +49,7 @@ impl Fault {
     }
 }
 
-/// What is wrong with a store now.
+/// The faults of a store now.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     pub(super) of_all: Option<Fault>,

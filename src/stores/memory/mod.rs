@@ -1,7 +1,7 @@
 //! The reference store: in this process, for tests, examples, and users' own unit tests.
 //!
-//! `store` is shared by its clients, each of which has an `access`; `faults` has its requests fail. `state` is what
-//! is kept, and each module in `kinds` what a kind of lock does with it.
+//! `store` is shared by its clients, each of which has an `access`; `faults` has its requests fail. `state`
+//! is what is kept, and each module in `kinds` what a kind of lock does with it.
 
 mod access;
 mod counted;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{Host, SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, split_login};
 use crate::stores::redis::place::{Login, Role, ServerPlace};
@@ -22,7 +22,7 @@ pub(super) struct RedisAddress {
 /// The target of connections.
 pub(super) enum Target {
     Place(ServerPlace),
-    /// Wherever the Sentinels say that the master is, asked anew for each connection.
+    /// The place where the Sentinels say that the master is, asked anew for each connection.
     Master(Arc<Sentinels>),
 }
 
@@ -32,7 +32,7 @@ const SENTINEL_PORT: u16 = 26379;
 impl RedisAddress {
     /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold
     /// a password.
-    pub(super) fn new(options: &RedisOptions) -> Result<RedisAddress> {
+    pub(super) fn new(options: &ServerOptions) -> Result<RedisAddress> {
         let scheme = Scheme::of(&options.url)?;
         check_url(&options.url)?;
         if !scheme.is_sentinel && (options.sentinel_username.is_some() || options.sentinel_password.is_some())
@@ -69,7 +69,7 @@ impl RedisAddress {
     }
 
     /// Reads a cluster's URL: one address for each of its hosts, at least one.
-    pub(super) fn cluster(options: &RedisOptions) -> Result<Vec<RedisAddress>> {
+    pub(super) fn cluster(options: &ServerOptions) -> Result<Vec<RedisAddress>> {
         let unusable = || {
             let form = "redis-cluster://[user:password@]host[:port][,host[:port]…]";
             Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
@@ -85,14 +85,15 @@ impl RedisAddress {
         let login = login.map(|login| format!("{login}@")).unwrap_or_default();
         let address = |host: &str| {
             let url = format!("{scheme}://{login}{host}/");
-            let read = RedisAddress::new(&RedisOptions { url, ..options.clone() }).map_err(|error| {
-                match error.kind() {
+            let read =
+                RedisAddress::new(&ServerOptions { url, ..options.clone() }).map_err(|error| match error
+                    .kind()
+                {
                     ErrorKind::InvalidInput if error.detail().starts_with("the URL") => {
                         unusable().with_source(error)
                     }
                     _ => error,
-                }
-            })?;
+                })?;
             let login = Login { role: Role::ClusterMember, ..read.login };
             Ok(RedisAddress { login, ..read })
         };
@@ -168,7 +169,7 @@ fn unusable(form: &str) -> Error {
 }
 
 /// One server, at a place that does not change.
-fn direct(options: &RedisOptions) -> Result<(ConnectionInfo, Target)> {
+fn direct(options: &ServerOptions) -> Result<(ConnectionInfo, Target)> {
     const FORM: &str = "redis://[user:password@]host[:port][/database] or redis+unix:///path";
     let info = options.url.as_str().into_connection_info();
     let info = info.map_err(|error| unusable(FORM).with_source(error))?;
@@ -204,7 +205,7 @@ fn direct(options: &RedisOptions) -> Result<(ConnectionInfo, Target)> {
 
 /// The master of a name, at a place that Sentinels know. The URL is taken apart here; each host, and what is
 /// before the `@`, is then read as part of a plain URL, so that there is one way in which they are written.
-fn by_sentinel(options: &RedisOptions, is_tls: bool) -> Result<(ConnectionInfo, Target)> {
+fn by_sentinel(options: &ServerOptions, is_tls: bool) -> Result<(ConnectionInfo, Target)> {
     const FORM: &str = "redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]";
     let bad = || unusable(FORM);
     let (_, rest) = options.url.split_once("://").ok_or_else(bad)?;
@@ -251,7 +252,7 @@ fn by_sentinel(options: &RedisOptions, is_tls: bool) -> Result<(ConnectionInfo, 
     Ok((info, Target::Master(Arc::new(sentinels))))
 }
 
-fn no_authorities(options: &RedisOptions) -> Result<()> {
+fn no_authorities(options: &ServerOptions) -> Result<()> {
     options.tls.refused_without_tls("the URL does not start with rediss:// or rediss-sentinel://")
 }
 
@@ -269,7 +270,7 @@ mod tests {
     use super::*;
 
     fn address(url: &str) -> Result<RedisAddress> {
-        RedisAddress::new(&RedisOptions { url: url.to_owned(), ..RedisOptions::default() })
+        RedisAddress::new(&ServerOptions { url: url.to_owned(), ..ServerOptions::default() })
     }
 
     #[test]
@@ -290,12 +291,12 @@ mod tests {
 
     #[test]
     fn options_go_before_the_url() {
-        let options = RedisOptions {
+        let options = ServerOptions {
             url: "redis://me:one@example.org/3".to_owned(),
             username: Some("you".to_owned()),
             password: Some("two".to_owned()),
             database: Some(4),
-            ..RedisOptions::default()
+            ..ServerOptions::default()
         };
         let read = RedisAddress::new(&options).unwrap();
         assert_eq!(
@@ -376,10 +377,10 @@ mod tests {
 
     #[test]
     fn sentinels_credentials_are_for_sentinels() {
-        let options = RedisOptions {
+        let options = ServerOptions {
             url: "redis://localhost".to_owned(),
             sentinel_password: Some("S3CR3T".to_owned()),
-            ..RedisOptions::default()
+            ..ServerOptions::default()
         };
         let error = RedisAddress::new(&options).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);

@@ -6,9 +6,9 @@
 //! `connection`. The target is in `address`; with Sentinels, `sentinel` finds out each time, and `monitor`
 //! notices when it changes.
 
-mod abandon;
 mod about;
 mod address;
+mod clean_up;
 mod cluster;
 mod compare_and_delete;
 mod conn;
@@ -36,7 +36,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::Result;
 use crate::observe::reporter::Reporter;
 use crate::seam::Store;
@@ -45,7 +45,7 @@ use cluster::ClusterStore;
 pub(crate) use store::RedisStore;
 
 /// Opens the store that the URL names.
-pub(crate) fn open(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<Arc<dyn Store>> {
+pub(crate) fn open(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<Arc<dyn Store>> {
     let scheme = options.url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
     Ok(match scheme.as_str() {
         "redis-cluster" | "rediss-cluster" => ClusterStore::connect(options, reporter)?,

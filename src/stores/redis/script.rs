@@ -68,7 +68,7 @@ scripts! {
     LEAVE_LINE = "line.lua", "leave_line.lua";
     ACQUIRE_ALL = "kept.lua", "acquire_all.lua";
     RELEASE_ALL = "line.lua", "release_all.lua";
-    HAND_OVER = "fence.lua", "hand_over.lua";
+    HAND_OFF = "fence.lua", "hand_off.lua";
     RENEW = "renew.lua";
     EXPIRE_IN = "expire_in.lua";
     FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";

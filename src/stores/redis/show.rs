@@ -291,8 +291,8 @@ impl<'a> Shown<'a> {
             let remaining = if ends_ms >= FOR_EVER_MS { Duration::MAX } else { self.left(ends_ms) };
             seen.permits.push(PermitOut { id, by_this_client: false, remaining });
         }
-        let message_count = |channel| self.listeners(channel).is_some_and(|listeners| listeners > 0);
-        let (permits, latch) = (message_count(2), message_count(3));
+        let is_heard = |channel| self.listeners(channel).is_some_and(|listeners| listeners > 0);
+        let (permits, latch) = (is_heard(2), is_heard(3));
         Ok(match (self.out > 0 || self.back > 0, count > 0) {
             (true, _) => ObjectKind::ExpirableSemaphore,
             (false, false) => ObjectKind::Semaphore,

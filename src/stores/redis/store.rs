@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{RedisOptions, Replicas};
+use crate::config::{Replicas, ServerOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
@@ -27,7 +27,7 @@ use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
 use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
 use crate::stores::redis::underway::Underway;
-use crate::stores::redis::{abandon, pubsub, show};
+use crate::stores::redis::{clean_up, pubsub, show};
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
 
@@ -44,7 +44,7 @@ pub(crate) struct RedisStore {
 
 impl RedisStore {
     /// Connects and checks that the server can keep locks.
-    pub(crate) fn connect(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
+    pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let store = RedisStore::unconnected(options, reporter)?;
         let connections = &store.server.connections;
         connections.connect_first()?;
@@ -57,7 +57,7 @@ impl RedisStore {
     }
 
     /// Connects when it is first asked for something.
-    pub(crate) fn unconnected(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
+    pub(crate) fn unconnected(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let address = Arc::new(RedisAddress::new(options)?);
         let (pool_size, timeout) = (options.pool_size, options.command_timeout);
         let connections = Connections::new(Arc::clone(&address), pool_size, timeout, maintenance())?;
@@ -98,7 +98,7 @@ impl RedisStore {
 
     /// As [`Store::hand_off`], but waits for the answer.
     pub(super) fn hand_off_now(&self, from: &Claim, to: &Claim, deadline: Moment) -> Answer<Handoff> {
-        let command = kinds::of(from.kind).succession(from, to);
+        let command = kinds::of(from.kind).hand_off(from, to);
         let reply = command.ok_or_else(no_request);
         let reply = reply.and_then(|command| self.server.connections.call(&command, deadline));
         named(reply.and_then(|reply| handed(reply, to.wants_fence)), "lock", to.name.given())
@@ -119,7 +119,7 @@ impl RedisStore {
     }
 
     /// Host and port of a URL, or the socket's path: the part that may be shown.
-    pub(crate) fn place(options: &RedisOptions) -> Result<String> {
+    pub(crate) fn place(options: &ServerOptions) -> Result<String> {
         Ok(RedisAddress::new(options)?.target.to_string())
     }
 
@@ -166,7 +166,7 @@ impl Store for RedisStore {
             can_expire_in: true,
             queues: kinds::queues,
             poll_every: kinds::poll_every,
-            abandons_at_a_time: if self.settles_doubts { abandon::at_a_time } else { |_| 1 },
+            cleaned_up_at_a_time: if self.settles_doubts { clean_up::at_a_time } else { |_| 1 },
             pipeline: Some(self),
             batches: Some(self),
             connections: Some(self),
@@ -231,7 +231,7 @@ impl Store for RedisStore {
         if self.server.replicas.is_some() {
             return None;
         }
-        let command = kinds::of(from.kind).succession(from, to)?;
+        let command = kinds::of(from.kind).hand_off(from, to)?;
         // A lock whose hand-off cannot be sent is released the plain way, which says why.
         let started = self.server.connections.start(command, deadline).ok()?;
         let wants_fence = to.wants_fence;
@@ -256,11 +256,11 @@ impl Store for RedisStore {
         )
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         if !self.server.scripts {
             return claims.iter().map(|claim| self.release(claim, 0, deadline)).collect();
         }
-        abandon::abandon(&self.server, claims, self.settles_doubts, deadline)
+        clean_up::clean_up(&self.server, claims, self.settles_doubts, deadline)
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {

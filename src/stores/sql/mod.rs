@@ -53,14 +53,14 @@ mod trial;
 use std::time::Duration;
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 
 /// The table's name in the queries; the configured one is put in its place.
 const TABLE: &str = "leasehold_locks";
 
 /// A query with the name of the table in use, and of those beside it. The name is a plain identifier, as
-/// `RedisOptions::checked_for_database` has found, or a database's own with its quotes.
+/// `ServerOptions::checked_for_database` has found, or a database's own with its quotes.
 fn query(text: &str, table: &str) -> String {
     let mut parts = text.split(TABLE);
     let mut query = parts.next().unwrap_or_default().to_owned();
@@ -94,7 +94,7 @@ const MIGRATION: &str = "https://github.com/leasehold/leasehold/blob/v0.1.0/docs
 const TABLE_IS_GONE: &str = "the table is not there: see create_schema() and https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-fn no_table(options: &RedisOptions) -> Error {
+fn no_table(options: &ServerOptions) -> Error {
     let words = format!(
         "there is no table {:?}: make it once by create_schema(), or with the statements of {MIGRATION}",
         options.table.name

@@ -25,9 +25,9 @@ pub(super) struct Limits {
     /// together. It bounds how long a changed address, a revoked password, or settings of the server before
     /// they were changed stay in use where nothing else shows the change.
     age: (Duration, Duration),
-    /// Without a request. What stands between may forget a connection that is idle for longer, without a word
-    /// to either end: address translation and load balancers do so after four minutes and more. It also
-    /// bounds what a client that has nothing to do costs the server.
+    /// Without a request. Address translation and load balancers forget a connection that is idle for four
+    /// minutes and more, without a word to either end. The bound also limits what an idle client costs the
+    /// server.
     idle: Duration,
 }
 

@@ -166,7 +166,7 @@ pub(super) trait Rows: Database {
     /// Has each claim's lock run for its lease from now on if it is its owner's.
     fn renew(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
 
-    /// Has the lock end so long from now if it is its owner's.
+    /// Has the lock end when `rest` has passed, if it is its owner's.
     fn expire_in(
         &self,
         link: &mut Self::Link,
@@ -227,7 +227,7 @@ pub(super) trait Rows: Database {
         false
     }
 
-    /// See [`Store::hung_up`].
+    /// See [`ConnectionWatch::hung_up`].
     fn hung_up(&self) -> Option<bool> {
         None
     }
@@ -373,7 +373,7 @@ impl<D: Rows> Store for RowStore<D> {
         outcomes.map(|(claim, outcome)| named(outcome, "renew", claim.name.given())).collect()
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
             let mut broken: Option<Error> = None;
             let one = |claim| {

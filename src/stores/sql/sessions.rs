@@ -395,7 +395,7 @@ impl<D: SessionDatabase> Store for SessionStore<D> {
         claims.iter().map(one).collect()
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let one = |claim: &Claim| named(self.leave(claim, 0, share(deadline)), "unlock", claim.name.given());
         claims.iter().map(one).collect()
     }
@@ -643,7 +643,7 @@ mod tests {
             assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "it has hung up");
             server.is_silent.store(false, Ordering::SeqCst);
             // Its clean-up finds nothing that is held.
-            let cleaned = store.abandon(std::slice::from_ref(&claim), soon()).pop();
+            let cleaned = store.clean_up(std::slice::from_ref(&claim), soon()).pop();
             assert!(matches!(cleaned, Some(Ok(Release::NotHeld { .. }))), "{cleaned:?}");
         }
     }

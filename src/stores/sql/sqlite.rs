@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, params};
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
@@ -29,7 +29,7 @@ mod reading;
 mod refusal;
 
 /// Opens the file, and checks that it can keep locks.
-pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
+pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     if options.table.session_locks {
         let words = "SQLite has no session locks: leave session_locks() out";
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));

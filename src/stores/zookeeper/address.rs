@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, Result};
 use crate::hosts::{Host, HostList, Hosts, check_url, unescaped};
 use crate::stores::zookeeper::path;
@@ -34,7 +34,7 @@ impl ZooKeeperAddress {
 
     /// Reads `zk://[user:password@]host[:port][,host[:port]…][/path]`, or `zks://…`; the options' own user
     /// and password go before the URL's. No message repeats the URL: it may hold a password.
-    pub(super) fn new(options: &RedisOptions) -> Result<ZooKeeperAddress> {
+    pub(super) fn new(options: &ServerOptions) -> Result<ZooKeeperAddress> {
         let refuse = || {
             let form = "zk://[user:password@]host[:port][,host[:port]…][/path]";
             Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn address(url: &str) -> Result<ZooKeeperAddress> {
-        ZooKeeperAddress::new(&RedisOptions { url: url.to_owned(), ..RedisOptions::default() })
+        ZooKeeperAddress::new(&ServerOptions { url: url.to_owned(), ..ServerOptions::default() })
     }
 
     #[test]
@@ -99,11 +99,11 @@ mod tests {
 
     #[test]
     fn options_go_before_the_url() {
-        let options = RedisOptions {
+        let options = ServerOptions {
             url: "zk://me:one@h".to_owned(),
             username: Some("you".to_owned()),
             password: Some("two".to_owned()),
-            ..RedisOptions::default()
+            ..ServerOptions::default()
         };
         assert_eq!(ZooKeeperAddress::new(&options).unwrap().login.as_deref(), Some("you:two"));
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, unbounded};
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::sync::thread;
 
 /// Of the session that it grants.
@@ -31,13 +31,14 @@ pub(super) struct Request {
 }
 
 pub(super) struct Server {
-    pub(super) options: RedisOptions,
+    pub(super) options: ServerOptions,
     /// The session that each connection asked for; zero for a new one.
     pub(super) greetings: Receiver<i64>,
 }
 
 impl Server {
-    /// A server of sessions that last so long, on connections one after the other. It ends with the process.
+    /// A server of sessions that last for `session`, on connections one after the other. It ends with the
+    /// process.
     pub(super) fn start(
         session: Duration,
         mut reply: impl FnMut(&Request) -> Reply + Send + 'static,
@@ -55,7 +56,7 @@ impl Server {
             }
         };
         drop(thread::Builder::new().spawn(serve).unwrap());
-        Server { options: RedisOptions { url, ..RedisOptions::default() }, greetings }
+        Server { options: ServerOptions { url, ..ServerOptions::default() }, greetings }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::time::{Moment, window};
 pub(super) struct Life {
     pub(super) id: i64,
     pub(super) password: Vec<u8>,
-    /// After so long without a sign of life the servers end it, and all that it made.
+    /// The time without a sign of life after which the servers end it, and all that it made.
     pub(super) timeout: Duration,
     over: AtomicBool,
     trail: Mutex<Trail>,

@@ -264,7 +264,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::config::RedisOptions;
+    use crate::config::ServerOptions;
     use crate::sync::thread;
 
     /// A server that sends a byte each 20 ms for as long as somebody listens, as if there were no end to a
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_server_that_drips_has_no_more_time_than_one_that_is_silent() {
-        let options = RedisOptions { url: "zk://127.0.0.1".to_owned(), ..RedisOptions::default() };
+        let options = ServerOptions { url: "zk://127.0.0.1".to_owned(), ..ServerOptions::default() };
         let address = ZooKeeperAddress::new(&options).unwrap();
         let asked = AskedFor { life: None, last_transaction: 0, timeout: Duration::from_secs(30) };
         let (begun, patience) = (Clock::System.now(), Duration::from_millis(400));

@@ -27,7 +27,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
@@ -62,7 +62,7 @@ const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(
 impl ZooKeeperStore {
     /// Connects, with a session that lasts `lease` if the servers allow that.
     pub(crate) fn connect(
-        options: &RedisOptions,
+        options: &ServerOptions,
         lease: Duration,
         reporter: Arc<Reporter>,
     ) -> Result<ZooKeeperStore> {
@@ -170,9 +170,9 @@ impl Store for ZooKeeperStore {
         answers.into_iter().zip(claims).map(|(done, claim)| answer(done, "renew", &claim.name)).collect()
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        let abandon = |claim: &Claim| answer(self.abandon_now(claim, deadline), "unlock", &claim.name);
-        claims.iter().map(abandon).collect()
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        let clean_up = |claim: &Claim| answer(self.clean_up_now(claim, deadline), "unlock", &claim.name);
+        claims.iter().map(clean_up).collect()
     }
 
     fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {

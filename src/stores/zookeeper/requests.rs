@@ -270,7 +270,7 @@ impl ZooKeeperStore {
     }
 
     /// Has the owner stand nowhere.
-    pub(super) fn abandon_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
+    pub(super) fn clean_up_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
         let key = self.key(claim)?;
         // Forgotten when the servers have answered, and not before: the keeping thread sees to a node that is
         // known.

@@ -524,7 +524,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::config::RedisOptions;
+    use crate::config::ServerOptions;
     use crate::stores::zookeeper::fake::{frame, welcome};
 
     const SESSION: Duration = Duration::from_secs(30);
@@ -555,7 +555,7 @@ mod tests {
         const REQUESTS: usize = 300;
         let (tell, go) = bounded(1);
         let options =
-            RedisOptions { url: format!("zk://127.0.0.1:{}", server(go)), ..RedisOptions::default() };
+            ServerOptions { url: format!("zk://127.0.0.1:{}", server(go)), ..ServerOptions::default() };
         let address = ZooKeeperAddress::new(&options).unwrap();
         let session = Session::open(address, SESSION, SESSION, Arc::new(Reporter::new(None))).unwrap();
         let (sender, outcomes) = bounded(REQUESTS);

@@ -81,7 +81,7 @@ fn in_doubt() -> (ZooKeeperStore, Claim, Arc<Mutex<Nodes>>) {
 
 /// The answer of a clean-up, which may have to wait for the next connection.
 fn clean_up(store: &ZooKeeperStore, claim: &Claim) -> Release {
-    match store.abandon(std::slice::from_ref(claim), soon()).pop() {
+    match store.clean_up(std::slice::from_ref(claim), soon()).pop() {
         Some(Ok(release)) => release,
         other => panic!("not done but {other:?}"),
     }

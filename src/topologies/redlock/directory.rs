@@ -1,7 +1,7 @@
 //! The directory of clients on several servers, and the list of their locks.
 //!
-//! Each server has an entry of each client, so that any of them can be asked. Which locks there are, each
-//! server knows of those that it granted; what a majority says of one is what is listed.
+//! Each server has an entry of each client, so that any of them can be asked. A server knows the locks that
+//! it granted; the list has what a majority says of each.
 
 use std::sync::Arc;
 use std::time::Duration;

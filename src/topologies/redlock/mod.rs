@@ -265,9 +265,9 @@ impl Store for Redlock {
         answers.collect()
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         claims.iter().for_each(|claim| drop(self.monitor.over(claim)));
-        let votes = self.batch(claims, deadline, |store, claims, deadline| store.abandon(claims, deadline));
+        let votes = self.batch(claims, deadline, |store, claims, deadline| store.clean_up(claims, deadline));
         let answers = votes.into_iter().map(|votes| {
             let freed = votes.count(|release| matches!(release, Release::Freed { .. }));
             if freed == votes.0.len() {

@@ -269,7 +269,7 @@ impl NodeMonitorShared {
             }
             let deadline = Clock::System.after(batch_timeout(self.node_timeout, claims.len()));
             for (answer, pending_cleanup) in
-                store.abandon(&claims, deadline).into_iter().zip(pending_cleanups())
+                store.clean_up(&claims, deadline).into_iter().zip(pending_cleanups())
             {
                 let is_over = now >= pending_cleanup.until;
                 let mut later = pending_cleanup.later();

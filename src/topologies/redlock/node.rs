@@ -7,12 +7,12 @@ use std::time::Duration;
 use crate::config::NameMapper;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
-use crate::seam::{Claim, Failure, Kind, Store, Turn, Wakeups};
+use crate::seam::{Claim, Failure, Kind, ListensFor, Store, Turn};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
 
-/// Connects to the server; at most so long for one connection.
+/// Connects to the server; the argument is the longest time for one connection.
 pub(crate) type VoterOpener = Box<dyn Fn(Duration) -> Result<Voter> + Send + Sync>;
 
 /// A server that can be used.
@@ -81,7 +81,7 @@ impl VotingNode {
         let renamed = self.renamed(&claim.name)?;
         let name = renamed.map_or_else(|| Arc::clone(&claim.name), Arc::new);
         // Each server's line would have another order.
-        Ok(Claim { name, turn: Turn::Barges, wakeups: Wakeups::Releases, ..claim.clone() })
+        Ok(Claim { name, turn: Turn::Barges, listens_for: ListensFor::Releases, ..claim.clone() })
     }
 
     // ---- whether it answers

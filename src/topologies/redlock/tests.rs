@@ -18,13 +18,13 @@ struct Server {
     releases: Mutex<VecDeque<Answer<Release>>>,
     renewals: Mutex<VecDeque<Answer<bool>>>,
     cleanups: Mutex<VecDeque<Answer<Release>>>,
-    /// Whose requests were cleaned up.
+    /// The owners whose requests were cleaned up.
     cleaned: Mutex<Vec<Owner>>,
-    /// Whose single attempts were released.
+    /// The owners whose single attempts were released.
     released: Mutex<Vec<Owner>>,
     /// How many attempts came.
     asked: AtomicUsize,
-    /// Whose attempts they were, for how many levels, and for how long.
+    /// The owner of each attempt, for how many levels, and for how long.
     attempted: Mutex<Vec<(Owner, u32, Duration)>>,
     /// Answers nothing until then.
     silent_until: Mutex<Option<Moment>>,
@@ -91,7 +91,7 @@ impl Store for Server {
         claims.iter().map(|_| next(&self.renewals, Ok(true))).collect()
     }
 
-    fn abandon(&self, claims: &[Claim], _: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], _: Moment) -> Vec<Answer<Release>> {
         self.cleaned.lock().extend(claims.iter().map(|claim| claim.owner));
         claims.iter().map(|_| next(&self.cleanups, nothing())).collect()
     }
@@ -289,13 +289,13 @@ fn a_clean_up_is_done_when_all_servers_have_freed() {
     for server in &servers {
         server.cleanups.lock().push_back(freed());
     }
-    let abandon = || redlock.abandon(&[claim(LONG)], soon());
-    assert!(matches!(abandon()[..], [Ok(Release::Freed { .. })]));
+    let clean_up = || redlock.clean_up(&[claim(LONG)], soon());
+    assert!(matches!(clean_up()[..], [Ok(Release::Freed { .. })]));
     for server in servers.iter().take(2) {
         server.cleanups.lock().push_back(freed());
     }
     // The request in doubt may yet happen at the third: that is to be looked at again.
-    assert!(matches!(abandon()[..], [Ok(Release::NotHeld { .. })]));
+    assert!(matches!(clean_up()[..], [Ok(Release::NotHeld { .. })]));
     redlock.close();
 }
 

@@ -171,14 +171,14 @@ impl Votes<Release> {
 
     /// How many other clients heard, at the server where it was most.
     pub(super) fn others(&self) -> Others {
-        let message_count = self.done().map(|release| match release {
+        let listeners = self.done().map(|release| match release {
             Release::Freed { others: Others::Listen(count) } => *count,
             Release::Freed { others: Others::Nobody | Others::Next }
             | Release::StillHeld
             | Release::NotHeld { .. }
             | Release::Never => 0,
         });
-        Others::listening(message_count.max().unwrap_or(0))
+        Others::listening(listeners.max().unwrap_or(0))
     }
 }
 

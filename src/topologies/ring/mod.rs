@@ -336,11 +336,11 @@ impl Store for RingStore {
         self.by_node(claims, deadline, |store, claims, deadline| store.renew(claims, deadline), || false)
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         self.by_node(
             claims,
             deadline,
-            |store, claims, deadline| store.abandon(claims, deadline),
+            |store, claims, deadline| store.clean_up(claims, deadline),
             || Release::NotHeld { holder: None },
         )
     }

@@ -74,7 +74,7 @@ impl Store for Node {
         claims.iter().map(|_| Ok(true)).collect()
     }
 
-    fn abandon(&self, claims: &[Claim], _: Moment) -> Vec<Answer<Release>> {
+    fn clean_up(&self, claims: &[Claim], _: Moment) -> Vec<Answer<Release>> {
         claims.iter().map(|_| Ok(Release::NotHeld { holder: None })).collect()
     }
 

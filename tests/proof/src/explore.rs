@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What is explored.
+/// A world that is explored.
 pub trait World: Clone {
     /// One thing that may happen.
     type Action: Clone + Debug;
@@ -16,20 +16,20 @@ pub trait World: Clone {
     /// Why a state must not be, if it must not.
     fn act(&self, action: &Self::Action) -> Self;
 
-    /// What is wrong with this state, in words.
+    /// The fault of this state, in words.
     fn wrong(&self) -> Option<String>;
 
-    /// What distinguishes this state from others: times count from now.
+    /// The text that distinguishes this state from others: times count from now.
     fn key(&self) -> String;
 }
 
-/// What an exploration has found.
+/// The findings of an exploration.
 #[derive(Debug)]
 pub struct Explored {
     pub states: usize,
     pub steps: usize,
     pub deepest: usize,
-    /// What is wrong in the first bad state, and what led to it.
+    /// The fault of the first bad state, and the steps that led to it.
     pub wrong: Option<(String, Vec<String>)>,
     /// Not all states were seen: there were more than was allowed.
     pub is_cut: bool,

@@ -1,12 +1,13 @@
-//! Redisson as one more client: what it sends, with gaps for what differs from one request to the next, and what it makes of the
-//! answers. Nothing that it sends is written down here: tests overhear it.
+//! Redisson as one more client: what it sends, with gaps for what differs from one request to the next, and
+//! what it makes of the answers. Nothing that it sends is written down here: tests overhear it.
 
 use std::collections::BTreeMap;
 
 use crate::kinds::{Answer, Call, Kind, LEASE_MS, Op, Who};
 use crate::server::Reply;
 
-/// How long it would wait for a fair lock: longer than these worlds last, since it forgets those who wait longer.
+/// How long it would wait for a fair lock: longer than these worlds last, since it forgets those who wait
+/// longer.
 const WAIT_MS: u64 = 10_000;
 /// How long the outcome of a release is remembered.
 const LASTS_MS: u64 = 5000;
@@ -136,7 +137,7 @@ impl Foreign {
             Op::Release(_) => Verb::Release,
             Op::Leave => Verb::Leave,
             Op::Forget => Verb::Forget,
-            Op::HandOver(..) | Op::Undo => panic!("Redisson has no {op:?}"),
+            Op::HandOff(..) | Op::Undo => panic!("Redisson has no {op:?}"),
         };
         let filling = Filling { owner: &who.id(), lease_ms: LEASE_MS, wait_ms: WAIT_MS, now_ms, unlock };
         self.request(Part::of(kind, who), verb, &filling)

@@ -19,7 +19,7 @@ pub enum Op {
     /// Leaves so many levels.
     Release(u8),
     /// To this owner under that number.
-    HandOver(usize, u32),
+    HandOff(usize, u32),
     /// Gives up a place.
     Leave,
     /// Undoes an acquire of unknown outcome.
@@ -35,7 +35,7 @@ pub enum Turn {
     Next,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Answer {
     Granted(Option<u64>),
@@ -70,7 +70,7 @@ pub enum Kind {
     Semaphore(u8),
 }
 
-/// What to send.
+/// The request to send.
 pub struct Call {
     pub script: String,
     pub keys: Vec<String>,
@@ -116,7 +116,7 @@ fn request(who: &Who) -> String {
 }
 
 impl Kind {
-    /// What is there before anybody asks.
+    /// The keys that are there before anybody asks.
     pub fn prepare(self, server: &mut Server) {
         if let Kind::Semaphore(permits) = self {
             server.call(&texts(&["set", LOCK, &permits.to_string()]));
@@ -153,7 +153,7 @@ impl Kind {
         !matches!(self, Kind::Semaphore(_))
     }
 
-    /// Where a waiter listens: to its own turn, or to all releases.
+    /// The messages that a waiter listens for: its own turn, or all releases.
     #[must_use]
     pub fn channel(self, who: &Who, own_turn: bool) -> String {
         match self {
@@ -167,7 +167,7 @@ impl Kind {
         }
     }
 
-    /// What is sent for a request. `to`: who is to have the lock by a hand-over.
+    /// The call that is sent for a request. `to`: who is to have the lock by a hand-off.
     #[must_use]
     pub fn call(self, op: Op, who: &Who, to: Option<&Who>) -> Call {
         let id = who.id();
@@ -203,9 +203,9 @@ impl Kind {
                         call("RELEASE", &[LOCK], &[&id, &left.to_string(), &lease, "0", &channel])
                     }
                     Op::Undo => call("RELEASE", &[LOCK], &[&id, "0", &lease, "0", &channel]),
-                    Op::HandOver(..) => {
+                    Op::HandOff(..) => {
                         let to = to.expect("somebody").id();
-                        Call { keys: with_counter(&[LOCK]), ..call("HAND_OVER", &[], &[&id, &to, &lease]) }
+                        Call { keys: with_counter(&[LOCK]), ..call("HAND_OFF", &[], &[&id, &to, &lease]) }
                     }
                     Op::Leave => call("LEAVE_LINE", &[LOCK], &[&client_id(who.client)]),
                     Op::Forget => panic!("no lock of ours has {op:?}"),
@@ -226,7 +226,7 @@ impl Kind {
                     Op::Renew => call("RENEW", &[LOCK], &[&id, &lease]),
                     Op::Release(left) => ending(&left.to_string(), "release"),
                     Op::Leave | Op::Undo => ending("0", "leave"),
-                    Op::HandOver(..) | Op::Forget => panic!("a fair lock has no {op:?}"),
+                    Op::HandOff(..) | Op::Forget => panic!("a fair lock has no {op:?}"),
                 }
             }
             Kind::ReadWrite => {
@@ -250,7 +250,7 @@ impl Kind {
                         &[half, &id, &left.to_string(), &lease, LOCK, "", &channel],
                     ),
                     Op::Undo => call("RW_RELEASE", &[LOCK], &[half, &id, "0", &lease, LOCK, "", &channel]),
-                    Op::Leave | Op::HandOver(..) | Op::Forget => panic!("a read-write lock has no {op:?}"),
+                    Op::Leave | Op::HandOff(..) | Op::Forget => panic!("a read-write lock has no {op:?}"),
                 }
             }
             Kind::Semaphore(_) => {
@@ -262,7 +262,7 @@ impl Kind {
                     Op::Acquire(..) => call("SEMAPHORE_ACQUIRE", &[LOCK, &request], &["1", &lasts]),
                     Op::Release(_) => release("release"),
                     Op::Undo => release("undo"),
-                    Op::Renew | Op::Leave | Op::HandOver(..) | Op::Forget => panic!("permits have no {op:?}"),
+                    Op::Renew | Op::Leave | Op::HandOff(..) | Op::Forget => panic!("permits have no {op:?}"),
                 }
             }
         }
@@ -272,14 +272,14 @@ impl Kind {
     #[must_use]
     pub fn scripts(self) -> &'static [&'static str] {
         match self {
-            Kind::Plain | Kind::Fenced => &["ACQUIRE", "RENEW", "RELEASE", "HAND_OVER", "LEAVE_LINE"],
+            Kind::Plain | Kind::Fenced => &["ACQUIRE", "RENEW", "RELEASE", "HAND_OFF", "LEAVE_LINE"],
             Kind::Fair => &["FAIR_ACQUIRE", "RENEW", "FAIR_RELEASE"],
             Kind::ReadWrite => &["RW_ACQUIRE", "RW_RENEW", "RENEW", "RW_RELEASE"],
             Kind::Semaphore(_) => &["SEMAPHORE_ACQUIRE", "SEMAPHORE_RELEASE"],
         }
     }
 
-    /// What an answer means.
+    /// The meaning of an answer.
     ///
     /// # Errors
     ///
@@ -307,7 +307,7 @@ impl Kind {
         };
         let fence = rest.first().and_then(text).filter(|text| !text.is_empty());
         Ok(match (op, word.as_str()) {
-            (Op::Acquire(..) | Op::HandOver(..), "granted") => {
+            (Op::Acquire(..) | Op::HandOff(..), "granted") => {
                 let fence = match fence {
                     Some(fence) => Some(fence.parse().map_err(|_| format!("no fence: {fence}"))?),
                     None => None,
@@ -327,7 +327,7 @@ impl Kind {
                 };
                 Answer::InLine(ttl()?, why)
             }
-            (Op::Acquire(..) | Op::Renew | Op::HandOver(..), "lost") => Answer::Lost,
+            (Op::Acquire(..) | Op::Renew | Op::HandOff(..), "lost") => Answer::Lost,
             (Op::Renew, "renewed") => Answer::Renewed,
             (Op::Release(_) | Op::Undo | Op::Leave, "freed") => Answer::Freed,
             (Op::Release(_), "still_held") => Answer::StillHeld,
@@ -357,8 +357,8 @@ impl Kind {
         count.and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
-    /// Whether no call fails for a user that may not use this command: it is for the line of waiting clients, to say who holds
-    /// the lock, or to wake.
+    /// Whether no call fails for a user that may not use this command: it is for the line of waiting clients,
+    /// to say who holds the lock, or to wake.
     #[must_use]
     pub fn does_without(self, command: &str) -> bool {
         let for_line = ["zadd", "zpopmin", "zrange", "zrem", "hkeys", "publish"];
@@ -369,8 +369,8 @@ impl Kind {
         }
     }
 
-    /// Whether a key may be without an end: counters, a semaphore itself, and the queue of a fair lock, which is Redisson's. Those
-    /// who stand in that have an end each.
+    /// Whether a key may be without an end: counters, a semaphore itself, and the queue of a fair lock, which
+    /// is Redisson's. Those who stand in that have an end each.
     #[must_use]
     pub fn may_stay(self, key: &str) -> bool {
         let is_queue = key.starts_with("redisson_lock_queue:") || key.starts_with("redisson_lock_timeout:");

@@ -86,7 +86,7 @@ fn word(value: &LuaValue) -> mlua::Result<String> {
     }
 }
 
-/// What the server makes of a number: with 17 digits, whole ones without a point.
+/// The server's text of a number: with 17 digits, whole ones without a point.
 fn lua_number(number: f64) -> String {
     if number.fract() == 0.0 && number.abs() < 1e17 { format!("{number:.0}") } else { number.to_string() }
 }
@@ -115,7 +115,7 @@ fn one(lua: &Lua, field: &str, text: &str) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// What the server answers with what a script returns: a list ends at its first nil.
+/// The server's answer to a script's result: a list ends at its first nil.
 fn from_lua(value: &LuaValue) -> Reply {
     match value {
         LuaValue::String(text) => Reply::Text(text.to_string_lossy()),

@@ -8,7 +8,8 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/stores/redis")
 }
 
-/// The texts by name, such as `ACQUIRE`. `change` may alter a file, by its name and text: that is how mutants are made.
+/// The texts by name, such as `ACQUIRE`. `change` may alter a file, by its name and text: that is how mutants
+/// are made.
 ///
 /// # Panics
 ///

@@ -117,7 +117,8 @@ pub const MIXED_KINDS: [Kind; 4] = [Kind::Plain, Kind::Fenced, Kind::Fair, Kind:
 /// Two clients of ours with an owner each, and Redisson.
 const MIXED: Limits = Limits { owners: &[0, 1, FOREIGN], ..CALM };
 
-/// Those with Redisson in them. Of a read-write lock it is a reader in them, and in the same ones once more the writer.
+/// Those with Redisson in them. Of a read-write lock it is a reader in them, and in the same ones once more
+/// the writer.
 pub const MIXED_WORLDS: [Described; 8] = [
     Described {
         name: "threads",
@@ -161,8 +162,8 @@ pub const MIXED_WORLDS: [Described; 8] = [
     },
 ];
 
-/// The worlds that say something about a kind: only threads of a client that queue here hand a lock on, and only readers share
-/// one that is renewed.
+/// The worlds that say something about a kind: only threads of a client that queue here hand a lock on, and
+/// only readers share one that is renewed.
 pub fn worlds(kind: Kind) -> impl Iterator<Item = &'static Described> {
     WORLDS.iter().filter(move |world| match world.name {
         "heir" => kind.queues_here(),

@@ -13,7 +13,8 @@ use redis::{Connection, Value};
 const SEQUENCES: u64 = 2000;
 const LENGTH: usize = 60;
 
-/// Commands in one script, at the most: what it has written before decides what a server without memory lets it do.
+/// Commands in one script, at the most: what it has written before decides what a server without memory lets
+/// it do.
 const IN_ONE: usize = 3;
 
 /// Runs the commands in the server's script engine, as the scripts do. Errors come as their first word.
@@ -145,7 +146,8 @@ fn the_model_answers_as_a_server_does() {
                 .arg(commands.join(&"|".to_owned()))
                 .query(&mut connection)
                 .expect("an answer of the server");
-            // Keys end by the time at which the script began, and other commands have the time now, or all the same: by the version.
+            // Keys end by the time at which the script began, and other commands have the time now, or all
+            // the same: by the version.
             let apart = 1 + asked.elapsed().as_millis() as u64;
             let Reply::Array(parts) = reply(&answer) else { panic!("{answer:?}") };
             let [Reply::Array(time), Reply::Array(answers)] = parts.as_slice() else { panic!("{answer:?}") };

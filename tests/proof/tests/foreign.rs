@@ -1,5 +1,5 @@
-//! Redisson beside us, in all states of some small worlds: its scripts are those that it sends while this test runs. The numbers
-//! are those of docs/figures.
+//! Redisson beside us, in all states of some small worlds: its scripts are those that it sends while this
+//! test runs. The numbers are those of docs/figures.
 //!
 //! `LEASEHOLD_BLESS=1 ./check proof` writes them anew.
 
@@ -21,7 +21,8 @@ use redis::Connection;
 const SEQUENCES: u64 = 250;
 const LENGTH: usize = 40;
 
-/// The kind of lock, the file, what is written there, what is put in its place, and by what words it is found.
+/// The kind of lock, the file, what is written there, what is put in its place, and by what words it is
+/// found.
 const MUTANTS: &[(Kind, &str, &str, &str, &str)] = &[
     (
         Kind::Plain,
@@ -210,7 +211,8 @@ fn are_alike(one: &Reply, other: &Reply, apart: u64) -> bool {
     }
 }
 
-/// Three owners of Redisson's ask a server and the model for the same in random order. Keys go in between as if they had ended.
+/// Three owners of Redisson's ask a server and the model for the same in random order. Keys go in between as
+/// if they had ended.
 #[test]
 fn the_model_answers_redisson_as_a_server_does() {
     let Some(foreign) = overhear::redisson() else { return };

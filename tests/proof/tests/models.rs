@@ -53,7 +53,7 @@ fn it_holds_on_a_server_that_does_not_say_what_a_user_may_do() {
     }
 }
 
-/// What a script did before it was refused stays done.
+/// The changes of a script before it was refused stay.
 #[test]
 fn it_holds_for_a_user_who_may_not_use_a_command() {
     let texts = scripts::load(&|_, text| text);

@@ -1,4 +1,4 @@
-//! What the models find when a script is wrong: a change of each kind, and the property that it breaks.
+//! The models find a wrong script: a change of each kind, and the property that it breaks.
 
 mod page;
 
@@ -109,30 +109,30 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
         Kind::Plain,
         "nobody wakes",
     ),
-    ("hand_over.lua", "  redis.call('pexpire', lock, lease_ms)\nelse", "else", Kind::Plain, "the server has"),
+    ("hand_off.lua", "  redis.call('pexpire', lock, lease_ms)\nelse", "else", Kind::Plain, "the server has"),
     (
-        "hand_over.lua",
+        "hand_off.lua",
         "  redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))\n",
         "",
         Kind::Fenced,
         "the server has",
     ),
     (
-        "hand_over.lua",
+        "hand_off.lua",
         "redis.call('hdel', lock, from)\nif max_ms",
         "if max_ms",
         Kind::Plain,
         "is left when all have done",
     ),
     (
-        "hand_over.lua",
+        "hand_off.lua",
         "  redis.call('hdel', lock, from)\n  return {'lost'}",
         "  redis.call('hset', lock, to, 1)\n  return {'granted'}",
         Kind::Plain,
         "",
     ),
     (
-        "hand_over.lua",
+        "hand_off.lua",
         "  fence = next_fence(counter)",
         "  fence = redis.call('get', counter)",
         Kind::Fenced,
@@ -297,8 +297,8 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
 ];
 
-/// Changes that no model can find, since what they leave undone is done by another line soon after: in which file, what, and by
-/// what it is made good.
+/// Changes that no model can find, since what they leave undone is done by another line soon after: in which
+/// file, what, and by what it is made good.
 const ARGUED: &[(&str, &str, &str)] = &[
     (
         "acquire.lua",

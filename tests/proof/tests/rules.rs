@@ -1,4 +1,5 @@
-//! The rules that are in no script, in all states of their small worlds, kept and broken. The numbers are those of docs/figures.
+//! The rules that are in no script, in all states of their small worlds, kept and broken. The numbers are
+//! those of docs/figures.
 
 mod page;
 

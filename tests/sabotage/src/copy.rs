@@ -59,7 +59,8 @@ impl std::ops::Deref for Text {
 }
 "#;
 
-/// Writes the copy to `folder`. Files that are as they were keep their time, so that cargo builds what changed.
+/// Writes the copy to `folder`. Files that are as they were keep their time, so that cargo builds what
+/// changed.
 pub fn write(root: &Path, folder: &Path, mutations: &[Mutation]) -> Result<PathBuf> {
     let mut broken: BTreeMap<&str, String> = BTreeMap::new();
     let mut texts = String::from("static TEXTS: &[(usize, &str, &str, &str)] = &[\n");

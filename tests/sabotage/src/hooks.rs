@@ -1,6 +1,8 @@
-//! The parts that the copy has beside the mutations. `tests/meta/mutations.rs` reads this too, since the gate makes no copy.
+//! The parts that the copy has beside the mutations. `tests/meta/mutations.rs` reads this too, since the gate
+//! makes no copy.
 
-/// File, text, and the text in its place: the module that knows which mutation is on, and the places where scripts and statements are read.
+/// File, text, and the text in its place: the module that knows which mutation is on, and the places where
+/// scripts and statements are read.
 pub(crate) const HOOKS: &[(&str, &str, &str)] = &[
     ("src/lib.rs", "mod client;\n", "mod client;\n#[cfg(leasehold_sabotage)]\nmod sabotage;\n"),
     // Of two texts one may leave a name unused.

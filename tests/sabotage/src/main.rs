@@ -1,14 +1,16 @@
 //! Breaks the library in one place after another, and runs for each the cheapest tests that must notice.
 //!
-//! The mutations are in `mutations/*.txt`. One copy of the sources holds all of them and is built once; the environment
-//! variable `LEASEHOLD_SABOTAGE` of a test program says which one is on. See docs/decisions/0033-sabotage-in-a-copy.md.
+//! The mutations are in `mutations/*.txt`. One copy of the sources holds all of them and is built once; the
+//! environment variable `LEASEHOLD_SABOTAGE` of a test program says which one is on. See
+//! docs/decisions/0033-sabotage-in-a-copy.md.
 //!
-//! Arguments: `[--resume] [--copy | --build | --page] [PATTERN…]`. A pattern is a number, or a part of a mutation's file or
-//! description. `--resume` leaves out those that have been caught already. `--copy` writes the copy and `--build` builds it, and that
-//! is all; `--page` only compares docs/figures/sabotage.md with what was run, or writes it.
+//! Arguments: `[--resume] [--copy | --build | --page] [PATTERN…]`. A pattern is a number, or a part of a
+//! mutation's file or description. `--resume` leaves out those that have been caught already. `--copy` writes
+//! the copy and `--build` builds it, and that is all; `--page` only compares docs/figures/sabotage.md with
+//! what was run, or writes it.
 //!
-//! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes that file; `LEASEHOLD_SABOTAGE_JOBS` is how many mutations run at
-//! a time (2).
+//! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes that file; `LEASEHOLD_SABOTAGE_JOBS` is how many
+//! mutations run at a time (2).
 
 mod copy;
 mod hooks;
@@ -89,7 +91,7 @@ fn work() -> Result<()> {
         println!("{:3} {verdict:?} in {seconds} s: {}: {}", mutation.number, mutation.file, mutation.what);
         record.note(mutation, verdict)
     });
-    // What could be judged is on the page, whatever else failed.
+    // The verdicts that there are stand on the page, whatever else failed.
     page::write(&root().join("docs/figures/sabotage.md"), &mutations, &record)?;
     judged.and(unbroken)
 }

@@ -14,8 +14,8 @@ const MOST_EQUIVALENT: usize = 15;
 const HEAD: &str = "# Sabotage: each mutation\n\nWritten by `LEASEHOLD_BLESS=1 ./check sabotage`. The page on [what was \
     checked](../proof.md) says what it shows.\n\n";
 
-/// The file has the score and the table; `LEASEHOLD_BLESS` writes it. A run of some adds to what earlier ones have shown, and is
-/// compared with nothing.
+/// The file has the score and the table; `LEASEHOLD_BLESS` writes it. A run of some adds to what earlier ones
+/// have shown, and is compared with nothing.
 pub fn write(path: &Path, mutations: &[Mutation], record: &Record) -> Result<()> {
     let count = |wanted: Verdict| mutations.iter().filter(|one| record.verdict(one) == Some(wanted)).count();
     let equivalent = mutations.iter().filter(|one| one.equivalent.is_some()).count();

@@ -1,4 +1,5 @@
-//! What came of each mutation, kept from run to run. A mutation that was changed, or has another suite, is a new one.
+//! The verdict on each mutation, kept from run to run. A mutation that was changed, or has another suite, is
+//! a new one.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,9 @@
 //! The inside of the proxy.
 //!
-//! Per connection there are two lanes, to the server and to the client. A lane is a reading thread, which finds the
-//! frames and decides what happens to each, and a writing thread, which waits until a frame is due and not held.
-//! One mutex guards everything that is decided, and one condition variable tells of every change.
+//! Per connection there are two lanes, to the server and to the client. A lane is a reading thread, which
+//! finds the frames and decides what happens to each, and a writing thread, which waits until a frame is due
+//! and not held. One mutex guards everything that is decided, and one condition variable tells of every
+//! change.
 
 use super::super::now;
 use super::super::server::Port;
@@ -125,7 +126,7 @@ pub(super) struct State {
 }
 
 pub(super) struct Shared {
-    /// Where connections lead that are opened from now on.
+    /// The server to which connections lead that are opened from now on.
     pub(super) upstream: Mutex<SocketAddr>,
     pub(super) port: Port,
     pub(super) state: Mutex<State>,
@@ -156,8 +157,8 @@ impl State {
         // Errors: the other end has gone before.
         drop(link.server.shutdown(Shutdown::Both));
         if then == Then::Reset {
-            // Reading is shut down so that the reader ends; no FIN goes out for that. With no time to linger, the
-            // close that follows when the last thread has let go of the socket is an RST.
+            // Reading is shut down so that the reader ends; no FIN goes out for that. With no time to linger,
+            // the close that follows when the last thread has let go of the socket is an RST.
             drop(SockRef::from(&*link.client).set_linger(Some(Duration::ZERO)));
             drop(link.client.shutdown(Shutdown::Read));
         } else {
@@ -306,8 +307,9 @@ impl Shared {
                 return;
             }
             if state.refuse {
-                // Under the lock: who sees `listening == false` is refused, and what waited in the backlog is reset.
-                // Shut down before it is closed: a child process that another thread is just starting has a copy.
+                // Under the lock: who sees `listening == false` is refused, and what waited in the backlog is
+                // reset. Shut down before it is closed: a child process that another thread is just starting
+                // has a copy.
                 if let Some(listener) = listener.take() {
                     drop(SockRef::from(&listener).shutdown(Shutdown::Both));
                 }
@@ -320,7 +322,8 @@ impl Shared {
                 continue;
             }
             if listener.is_none() {
-                // The port is claimed; what may be in the way is the old listener in a child that is just starting.
+                // The port is claimed; what may be in the way is the old listener in a child that is just
+                // starting.
                 match TcpListener::bind((Ipv4Addr::LOCALHOST, self.port.number())) {
                     Ok(bound) => listener = Some(bound),
                     Err(_) => {
@@ -451,7 +454,8 @@ impl Shared {
                 }
             };
             if !written {
-                // The receiver has gone. The other direction lives on: a request that is held still has to arrive.
+                // The receiver has gone. The other direction lives on: a request that is held still has to
+                // arrive.
                 self.change(|state| state.close_lane(id, direction));
                 return;
             }

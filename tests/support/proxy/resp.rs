@@ -16,7 +16,8 @@ fn number(digits: &[u8]) -> Result<Option<usize>, NotResp> {
     Ok(usize::try_from(number).ok())
 }
 
-/// The length of the first complete frame; `None` when it is not complete yet. An inline command is a frame too.
+/// The length of the first complete frame; `None` when it is not complete yet. An inline command is a frame
+/// too.
 pub fn frame_length(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
     let (mut rest, mut values) = (bytes, 1_usize);
     while values > 0 {
@@ -75,8 +76,8 @@ pub fn packed(args: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Whether the server sent this unasked. On a subscribed connection an array that begins so is a message; RESP3 marks
-/// them, confirmations of subscriptions included.
+/// Whether the server sent this unasked. On a subscribed connection an array that begins so is a message;
+/// RESP3 marks them, confirmations of subscriptions included.
 pub fn is_message(frame: &[u8], subscriber: bool) -> bool {
     let push = frame.first() == Some(&b'>');
     let may_be = push || (subscriber && frame.first() == Some(&b'*'));

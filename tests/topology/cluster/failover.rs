@@ -56,7 +56,8 @@ fn failovers(fault: Fault, what: &str) {
         let lost = load.seen.losses();
         let Total { grants, unknown } = load.end();
         assert_eq!(lost, 0, "no hold of the load lasted longer than its window");
-        // A hand-over whose answer was lost with its member can be neither read nor repeated; its unlock says so.
+        // A hand-off whose answer was lost with its member can be neither read nor repeated; its unlock says
+        // so.
         assert!(fault != Fault::Planned || unknown == 0, "{unknown} unlocks of unknown outcome");
         assert_nothing_is_left(&cluster);
         shout(&format!(
@@ -80,7 +81,8 @@ fn spread(all: &[Duration]) -> String {
 fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], figures: &mut Figures) {
     let primary = cluster.primary_of(&names[0]);
     let replica = cluster.replica_of(primary);
-    // Beside the load: a hold that lasts throughout, a client that waits for it, and a hold whose key gets lost.
+    // Beside the load: a hold that lasts throughout, a client that waits for it, and a hold whose key gets
+    // lost.
     let (holder, waiter) = (builder(cluster).build().unwrap(), builder(cluster).build().unwrap());
     let name = cluster.name_on(primary, "held");
     let held = holder.fenced_lock(&name).acquire().unwrap();

@@ -64,8 +64,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Three clients with three threads each; the locks are of each kind in turn. A request without an answer in
-    /// `command_timeout` is one of unknown outcome.
+    /// Three clients with three threads each; the locks are of each kind in turn. A request without an answer
+    /// in `command_timeout` is one of unknown outcome.
     pub(crate) fn start(cluster: &Cluster, names: &[String], command_timeout: Duration) -> Load {
         let record = || Record {
             history: History::new(),
@@ -173,7 +173,8 @@ fn turn(lock: &RedisLock, record: &Record) -> Result<(), Error> {
     guard.unlock()
 }
 
-/// The same, of a scenario in which each hold was released and no answer was lost: no key there ends with its lease.
+/// The same, of a scenario in which each hold was released and no answer was lost: no key there ends with its
+/// lease.
 #[track_caller]
 pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     for index in 0..cluster.members.len() {
@@ -184,8 +185,8 @@ pub(crate) fn assert_all_was_given_back(cluster: &Cluster) {
     assert_nothing_is_left(cluster);
 }
 
-/// Panics if something of the library's is left in this process or on a member when all clients are gone. After a fault
-/// a key may stay until its lease ends.
+/// Panics if something of the library's is left in this process or on a member when all clients are gone.
+/// After a fault a key may stay until its lease ends.
 #[track_caller]
 pub(crate) fn assert_nothing_is_left(cluster: &Cluster) {
     let mut left = Vec::new();

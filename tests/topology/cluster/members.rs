@@ -117,7 +117,7 @@ fn each_call_is_one_script_on_one_member() {
     });
 }
 
-/// The user of the guarantees with what a cluster needs besides, on locks of each kind, with a waiter.
+/// The user of docs/permissions.md with what a cluster needs besides, on locks of each kind, with a waiter.
 #[test]
 fn the_rights_that_the_guarantees_name_suffice_in_a_cluster() {
     alone_within(LONG * 6, || {

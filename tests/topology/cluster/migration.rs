@@ -20,8 +20,8 @@ fn is_failure(event: &Event, names: &[&String]) -> bool {
     }
 }
 
-/// Moves a slot with all that is in it, as `redis-cli --cluster reshard` does it. `between` runs when half is done: the
-/// members know, and the keys are still where they were.
+/// Moves a slot with all that is in it, as `redis-cli --cluster reshard` does it. `between` runs when half is
+/// done: the members know, and the keys are still where they were.
 fn move_slot(cluster: &Cluster, key: &str, to: usize, between: impl FnOnce()) {
     let from = cluster.primary_seen_by(to, key);
     let slot = cluster.slot(key).to_string();
@@ -62,8 +62,8 @@ fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
             load.await_grant(name);
         }
         let longest = names.iter().map(|name| load.longest_gap(name, begun)).max().unwrap();
-        // A fair lock and a read-write lock have several keys: a release that finds them apart is told to have failed, and
-        // repeated.
+        // A fair lock and a read-write lock have several keys: a release that finds them apart is told to
+        // have failed, and repeated.
         let single = [&names[0], &names[1], &names[4]];
         let failures: Vec<_> =
             load.seen.events().into_iter().filter(|event| is_failure(event, &single)).collect();
@@ -105,8 +105,8 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
                 |member: usize| listening_clients(&name, count, |command| cluster.ask(member, command)) > 0;
             assert!(eventually(LONG, || listens(0)));
             move_slot(&cluster, &name, 1, || ());
-            // Unsubscribed by the member, it asks for the lock, and so learns where to listen. From a plain channel it is not,
-            // and need not be: its messages go to all members.
+            // Unsubscribed by the member, it asks for the lock, and so learns where to listen. From a plain
+            // channel it is not, and need not be: its messages go to all members.
             assert!(way == Plain || eventually(LONG, || listens(1)), "it does not listen at the new member");
             let released = now();
             held.unlock().unwrap();
@@ -122,7 +122,8 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
     });
 }
 
-/// While a slot is moving for long, the keys that have come ahead of it are found there, and new ones are made there.
+/// While a slot is moving for long, the keys that have come ahead of it are found there, and new ones are
+/// made there.
 #[test]
 fn locks_are_used_in_the_middle_of_a_move() {
     alone_within(LONG * 6, || {
@@ -171,7 +172,8 @@ fn locks_are_used_in_the_middle_of_a_move() {
     });
 }
 
-/// The line has come ahead of the lock: nobody is told then, no call fails, and nothing is concluded about rights.
+/// The line has come ahead of the lock: nobody is told then, no call fails, and nothing is concluded about
+/// rights.
 #[test]
 fn a_lock_is_used_while_its_line_is_elsewhere() {
     alone_within(LONG * 6, || {
@@ -213,7 +215,8 @@ fn a_lock_is_used_while_its_line_is_elsewhere() {
     });
 }
 
-/// A fence's counter and its lock are two keys: between the moves of the one and the other nobody can take the lock.
+/// A fence's counter and its lock are two keys: between the moves of the one and the other nobody can take
+/// the lock.
 #[test]
 fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
     alone_within(LONG * 6, || {

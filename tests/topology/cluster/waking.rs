@@ -90,7 +90,8 @@ fn a_member_is_listened_to_when_somebody_waits_for_a_lock_of_its() {
             names.iter().filter(|name| name.starts_with("leasehold-hub")).count()
         };
         let names: Vec<_> = (0..3).map(|primary| cluster.name_on(primary, "hubs")).collect();
-        // Who does not wait does not listen, also while the cluster has just begun and does not answer yet.
+        // A client that does not wait does not listen, also while the cluster has just begun and does not
+        // answer yet.
         let held = |name: &String| {
             let mut guard = None;
             assert!(eventually(LONG, || {
@@ -122,8 +123,8 @@ fn a_member_is_listened_to_when_somebody_waits_for_a_lock_of_its() {
     });
 }
 
-/// Two writers of other clients stand in line, behind a writer or a reader. The message that wakes one is the release
-/// before it; the poll would come a second after they began to listen.
+/// Two writers of other clients stand in line, behind a writer or a reader. The message that wakes one is the
+/// release before it; the poll would come a second after they began to listen.
 #[test]
 fn writers_that_wait_are_woken_by_the_release_and_not_by_their_poll() {
     alone_within(LONG * 6, || {

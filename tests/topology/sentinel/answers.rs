@@ -79,7 +79,8 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
                 assert!(client.lock(&name).try_lock_for(LONG).unwrap());
                 let holds = query::<i64>(&set.servers[new], &["EXISTS", &name]);
                 let unlocked = client.lock(&name).unlock();
-                // On a busy machine the Sentinels may have made one more switch meanwhile, and it may have lost the lock.
+                // On a busy machine the Sentinels may have made one more switch meanwhile, and it may have
+                // lost the lock.
                 let is_at_master = holds == 1 && unlocked.is_ok();
                 assert!(
                     is_at_master || set.named_by(0) != new,
@@ -242,7 +243,7 @@ fn sentinels_have_credentials_of_their_own() {
             assert!(!texts(&error).contains("S3CR3T"), "{}", texts(&error));
         }
         drop(client);
-        // With no more rights than the guarantees name.
+        // With no more rights than docs/permissions.md names.
         let options = LockClient::builder().url(&login).client_name("topology").lease(L);
         let client =
             options.sentinel_username("locks").sentinel_password("S3CR3T-of-a-user").build().unwrap();
@@ -256,7 +257,7 @@ fn sentinels_have_credentials_of_their_own() {
     });
 }
 
-/// The rights of a user on the Sentinels, as in `docs/guarantees.md`.
+/// The rights of a user on the Sentinels, as in `docs/permissions.md`.
 const LEAST_RIGHTS: &str = "locks on >S3CR3T-of-a-user resetchannels &+selected-slave &+promoted-slave &+switch-master \
                             -@all +hello +subscribe +sentinel|get-master-addr-by-name +sentinel|master";
 

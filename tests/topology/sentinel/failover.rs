@@ -14,7 +14,8 @@ use crate::support::{
 
 /// Longer than any failover takes, so that what is held outlasts it.
 const LEASE: Duration = Duration::from_secs(60);
-/// Of the load's locks: what the old master granted and nobody heard of is free again before a failover is over.
+/// Of the load's locks: what the old master granted and nobody heard of is free again before a failover is
+/// over.
 const SHORT: Duration = ms(1500);
 /// The same where no grant is forgotten and each hold is to outlast the failover.
 const OUTLASTING: Duration = ms(6000);
@@ -45,8 +46,9 @@ struct Round {
     handed: Duration,
 }
 
-/// Runs rounds of `fault` under load. `fault` gets the set and the master, and returns when the trouble began;
-/// `after` looks at the server that was the master, before all is healed. The load's locks have this lease.
+/// Runs rounds of `fault` under load. `fault` gets the set and the master, and returns when the trouble
+/// began; `after` looks at the server that was the master, before all is healed. The load's locks have this
+/// lease.
 fn under_load(
     what: &str,
     lease: Duration,
@@ -119,7 +121,8 @@ fn under_load(
         outcome.errors,
     ));
     drop((short, holder, waiting));
-    // On a machine that stood still the Sentinels may have replaced the last master too: then releases may be forgotten.
+    // On a machine that stood still the Sentinels may have replaced the last master too: then releases may be
+    // forgotten.
     let limit = if set.master() == last { 2 * OUTLASTING } else { LEASE };
     assert_nothing_is_left_within(&set, limit + SLACK);
     Some(outcome)
@@ -139,7 +142,8 @@ fn connections(server: &RedisServer) -> usize {
     query::<String>(server, &["CLIENT", "LIST"]).matches(&name).count()
 }
 
-/// The same, of a scenario in which each hold was released and no answer was lost: no key there ends with its lease.
+/// The same, of a scenario in which each hold was released and no answer was lost: no key there ends with its
+/// lease.
 pub(crate) fn assert_all_was_given_back(set: &SentinelSet) {
     for server in &set.servers {
         for key in query::<Vec<String>>(server, &["KEYS", "*"]) {

@@ -1,5 +1,6 @@
-//! The lock of the tutorials, written by hand as they have it: a hash with the owner and a count, changed by Lua
-//! scripts; who does not get it sleeps 50 ms and tries again; every acquire starts a timer thread that renews.
+//! The lock of the tutorials, written by hand as they have it: a hash with the owner and a count, changed by
+//! Lua scripts; who does not get it sleeps 50 ms and tries again; every acquire starts a timer thread that
+//! renews.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

@@ -14,7 +14,7 @@ pub struct Guards(LockClient);
 /// `lock()` and `unlock()`.
 pub struct Calls(LockClient);
 
-/// What several may hold, by guards.
+/// Locks that several may hold, by guards.
 pub struct Shared(LockClient, Sort);
 
 struct PermitSession {

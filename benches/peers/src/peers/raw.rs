@@ -1,7 +1,9 @@
-//! The limit: what leasehold sends for one lock and one unlock, sent again and again on bare sockets, one per thread.
+//! The limit: what leasehold sends for one lock and one unlock, sent again and again on bare sockets, one per
+//! thread.
 //!
-//! The two requests are not written down here, they are overheard: leasehold takes and releases a lock on the same
-//! server while MONITOR listens. So they are the same scripts with the same arguments, whatever those are.
+//! The two requests are not written down here, they are overheard: leasehold takes and releases a lock on the
+//! same server while MONITOR listens. So they are the same scripts with the same arguments, whatever those
+//! are.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
-//! The crate `rlock`, its blocking half, with its defaults: a lease of 10 s that a thread renews, a sleep of 100 ms
-//! between tries.
+//! The crate `rlock`, its blocking half, with its defaults: a lease of 10 s that a thread renews, a sleep of
+//! 100 ms between tries.
 
 use std::collections::HashMap;
 

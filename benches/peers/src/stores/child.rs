@@ -1,7 +1,8 @@
-//! Contenders on one store under one load, in a process of their own. Prints one JSON object: what was measured.
+//! Contenders on one store under one load, in a process of their own. Prints one JSON object: what was
+//! measured.
 //!
-//! A contender is a client of its own with one thread, as a process of its own would be: what it shares with the others
-//! is the store.
+//! A contender is a client of its own with one thread, as a process of its own would be: what it shares with
+//! the others is the store.
 
 use std::collections::BTreeMap;
 use std::fs;

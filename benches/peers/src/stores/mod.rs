@@ -1,7 +1,7 @@
 //! leasehold on each store it can keep locks in: `./bench stores`.
 //!
-//! Every workload with every store in turn, again and again, each run in a process of its own. The servers' use is
-//! read from /proc.
+//! Every workload with every store in turn, again and again, each run in a process of its own. The servers'
+//! use is read from /proc.
 
 pub mod child;
 mod page;
@@ -202,8 +202,8 @@ fn usage(pid: u32) -> Usage {
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
         let Some((_, rest)) = stat.rsplit_once(") ") else { continue };
         let fields: Vec<f64> = rest.split(' ').map(|field| field.parse().unwrap_or(0.0)).collect();
-        // Counted from the state on: parent 1, resident pages 21; user and system time 11 and 12, and at 13 and 14 those
-        // of children that have ended, as PostgreSQL's do with each connection.
+        // Counted from the state on: parent 1, resident pages 21; user and system time 11 and 12, and at 13
+        // and 14 those of children that have ended, as PostgreSQL's do with each connection.
         if let (Some(parent), Some(ticks), Some(pages)) = (fields.get(1), fields.get(11..15), fields.get(21))
         {
             processes.insert(pid, (*parent as u32, ticks.iter().sum(), *pages));

@@ -75,7 +75,7 @@ enum Limit {
     AtMost(f64),
 }
 
-/// What is wanted, of which store, in which workload: the metric, in words, the limit, and how many digits.
+/// A goal, of which store, in which workload: the metric, in words, the limit, and how many digits.
 type Wanted = (&'static str, &'static str, &'static str, &'static str, &'static str, Limit, usize);
 
 const WANTED: &[Wanted] = &[

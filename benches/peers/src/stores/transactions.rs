@@ -1,5 +1,5 @@
-//! Locks on transactions of the caller's own, as an application would have them: each that waits or holds has a
-//! connection, and connections are few.
+//! Locks on transactions of the caller's own, as an application would have them: each that waits or holds has
+//! a connection, and connections are few.
 
 use std::error::Error as StdError;
 use std::time::{Duration, Instant};

@@ -20,14 +20,14 @@ pub(crate) struct HoldArgs {
     /// The signal that the shell and all that it has started get when the lock cannot be kept.
     #[arg(long, value_name = "NAME", default_value = "TERM", value_parser = signal)]
     pub(crate) signal: i32,
-    /// How long before the lock can be another's the signal comes; a third of the lease at most. Defaults to
-    /// a tenth of the lease, 5s at most. A server that says that the lock is gone leaves no such time.
+    /// The signal comes this long before another can get the lock: a third of the lease at most. Defaults to
+    /// a tenth of the lease, 5s at most. If the server says that the lock is gone, the signal comes at once.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) notice: Option<Duration>,
     /// The exit code when the lock is busy or the wait ended.
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
     pub(crate) conflict_exit_code: u8,
-    /// A name for this hold, for those who look; also LEASEHOLD_LABEL.
+    /// A name for this hold, which `ls` and `clients` show; also LEASEHOLD_LABEL.
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 }
@@ -58,12 +58,12 @@ impl HoldArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReleaseArgs {
-    /// What `hold` printed.
+    /// The handle that `hold` printed.
     pub(crate) handle: String,
 }
 
-/// Written by `hold`, read by the process that keeps the lock. What else it needs comes over its socket: what
-/// was typed may hold a password.
+/// Written by `hold`, read by the process that keeps the lock. The rest comes over its socket, since the
+/// command that was typed may hold a password.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct KeepArgs {
     /// The process for which the lock is kept, and when it began.

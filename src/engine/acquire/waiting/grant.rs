@@ -2,31 +2,41 @@
 
 use std::sync::Arc;
 
-use super::Waiting;
+use super::{Report, Waiting};
 use crate::engine::acquire::call::Granted;
+use crate::engine::acquire::request::Request;
 use crate::engine::hold::Hold;
 use crate::ident::Fence;
 use crate::observe::{Loss, LossReason};
-use crate::seam::{Claim, Kind};
+use crate::seam::{Bound, Claim, Kind};
 use crate::time::Moment;
 
 impl Waiting<'_> {
-    pub(super) fn enter(&mut self, claim: &Claim, sent: Moment, fence: Option<Fence>) -> Granted {
-        let (engine, call) = (self.engine, self.call);
-        let bound = self.bound.take();
-        let granted = engine.enter(call, self.thread, (claim, sent), fence, bound);
-        if engine.writes_here(call, self.thread) {
+    pub(super) fn enter(
+        &mut self,
+        op: &'static str,
+        (claim, sent): (&Claim, Moment),
+        fence: Option<Fence>,
+        bound: Option<Arc<dyn Bound>>,
+    ) -> Granted {
+        let Request { engine, call, thread, begun, .. } = self.request;
+        let granted = engine.enter(call, thread, (claim, sent), fence, bound);
+        if engine.writes_here(call, thread) {
             self.end_writing_in_time(&granted.hold);
         }
-        engine.tell_granted(call, &granted.hold, (self.started, self.attempts, self.coming), &self.span);
+        self.tell_asked(op, sent, None);
+        let Report { attempts, coming, span, .. } = &self.report;
+        engine.tell_granted(call, &granted.hold, (begun, *attempts, *coming), span);
         granted
     }
 
     /// Sees to it that what this thread writes ends in the store when its own time is over, not with its
     /// reading: the two may share what has the time.
     pub(super) fn end_writing_in_time(&self, reading: &Arc<Hold>) {
-        let engine = self.engine;
-        let Some(writing) = engine.registry.of_thread(Kind::Write, self.call.name, self.thread.id()) else {
+        let engine = self.request.engine;
+        let Some(writing) =
+            engine.registry.of_thread(Kind::Write, self.request.call.name, self.request.thread.id())
+        else {
             return;
         };
         if !writing.note_reading() {

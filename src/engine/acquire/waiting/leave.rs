@@ -1,36 +1,34 @@
 //! Failures of a waiter, and what it leaves behind: attempts in doubt and places in the store's queue.
 
-use super::{Progress, Waiting};
+use super::{Step, Waiting};
 use crate::engine::acquire::retry::{RETRY_PAUSE, RetryBudget};
 use crate::error::{Error, Result};
-use crate::ident::unbound_number;
-use crate::seam::{Claim, PLACE_LASTS, REQUEST_LASTS, Turn};
+use crate::seam::{Claim, PLACE_LASTS, REQUEST_LASTS};
 use crate::time::{Moment, random_between};
 
 impl Waiting<'_> {
     /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a
     /// number that it cannot touch.
     pub(super) fn leave_behind(&mut self, claim: Claim, sent: Moment) {
-        if self.turn == Turn::Waits {
-            // It may have joined the line.
-            self.line.may_stand = true;
-            self.call.entry.note_in_line(true);
+        if self.manner.joins() {
+            self.manner.become_in_doubt();
+            self.request.call.entry.note_in_line(true);
         }
         self.queued = None;
-        self.subscription = self.subscription.take().filter(|_| !self.store_queues);
+        if self.store_queues() {
+            self.listening.end();
+        }
         let lasts = match claim.kind.is_leased() {
             // A place in the store's queue may last longer than a short lease.
-            true if self.store_queues => self.asked.max(PLACE_LASTS),
-            true => self.asked,
+            true if self.store_queues() => self.request.lease.max(PLACE_LASTS),
+            true => self.request.lease,
             false => REQUEST_LASTS / 2,
         };
-        let until = sent.plus(lasts).plus(self.engine.options.command_timeout);
-        match &mut self.unbound {
-            Some(number) => *number = unbound_number(),
-            None => self.thread.retire(claim.owner.number()),
-        }
+        let until = sent.plus(lasts).plus(self.request.engine.options.command_timeout);
+        self.request.give_up_number(&claim);
         if !claim.kind.only_asks() {
-            self.engine.clean_up(claim, until, self.engine.clock.now());
+            let engine = self.request.engine;
+            engine.clean_up(claim, until, engine.clock.now());
         }
     }
 
@@ -49,11 +47,11 @@ impl Waiting<'_> {
     /// the last request failed: then, and if it fails itself, the watchdog sees to it.
     pub(super) fn leave_queue(&mut self) {
         let Some(claim) = self.queued.take() else { return };
-        self.subscription = None;
-        let sent = self.engine.clock.now();
-        let deadline = self.engine.one_command().min(self.latest);
+        self.listening.end();
+        let sent = self.request.engine.clock.now();
+        let deadline = self.request.engine.one_command().min(self.request.latest);
         let left = if self.is_answered && sent < deadline {
-            self.engine.store.abandon(std::slice::from_ref(&claim), deadline).pop()
+            self.request.engine.store.clean_up(std::slice::from_ref(&claim), deadline).pop()
         } else {
             None
         };
@@ -62,8 +60,8 @@ impl Waiting<'_> {
         }
     }
 
-    pub(super) fn pause_after(&mut self, error: Error) -> Result<Progress> {
-        let (engine, call) = (self.engine, self.call);
+    pub(super) fn pause_after(&mut self, error: Error) -> Result<Step> {
+        let (engine, call) = (self.request.engine, self.request.call);
         let now = engine.clock.now();
         let noted = error.copy();
         let outcome = self.retry_budget.note(engine.options.patience, error, now, call.limit.is_over(now));
@@ -77,27 +75,27 @@ impl Waiting<'_> {
             }
         }
         self.retry_budget.last = Some(outcome?);
-        Ok(Progress::Later(now.plus(random_between(RETRY_PAUSE))))
+        Ok(Step::Sleep(now.plus(random_between(RETRY_PAUSE))))
     }
 
     /// The same after a grant that came too late. That is this caller's own, by its lease: others here may
     /// ask for a longer one. No message shortens the pause: to give the grant back makes one, and asked at
     /// once the next would come too late too.
-    pub(super) fn pause_alone(&mut self, error: Error) -> Result<Progress> {
-        let (engine, now) = (self.engine, self.engine.clock.now());
-        let is_over = self.call.limit.is_over(now);
+    pub(super) fn pause_alone(&mut self, error: Error) -> Result<Step> {
+        let (engine, now) = (self.request.engine, self.request.engine.clock.now());
+        let is_over = self.request.call.limit.is_over(now);
         self.retry_budget.last =
             Some(self.retry_budget.note(engine.options.patience, error, now, is_over)?);
         let until = now.plus(random_between(RETRY_PAUSE));
-        self.pauses_until = Some(until);
-        Ok(Progress::Later(until))
+        self.rest.pause(until);
+        Ok(Step::Sleep(until))
     }
 
     /// The store answers (again).
     pub(super) fn reset_retry_budget(&mut self) {
         if self.retry_budget.since.is_some() || self.parker.is_some() {
             self.retry_budget = RetryBudget::default();
-            self.call.entry.note_failure(None);
+            self.request.call.entry.note_failure(None);
         }
     }
 }

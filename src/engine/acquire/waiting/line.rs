@@ -9,10 +9,10 @@
 
 use std::time::Duration;
 
-use super::{Progress, Waiting};
+use super::{Step, Waiting};
 use crate::engine::hold::QueuePlace;
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
-use crate::seam::{Claim, Wakeups};
+use crate::seam::ListensFor;
 use crate::time::{Moment, random_between};
 
 impl Waiting<'_> {
@@ -20,61 +20,53 @@ impl Waiting<'_> {
     pub(super) fn stand_in_line(
         &mut self,
         retry_after: Option<Duration>,
-        wakeups: Wakeups,
+        listens_for: ListensFor,
         is_lookout: bool,
-    ) -> Progress {
-        let now = self.engine.clock.now();
+    ) -> Step {
+        let now = self.request.engine.clock.now();
         self.note_lookout(is_lookout, now);
-        let poll = if self.line.stands {
+        let poll = if self.manner.stands() {
             self.pause()
         } else {
             // So that those who came at the same time do not all ask at the same time.
-            random_between((Duration::ZERO, self.engine.poll_every(self.call.kind).1))
+            random_between((Duration::ZERO, self.request.engine.poll_every(self.request.call.kind).1))
         };
-        self.listen_for(wakeups);
-        self.call.entry.note_in_line(true);
-        (self.line.may_stand, self.line.stands, self.line.is_next) = (true, true, false);
+        self.listening.listen_for(listens_for);
+        self.request.call.entry.note_in_line(true);
+        self.manner.become_standing();
         let retry = retry_after.map_or(Moment::NEVER, |after| now.plus(after));
-        Progress::Later(now.plus(poll).min(retry))
+        Step::Sleep(now.plus(poll).min(retry))
     }
 
     /// The lock is had: the store's grant took its client out of the line.
     pub(super) fn leave_line_by_grant(&mut self) {
-        if self.line.may_stand {
-            self.call.entry.note_in_line(false);
+        if self.manner.may_stand() {
+            self.request.call.entry.note_in_line(false);
         }
-        (self.line.may_stand, self.line.stands, self.line.is_next) = (false, false, false);
-    }
-
-    /// Sets the wake-ups that it listens for from now on.
-    pub(super) fn listen_for(&mut self, wakeups: Wakeups) {
-        if std::mem::replace(&mut self.line.wakeups, wakeups) != wakeups {
-            self.subscription = None;
-            self.line.listens_anew();
-        }
+        self.manner.become_granted();
     }
 
     /// The server refused to let it listen for its turn: it goes by each release, as where there is no line.
     pub(super) fn go_by_releases(&mut self) {
-        self.line.is_deaf = true;
+        self.manner.become_deaf();
         self.give_up_place();
-        self.listen_for(Wakeups::Releases);
+        self.listening.listen_for(ListensFor::Releases);
     }
 
     /// Takes its client out of the line if nobody else here waits for the lock. Asked before the local queue
     /// is left: the next who joins that queue asks behind this request.
     pub(super) fn leave_line(&mut self, place: &QueuePlace) {
-        if self.parker.is_none() && !self.line.may_stand || !place.takes_line_place() {
+        if self.parker.is_none() && !self.manner.may_stand() || !place.takes_line_place() {
             return;
         }
         self.give_up_place();
     }
 
     fn give_up_place(&mut self) {
-        let engine = self.engine;
+        let engine = self.request.engine;
         if let Some(lines) = engine.store.capabilities().lines {
-            let claim: Claim = self.claim();
-            lines.leave_line(&claim, engine.one_command().min(self.latest));
+            let claim = self.claim();
+            lines.leave_line(&claim, engine.one_command().min(self.request.latest));
             engine.watchdog.look_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
         }
     }

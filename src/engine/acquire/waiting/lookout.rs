@@ -1,11 +1,14 @@
 //! The first in a line looks out for what tells no line.
 //!
-//! Whose release tells the line is read from the holder's id. Java's `forceUnlock` may end that hold too, and
+//! The holder's id says whether its release tells the line. Java's `forceUnlock` may end that hold too, and
 //! the id may be one that only looks like ours: then a message comes on the channel of all releases, and
-//! nobody is told. So one waiter listens to that channel as well: the first in the line, once it has been
-//! that for [`AFTER`]. A line whose releases follow one another fast has no lookout, and costs nothing more.
-//! A slower one sends the lookout a message with each release, which wakes it anyway. Its subscription ends
-//! with its wait.
+//! nobody is told. So one waiter listens to that channel as well: the first in the line.
+//!
+//! If the answer by which it joins the line names it the first, it looks out after [`AFTER`]; if a later
+//! answer does, at once. A client that takes turns often has the subscription to its turn still: it asks once
+//! and sleeps, so a line that moves fast has no lookout, and costs nothing more. A client that has to
+//! subscribe asks again when the subscription stands, and looks out then. In a slow line the lookout gets a
+//! message with each release, which wakes it anyway. Its subscription ends with its wait.
 //!
 //! Source: docs/decisions/0040.
 
@@ -14,19 +17,48 @@ use std::time::Duration;
 use super::Waiting;
 use crate::engine::hold::QueuePlace;
 use crate::park::Parker;
-use crate::seam::{Claim, Wakeups};
+use crate::seam::subscription::Subscription;
+use crate::seam::{Claim, ListensFor};
 use crate::time::Moment;
 
-/// One that has just joined looks out after this.
+/// The time after which a waiter looks out that has just joined the line, unless it asks again before.
 const AFTER: Duration = Duration::from_millis(25);
+
+/// The state of a waiter that looks out, or is to.
+#[derive(Default)]
+pub(super) struct Lookout {
+    /// When to begin to look out.
+    pub(super) begins_at: Option<Moment>,
+    subscription: Option<Subscription>,
+    /// The messages that it had before the last attempt. `None`: it did not stand then.
+    message_count: Option<u64>,
+}
+
+impl Lookout {
+    /// Before an attempt. A message between this and the sleep is reason for another attempt, as with any
+    /// subscription.
+    pub(super) fn note_count(&mut self) {
+        self.message_count = self.count();
+    }
+
+    /// Whether something came since the last attempt; that it stands now counts too.
+    pub(super) fn has_moved(&self) -> bool {
+        let count = self.count();
+        count.is_some() && count != self.message_count
+    }
+
+    fn count(&self) -> Option<u64> {
+        self.subscription.as_ref().filter(|at| at.is_up()).map(Subscription::message_count)
+    }
+}
 
 impl Waiting<'_> {
     /// Notes whether it is to look out, as the last answer said.
     pub(super) fn note_lookout(&mut self, is_lookout: bool, now: Moment) {
         if !is_lookout {
             self.end_lookout();
-        } else if self.lookout.subscription.is_none() && self.call.terms.backoff.is_none() {
-            let after = if self.line.stands { Duration::ZERO } else { AFTER };
+        } else if self.lookout.subscription.is_none() && self.request.call.terms.backoff.is_none() {
+            let after = if self.manner.stands() { Duration::ZERO } else { AFTER };
             self.lookout.begins_at = Some(now.plus(after));
         }
     }
@@ -35,18 +67,18 @@ impl Waiting<'_> {
     /// it asks once: what came before was not heard.
     pub(super) fn look_out(&mut self, place: &QueuePlace, until: Moment) {
         self.lookout.begins_at = None;
-        self.line.sleep_on(until);
+        self.rest.sleep_on(until);
         if place.ticket().is_head() {
-            let claim = Claim { wakeups: Wakeups::Releases, ..self.claim() };
-            let parker = self.parker.get_or_insert_with(|| Parker::new(&self.engine.clock));
-            self.lookout.subscription = self.engine.store.listen(&claim, parker.waker());
+            let claim = Claim { listens_for: ListensFor::Releases, ..self.claim() };
+            let parker = self.parker.get_or_insert_with(|| Parker::new(&self.request.engine.clock));
+            self.lookout.subscription = self.request.engine.store.listen(&claim, parker.waker());
         }
     }
 
     pub(super) fn end_lookout(&mut self) {
         self.lookout.begins_at = None;
         if self.lookout.subscription.take().is_some()
-            && let Some(lines) = self.engine.store.capabilities().lines
+            && let Some(lines) = self.request.engine.store.capabilities().lines
         {
             let claim = self.claim();
             lines.end_lookout(&claim);

@@ -4,16 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Waiting;
+use super::report::WokenBy;
 use crate::engine::acquire::call::interrupted;
 use crate::engine::acquire::outcome::AttemptOutcome;
+use crate::engine::acquire::request::Request;
 use crate::engine::hold::QueuePlace;
-use crate::engine::queue::Sleeper;
+use crate::engine::queue::{Sleeper, Ticket};
 use crate::error::Result;
-use crate::park::{Parker, Woken};
-use crate::seam::subscription::Subscription;
-use crate::seam::{Others, Wakeups};
+use crate::park::{self, Parker};
+use crate::seam::{Claim, Others};
 use crate::time::{Moment, random_between};
 
+/// The time after which a client asks that got a standby message: the one that was told to be next may not
+/// come.
+const STANDBY: Duration = Duration::from_millis(25);
 /// The time for which other processes that listen for the lock which this process has just released go first.
 const STAND_BACK: Duration = Duration::from_micros(500);
 /// On a message, a process that held the lock a moment ago lets others go first, less so the longer ago it
@@ -32,28 +36,14 @@ const LONGEST_LOOK: Duration = Duration::from_secs(1);
 impl Waiting<'_> {
     /// Sleeps until there may be something to do: the turn in the queue, the lock given, a release here, a
     /// message, or `wake_at`. May end for no reason.
-    ///
-    /// Subscribes first, the first time it waits for another process; unless the subscription stood before
-    /// the attempt, and no message has come since, that is reason to try again as soon as it stands.
     pub(super) fn sleep(&mut self, place: &QueuePlace, wake_at: Moment) -> Result<()> {
-        let (engine, call, ticket) = (self.engine, self.call, place.ticket());
+        let Request { engine, call, .. } = self.request;
+        let ticket = place.ticket();
         self.tell_waiting();
-        let claim = call.kind.is_handed_off().then(|| self.claim());
         let now = engine.clock.now();
         let until = wake_at.min(call.limit.moment(now));
-        let number = claim.as_ref().map_or_else(|| self.claim().owner.number(), |claim| claim.owner.number());
-        ticket.note_sleeper(Sleeper {
-            number,
-            thread: Arc::clone(self.thread),
-            since: self.started,
-            kind: call.kind,
-            takes_again: call.terms.takes_again,
-            writers_first: call.terms.writers_first,
-        });
-        engine.announce(now);
-        if !call.kind.is_counted() {
-            engine.note_wait(self.started);
-        }
+        let claim = self.claim();
+        self.show_sleeper(ticket, &claim, now);
         self.parker(place);
         // All that follows is looked at after the waker is set: what happened before found nobody to wake.
         // First the end of the client, which wakes everyone once. Pairs with `Engine::shutdown`.
@@ -62,32 +52,22 @@ impl Waiting<'_> {
         if wake_at == Moment::NEVER && ticket.is_head() {
             return Ok(());
         }
-        if let Some(claim) = claim {
+        if call.kind.is_handed_off() {
             ticket.open(claim);
         }
         self.count_waiter();
         let is_held_here = || !self.asks_for_itself() && call.entry.held_here(engine.clock.now()).is_some();
         let is_told = call.terms.backoff.is_none();
         if is_told && (self.all_ask || ticket.is_head() && !is_held_here()) {
-            if self.subscription.is_none() {
-                let claim = self.claim();
-                let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
-                self.subscription = engine.store.listen(&claim, parker.waker());
-                if let Some(subscription) = &self.subscription {
-                    self.line.listens(subscription);
-                }
-            }
-            if self.line.wakeups != Wakeups::Releases
-                && self.subscription.as_ref().is_some_and(Subscription::is_refused)
-            {
+            self.listen();
+            if self.listening.is_refused() {
                 self.go_by_releases();
                 return Ok(());
             }
-            let moved = |at: &Subscription| at.is_up() && Some(at.message_count()) != self.message_count;
             if self.lookout.has_moved() {
                 return Ok(());
             }
-            if self.subscription.as_ref().is_some_and(moved) {
+            if self.listening.has_moved() {
                 return if self.is_rationed() { self.sleep_by_odds(place, until) } else { Ok(()) };
             }
         }
@@ -95,31 +75,49 @@ impl Waiting<'_> {
             return Ok(());
         }
         let look_out_at = self.lookout.begins_at.filter(|at| *at < until);
-        let woken = self.parker(place).park(look_out_at.unwrap_or(until), call.interrupt);
-        if look_out_at.is_some() && woken == Woken::Time {
+        let ended = self.parker(place).park(look_out_at.unwrap_or(until), call.interrupt);
+        if look_out_at.is_some() && ended == park::Woken::Time {
             self.look_out(place, until);
             return Ok(());
         }
-        self.note_woken(woken);
-        match woken {
-            Woken::Signal
-                if self.is_rationed()
-                    && self
-                        .subscription
-                        .as_ref()
-                        .is_some_and(|at| Some(at.message_count()) != self.message_count) =>
-            {
-                self.sleep_by_odds(place, until)
-            }
-            Woken::Signal | Woken::Time => {
-                if let Some(subscription) = &self.subscription
-                    && Some(subscription.message_count()) == self.message_count
-                {
-                    self.line.stand_by(subscription, engine.clock.now(), until);
+        match self.note_woken(ended) {
+            WokenBy::Message if self.is_rationed() => self.sleep_by_odds(place, until),
+            WokenBy::Message => Ok(()),
+            WokenBy::Here | WokenBy::Time => {
+                if self.listening.stands_by() {
+                    self.rest.sleep_on(until.min(engine.clock.now().plus(STANDBY)));
                 }
                 Ok(())
             }
-            Woken::Interrupted => Err(interrupted(call)),
+            WokenBy::Interrupt => Err(interrupted(call)),
+        }
+    }
+
+    /// Shows to people, and to those who look for deadlocks, that this thread sleeps for the lock.
+    fn show_sleeper(&self, ticket: &Ticket, claim: &Claim, now: Moment) {
+        let Request { engine, call, thread, begun, .. } = self.request;
+        ticket.note_sleeper(Sleeper {
+            number: claim.owner.number(),
+            thread: Arc::clone(thread),
+            since: begun,
+            kind: call.kind,
+            takes_again: call.terms.takes_again,
+            writers_first: call.terms.writers_first,
+        });
+        engine.announce(now);
+        if !call.kind.is_counted() {
+            engine.note_wait(begun);
+        }
+    }
+
+    /// Subscribes, the first time it waits for another process; unless the subscription stood before the
+    /// attempt, and no message has come since, that is reason to try again as soon as it stands.
+    fn listen(&mut self) {
+        if self.listening.subscription().is_none() {
+            let claim = self.claim();
+            let engine = self.request.engine;
+            let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
+            self.listening.listen(engine.store.listen(&claim, parker.waker()));
         }
     }
 
@@ -128,9 +126,10 @@ impl Waiting<'_> {
     ///
     /// Source: the exponential back-off of Ethernet (Metcalfe and Boggs, 1976), by messages instead of slots.
     fn sleep_by_odds(&mut self, place: &QueuePlace, until: Moment) -> Result<()> {
-        let (engine, call, ticket) = (self.engine, self.call, place.ticket());
+        let (engine, call, ticket) = (self.request.engine, self.request.call, place.ticket());
         self.parker(place);
-        let Some(subscription) = self.subscription.as_ref().filter(|at| at.is_up() && at.odds() > 1) else {
+        let Some(subscription) = self.listening.subscription().filter(|at| at.is_up() && at.odds() > 1)
+        else {
             return Ok(());
         };
         if subscription.draws() {
@@ -148,36 +147,32 @@ impl Waiting<'_> {
         }
         // Events before that found nobody to wake. Pairs with `Engine::shutdown`.
         let is_awaited = engine.usable(call.action).is_err() || ticket.is_given() || ticket.take_nudge();
-        let woken = match &self.parker {
+        let ended = match &self.parker {
             Some(parker) if !is_awaited => parker.park(until.min(looks_at), call.interrupt),
-            _ => Woken::Signal,
+            _ => park::Woken::Signal,
         };
         subscription.looks_soon(false);
-        match woken {
-            Woken::Interrupted => Err(interrupted(call)),
-            Woken::Signal | Woken::Time => Ok(()),
+        match ended {
+            park::Woken::Interrupted => Err(interrupted(call)),
+            park::Woken::Signal | park::Woken::Time => Ok(()),
         }
     }
 
     /// Whether messages are reason to ask by the odds. In a queue of the store's each message is for the one
     /// who gets it.
     fn is_rationed(&self) -> bool {
-        self.call.kind.is_rationed() && !self.store_queues
+        self.request.call.kind.is_rationed() && !self.store_queues()
     }
 
     /// A thread that has just released what others wait for waits like them before it asks again: to ask at
     /// once would always be before them.
     pub(super) fn wait_like_others(&mut self, place: &QueuePlace) -> Result<()> {
-        let (engine, call) = (self.engine, self.call);
+        let (engine, call) = (self.request.engine, self.request.call);
         if !self.is_rationed() || call.entry.contended_since().is_none() {
             return Ok(());
         }
-        let claim = self.claim();
-        let parker = self.parker.get_or_insert_with(|| Parker::new(&engine.clock));
-        self.subscription = engine.store.listen(&claim, parker.waker());
-        // Its own release was a message to the others: it counts as one for what is learnt from the attempt.
-        let is_up = |at: &&Subscription| at.is_up();
-        self.message_count = self.subscription.as_ref().filter(is_up).map(|at| at.message_count() ^ 1);
+        self.listen();
+        self.listening.count_own_release();
         let until = call.limit.moment(engine.clock.now());
         self.sleep_by_odds(place, until)
     }
@@ -187,8 +182,8 @@ impl Waiting<'_> {
         if !std::mem::take(&mut self.is_by_message) || !self.is_rationed() {
             return;
         }
-        if let Some(subscription) = &self.subscription {
-            let took = self.engine.clock.now().since(sent);
+        if let Some(subscription) = self.listening.subscription() {
+            let took = self.request.engine.clock.now().since(sent);
             match outcome {
                 AttemptOutcome::Granted { .. } => subscription.note_asked(true, took),
                 AttemptOutcome::Busy { .. } => subscription.note_asked(false, took),
@@ -200,11 +195,11 @@ impl Waiting<'_> {
     /// Lets other processes go first that wait for the lock that this one has just released. Redis notifies
     /// its subscribers in the same order every time; without this the same process would win every time.
     pub(super) fn stand_back(&self) {
-        let (engine, call) = (self.engine, self.call);
+        let (engine, call) = (self.request.engine, self.request.call);
         let Some((since, others)) = call.entry.contended_since() else { return };
         // The one other process has held it since: it is ours now. Or it is kept for the next in line: nobody
         // gets ahead.
-        if others == Others::Listen(1) && self.attempts > 0 || others == Others::Next {
+        if others == Others::Listen(1) && self.report.attempts > 0 || others == Others::Next {
             return;
         }
         let age = engine.clock.now().since(since);

@@ -65,7 +65,7 @@ impl MemoryKind for CountedKind {
         })
     }
 
-    fn abandon(&self, turn: &mut Turn<'_>, claim: &Claim) -> Release {
+    fn clean_up(&self, turn: &mut Turn<'_>, claim: &Claim) -> Release {
         match self {
             CountedKind::Semaphore | CountedKind::Permits | CountedKind::Latch => {
                 self.release(turn, claim, 0)

@@ -108,7 +108,7 @@ impl MemoryKind for HeldKind {
         }
     }
 
-    fn abandon(&self, turn: &mut Turn<'_>, claim: &Claim) -> Release {
+    fn clean_up(&self, turn: &mut Turn<'_>, claim: &Claim) -> Release {
         if self.queues() {
             let key = claim.name.key();
             let was_first = turn.state.first(key, turn.now) == Some(claim.owner);

@@ -28,7 +28,7 @@ pub(in crate::stores::memory) trait MemoryKind: Sync {
 
     fn release(&self, turn: &mut Turn<'_>, claim: &Claim, left: u32) -> Release;
 
-    fn abandon(&self, turn: &mut Turn<'_>, claim: &Claim) -> Release {
+    fn clean_up(&self, turn: &mut Turn<'_>, claim: &Claim) -> Release {
         self.release(turn, claim, 0)
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use self::slots::{Endpoint, slot};
 use self::topology::{ClusterNode, Topology};
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Host;
 use crate::ident::{Fence, LockName, Owner};
@@ -75,7 +75,7 @@ struct SlotPlace {
 
 impl ClusterStore {
     /// Finds the members, and checks that locks can be kept on them.
-    pub(super) fn connect(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<Arc<ClusterStore>> {
+    pub(super) fn connect(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<Arc<ClusterStore>> {
         let topology = Topology::connect(options, reporter)?;
         Ok(Arc::new_cyclic(|me| ClusterStore {
             topology,
@@ -424,8 +424,8 @@ impl Store for ClusterStore {
         self.ask_all(claims, deadline, |store, claims| store.renew(claims, deadline))
     }
 
-    fn abandon(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        self.ask_all(claims, deadline, |store, claims| store.abandon(claims, deadline))
+    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
+        self.ask_all(claims, deadline, |store, claims| store.clean_up(claims, deadline))
     }
 
     fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::Value;
 use scheduled_thread_pool::ScheduledThreadPool;
 
-use crate::config::{ClusterPubSub, RedisOptions};
+use crate::config::{ClusterPubSub, ServerOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::stores::redis::about::{probe, scripts_refused};
@@ -59,7 +59,7 @@ pub(super) struct Topology {
 
 /// The settings common to all members.
 struct Settings {
-    options: RedisOptions,
+    options: ServerOptions,
     /// One of the seeds': the login is the same everywhere.
     address: Arc<RedisAddress>,
     reporter: Arc<Reporter>,
@@ -80,7 +80,7 @@ struct TopologyLook {
 }
 
 impl Topology {
-    pub(super) fn connect(options: &RedisOptions, reporter: &Arc<Reporter>) -> Result<Topology> {
+    pub(super) fn connect(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<Topology> {
         let addresses = RedisAddress::cluster(options)?;
         let host_and_port = |address: &RedisAddress| {
             let (host, port) = address.host_and_port()?;
@@ -307,7 +307,7 @@ impl Settings {
         let threads = Arc::clone(&self.threads);
         let connections =
             Connections::new(Arc::clone(&address), pool_size, options.command_timeout, threads)?;
-        let connections = connections.publishing(self.publish_mode);
+        let connections = connections.with_publish_mode(self.publish_mode);
         let connections = if asking { connections.asking() } else { connections };
         let reporter = Arc::clone(&self.reporter);
         let subscriber = crate::stores::redis::pubsub::subscriber(

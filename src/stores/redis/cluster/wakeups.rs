@@ -161,7 +161,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::RedisOptions;
+    use crate::config::ServerOptions;
     use crate::hosts::Host;
     use crate::observe::reporter::Reporter;
     use crate::stores::redis::address::RedisAddress;
@@ -171,7 +171,7 @@ mod tests {
 
     /// A member's subscriber, at a port where nobody listens.
     fn subscriber() -> Arc<Subscriber> {
-        let options = RedisOptions { url: "redis://127.0.0.1:1".to_owned(), ..RedisOptions::default() };
+        let options = ServerOptions { url: "redis://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
         let address = Arc::new(RedisAddress::new(&options).unwrap());
         let (linger, silence) = (Duration::ZERO, Duration::from_secs(5));
         crate::stores::redis::pubsub::subscriber(

@@ -313,7 +313,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// A connection used so long ago at most is not looked at before it is used again.
+/// The time since its last use within which a connection is used again without a look at it.
 pub(crate) const TRUSTED: Duration = Duration::from_millis(100);
 
 /// A connection that one thread uses at a time.

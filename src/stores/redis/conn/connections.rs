@@ -40,7 +40,7 @@ const CHUNK: usize = 512;
 const READY: u32 = 16;
 
 /// More shared connections than this only make each write carry less.
-const MOST_LANES: u32 = 4;
+const MOST_SHARED: u32 = 4;
 
 /// The connections of one client to one server.
 pub(crate) struct Connections {
@@ -76,8 +76,8 @@ impl Connections {
         command_timeout: Duration,
         threads: Arc<ScheduledThreadPool>,
     ) -> Result<Connections> {
-        let (shared_connections, ledger) = (pool_size.min(MOST_LANES), Arc::<Ledger>::default());
-        let size = pool_size.max(shared_connections + 1);
+        let (shared_count, ledger) = (pool_size.min(MOST_SHARED), Arc::<Ledger>::default());
+        let size = pool_size.max(shared_count + 1);
         let pool = Pool::builder()
             .max_size(size)
             .min_idle(Some(size.min(READY)))
@@ -91,7 +91,7 @@ impl Connections {
             address,
             command_timeout,
             pool: Mutex::new(Some(pool)),
-            shared_connections: lanes(shared_connections, &ledger),
+            shared_connections: share(shared_count, &ledger),
             known: Arc::default(),
             ledger,
             renewals: Mutex::new(None),
@@ -103,7 +103,7 @@ impl Connections {
     }
 
     /// The same, but its scripts notify waiters in this way.
-    pub(crate) fn publishing(self, publish_mode: PublishMode) -> Connections {
+    pub(crate) fn with_publish_mode(self, publish_mode: PublishMode) -> Connections {
         Connections { publish_mode, ..self }
     }
 
@@ -117,7 +117,7 @@ impl Connections {
     pub(crate) fn lasting(self, limits: crate::stores::redis::conn::ledger::Limits) -> Connections {
         let ledger = Arc::new(Ledger::limited(limits));
         let count = u32::try_from(self.shared_connections.len()).unwrap_or(1);
-        Connections { shared_connections: lanes(count, &ledger), ledger, ..self }
+        Connections { shared_connections: share(count, &ledger), ledger, ..self }
     }
 
     /// Has `act` called when the server turns out to be demoted.
@@ -256,7 +256,8 @@ impl Connections {
 
     /// Whether a connection was hung up since this was last asked: a shared one, or that for renewals.
     pub(crate) fn hung_up(&self) -> bool {
-        let shared_connections = self.shared_connections.iter().filter(|shared| shared.hung_up()).count() > 0;
+        // All are asked: each forgets what it has reported.
+        let is_one_shared = self.shared_connections.iter().filter(|shared| shared.hung_up()).count() > 0;
         // While it is in use, the thread that uses it notices.
         let renewals = self.renewals.try_lock().is_some_and(|mut connection| {
             let is_hung_up = connection.as_ref().is_some_and(Connection::is_hung_up);
@@ -265,7 +266,7 @@ impl Connections {
             }
             is_hung_up
         });
-        shared_connections || renewals
+        is_one_shared || renewals
     }
 
     /// The request with its script's body, as long as the server has not been seen to know the script: a
@@ -286,8 +287,8 @@ impl Connections {
     }
 
     fn shared_number(&self, command: &Command) -> usize {
-        let shared_connections = u64::try_from(self.shared_connections.len()).unwrap_or(1).max(1);
-        usize::try_from(command.about() % shared_connections).unwrap_or(0)
+        let count = u64::try_from(self.shared_connections.len()).unwrap_or(1).max(1);
+        usize::try_from(command.about() % count).unwrap_or(0)
     }
 
     #[expect(clippy::indexing_slicing, reason = "the number is a remainder by the length, which is not zero")]
@@ -529,7 +530,7 @@ impl Connections {
     }
 }
 
-fn lanes(count: u32, ledger: &Arc<Ledger>) -> Arc<[SharedConnection]> {
+fn share(count: u32, ledger: &Arc<Ledger>) -> Arc<[SharedConnection]> {
     (0..count).map(|_| SharedConnection::noted_in(Arc::clone(ledger))).collect()
 }
 

@@ -47,9 +47,9 @@ pub(crate) type ReplySink = Box<dyn FnOnce(Answer<Value>) + Send>;
 
 pub(crate) struct SharedConnection {
     out: Mutex<Out>,
-    /// Held by the thread that opens a connection, which takes time: nobody is to wait for `out` so long.
+    /// Held by the thread that opens a connection. That takes time, for which nobody is to wait for `out`.
     connecting: Mutex<()>,
-    /// Signalled when `Out::publishing` has gone down.
+    /// Signalled when `Out::notifying` has gone down.
     told: Condvar,
     reading: Mutex<Reading>,
     ledger: Arc<Ledger>,
@@ -69,7 +69,7 @@ struct Out {
     /// Somebody waits for replies, and writes what is left to them when some have come.
     has_reader: bool,
     /// How many threads are notifying those who were owed a reply by a connection that has ended.
-    publishing: usize,
+    notifying: usize,
     /// When something was last sent, and before that.
     used: Moment,
     used_before: Moment,
@@ -172,7 +172,7 @@ impl SharedConnection {
             awaited: VecDeque::new(),
             unsent: 0,
             has_reader: false,
-            publishing: 0,
+            notifying: 0,
             used: Clock::System.now(),
             used_before: Clock::System.now(),
             hung_up: false,
@@ -251,7 +251,7 @@ impl SharedConnection {
         let mut out = self.out.lock();
         // Those who were owed replies are notified first: one whose release is of unknown outcome gives its
         // owner number up, and requests over a new connection are to find that done. Pairs with `end`.
-        while out.publishing > 0 {
+        while out.notifying > 0 {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
                 return Err(too_late());
@@ -291,7 +291,7 @@ impl SharedConnection {
         let drained = self.drain(deadline);
         let mut out = self.out.lock();
         out.is_replaced = false;
-        if drained.is_none() || out.publishing > 0 {
+        if drained.is_none() || out.notifying > 0 {
             // The next request does it.
             let words = "the connection that is to be replaced still owes replies";
             return Err(Error::new(ErrorKind::TimedOut, "request", words));
@@ -513,7 +513,7 @@ impl SharedConnection {
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let (unsent, origin) = (out.unsent, out.open.as_ref().map(|open| open.origin.clone()));
         let all = out.break_off();
-        out.publishing += 1;
+        out.notifying += 1;
         drop(out);
         // The last ones were still to be written.
         let sent = all.len().saturating_sub(unsent);
@@ -527,7 +527,7 @@ impl SharedConnection {
             let failure = failure();
             reply.fill(Err(if at < sent { failure } else { failure.of_reading() }));
         }
-        self.out.lock().publishing -= 1;
+        self.out.lock().notifying -= 1;
         self.told.notify_all();
     }
 

@@ -107,7 +107,7 @@ pub(crate) trait RedisKind: Sync {
     }
 
     /// A change of owner in one step; `None`: a lock of this kind is released, and asked for again.
-    fn succession(&self, from: &Claim, to: &Claim) -> Option<Command> {
+    fn hand_off(&self, from: &Claim, to: &Claim) -> Option<Command> {
         let _ = (from, to);
         None
     }
@@ -162,7 +162,7 @@ pub(crate) trait RedisKind: Sync {
         Err(unsupported("this kind of lock needs scripts"))
     }
 
-    /// Has the hold end so long from now; `false`: the owner does not hold it.
+    /// Has the hold end when `rest` has passed; `false`: the owner does not hold it.
     fn expire_in(&self, call: &RedisCall<'_>, claim: &Claim, rest: Duration) -> Answer<bool> {
         let command = EXPIRE_IN.on(&[claim.name.key()]).arg(claim.owner).arg(millis(rest).max(1));
         replies::renewed(&call.ask(&command, Expected::Hash)?)

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
-use crate::seam::{Claim, Kind, Wakeups};
+use crate::seam::{Claim, Kind, ListensFor};
 use kind::RedisKind;
 
 /// The module of a kind.
@@ -38,9 +38,9 @@ pub(crate) fn of(kind: Kind) -> &'static dyn RedisKind {
 /// The channels that a waiter under this claim listens to.
 pub(crate) fn channels(claim: &Claim) -> Vec<String> {
     let kind = of(claim.kind);
-    let turn = if claim.wakeups == Wakeups::Releases { None } else { kind.turn_channel(claim) };
-    let releases = match (claim.wakeups, &turn) {
-        (Wakeups::OwnTurn, Some(_)) => None,
+    let turn = if claim.listens_for == ListensFor::Releases { None } else { kind.turn_channel(claim) };
+    let releases = match (claim.listens_for, &turn) {
+        (ListensFor::OwnTurn, Some(_)) => None,
         _ => kind.channel(claim),
     };
     turn.into_iter().chain(releases).collect()

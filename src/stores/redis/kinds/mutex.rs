@@ -8,7 +8,7 @@ use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{
-    ACQUIRE, Command, FORCE, HAND_OVER, INSPECT, LEAVE_LINE, RELEASE, RENEW, RING_ACQUIRE, Script,
+    ACQUIRE, Command, FORCE, HAND_OFF, INSPECT, LEAVE_LINE, RELEASE, RENEW, RING_ACQUIRE, Script,
 };
 use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
 use crate::time::millis;
@@ -62,12 +62,12 @@ impl RedisKind for MutexKind {
         Some(renewal(claim))
     }
 
-    fn succession(&self, from: &Claim, to: &Claim) -> Option<Command> {
+    fn hand_off(&self, from: &Claim, to: &Claim) -> Option<Command> {
         let lock = from.name.key();
         let counter = to.wants_fence.then(|| keys::fence_counter(lock));
         let command = match &counter {
-            Some(counter) => HAND_OVER.on(&[lock, counter]),
-            None => HAND_OVER.on(&[lock]),
+            Some(counter) => HAND_OFF.on(&[lock, counter]),
+            None => HAND_OFF.on(&[lock]),
         };
         let command = command.arg(from.owner).arg(to.owner).arg(millis(to.lease));
         Some(match (&from.note, &to.note) {

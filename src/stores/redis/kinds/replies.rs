@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, Owner};
 use crate::seam::{
-    AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Failure, Handoff, Others, Release, Snapshot, Wakeups,
+    AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Failure, Handoff, ListensFor, Others, Release, Snapshot,
 };
 use crate::stores::redis::reply::{Tagged, decoded, ttl};
 use crate::time::random_between;
@@ -28,13 +28,13 @@ pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Answer<Attempt> {
 fn in_line(reply: &Tagged) -> Result<Attempt> {
     let left = ttl(reply.number(1)?);
     let after = |spread| left.map(|left| left + random_between(spread));
-    let (spread, wakeups) = match reply.text(2)?.as_deref() {
-        Some("kept") => (AFTER_KEPT, Wakeups::OwnTurn),
-        Some("ours") => (AFTER_LEASE, Wakeups::OwnTurn),
-        Some("foreign") => (AFTER_LEASE, Wakeups::OwnTurnAndReleases),
+    let (spread, listens_for) = match reply.text(2)?.as_deref() {
+        Some("kept") => (AFTER_KEPT, ListensFor::OwnTurn),
+        Some("ours") => (AFTER_LEASE, ListensFor::OwnTurn),
+        Some("foreign") => (AFTER_LEASE, ListensFor::OwnTurnAndReleases),
         _ => return Err(reply.unexpected()),
     };
-    Ok(Attempt::InLine { retry_after: after(spread), wakeups, is_lookout: reply.ends_with(b"first") })
+    Ok(Attempt::InLine { retry_after: after(spread), listens_for, is_lookout: reply.ends_with(b"first") })
 }
 
 fn fence(reply: &Tagged, wanted: bool) -> Result<Option<Fence>> {

@@ -27,7 +27,7 @@ local ttl_ms = redis.call('pttl', lock)
 local held, holders, is_next = false, false, false
 local waits = turn ~= 'barge' and turn ~= 'yield'
 if ttl_ms ~= -2 then
-  -- Who waits wants to know who holds it too.
+  -- A waiter wants to know the holders too.
   holders = waits and redis.pcall('hkeys', lock)
   if holders and not holders.err then
     for at = 1, #holders do
@@ -45,8 +45,8 @@ if not held then
   end
   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
   if wait_ms then
-    -- The ids of clients whose releases tell the line are UUIDs of version 8; Redisson's, and those of versions of this
-    -- crate without a line, have version 4.
+    -- The ids of clients whose releases tell the line are UUIDs of version 8; Redisson's, and those of
+    -- versions of this crate without a line, have version 4.
     local holder = holders and (holders[1] == 'leasehold:about' and holders[2] or holders[1])
     if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then
       why = 'ours'
@@ -78,13 +78,13 @@ if not held then
       if type(added) ~= 'number' then
         return {'busy', wait_ms}
       end
-      -- Who joins others that live need not move the end on: they do.
+      -- A client that joins others that live need not move the end on: they do.
       if (turn ~= 'wait' or is_stale or not first[1]) and redis.pcall('pexpire', line, 60000) ~= 1 then
         redis.pcall('zrem', line, client)
         return {'busy', wait_ms}
       end
       is_first = is_first or turn == 'next'
-      -- Who is first clears up behind itself when it asks again. Where the first is dead, anybody does.
+      -- The first clears up behind itself when it asks again. If the first is dead, anybody does.
       if is_stale or is_first and turn ~= 'wait' then
         is_first = drop_dead(line, time[1]) == client
       end
@@ -100,13 +100,16 @@ end
 local fence = counter and next_fence(counter)
 
 if held then
-  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes too.
+  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes
+  -- too.
   redis.call('pexpire', lock, math.max(ttl_ms, tonumber(lease_ms)))
   redis.call('hset', lock, owner, count)
 else
-  -- Errors that would come half-way are raised before: if the user may not PEXPIRE, here; if memory is out, by the HSET.
+  -- Errors that would come half-way are raised before: if the user may not PEXPIRE, here; if memory is out,
+  -- by the HSET.
   if not redis.acl_check_cmd then
-    -- Before Redis 7, on an absent key these two write nothing, but raise the same: the first if memory is out.
+    -- Before Redis 7, on an absent key these two write nothing, but raise the same: the first if memory is
+    -- out.
     redis.call('set', lock, '', 'XX')
     redis.call('pexpire', lock, lease_ms)
   elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then

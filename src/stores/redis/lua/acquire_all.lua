@@ -1,5 +1,5 @@
--- Takes several free locks, each for a new owner: those before the first that somebody has, or that is kept for another
--- client (see `kept.lua`); or all or none, whomever they are kept for.
+-- Takes several free locks, each for a new owner: those before the first that somebody has, or that is kept
+-- for another client (see `kept.lua`); or all or none, whomever they are kept for.
 --
 -- KEYS[at]       lock       the hash of each lock: owner -> hold count; after all locks follow fence counters
 -- KEYS[number]   counter    the fence counter of a lock that wants a fence

@@ -1,4 +1,4 @@
--- Has an owner's lock end by itself so long from now, sooner or later than it would.
+-- Has an owner's lock end by itself after `rest_ms`, sooner or later than it would.
 --
 -- KEYS[1] lock     the lock's hash: owner -> hold count
 -- ARGV[1] owner    who holds it

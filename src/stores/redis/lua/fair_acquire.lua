@@ -1,5 +1,5 @@
--- Takes a fair lock for one owner, once, or gives it a place behind those who came before and keeps that place alive.
--- Repeating it changes nothing but the fence.
+-- Takes a fair lock for one owner, once, or gives it a place behind those who came before and keeps that
+-- place alive. Repeating it changes nothing but the fence.
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count; leasehold:about -> see `show.lua`
 -- KEYS[2] queue        who waits, first come first
@@ -28,12 +28,13 @@ local ttl_ms = redis.call('pttl', lock)
 
 if ttl_ms ~= -2 and redis.call('hexists', lock, owner) == 1 then
   local fence = counter and next_fence(counter, time)
-  -- It may also wait, under this number, if its own wait was answered while it was not there. What may be refused comes
-  -- before the hold changes.
+  -- It may also wait, under this number, if its own wait was answered while it was not there. The commands
+  -- that may be refused come before the hold changes.
   if redis.call('zrem', timeouts, owner) + redis.call('zrem', heartbeats, owner) > 0 then
     redis.call('lrem', queue, 0, owner)
   end
-  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes too.
+  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes
+  -- too.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
   redis.call('hset', lock, owner, count)
   return {'granted', fence}
@@ -65,16 +66,16 @@ while first do
   first = redis.call('lindex', queue, 0)
 end
 
--- Redisson takes whoever is first out of the queue when its time is over, also one of ours that lives: that comes back as
--- the first.
+-- Redisson takes whoever is first out of the queue when its time is over, also one of ours that lives: that
+-- comes back as the first.
 local own_until = score(heartbeats, owner) or 0
 local at = first == owner and 0 or first and redis.call('lpos', queue, owner)
 local comes_back = not at and own_until > now_ms
 if ttl_ms == -2 and (not first or first == owner or comes_back) then
   -- The fence first: a counter that cannot be used refuses before anything of the lock is written.
   local fence = counter and next_fence(counter, time)
-  -- On an absent key these two write nothing, but raise what would be raised half-way: the first if memory is out,
-  -- the second if the user may not PEXPIRE or the lease is no number.
+  -- On an absent key these two write nothing, but raise what would be raised half-way: the first if memory is
+  -- out, the second if the user may not PEXPIRE or the lease is no number.
   redis.call('set', lock, '', 'XX')
   redis.call('pexpire', lock, lease_ms)
   if max_ms then
@@ -101,8 +102,9 @@ if ttl_ms == -2 and (not first or first == owner or comes_back) then
 end
 
 if waits == '1' then
-  -- Each time that one of its own gets the lock or gives up, Redisson takes that one's whole wait off the times of those
-  -- behind it. So ours outlasts the time of whoever of Redisson's is before it, and moves on with the clock.
+  -- Each time that one of its own gets the lock or gives up, Redisson takes that one's whole wait off the
+  -- times of those behind it. So ours outlasts the time of whoever of Redisson's is before it, and moves on
+  -- with the clock.
   local length = redis.call('llen', queue)
   local ahead = comes_back and 0 or at or length
   local before = ahead > 0 and redis.call('lindex', queue, ahead - 1)
@@ -120,8 +122,9 @@ if waits == '1' then
       until_ms = math.max(until_ms, (score(timeouts, owner) or 0) + now_ms - (own_until - alive_ms))
     end
   end
-  -- Redisson gives the queue and the times no end. The last that asks here may be killed, and nobody may ask again. A day is
-  -- longer than anybody waits who does not ask; and both outlast the time of the last of ours in the queue.
+  -- Redisson gives the queue and the times no end. The last that asks here may be killed, and nobody may ask
+  -- again. A day is longer than anybody waits who does not ask; and both outlast the time of the last of ours
+  -- in the queue.
   local lasts_ms = math.max(86400000, until_ms - now_ms + alive_ms)
   redis.call('pexpire', queue, lasts_ms) -- raises, if the user may not, before there is a key without an end
   -- The times first: were they refused, nobody stands in the queue without one.

@@ -1,4 +1,4 @@
--- Leaves an owner so many holds of a fair lock; with none left, frees it and tells the first who waits.
+-- Leaves an owner `left` holds of a fair lock; with none left, frees it and tells the first who waits.
 --
 -- KEYS[1] lock         the lock's hash: owner -> hold count
 -- KEYS[2] queue        who waits, first come first
@@ -50,12 +50,12 @@ end
 -- Not asked for again once it is gone: in a cluster, while its slot moves, that would end the script here.
 local ttl_ms = freed and -2 or redis.call('pttl', lock)
 if ttl_ms == -2 then
-  -- Whoever is first and dead goes. One without a time, too: Redisson would wait for it for ever.
+  -- A dead waiter that is first goes. So does one without a time: Redisson would wait for it for ever.
   local time = redis.call('time')
   local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
   local first = redis.call('lindex', queue, 0)
   while first do
-    -- What Redisson's waiters took off the time of one of ours is no reason: it lives.
+    -- A waiter of ours lives, although Redisson's waiters took something off its time.
     local first_until = redis.call('zscore', heartbeats, first) or redis.call('zscore', timeouts, first)
     if tonumber(first_until or 0) > now_ms then
       break

@@ -1,4 +1,5 @@
--- Frees a lock whoever holds it, and tells the waiters: the first in the line (see `line.lua`), and those who listen.
+-- Frees a lock whoever holds it, and tells the waiters: the first in the line (see `line.lua`), and those who
+-- listen.
 --
 -- KEYS[1] lock      the lock's hash: owner -> hold count
 -- ARGV[1] channel   where waiters listen

@@ -1,7 +1,8 @@
 -- Begins a script that has a client join a line of waiting clients (see `line.lua`), or stay in it.
 --
--- Who stands in line asks each 1.2 s at the latest. One that has not asked for 5 s is dead, or as good as that: if it comes
--- back, it joins anew. A second that is ahead of the clock is none of the dead: another server's clock was ahead.
+-- A client in line asks each 1.2 s at the latest. One that has not asked for 5 s counts as dead: if it comes
+-- back, it joins anew. A second that is ahead of the clock is no sign of death: another server's clock was
+-- ahead.
 --
 -- Returns nothing; the functions return whether a place with this score is a dead client's; the score of a place; and, with
 -- the dead among the first thousand taken out, who is the first then

@@ -1,4 +1,5 @@
--- Begins a script that takes a free lock, unless it is kept for the client that is next in its line (see `line.lua`).
+-- Begins a script that takes a free lock, unless it is kept for the client that is next in its line (see
+-- `line.lua`).
 --
 -- Returns nothing; the function returns for how many more milliseconds a free lock is kept for another client than this,
 -- or nil; then whether it is kept for this one. Never for long: where clocks differ a promoted replica may keep it for

@@ -1,13 +1,15 @@
 -- Begins a script that frees a lock: the line of the clients that wait for it, first come first.
 --
--- `leasehold_lock_line:{name}` is a sorted set, client -> the server's microseconds when it joined, but for the last two
--- digits: they are those of the server's second when it last asked. A release takes the first out of it, tells it on
--- `leasehold_wake:{name}:client`, and keeps the lock for it for 10 ms: then `leasehold_lock_next:{name}` names it. The line
--- only refuses and wakes. Whether a lock is free, its own key says.
+-- `leasehold_lock_line:{name}` is a sorted set, client -> the server's microseconds when it joined, but for
+-- the last two digits: they are those of the server's second when it last asked. A release takes the first
+-- out of it, tells it on `leasehold_wake:{name}:client`, and keeps the lock for it for 10 ms: then
+-- `leasehold_lock_next:{name}` names it. The line only refuses and wakes. Whether a lock is free, its own key
+-- says.
 --
--- No key of it is among KEYS: in a cluster one that has not come along with its slot yet would fail the script. Each
--- command on them goes by pcall, and what it returns is looked at: if memory is out, the user may not, or a key holds
--- something else, then there is no line, and the script does what it does without one.
+-- No key of it is among KEYS: in a cluster one that has not come along with its slot yet would fail the
+-- script. Each command on them goes by pcall, and what it returns is looked at: if memory is out, the user
+-- may not, or a key holds something else, then there is no line, and the script does what it does without
+-- one.
 --
 -- Returns nothing; `tell_line` says whether it passed a free lock on to the first in the line who listens, then whether it
 -- could not since the user may not. A client that hangs listens too: so that one is out of the line when told, and the one
@@ -18,7 +20,8 @@ local function is_denied(reply)
     (reply.err:find('The user executing the script', 1, true) or reply.err:find('ACL failure', 1, true)) ~= nil
 end
 
--- The dead whom nobody has taken out yet are passed over: a thousand cost the server a few milliseconds, once.
+-- The dead whom nobody has taken out yet are passed over: a thousand cost the server a few milliseconds,
+-- once.
 local MOST_PASSED_OVER = 1024
 
 local function tell_line(lock, is_free)

@@ -1,7 +1,8 @@
 -- Begins a script that frees a lock whoever holds it: what is no lock is not its to delete.
 --
--- A lock's hash has owners, each a client's UUID, a colon and a number, as this crate and Redisson write them; of a writer with
--- ':write' behind. Beside them is what says of the hold what it is. So `Owner::is_one` sees it too.
+-- A lock's hash has owners, each a client's UUID, a colon and a number, as this crate and Redisson write
+-- them; of a writer with ':write' behind. Beside them is what says of the hold what it is. So `Owner::is_one`
+-- sees it too.
 --
 -- Returns nothing; the function returns whether a hash has owners and nothing else, and raises for what is no hash
 local function is_lock(lock)

@@ -30,7 +30,7 @@ for _, id in ipairs(over) do
     back = back + 1
   end
 end
--- What was deleted is not brought back by what was taken of it.
+-- A semaphore that was deleted is not brought back by permits that were taken from it.
 if back > 0 and redis.call('get', permits) then
   local count = redis.call('incrby', permits, back)
   if count > 0 then

@@ -1,5 +1,5 @@
--- Gives permits back by their ids, all or none; or says, or sets, how long one is still out. Those whose leases are over
--- come back first.
+-- Gives permits back by their ids, all or none; or says, or sets, how long one is still out. Those whose
+-- leases are over come back first.
 --
 -- KEYS[1] permits    how many there are
 -- KEYS[2] out        id -> when its lease ends
@@ -37,7 +37,7 @@ for _, id in ipairs(is_given and ids or {}) do
   seen[id] = true
 end
 if back > 0 then
-  -- The number first: were it none, nothing would be given back. What was deleted is not brought back.
+  -- The number first: if it is no number, nothing is given back. A deleted semaphore is not brought back.
   local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
   redis.call('zremrangebyscore', out, 0, now_ms)
   for id in pairs(seen) do

@@ -14,7 +14,7 @@ redis.call('get', permits) -- what holds no permits raises here, before anything
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local back = redis.call('zremrangebyscore', out, 0, now_ms)
--- What was deleted is not brought back by what was taken of it.
+-- A semaphore that was deleted is not brought back by permits that were taken from it.
 if back > 0 and redis.call('get', permits) then
   local count = redis.call('incrby', permits, back)
   if count > 0 then

@@ -23,7 +23,7 @@ for _, id in ipairs(ids) do
   end
   redis.call('zrem', out, id)
 end
--- What was deleted is not brought back by what was taken of it.
+-- A semaphore that was deleted is not brought back by permits that were taken from it.
 if back > 0 and redis.call('get', permits) then
   local count = redis.call('incrby', permits, back)
   local receivers = count > 0 and redis.pcall('publish', channel, count)

@@ -1,4 +1,4 @@
--- Has permits be out for so long from now, at least.
+-- Has permits be out for `lease_ms` from now, at least.
 --
 -- KEYS[1] out        id -> when its lease ends
 -- ARGV[1] lease_ms   how long they shall be out, at least

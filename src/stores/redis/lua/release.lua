@@ -1,4 +1,4 @@
--- Leaves an owner so many holds; none: frees the lock and tells the waiters.
+-- Leaves an owner `left` holds; none: frees the lock and tells the waiters.
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about -> see `show.lua`
 -- ARGV[1] owner      who releases
@@ -21,8 +21,8 @@ if left == '0' then
   if said == '1' and redis.call('hexists', lock, owner) == 1 then
     redis.call('hdel', lock, 'leasehold:about')
   end
-  -- Its only field: the key goes with it. If it is not there, nothing is removed, but a replica refuses all the same:
-  -- what only a replica says is no loss.
+  -- Its only field: the key goes with it. If it is not there, nothing is removed, but a replica refuses all
+  -- the same: what only a replica says is no loss.
   if redis.call('hdel', lock, owner) == 1 then
     local is_told, is_unlined = tell_line(lock, true)
     local listeners = redis.pcall('publish', channel, '0')

@@ -11,7 +11,8 @@ local replies, is_unlined = {'freed'}, false
 for at = 1, #KEYS do
   local lock, owner, channel = KEYS[at], ARGV[2*at-1], ARGV[2*at]
   local listeners = -2
-  -- What is refused for one is refused for the first, before anything was freed; a key that is no lock is not held.
+  -- A right that is missing for one is missing for the first, before anything was freed; a key that is no
+  -- lock is not held.
   local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
   if removed == 1 then
     local is_told, is_denied_here = tell_line(lock, true)

@@ -1,6 +1,6 @@
--- Begins a script that is to run only under a ring's mark. Its own arguments are the last three; what follows does not
--- see them. The mark's key is among them: a ring's node is no member of a cluster, and what follows finds its own keys
--- where they always are.
+-- Begins a script that is to run only under a ring's mark. Its own arguments are the last three; what follows
+-- does not see them. The mark's key is among them: a ring's node is no member of a cluster, and what follows
+-- finds its own keys where they always are.
 --
 -- KEYS[#KEYS] counter      the lock's fence counter, if a fence is wanted
 -- ARGV[last - 2] earlier   the last fence that an earlier home gave out: later ones are larger; '0': none

@@ -64,7 +64,8 @@ end
 local fence = counter and next_fence(counter)
 
 if ttl_ms ~= -2 then
-  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes too.
+  -- Time first, count second: PEXPIRE passes when the server is out of memory, and what follows it passes
+  -- too.
   redis.call('pexpire', lock, math.max(ttl_ms, lease_ms))
 end
 if half == 'read' then
@@ -74,8 +75,8 @@ end
 if ttl_ms ~= -2 then
   redis.call('hset', lock, field, count)
 else
-  -- On an absent key these two write nothing, but raise what would be raised half-way: the first if memory is out,
-  -- the second if the user may not PEXPIRE or the lease is no number.
+  -- On an absent key these two write nothing, but raise what would be raised half-way: the first if memory is
+  -- out, the second if the user may not PEXPIRE or the lease is no number.
   redis.call('set', lock, '', 'XX')
   redis.call('pexpire', lock, lease_ms)
   redis.call('hset', lock, 'mode', half, field, count)

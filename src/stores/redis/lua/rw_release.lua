@@ -1,5 +1,5 @@
--- Leaves an owner so many holds of one half of a read-write lock; when nobody holds either, frees it. Tells the waiters
--- whenever there may be something to have.
+-- Leaves an owner `left` holds of one half of a read-write lock; when nobody holds either, frees it. Tells
+-- the waiters whenever there may be something to have.
 --
 -- KEYS[1] lock       the lock's hash: mode -> read or write; reader -> hold count; writer:write -> hold count
 -- ARGV[1] half       'read' or 'write'
@@ -90,8 +90,8 @@ else
   redis.call('del', lock)
 end
 if half == 'write' then
-  -- Others may now read too; where the writer goes on reading, Redisson does not tell them. 1 wakes all of Redisson's that
-  -- sleep; 0 is kept for one that is about to.
+  -- Others may now read too; where the writer goes on reading, Redisson does not tell them. 1 wakes all of
+  -- Redisson's that sleep; 0 is kept for one that is about to.
   redis.pcall('publish', channel, '1')
   redis.pcall('publish', channel, '0')
 elseif longest_ms <= 0 then

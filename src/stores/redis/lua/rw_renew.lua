@@ -1,4 +1,4 @@
--- Has a read hold run for so long from now, at least.
+-- Has a read hold run for `lease_ms` from now, at least.
 --
 -- KEYS[1] lock       the lock's hash: reader -> hold count
 -- ARGV[1] owner      the reader

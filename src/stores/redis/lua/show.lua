@@ -12,8 +12,8 @@
 -- ARGV[2] most         of waiters and permits so many are shown
 --         channels     the others: where those who wait for it listen, by kind
 --
--- The line of waiting clients (see `line.lua`) and the writers that come before readers (see `rw_acquire.lua`) are not among KEYS: the
--- user may lack the right to them, and then nothing is told.
+-- The line of waiting clients (see `line.lua`) and the writers that come before readers (see
+-- `rw_acquire.lua`) are not among KEYS: the user may lack the right to them, and then nothing is told.
 --
 -- Returns {type, ttl_ms, now_ms, fence, value, back, out, permits, holders, waiting, waiters, listeners, in_line, line,
 --         writers_wait}
@@ -30,8 +30,8 @@ local kind = redis.call('type', object)['ok']
 local value, holders, waiters, permits = '', {}, {}, {}
 local back, lent, writers_wait = 0, 0, 0
 
--- It may be anybody's: what is no lock must cost neither the server its time nor the client its connection. So much of one
--- is shown, and a hash that is too long for a lock is shown without its fields.
+-- It may be anybody's: what is no lock must cost neither the server its time nor the client its connection.
+-- So much of one is shown, and a hash that is too long for a lock is shown without its fields.
 local most_fields, most_levels, most_bytes = 1000, 1000, 512
 -- In all. The end of a holder whose levels are not looked at is not told.
 local looks_left = 2000

@@ -18,7 +18,7 @@ local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('llen', queue)
 redis.call('zscore', heartbeats, waiter)
 redis.call('pexpire', notified, alive_ms * 10)
--- What was meant for one who died goes to the next who lives.
+-- A notification to a dead waiter goes to the next that lives.
 for _, dead in ipairs(redis.call('zrangebyscore', notified, 0, now_ms)) do
   redis.call('zrem', notified, dead)
   local next = redis.call('lpop', queue)

@@ -1,4 +1,5 @@
--- Stands before each script that runs on a member of a cluster whose waiters listen to sharded channels or to plain ones.
+-- Stands before each script that runs on a member of a cluster whose waiters listen to sharded channels or to
+-- plain ones.
 --
 -- Returns nothing: what follows does, and what it publishes goes out by SPUBLISH and by PUBLISH. The most that either
 -- reached counts as the listeners: some of them listen in both ways.

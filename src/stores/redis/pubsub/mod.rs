@@ -12,7 +12,7 @@ use crate::stores::redis::address::RedisAddress;
 use subscriber::{SubscribeMode, Subscriber};
 
 /// A subscriber that connects with its first waiter. `linger`: how long a subscription that nobody needs
-/// stays. `silence`: after so long without a word the server is asked for one.
+/// stays. `silence`: the time without a word after which the server is asked for one.
 pub(crate) fn subscriber(
     address: Arc<RedisAddress>,
     reporter: Arc<Reporter>,

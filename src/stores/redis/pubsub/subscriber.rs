@@ -22,8 +22,8 @@ use crate::stores::redis::script::Command;
 use crate::sync::{Condvar, Mutex, MutexGuard, Outbox, Waker};
 use crate::time::{Clock, Moment};
 
-/// After so long without a word the server is asked for one; after as long again the connection counts as
-/// dead.
+/// The time without a word after which the server is asked for one; after as long again the connection counts
+/// as dead.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 /// How long [`Subscriber::close`] waits for the reading thread, which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);

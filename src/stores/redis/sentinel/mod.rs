@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{Host, Hosts};
 use crate::stores::redis::conn::connection::{Connection, RedisStream};
@@ -91,7 +91,7 @@ impl Sentinels {
         name: &str,
         places: Vec<Arc<ServerPlace>>,
         reach: Reach,
-        options: &RedisOptions,
+        options: &ServerOptions,
     ) -> Sentinels {
         Sentinels {
             name: name.to_owned(),
@@ -433,7 +433,7 @@ mod tests {
     pub(super) fn sentinels(count: usize) -> Sentinels {
         let place = |host, port| ServerPlace::Tcp { host, port };
         let places = (0..count).map(|_| Arc::new(place(Host::given("sentinel", true), 1))).collect();
-        Sentinels::new("m", places, Box::new(place), &RedisOptions::default())
+        Sentinels::new("m", places, Box::new(place), &ServerOptions::default())
     }
 
     fn master(epoch: u64, host: &str) -> Master {
@@ -509,10 +509,10 @@ mod tests {
             }
         };
         drop(crate::sync::thread::Builder::new().spawn(serve).unwrap());
-        let options = RedisOptions {
+        let options = ServerOptions {
             url: format!("redis-sentinel://:S3CR3T@127.0.0.1:{ours}/m"),
             hosts: Arc::new(Hosts::allowing(vec!["10.0.0.1".to_owned()])),
-            ..RedisOptions::default()
+            ..ServerOptions::default()
         };
         (RedisAddress::new(&options).unwrap(), listener)
     }

@@ -10,7 +10,7 @@ use crossbeam_channel::bounded;
 use parking_lot::Mutex;
 use redis::{Parser, Value};
 
-use crate::config::{ClusterPubSub, RedisOptions};
+use crate::config::{ClusterPubSub, ServerOptions};
 use crate::error::ErrorKind;
 use crate::hosts::Hosts;
 use crate::observe::reporter::Reporter;
@@ -35,7 +35,7 @@ struct Shared {
     /// The slots of each member, as this member answers CLUSTER SLOTS: first, last, port.
     slots: Mutex<Vec<(u16, u16, u16)>>,
     /// The first words of what came, less what a connection begins with.
-    message_count: Mutex<Vec<String>>,
+    asked: Mutex<Vec<String>>,
     has_shards: Mutex<bool>,
 }
 
@@ -46,7 +46,7 @@ impl RingMember {
         let shared = Shared {
             ended: AtomicBool::new(false),
             slots: Mutex::default(),
-            message_count: Mutex::default(),
+            asked: Mutex::default(),
             has_shards: Mutex::new(true),
         };
         let (shared, says) = (Arc::new(shared), Arc::new(says));
@@ -65,8 +65,8 @@ impl RingMember {
         RingMember { port, shared }
     }
 
-    fn message_count(&self) -> Vec<String> {
-        self.shared.message_count.lock().clone()
+    fn asked(&self) -> Vec<String> {
+        self.shared.asked.lock().clone()
     }
 
     fn store(&self) -> Arc<ClusterStore> {
@@ -76,7 +76,7 @@ impl RingMember {
     fn store_with(&self, hosts: Hosts) -> Arc<ClusterStore> {
         let url = format!("redis-cluster://:S3CR3T@127.0.0.1:{}", self.port);
         let (command_timeout, hosts) = (Duration::from_secs(3), Arc::new(hosts));
-        let options = RedisOptions { url, command_timeout, hosts, ..RedisOptions::default() };
+        let options = ServerOptions { url, command_timeout, hosts, ..ServerOptions::default() };
         ClusterStore::connect(&options, &Arc::new(Reporter::new(None))).unwrap()
     }
 }
@@ -112,12 +112,12 @@ fn talk(mut socket: TcpStream, shared: &Shared, says: &(impl Fn(&str) -> Option<
                 Some(answer)
             }
             ("ASKING", _) => {
-                shared.message_count.lock().push("ASKING".to_owned());
+                shared.asked.lock().push("ASKING".to_owned());
                 Some("+OK\r\n".to_owned())
             }
             _ => {
                 // The script's first key.
-                shared.message_count.lock().push(word(3));
+                shared.asked.lock().push(word(3));
                 says(&word(3))
             }
         };
@@ -140,19 +140,19 @@ fn a_member_that_names_another_is_followed_and_the_request_sent_there_once() {
     let there = RingMember::start(|_| granted());
     let port = there.port;
     for redirect in ["MOVED", "ASK"] {
-        there.shared.message_count.lock().clear();
+        there.shared.asked.lock().clear();
         let here = RingMember::start(move |_| Some(format!("-{redirect} 5 127.0.0.1:{port}\r\n")));
         let store = here.store();
         let attempt = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon());
         assert!(matches!(attempt, Ok(Attempt::Granted { .. })), "{attempt:?}");
-        assert_eq!(here.message_count(), ["lk"]);
+        assert_eq!(here.asked(), ["lk"]);
         let expected: &[&str] = if redirect == "ASK" { &["ASKING", "lk"] } else { &["lk"] };
-        assert_eq!(there.message_count(), expected);
+        assert_eq!(there.asked(), expected);
         // A batch is followed in the same way.
-        there.shared.message_count.lock().clear();
+        there.shared.asked.lock().clear();
         let renewed = store.renew(&[claim(Kind::Mutex, "lk", 30_000)], soon()).remove(0);
         assert!(matches!(renewed, Err(Failure::Unknown(_))), "`granted` is no answer to that: {renewed:?}");
-        assert_eq!(there.message_count(), expected);
+        assert_eq!(there.asked(), expected);
         store.close();
     }
 }
@@ -167,7 +167,7 @@ fn members_that_name_each_other_are_not_followed_for_ever_and_nothing_was_done()
     let error = store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, soon()).refused();
     assert_eq!(error.kind(), ErrorKind::Busy);
     assert!(error.is_retryable());
-    assert!((2..10).contains(&here.message_count().len()), "{:?}", here.message_count());
+    assert!((2..10).contains(&here.asked().len()), "{:?}", here.asked());
     store.close();
 }
 
@@ -192,7 +192,7 @@ fn a_script_that_ended_half_way_is_in_doubt_unless_it_only_reads() {
     is_in_doubt(store.release(&reader, 0, soon()));
     is_in_doubt(store.begin_release(&reader, 0, soon()).wait());
     is_in_doubt(store.renew(std::slice::from_ref(&reader), soon()).remove(0));
-    is_in_doubt(store.abandon(std::slice::from_ref(&reader), soon()).remove(0));
+    is_in_doubt(store.clean_up(std::slice::from_ref(&reader), soon()).remove(0));
     let looked = store.inspect(Kind::Read, &reader.name, reader.owner, soon()).refused();
     for error in [looked, store.describe(&reader.name, soon()).refused()] {
         assert!(!error.outcome_unknown() && error.is_retryable(), "{error:?}");
@@ -210,20 +210,20 @@ fn what_is_asked_about_a_lock_goes_behind_its_unread_release_wherever_its_slot_i
     let me = claim(Kind::Mutex, "lk", 30_000);
     let (done, outcome) = bounded(1);
     store.release_later(&me, soon(), Box::new(move |answer| done.send(answer).unwrap()));
-    eventually(|| here.message_count() == ["lk"]);
+    eventually(|| here.asked() == ["lk"]);
     // Another lock's request finds out that all slots are elsewhere.
     *here.shared.slots.lock() = vec![(0, 16_383, there.port)];
     store.doubt();
     assert!(store.attempt(&claim(Kind::Mutex, "other", 1_000), 1, soon()).is_ok());
     let attempt = store.attempt(&me, 1, Clock::System.after(Duration::from_millis(100)));
     assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
-    eventually(|| here.message_count() == ["lk", "lk"]);
-    assert_eq!(there.message_count(), ["other"]);
+    eventually(|| here.asked() == ["lk", "lk"]);
+    assert_eq!(there.asked(), ["other"]);
     // The connection ended with that, and the release with it: from then on the lock is asked for where it
     // is.
     assert!(matches!(outcome.recv().unwrap(), Err(Failure::Unknown(_))));
     assert!(matches!(store.attempt(&me, 1, soon()), Ok(Attempt::Granted { .. })));
-    assert_eq!(there.message_count(), ["other", "lk"]);
+    assert_eq!(there.asked(), ["other", "lk"]);
     store.close();
 }
 
@@ -240,7 +240,7 @@ fn a_release_that_is_read_later_is_sent_on_by_whoever_reads_that_its_slot_has_mo
         eventually(|| !store.poll_completions() && !outcome.is_empty());
         let answer = outcome.recv().unwrap();
         assert!(matches!(answer, Ok(Release::Freed { .. })), "{redirect}: {answer:?}");
-        assert_eq!(there.message_count().last().map(String::as_str), Some("lk"));
+        assert_eq!(there.asked().last().map(String::as_str), Some("lk"));
         store.close();
     }
 }
@@ -285,7 +285,7 @@ fn sharded_messages_are_refused_where_the_server_knows_none() {
     *old.shared.has_shards.lock() = false;
     let connect = |cluster_pub_sub| {
         let url = format!("redis-cluster://127.0.0.1:{}", old.port);
-        let options = RedisOptions { url, cluster_pub_sub, ..RedisOptions::default() };
+        let options = ServerOptions { url, cluster_pub_sub, ..ServerOptions::default() };
         ClusterStore::connect(&options, &Arc::new(Reporter::new(None))).map(|store| store.close())
     };
     for way in [ClusterPubSub::Auto, ClusterPubSub::Plain] {

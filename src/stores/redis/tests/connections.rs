@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::observe::reporter::Reporter;
 use crate::seam::Inspect;
@@ -20,7 +20,7 @@ use crate::time::Clock;
 /// [`soon`].
 const MOST: Duration = Duration::from_secs(5);
 
-fn refused(options: &RedisOptions) -> Error {
+fn refused(options: &ServerOptions) -> Error {
     RedisStore::connect(options, Arc::new(Reporter::new(None))).unwrap_err()
 }
 
@@ -100,7 +100,7 @@ fn a_query_without_an_answer_is_just_a_failure() {
 #[test]
 fn an_attempt_ends_by_the_moment_given() {
     let fake = Fake::start(|_| Act::Nothing);
-    let store = open(&RedisOptions { command_timeout: Duration::from_secs(30), ..fake.options() });
+    let store = open(&ServerOptions { command_timeout: Duration::from_secs(30), ..fake.options() });
     let before = Clock::System.now();
     let deadline = Clock::System.after(Duration::from_millis(50));
     unknown(store.attempt(&claim(Kind::Mutex, "lk", 30_000), 1, deadline));
@@ -143,7 +143,7 @@ fn renewals_go_through_while_all_other_connections_hang() {
         _ => Act::Say("*1\r\n$7\r\nrenewed\r\n"),
     });
     let options =
-        RedisOptions { pool_size: 1, command_timeout: Duration::from_millis(400), ..fake.options() };
+        ServerOptions { pool_size: 1, command_timeout: Duration::from_millis(400), ..fake.options() };
     let store = open(&options);
     let me = claim(Kind::Mutex, "lk", 30_000);
     std::thread::scope(|scope| {
@@ -153,7 +153,7 @@ fn renewals_go_through_while_all_other_connections_hang() {
         crate::stores::redis::tests::harness::eventually(|| fake.commands() > commands);
         let deadline = Clock::System.after(Duration::from_millis(50));
         let error = unknown(store.attempt(&me, 1, deadline));
-        assert_eq!(error.kind(), ErrorKind::TimedOut, "the lane's connection hangs");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "the shared connection hangs");
         assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
         unknown(hanging.join().unwrap());
     });
@@ -189,7 +189,7 @@ fn a_server_that_is_gone_refuses_at_once_and_is_not_stormed() {
             }
         }
     });
-    let store = open(&RedisOptions { scripts: false, ..fake.options() });
+    let store = open(&ServerOptions { scripts: false, ..fake.options() });
     let before = Clock::System.now();
     let spent = || Clock::System.now().since(before);
     let mut attempts = 0;
@@ -291,7 +291,7 @@ fn a_server_that_refuses_a_command_is_not_taken_to_know_its_script() {
 #[test]
 fn many_threads_share_a_small_pool() {
     let server = Server::start(&[]);
-    let store = open(&RedisOptions { pool_size: 3, ..server.options() });
+    let store = open(&ServerOptions { pool_size: 3, ..server.options() });
     std::thread::scope(|scope| {
         for n in 0..16 {
             let store = &store;
@@ -314,7 +314,7 @@ fn many_threads_share_a_small_pool() {
 #[test]
 fn renewals_go_on_while_calls_have_all_connections() {
     let fake = Fake::start(|_| Act::Say("*1\r\n$7\r\nrenewed\r\n"));
-    let store = open(&RedisOptions { pool_size: 1, ..fake.options() });
+    let store = open(&ServerOptions { pool_size: 1, ..fake.options() });
     let connections = &store.server.connections;
     // Calls share one of the two, and this one has the other alone.
     let renewed = connections.dialog(soon(), |_mine| {
@@ -330,11 +330,11 @@ fn renewals_go_on_while_calls_have_all_connections() {
 #[test]
 fn a_large_pool_is_made_as_it_is_needed() {
     let server = Server::start(&[]);
-    let store = open(&RedisOptions { pool_size: 10_000, ..server.options() });
+    let store = open(&ServerOptions { pool_size: 10_000, ..server.options() });
     let places = store.server.connections.places();
     assert!(places <= 32, "{places} places were made");
     store.close();
-    let too_many = RedisOptions { pool_size: 100_000, ..server.options() }.checked().err().unwrap();
+    let too_many = ServerOptions { pool_size: 100_000, ..server.options() }.checked().err().unwrap();
     assert_eq!(too_many.kind(), ErrorKind::InvalidInput, "{too_many}");
 }
 
@@ -357,15 +357,17 @@ fn after_closing_nothing_is_sent() {
 #[test]
 fn connecting_says_at_once_what_is_wrong() {
     // No server of locks has this port.
-    let error =
-        refused(&RedisOptions { url: "redis://me:S3CR3T@127.0.0.1:1".to_owned(), ..RedisOptions::default() });
+    let error = refused(&ServerOptions {
+        url: "redis://me:S3CR3T@127.0.0.1:1".to_owned(),
+        ..ServerOptions::default()
+    });
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
     assert!(!format!("{error} {error:?}").contains("S3CR3T"));
 
     let server = Server::start(&["--requirepass", "S3CR3T"]);
     let with =
-        |password: Option<&str>| RedisOptions { password: password.map(str::to_owned), ..server.options() };
+        |password: Option<&str>| ServerOptions { password: password.map(str::to_owned), ..server.options() };
     for password in [None, Some("N0T-S3CR3T")] {
         let error = refused(&with(password));
         assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
@@ -375,16 +377,16 @@ fn connecting_says_at_once_what_is_wrong() {
 
     let server = Server::start(&[]);
     let options = server.options();
-    let error = refused(&RedisOptions { password: Some("S3CR3T".to_owned()), ..options.clone() });
+    let error = refused(&ServerOptions { password: Some("S3CR3T".to_owned()), ..options.clone() });
     assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
-    let error = refused(&RedisOptions { database: Some(99), ..options.clone() });
+    let error = refused(&ServerOptions { database: Some(99), ..options.clone() });
     assert!(error.to_string().contains("DB index"), "{error}");
     server.run(&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "+@all", "-eval", "~*", "&*"]);
-    let lk = RedisOptions { username: Some("lk".to_owned()), ..options };
+    let lk = ServerOptions { username: Some("lk".to_owned()), ..options };
     let error = refused(&lk);
     assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
     assert!(error.to_string().contains("run scripts"));
-    open(&RedisOptions { scripts: false, ..lk }).close();
+    open(&ServerOptions { scripts: false, ..lk }).close();
     server.run(&["REPLICAOF", "127.0.0.1", "1"]);
     assert_eq!(refused(&server.options()).kind(), ErrorKind::ReadOnly);
 }
@@ -408,7 +410,7 @@ fn a_full_server_is_busy() {
         });
         let password = Some("S3CR3T".to_owned()).filter(|_| settings.len() > 2);
         crate::stores::redis::tests::harness::eventually(|| {
-            let error = refused(&RedisOptions { password: password.clone(), ..server.options() });
+            let error = refused(&ServerOptions { password: password.clone(), ..server.options() });
             assert!(error.is_retryable(), "{error:?}");
             error.kind() == ErrorKind::Busy
         });
@@ -419,7 +421,7 @@ fn a_full_server_is_busy() {
 fn database_and_client_name_are_set_on_every_connection() {
     let server = Server::start(&[]);
     let client_name = Some("till-3".to_owned());
-    let store = open(&RedisOptions { database: Some(5), client_name, ..server.options() });
+    let store = open(&ServerOptions { database: Some(5), client_name, ..server.options() });
     let me = claim(Kind::Mutex, "lk", 30_000);
     granted(store.attempt(&me, 1, soon()));
     assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
@@ -436,7 +438,7 @@ fn database_and_client_name_are_set_on_every_connection() {
 #[test]
 fn tcp_works_as_a_unix_socket_does() {
     let (server, port) = Server::start_on_port("--port", &[]);
-    let store = open(&RedisOptions { url: format!("redis://localhost:{port}/2"), ..server.options() });
+    let store = open(&ServerOptions { url: format!("redis://localhost:{port}/2"), ..server.options() });
     let me = claim(Kind::Mutex, "lk", 30_000);
     let waker = crate::sync::Waker::default();
     let listening = store.listen(&me, &waker).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redis::{Parser, Value};
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 
 /// The action for one command.
 pub(super) enum Act {
@@ -68,10 +68,10 @@ impl Fake {
         Fake { folder, state }
     }
 
-    pub(super) fn options(&self) -> RedisOptions {
+    pub(super) fn options(&self) -> ServerOptions {
         let url = format!("redis+unix://{}/r.sock", self.folder.path().display());
         let command_timeout = Duration::from_secs(1);
-        RedisOptions { url, command_timeout, ..RedisOptions::default() }
+        ServerOptions { url, command_timeout, ..ServerOptions::default() }
     }
 
     pub(super) fn connects(&self) -> usize {

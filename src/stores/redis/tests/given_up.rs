@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::seam::{Attempt, Failure, Kind, Release, Store};
@@ -42,8 +42,8 @@ impl Place {
         std::fs::rename(next, self.path()).unwrap();
     }
 
-    fn options(&self) -> RedisOptions {
-        RedisOptions { url: format!("redis+unix://{}", self.path().display()), ..RedisOptions::default() }
+    fn options(&self) -> ServerOptions {
+        ServerOptions { url: format!("redis+unix://{}", self.path().display()), ..ServerOptions::default() }
     }
 }
 
@@ -145,7 +145,7 @@ fn a_server_that_takes_no_new_connections_costs_no_hold_and_no_clean_up() {
     granted(store.attempt(&me, 1, soon()));
     server.run(&["CONFIG", "SET", "maxclients", "1"]);
     assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
-    assert!(matches!(store.abandon(&[me], soon()).remove(0).done(), Release::Freed { .. }));
+    assert!(matches!(store.clean_up(&[me], soon()).remove(0).done(), Release::Freed { .. }));
     store.close();
 }
 
@@ -167,12 +167,12 @@ fn what_is_in_doubt_is_asked_about_until_the_server_has_not_the_connection_any_m
     });
     let store = open(&fake.options());
     let other = claim(Kind::Mutex, "other", 30_000);
-    assert_eq!(store.abandon(std::slice::from_ref(&other), soon()).remove(0).done(), Release::Never);
+    assert_eq!(store.clean_up(std::slice::from_ref(&other), soon()).remove(0).done(), Release::Never);
     assert!(matches!(
         store.attempt(&claim(Kind::Mutex, "asked", 30_000), 1, soon()),
         Err(Failure::Unknown(_))
     ));
-    let again = || store.abandon(std::slice::from_ref(&other), soon()).remove(0).done();
+    let again = || store.clean_up(std::slice::from_ref(&other), soon()).remove(0).done();
     assert!(matches!(again(), Release::NotHeld { .. }));
     IS_GONE.store(true, std::sync::atomic::Ordering::SeqCst);
     eventually(|| again() == Release::Never);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use redis::{Parser, Value};
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::ident::{ClientId, Fence, LockName, Owner, unbound_number};
 use crate::observe::Observer;
 use crate::observe::event::Event;
@@ -75,8 +75,8 @@ impl Server {
         format!("redis+unix://{}", self.socket().display())
     }
 
-    pub(super) fn options(&self) -> RedisOptions {
-        RedisOptions { url: self.url(), ..RedisOptions::default() }
+    pub(super) fn options(&self) -> ServerOptions {
+        ServerOptions { url: self.url(), ..ServerOptions::default() }
     }
 
     pub(super) fn store(&self) -> RedisStore {
@@ -129,7 +129,7 @@ impl Drop for Server {
     }
 }
 
-pub(super) fn open(options: &RedisOptions) -> RedisStore {
+pub(super) fn open(options: &ServerOptions) -> RedisStore {
     RedisStore::connect(options, Arc::new(Reporter::new(None))).unwrap()
 }
 

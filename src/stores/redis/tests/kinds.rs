@@ -45,8 +45,8 @@ pub(super) fn freed(store: &RedisStore, claim: &Claim) {
     assert!(matches!(store.release(claim, 0, soon()).done(), Release::Freed { .. }));
 }
 
-pub(super) fn abandoned(store: &RedisStore, claim: &Claim) -> Release {
-    store.abandon(std::slice::from_ref(claim), soon()).remove(0).done()
+pub(super) fn cleaned_up(store: &RedisStore, claim: &Claim) -> Release {
+    store.clean_up(std::slice::from_ref(claim), soon()).remove(0).done()
 }
 
 pub(super) fn renewed(store: &RedisStore, claim: &Claim) -> bool {
@@ -157,7 +157,7 @@ fn a_fair_locks_waiters_have_places_times_and_heartbeats_and_the_next_is_told() 
     assert_eq!(messages.take(), told(&first));
     // Its turn, not the second's.
     assert!(busy(&store, &once(&second)).unwrap() <= Duration::from_secs(6));
-    assert!(matches!(abandoned(&store, &first), Release::NotHeld { .. } | Release::Never));
+    assert!(matches!(cleaned_up(&store, &first), Release::NotHeld { .. } | Release::Never));
     assert_eq!(messages.take(), told(&second), "who leaves as the first tells the next");
     for key in [TIMEOUTS, HEARTBEATS] {
         assert_eq!(list(&server, &["ZRANGE", key, "0", "-1"]), texts(&[&second]));
@@ -219,14 +219,14 @@ fn the_times_of_those_who_wait_do_not_drift() {
         let (gives_up, dead) = (of(Kind::Fair), of(Kind::Fair));
         busy(&store, &gives_up);
         busy(&store, &dead);
-        abandoned(&store, &gives_up);
+        cleaned_up(&store, &gives_up);
         if round % 10 == 0 {
             // One of Redisson's is served: it takes a slot off everybody's time.
             for waiter in &staying {
                 server.run(&["ZINCRBY", TIMEOUTS, "-300000", &waiter.owner.to_string()]);
             }
         }
-        abandoned(&store, &dead);
+        cleaned_up(&store, &dead);
         for (place, waiter) in staying.iter().enumerate() {
             busy(&store, waiter);
             let left = time_left(&server, TIMEOUTS, waiter.owner);
@@ -278,9 +278,9 @@ fn a_waiters_time_outlasts_redissons_before_it_and_is_short_once_they_are_gone()
                 busy(&store, waiter);
             }
         }
-        abandoned(&store, &ours[0]);
+        cleaned_up(&store, &ours[0]);
         busy(&store, &ours[4]);
-        abandoned(&store, &ours[4]);
+        cleaned_up(&store, &ours[4]);
         let left = |waiter: &Claim, ahead: i64| time_left(&server, TIMEOUTS, waiter.owner) - ahead * wait_ms;
         for (at, ahead) in [(1, 1), (2, 1), (3, 2)] {
             let left = left(&ours[at], ahead);
@@ -496,12 +496,12 @@ fn a_writer_that_waits_is_noted_for_a_time_and_stands_in_the_way_of_readers_that
     let third = first(Kind::Write);
     busy(&store, &third);
     let mut messages = Messages::of(&server, "redisson_rwlock:{k}");
-    assert!(matches!(abandoned(&store, &other), Release::NotHeld { .. } | Release::Never));
+    assert!(matches!(cleaned_up(&store, &other), Release::NotHeld { .. } | Release::Never));
     assert_eq!(messages.payloads(), [""; 0]);
     freed(&store, &writer);
     assert_eq!(messages.payloads(), ["1", "0"]);
     busy(&store, &late);
-    assert!(matches!(abandoned(&store, &third), Release::NotHeld { .. } | Release::Never));
+    assert!(matches!(cleaned_up(&store, &third), Release::NotHeld { .. } | Release::Never));
     assert_eq!(messages.payloads(), ["1"]);
     granted(store.attempt(&late, 1, soon()));
     freed(&store, &late);
@@ -513,7 +513,7 @@ fn a_writer_that_waits_is_noted_for_a_time_and_stands_in_the_way_of_readers_that
     granted(store.attempt(&reader, 1, soon()));
     server.run(&["CONFIG", "SET", "maxmemory", "1"]);
     busy(&store, &writer);
-    assert!(matches!(abandoned(&store, &writer), Release::NotHeld { .. } | Release::Never));
+    assert!(matches!(cleaned_up(&store, &writer), Release::NotHeld { .. } | Release::Never));
     freed(&store, &reader);
     assert_eq!(server.keys(), [""; 0]);
     store.close();
@@ -631,7 +631,7 @@ fn a_notification_that_its_waiter_does_not_notice_is_the_next_ones() {
     assert_eq!(count(&store, &of(Kind::Signal), &Counting::Notify { all: false }), Some(1));
     assert_eq!(messages.take(), told(&waiters[1]), "the dead are passed over");
     // It leaves without having noticed.
-    abandoned(&store, &waiters[1]);
+    cleaned_up(&store, &waiters[1]);
     assert_eq!(messages.take(), told(&waiters[2]));
     // It dies without having noticed: another's question passes the notification on.
     server.run(&["ZADD", NOTIFIED, "1", &waiters[2].owner.to_string()]);
@@ -648,7 +648,7 @@ fn a_notification_that_its_waiter_does_not_notice_is_the_next_ones() {
     server.run(&["ZADD", ALIVE, "1", &last.owner.to_string()]);
     busy(&store, &last);
     assert!(time_left(&server, ALIVE, last.owner) > 5_000);
-    abandoned(&store, &last);
+    cleaned_up(&store, &last);
     assert_eq!(server.keys(), [""; 0]);
     granted(store.attempt(&last, 1, soon()));
     assert_eq!(count(&store, &of(Kind::Signal), &Counting::Notify { all: true }), Some(0));

@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::ident::{ClientId, Owner, unbound_number};
 use crate::seam::capabilities::Lines;
-use crate::seam::{Attempt, Claim, Kind, Others, Release, Store, Turn, Wakeups};
+use crate::seam::{Attempt, Claim, Kind, ListensFor, Others, Release, Store, Turn};
 use crate::stores::redis::store::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
 use crate::stores::redis::tests::kinds::{Messages, again, freed};
@@ -25,9 +25,9 @@ fn by(claim: &Claim, turn: Turn) -> Claim {
     Claim { turn, ..claim.clone() }
 }
 
-fn in_line(store: &RedisStore, claim: &Claim) -> (Duration, Wakeups) {
+fn in_line(store: &RedisStore, claim: &Claim) -> (Duration, ListensFor) {
     match store.attempt(claim, 1, soon()).done() {
-        Attempt::InLine { retry_after: Some(after), wakeups, .. } => (after, wakeups),
+        Attempt::InLine { retry_after: Some(after), listens_for, .. } => (after, listens_for),
         other => panic!("not in line but {other:?}"),
     }
 }
@@ -82,9 +82,9 @@ fn a_release_tells_the_first_in_line_and_keeps_the_lock_for_it() {
     granted(store.attempt(&holder, 1, soon()));
     assert_eq!(server.keys(), ["k"], "a lock that nobody waits for has no line");
     for claim in [&first, &second, &first] {
-        let (after, wakeups) = in_line(&store, claim);
+        let (after, listens_for) = in_line(&store, claim);
         assert!(after > Duration::from_secs(15) && after <= Duration::from_millis(30_200), "{after:?}");
-        assert_eq!(wakeups, Wakeups::OwnTurn);
+        assert_eq!(listens_for, ListensFor::OwnTurn);
     }
     assert_eq!(line(&server), [client(&first), client(&second)], "asking again keeps the place");
     assert!((30_000..=60_000).contains(&server.number(&["PTTL", LINE])));
@@ -286,7 +286,7 @@ fn a_holder_whose_id_is_no_uuid_is_none_of_ours_whatever_its_fifteenth_character
         server.run(&["DEL", "k"]);
         server.run(&["HSET", "k", id, "1"]);
         server.run(&["PEXPIRE", "k", "30000"]);
-        assert_eq!(in_line(&store, &waiter()).1, Wakeups::OwnTurnAndReleases, "{id}");
+        assert_eq!(in_line(&store, &waiter()).1, ListensFor::OwnTurnAndReleases, "{id}");
     }
     store.close();
 }
@@ -340,11 +340,11 @@ fn under_a_holder_whose_release_tells_no_line_its_releases_are_listened_to_as_we
         }
         server.run(&["HSET", "k", &format!("{redissons}:7"), "1"]);
         server.run(&["PEXPIRE", "k", "30000"]);
-        assert_eq!(in_line(&store, &waiter()).1, Wakeups::OwnTurnAndReleases, "{about}");
+        assert_eq!(in_line(&store, &waiter()).1, ListensFor::OwnTurnAndReleases, "{about}");
         server.run(&["HSET", "k", "leasehold:about", "text"]);
         server.run(&["HDEL", "k", &format!("{redissons}:7")]);
         server.run(&["HSET", "k", &Owner::new(ClientId::random(), unbound_number()).to_string(), "1"]);
-        assert_eq!(in_line(&store, &waiter()).1, Wakeups::OwnTurn, "{about}");
+        assert_eq!(in_line(&store, &waiter()).1, ListensFor::OwnTurn, "{about}");
     }
     store.close();
 }
@@ -387,7 +387,7 @@ fn where_the_line_cannot_be_kept_locks_are_acquired_and_released_without_it() {
         let server = Server::start(&[]);
         let all = [&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "resetchannels"], rules].concat();
         assert_eq!(server.run(&all), Value::Okay);
-        let options = crate::config::RedisOptions { username: Some("lk".to_owned()), ..server.options() };
+        let options = crate::config::ServerOptions { username: Some("lk".to_owned()), ..server.options() };
         let (store, others) = (open(&options), server.store());
         let (holder, waits) = (waiter(), waiter());
         granted(store.attempt(&holder, 1, soon()));
@@ -440,10 +440,10 @@ fn a_waiter_whose_user_may_not_ask_for_the_time_is_busy_and_not_refused() {
     }
 }
 
-fn as_user(server: &Server, rules: &[&str]) -> crate::config::RedisOptions {
+fn as_user(server: &Server, rules: &[&str]) -> crate::config::ServerOptions {
     let all = [&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "resetchannels"], rules].concat();
     assert_eq!(server.run(&all), Value::Okay);
-    crate::config::RedisOptions { username: Some("lk".to_owned()), ..server.options() }
+    crate::config::ServerOptions { username: Some("lk".to_owned()), ..server.options() }
 }
 
 /// By whichever request it is released: one that is waited for, or not, alone or with others. The grant has
@@ -475,8 +475,8 @@ fn a_release_that_may_not_tell_the_line_says_so_however_it_is_sent() {
             let released = batches.begin_releases(std::slice::from_ref(claim), soon()).wait().done();
             assert_eq!(released, [Release::Freed { others: Others::Nobody }]);
         }),
-        ("abandoned", |store, claim| {
-            store.abandon(std::slice::from_ref(claim), soon()).remove(0).done();
+        ("cleaned_up", |store, claim| {
+            store.clean_up(std::slice::from_ref(claim), soon()).remove(0).done();
         }),
     ];
     let no_keys: &[&str] = &["~k", "&*", "+@all"];

@@ -6,7 +6,7 @@ use crate::error::ErrorKind;
 use crate::seam::{Claim, Counting, Failure, Kind, Release, Store};
 use crate::stores::redis::tests::harness::{Said, Server, eventually, granted, owner, soon};
 use crate::stores::redis::tests::kinds::{
-    Messages, OUT, abandoned, again, are_over, busy, count, for_ms, freed, now_ms, of, renewed, set_up,
+    Messages, OUT, again, are_over, busy, cleaned_up, count, for_ms, freed, now_ms, of, renewed, set_up,
 };
 
 #[test]
@@ -25,14 +25,14 @@ fn permits_are_taken_and_given_back_once_for_each_request() {
     let mut messages = Messages::of(&server, "redisson_sc:{k}");
     // Undone as one of unknown outcome is, again and again; asked for late, it is not granted any more.
     for _ in 0..2 {
-        assert!(matches!(abandoned(&store, &me), Release::Freed { .. }));
+        assert!(matches!(cleaned_up(&store, &me), Release::Freed { .. }));
         assert_eq!(permits(), 3);
     }
     assert_eq!(messages.payloads(), ["3"]);
     busy(&store, &me);
     let never = of(Kind::Semaphore);
     for _ in 0..2 {
-        assert!(matches!(abandoned(&store, &never), Release::NotHeld { .. } | Release::Never));
+        assert!(matches!(cleaned_up(&store, &never), Release::NotHeld { .. } | Release::Never));
     }
     busy(&store, &never);
     assert_eq!(permits(), 3);
@@ -42,7 +42,7 @@ fn permits_are_taken_and_given_back_once_for_each_request() {
     granted(store.attempt(&you, 1, soon()));
     server.run(&["DEL", &command(&you)]);
     for _ in 0..2 {
-        assert!(matches!(abandoned(&store, &you), Release::Freed { .. }));
+        assert!(matches!(cleaned_up(&store, &you), Release::Freed { .. }));
         assert_eq!(permits(), 3);
     }
     // Redisson's reading thread would fail of a number below zero.
@@ -51,7 +51,7 @@ fn permits_are_taken_and_given_back_once_for_each_request() {
     assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6));
     assert_eq!(count(&store, &debt, &Counting::Add(-9)), Some(-6), "once for each request");
     granted(store.attempt(&Claim { owner: me.owner, ..of(Kind::Latch) }, 1, soon()));
-    assert!(matches!(abandoned(&store, &Claim { owner: owner(), ..you }), Release::Freed { .. }));
+    assert!(matches!(cleaned_up(&store, &Claim { owner: owner(), ..you }), Release::Freed { .. }));
     assert_eq!((permits(), messages.payloads()), (-5, vec![]));
     store.close();
 }

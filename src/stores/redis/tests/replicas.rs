@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{RedisOptions, Replicas};
+use crate::config::{Replicas, ServerOptions};
 use crate::error::ErrorKind;
 use crate::seam::{Failure, Kind, Store};
 use crate::stores::redis::RedisStore;
@@ -30,7 +30,7 @@ fn scripted(answers: &[(&'static str, &'static str)]) -> (Fake, RedisStore, Scri
         }
     });
     let replicas = Some(Replicas { count: 1, within: Duration::from_millis(20) });
-    let store = open(&RedisOptions { replicas, ..fake.options() });
+    let store = open(&ServerOptions { replicas, ..fake.options() });
     (fake, store, script)
 }
 

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::ErrorKind;
 use crate::seam::Inspect;
 use crate::seam::{Answer, Attempt, Claim, Counting, Failure, Kind, Release, Store, Turn};
@@ -31,10 +31,10 @@ const MUTEX: &[&str] = &[
     "+unsubscribe",
 ];
 
-fn user(server: &Server, rules: &[&str]) -> RedisOptions {
+fn user(server: &Server, rules: &[&str]) -> ServerOptions {
     let setuser = ["ACL", "SETUSER", "lk", "reset", "on", ">S3CR3T"];
     assert_eq!(server.run(&[&setuser, MUTEX, rules].concat()), Value::Okay);
-    RedisOptions {
+    ServerOptions {
         username: Some("lk".to_owned()),
         password: Some("S3CR3T".to_owned()),
         client_name: Some("leasehold".to_owned()),

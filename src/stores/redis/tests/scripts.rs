@@ -93,7 +93,7 @@ fn a_lease_is_raised_and_never_shortened() {
 }
 
 #[test]
-fn a_hand_over_that_the_counter_refuses_leaves_the_old_owner_its_time() {
+fn a_hand_off_that_the_counter_refuses_leaves_the_old_owner_its_time() {
     let server = Server::start(&[]);
     let store = server.store();
     let (me, you) = (claim(Kind::Fenced, "lk", 30_000), claim(Kind::Fenced, "lk", 1_000));
@@ -116,7 +116,7 @@ fn a_hand_over_that_the_counter_refuses_leaves_the_old_owner_its_time() {
 }
 
 #[test]
-fn a_lock_that_is_handed_on_has_the_lease_and_the_fence_of_its_new_owner() {
+fn a_lock_that_is_handed_off_has_the_lease_and_the_fence_of_its_new_owner() {
     let server = Server::start(&[]);
     let store = server.store();
     for kind in [Kind::Mutex, Kind::Fenced] {
@@ -127,7 +127,7 @@ fn a_lock_that_is_handed_on_has_the_lease_and_the_fence_of_its_new_owner() {
             server.run(&["DEL", "redisson_lock_token:{lk}"]);
             let Handoff::Granted { fence: next } = store.hand_off(&from, &to, soon()).unwrap().wait().done()
             else {
-                panic!("it is not handed on");
+                panic!("it is not handed off");
             };
             let (fields, ttl) = hash(&server, "lk");
             assert_eq!(fields, held(&to, 1));
@@ -334,7 +334,7 @@ fn a_latch_that_is_given_up_stays_as_it_is() {
     let count = |what| store.count(&latch(), &what, soon()).done();
     let give_up = |is_granted| {
         let waiter = Claim { is_granted, ..latch() };
-        store.abandon(&[waiter], soon()).remove(0).done();
+        store.clean_up(&[waiter], soon()).remove(0).done();
     };
     assert_eq!(count(Counting::SetUp { to: 1, lease: None }), Some(1));
     [true, false].into_iter().for_each(give_up);
@@ -352,7 +352,7 @@ fn a_lock_is_taken_by_the_same_commands_however_waiters_are_told() {
         let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
         let connections = Connections::new(address, 1, Duration::from_secs(3), maintenance())
             .unwrap()
-            .publishing(publish_mode);
+            .with_publish_mode(publish_mode);
         server.run(&["CONFIG", "RESETSTAT"]);
         let me = claim(Kind::Mutex, "lk", 30_000);
         connections.call(&kinds::of(me.kind).acquisition(&me, 1), soon()).unwrap();

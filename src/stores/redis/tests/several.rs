@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::config::{RedisOptions, Replicas};
+use crate::config::{Replicas, ServerOptions};
 use crate::error::ErrorKind;
 use crate::ident::Fence;
 use crate::seam::capabilities::Batches;
@@ -119,7 +119,7 @@ fn whichever_right_is_missing_no_key_of_several_is_left_without_an_end() {
         let rules = ["ACL", "SETUSER", "lk", "reset", "on", ">S3CR3T", "~*", "&*", "+@all"];
         let missing = format!("-{right}");
         server.run(&[rules.as_slice(), &[missing.as_str()]].concat());
-        let store = open(&RedisOptions {
+        let store = open(&ServerOptions {
             username: Some("lk".to_owned()),
             password: Some("S3CR3T".to_owned()),
             ..server.options()
@@ -165,7 +165,7 @@ fn which_locks_go_together() {
 fn where_replicas_are_required_nothing_is_granted_that_they_are_not_waited_for() {
     let server = Server::start(&[]);
     let within = Duration::from_millis(20);
-    let options = RedisOptions { replicas: Some(Replicas { count: 1, within }), ..server.options() };
+    let options = ServerOptions { replicas: Some(Replicas { count: 1, within }), ..server.options() };
     let (store, careless) = (open(&options), server.store());
     let (me, you) = (claim(Kind::Mutex, "a", 30_000), claim(Kind::Mutex, "a", 30_000));
     // It has none.

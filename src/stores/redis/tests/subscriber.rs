@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::LockClient;
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::observe::reporter::Reporter;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Kind, Release, Store};
@@ -45,7 +45,7 @@ fn is_woken(woken: &Waker) -> bool {
 }
 
 fn with_linger(server: &Server, linger: Duration) -> RedisStore {
-    open(&RedisOptions { linger, ..server.options() })
+    open(&ServerOptions { linger, ..server.options() })
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_refused_subscription_stays_down_and_is_told_once() {
     let rules = ["ACL", "SETUSER", "lk", "reset", "on", "nopass", "~*", "resetchannels", "+@all"];
     server.run(&rules);
     let (reporter, told) = Wakeups::reporter();
-    let options = RedisOptions { username: Some("lk".to_owned()), ..server.options() };
+    let options = ServerOptions { username: Some("lk".to_owned()), ..server.options() };
     let store = RedisStore::connect(&options, reporter).unwrap();
     let (waker, woken) = waker();
     for round in 0..3 {
@@ -437,7 +437,7 @@ fn more_than_a_socket_takes_at_once_is_subscribed_to_as_soon_as_there_is_room() 
 }
 
 /// Megabytes of subscriptions. The reading thread's own looks come too late to help.
-pub(super) fn all_of_many_stand(options: &RedisOptions) {
+pub(super) fn all_of_many_stand(options: &ServerOptions) {
     let (address, late) = (Arc::new(RedisAddress::new(options).unwrap()), Duration::from_secs(60));
     let subscriber = crate::stores::redis::pubsub::subscriber(
         address,

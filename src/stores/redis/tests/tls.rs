@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use crate::config::{RedisOptions, TlsOptions};
+use crate::config::{ServerOptions, TlsOptions};
 use crate::error::{Error, ErrorKind};
 use crate::observe::reporter::Reporter;
 use crate::seam::{Kind, Release, Store};
@@ -75,9 +75,9 @@ impl Secured {
         Secured { server, folder, port }
     }
 
-    fn options(&self, host: &str, ca: Option<&str>) -> RedisOptions {
+    fn options(&self, host: &str, ca: Option<&str>) -> ServerOptions {
         let tls = TlsOptions { ca: ca.map(|file| self.folder.path().join(file)), identity: None };
-        RedisOptions { url: format!("rediss://{host}:{}", self.port), tls, ..RedisOptions::default() }
+        ServerOptions { url: format!("rediss://{host}:{}", self.port), tls, ..ServerOptions::default() }
     }
 }
 
@@ -110,7 +110,7 @@ fn openssl(folder: &Path, args: &[&str]) {
     assert!(status.expect("these tests need openssl on the PATH").success());
 }
 
-fn refused(options: &RedisOptions) -> Error {
+fn refused(options: &ServerOptions) -> Error {
     RedisStore::connect(options, Arc::new(Reporter::new(None))).unwrap_err()
 }
 
@@ -184,10 +184,10 @@ fn a_server_without_tls_is_refused_and_never_spoken_to_in_the_clear() {
     let (server, port) = Server::start_on_port("--port", &[]);
     let folder = tempfile::tempdir().unwrap();
     authority(folder.path(), "ca");
-    let options = RedisOptions {
+    let options = ServerOptions {
         url: format!("rediss://me:S3CR3T@localhost:{port}"),
         tls: TlsOptions { ca: Some(folder.path().join("ca.pem")), identity: None },
-        ..RedisOptions::default()
+        ..ServerOptions::default()
     };
     let error = refused(&options);
     assert!(matches!(error.kind(), ErrorKind::Tls | ErrorKind::Unreachable), "{error:?}");

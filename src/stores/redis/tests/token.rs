@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::ErrorKind;
 use crate::seam::{Attempt, Claim, Kind, Release, Store};
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, owner, soon};
@@ -10,7 +10,7 @@ use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, o
 fn both_ways(test: impl Fn(&Server, &dyn Store)) {
     for scripts in [true, false] {
         let server = Server::start(&[]);
-        let store = open(&RedisOptions { scripts, ..server.options() });
+        let store = open(&ServerOptions { scripts, ..server.options() });
         test(&server, &store);
         if !scripts {
             let ran = server.text(&["INFO", "commandstats"]).unwrap();
@@ -101,7 +101,7 @@ fn a_redis_lock_in_the_key_is_told_in_words_and_untouched() {
 #[test]
 fn only_token_locks_work_without_scripts() {
     let server = Server::start(&[]);
-    let store = open(&RedisOptions { scripts: false, ..server.options() });
+    let store = open(&ServerOptions { scripts: false, ..server.options() });
     let name = crate::stores::redis::tests::harness::name("lk");
     assert!(store.check_name(Kind::Token, &name).is_ok());
     for kind in [Kind::Mutex, Kind::Fenced] {
@@ -126,7 +126,7 @@ fn a_token_lock_cannot_be_re_entered() {
 #[test]
 fn a_change_by_somebody_else_between_look_and_delete_is_seen() {
     let server = Server::start(&[]);
-    let store = open(&RedisOptions { scripts: false, ..server.options() });
+    let store = open(&ServerOptions { scripts: false, ..server.options() });
     let me = claim(Kind::Token, "lk", 30_000);
     // Renewals by another thread touch the key all the time; the release goes through all the same.
     for _ in 0..50 {

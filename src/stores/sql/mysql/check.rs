@@ -2,7 +2,7 @@
 
 use mysql::prelude::Queryable;
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
 use crate::seam::{Answer, Failure};
@@ -54,7 +54,7 @@ pub(super) fn isolation(database: &mut Mysql, link: &mut MysqlConnection) -> Ans
 /// Looks for the table, makes what is missing if the options say so, and tries a lock.
 pub(super) fn tables(
     database: &mut Mysql,
-    options: &RedisOptions,
+    options: &ServerOptions,
     link: &mut MysqlConnection,
     deadline: Moment,
 ) -> Answer<()> {

@@ -20,7 +20,7 @@ use self::refusal::{ends_the_session, failed, refused, took_too_long};
 use self::role::{is_read_only, read_only_now};
 use self::turnstile::{TurnstileQueries, Turnstiles};
 use self::url::{READ_COMMITTED, settings};
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, Result};
 use crate::ident::LockName;
 use crate::seam::capabilities::TableInUse;
@@ -38,7 +38,7 @@ use crate::time::{Clock, Moment};
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Connects, and checks that the server can keep locks.
-pub(crate) fn open(options: &RedisOptions) -> Result<Arc<dyn Store>> {
+pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     let opts = url::opts(options)?;
     let queries = Queries::new(&options.table.name);
     let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };

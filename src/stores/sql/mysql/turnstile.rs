@@ -147,8 +147,7 @@ impl Turnstiles {
         drop(thread.join());
     }
 
-    /// The thread's loop until the client ends. What goes wrong costs the connection, and waiters poll
-    /// meanwhile.
+    /// The thread's loop until the client ends. A failure costs the connection, and waiters poll meanwhile.
     fn run(&self) {
         let mut pause = PAUSES.0;
         while self.has_work() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mysql::consts::CapabilityFlags;
 use mysql::{Opts, OptsBuilder};
 
-use crate::config::{RedisOptions, TlsOptions};
+use crate::config::{ServerOptions, TlsOptions};
 use crate::error::{Error, Result};
 use crate::hosts::check_url;
 
@@ -22,7 +22,7 @@ enum Mode {
 
 /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
 /// password.
-pub(super) fn opts(options: &RedisOptions) -> Result<OptsBuilder> {
+pub(super) fn opts(options: &ServerOptions) -> Result<OptsBuilder> {
     let unusable = |words: &str| {
         let form = "mysql://[user:password@]host[:port]/database[?ssl-mode=…]";
         Error::invalid("connect", format!("{words}; the URL has the form {form}"))
@@ -152,7 +152,7 @@ mod tests {
     use crate::ErrorKind;
 
     fn read(url: &str) -> Result<Opts> {
-        opts(&RedisOptions { url: url.to_owned(), ..RedisOptions::default() }).map(Opts::from)
+        opts(&ServerOptions { url: url.to_owned(), ..ServerOptions::default() }).map(Opts::from)
     }
 
     #[test]

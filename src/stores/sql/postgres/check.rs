@@ -1,6 +1,6 @@
 //! Whether a server, its sessions and the tables can keep locks: looked at once, when a client connects.
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::postgres::link::{Dial, PostgresConnection};
@@ -56,7 +56,7 @@ pub(super) fn session(
     if link.backend_after("", deadline)? == link.backend { Ok(()) } else { pooled() }
 }
 
-pub(super) fn server(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
+pub(super) fn server(options: &ServerOptions, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
     let server = "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()";
     let row = link.one(server, &[], deadline)?;
     let version: i32 = column(&row, 0)?;
@@ -76,7 +76,7 @@ pub(super) fn server(options: &RedisOptions, link: &mut PostgresConnection, dead
 /// lock.
 pub(super) fn tables(
     database: &Postgres,
-    (place, options): (&Place, &RedisOptions),
+    (place, options): (&Place, &ServerOptions),
     link: &mut PostgresConnection,
     deadline: Moment,
 ) -> Answer<()> {

@@ -131,7 +131,7 @@ impl NameTable {
 }
 
 /// Takes the transaction's advisory lock (`pg_advisory_xact_lock`) of this name, waiting at most `wait`;
-/// `None` if others kept it so long. Needs no table.
+/// `None` if others kept it meanwhile. Needs no table.
 ///
 /// The key is the first 8 bytes of the name's SHA-256, so two names can share a lock (among a million, with a
 /// probability of 3 in 10⁸): then they wait for each other, never do both get in.

@@ -3,8 +3,8 @@
 //! If nobody waits, a release is one statement. Else it frees the lock by one and tells the first in the line
 //! by the next. A client that writes to the line writes to the lock's row too. So of a release and a client
 //! that joins at the same time one sees the other: the release is made by two statements then, or the client
-//! asks once more. The line only refuses and wakes: whether a lock is free, its own row says. Where the table
-//! is missing or of another shape, or the user may not use it, the client does without.
+//! asks once more. The line only refuses and wakes: whether a lock is free, its own row says. The
+//! client does without the line if the table is missing or of another shape, or the user may not use it.
 //!
 //! Source: docs/decisions/0032.
 
@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio_postgres::Row as PgRow;
 use tokio_postgres::types::ToSql;
 
-use crate::config::RedisOptions;
-use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, Others, Turn, Wakeups};
+use crate::config::ServerOptions;
+use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, ListensFor, Others, Turn};
 use crate::stores::sql::postgres::place::{Place, create_beside};
 use crate::stores::sql::postgres::refusal::{is_of_table, or_unheard};
 use crate::stores::sql::postgres::{Postgres, PostgresConnection, change, column, fence};
@@ -37,7 +37,7 @@ impl Postgres {
     pub(super) fn check_line(
         &self,
         place: &Place,
-        options: &RedisOptions,
+        options: &ServerOptions,
         link: &mut PostgresConnection,
         deadline: Moment,
     ) -> Answer<()> {
@@ -62,11 +62,11 @@ impl Postgres {
     pub(super) fn channels(&self, claim: &Claim) -> Vec<String> {
         let releases = || self.listener.channel(&claim.name);
         let turn = || self.listener.turn_channel(&claim.name, claim.owner.client());
-        match claim.wakeups {
+        match claim.listens_for {
             _ if !self.has_line(claim.kind) => vec![releases()],
-            Wakeups::Releases => vec![releases()],
-            Wakeups::OwnTurn => vec![turn()],
-            Wakeups::OwnTurnAndReleases => vec![turn(), releases()],
+            ListensFor::Releases => vec![releases()],
+            ListensFor::OwnTurn => vec![turn()],
+            ListensFor::OwnTurnAndReleases => vec![turn(), releases()],
         }
     }
 
@@ -133,10 +133,10 @@ impl Postgres {
             if self.line.is_to_be_tidied(Clock::System.now()) {
                 link.rows(&self.queries.tidy_line, &[], deadline)?;
             }
-            let (left, spread, wakeups) = retry(seen.as_ref(), kept(&row)?);
+            let (left, spread, listens_for) = retry(seen.as_ref(), kept(&row)?);
             let retry_after = if was_freed { AT_ONCE } else { left + random_between(spread) };
             // Nothing else wakes here: who deletes a row notifies nobody.
-            return Ok(Attempt::InLine { retry_after: Some(retry_after), wakeups, is_lookout: false });
+            return Ok(Attempt::InLine { retry_after: Some(retry_after), listens_for, is_lookout: false });
         }
     }
 
@@ -289,16 +289,16 @@ fn kept(row: &PgRow) -> Answer<Option<Duration>> {
     Ok(column::<Option<i64>>(row, 5)?.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
 }
 
-/// When one that waits asks again: after so long and a random part more; and the messages that it listens
-/// for.
-fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration), Wakeups) {
+/// When a waiter asks again, as a time and the bounds of a random part that is added; and the messages that
+/// it listens for.
+fn retry(seen: Option<&Row>, kept: Option<Duration>) -> (Duration, (Duration, Duration), ListensFor) {
     match (seen, kept) {
         (Some(row), _) if !tells_line(&row.owner) => {
-            (row.remaining(), AFTER_LEASE, Wakeups::OwnTurnAndReleases)
+            (row.remaining(), AFTER_LEASE, ListensFor::OwnTurnAndReleases)
         }
-        (Some(row), _) => (row.remaining(), AFTER_LEASE, Wakeups::OwnTurn),
-        (None, Some(kept)) => (kept, AFTER_KEPT, Wakeups::OwnTurn),
+        (Some(row), _) => (row.remaining(), AFTER_LEASE, ListensFor::OwnTurn),
+        (None, Some(kept)) => (kept, AFTER_KEPT, ListensFor::OwnTurn),
         // Another was quicker, and gone again from what this statement saw.
-        (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE), Wakeups::OwnTurn),
+        (None, None) => (Duration::ZERO, (AT_ONCE, AT_ONCE), ListensFor::OwnTurn),
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Client};
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{ClientId, LockName};
 use crate::observe::reporter::Reporter;
@@ -25,8 +25,8 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 
-/// After so long without a word the server is asked for one; after as long again the connection counts as
-/// dead.
+/// The time without a word after which the server is asked for one; after as long again the connection counts
+/// as dead.
 const SILENCE: Duration = Duration::from_secs(5);
 /// A connection is not kept for longer, for the reasons of the pool's.
 const OLDEST: Duration = Duration::from_secs(30 * 60);
@@ -67,7 +67,7 @@ impl NotificationListener {
     pub(super) fn new(
         dial: Dial,
         reporter: Arc<Reporter>,
-        options: &RedisOptions,
+        options: &ServerOptions,
         realm: &str,
     ) -> Arc<NotificationListener> {
         Arc::new_cyclic(|me| NotificationListener {

@@ -26,7 +26,7 @@ use self::link::{Dial, PostgresConnection, STAYS, column};
 use self::listener::NotificationListener;
 use self::place::Place;
 use self::refusal::{is_of_table, or_unheard};
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::Result;
 use crate::ident::LockName;
 use crate::observe::reporter::Reporter;
@@ -45,7 +45,7 @@ use crate::time::{Clock, Moment, millis};
 const IS_READ_ONLY: &str = "current_setting('transaction_read_only')::boolean";
 
 /// Connects, and checks that the database can keep locks.
-pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
+pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
     let (dial, setup) = (url::dial(options)?, setup(options));
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = PostgresConnection::open(&dial, &setup, deadline)?;
@@ -77,7 +77,7 @@ pub(crate) fn open(options: &RedisOptions, reporter: Arc<Reporter>) -> Result<Ar
 /// when versions of rows that are gone have made it large. Those few that do read the whole table then look
 /// so dear that they would be compiled first, which takes longer than they do. Their plans do not depend on
 /// the values, so that they are made once for each connection, and not five times more.
-fn setup(options: &RedisOptions) -> String {
+fn setup(options: &ServerOptions) -> String {
     let limit = millis(options.command_timeout);
     format!(
         "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {limit}; \

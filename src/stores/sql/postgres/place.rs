@@ -1,7 +1,7 @@
 //! In which schema the table of the locks is. It is looked for once, when the client connects, and named with
 //! its schema from then on: roles of one program may have search paths of their own.
 
-use crate::config::RedisOptions;
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
 use crate::seam::{Answer, Failure};
@@ -18,7 +18,11 @@ pub(super) struct Place {
 }
 
 /// Finds the table, having made it if the options say so and none is in sight.
-pub(super) fn find(options: &RedisOptions, link: &mut PostgresConnection, deadline: Moment) -> Answer<Place> {
+pub(super) fn find(
+    options: &ServerOptions,
+    link: &mut PostgresConnection,
+    deadline: Moment,
+) -> Answer<Place> {
     let table = quoted(&options.table.name);
     if let Some(place) = look(&table, link, deadline)? {
         return Ok(place);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use tokio_postgres::Config;
 use tokio_postgres::config::{ChannelBinding, Host, SslMode, TargetSessionAttrs};
 
-use crate::config::{RedisOptions, TlsOptions};
+use crate::config::{ServerOptions, TlsOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{check_url, unescaped};
 use crate::stores::sql::postgres::link::{Dial, Secure};
@@ -23,7 +23,7 @@ struct Said {
 
 /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
 /// password.
-pub(super) fn dial(options: &RedisOptions) -> Result<Dial> {
+pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     check_url(&options.url)?;
     // The driver takes the first for the end of the password, and the rest of that for a host's name.
     if options.url.split(['?', '#']).next().is_some_and(|url| url.matches('@').count() > 1) {
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     fn ssl_mode(url: &str) -> Result<SslMode> {
-        let options = RedisOptions { url: url.to_owned(), ..RedisOptions::default() };
+        let options = ServerOptions { url: url.to_owned(), ..ServerOptions::default() };
         dial(&options).map(|dial| dial.config.get_ssl_mode())
     }
 

@@ -89,7 +89,7 @@ pub(super) fn share(path: &Path) {
     for path in beside(path) {
         let has_another = std::fs::metadata(&path).is_ok_and(|file| file.gid() != own.gid());
         if has_another {
-            // Whose it is not may not, and one that is not in the group has not got its right from it.
+            // Only the owner may, and only a member of the group had its right from that.
             rustix::fs::chown(&path, None, Some(rustix::fs::Gid::from_raw(own.gid()))).ok();
         }
     }

@@ -1,5 +1,6 @@
-//! Renewals in batches: each request has a deadline of its own, and those whose leases end first are asked for first
-//! (docs/decisions/0022-renewals-in-order.md). A server that answers each request in its time loses no hold.
+//! Renewals in batches: each request has a deadline of its own, and those whose leases end first are asked
+//! for first (docs/decisions/0022-renewals-in-order.md). A server that answers each request in its time loses
+//! no hold.
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -23,7 +24,7 @@ const ONE_DEADLINE: &str = "one deadline for a batch";
 struct Batch {
     broken: &'static str,
     left: [u8; HOLDS],
-    /// Who is asked for, and for how long already.
+    /// The owners that are asked for, and for how long already.
     asked: Option<(usize, u8)>,
     /// Only with one deadline for a batch: who comes after that, and for how long the batch has gone on.
     batch: (usize, u8),
@@ -75,7 +76,7 @@ impl World for Batch {
                     next.left[at] = LEASE - age;
                     next.batch.0 = (at + 1) % HOLDS;
                 } else {
-                    // What is still to be answered is given up with it, and asked for anew.
+                    // A request that is still to be answered is given up with it, and asked for anew.
                     next.batch.0 = 0;
                 }
                 if next.batch.0 == 0 || self.broken != ONE_DEADLINE {

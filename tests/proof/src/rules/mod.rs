@@ -1,5 +1,6 @@
-//! The rules that are in no script, each as a specification of its own: a small world of those who keep it, explored whole, and
-//! what must hold in each state. A rule can be broken on purpose, by name; each break must be found.
+//! The rules that are in no script, each as a specification of its own: a small world of those who keep it,
+//! explored whole, and what must hold in each state. A rule can be broken on purpose, by name; each break
+//! must be found.
 
 pub mod batch;
 pub mod numbers;
@@ -17,7 +18,7 @@ const MOST: usize = 12_000_000;
 /// One rule.
 pub struct Rule {
     pub name: &'static str,
-    /// What is in its world.
+    /// The contents of its world.
     pub words: &'static str,
     /// The ways in which it can be broken, and what is then seen.
     pub breaks: &'static [(&'static str, &'static str)],

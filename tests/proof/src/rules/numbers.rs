@@ -1,5 +1,5 @@
-//! After a request without an answer the thread goes on under a fresh owner number, and the old one is cleaned up until it is certain that
-//! it holds nothing (docs/decisions/0005-unknown-outcomes.md).
+//! After a request without an answer the thread goes on under a fresh owner number, and the old one is
+//! cleaned up until it is certain that it holds nothing (docs/decisions/0005-unknown-outcomes.md).
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -34,12 +34,12 @@ enum Doing {
 #[derive(Clone, Debug)]
 struct Numbers {
     broken: &'static str,
-    /// Which of the thread's numbers has the lock; 255 is the other client.
+    /// The number of the thread that has the lock; 255 is the other client.
     server: Option<u8>,
     doing: Doing,
     number: u8,
     tries: u8,
-    /// What the thread has sent that has not arrived, its own waiting one last.
+    /// The requests of the thread that have not arrived, its own waiting one last.
     on_the_way: Vec<(What, u8)>,
     /// The numbers to be cleaned up.
     cleanups: Vec<u8>,

@@ -59,7 +59,7 @@ struct Redlock {
     broken: &'static str,
     servers: [Option<(Owner, u8)>; SERVERS],
     clients: [Client; 2],
-    /// What was given up before it arrived; at most one at a time.
+    /// A request that was given up before it arrived; at most one at a time.
     late: Option<(Late, Owner, usize)>,
     lates: u8,
     is_ahead: bool,
@@ -193,7 +193,7 @@ impl World for Redlock {
                     next.clients[client].doing = Doing::Holds(left);
                 } else {
                     next.give_back(client, None);
-                    // What was given up may still be granted there, to a number that is spent.
+                    // A request that was given up may still be granted there, to a number that is spent.
                     next.clients[client].number += u8::from(self.late.is_some());
                 }
             }

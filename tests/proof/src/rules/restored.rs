@@ -1,5 +1,5 @@
-//! A hold that a server has lost is given back to it: when it counts there, and when it must not be there any more
-//! (docs/decisions/0038-a-hold-is-given-back.md).
+//! A hold that a server has lost is given back to it: when it counts there, and when it must not be there any
+//! more (docs/decisions/0038-a-hold-is-given-back.md).
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -60,7 +60,8 @@ enum Tries {
     Done,
 }
 
-/// A renewal: for how long it has gone on, what each server said, and whether another had had the lock when it began.
+/// A renewal: for how long it has gone on, what each server said, and whether another had had the lock when
+/// it began.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     age: u8,
@@ -208,7 +209,8 @@ impl World for GivenBack {
     type Action = Action;
 
     fn actions(&self) -> Vec<Action> {
-        // Of a hold that was told to be lost, nothing more is asked; of one that was released, what stays of it.
+        // Of a hold that was told to be lost, nothing more is asked; of one that was released, what stays of
+        // it.
         if self.holds == 0 && !self.is_released {
             return Vec::new();
         }

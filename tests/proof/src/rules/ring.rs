@@ -1,4 +1,5 @@
-//! A name that moves from node to node: marks, and who must be asked before a grant (docs/decisions/0013-a-ring-of-servers.md).
+//! A name that moves from node to node: marks, and who must be asked before a grant
+//! (docs/decisions/0013-a-ring-of-servers.md).
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -174,7 +175,7 @@ impl World for Ring {
             }
             Action::Back(at) => next.nodes[at].is_away = false,
             Action::LosesData(at) => {
-                // What was held there is lost, as on any server, and its holder is told.
+                // A lock that was held there is lost, as on any server, and its holder is told.
                 if let Some(process) = next.nodes[at].holder {
                     next.processes[process] = Doing::Nothing;
                 }

@@ -1,8 +1,9 @@
-//! A session of ZooKeeper: of which request the leader has heard for certain, and until when a hold counts on that
-//! (docs/decisions/0015-sessions-of-zookeeper.md, `src/stores/zookeeper/life.rs`).
+//! A session of ZooKeeper: of which request the leader has heard for certain, and until when a hold counts on
+//! that (docs/decisions/0015-sessions-of-zookeeper.md, `src/stores/zookeeper/life.rs`).
 //!
-//! A client asks a follower, which notes that the client lives, and passes the question on to the leader; the leader's answers go back by
-//! the follower. The leader pings the follower, which then hands in what it has noted. Both directions between them keep their order.
+//! A client asks a follower, which notes that the client lives, and passes the question on to the leader; the
+//! leader's answers go back by the follower. The leader pings the follower, which then hands in what it has
+//! noted. Both directions between them keep their order.
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -123,7 +124,8 @@ impl Session {
                 first.answered.filter(|ago| *ago >= last.sent + LONGER).map(|_| first.sent)
             }
             (_, [first, second, third]) => {
-                // The second left a ping after the first was answered, the third after the second was answered.
+                // The second left a ping after the first was answered, the third after the second was
+                // answered.
                 let wait = if self.broken == "no ping need have passed" { 0 } else { LONGER };
                 let is_behind = |earlier: &Asked, later: &Asked, by: u8| {
                     earlier.answered.is_some_and(|ago| ago >= later.sent + by)

@@ -1,5 +1,6 @@
-//! Until when a client counts on a lock that it was granted: the lease less a share for clocks that differ, counted from before the
-//! request was sent. What was told to be lost stays lost (`src/time.rs`, `src/engine/hold`, `src/engine/acquire/reentry.rs`).
+//! Until when a client counts on a lock that it was granted: the lease less a share for clocks that differ,
+//! counted from before the request was sent. A hold that was told to be lost stays lost (`src/time.rs`,
+//! `src/engine/hold`, `src/engine/acquire/reentry.rs`).
 
 use super::{Rule, all_of};
 use crate::explore::World;
@@ -42,14 +43,14 @@ struct Client {
     hold: Hold,
     /// Of this hold it was told that it is lost.
     told: bool,
-    /// What was asked, how long ago, and what the server did about it.
+    /// A request, its age, and the server's act on it.
     asked: Option<(What, u8, Option<bool>)>,
 }
 
 #[derive(Clone, Debug)]
 struct Window {
     broken: &'static str,
-    /// Who has the lock, and for how long.
+    /// The owner that has the lock, and for how long.
     server: Option<(usize, u8)>,
     /// Its clock has been ahead in this lease.
     is_ahead: bool,
@@ -146,7 +147,7 @@ impl World for Window {
         let mut next = self.clone();
         match *action {
             Action::Send(at, what) => {
-                // Who releases counts on it no more.
+                // An owner that releases counts on it no more.
                 if what == What::Release {
                     next.clients[at].hold = Hold::Lost;
                 }

@@ -6,7 +6,7 @@ mod collections;
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a command answers.
+/// The answer of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     Nil,
@@ -40,7 +40,7 @@ pub struct Server {
     pub keys: BTreeMap<String, Entry>,
     /// How many listen to a channel.
     pub listeners: BTreeMap<String, i64>,
-    /// What was published since it was last taken.
+    /// The messages that were published since they were last taken.
     pub published: Vec<(String, String)>,
     /// A command that the user may not use.
     pub refused: Option<String>,

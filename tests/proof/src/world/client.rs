@@ -54,12 +54,12 @@ impl World<'_> {
                 }
                 self.end_cycle(owner, answer == Answer::Lost);
             }
-            (Op::HandOver(to, _), Phase::HandsOver { .. }, Answer::Granted(_)) => {
+            (Op::HandOff(to, _), Phase::HandsOff { .. }, Answer::Granted(_)) => {
                 self.end_cycle(owner, false);
                 self.owners[to].phase = Phase::Asks;
                 self.granted(to, until_us, request.is_void);
             }
-            (Op::HandOver(to, _), Phase::HandsOver { .. }, _) => {
+            (Op::HandOff(to, _), Phase::HandsOff { .. }, _) => {
                 self.end_cycle(owner, true);
                 self.owners[to].phase = Phase::Wants;
             }
@@ -74,7 +74,7 @@ impl World<'_> {
             (_, Phase::Extends { until_us, levels }) => {
                 self.owners[owner].phase = Phase::Holds { until_us, levels }
             }
-            (Op::HandOver(to, _), Phase::HandsOver { until_us, .. }) => {
+            (Op::HandOff(to, _), Phase::HandsOff { until_us, .. }) => {
                 self.owners[to].phase = Phase::Wants;
                 self.owners[owner].phase = Phase::Releases { until_us, levels: 1 };
                 self.send(owner, Op::Release(0), None, true);
@@ -139,7 +139,7 @@ impl World<'_> {
         owner.phase = Phase::Sleeps { until_ms };
     }
 
-    /// The owner will learn nothing of this request. Where the request is on its way still, it stays.
+    /// The owner will learn nothing of this request. A request that is on its way still stays there.
     pub(super) fn unknown(&mut self, request: &Request) {
         if request.who.is_foreign() {
             return self.foreign_knows_nothing(request);
@@ -159,7 +159,7 @@ impl World<'_> {
                 self.owners[owner].is_spent = true;
                 self.send(owner, Op::Release(left), None, true);
             }
-            (Op::HandOver(to, _), Phase::HandsOver { until_us, .. }) => {
+            (Op::HandOff(to, _), Phase::HandsOff { until_us, .. }) => {
                 self.owners[owner].is_spent = true;
                 self.owners[owner].phase = Phase::Releases { until_us, levels: 1 };
                 self.send(owner, Op::Release(0), None, true);

@@ -1,11 +1,13 @@
 //! The steps in which Redisson differs from clients of ours.
 //!
-//! It waits for a message or for the end of the lease that it was told of. A message that comes while it asks is kept, and sends it
-//! round once more. Each request may overtake the one before, on another connection of its pool.
+//! It waits for a message or for the end of the lease that it was told of. A message that comes while it asks
+//! is kept, and sends it round once more. Each request may overtake the one before, on another connection of
+//! its pool.
 //!
-//! Faults of its own are left out. A thread of its keeps its owner for good, so what comes late under that owner may end a later
-//! hold, or add a level to it: here the thread does no more after a request that was lost or late. And it believes in a hold until
-//! it releases it: here it does so until the lease has ended that it asked for.
+//! Faults of its own are left out. A thread of its keeps its owner for good, so what comes late under that
+//! owner may end a later hold, or add a level to it: here the thread does no more after a request that was
+//! lost or late. And it believes in a hold until it releases it: here it does so until the lease has ended
+//! that it asked for.
 
 use super::{Phase, Request, World};
 use crate::foreign::{Foreign, Part, unlock_id};
@@ -91,7 +93,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// It gives up a place in front of a free lock, and tells nobody: those behind it find out when they keep their places.
+    /// It gives up a place in front of a free lock, and tells nobody: those behind it find out when they keep
+    /// their places.
     pub(super) fn passes_nothing_on(&self, request: &Request) -> bool {
         request.who.is_foreign() && request.op == Op::Leave && Kind::is_free(&self.server)
     }

@@ -21,8 +21,8 @@ impl World<'_> {
                 Value::Text(text) if name.starts_with("redisson_lock_token:") => {
                     write!(key, "{:?};", text.parse().map(since)).ok();
                 }
-                // Scores are times: of the line only the order matters, and the second of each place's last sign of life, the others
-                // are compared with the clock.
+                // Scores are times: of the line only the order matters, and the second of each place's last
+                // sign of life, the others are compared with the clock.
                 Value::Sorted(members) if name.starts_with("leasehold_lock_line:") => {
                     let now_s = now_us / 1_000_000;
                     for (score, member) in members {
@@ -46,7 +46,7 @@ impl World<'_> {
                 Phase::Holds { until_us, levels } => format!("H{} {levels}", since(until_us)),
                 Phase::Extends { until_us, levels } => format!("E{} {levels}", since(until_us)),
                 Phase::Releases { until_us, levels } => format!("R{} {levels}", since(until_us)),
-                Phase::HandsOver { until_us, to } => format!("O{} {to}", since(until_us)),
+                Phase::HandsOff { until_us, to } => format!("O{} {to}", since(until_us)),
                 other => format!("{other:?}"),
             };
             let flags = [

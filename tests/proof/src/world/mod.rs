@@ -1,9 +1,10 @@
 //! Clients, their requests on the way, a server, and time.
 //!
-//! The clients do what the library's engine does: they ask, listen, ask again before they sleep, wake by a message or when a
-//! lease that they were told of has ended, keep to the window from before a request was sent, give a number up when something
-//! may still come under it, and hand a lock on to a thread of their own. What is not modelled are the polls by which waiters
-//! find out in any case: nobody is to need them while no request is lost and no process killed.
+//! The clients do what the library's engine does: they ask, listen, ask again before they sleep, wake by a
+//! message or when a lease that they were told of has ended, keep to the window from before a request was
+//! sent, give a number up when something may still come under it, and hand a lock off to a thread of their
+//! own. Not modelled are the polls by which waiters find out in any case: nobody is to need them while no
+//! request is lost and no process killed.
 
 mod check;
 mod client;
@@ -18,8 +19,8 @@ use crate::server::{Server, Value};
 
 const BEGIN_US: u64 = 1_700_000_000_000_000;
 
-/// A request is answered, or given up, within this: longer than a lease, so that holds end while requests are on their way, and
-/// much shorter than outcomes are remembered.
+/// A request is answered, or given up, within this: longer than a lease, so that holds end while requests are
+/// on their way, and much shorter than outcomes are remembered.
 const LATEST_US: u64 = 1_500_000;
 
 const TICK_US: u64 = 5000;
@@ -77,7 +78,7 @@ enum Phase {
         until_us: u64,
         levels: u8,
     },
-    HandsOver {
+    HandsOff {
         until_us: u64,
         to: usize,
     },
@@ -132,7 +133,7 @@ pub enum Action {
     Renew(usize),
     Reenter(usize),
     Release(usize),
-    HandOver(usize),
+    HandOff(usize),
     Pass,
     Tick,
     Kill(usize),
@@ -152,7 +153,8 @@ pub struct World<'a> {
     owners: Vec<Owner>,
     requests: Vec<Request>,
     last_fence: u64,
-    /// No request was lost, no answer came after its lease, nobody was killed, no data gone, no hold let run out.
+    /// No request was lost, no answer came after its lease, nobody was killed, no data gone, no hold let run
+    /// out.
     is_calm: bool,
     /// Nobody was killed, no data gone.
     is_whole: bool,
@@ -194,7 +196,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Over the client's connection. What undoes a request that had no answer goes over another.
+    /// Over the client's connection. The request that undoes one without an answer goes over another.
     fn send(&mut self, owner: usize, op: Op, to: Option<Who>, is_awaited: bool) {
         let who = self.owners[owner].who;
         let sent_us = self.server.now_us;
@@ -235,8 +237,8 @@ impl<'a> World<'a> {
         self.owners.iter().find(waits).map(|other| other.who.owner)
     }
 
-    /// It waits no longer. The place in line is the client's: another of its threads keeps it, and gives it up when it is the last
-    /// and has not asked itself.
+    /// It waits no longer. The place in line is the client's: another of its threads keeps it, and gives it
+    /// up when it is the last and has not asked itself.
     fn leaves(&mut self, owner: usize) {
         if self.owners[owner].who.is_foreign() {
             return self.foreign_leaves(owner);
@@ -284,7 +286,7 @@ impl<'a> World<'a> {
             Err(words) => self.wrong = Some(format!("an answer that means nothing: {words}")),
             // Nothing that ends a hold, or keeps it, takes memory that is not there.
             Ok(Answer::Refused)
-                if self.server.is_full && !matches!(request.op, Op::Acquire(..) | Op::HandOver(..)) =>
+                if self.server.is_full && !matches!(request.op, Op::Acquire(..) | Op::HandOff(..)) =>
             {
                 self.wrong = Some(format!("a full server refuses {:?}", request.op));
             }
@@ -356,7 +358,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Who sleeps asks each 1.2 s at the latest, and so has its place in the line until now.
+    /// A sleeper asks each 1.2 s at the latest, and so has its place in the line until now.
     fn keep_places(&mut self) {
         let (now_ms, now_s) = (self.server.now_ms(), (self.server.now_us / 1_000_000) as i64);
         let sleeps = |owner: &&Owner| matches!(owner.phase, Phase::Sleeps { .. }) && !owner.who.is_foreign();
@@ -372,7 +374,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether no request would be on its way for longer than any is: its owner has given it up by then, and the server has it.
+    /// Whether no request would be on its way for longer than any is: its owner has given it up by then, and
+    /// the server has it.
     fn may_become(&self, now_us: u64) -> bool {
         self.requests.iter().all(|request| now_us <= request.sent_us + LATEST_US)
     }

@@ -43,7 +43,7 @@ impl explore::World for World<'_> {
                 Phase::Holds { levels, .. } => {
                     actions.push(Action::Release(index));
                     if self.kind.queues_here() && levels == 1 && self.successor(index).is_some() {
-                        actions.push(Action::HandOver(index));
+                        actions.push(Action::HandOff(index));
                     }
                     if self.left.renewals > 0 && self.kind.has_renewals() {
                         actions.push(Action::Renew(index));
@@ -128,16 +128,16 @@ impl explore::World for World<'_> {
                 next.owners[owner].phase = Phase::Releases { until_us, levels };
                 next.send(owner, Op::Release(levels - 1), None, true);
             }
-            Action::HandOver(owner) => {
+            Action::HandOff(owner) => {
                 let (Phase::Holds { until_us, .. }, Some(to)) =
                     (next.owners[owner].phase, next.successor(owner))
                 else {
                     return next;
                 };
                 let heir = next.owners[to].who;
-                next.owners[owner].phase = Phase::HandsOver { until_us, to };
+                next.owners[owner].phase = Phase::HandsOff { until_us, to };
                 next.owners[to].phase = Phase::Asks;
-                next.send(owner, Op::HandOver(to, heir.number), Some(heir), true);
+                next.send(owner, Op::HandOff(to, heir.number), Some(heir), true);
             }
             Action::Pass => {
                 next.left.spans -= 1;

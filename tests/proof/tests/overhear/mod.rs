@@ -1,4 +1,5 @@
-//! Overhears Redisson: what MONITOR tells of its requests while a JVM locks and unlocks. Nothing of it is kept.
+//! Overhears Redisson: what MONITOR tells of its requests while a JVM locks and unlocks. Nothing of it is
+//! kept.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -29,7 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The part that carries out a command that is no script.
 const COMMAND: &str = "return redis.call(unpack(ARGV))";
 
-/// What Redisson sends. `None`, said loudly, where there is no Java or no Maven; in CI that fails.
+/// The commands that Redisson sends. `None`, said loudly, where there is no Java or no Maven; in CI that
+/// fails.
 pub fn redisson() -> Option<&'static Foreign> {
     static HEARD: OnceLock<Result<Foreign, String>> = OnceLock::new();
     let heard = HEARD.get_or_init(|| jar().and_then(|()| Ear::new()).map(Ear::listen));
@@ -147,7 +149,8 @@ impl Ear {
         })
     }
 
-    /// Each part is held, entered again, in vain asked for by another thread, released, renewed and taken away.
+    /// Each part is held, entered again, in vain asked for by another thread, released, renewed and taken
+    /// away.
     fn listen(mut self) -> Foreign {
         // It has asked for other things since it began.
         let mark = self.mark();
@@ -197,8 +200,8 @@ impl Ear {
         self.step("a", part, &verb("force-unlock"), &[], &[Verb::Force, Verb::Renew], "true");
     }
 
-    /// Has a thread do something, and learns from what is sent for it: the first time that a script is heard, it is for
-    /// the first of these that none was heard for before.
+    /// Has a thread do something, and learns from what is sent for it: the first time that a script is heard,
+    /// it is for the first of these that none was heard for before.
     fn step(&mut self, thread: &str, part: Part, verb: &str, more: &[&str], new: &[Verb], expected: &str) {
         let said = self.java.ask(thread, verb, &[&[LOCK], more].concat());
         let said = said.unwrap_or_else(|error| panic!("{verb}: {error}"));
@@ -216,7 +219,7 @@ impl Ear {
         }
     }
 
-    /// What MONITOR tells after all that was done before.
+    /// The lines of MONITOR after all that was done before.
     fn mark(&mut self) -> String {
         self.marks += 1;
         let mark = format!("mark {}", self.marks);
@@ -224,7 +227,7 @@ impl Ear {
         mark
     }
 
-    /// The next command of a client. What scripts do is told too, and left out.
+    /// The next command of a client. The commands of scripts are told too, and left out.
     fn next(&mut self) -> Vec<String> {
         loop {
             let mut line = String::new();

@@ -157,19 +157,19 @@ fn nobody_waits_for_a_connect_but_those_who_need_it() {
 fn everyone_is_told_of_a_connections_end_before_there_is_another() {
     let (shared, pool) = (SharedConnection::new(), pool());
     let (one, server) = first(&shared, &pool);
-    let ((publishing, is_telling), (go_on, may_go_on)) = (bounded(1), bounded::<()>(1));
+    let ((told, is_told), (go_on, may_go_on)) = (bounded(1), bounded::<()>(1));
     ask(
         &shared,
         Some(Box::new(move |outcome| {
             outcome.unwrap_err();
-            publishing.send(()).unwrap();
+            told.send(()).unwrap();
             may_go_on.recv().unwrap();
         })),
     );
     std::thread::scope(|scope| {
         let reader = std::thread::Builder::new().spawn_scoped(scope, || shared.wait(&one)).unwrap();
         drop(server);
-        is_telling.recv().unwrap();
+        is_told.recv().unwrap();
         // The owner of a release of unknown outcome has not been notified yet: nothing may be asked that
         // could be taken for something newer.
         let (next, _server) = connection(&pool);
@@ -260,9 +260,9 @@ fn what_was_left_is_written_before_anybody_is_told_what_has_come() {
     let (shared, pool) = (Arc::new(SharedConnection::new()), pool());
     let (_one, mut server) = first(&shared, &pool);
     let (told, is_told) = bounded(1);
-    let lane_too = Arc::clone(&shared);
+    let shared_too = Arc::clone(&shared);
     let take = Box::new(move |_| {
-        let out = lane_too.out.lock();
+        let out = shared_too.out.lock();
         told.send((out.awaited.len(), out.unsent)).unwrap();
     });
     ask(&shared, Some(take));

@@ -1,4 +1,4 @@
--- Has a lock that the owner holds end by itself so long from now, sooner or later than it would.
+-- Has a lock that the owner holds end by itself after the rest that is given, sooner or later than it would.
 --
 -- :name  :token  :owner  :rest_us
 --

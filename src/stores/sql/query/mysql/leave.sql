@@ -1,4 +1,4 @@
--- Leaves an owner so many holds; none: frees the lock. Never changes how long it runs.
+-- Leaves an owner `left` holds; none: frees the lock. Never changes how long it runs.
 --
 -- :name  :token  :owner  :left
 --

@@ -1,5 +1,5 @@
--- Takes a lock that is free or the owner's already, with count one. The order matters: what is assigned is read from
--- then on, so the owner comes last.
+-- Takes a lock that is free or the owner's already, with count one. The order matters: what is assigned is
+-- read from then on, so the owner comes last.
 --
 -- :name  :token  :owner  :lease_us  :fenced  :host  :pid  :thread
 --

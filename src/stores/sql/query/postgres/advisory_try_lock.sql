@@ -1,5 +1,5 @@
--- Takes the lock of a name for the session, which then ends when idle for the lease, and shows whose it is. A server that
--- takes no writes gives none.
+-- Takes the lock of a name for the session, which then ends when idle for the lease, and shows whose it is. A
+-- server that takes no writes gives none.
 --
 -- $1 name  $2 lease_ms  $3 owner
 --

@@ -1,5 +1,5 @@
--- Frees the session's lock of a name and wakes the waiters; the session may idle from then on. If the server takes no writes
--- any more, its successor may have given the lock to another before.
+-- Frees the session's lock of a name and wakes the waiters; the session may idle from then on. If the server
+-- takes no writes any more, its successor may have given the lock to another before.
 --
 -- $1 name  $2 channel
 --

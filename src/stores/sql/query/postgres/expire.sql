@@ -1,4 +1,4 @@
--- Has a lock that the owner holds end by itself so long from now, sooner or later than it would.
+-- Has a lock that the owner holds end by itself after the rest that is given, sooner or later than it would.
 --
 -- $1 name  $2 token  $3 owner  $4 rest_ms
 --

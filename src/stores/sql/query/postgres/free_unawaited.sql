@@ -1,8 +1,9 @@
--- Frees a lock that the owner holds if no client stands in its line, and wakes those that listen to its releases. Else it does
--- nothing: the lock is then freed by leave.sql, and the line told by tell.sql behind it.
+-- Frees a lock that the owner holds if no client stands in its line, and wakes those that listen to its
+-- releases. Else it does nothing: the lock is then freed by leave.sql, and the line told by tell.sql behind
+-- it.
 --
--- The line is read as it was when this statement began. A client that joins it later writes to the lock's row too: that row
--- is another version then than was seen, and nothing is done either.
+-- The line is read as it was when this statement began. A client that joins it later writes to the lock's row
+-- too: that row is another version then than was seen, and nothing is done either.
 --
 -- Nobody waits for the disk, as in leave.sql.
 --

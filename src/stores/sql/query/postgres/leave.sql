@@ -1,8 +1,10 @@
--- Leaves an owner so many holds; none: frees the lock and wakes the waiters. Never changes how long it runs. Without a
--- channel it wakes nobody: tell.sql does that, which is sent behind it and has to see the lock free.
+-- Leaves an owner `left` holds; none: frees the lock and wakes the waiters. Never changes how long it runs.
+-- Without a channel it wakes nobody: tell.sql does that, which is sent behind it and has to see the lock
+-- free.
 --
--- A freed row need not be on the disk when this returns: lost in a crash, the lock ends with its lease, and a later
--- grant cannot be on the disk without it. So nobody waits for the disk, nor for the queue of those who notify.
+-- A freed row need not be on the disk when this returns: lost in a crash, the lock ends with its lease, and a
+-- later grant cannot be on the disk without it. So nobody waits for the disk, nor for the queue of those who
+-- notify.
 --
 -- $1 name  $2 token  $3 owner  $4 left  $5 channel, or ''
 --

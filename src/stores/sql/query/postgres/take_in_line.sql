@@ -1,10 +1,10 @@
--- Takes a lock that is free or the owner's already, as take_kept.sql does. Else joins the line of the clients that wait for
--- it, or says there that it still waits. A client that has stood there of late only reads.
+-- Takes a lock that is free or the owner's already, as take_kept.sql does. Else joins the line of the clients
+-- that wait for it, or says there that it still waits. A client that has stood there of late only reads.
 --
--- A client that writes to the line writes to the lock's row too, without a change. So a release that began before, and does
--- not see what is written to the line, finds another version of the row than it saw; or this statement waits until the
--- release is committed, and says that the lock is not held any more. Nobody waits for the disk then. One that was told and
--- finds the lock taken stands in front again, where it was.
+-- A client that writes to the line writes to the lock's row too, without a change. So a release that began
+-- before, and does not see what is written to the line, finds another version of the row than it saw; or this
+-- statement waits until the release is committed, and says that the lock is not held any more. Nobody waits
+-- for the disk then. One that was told and finds the lock taken stands in front again, where it was.
 --
 -- $1 name  $2 token  $3 owner  $4 lease_ms  $5 whether with a fence  $6 host  $7 pid  $8 thread
 -- $9 client  $10 its channel

@@ -1,4 +1,5 @@
--- Takes a lock that is free or the owner's already, as take.sql does, unless it is kept for another client of its line.
+-- Takes a lock that is free or the owner's already, as take.sql does, unless it is kept for another client of
+-- its line.
 --
 -- $1 name  $2 token  $3 owner  $4 lease_ms  $5 whether with a fence  $6 host  $7 pid  $8 thread
 -- $9 client

@@ -1,8 +1,9 @@
--- Tells the first client in the line of a lock that was freed that it is next, keeps the lock for it for 10 ms, and wakes
--- those that listen to the lock's releases. In a short line the one behind it is told to ask soon, in case.
+-- Tells the first client in the line of a lock that was freed that it is next, keeps the lock for it for 10
+-- ms, and wakes those that listen to the lock's releases. In a short line the one behind it is told to ask
+-- soon, in case.
 --
--- A client that has not asked for 5 s is passed over: it is dead or stands still. So is an entry that another statement has
--- locked: its client asks, leaves, or was told just now.
+-- A client that has not asked for 5 s is passed over: it is dead or stands still. So is an entry that another
+-- statement has locked: its client asks, leaves, or was told just now.
 --
 -- $1 name  $2 channel
 --

@@ -1,4 +1,5 @@
--- Removes the entries of clients that were killed in line, a thousand at most. Entries in use are not waited for.
+-- Removes the entries of clients that were killed in line, a thousand at most. Entries in use are not waited
+-- for.
 --
 -- Returns the client of each.
 DELETE FROM leasehold_locks_line WHERE ctid = ANY (ARRAY(

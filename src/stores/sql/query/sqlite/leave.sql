@@ -1,4 +1,4 @@
--- Leaves an owner so many holds; none: frees the lock. Never changes how long it runs.
+-- Leaves an owner `left` holds; none: frees the lock. Never changes how long it runs.
 --
 -- ?1 name  ?2 token  ?3 owner  ?4 left  ?5 boot  ?6 up_ms
 --

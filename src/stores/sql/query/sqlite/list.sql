@@ -4,7 +4,7 @@
 --
 -- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, id, name of each.
 --
--- What is left of the lease as in `look.sql`. A name is its own id.
+-- The rest of the lease is as in `look.sql`. A name is its own id.
 SELECT token, owner, holds, runs - (runs > 1), fence, host, pid, thread, max(0, held), name, name FROM (
     SELECT token, owner, holds,
         CASE WHEN boot = ?2 THEN ends_up - ?3

@@ -4,7 +4,7 @@
 --
 -- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, if there is a row.
 --
--- What is left of the lease as in `look.sql`.
+-- The rest of the lease is as in `look.sql`.
 SELECT token, owner, holds, runs - (runs > 1), fence, host, pid, thread, max(0, held) FROM (
     SELECT token, owner, holds,
         CASE WHEN boot = ?2 THEN ends_up - ?3

@@ -20,8 +20,8 @@ if redis.call('hexists', lock, from) == 0 and redis.call('hexists', lock, to) ==
   return {'lost'}
 end
 
--- Time first: PEXPIRE passes when the server is out of memory, and what follows it passes too. Not shortened before the
--- counter, which may refuse: the old owner would hold it then, for less time than it counts on.
+-- Time first: PEXPIRE passes when the server is out of memory, and what follows it passes too. Not shortened
+-- before the counter, which may refuse: the old owner would hold it then, for less time than it counts on.
 local fence
 if not counter then
   redis.call('pexpire', lock, lease_ms)

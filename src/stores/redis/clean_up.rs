@@ -12,7 +12,7 @@ use crate::time::Moment;
 /// The claims that go into one script, which the server runs in a millisecond.
 const TOGETHER: usize = 100;
 
-/// How many claims of a kind one command abandons.
+/// How many claims of a kind one command cleans up.
 pub(super) fn at_a_time(kind: Kind) -> u32 {
     if kinds::of(kind).is_batched() { TOGETHER as u32 } else { 1 }
 }
@@ -24,7 +24,7 @@ fn goes_together(claim: &Claim) -> bool {
 
 /// Has each claim's owner hold nothing. With `settles`, the server is asked whether anything in doubt can
 /// still come.
-pub(super) fn abandon(
+pub(super) fn clean_up(
     server: &RedisServer,
     claims: &[Claim],
     settles: bool,

@@ -1,0 +1,99 @@
+//! The request of one call to the store: under which number it asks, and what an answer is worth.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::engine::acquire::call::AcquireCall;
+use crate::engine::acquire::outcome::AttemptOutcome;
+use crate::engine::acquire::terms::Terms;
+use crate::ident::{ThreadMark, unbound_number};
+use crate::inspect::Whereabouts;
+use crate::seam::{Answer, Attempt, Claim, Failure, HoldNote, ListensFor, Turn};
+use crate::time::{Moment, window};
+
+/// The request of one call, made again and again if need be.
+pub(crate) struct Request<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) call: &'a AcquireCall<'a>,
+    pub(super) thread: &'a Arc<ThreadMark>,
+    pub(super) lease: Duration,
+    pub(super) begun: Moment,
+    /// By when the call is to return: a command time-out after the caller's time.
+    pub(super) latest: Moment,
+    /// The owner number, where the owner is not the thread.
+    unbound: Option<u64>,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn new(
+        engine: &'a Engine,
+        call: &'a AcquireCall<'a>,
+        lease: Duration,
+        thread: &'a Arc<ThreadMark>,
+        begun: Moment,
+    ) -> Request<'a> {
+        // A token is compared, not counted: were it reused, a late release could free the next hold.
+        let is_threads = call.by_thread && !call.kind.is_token();
+        let unbound = (!is_threads).then(|| call.number.unwrap_or_else(unbound_number));
+        let latest = call.limit.moment(begun).max(begun).plus(engine.options.command_timeout);
+        Request { engine, call, thread, lease, begun, latest, unbound }
+    }
+
+    /// The same under a number of its own, although the owner is the thread: what is asked by another way
+    /// than the thread's other requests about the lock could come before them, and is not to meet what they
+    /// are about.
+    pub(crate) fn under(mut self, number: u64) -> Request<'a> {
+        self.unbound = Some(number);
+        self
+    }
+
+    /// The claim of this caller. Made anew for each attempt: the number may have been given up since the
+    /// last.
+    pub(super) fn claim(&mut self, waits: bool, turn: Turn, listens_for: ListensFor) -> Claim {
+        let (engine, call) = (self.engine, self.call);
+        let number = engine.next_number(self.thread, &mut self.unbound);
+        let claim = engine.claim(call.kind, call.name, number, self.lease);
+        let Terms { writers_first, max_hold, .. } = call.terms;
+        let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Whereabouts::here()) });
+        Claim {
+            waits,
+            turn,
+            listens_for,
+            units: call.units,
+            writers_first,
+            note,
+            wants_fence: call.wants_fence(),
+            ..claim
+        }
+    }
+
+    /// By when the answer to an attempt is to come that is sent at `sent`.
+    pub(super) fn deadline(&self, sent: Moment) -> Moment {
+        sent.plus(self.engine.options.command_timeout).min(self.latest)
+    }
+
+    /// The outcome of an answer that was read just now, to an attempt that was sent at `sent`.
+    pub(super) fn judge(&self, claim: &Claim, sent: Moment, answer: Answer<Attempt>) -> AttemptOutcome {
+        let engine = self.engine;
+        // Asked once for each grant, and never of a claim that has none: the hold keeps the answer.
+        let bound = match engine.store.capabilities().sessions {
+            Some(sessions) if matches!(answer, Ok(Attempt::Granted { .. })) => sessions.bound(claim),
+            _ => None,
+        };
+        let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
+        let ends = bound_until.min(sent.plus(window(self.lease)));
+        // A release under this number failed meanwhile, and will be repeated: it must not find this hold.
+        let is_given_up = self.unbound.is_none() && self.thread.number() != claim.owner.number();
+        let answer = if claim.kind.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
+        AttemptOutcome::of(answer, engine.clock.now() < ends && !is_given_up, bound)
+    }
+
+    /// Goes on under another number: something may yet come under that of `claim`.
+    pub(super) fn give_up_number(&mut self, claim: &Claim) {
+        match &mut self.unbound {
+            Some(number) => *number = unbound_number(),
+            None => self.thread.retire(claim.owner.number()),
+        }
+    }
+}

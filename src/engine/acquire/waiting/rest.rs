@@ -1,0 +1,91 @@
+//! Until when a waiter asks nothing.
+
+use crate::time::Moment;
+
+/// Until when a waiter asks nothing, and why.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    until: Until,
+    /// While a hold of this process stands: when the store is asked all the same.
+    next_poll: Option<Moment>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    #[default]
+    Now,
+    /// It was woken with nothing to ask for, and sleeps on; the next that wakes it ends that.
+    Next(Moment),
+    /// Whatever happens.
+    Firm(Moment),
+}
+
+impl Rest {
+    /// Sleeps on until then, or until something wakes it.
+    pub(super) fn sleep_on(&mut self, until: Moment) {
+        if !self.is_firm() {
+            self.until = Until::Next(until);
+        }
+    }
+
+    /// Asks nothing until then, whatever happens.
+    pub(super) fn pause(&mut self, until: Moment) {
+        self.until = Until::Firm(until);
+    }
+
+    pub(super) fn is_firm(&self) -> bool {
+        matches!(self.until, Until::Firm(_))
+    }
+
+    /// Until when it sleeps on now.
+    pub(super) fn take(&mut self, now: Moment) -> Option<Moment> {
+        match self.until {
+            Until::Firm(until) if now < until => Some(until),
+            Until::Next(until) | Until::Firm(until) => {
+                self.until = Until::Now;
+                Some(until).filter(|until| now < *until)
+            }
+            Until::Now => None,
+        }
+    }
+
+    /// When the store is asked although a hold of this process stands: `first`, unless that is set already.
+    pub(super) fn poll_by(&mut self, first: Moment) -> Moment {
+        *self.next_poll.get_or_insert(first)
+    }
+
+    pub(super) fn end_polls(&mut self) {
+        self.next_poll = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_pause_lasts_whatever_wakes_and_a_sleep_that_goes_on_ends_with_the_next_word() {
+        let now = Moment::from_nanos(1);
+        let later = now.plus(Duration::from_millis(20));
+        let mut rest = Rest::default();
+        assert_eq!(rest.take(now), None);
+        rest.sleep_on(later);
+        assert_eq!((rest.take(now), rest.take(now)), (Some(later), None));
+        rest.pause(later);
+        rest.sleep_on(now);
+        assert_eq!((rest.take(now), rest.take(now)), (Some(later), Some(later)));
+        assert_eq!((rest.take(later), rest.is_firm()), (None, false));
+        rest.sleep_on(now);
+        assert_eq!(rest.take(now), None, "that time has come");
+    }
+
+    #[test]
+    fn a_poll_that_is_set_stays_until_the_store_is_asked() {
+        let (first, second) = (Moment::from_nanos(1), Moment::from_nanos(2));
+        let mut rest = Rest::default();
+        assert_eq!((rest.poll_by(first), rest.poll_by(second)), (first, first));
+        rest.end_polls();
+        assert_eq!(rest.poll_by(second), second);
+    }
+}
