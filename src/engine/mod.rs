@@ -2,9 +2,8 @@
 //! every operation begins with.
 //!
 //! `acquire` and `release` are the two stories. `hold` is one grant; `registry` has all holds and local
-//! queues; `core` is what a client's threads share; of these
-//! the `timer` and the `watchdog` keep holds alive and settle requests in doubt. `ending` is the
-//! end of a client.
+//! queues. A client's two threads share its `core` with all callers: the `timer` and the `watchdog` keep holds
+//! alive and settle requests in doubt. `ending` is the end of a client.
 
 pub(crate) mod acquire;
 mod agenda;
