@@ -1,6 +1,7 @@
 //! The policy above the seam, on a store that answers as a test has it.
 
 mod answers;
+mod later;
 mod odds;
 mod rare;
 
@@ -23,12 +24,13 @@ use crate::ident::{LockName, Owner, ThreadMark};
 use crate::inspect::Inspection;
 use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::{Capabilities, Majority};
+use crate::park::ServiceWaker;
+use crate::seam::capabilities::{Capabilities, Majority, Sessions};
 use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{
-    Answer, Attempt, Claim, Counting, Failure, Handoff, Kind, Others, Pending, REQUEST_LASTS, Release,
+    Answer, Attempt, Bound, Claim, Counting, Failure, Handoff, Kind, Others, Pending, REQUEST_LASTS, Release,
     Snapshot, Store,
 };
 use crate::stores::memory::MemoryStore;
@@ -77,6 +79,9 @@ struct Odd {
     /// It is made of several servers. The holds that ended while they were renewed.
     is_several: bool,
     ended_meanwhile: Mutex<Vec<Owner>>,
+    keeps_no_names: bool,
+    has_sessions: bool,
+    is_attached: AtomicBool,
 }
 
 type Scripted<T> = Mutex<VecDeque<Script<T>>>;
@@ -130,19 +135,30 @@ impl Majority for Odd {
     }
 }
 
+impl Sessions for Odd {
+    fn attach(&self, _: ServiceWaker) {
+        self.is_attached.store(true, Ordering::SeqCst);
+    }
+
+    fn bound(&self, _: &Claim) -> Option<Arc<dyn Bound>> {
+        None
+    }
+}
+
 impl Store for Odd {
     fn capabilities(&self) -> Capabilities<'_> {
         Capabilities {
             queues: if self.queues_all { |_| true } else { |kind| kind == Kind::Fair },
             outlasts_leases: self.outlasts_leases,
             majority: self.is_several.then_some(self as &dyn Majority),
+            sessions: self.has_sessions.then_some(self as &dyn Sessions),
             poll_every: |_| (Duration::from_secs(3600), Duration::from_secs(7200)),
             ..Capabilities::default()
         }
     }
 
     fn check_name(&self, _: Kind, _: &LockName) -> Result<()> {
-        Ok(())
+        if self.keeps_no_names { Err(Error::invalid("use", "no name can be kept")) } else { Ok(()) }
     }
 
     fn attempt(&self, claim: &Claim, count: u32, _: Moment) -> Answer<Attempt> {

@@ -16,6 +16,7 @@ use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{ClientBuilder, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason, Observer};
 
 use crate::support::etcd::{Etcd, say_missing};
+use crate::support::processes::increments;
 use crate::support::{
     Holding, LONG, SLACK, Waiter, comes_true_within, connected, fresh, leased, median, ms, now, receive,
     slack_since, stalled_since, test_command, test_name, throughout,
@@ -475,8 +476,8 @@ fn again(role: &[&str]) -> Command {
 
 #[test]
 fn four_processes_of_four_threads_count_exactly() {
-    const EACH: u32 = 5_000 / 16 + 1;
-    fn read(file: &Path) -> u32 {
+    let each = increments() / 16;
+    fn read(file: &Path) -> u64 {
         std::fs::read_to_string(file).unwrap().parse().unwrap()
     }
     if let Some(role) = role() {
@@ -486,7 +487,7 @@ fn four_processes_of_four_threads_count_exactly() {
             for _ in 0..4 {
                 scope.spawn(|| {
                     let lock = client.lock(name);
-                    for _ in 0..EACH {
+                    for _ in 0..each {
                         let guard = lock.acquire().unwrap();
                         // Not protected by anything else.
                         let count = read(file);
@@ -508,7 +509,7 @@ fn four_processes_of_four_threads_count_exactly() {
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
-    assert_eq!(read(&file), 16 * EACH);
+    assert_eq!(read(&file), 16 * each);
 }
 
 #[test]

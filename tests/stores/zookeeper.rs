@@ -21,6 +21,7 @@ use leasehold::{
     Observer,
 };
 
+use crate::support::processes::increments;
 use crate::support::stalls;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{
@@ -593,11 +594,12 @@ fn four_processes_of_four_threads_count_exactly() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let file = file_with("0");
     let (url, path) = (server.url(), file.path().to_str().unwrap());
+    let each = increments() / 16;
     let begun = now();
-    let workers: Vec<_> = (0..4).map(|_| Worker::start(&["count", &url, path, "313"])).collect();
+    let workers: Vec<_> = (0..4).map(|_| Worker::start(&["count", &url, path, &each.to_string()])).collect();
     workers.into_iter().for_each(Worker::succeeds);
-    eprintln!("4 processes, 16 threads: 5008 increments in {:?}", begun.elapsed());
-    assert_eq!(fs::read_to_string(file.path()).unwrap(), "5008");
+    eprintln!("4 processes, 16 threads: {} increments in {:?}", 16 * each, begun.elapsed());
+    assert_eq!(fs::read_to_string(file.path()).unwrap(), (16 * each).to_string());
 }
 
 #[test]

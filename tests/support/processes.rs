@@ -20,9 +20,14 @@ use std::time::Duration;
 const WORKER: &str = "LEASEHOLD_TEST_WORKER";
 const PROCESSES: usize = 4;
 const THREADS: usize = 4;
-const INCREMENTS: u64 = 5_000;
 /// The lock that they count under, or hold.
 const NAME: &str = "across processes";
+
+/// How far processes count together: 1,000, or `LEASEHOLD_COUNT`. All of them have the same environment.
+pub fn increments() -> u64 {
+    std::env::var("LEASEHOLD_COUNT")
+        .map_or(1_000, |number| number.parse().expect("LEASEHOLD_COUNT is a number"))
+}
 
 /// The lease of a holder that is killed.
 pub const LEASE: Duration = Duration::from_millis(3_000);
@@ -54,7 +59,7 @@ impl Worker {
 
     /// Counts up a number in a file that nothing but the lock protects.
     fn count(&self, client: &LockClient) {
-        let file = self.folder.join("counter");
+        let (file, increments) = (self.folder.join("counter"), increments());
         let counted: u64 = std::thread::scope(|scope| {
             let thread = || {
                 let lock = client.lock(NAME);
@@ -62,7 +67,7 @@ impl Worker {
                 loop {
                     let guard = lock.acquire().unwrap();
                     let number: u64 = std::fs::read_to_string(&file).unwrap().parse().unwrap();
-                    if number >= INCREMENTS {
+                    if number >= increments {
                         guard.unlock().unwrap();
                         return counted;
                     }
@@ -117,14 +122,15 @@ fn logs(folder: &Path) -> String {
         .collect()
 }
 
-/// Four processes with four threads each count to 5,000 under one lock, and miss none. Returns how long that took.
+/// Four processes with four threads each count to [`increments`] under one lock, and miss none. Returns how long that took.
 pub fn count_across_processes(url: &str) -> Duration {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("counter"), "0").unwrap();
     let start = now();
     let mut processes: Vec<_> = (0..PROCESSES).map(|_| Process::start("count", folder.path(), url)).collect();
+    let limit = Duration::from_secs(60) + Duration::from_millis(30 * increments());
     for process in &mut processes {
-        let ended = eventually(Duration::from_secs(150), || process.0.try_wait().unwrap().is_some());
+        let ended = eventually(limit, || process.0.try_wait().unwrap().is_some());
         let good = ended && process.0.wait().unwrap().success();
         assert!(good, "a worker failed or did not end:\n{}", logs(folder.path()));
     }
@@ -133,7 +139,7 @@ pub fn count_across_processes(url: &str) -> Duration {
     let counted: Vec<u64> =
         mine.map(|file| std::fs::read_to_string(file).unwrap().parse().unwrap()).collect();
     assert_eq!(counted.len(), PROCESSES);
-    assert_eq!(counted.iter().sum::<u64>(), INCREMENTS, "increments were lost: {counted:?}");
+    assert_eq!(counted.iter().sum::<u64>(), increments(), "increments were lost: {counted:?}");
     start.elapsed()
 }
 

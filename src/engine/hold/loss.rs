@@ -6,23 +6,6 @@ use super::Hold;
 use crate::observe::Loss;
 use crate::observe::reporter::{OnLost, Reporter};
 
-#[derive(Default)]
-pub(super) struct Listeners {
-    loss: Option<Loss>,
-    /// The hold ended by release: there will be no loss.
-    released: bool,
-    /// They are for the hold that follows this one's release.
-    kept: bool,
-    callbacks: Vec<OnLost>,
-    senders: Vec<Sender<Loss>>,
-}
-
-impl Listeners {
-    fn take(&mut self) -> (Vec<OnLost>, Vec<Sender<Loss>>) {
-        (std::mem::take(&mut self.callbacks), std::mem::take(&mut self.senders))
-    }
-}
-
 impl Hold {
     /// Notifies all, and those who come later; whether the holding thread had ended before. Called once.
     pub(super) fn notify(&self, loss: &Loss, reporter: &Reporter) -> bool {

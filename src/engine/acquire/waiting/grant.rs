@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Report, Waiting};
+use super::Waiting;
+use super::report::Report;
 use crate::engine::acquire::call::Granted;
 use crate::engine::acquire::request::Request;
 use crate::engine::hold::Hold;

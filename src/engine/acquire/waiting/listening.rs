@@ -2,6 +2,7 @@
 
 use crate::seam::ListensFor;
 use crate::seam::subscription::Subscription;
+use crate::time::Moment;
 
 /// The subscription of a waiter, and the counts of its channel when they were last looked at.
 ///
@@ -113,6 +114,34 @@ impl Listening {
         }
         let standbys = Some(subscription.standby_count());
         std::mem::replace(&mut self.standbys, standbys) != standbys
+    }
+}
+
+/// The state of a waiter that looks out, or is to.
+#[derive(Default)]
+pub(super) struct Lookout {
+    /// When to begin to look out.
+    pub(super) begins_at: Option<Moment>,
+    pub(super) subscription: Option<Subscription>,
+    /// The messages that it had before the last attempt. `None`: it did not stand then.
+    message_count: Option<u64>,
+}
+
+impl Lookout {
+    /// Before an attempt. A message between this and the sleep is reason for another attempt, as with any
+    /// subscription.
+    pub(super) fn note_count(&mut self) {
+        self.message_count = self.count();
+    }
+
+    /// Whether something came since the last attempt; that it stands now counts too.
+    pub(super) fn has_moved(&self) -> bool {
+        let count = self.count();
+        count.is_some() && count != self.message_count
+    }
+
+    fn count(&self) -> Option<u64> {
+        self.subscription.as_ref().filter(|at| at.is_up()).map(Subscription::message_count)
     }
 }
 

@@ -17,40 +17,11 @@ use std::time::Duration;
 use super::Waiting;
 use crate::engine::hold::QueuePlace;
 use crate::park::Parker;
-use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, ListensFor};
 use crate::time::Moment;
 
 /// The time after which a waiter looks out that has just joined the line, unless it asks again before.
 const AFTER: Duration = Duration::from_millis(25);
-
-/// The state of a waiter that looks out, or is to.
-#[derive(Default)]
-pub(super) struct Lookout {
-    /// When to begin to look out.
-    pub(super) begins_at: Option<Moment>,
-    subscription: Option<Subscription>,
-    /// The messages that it had before the last attempt. `None`: it did not stand then.
-    message_count: Option<u64>,
-}
-
-impl Lookout {
-    /// Before an attempt. A message between this and the sleep is reason for another attempt, as with any
-    /// subscription.
-    pub(super) fn note_count(&mut self) {
-        self.message_count = self.count();
-    }
-
-    /// Whether something came since the last attempt; that it stands now counts too.
-    pub(super) fn has_moved(&self) -> bool {
-        let count = self.count();
-        count.is_some() && count != self.message_count
-    }
-
-    fn count(&self) -> Option<u64> {
-        self.subscription.as_ref().filter(|at| at.is_up()).map(Subscription::message_count)
-    }
-}
 
 impl Waiting<'_> {
     /// Notes whether it is to look out, as the last answer said.

@@ -13,11 +13,11 @@ mod manner;
 mod report;
 mod rest;
 mod sleep;
+mod tell;
 
 use std::sync::Arc;
 
-use self::listening::Listening;
-use self::lookout::Lookout;
+use self::listening::{Listening, Lookout};
 use self::manner::Manner;
 use self::report::Report;
 use self::rest::Rest;

@@ -1,0 +1,49 @@
+//! A store that is connected to when its client is first used.
+
+use super::*;
+use crate::engine::store::StoreCell;
+
+/// A client whose store is connected to by `open`.
+fn opened_by(open: impl Fn() -> Result<Arc<dyn Store>> + Send + Sync + 'static) -> Engine {
+    let store = StoreCell::later(Box::new(open));
+    Engine::start(Options::default(), Clock::System, store, Arc::new(Reporter::new(None))).unwrap()
+}
+
+#[test]
+fn a_name_that_the_store_cannot_keep_is_refused_when_it_is_known_that_it_cannot() {
+    let store = Arc::new(Odd { keeps_no_names: true, ..Odd::default() });
+    let odd = Arc::clone(&store);
+    let (engine, name) = (opened_by(move || Ok(Arc::clone(&odd) as _)), name());
+    engine.store.check_name(Kind::Mutex, &name).unwrap();
+    let claim = engine.claim(Kind::Semaphore, &name, 7, Duration::from_secs(30));
+    for error in [
+        acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop).unwrap_err(),
+        engine.inspect("holder", Kind::Mutex, &name).map(drop).unwrap_err(),
+        engine.force("force_unlock", Kind::Mutex, &name).map(drop).unwrap_err(),
+        engine.count("add_permits", &claim, &Counting::Add(1)).map(drop).unwrap_err(),
+    ] {
+        assert_eq!((error.kind(), error.lock_name()), (ErrorKind::InvalidInput, Some("a")));
+    }
+    assert_eq!(store.attempts.load(Ordering::SeqCst) + store.counted.lock().len(), 0);
+    engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_store_that_is_connected_to_late_tells_of_its_sessions_and_ends_with_its_client() {
+    let store = Arc::new(Odd { has_sessions: true, ..Odd::default() });
+    let (odd, (opening, is_opening), (go_on, may_open)) = (Arc::clone(&store), bounded(1), bounded::<()>(1));
+    let engine = opened_by(move || {
+        opening.send(()).unwrap();
+        may_open.recv_timeout(Duration::from_secs(10)).unwrap();
+        Ok(Arc::clone(&odd) as _)
+    });
+    thread::scope(|scope| {
+        let opens = thread::Builder::new().spawn_scoped(scope, || engine.usable("lock")).unwrap();
+        is_opening.recv_timeout(Duration::from_secs(10)).unwrap();
+        engine.shutdown().unwrap();
+        go_on.send(()).unwrap();
+        opens.join().unwrap().unwrap();
+    });
+    let (is_closed, is_attached) = (&store.closed, &store.is_attached);
+    assert_eq!((is_closed.load(Ordering::SeqCst), is_attached.load(Ordering::SeqCst)), (true, true));
+}
