@@ -13,7 +13,7 @@ fn main() {
     divan::main();
 }
 
-/// A client that holds so many other locks: the size of the registry of holds.
+/// A client that holds `others` more locks: the size of the registry of holds.
 fn holding(others: usize) -> (LockClient, RedisLock) {
     let client = LockClient::in_memory();
     for number in 0..others {

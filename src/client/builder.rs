@@ -359,7 +359,8 @@ impl ClientBuilder {
     /// ```
     /// use leasehold::{ErrorKind, LockClient};
     ///
-    /// let client = LockClient::builder().url("redis://127.0.0.1:1").connect_lazily().build()?; // nobody listens there
+    /// // Nobody listens there.
+    /// let client = LockClient::builder().url("redis://127.0.0.1:1").connect_lazily().build()?;
     /// assert_eq!(client.ping().unwrap_err().kind(), ErrorKind::Unreachable);
     /// # Ok::<(), leasehold::Error>(())
     /// ```

@@ -417,7 +417,7 @@ fn stats_and_contended_agree_with_what_was_done(store: &Store) {
 }
 
 #[test]
-fn a_lock_that_is_handed_over_says_from_where() {
+fn a_lock_that_is_handed_off_says_from_where() {
     for (is_local, place) in [(true, "here"), (false, "elsewhere")] {
         let (events, seen) = observed();
         let memory = MemoryStore::new();

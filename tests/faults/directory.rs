@@ -35,7 +35,7 @@ fn an_entry_is_one_write_for_each_round_however_many_holds_and_waiters() {
         let count = world.proxy.count(writes);
         let rounds = begun.elapsed().as_secs_f64() / (R - L / 30).as_secs_f64();
         assert!(count >= 3 && count as f64 <= rounds + 1.0, "{count} writes in {rounds} rounds");
-        // It ends with the client's lease, and is no longer than this for so many.
+        // It ends with the client's lease, and is no longer than this for that number.
         let key = format!("{ENTRIES}{}", client.id());
         assert!((1..=L.as_millis() as i64).contains(&world.ttl(&key)), "{}", world.ttl(&key));
         let text: String = world.run(&["GET", &key]);

@@ -23,7 +23,7 @@ const MIB: i64 = 1 << 20;
 const LEFT: i64 = 2 * MIB;
 const CROWD: usize = 40_000;
 
-/// Locks these names for so long each, and leaves them to it.
+/// Locks these names for `lease` each, and leaves them to it.
 fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
     for n in names {
         client.lock(format!("left-{n}")).try_lock_for_with_lease(Duration::ZERO, lease).unwrap();
@@ -33,7 +33,7 @@ fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
 /// The last leases that ran out are remembered, so that `unlock` can say why it fails: more than those come
 /// first.
 const REMEMBERED: usize = 2_000;
-/// So many are.
+/// The number of holds that are remembered.
 const LAPSED: usize = 1_024;
 
 #[track_caller]
@@ -108,7 +108,7 @@ fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
     });
 }
 
-/// So many bytes may a cycle without contention allocate. docs/performance.md has the figures.
+/// The most bytes that a cycle without contention may allocate. docs/performance.md has the figures.
 const MOST_BYTES: u64 = 3 << 10;
 
 #[test]

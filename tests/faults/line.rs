@@ -44,7 +44,7 @@ fn turn(lock: RedisLock) -> impl FnOnce() -> std::time::Instant + Send + 'static
     }
 }
 
-/// Waits until so many clients stand in line, and as many listen for their turn at least.
+/// Waits until `count` clients stand in line, and as many listen for their turn at least.
 fn await_line(world: &World, name: &str, count: usize) {
     let stand = || {
         standing(world, name) == count

@@ -15,7 +15,7 @@ use crate::support::{
 const LEASE: Duration = Duration::from_secs(60);
 /// A safety poll, and what follows it.
 const PROMISED: Duration = ms(1450);
-/// So many locks at a time, so often.
+/// The number of locks at a time, and of rounds.
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;
 /// Carries the server's address to the process that is first in line, which is this test program again, and
@@ -51,7 +51,7 @@ fn start(world: &World, rounds: std::ops::Range<usize>) -> Process {
     reexecuted(&test_name(), &[(FIRST, &told)])
 }
 
-/// Waits until so many stand in each line of a round, and listen for their turn.
+/// Waits until `count` clients stand in each line of a round, and listen for their turn.
 fn await_lines(world: &World, round: usize, count: usize) {
     for number in 0..NAMES {
         let name = name(round, number);

@@ -27,7 +27,7 @@ mod cuts_under_load;
 mod deadlocks;
 mod directory;
 mod fork;
-mod handovers;
+mod handoffs;
 mod heap;
 mod history;
 mod line;

@@ -11,8 +11,8 @@ use crate::support::proxy::{Do, Then};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, alone_within, call, leased, let_pass, ms, now, stalled_since, within};
 
-/// One outage: so many holds of such a lease, over a link of such a round trip, with the server stopped until
-/// half of the holds have no more than so much left.
+/// One outage: holds of one lease, over a link with a round trip, with the server stopped until half of the
+/// holds have no more than `left`.
 struct Outage {
     holds: usize,
     lease: Duration,
@@ -25,7 +25,7 @@ struct Outage {
 #[expect(dead_code, reason = "shown")]
 struct Outcome {
     stopped: Duration,
-    /// The machine stood still for so long afterwards.
+    /// The time for which the machine stood still afterwards.
     stalled: Duration,
     /// Had half a second and four round trips left when the server was back, besides what the machine stood
     /// still before their end, and what became of them.

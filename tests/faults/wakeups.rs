@@ -314,7 +314,7 @@ fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release()
     });
 }
 
-/// How many attempts in vain each permit costs, if so many clients take one of one permit so often each.
+/// How many attempts in vain each permit costs, if these clients take the one permit `each` times.
 fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
     let first = world.direct();
     first.semaphore("crowd").try_set_permits(1).unwrap();

@@ -19,7 +19,7 @@ pub(crate) enum Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Doing {
-    /// The hold begins. With `mode` read or write, or so many `units`.
+    /// The hold begins. With `mode` read or write, or a number of `units`.
     Acquire,
     /// The hold was entered once more.
     Reenter,
@@ -28,11 +28,11 @@ pub(crate) enum Doing {
     End,
     /// The lock was seen free; of a read-write lock, of its writer.
     Free,
-    /// So many units were seen available.
+    /// The units that were seen available.
     Available,
     /// One less to count down; without a value it is unknown whether.
     CountDown,
-    /// So many were left to count down.
+    /// The number that was left to count down.
     Count,
 }
 

@@ -28,7 +28,7 @@ const WORKERS: usize = 4;
 const ROUGH: Duration = Duration::from_secs(20);
 const CALM: Duration = Duration::from_secs(40);
 
-/// Whether there is little trouble now, so long after the begin.
+/// Whether there is little trouble now, `elapsed` after the begin.
 fn is_calm(elapsed: Duration) -> bool {
     elapsed.as_secs() % (ROUGH + CALM).as_secs() >= ROUGH.as_secs()
 }

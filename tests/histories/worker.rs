@@ -29,8 +29,8 @@ pub(crate) struct Orders {
     pub(crate) lease: Duration,
     pub(crate) command_timeout: Duration,
     pub(crate) kinds: Vec<Kind>,
-    /// After so long other names are used: longer than a stopped process stands still, so that it comes back
-    /// to a lock that is in use.
+    /// The time after which other names are used: longer than a stopped process stands still, so that it
+    /// comes back to a lock that is in use.
     pub(crate) names_last: Duration,
     /// Its number among all workers that ever ran.
     pub(crate) number: u64,

@@ -255,7 +255,7 @@ fn a_hundred_java_and_rust_readers_and_writers_never_meet() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
-    // Pauses so long that writers find gaps between readers, who do not wait for them.
+    // The pauses are long, so that writers find gaps between readers, who do not wait for them.
     let work = |threads| Work { name: "crowd", lasts: Duration::from_secs(20), pause: ms(400), threads };
     let plain = work(&[("read", 20), ("write", 5)]);
     let first = work(&[("read, writers first", 20), ("write, writers first", 5)]);

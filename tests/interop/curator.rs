@@ -45,7 +45,7 @@ fn rust(server: &ZooKeeper) -> LockClient {
     LockClient::builder().url(server.url()).lease(LEASE).build().unwrap()
 }
 
-/// Waits until so many stand behind somebody.
+/// Waits until `length` stand behind somebody.
 fn queue_is(server: &ZooKeeper, length: usize) {
     wait_until(&format!("{length} wait"), SOON, || server.watched_below("/locks/") == length);
 }

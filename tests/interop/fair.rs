@@ -15,7 +15,7 @@ use crate::support::server::RedisServer;
 use crate::support::{Call, call, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
-/// For so long a place of ours lasts without being asked for again.
+/// The time for which a place of ours lasts without being asked for again.
 const PLACE: Duration = Duration::from_secs(6);
 /// Longer than any step here takes.
 const LONG: Duration = Duration::from_secs(60);

@@ -91,7 +91,7 @@ impl Recorder for Kept {
     }
 }
 
-/// Events come on a thread of the client's own: so many of each kind have.
+/// Events come on a thread of the client's own: the number of each kind that has come.
 #[derive(Clone)]
 struct Watched {
     metrics: Metrics,
@@ -224,7 +224,7 @@ struct Case {
     alert: &'static str,
     series: &'static [(&'static str, Shape)],
     labels: &'static str,
-    /// It fires so long after the beginning at the latest, with scrapes each minute.
+    /// The time after the beginning at which it fires at the latest, with scrapes each minute.
     within: u64,
 }
 

@@ -126,7 +126,7 @@ impl Player<'_> {
 /// The counts of a run, for people.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
-    /// Rings that there were, and those that lasted so long that they had to be told.
+    /// Rings that there were, and those that lasted long enough to have to be told.
     pub(crate) rings: usize,
     pub(crate) due: usize,
     /// The reports: each client on a ring makes one.

@@ -25,7 +25,7 @@ use crate::support::{
 /// Tells a process of these tests what to do.
 const ORDERS: &str = "LEASEHOLD_DEADLOCK_ORDERS";
 
-/// Within so long a deadlock is told, and ended where that is asked for.
+/// The time within which a deadlock is told, and ended where that is asked for.
 const WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ struct Orders {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum What {
-    /// Takes part in so many random programs, for so long.
+    /// Takes part in this number of random programs, for this time.
     Programs(usize, Duration),
     /// Takes one lock, and then the other.
     Takes(End),
@@ -81,7 +81,7 @@ impl Orders {
         std::fs::rename(written, file).unwrap();
     }
 
-    /// Waits until the other processes of so many have said it too.
+    /// Waits until all `processes` have said it.
     fn meets(&self, what: &str, processes: usize) {
         let all = || (0..processes).all(|process| self.file(what, process).exists());
         assert!(eventually(LONG * 3, all), "{what} was not said by all");
@@ -114,7 +114,7 @@ fn end_well(processes: Vec<Process>, limit: Duration) {
 const PROCESSES: usize = 6;
 const NAMES: usize = 5;
 
-/// So many programs share the client that a process has for them, as threads do.
+/// The number of programs that share a process's client, as threads do.
 const TOGETHER: usize = 5;
 
 /// A wait that lasts for longer has to be accounted for.
@@ -183,7 +183,7 @@ impl Orders {
     }
 }
 
-/// Runs so many programs, and checks all that was told of them.
+/// Runs this number of programs, and checks all that was told of them.
 fn programs_side_by_side(programs: usize, lasts: Duration) -> Option<Figures> {
     let server = RedisServer::start_default()?;
     let (folder, test) = (tempfile::tempdir().unwrap(), test_name());

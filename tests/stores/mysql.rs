@@ -372,7 +372,7 @@ impl Relay {
         format!("mysql://admin@127.0.0.1:{}/locks", self.port)
     }
 
-    /// How often the server was asked to let a session idle for so many seconds.
+    /// How often the server was asked to let a session idle for `seconds`.
     fn idle_limits_set(&self, seconds: u32) -> usize {
         let asked = String::from_utf8_lossy(&self.asked.lock()).into_owned();
         asked.matches(&format!("SET SESSION wait_timeout = {seconds}")).count()

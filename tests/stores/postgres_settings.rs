@@ -197,7 +197,7 @@ fn a_limit_for_idle_sessions_ends_neither_waits_nor_wakeups() {
 /// Passes bytes on, and now and then says something itself in the place of the server.
 struct Pooler {
     port: u16,
-    /// So many of the next requests are answered by an error that ends the session.
+    /// The number of the next requests that are answered by an error that ends the session.
     fatal: Arc<AtomicUsize>,
 }
 

@@ -81,7 +81,7 @@ fn a_server_that_is_back_after_the_lease_of_a_lost_hold_still_frees_the_lock() {
     ends_holds_and_leaves_nothing(SESSION + COMMAND * 3);
 }
 
-/// A server that is killed, and comes back so long after the holds ended.
+/// A server that is killed, and comes back `away` after the holds ended.
 fn ends_holds_and_leaves_nothing(away: Duration) {
     let Some(mut server) = ZooKeeper::start(SHORT) else { return };
     let one = client_with_session(&server.url(), SESSION);

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::{eventually, shout, signal, spawn, watch_for_stalls};
 
-/// After so long a test hangs. Some take ten seconds of processor, of which a busy machine gives them little.
+/// The time after which a test counts as hanging. Some take ten seconds of processor, of which a busy machine
+/// gives them little.
 const HANGS: Duration = Duration::from_secs(400);
 
 /// Runs the calling test again, in a process where no other test's threads are, and `body` there.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// How long the members may take to agree.
 const AGREE: Duration = Duration::from_secs(30);
-/// After so long without an answer a member counts as failed.
+/// The time without an answer after which a member counts as failed.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(1000);
 const SHARDS: usize = 3;
 const SLOTS: usize = 16_384;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The master's name.
 pub const MASTER: &str = "locks";
-/// After so many milliseconds without an answer each Sentinel takes the master for dead. The last one does so
-/// later: else all three may want to make the switch, each with its own vote, and none of them does before
+/// The milliseconds without an answer after which each Sentinel takes the master for dead. The last one waits
+/// longer: else all three may want to make the switch, each with its own vote, and none of them does before
 /// some time has passed.
 const DOWN_AFTER_MS: [u32; 3] = [700, 700, 1500];
 /// A planned failover has come so far by then, or has been given up.

@@ -428,7 +428,7 @@ impl RedisServer {
         signal(self.pid(), "CONT");
     }
 
-    /// Puts the wall clock so many seconds off what it would show; only with [`Builder::movable_clock`].
+    /// Puts the wall clock `offset_s` seconds off what it would show; only with [`Builder::movable_clock`].
     pub fn move_clock(&self, offset_s: i64) {
         assert!(self.builder.movable_clock);
         // In place: the server has the file mapped.

@@ -40,7 +40,7 @@ const NOTABLE: Duration = Duration::from_millis(25);
 /// time.
 const LOOKS_APART: Duration = Duration::from_millis(40);
 const LOOKING: u32 = 20;
-/// A look so long ago counts as the present.
+/// The age up to which a look counts as the present.
 const PRESENT: Duration = Duration::from_millis(10);
 
 /// Starts the meter, if it does not run yet.

@@ -58,7 +58,7 @@ impl ZooKeeper {
         Some(ZooKeeper::make(1, sessions, Some(demands))?.remove(0))
     }
 
-    /// So many servers that know each other.
+    /// `count` servers that know each other.
     #[track_caller]
     pub fn ensemble(count: usize, sessions: Sessions) -> Option<Vec<ZooKeeper>> {
         ZooKeeper::make(count, sessions, None)

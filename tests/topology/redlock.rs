@@ -685,7 +685,7 @@ fn a_server_that_forgets_within_the_lease_makes_two_holders_and_the_older_fence_
 
 // ---- answers that come late
 
-/// Five servers, so many of them behind proxies, and a client whose locks last longer than the test.
+/// Five servers, `number` of them behind proxies, and a client whose locks last longer than the test.
 fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
     let nodes = Nodes::start(5)?;
     let proxies: Vec<Proxy> = nodes.servers[..number].iter().map(Proxy::before).collect();

@@ -50,7 +50,7 @@ impl Servers {
     }
 }
 
-/// Whether so many replicas say within a second that they have what was written just now.
+/// Whether `replicas` replicas say within a second that they have what was written just now.
 fn have_all(master: &RedisServer, replicas: usize) -> bool {
     let mut wrote = redis::pipe();
     wrote.cmd("SET").arg("probe").arg(1).arg("PX").arg(10).ignore();

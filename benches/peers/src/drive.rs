@@ -82,7 +82,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// How many updates were lost inside this process, after so many.
+    /// How many updates were lost inside this process, of the `entered` ones.
     pub fn violations(&self, entered: u64) -> u64 {
         entered.saturating_sub(self.numbers.iter().map(|number| number.load(Ordering::Acquire)).sum())
     }

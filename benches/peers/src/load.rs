@@ -90,7 +90,7 @@ impl Load {
 
 /// The permits of the semaphore that is loaded.
 pub const PERMITS: u32 = 4;
-/// Of so many cycles on a read-write lock one writes, the others read.
+/// The number of cycles on a read-write lock of which one writes; the others read.
 pub const WRITES_EVERY: u64 = 10;
 /// How long `handoff` keeps the lock: long enough for the other process to be waiting.
 pub const HOLD: Duration = Duration::from_millis(3);

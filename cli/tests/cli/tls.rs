@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::secured::{Certificates, Secured};
 use crate::world::{Run, eventually, leasehold, leasehold_in_time, now, outcome, signal};
 
-/// So many clients without the right certificate.
+/// The number of clients without the right certificate.
 const STRANGERS: usize = 10;
 const TRUE: [&str; 4] = ["run", "job", "--", "true"];
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Longer than anything here takes; only a failure lasts so long.
+/// Longer than anything here takes, unless it fails.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Nanoseconds of the clock that all processes of the machine share.

@@ -18,7 +18,8 @@ pub fn connect() -> Result<LockClient> {
     times.url(&url).connect_lazily().build()
 }
 
-/// The status of an answer: done; another has the lock; the locks' server cannot be used or the lock was lost, so try again.
+/// The status of an answer: done; another has the lock; the locks' server cannot be used or the lock was
+/// lost, so try again.
 pub fn status(outcome: &Result<Option<()>>) -> u16 {
     match outcome {
         Ok(Some(())) => 200,
@@ -28,8 +29,9 @@ pub fn status(outcome: &Result<Option<()>>) -> u16 {
     }
 }
 
-/// The answer of a finished request after its release. The work is done, so "try again" would repeat it. The client repeats a
-/// failed release, or the lease expires. Only a lock that was lost meanwhile concerns the caller.
+/// The answer of a finished request after its release. The work is done, so "try again" would repeat it. The
+/// client repeats a failed release, or the lease expires. Only a lock that was lost meanwhile concerns the
+/// caller.
 pub fn released(unlocked: Result<()>) -> Result<Option<()>> {
     match unlocked {
         Err(error) if error.is_lost() => Err(error),

@@ -1,5 +1,5 @@
-//! Each recipe as its users meet it: 200, 409 when another has the lock, 503 when the locks' server is gone, in time; and an
-//! end by SIGTERM that answers the request under way and leaves no lock behind.
+//! Each recipe as its users meet it: 200, 409 when another has the lock, 503 when the locks' server is gone,
+//! in time; and an end by SIGTERM that answers the request under way and leaves no lock behind.
 //!
 //! `./check web` runs these tests.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
@@ -42,7 +42,8 @@ impl Redis {
             return None;
         };
         let folder = tempfile::tempdir().unwrap();
-        // A port that was free a moment ago; if another takes it first, whose server may answer there, the next one.
+        // A port that was free a moment ago; if another takes it first, whose server may answer there, the
+        // next one.
         for _ in 0..20 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let mut server = Command::new(&program);
@@ -137,7 +138,8 @@ fn eventually(mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The list in `clippy.toml` is what finds these two: without it clippy complains of expectations that are not met.
+/// The list in `clippy.toml` is what finds these two: without it clippy complains of expectations that are
+/// not met.
 #[expect(clippy::await_holding_invalid_type, reason = "found, as it should be")]
 async fn keeps_a_guard_across_an_await(lock: &RedisLock) -> leasehold::Result<()> {
     let guard = lock.acquire()?;

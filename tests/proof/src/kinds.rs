@@ -16,7 +16,7 @@ pub enum Op {
     /// With this count, by the line in this way.
     Acquire(u8, Turn),
     Renew,
-    /// Leaves so many levels.
+    /// Leaves this number of levels.
     Release(u8),
     /// To this owner under that number.
     HandOff(usize, u32),
@@ -66,7 +66,7 @@ pub enum Kind {
     Fair,
     /// Owners with even numbers read, the others write.
     ReadWrite,
-    /// With so many permits.
+    /// With this number of permits.
     Semaphore(u8),
 }
 

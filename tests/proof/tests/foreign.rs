@@ -75,7 +75,7 @@ const MUTANTS: &[(Kind, &str, &str, &str, &str)] = &[
     ),
 ];
 
-/// So many of the worlds without Redisson, the first, do not see these mutants.
+/// The number of the first worlds, those without Redisson, that do not see these mutants.
 const ALONE: usize = 4;
 
 fn both(foreign: &Foreign, change: &dyn Fn(&str, String) -> String) -> Scripts {

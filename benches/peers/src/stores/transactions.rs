@@ -11,7 +11,7 @@ use r2d2::{ManageConnection, Pool};
 
 use super::child::Contender;
 
-/// So many connections there are at most, as a pooler before the server would have.
+/// The most connections, as a pooler before the server would have.
 pub const MOST: u32 = 100;
 /// A thread that gets no connection within this time has failed: the usual time-out of pools.
 pub const PATIENCE: Duration = Duration::from_secs(30);

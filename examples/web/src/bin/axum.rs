@@ -48,7 +48,7 @@ async fn main() -> Result<()> {
     let mut end = signal(SignalKind::terminate())?;
     let ended = async move { end.recv().await.map_or((), drop) };
     axum::serve(listener, app).with_graceful_shutdown(ended).await?;
-    // All requests are answered. What was released reaches the server before the process ends.
+    // All requests are answered. Their releases reach the server before the process ends.
     spawn_blocking(move || client.shutdown()).await??;
     Ok(())
 }

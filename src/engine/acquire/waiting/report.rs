@@ -1,4 +1,4 @@
-//! What the observers are to hear of a wait.
+//! The events and counts of a wait, for its observers.
 
 use crate::observe::spans::WaitSpan;
 use crate::time::Moment;

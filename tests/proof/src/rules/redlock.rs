@@ -43,7 +43,7 @@ enum Doing {
     Nothing,
     /// For how long, and what each server said.
     Votes(u8, [Vote; SERVERS]),
-    /// For so long.
+    /// For this time.
     Holds(u8),
 }
 

@@ -54,7 +54,7 @@ enum Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tries {
     Not,
-    /// For so long, and what each server said.
+    /// For this time, and what each server said.
     Votes(u8, [Vote; SERVERS]),
     Holds(u8),
     Done,

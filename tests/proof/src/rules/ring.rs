@@ -27,7 +27,7 @@ fn home(epoch: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Nothing,
-    /// So many of the homes that the name had have been asked.
+    /// The number of the name's homes that have been asked.
     Asks(usize),
     Holds,
 }

@@ -23,13 +23,13 @@ pub const RULE: Rule = Rule {
 const GOES_ON: &str = "the window that has ended goes on";
 
 const SESSION: u8 = 10;
-/// The leader pings after so long at the latest; a client waits for longer than that between two answers.
+/// The longest time after which the leader pings; a client waits for longer than that between two answers.
 const PING: u8 = 2;
 const LONGER: u8 = 3;
 /// The client asks no more often than it needs for this.
 const ASKED: usize = 3;
 
-/// So many pings, with their replies, are under way at most.
+/// The most pings, with their replies, that are under way.
 const UNDER_WAY: usize = 2;
 
 /// One way of messages: the oldest first.
@@ -103,7 +103,7 @@ impl Session {
         }
     }
 
-    /// The leader has heard of the session for certain so long ago.
+    /// The leader has heard of the session for certain `ago`.
     fn counts(&mut self, ago: u8) {
         let left = (SESSION - 1).saturating_sub(ago);
         if self.window > 0 {

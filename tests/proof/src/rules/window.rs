@@ -32,7 +32,7 @@ enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
     None,
-    /// For so long.
+    /// For this time.
     Held(u8),
     /// Its holder was told so; it is still to give up what may be left.
     Lost,

@@ -24,7 +24,7 @@ const LEASE_MS: &str = "15001";
 const FAIR_WAIT_MS: &str = "70003";
 const SHORT_WAIT_MS: &str = "701";
 
-/// No step takes so long, unless something hangs.
+/// Longer than any step takes, unless something hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The part that carries out a command that is no script.
