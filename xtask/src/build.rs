@@ -157,10 +157,9 @@ pub fn model(job: &Job<'_>) -> bool {
     if !job.run(&Run::new("cp").args(["-R", "src", "README.md", "Cargo.lock", &there])).good {
         return false;
     }
-    // Behind the tests of its lane, but no more urgent than the other builds.
     let build = job
         .also()
-        .standing_back()
+        .with_limit(2700)
         .with(
             "RUSTFLAGS",
             format!("{} --cfg leasehold_shuttle", job.variable("RUSTFLAGS").unwrap_or_default()),

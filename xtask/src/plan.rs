@@ -5,23 +5,15 @@ use crate::{build, parts, suites};
 
 /// First, one after the other: all that follows needs them.
 pub const FIRST: &[&str] = &["format", "shell", "tools", "build"];
-/// Then three lanes side by side. This one is the longest.
-pub const TESTS: &[&str] = &[
-    "unit",
-    "architecture",
-    "contract-memory",
-    "support",
-    "unit-redis",
-    "contract",
-    "redis",
-    "topologies",
-    "stores",
-];
+/// Then three lanes side by side, which are to end together. Most tests wait, for leases and for each other.
+pub const TESTS: &[&str] =
+    &["unit", "architecture", "contract-memory", "support", "unit-redis", "topologies", "stores"];
 /// The tests beside Java go one at a time, which is why they have a lane of their own; behind them come parts
 /// for which the lane of the other tests would need longer than this one.
-pub const JAVA: &[&str] = &["interop", "faults", "demo", "cli", "toolchain", "model"];
-/// What builds has the processors last.
-pub const BUILD: &[&str] = &["clippy", "docs", "doc-tests", "compile", "package", "deny"];
+pub const JAVA: &[&str] = &["interop", "faults", "contract", "redis", "demo", "cli", "toolchain"];
+/// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
+/// threads from the processors for seconds. The models are built, and then all processor.
+pub const BUILD: &[&str] = &["clippy", "docs", "doc-tests", "compile", "package", "deny", "model"];
 /// What needs no server.
 pub const QUICK: &[&str] = &[
     "format",
@@ -111,9 +103,9 @@ pub fn work_of(name: &str) -> Option<Work> {
     PARTS.iter().find(|(part, _)| *part == name).map(|(_, work)| *work)
 }
 
-/// Whether it runs test programs, which are built before it. Part model builds its own.
+/// Whether it runs test programs, which are built before it.
 pub fn needs_tests(part: &str) -> bool {
-    part != "model" && part != "toolchain" && (TESTS.contains(&part) || JAVA.contains(&part))
+    part != "toolchain" && (TESTS.contains(&part) || JAVA.contains(&part))
         || ["docs", "histories"].contains(&part)
 }
 
