@@ -1,0 +1,295 @@
+//! The parts that build, lint and pack.
+
+use std::fs;
+use std::path::Path;
+
+use crate::job::{Job, Run, path_of};
+use crate::output::{between, ran_a_test};
+use crate::suites;
+
+/// The library is linted alone, since test dependencies may switch on features that it forgot to ask for;
+/// with all its features, it and the tests are linted while they are built.
+const LINTED: &[&str] = &["--lib --no-default-features", "--lib --features=tls"];
+/// For these it is enough that the library compiles.
+const CHECKED: &[&str] = &[
+    "--features=tracing",
+    "--features=metrics",
+    "--features=etcd",
+    "--features=zookeeper",
+    "--features=postgres",
+    "--features=mysql",
+    "--features=sqlite",
+    "--features=tokio",
+    "--all-features",
+];
+const TESTS: &str = "test --locked --workspace --all-features --no-run";
+
+/// Cargo with clippy as the compiler of this workspace's own crates: it makes the same programs, and says
+/// what it has against them. So they are read, expanded and type-checked once, and not once more for the
+/// lints. Whatever uses what was built so asks for it by this function: to cargo another compiler makes other
+/// crates. Without clippy they are built all the same.
+pub fn compiled_by_clippy(arguments: &str) -> Run {
+    let has_clippy = std::process::Command::new("clippy-driver").arg("--version").output();
+    let run = Run::cargo(arguments);
+    if has_clippy.is_ok_and(|output| output.status.success()) {
+        run.with("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+    } else {
+        run
+    }
+}
+
+pub fn clippy(job: &Job<'_>) -> bool {
+    let mut good = true;
+    for features in LINTED {
+        job.say(&format!("-- {features}"));
+        good &= job.cargo(&format!("clippy --locked {features} -- -D warnings"));
+    }
+    job.say("-- all that is built for the tests, and the benchmarks");
+    // What is built already is not built again: cargo repeats what was said of it.
+    for what in [TESTS.to_owned(), format!("{TESTS} --benches")] {
+        let came = job.run(&compiled_by_clippy(&what).with("CARGO_TERM_COLOR", "never"));
+        // As with `-D warnings`, by which the tests would not be built at all.
+        good &= came.good && !came.output.lines().any(|line| line.starts_with("warning: "));
+    }
+    good
+}
+
+pub fn compile(job: &Job<'_>) -> bool {
+    let mut good = true;
+    for features in CHECKED {
+        job.say(&format!("-- {features}"));
+        good &= job.cargo(&format!("check --locked --lib {features}"));
+    }
+    job.say("-- the program, with the features it names");
+    good &= job.cargo("check --locked -p leasehold-cli");
+    job.say("-- tests, without features");
+    good & job.cargo("check --locked --tests --no-default-features")
+}
+
+/// Rendered as docs.rs does, and then looked at.
+pub fn docs(job: &Job<'_>) -> bool {
+    let here = std::env::current_dir().unwrap_or_default();
+    let run = Run::cargo("doc --locked --no-deps --all-features")
+        .with("RUSTDOC", here.join("scripts/rustdoc.sh").display().to_string())
+        .with("RUSTDOCFLAGS", "--cfg docsrs -D warnings");
+    if !job.run(&run).good {
+        return false;
+    }
+    let rendered = job.gate.target.join("doc/leasehold").display().to_string();
+    suites::of_part(&job.also().with("LEASEHOLD_DOC", rendered), "docs", &[])
+}
+
+/// With the features of the whole workspace, as everything was built.
+pub fn doc_tests(job: &Job<'_>) -> bool {
+    tested(job, compiled_by_clippy("test --locked --workspace --all-features --doc"))
+}
+
+/// cargo test, and a failure when it ran no test. Doc tests may come as several groups.
+pub fn tested(job: &Job<'_>, run: Run) -> bool {
+    let came = job.run(&run);
+    came.good && (ran_a_test(&came.output) || job.failed("no test was run"))
+}
+
+/// This run must not be below the stated minimum; no crate is there twice; and the library compiles with the
+/// minimum itself.
+pub fn toolchain(job: &Job<'_>) -> bool {
+    let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
+    let stated = between(&manifest, "\nrust-version = \"", "\"").unwrap_or_default();
+    let here = job.answer(&Run::new("rustc").args(["--version"])).unwrap_or_default();
+    let here = here.split(' ').nth(1).unwrap_or_default();
+    job.say(&format!("rust-version = {stated}, this is {here}"));
+    if stated.is_empty() || version(stated) > version(here) {
+        return false;
+    }
+    let good = no_crate_twice(job);
+    let toolchains = Run::new("rustup").args(["toolchain", "list"]);
+    let has = path_of("rustup").and_then(|_| job.answer(&toolchains));
+    // It is not fetched: the gate's minutes do not depend on another place than crates come from.
+    if !has.is_some_and(|list| list.lines().any(|line| line.starts_with(stated))) {
+        // Not a failure in CI: the msrv job of the hosted workflow has it.
+        job.say(&format!(
+            "SKIPPED compiling with Rust {stated}: rustup toolchain install {stated} --profile minimal"
+        ));
+        return good;
+    }
+    // Our own code for databases needs their drivers, which take most of the time; they, and each feature by
+    // itself, are compiled by the msrv job of the hosted workflow.
+    let run = Run::cargo(&format!("+{stated} check --locked --lib --features=tls,etcd,zookeeper,tracing"));
+    good & job.run(&run.with("CARGO_TARGET_DIR", job.gate.target.join("msrv").display().to_string())).good
+}
+
+/// Its numbers, to be compared.
+fn version(text: &str) -> Vec<u32> {
+    let number = |part: &str| {
+        part.split(|one: char| !one.is_ascii_digit()).next().and_then(|digits| digits.parse().ok())
+    };
+    text.split('.').map_while(number).collect()
+}
+
+/// Without features, what a user compiles has one version of each crate.
+fn no_crate_twice(job: &Job<'_>) -> bool {
+    let tree = Run::cargo("tree --locked --duplicates --edges=normal --no-default-features --quiet");
+    let came = job.run(&tree.silent());
+    came.good && came.output.trim().is_empty()
+        || job.failed(&format!("crates that are there twice:\n{}", came.output))
+}
+
+/// A path that cargo takes for the same from every folder.
+fn absolute(path: &Path) -> String {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+/// Threads under schedules that shuttle chooses; built apart, since it changes the library's inside.
+///
+/// In a package of the same sources without what only other tests depend on: building that took longer than
+/// all schedules.
+pub fn model(job: &Job<'_>) -> bool {
+    let copy = job.gate.target.join("model/package");
+    let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
+    let made = fs::create_dir_all(&copy).and_then(|()| match fs::remove_dir_all(copy.join("src")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => fs::write(copy.join("Cargo.toml"), manifest_of_the_model(&manifest)),
+    });
+    if let Err(error) = made {
+        return job.failed(&format!("{}: {error}", copy.display()));
+    }
+    let there = copy.display().to_string();
+    if !job.run(&Run::new("cp").args(["-R", "src", "README.md", "Cargo.lock", &there])).good {
+        return false;
+    }
+    let build = job
+        .also()
+        .with_limit(2700)
+        .with(
+            "RUSTFLAGS",
+            format!("{} --cfg leasehold_shuttle", job.variable("RUSTFLAGS").unwrap_or_default()),
+        )
+        .with("CARGO_TARGET_DIR", absolute(&job.gate.target.join("model")));
+    // The versions are those of the lock file, from which only what is not needed goes.
+    build.run(&Run::cargo("update --workspace").within(&copy)).good
+        && tested(
+            &build,
+            Run::cargo("test --locked --profile model --lib -- --show-output model::").within(&copy),
+        )
+}
+
+/// The manifest without what only other tests depend on.
+fn manifest_of_the_model(manifest: &str) -> String {
+    let mut skips = false;
+    let mut kept = String::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            skips = ["[dev-dependencies]", "[[", "[workspace]"].iter().any(|start| line.starts_with(start));
+        }
+        if !skips {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    let tempfile = manifest.lines().find(|line| line.starts_with("tempfile = ")).unwrap_or_default();
+    format!("{kept}[dev-dependencies]\n{tempfile}\n[workspace]\n")
+}
+
+pub fn package(job: &Job<'_>) -> bool {
+    let status = job.answer(&Run::new("git").args(["status", "--porcelain"])).unwrap_or_default();
+    let mut run = Run::cargo("package --locked --no-verify").with("CARGO_TERM_COLOR", "never");
+    if !status.is_empty() {
+        job.say("uncommitted changes: packaged with --allow-dirty");
+        run = run.args(["--allow-dirty"]);
+    }
+    let came = job.run(&run);
+    if !came.good || came.output.lines().any(|line| line.starts_with("warning")) {
+        return false;
+    }
+    // That it compiles from what is in it is seen beside what has been compiled already, which cargo's own
+    // look at it is not. Outside of this workspace, and always the same: to cargo another place is another
+    // package, which it keeps as well.
+    let unpacked = r#"packed=$(ls -t "$1"/package/leasehold-*.crate | head -n 1) || exit 1
+        folder=${TMPDIR:-/tmp}/leasehold-package-$(cksum <<<"$PWD" | cut -d' ' -f1)
+        rm -rf "$folder" && mkdir -p "$folder" || exit 1
+        trap 'rm -rf "$folder"' EXIT
+        tar -xzf "$packed" -C "$folder" && cd "$folder"/leasehold-* && cargo check --locked --lib"#;
+    let target = absolute(&job.gate.target);
+    job.run(&Run::new("bash").args(["-c", unpacked, "bash", &target]).with("CARGO_TARGET_DIR", &target)).good
+}
+
+/// The lowest versions that Cargo.toml names, in a copy. Choosing them is no stable option of cargo. Test
+/// dependencies would raise them.
+pub fn minimal(job: &Job<'_>) -> bool {
+    let copy = job.gate.target.join("minimal");
+    let copied = r#"rm -rf "$1" && mkdir -p "$1" && git ls-files -z | tar --null --files-from=- -cf - | tar -xf - -C "$1" &&
+        awk '/^\[/ { skip = /dev-dependencies/ } !skip' Cargo.toml >"$1/Cargo.toml" && rm "$1/Cargo.lock""#;
+    if !job.run(&Run::new("bash").args(["-c", copied, "bash", &copy.display().to_string()])).good {
+        return false;
+    }
+    let folder = copy.clone();
+    let of_minimum = move |run: Run, target: String| run.within(&folder).with("CARGO_TARGET_DIR", target);
+    let target = format!("{}/msrv", absolute(&job.gate.target));
+    let update = Run::cargo("update -Z direct-minimal-versions").with("RUSTC_BOOTSTRAP", "1");
+    job.run(&of_minimum(update, target.clone())).good
+        && ["--no-default-features", "--all-features"].iter().all(|features| {
+            let check = Run::cargo(&format!("check --locked --lib {features}"));
+            job.run(&of_minimum(check, target.clone())).good
+        })
+}
+
+/// Dependencies: licences, sources, versions that are there twice, and known vulnerabilities where their list
+/// can be had.
+pub fn deny(job: &Job<'_>) -> bool {
+    let Some(program) = job.answer(&Run::servers("servers_ensure_deny")) else {
+        return job.skipped("cargo-deny, and with it what is said of dependencies");
+    };
+    let folder = Path::new(&program).parent().unwrap_or(Path::new("."));
+    let paths = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let deny = |arguments: &str| job.run(&Run::cargo(arguments).with("PATH", &paths)).good;
+    deny("deny --version");
+    let mut known = "bans licenses sources".to_owned();
+    if deny("deny fetch") {
+        known.push_str(" advisories");
+    } else {
+        job.say(
+            "the list of advisories cannot be fetched from here: nothing is said of known vulnerabilities",
+        );
+    }
+    deny(&format!("deny --workspace --locked check {known}"))
+}
+
+/// What a release would break, since the last one that has a tag.
+pub fn semver(job: &Job<'_>) -> bool {
+    let tags = Run::new("git").args(["tag", "--list", "v[0-9]*", "--sort=-version:refname"]);
+    let tags = job.answer(&tags).unwrap_or_default();
+    let Some(last) = tags.lines().next().filter(|last| !last.is_empty()) else {
+        job.say("nothing is released yet, so there is nothing to compare with");
+        return true;
+    };
+    if !job.run(&Run::cargo("semver-checks --version").silent()).good {
+        return job.skipped(&format!(
+            "cargo semver-checks (cargo install cargo-semver-checks), and with it the comparison with {last}"
+        ));
+    }
+    job.cargo(&format!("semver-checks --all-features --baseline-rev {last}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        assert!(version("1.89") < version("1.95.0"));
+        assert!(version("1.100.0-nightly") > version("1.89"));
+    }
+
+    #[test]
+    fn the_models_depend_on_the_library_alone() {
+        let manifest = "[workspace]\nmembers = [\"cli\"]\n[package]\nname = \"a\"\n[dependencies]\nb = \"1\"\n\
+            [dev-dependencies]\nclap = \"4\"\ntempfile = \"3\"\n[[bench]]\nname = \"c\"\n\
+            [target.'cfg(leasehold_shuttle)'.dev-dependencies]\nshuttle = \"0.9\"\n[profile.model]\nopt-level = 0\n";
+        assert_eq!(
+            manifest_of_the_model(manifest),
+            "[package]\nname = \"a\"\n[dependencies]\nb = \"1\"\n\
+            [target.'cfg(leasehold_shuttle)'.dev-dependencies]\nshuttle = \"0.9\"\n[profile.model]\nopt-level = 0\n\
+            [dev-dependencies]\ntempfile = \"3\"\n[workspace]\n"
+        );
+    }
+}

@@ -1,0 +1,435 @@
+//! Runs parts one after the other, or in lanes, and sums up what came of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::job::{Job, Run, locked};
+use crate::{output, plan, suites};
+
+/// Process groups that run, which end with the gate.
+#[derive(Default)]
+pub struct Groups(Mutex<BTreeSet<u32>>);
+
+/// One of them, for as long as it is kept; none for a command that has the terminal.
+pub struct Group<'a>(&'a Groups, Option<u32>);
+
+impl Groups {
+    pub fn enter(&self, group: Option<u32>) -> Group<'_> {
+        locked(&self.0).extend(group);
+        Group(self, group)
+    }
+
+    fn end_all(&self) {
+        locked(&self.0).iter().for_each(|group| signal(*group, "TERM"));
+    }
+}
+
+impl Group<'_> {
+    pub fn signal(&self, name: &str) {
+        if let Some(group) = self.1 {
+            signal(group, name);
+        }
+    }
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        if let Some(group) = self.1 {
+            locked(&self.0.0).remove(&group);
+        }
+    }
+}
+
+fn signal(group: u32, name: &str) {
+    // It may have ended by itself.
+    Command::new("kill").args([format!("-{name}"), "--".to_owned(), format!("-{group}")]).status().ok();
+}
+
+/// What came of a part.
+#[derive(Clone)]
+struct Outcome {
+    part: String,
+    seconds: u64,
+    processor: u64,
+    good: bool,
+    skipped: usize,
+}
+
+impl Outcome {
+    fn verdict(&self) -> String {
+        let verdict = if self.good { "ok" } else { "FAILED" };
+        if self.skipped == 0 { verdict.to_owned() } else { format!("{verdict}, {} skipped", self.skipped) }
+    }
+
+    /// Of the processors' seconds half is, on two of them, the least that the part can take.
+    fn line(&self) -> String {
+        format!("{:<16} {:>5} s {:>6} s  {}", self.part, self.seconds, self.processor, self.verdict())
+    }
+}
+
+/// The gate, in the folder of the repository.
+pub struct Gate {
+    pub target: PathBuf,
+    /// Where each part leaves `PART.log` and `PART.result`.
+    pub logs: PathBuf,
+    /// Tests that run at a time in one program.
+    pub threads: String,
+    pub in_ci: bool,
+    pub groups: Groups,
+    begun: Instant,
+    /// What commands have in their environment beside ours.
+    variables: Mutex<BTreeMap<String, String>>,
+    outcomes: Mutex<Vec<Outcome>>,
+    scratches: AtomicU32,
+}
+
+impl Gate {
+    /// The gate of this run: of what an earlier one has left, logs and records are kept.
+    pub fn open() -> &'static Gate {
+        let target = std::env::var("CARGO_TARGET_DIR").ok().filter(|folder| !folder.is_empty());
+        let gate: &'static Gate =
+            Box::leak(Box::new(Gate::at(PathBuf::from(target.as_deref().unwrap_or("target")))));
+        if gate.variable("LEASEHOLD_SERVERS_DIR").is_none_or(|folder| folder.is_empty()) {
+            let here = std::env::current_dir().unwrap_or_default();
+            gate.set("LEASEHOLD_SERVERS_DIR", here.join("target/servers").display().to_string());
+        }
+        let is_old =
+            |name: &str| name.ends_with(".result") || name.starts_with("run.") || name.starts_with("server.");
+        for entry in fs::read_dir(&gate.logs).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(is_old) {
+                fs::remove_file(entry.path()).ok(); // a folder, or gone
+            }
+        }
+        let mut signals =
+            signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).expect("signals can be waited for");
+        let end = move || {
+            if signals.forever().next().is_some() {
+                gate.groups.end_all();
+                std::process::exit(130);
+            }
+        };
+        drop(std::thread::Builder::new().spawn(end).expect("a thread"));
+        gate
+    }
+
+    fn at(target: PathBuf) -> Gate {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let logs = target.join("check");
+        fs::create_dir_all(&logs).expect("target/check can be made");
+        Gate {
+            target,
+            logs,
+            threads: set("LEASEHOLD_THREADS").unwrap_or_else(|| "8".to_owned()),
+            in_ci: set("CI").is_some_and(|value| value != "0" && value != "false"),
+            groups: Groups::default(),
+            begun: now(),
+            variables: Mutex::default(),
+            outcomes: Mutex::default(),
+            scratches: AtomicU32::new(0),
+        }
+    }
+
+    /// A file of the gate's own, which nothing else has.
+    pub fn scratch(&self) -> PathBuf {
+        self.logs.join(format!("run.{}", self.scratches.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// For all commands from now on.
+    pub fn set(&self, name: &str, value: impl Into<String>) {
+        locked(&self.variables).insert(name.to_owned(), value.into());
+    }
+
+    /// The same, unless the caller has said something else.
+    pub fn set_default(&self, name: &str, value: &str) {
+        if std::env::var(name).is_ok_and(|value| !value.is_empty()) {
+            return;
+        }
+        self.set(name, value);
+    }
+
+    /// After so many seconds a command has failed, whatever its part says.
+    pub fn limit(&self) -> Option<u64> {
+        self.variable("LEASEHOLD_LIMIT")?.parse().ok()
+    }
+
+    pub fn variables(&self) -> BTreeMap<String, String> {
+        locked(&self.variables).clone()
+    }
+
+    pub fn variable(&self, name: &str) -> Option<String> {
+        locked(&self.variables).get(name).cloned().or_else(|| std::env::var(name).ok())
+    }
+
+    /// The servers and Python for the parts that want them; what is missing is named now, and judged by part
+    /// tools.
+    pub fn prepare_servers(&self) {
+        let log = File::create(self.logs.join("servers.log")).expect("target/check can be written");
+        let job = Job::logged(self, log, true);
+        let find = |name: &str, function: &str| {
+            let is_told = self.variable(name).is_some_and(|value| !value.is_empty());
+            let found = if is_told { None } else { job.answer(&Run::servers(function)) };
+            if let Some(found) = found {
+                self.set(name, found.lines().collect::<Vec<_>>().join(":"));
+            }
+        };
+        find("LEASEHOLD_SERVERS", "servers_matrix");
+        find("LEASEHOLD_PYTHON", "servers_ensure_python");
+        find("LEASEHOLD_PROMTOOL", "servers_ensure_promtool");
+        let first = self.variable("LEASEHOLD_SERVERS").unwrap_or_default();
+        let first = first.split(':').next().unwrap_or_default();
+        self.set_default("LEASEHOLD_TEST_SERVER", first.split_once('=').map_or(first, |(_, path)| path));
+    }
+
+    /// Notes what came of a part, and says it.
+    fn note(&self, outcome: Outcome) -> bool {
+        let result = self.logs.join(format!("{}.result", outcome.part));
+        fs::write(result, format!("{}\n", outcome.line())).expect("target/check can be written");
+        println!("=== {}: {} after {} s", outcome.part, outcome.verdict(), outcome.seconds);
+        let good = outcome.good;
+        locked(&self.outcomes).push(outcome);
+        good
+    }
+
+    fn log_of(&self, part: &str) -> String {
+        let log = fs::read(self.logs.join(format!("{part}.log"))).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    /// Runs a part with a log of its own.
+    fn outcome(
+        &self,
+        part: &str,
+        to_terminal: bool,
+        stands_back: bool,
+        work: &dyn Fn(&Job<'_>) -> bool,
+    ) -> Outcome {
+        let begun = now();
+        let log = File::create(self.logs.join(format!("{part}.log"))).expect("target/check can be written");
+        let mut job = Job::logged(self, log, to_terminal);
+        if stands_back {
+            job = job.standing_back();
+        }
+        let good = work(&job);
+        Outcome {
+            part: part.to_owned(),
+            seconds: begun.elapsed().as_secs(),
+            processor: job.processor() as u64,
+            good,
+            skipped: output::skipped(&self.log_of(part)),
+        }
+    }
+
+    /// Runs one part, and prints its output as it comes.
+    pub fn one(&self, part: &str) -> bool {
+        println!("\n=== {part}");
+        let work = plan::work_of(part).expect("only parts are run");
+        self.note(self.outcome(part, true, false, &work))
+    }
+
+    /// Runs what is no part, and prints its output as it comes.
+    pub fn alone(&self, name: &str, work: impl Fn(&Job<'_>) -> bool) -> bool {
+        self.outcome(name, true, false, &work).good
+    }
+
+    /// Runs the parts one after the other.
+    pub fn some(&self, parts: &[&str]) -> bool {
+        for part in parts {
+            if plan::needs_tests(part)
+                && self.variable("LEASEHOLD_EXAMPLES").is_none()
+                && !self.alone("programs", |job| suites::built(job).is_some())
+            {
+                println!("FAILED: the tests do not build");
+                return false;
+            }
+            self.one(part);
+        }
+        self.summary(parts)
+    }
+
+    /// Runs the first parts one after the other, and then all lanes side by side.
+    pub fn everything(&self) -> bool {
+        // Nothing can follow a build that failed.
+        let is_built = |part: &&str| self.one(part) || *part != "build";
+        if plan::FIRST.iter().all(is_built) {
+            let work = |part: &str| plan::work_of(part).expect("only parts are run");
+            self.lanes(&[(plan::TESTS, false), (plan::JAVA, false), (plan::BUILD, true)], work);
+        }
+        self.summary(&plan::full().collect::<Vec<_>>())
+    }
+
+    /// Runs lanes side by side, and prints each part's output as a whole. The second of a lane says that it
+    /// stands back: it may have to wait for the processors until the others have ended.
+    fn lanes(&self, lanes: &[(&[&str], bool)], work_of: impl Fn(&str) -> plan::Work + Sync) {
+        let (told, work_of) = (Mutex::new(()), &work_of);
+        std::thread::scope(|scope| {
+            for (parts, stands_back) in lanes {
+                let told = &told;
+                scope.spawn(move || {
+                    for part in *parts {
+                        let work = work_of(part);
+                        {
+                            let _one_at_a_time = locked(told);
+                            println!("... {part} ({} s)", self.begun.elapsed().as_secs());
+                        }
+                        let outcome = self.outcome(part, false, *stands_back, &work);
+                        let _one_at_a_time = locked(told);
+                        println!("\n=== {part}");
+                        print!("{}", self.log_of(part));
+                        self.note(outcome);
+                    }
+                });
+            }
+        });
+    }
+
+    fn summary(&self, parts: &[&str]) -> bool {
+        let outcomes = locked(&self.outcomes).clone();
+        let seconds = self.begun.elapsed().as_secs();
+        println!("\n=== summary, {seconds} s in all; of each part: how long, how much processor");
+        let (lines, failed) = table(parts, &outcomes);
+        lines.iter().for_each(|line| println!("{line}"));
+        let mut ran = parts.iter().filter(|part| outcomes.iter().any(|outcome| outcome.part == **part));
+        ran.by_ref().for_each(|part| {
+            output::for_the_summary(&self.log_of(part)).for_each(|line| println!("{line}"));
+        });
+        if failed > 0 {
+            println!("{failed} of {} parts FAILED; their output is in {}", parts.len(), self.logs.display());
+        } else {
+            println!("all {} parts passed", parts.len());
+        }
+        failed == 0
+    }
+}
+
+/// A line for each part, of the last time that it was run; and how many have not passed.
+fn table(parts: &[&str], outcomes: &[Outcome]) -> (Vec<String>, usize) {
+    let last = |part: &&str| outcomes.iter().rev().find(|outcome| outcome.part == **part);
+    let line = |part: &&str| last(part).map_or_else(|| format!("{part:<16}          not run"), Outcome::line);
+    let failed = parts.iter().filter(|part| !last(part).is_some_and(|outcome| outcome.good)).count();
+    (parts.iter().map(line).collect(), failed)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the gate measures from outside")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(part: &str, good: bool, skipped: usize) -> Outcome {
+        Outcome { part: part.to_owned(), seconds: 12, processor: 345, good, skipped }
+    }
+
+    /// A gate in a folder of its own, which goes with it.
+    struct Elsewhere(Gate);
+
+    impl Elsewhere {
+        fn new(test: &str) -> Elsewhere {
+            let folder = std::env::temp_dir().join(format!("leasehold-gate-{test}-{}", std::process::id()));
+            let gate = Gate { in_ci: true, ..Gate::at(folder) };
+            gate.set("LEASEHOLD_LIMIT", ""); // the caller's does not count
+            Elsewhere(gate)
+        }
+    }
+
+    impl Drop for Elsewhere {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0.target).ok();
+        }
+    }
+
+    fn says(job: &Job<'_>, script: &str) -> bool {
+        job.run(&Run::new("bash").args(["-c", script])).good
+    }
+
+    #[test]
+    fn a_part_has_its_words_its_verdict_and_its_processor_time_on_record() {
+        let Elsewhere(gate) = &Elsewhere::new("record");
+        let work = |job: &Job<'_>| {
+            let busy = "for ((turn = 0; turn < 400000; turn++)); do :; done; echo out; echo err >&2";
+            says(job, busy) && says(job, "echo SKIPPED a server")
+        };
+        let outcome = gate.outcome("unit", false, false, &work);
+        assert_eq!(gate.log_of("unit"), "out\nerr\nSKIPPED a server\n");
+        assert!(outcome.good && outcome.skipped == 1);
+        let job = Job::logged(gate, File::create(gate.logs.join("busy.log")).unwrap(), false);
+        assert!(work(&job) && job.processor() > 0.1, "{}", job.processor());
+        assert!(gate.note(outcome));
+        assert!(fs::read_to_string(gate.logs.join("unit.result")).unwrap().ends_with("ok, 1 skipped\n"));
+    }
+
+    #[test]
+    fn the_complaints_of_a_command_that_is_asked_are_no_part_of_its_answer() {
+        let Elsewhere(gate) = &Elsewhere::new("asked");
+        let work = |job: &Job<'_>| {
+            let asked = |script: &str| job.answer(&Run::new("bash").args(["-c", script]));
+            asked("echo well >&2; echo answer").as_deref() == Some("answer")
+                && asked("echo no; false").is_none()
+        };
+        assert!(gate.outcome("unit", false, false, &work).good);
+        assert_eq!(gate.log_of("unit"), "well\n");
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended_with_all_that_it_started_and_has_failed() {
+        let Elsewhere(gate) = &Elsewhere::new("hangs");
+        let work = |job: &Job<'_>| says(&job.also().with_limit(1), "sleep 1000 & echo begun; wait");
+        assert!(!gate.outcome("unit", false, false, &work).good);
+        let log = gate.log_of("unit");
+        assert!(log.starts_with("begun\nFAILED: not ended after 1 s: bash -c sleep"), "{log}");
+    }
+
+    #[test]
+    fn lanes_run_side_by_side_and_a_part_that_fails_ends_none() {
+        let Elsewhere(gate) = &Elsewhere::new("lanes");
+        // Each of the first waits for the other's file.
+        let work_of = |part: &str| -> plan::Work {
+            match part {
+                "unit" => |job| meets(job, "a", "b"),
+                "faults" => |job| meets(job, "b", "a"),
+                "redis" => |_| false,
+                _ => |job| says(job, "nice"),
+            }
+        };
+        fn meets(job: &Job<'_>, mine: &str, other: &str) -> bool {
+            let folder = job.gate.target.display();
+            says(job, &format!("touch {folder}/{mine}; until [ -e {folder}/{other} ]; do sleep 0.01; done"))
+        }
+        gate.lanes(&[(&["unit", "redis", "cli"], false), (&["faults"], false), (&["docs"], true)], work_of);
+        let (lines, failed) = table(&["unit", "faults", "redis", "cli", "docs"], &locked(&gate.outcomes));
+        assert_eq!(failed, 1, "{lines:?}");
+        let nice = |part| gate.log_of(part).trim().parse::<u32>().unwrap();
+        assert!(nice("docs") > nice("cli"), "what builds stands back");
+    }
+
+    #[test]
+    fn the_summary_counts_what_failed_and_what_was_not_run() {
+        let outcomes = [outcome("unit", true, 0), outcome("cli", false, 2), outcome("docs", true, 1)];
+        let (lines, failed) = table(&["unit", "cli", "docs", "deny"], &outcomes);
+        assert_eq!(failed, 2);
+        assert_eq!(
+            lines,
+            [
+                "unit                12 s    345 s  ok",
+                "cli                 12 s    345 s  FAILED, 2 skipped",
+                "docs                12 s    345 s  ok, 1 skipped",
+                "deny                      not run",
+            ]
+        );
+    }
+
+    #[test]
+    fn of_a_part_that_ran_twice_the_last_time_counts() {
+        let outcomes = [outcome("unit", false, 0), outcome("unit", true, 0)];
+        assert_eq!(table(&["unit"], &outcomes).1, 0);
+    }
+}

@@ -1,0 +1,302 @@
+//! Commands of one part: run with a limit and with the processors last if told so, and metered; what they say
+//! goes to the part's log, and to the terminal if nothing else writes to it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, PipeReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::gate::Gate;
+use crate::output::processor_seconds;
+
+/// How long a command that was told to end may take before it is killed.
+const GRACE: Duration = Duration::from_secs(30);
+/// Runs a command and writes what it used of the processors to the file that is this script's name. The
+/// standard library does not tell that of one child.
+const METERED: &str = r#""$@"; status=$?; times >"$0"; exit $status"#;
+
+/// A command.
+#[derive(Clone, Default)]
+pub struct Run {
+    words: Vec<String>,
+    variables: Vec<(String, String)>,
+    folder: Option<PathBuf>,
+    has_no_limit: bool,
+    is_silent: bool,
+    has_terminal: bool,
+}
+
+impl Run {
+    pub fn new(program: &str) -> Run {
+        Run { words: vec![program.to_owned()], ..Run::default() }
+    }
+
+    /// cargo, with arguments that are separated by spaces.
+    pub fn cargo(arguments: &str) -> Run {
+        Run::new("cargo").args(arguments.split_whitespace())
+    }
+
+    /// A function of `scripts/servers.sh`. It may ask for a password.
+    pub fn servers(function: &str) -> Run {
+        let run = Run::new("bash")
+            .args(["-c", ". scripts/servers.sh; \"$@\"", "bash"])
+            .args(function.split_whitespace());
+        Run { has_terminal: true, has_no_limit: true, ..run }
+    }
+
+    pub fn args<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Run {
+        self.words.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    pub fn with(mut self, name: &str, value: impl Into<String>) -> Run {
+        self.variables.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// With what cargo tells the tests that it runs.
+    pub fn of_a_test(self) -> Run {
+        let here = std::env::current_dir().unwrap_or_default();
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| path_of("cargo").unwrap_or_default());
+        self.with("CARGO", cargo).with("CARGO_MANIFEST_DIR", here.display().to_string())
+    }
+
+    pub fn within(mut self, folder: impl Into<PathBuf>) -> Run {
+        self.folder = Some(folder.into());
+        self
+    }
+
+    pub fn without_limit(self) -> Run {
+        Run { has_no_limit: true, ..self }
+    }
+
+    /// What it says is only returned.
+    pub fn silent(self) -> Run {
+        Run { is_silent: true, ..self }
+    }
+}
+
+/// Where a program is in `PATH`.
+pub fn path_of(program: &str) -> Option<String> {
+    let paths = std::env::var_os("PATH")?;
+    let mut files = std::env::split_paths(&paths).map(|folder| folder.join(program));
+    files.find(|file| file.is_file()).map(|file| file.display().to_string())
+}
+
+/// What came of a command.
+pub struct Came {
+    pub good: bool,
+    pub output: String,
+}
+
+/// Where a part's words go.
+enum Words {
+    Log { file: File, to_terminal: bool },
+    Held(String),
+}
+
+/// A part that runs.
+pub struct Job<'a> {
+    pub gate: &'a Gate,
+    words: Arc<Mutex<Words>>,
+    /// The seconds that its commands have used.
+    processor: Arc<Mutex<f64>>,
+    variables: Vec<(String, String)>,
+    /// By how much its commands stand back (`nice`).
+    back: u8,
+    /// After so many seconds a command of it is ended, if the environment says nothing else.
+    limit: u64,
+}
+
+impl<'a> Job<'a> {
+    /// Writes to a log of its own.
+    pub fn logged(gate: &'a Gate, file: File, to_terminal: bool) -> Job<'a> {
+        let words = Arc::new(Mutex::new(Words::Log { file, to_terminal }));
+        Job { gate, words, processor: Arc::default(), variables: Vec::new(), back: 0, limit: 900 }
+    }
+
+    /// The same part, for commands on other terms.
+    pub fn also(&self) -> Job<'a> {
+        let (words, processor) = (Arc::clone(&self.words), Arc::clone(&self.processor));
+        Job { gate: self.gate, words, processor, variables: self.variables.clone(), ..*self }
+    }
+
+    /// The same, for commands beside others: their words are held until they are [released](Job::release).
+    pub fn beside(&self) -> Job<'a> {
+        Job { words: Arc::new(Mutex::new(Words::Held(String::new()))), ..self.also() }
+    }
+
+    /// Says what another has held back.
+    pub fn release(&self, other: &Job<'_>) {
+        if let Words::Held(text) = &*locked(&other.words) {
+            self.write(text);
+        }
+    }
+
+    pub fn standing_back(self) -> Job<'a> {
+        Job { back: 10, limit: self.limit.max(2700), ..self }
+    }
+
+    pub fn with_limit(self, limit: u64) -> Job<'a> {
+        Job { limit, ..self }
+    }
+
+    /// Every command of it has this variable.
+    pub fn with(mut self, name: &str, value: impl Into<String>) -> Job<'a> {
+        self.variables.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// A variable as its commands have it; none that is empty.
+    pub fn variable(&self, name: &str) -> Option<String> {
+        let mine = self.variables.iter().rev().find(|(mine, _)| mine == name).map(|(_, value)| value.clone());
+        mine.or_else(|| self.gate.variable(name)).filter(|value| !value.is_empty())
+    }
+
+    pub fn processor(&self) -> f64 {
+        *locked(&self.processor)
+    }
+
+    pub fn say(&self, line: &str) {
+        self.write(&format!("{line}\n"));
+    }
+
+    fn write(&self, text: &str) {
+        match &mut *locked(&self.words) {
+            Words::Held(held) => held.push_str(text),
+            Words::Log { file, to_terminal } => {
+                file.write_all(text.as_bytes()).expect("the log can be written");
+                if *to_terminal {
+                    print!("{text}");
+                    std::io::stdout().flush().ok(); // nobody may be reading
+                }
+            }
+        }
+    }
+
+    /// Loudly skipped on a laptop, a failure in CI.
+    pub fn skipped(&self, what: &str) -> bool {
+        self.say(&format!("SKIPPED {what}"));
+        !self.gate.in_ci
+    }
+
+    pub fn failed(&self, why: &str) -> bool {
+        self.say(&format!("FAILED: {why}"));
+        false
+    }
+
+    /// Runs cargo with arguments that are separated by spaces.
+    pub fn cargo(&self, arguments: &str) -> bool {
+        self.run(&Run::cargo(arguments)).good
+    }
+
+    /// What a command says, if it ends well; its complaints go to the log.
+    pub fn answer(&self, run: &Run) -> Option<String> {
+        let came = self.ask(run);
+        came.good.then(|| came.output.trim_end().to_owned())
+    }
+
+    /// The same, also of one that does not.
+    pub fn ask(&self, run: &Run) -> Came {
+        self.started(run, true)
+    }
+
+    pub fn run(&self, run: &Run) -> Came {
+        self.started(run, false)
+    }
+
+    /// Starts a command and waits for its end. Of one that is asked, only the complaints are the part's
+    /// words.
+    fn started(&self, run: &Run, is_asked: bool) -> Came {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let (complaints, complains) = std::io::pipe().expect("a pipe");
+        let times = self.gate.scratch();
+        let mut command = Command::new("bash");
+        command.args([OsStr::new("-c"), OsStr::new(METERED), times.as_os_str()]);
+        if self.back > 0 {
+            command.args(["nice", "-n", &self.back.to_string()]);
+        }
+        command.args(&run.words).envs(self.gate.variables()).envs(self.variables.iter().cloned());
+        command.envs(run.variables.iter().cloned());
+        if let Some(folder) = &run.folder {
+            command.current_dir(folder);
+        }
+        // Both ends that are written to are the command's alone: what is read would never end otherwise.
+        let errors = if is_asked {
+            complains
+        } else {
+            drop(complains);
+            writer.try_clone().expect("a pipe")
+        };
+        command.stderr(errors).stdout(writer);
+        if !run.has_terminal {
+            command.stdin(Stdio::null()).process_group(0);
+        }
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                return Came { good: self.failed(&format!("bash: {error}")), output: String::new() };
+            }
+        };
+        drop(command); // and with it our ends of the pipes
+        let group = self.gate.groups.enter((!run.has_terminal).then_some(child.id()));
+        let limit = (self.gate.in_ci && !run.has_no_limit).then(|| self.gate.limit().unwrap_or(self.limit));
+        let (ended, ends) = channel::<()>();
+        let is_shown = !is_asked && !run.is_silent;
+        let (output, status, is_late) = std::thread::scope(|scope| {
+            let (group, ends) = (&group, ends);
+            let watch = scope.spawn(move || limit.is_some_and(|limit| end_after(limit, group, &ends)));
+            scope.spawn(|| self.read(complaints, !run.is_silent));
+            let output = self.read(reader, is_shown);
+            let status = child.wait();
+            drop(ended);
+            (output, status, watch.join().unwrap_or(false))
+        });
+        *locked(&self.processor) += processor_seconds(&std::fs::read_to_string(&times).unwrap_or_default());
+        std::fs::remove_file(&times).ok(); // not there, if it was ended
+        if is_late {
+            let limit = limit.unwrap_or_default();
+            self.failed(&format!("not ended after {limit} s: {}", run.words.join(" ")));
+        }
+        Came { good: !is_late && status.is_ok_and(|status| status.success()), output }
+    }
+
+    /// Reads until the last process that writes has ended; says it line by line as it comes if it is shown.
+    fn read(&self, from: PipeReader, is_shown: bool) -> String {
+        let mut lines = BufReader::new(from);
+        let (mut line, mut all) = (Vec::new(), String::new());
+        while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            let text = String::from_utf8_lossy(&line);
+            if is_shown {
+                self.write(&text);
+            }
+            all.push_str(&text);
+            line.clear();
+        }
+        all
+    }
+}
+
+/// Ends a group of processes if nothing is heard of its end for so many seconds, so that what hangs fails by
+/// itself and the other parts are run. Says whether it had to.
+fn end_after(limit: u64, group: &crate::gate::Group<'_>, ends: &std::sync::mpsc::Receiver<()>) -> bool {
+    let over = |span| matches!(ends.recv_timeout(span), Err(RecvTimeoutError::Timeout));
+    if !over(Duration::from_secs(limit)) {
+        return false;
+    }
+    group.signal("TERM");
+    if over(GRACE) {
+        group.signal("KILL");
+    }
+    true
+}
+
+/// The value, also after a panic: the gate goes on with the other parts.
+pub fn locked<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,135 @@
+//! The gate of this repository. `./check` builds and starts it, and says how it is used.
+//!
+//! What is run and in which order is data: [`plan`] has the parts and lanes, [`suites`] which tests belong to
+//! which part, [`changed`] which parts a file belongs to. [`job`] runs commands, [`parts`] and [`build`] say
+//! which, and [`gate`] runs parts one after the other or in lanes, and sums up. Servers are found and fetched
+//! by `scripts/servers.sh`, which `./demo` and `./bench` use too
+//! (docs/decisions/0054-the-gate-is-a-program.md).
+
+mod build;
+mod changed;
+mod gate;
+mod job;
+mod output;
+mod parts;
+mod plan;
+mod soak;
+mod suites;
+
+use std::process::ExitCode;
+
+use gate::Gate;
+
+/// What is wrong with the arguments.
+type Refused = String;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match started(&words) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(refused) => {
+            eprintln!("{refused}");
+            eprint!("{}", usage());
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs what the arguments ask for, and says whether all of it was good.
+fn started(words: &[&str]) -> Result<bool, Refused> {
+    match words {
+        ["list"] => {
+            plan::full().for_each(|part| println!("{part}"));
+            return Ok(true);
+        }
+        ["-h" | "--help", ..] => {
+            print!("{}", usage());
+            return Ok(true);
+        }
+        _ => {}
+    }
+    let gate = Gate::open();
+    match words {
+        [] => {
+            gate.prepare_servers();
+            Ok(gate.everything())
+        }
+        ["test", rest @ ..] => one_test(gate, rest),
+        ["changed", rest @ ..] => {
+            let (revision, parts) = changed::since(rest.first().copied());
+            println!("since {revision}: {}", parts.join(" "));
+            gate.prepare_servers();
+            Ok(gate.some(&parts))
+        }
+        ["soak", rest @ ..] => soak::run(gate, rest),
+        ["sabotage", rest @ ..] if !rest.is_empty() => {
+            gate.prepare_servers();
+            Ok(gate.alone("sabotage", |job| parts::sabotage(job, rest)))
+        }
+        ["quick"] => Ok(gate.some(plan::QUICK)),
+        parts => {
+            if let Some(unknown) = parts.iter().find(|part| !plan::is_part(part)) {
+                return Err(format!("no part {unknown}"));
+            }
+            gate.prepare_servers();
+            Ok(gate.some(parts))
+        }
+    }
+}
+
+/// The first comment of `./check`.
+fn usage() -> String {
+    let script = std::fs::read_to_string("check").unwrap_or_default();
+    let comment = script.lines().skip(1).take_while(|line| !line.is_empty());
+    comment
+        .map(|line| line.trim_start_matches('#'))
+        .map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line)))
+        .collect()
+}
+
+/// `./check test`: in each program the tests whose names contain the pattern.
+fn one_test(gate: &Gate, words: &[&str]) -> Result<bool, Refused> {
+    let (mut pattern, mut store, mut times, mut load) = ("", "", "1", "0");
+    let mut words = words.iter().copied();
+    while let Some(word) = words.next() {
+        let option = match word {
+            "--store" => &mut store,
+            "--times" => &mut times,
+            "--load" => &mut load,
+            _ if word.starts_with('-') => return Err(format!("no option {word}")),
+            _ => {
+                pattern = word;
+                continue;
+            }
+        };
+        *option = words.next().ok_or_else(|| format!("{word} wants a value"))?;
+    }
+    if pattern.is_empty() {
+        return Err("./check test PATTERN".to_owned());
+    }
+    gate.prepare_servers();
+    Ok(gate.alone("test", |job| {
+        let Some(programs) = suites::built(job) else { return false };
+        let (mut good, mut found) = (true, 0);
+        for program in programs.iter().filter(|program| program.kind != "example") {
+            let names = suites::names(job, program);
+            let names: Vec<&str> = output::named(&names, pattern, store).collect();
+            if names.is_empty() {
+                continue;
+            }
+            found += names.len();
+            let repeat = job::Run::new("scripts/repeat.sh")
+                .args(["--times", times, "--load", load, "--threads", &gate.threads, &program.path])
+                .args(names)
+                .without_limit();
+            good &= job.run(&repeat.of_a_test()).good;
+        }
+        if found == 0 {
+            let of = if store.is_empty() { String::new() } else { format!(", of store {store}") };
+            job.say(&format!("FAILED: no test is named so: {pattern}{of}"));
+        }
+        good && found > 0
+    }))
+}

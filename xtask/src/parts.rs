@@ -1,0 +1,213 @@
+//! The parts that look at files and run tests.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::build::tested;
+use crate::job::{Job, Run, path_of};
+use crate::suites::{self, of_part};
+
+pub fn format(job: &Job<'_>) -> bool {
+    job.cargo("fmt --all --check")
+}
+
+pub fn shell(job: &Job<'_>) -> bool {
+    let mut good = true;
+    let scripts = fs::read_dir("scripts")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path().display().to_string());
+    let scripts = scripts.filter(|script| script.ends_with(".sh"));
+    for script in ["check", "demo", "bench", ".ci/run"].map(str::to_owned).into_iter().chain(scripts) {
+        let Ok(file) = fs::metadata(&script) else { continue };
+        good &= job.run(&Run::new("bash").args(["-n", &script])).good;
+        if file.permissions().mode() & 0o111 == 0 {
+            job.say(&format!("{script} is not executable"));
+            good = false;
+        }
+        // The linter is used where it is there.
+        good &= path_of("shellcheck").is_none()
+            || job.run(&Run::new("shellcheck").args(["--external-sources", &script])).good;
+    }
+    good & (path_of("actionlint").is_none() || job.run(&Run::new("actionlint")).good)
+}
+
+pub fn tools(job: &Job<'_>) -> bool {
+    let ensure = |function: &str| job.run(&Run::servers(function)).good;
+    let mut good = ensure("servers_ensure_java");
+    good &= ensure("servers_ensure openssl") && job.run(&Run::new("openssl").args(["version"])).good;
+    let is_root = || job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");
+    if cfg!(target_os = "linux") && is_root() {
+        // For the tests in network namespaces; without root they skip themselves.
+        good &= ensure("servers_ensure ip")
+            && ensure("servers_ensure iptables")
+            && job.run(&Run::new("iptables").args(["--version"])).good;
+    }
+    let told = "import sys, redis; print('Python', sys.version.split()[0], 'redis-py', redis.__version__)";
+    let python = job.variable("LEASEHOLD_PYTHON").unwrap_or_else(|| "false".to_owned());
+    good &= job.run(&Run::new(&python).args(["-c", told])).good;
+    for function in ["servers_ensure_postgres", "servers_ensure_pgbouncer", "servers_ensure_mariadb"] {
+        good &= ensure(function);
+    }
+    good &= ensure("servers_fetch_mysql") || job.skipped("MySQL itself: MariaDB stands for it");
+    good &= ensure("servers_ensure_zookeeper");
+    if job.answer(&Run::servers("servers_ensure_etcd")).is_some() {
+        let version = job.answer(&Run::new("etcd").args(["--version"])).unwrap_or_default();
+        job.say(version.lines().next().unwrap_or_default());
+    } else {
+        good = false;
+    }
+    good &= ensure("servers_ensure_browser") & ensure("servers_ensure_promtool");
+    good &= ensure("servers_find_go") || job.skipped("Go, and what is tested with it");
+    let servers = job.variable("LEASEHOLD_SERVERS").unwrap_or_default();
+    good &= !servers.is_empty();
+    for server in servers.split(':').filter(|server| !server.is_empty()) {
+        let table = format!("servers_table <<<\"{server}\"");
+        job.run(&Run::new("bash").args(["-c", &format!(". scripts/servers.sh; {table}")]));
+    }
+    // On a laptop the tests skip what is missing, loudly.
+    good || !job.gate.in_ci
+}
+
+pub fn unit(job: &Job<'_>) -> bool {
+    suites::run(job, "bin xtask", &[]) & suites::run(job, "lib", &["--skip", "stores::redis::tests"])
+}
+
+/// The contracts are named `file::store::contract`. A test of that program that is no contract runs with the
+/// memory store's.
+const TOPOLOGIES: &[&str] = &["::sentinel::", "::cluster::", "::redlock::", "::ring::"];
+const STORES: &[&str] = &["::postgres::", "::mysql::", "::sqlite::", "::zookeeper::", "::etcd::"];
+
+pub fn contract_memory(job: &Job<'_>) -> bool {
+    let others = ["::redis::"].iter().chain(TOPOLOGIES).chain(STORES);
+    let skip: Vec<String> = others.map(|store| format!("--skip={store}")).collect();
+    of_part(job, "contract", &skip.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+pub fn unit_redis(job: &Job<'_>) -> bool {
+    suites::on_each_server(job, |job| {
+        let server = job.variable("LEASEHOLD_TEST_SERVER").unwrap_or_default();
+        let mut arguments = vec!["stores::redis::tests"];
+        if !job.run(&Run::servers("servers_has_tls").args([server]).silent()).good {
+            job.say("LEFT OUT with this server, which was built without TLS: the tests of TLS");
+            arguments.push("--skip=::tls::");
+        }
+        suites::run(job, "lib", &arguments)
+    })
+}
+
+/// The program leasehold, a crate of its own, with its tests as processes on a server of their own.
+pub fn cli(job: &Job<'_>) -> bool {
+    suites::run(job, "bin leasehold", &[]) & of_part(job, "cli", &[])
+}
+
+/// The contracts, and a topology's own tests, on more than one server.
+pub fn topologies(job: &Job<'_>) -> bool {
+    suites::run(job, "contract", TOPOLOGIES) & of_part(job, "topologies", &[])
+}
+
+/// The contracts, and a store's own tests, on the stores that are no Redis.
+pub fn stores(job: &Job<'_>) -> bool {
+    let good = suites::run(job, "contract", STORES) & of_part(job, "stores", &[]);
+    if job.variable("LEASEHOLD_MYSQLD").is_some() {
+        return good;
+    }
+    let Some(program) = job.answer(&Run::servers("servers_fetch_mysql")) else {
+        return good & job.skipped("the tests of MySQL itself");
+    };
+    job.say("-- MySQL itself");
+    let mysql = job.also().with("LEASEHOLD_MYSQLD", program);
+    // Not over TLS: this old build has no cipher in common with rustls.
+    good & suites::run(&mysql, "contract", &["::mysql::"])
+        & suites::run(&mysql, "stores", &["mysql::"])
+        & suites::run(&mysql, "stores", &["orders::an_order_is_placed_once_on_mariadb"])
+}
+
+/// Which lines the unit tests and the contracts on memory and Redis run; the page is
+/// target/check/coverage/html/index.html.
+pub fn coverage(job: &Job<'_>) -> bool {
+    if !job.run(&Run::cargo("llvm-cov --version").silent()).good {
+        return job.skipped("cargo llvm-cov (cargo install cargo-llvm-cov), and with it the coverage");
+    }
+    let folder = job.gate.logs.join("coverage").display().to_string();
+    let run = Run::cargo("llvm-cov --locked --all-features --lib --test contract --html --output-dir");
+    let run = run.args([folder, "--".to_owned(), format!("--test-threads={}", job.gate.threads)]);
+    let skips = TOPOLOGIES.iter().chain(STORES).flat_map(|store| ["--skip", store]);
+    job.run(&run.args(skips)).good
+}
+
+/// A package of its own, so that nothing else builds what it is made of: formatted, and linted.
+fn is_tidy(job: &Job<'_>, manifest: &str, target: &str) -> bool {
+    let of_it = format!("--manifest-path {manifest} --target-dir {target}");
+    job.cargo(&format!("fmt --manifest-path {manifest} --check"))
+        & job.cargo(&format!("clippy --locked {of_it} --all-targets -- -D warnings"))
+}
+
+/// The web servers of docs/using-from-async.md: axum, actix-web and tokio are not built for anything else.
+pub fn web(job: &Job<'_>) -> bool {
+    let (manifest, target) = ("examples/web/Cargo.toml", job.gate.target.join("web").display().to_string());
+    let test = format!("test --locked --manifest-path {manifest} --target-dir {target} --test web");
+    is_tidy(job, manifest, &target) & tested(job, Run::cargo(&test))
+}
+
+/// The unit tests of the library without its features. Those of the Redis store need a server, and run with
+/// all features.
+pub fn unit_plain(job: &Job<'_>) -> bool {
+    let threads = &job.gate.threads;
+    let test = format!(
+        "test --locked --no-default-features --lib -- --test-threads={threads} --skip stores::redis::tests"
+    );
+    tested(job, Run::cargo(&test))
+}
+
+/// The scripts in all states of small worlds, and their figures.
+pub fn proof(job: &Job<'_>) -> bool {
+    let (manifest, target) = ("tests/proof/Cargo.toml", job.gate.target.join("proof").display().to_string());
+    let test = format!("test --locked --manifest-path {manifest} --target-dir {target} -- --show-output");
+    is_tidy(job, manifest, &target) & tested(&job.also().with_limit(3600), Run::cargo(&test))
+}
+
+/// The library broken in one place after another, in a copy that is built once; for each, the tests that must
+/// notice it.
+pub fn sabotage(job: &Job<'_>, arguments: &[&str]) -> bool {
+    let (manifest, target) =
+        ("tests/sabotage/Cargo.toml", job.gate.target.join("sabotage/runner").display().to_string());
+    let target_of_all = std::path::absolute(&job.gate.target).unwrap_or_default().display().to_string();
+    let run = Run::cargo(&format!("run --locked --manifest-path {manifest} --target-dir {target} --"));
+    let run = run.args(arguments.iter().copied()).with("CARGO_TARGET_DIR", target_of_all);
+    is_tidy(job, manifest, &target) & job.also().with_limit(7200).run(&run).good
+}
+
+/// What processes did to locks of every kind on seven stores under faults, judged by our checker and by
+/// Porcupine, which is Go. A store at a time; how long each, says LEASEHOLD_HISTORY_SECONDS. LEASEHOLD_BLESS
+/// writes the figures.
+pub fn histories(job: &Job<'_>) -> bool {
+    let judge = std::path::absolute(job.gate.logs.join("judge")).unwrap_or_default().display().to_string();
+    let mut one_at_a_time = job.also().with("LEASEHOLD_THREADS", "1");
+    if job.run(&Run::servers("servers_find_go")).good {
+        let folder = "tests/histories/judge";
+        let go =
+            |arguments: &[&str]| job.run(&Run::new("go").args(arguments.iter().copied()).within(folder)).good;
+        let listed = job.answer(&Run::new("gofmt").args(["-l", "."]).within(folder));
+        if listed.as_deref() != Some("") || !go(&["vet", "-mod=readonly", "."]) {
+            return job.failed(&format!("gofmt or go vet: {}", listed.unwrap_or_default()));
+        }
+        if !go(&["build", "-mod=readonly", "-o", &judge, "."]) {
+            return false;
+        }
+        one_at_a_time = one_at_a_time.with("LEASEHOLD_JUDGE", judge);
+    } else if !job.skipped("Go, and with it Porcupine: our own checker judges alone") {
+        return false;
+    }
+    of_part(&one_at_a_time, "histories", &[])
+}
+
+/// Each parser of what comes from outside, with made-up input; one at a time, since they count what is
+/// allocated.
+pub fn fuzz(job: &Job<'_>) -> bool {
+    let flags = format!("{} --cfg leasehold_fuzz", job.variable("RUSTFLAGS").unwrap_or_default());
+    let run = Run::cargo("test --locked --all-features --lib -- --show-output --test-threads=1 fuzz::");
+    let target = job.gate.target.join("fuzz").display().to_string();
+    tested(job, run.with("RUSTFLAGS", flags).with("CARGO_TARGET_DIR", target))
+}

@@ -1,0 +1,139 @@
+//! The parts of the gate, and which of them run when.
+
+use crate::job::Job;
+use crate::{build, parts, suites};
+
+/// First, one after the other: all that follows needs them.
+pub const FIRST: &[&str] = &["format", "shell", "tools", "build"];
+/// Then three lanes side by side, which are to end together. Most tests wait, for leases and for each other.
+pub const TESTS: &[&str] =
+    &["unit", "architecture", "contract-memory", "support", "unit-redis", "topologies", "stores"];
+/// The tests beside Java go one at a time, which is why they have a lane of their own; behind them come parts
+/// for which the lane of the other tests would need longer than this one.
+pub const JAVA: &[&str] = &["interop", "faults", "contract", "redis", "demo", "cli", "toolchain"];
+/// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
+/// threads from the processors for seconds. The models are built, and then all processor.
+pub const BUILD: &[&str] = &["clippy", "docs", "doc-tests", "compile", "package", "deny", "model"];
+/// What needs no server.
+pub const QUICK: &[&str] = &[
+    "format",
+    "shell",
+    "toolchain",
+    "build",
+    "unit",
+    "architecture",
+    "contract-memory",
+    "clippy",
+    "compile",
+    "docs",
+    "doc-tests",
+];
+/// Only when asked for by name. What web and unit-plain build takes minutes and proves little that the gate
+/// does not, so the soak runs them.
+pub const EXTRA: &[&str] =
+    &["coverage", "minimal", "web", "semver", "unit-plain", "proof", "sabotage", "histories", "fuzz"];
+/// Rounds of the soak, in turn.
+pub const SOAK: &[&str] = &[
+    "histories",
+    "topologies",
+    "interop",
+    "faults",
+    "cli",
+    "model",
+    "stores",
+    "contract",
+    "web",
+    "unit-plain",
+    "proof",
+    "sabotage",
+    "fuzz",
+];
+
+/// What a part does; it says whether all was good.
+pub type Work = fn(&Job<'_>) -> bool;
+
+/// Every part, by name.
+const PARTS: &[(&str, Work)] = &[
+    ("format", parts::format),
+    ("shell", parts::shell),
+    ("tools", parts::tools),
+    ("build", suites::part_build),
+    ("unit", parts::unit),
+    ("architecture", |job| suites::of_part(job, "architecture", &[])),
+    ("contract-memory", parts::contract_memory),
+    ("support", |job| suites::of_part(job, "support", &[])),
+    ("unit-redis", parts::unit_redis),
+    ("contract", |job| suites::on_each_server(job, |job| suites::of_part(job, "contract", &["::redis::"]))),
+    ("redis", |job| suites::on_each_server(job, |job| suites::of_part(job, "redis", &[]))),
+    ("topologies", parts::topologies),
+    ("stores", parts::stores),
+    ("interop", |job| suites::of_part(job, "interop", &[])),
+    ("faults", |job| suites::of_part(job, "faults", &[])),
+    ("demo", |job| suites::of_part(job, "demo", &[])),
+    ("cli", parts::cli),
+    ("toolchain", build::toolchain),
+    ("model", build::model),
+    ("clippy", build::clippy),
+    ("docs", build::docs),
+    ("doc-tests", build::doc_tests),
+    ("compile", build::compile),
+    ("package", build::package),
+    ("deny", build::deny),
+    ("coverage", parts::coverage),
+    ("minimal", build::minimal),
+    ("web", parts::web),
+    ("semver", build::semver),
+    ("unit-plain", parts::unit_plain),
+    ("proof", parts::proof),
+    ("sabotage", |job| parts::sabotage(job, &[])),
+    ("histories", parts::histories),
+    ("fuzz", parts::fuzz),
+];
+
+/// The parts of the whole gate, in the order of its summary.
+pub fn full() -> impl Iterator<Item = &'static str> {
+    [FIRST, TESTS, JAVA, BUILD].into_iter().flatten().copied()
+}
+
+pub fn is_part(name: &str) -> bool {
+    work_of(name).is_some()
+}
+
+pub fn work_of(name: &str) -> Option<Work> {
+    PARTS.iter().find(|(part, _)| *part == name).map(|(_, work)| *work)
+}
+
+/// Whether it runs test programs, which are built before it.
+pub fn needs_tests(part: &str) -> bool {
+    part != "toolchain" && (TESTS.contains(&part) || JAVA.contains(&part))
+        || ["docs", "histories"].contains(&part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_is_in_one_lane_or_asked_for_by_name_and_no_list_names_another() {
+        let listed: Vec<_> = full().chain(EXTRA.iter().copied()).collect();
+        for (part, _) in PARTS {
+            assert_eq!(listed.iter().filter(|name| *name == part).count(), 1, "{part}");
+        }
+        for part in listed.iter().chain(QUICK).chain(SOAK) {
+            assert!(is_part(part), "{part}");
+        }
+    }
+
+    #[test]
+    fn parts_that_run_test_programs_have_them_built_first() {
+        for part in crate::suites::SUITES.iter().map(|suite| suite.part) {
+            assert!(needs_tests(part), "{part}");
+        }
+        for part in ["unit", "unit-redis"] {
+            assert!(needs_tests(part), "{part}");
+        }
+        for part in ["clippy", "model", "format", "build", "proof"] {
+            assert!(!needs_tests(part), "{part}");
+        }
+    }
+}

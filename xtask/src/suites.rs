@@ -1,0 +1,263 @@
+//! Which tests belong to which part, and the test programs that have them.
+
+use std::fs;
+use std::path::Path;
+
+use crate::build::compiled_by_clippy;
+use crate::job::{Job, Run};
+use crate::output::{between, failed_tests, listed, ran_a_test};
+
+/// One run of a test program for a part: all its tests, only those of some modules, or all but some.
+pub struct Suite {
+    pub part: &'static str,
+    pub program: &'static str,
+    filters: &'static str,
+}
+
+const fn suite(part: &'static str, program: &'static str, filters: &'static str) -> Suite {
+    Suite { part, program, filters }
+}
+
+/// The runs of a part come one after the other, so that tests with times in them do not disturb each other;
+/// on two cores they are no sooner done side by side. Part build fails when a module is in no line.
+pub const SUITES: &[Suite] = &[
+    suite(
+        "architecture",
+        "meta",
+        "alerts:: api:: api_list:: architecture:: docs:: errors:: mutations:: operating:: traps::",
+    ),
+    suite("architecture", "stores", "callbacks:: memory:: memory_faults:: metrics:: tasks:: tracing::"),
+    suite("cli", "cli", ""),
+    suite("contract", "contract", ""),
+    suite("support", "meta", "support_selftest::"),
+    suite("faults", "faults", "--skip=cuts_under_load:: --skip=heap:: --skip=history::"),
+    suite("faults", "faults", "heap::"),
+    suite("faults", "faults", "history::"),
+    suite("interop", "interop", ""),
+    suite("topologies", "topology", "cluster::"),
+    suite("topologies", "topology", "redlock::"),
+    suite("topologies", "topology", "replicas::"),
+    suite("topologies", "topology", "ring::"),
+    suite("topologies", "topology", "sentinel::"),
+    suite("stores", "stores", "deadlock_processes::"),
+    suite("stores", "stores", "etcd::"),
+    suite("stores", "stores", "files::"),
+    suite("stores", "stores", "lists::"),
+    suite("stores", "stores", "mysql::"),
+    suite("stores", "stores", "mysql_settings::"),
+    suite("stores", "stores", "orders::"),
+    suite("stores", "stores", "postgres::"),
+    suite("stores", "stores", "postgres_line::"),
+    suite("stores", "stores", "postgres_settings::"),
+    suite("stores", "stores", "redis::"),
+    suite("stores", "stores", "sqlite::"),
+    suite("stores", "stores", "tls::"),
+    suite("stores", "stores", "roles::"),
+    suite("stores", "stores", "turnstile::"),
+    suite("stores", "stores", "zookeeper::"),
+    suite("redis", "stores", "deadlocks:: inspect::"),
+    suite("redis", "meta", "pages::"),
+    suite("support", "histories", "bad::"),
+    suite("histories", "histories", ""),
+    suite("redis", "faults", "cuts_under_load::"),
+    suite("demo", "meta", "demo::"),
+    suite("demo", "meta", "examples::"),
+    suite("docs", "meta", "rendered::"),
+];
+
+/// Something that was built for the tests: a test program, an example, or the unit tests of the library or of
+/// a program.
+pub struct Program {
+    pub kind: String,
+    pub name: String,
+    pub path: String,
+}
+
+/// What cargo says that it built, by its messages.
+fn programs_in(messages: &str) -> Vec<Program> {
+    let program = |line: &str| {
+        line.strip_prefix("{\"reason\":\"compiler-artifact\"")?;
+        let path = between(line, "\"executable\":\"", "\"")?;
+        let (target, _) = line.split_once("\",\"src_path\"")?;
+        let kind = between(line, "\"kind\":[\"", "\"")?;
+        // Of a program only its unit tests, which lie beside the others.
+        let is_test =
+            kind != "bin" || Path::new(path).parent().is_some_and(|folder| folder.ends_with("deps"));
+        let (_, name) = target.rsplit_once("\"name\":\"")?;
+        is_test.then(|| Program { kind: kind.to_owned(), name: name.to_owned(), path: path.to_owned() })
+    };
+    messages.lines().filter_map(program).collect()
+}
+
+/// Builds all test programs and examples, once: those of the library and of the program leasehold, for which
+/// what both depend on is built once.
+pub fn built(job: &Job<'_>) -> Option<Vec<Program>> {
+    let run = compiled_by_clippy("test --locked --workspace --all-features --no-run")
+        .args(["--message-format=json-render-diagnostics"]);
+    let came = job.ask(&run);
+    let programs = programs_in(&came.output);
+    let has =
+        |kind: &str, name: &str| programs.iter().any(|program| program.kind == kind && program.name == name);
+    if !came.good || !has("lib", "leasehold") || !has("test", "contract") {
+        return None;
+    }
+    let lines =
+        programs.iter().map(|program| format!("{} {} {}\n", program.kind, program.name, program.path));
+    fs::write(list(job), lines.collect::<String>()).ok()?;
+    // Tests that run an example take the one that is built: cargo would wait for what the other lane builds.
+    let example = programs.iter().find(|program| program.kind == "example")?;
+    job.gate.set("LEASEHOLD_EXAMPLES", Path::new(&example.path).parent()?.display().to_string());
+    Some(programs)
+}
+
+fn list(job: &Job<'_>) -> std::path::PathBuf {
+    job.gate.logs.join("programs")
+}
+
+/// What was built last.
+fn programs(job: &Job<'_>) -> Vec<Program> {
+    let read = fs::read_to_string(list(job)).unwrap_or_default();
+    let program = |line: &str| {
+        let mut words = line.splitn(3, ' ').map(str::to_owned);
+        Some(Program { kind: words.next()?, name: words.next()?, path: words.next()? })
+    };
+    read.lines().filter_map(program).collect()
+}
+
+/// The list of a program's tests.
+pub fn names(job: &Job<'_>, program: &Program) -> String {
+    job.run(&Run::new(&program.path).args(["--list"]).silent()).output
+}
+
+pub fn part_build(job: &Job<'_>) -> bool {
+    let Some(programs) = built(job) else { return false };
+    let mut good = true;
+    for program in programs.iter().filter(|program| program.kind == "test") {
+        let names = names(job, program);
+        for module in forgotten(SUITES, &program.name, &names) {
+            good = job.failed(&format!("no part has the tests of {}::{module}", program.name));
+        }
+    }
+    job.say(&format!("{} programs", programs.len()));
+    good
+}
+
+/// Modules of a program that are in no suite. Tests beside the modules belong to the suite without modules.
+fn forgotten<'a>(suites: &[Suite], program: &str, list: &'a str) -> Vec<&'a str> {
+    let is_in = |module: &str| {
+        suites.iter().filter(|suite| suite.program == program).any(|suite| {
+            let words = || suite.filters.split_whitespace();
+            let named = words().any(|word| word.strip_suffix("::") == Some(module));
+            let takes_all = words().all(|word| word.starts_with("--"));
+            named || takes_all && !words().any(|word| word == format!("--skip={module}::"))
+        })
+    };
+    let mut modules: Vec<&str> =
+        listed(list).filter_map(|name| name.split_once("::")).map(|(module, _)| module).collect();
+    modules.sort_unstable();
+    modules.dedup();
+    modules.retain(|module| !is_in(module));
+    modules
+}
+
+/// Runs one of the test programs that were built: a name, or "lib" for the unit tests of the library, "bin
+/// NAME" for those of a program. It fails when it ran no test.
+pub fn run(job: &Job<'_>, name: &str, arguments: &[&str]) -> bool {
+    let programs = programs(job);
+    let found = match name.split_once(' ') {
+        Some((kind, name)) => programs.iter().find(|program| program.kind == kind && program.name == name),
+        None if name == "lib" => programs.iter().find(|program| program.kind == "lib"),
+        None => programs.iter().find(|program| program.kind == "test" && program.name == name),
+    };
+    let Some(program) = found else { return job.failed(&format!("there is no test program {name}")) };
+    let arguments = arguments.join(" ");
+    job.say(&format!("     Running {name} {arguments}"));
+    let threads = job.variable("LEASEHOLD_THREADS").unwrap_or_else(|| job.gate.threads.clone());
+    let run = Run::new(&program.path).args([format!("--test-threads={threads}")]);
+    let came = job.run(&run.args(arguments.split_whitespace()).of_a_test());
+    let ran =
+        !came.good || ran_a_test(&came.output) || job.failed(&format!("{name} {arguments} ran no test"));
+    // By name, for whoever wants to see one of them again.
+    for test in failed_tests(&came.output) {
+        job.say(&format!("to run it alone: ./check test {test}"));
+    }
+    came.good && ran
+}
+
+/// All suites of a part, with more arguments for each.
+pub fn of_part(job: &Job<'_>, part: &str, more: &[&str]) -> bool {
+    let suites: Vec<&Suite> = SUITES.iter().filter(|suite| suite.part == part).collect();
+    let mut good = !suites.is_empty() || job.failed(&format!("there are no tests of part {part}"));
+    for suite in suites {
+        let arguments: Vec<&str> = suite.filters.split_whitespace().chain(more.iter().copied()).collect();
+        good &= run(job, suite.program, &arguments);
+    }
+    good
+}
+
+/// Does the same for each server, which is then the only one there is; for all servers side by side.
+pub fn on_each_server(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
+    let Some(servers) = job.variable("LEASEHOLD_SERVERS") else {
+        return job.skipped("what runs on each server: there is no redis-server and no valkey-server");
+    };
+    std::thread::scope(|scope| {
+        let on_one = |server: &str| {
+            let (name, path) = server.split_once('=').unwrap_or((server, server));
+            let on_one = job.beside().with("LEASEHOLD_SERVERS", server).with("LEASEHOLD_TEST_SERVER", path);
+            on_one.say(&format!("-- {name}"));
+            scope.spawn(move || (work(&on_one), on_one))
+        };
+        let works: Vec<_> = servers.split(':').map(on_one).collect();
+        let mut good = true;
+        for work in works {
+            let Ok((is_good, on_one)) = work.join() else {
+                return job.failed("a thread of the gate panicked");
+            };
+            good &= is_good;
+            job.release(&on_one);
+        }
+        good
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGES: &str = r#"{"reason":"compiler-artifact","package_id":"a","target":{"kind":["lib"],"crate_types":["lib"],"name":"leasehold","src_path":"/x/src/lib.rs"},"executable":null,"fresh":true}
+{"reason":"compiler-artifact","package_id":"a","target":{"kind":["lib"],"crate_types":["lib"],"name":"leasehold","src_path":"/x/src/lib.rs"},"executable":"/t/debug/deps/leasehold-1","fresh":true}
+{"reason":"compiler-artifact","package_id":"a","target":{"kind":["bin"],"crate_types":["bin"],"name":"leasehold","src_path":"/x/main.rs"},"executable":"/t/debug/leasehold","fresh":true}
+{"reason":"compiler-artifact","package_id":"a","target":{"kind":["bin"],"crate_types":["bin"],"name":"leasehold","src_path":"/x/main.rs"},"executable":"/t/debug/deps/leasehold-2","fresh":true}
+{"reason":"compiler-artifact","package_id":"a","target":{"kind":["example"],"crate_types":["bin"],"name":"stock","src_path":"/x/main.rs"},"executable":"/t/debug/examples/stock","fresh":true}
+{"reason":"build-finished","success":true}"#;
+
+    #[test]
+    fn what_was_built_is_read_from_cargos_messages() {
+        let programs = programs_in(MESSAGES);
+        let told: Vec<_> =
+            programs.iter().map(|one| (one.kind.as_str(), one.name.as_str(), one.path.as_str())).collect();
+        assert_eq!(
+            told,
+            [
+                ("lib", "leasehold", "/t/debug/deps/leasehold-1"),
+                ("bin", "leasehold", "/t/debug/deps/leasehold-2"),
+                ("example", "stock", "/t/debug/examples/stock"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_module_that_is_in_no_suite_is_found() {
+        let suites = [
+            suite("a", "stores", "redis:: mysql::"),
+            suite("b", "faults", "--skip=heap:: --skip=cuts::"),
+            suite("c", "faults", "heap::"),
+            suite("d", "cli", ""),
+        ];
+        let list = "redis::a: test\nmysql::b: test\nmysql_settings::c: test\nbeside: test\n";
+        assert_eq!(forgotten(&suites, "stores", list), ["mysql_settings"]);
+        assert_eq!(forgotten(&suites, "faults", "heap::a: test\ncuts::b: test\nmore::c: test\n"), ["cuts"]);
+        assert!(forgotten(&suites, "cli", list).is_empty());
+        assert_eq!(forgotten(&suites, "new", "a::b: test\n"), ["a"]);
+    }
+}
