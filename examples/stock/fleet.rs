@@ -365,7 +365,7 @@ impl Drop for Fleet<'_> {
 
 /// Why there is nothing to receive from the workers.
 #[derive(Debug)]
-enum NoNews {
+pub(crate) enum NoNews {
     Nothing,
     AllGone,
     Interrupted,

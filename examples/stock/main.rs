@@ -67,7 +67,12 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("stock: {e}");
-            ExitCode::FAILURE
+            // As of a command that a signal ends: a shell that waits for it may hear of its end before it hears
+            // of the signal.
+            match e.downcast_ref() {
+                Some(fleet::NoNews::Interrupted) => ExitCode::from(130),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::hold::Hold;
 use crate::engine::hold::slot::AgendaSlot;
+use crate::engine::hold::{Hold, Outlook};
 use crate::engine::policy::renewal_period;
 use crate::time::Moment;
 
 /// The place of a hold, as of `now`.
 pub(crate) fn slot_of(hold: &Hold, now: Moment) -> AgendaSlot {
     let soon = now.plus(Duration::from_millis(1));
-    let lease = hold.renewed_lease();
-    if hold.has_lapsed() {
+    let Outlook { lease, due, has_lapsed } = hold.outlook();
+    if has_lapsed {
         return AgendaSlot::Look(now.plus(lease)); // its thread may end without asking for it
     }
     if hold.is_releasing() {
         return AgendaSlot::Look(now.plus(renewal_period(lease)));
     }
-    let (due, until) = (hold.due(), hold.until());
-    if hold.is_renewable() && !hold.is_queued() && !hold.is_orphaned() && due < until {
+    let until = hold.until();
+    if let Some(due) = due.filter(|due| *due < until && !hold.is_orphaned()) {
         return AgendaSlot::Renewal(due.max(soon));
     }
     if !hold.is_of_any_thread() {

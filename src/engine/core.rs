@@ -8,7 +8,7 @@ use crate::engine::agenda::slot_of;
 use crate::engine::cleanup::{Cleanup, Inbox, RETRY_LEAST};
 use crate::engine::deadlock::told::ToldWaits;
 use crate::engine::directory::Announcer;
-use crate::engine::hold::{Hold, Standing};
+use crate::engine::hold::Hold;
 use crate::engine::pace::sample;
 use crate::engine::policy::renewal_period;
 use crate::engine::registry::Registry;
@@ -144,6 +144,7 @@ impl Core {
     /// A hold is lost here, but the store may have prolonged it, or may yet, by a renewal without an answer.
     /// The lock would be taken and held by nobody, so the renewal is undone.
     pub(crate) fn undo_renewal(&self, hold: &Arc<Hold>, now: Moment) {
+        hold.retire_owner(); // by its time alone it is lost; nobody may have said so yet
         let claim = hold.claim();
         let until = now.plus(claim.lease).plus(self.options.command_timeout);
         self.clean_up(claim, until, now);
@@ -153,7 +154,7 @@ impl Core {
     /// may have got the release first, and the hold given back second: then it has to forget it once more. A
     /// release that is sent from here on comes after both. Pairs with `Majority::ended_meanwhile`.
     pub(crate) fn tell_if_ended(&self, hold: &Hold, claim: &Claim, now: Moment) {
-        if (hold.is_releasing() || matches!(hold.standing(now), Standing::Lost(_)))
+        if (hold.is_releasing() || hold.loss_at(now).is_some())
             && let Some(majority) = self.store.capabilities().majority
         {
             majority.ended_meanwhile(claim);

@@ -204,7 +204,9 @@ impl Ticket {
     pub(crate) fn received(&self) {
         let mut state = self.state.lock();
         state.offer = Offer::Closed;
-        state.settle();
+        let followers = std::mem::take(&mut state.followers);
+        drop(state);
+        followers.iter().for_each(Waker::wake);
     }
 
     /// Has `waker` woken when the hand-off to this waiter is settled; `false`: there is none.
@@ -248,9 +250,10 @@ impl Ticket {
         if let Offer::Promised(claim) = std::mem::take(&mut state.offer) {
             state.offer = Offer::Open(claim);
         }
-        state.settle();
+        let followers = std::mem::take(&mut state.followers);
         drop(state);
         self.wake(); // it may be waiting to leave
+        followers.iter().for_each(Waker::wake);
     }
 
     /// Whether the lock is promised or on its way to this waiter, and not all that follows is done.
@@ -262,13 +265,6 @@ impl Ticket {
         if let Some(waker) = self.waker.get() {
             waker.wake();
         }
-    }
-}
-
-impl TicketState {
-    /// The hand-off is settled: wakes those who wait for that.
-    fn settle(&mut self) {
-        self.followers.drain(..).for_each(|follower| follower.wake());
     }
 }
 

@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use crate::directory::LockUse;
 use crate::engine::agenda::{Agenda, slot_of};
+use crate::engine::hold::Hold;
 use crate::engine::hold::LockEntry;
 use crate::engine::hold::entry::{LockKey, Locks};
 use crate::engine::hold::slot::AgendaSlot;
-use crate::engine::hold::{Hold, Standing};
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// The mutex of an entry comes before the agenda's, and both before that of `contended`. Two entries are
+/// The mutex of an entry comes before the agenda's, and both before that of `contended` and that of a hold. Two entries are
 /// locked by [`stuck`](Registry::stuck) alone.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
@@ -222,7 +222,7 @@ impl Registry {
                 by: None,
                 told: None,
             };
-            let is_live = |hold: &&Arc<Hold>| !matches!(hold.standing(now), Standing::Lost(_));
+            let is_live = |hold: &&Arc<Hold>| hold.loss_at(now).is_none();
             let held = state.holds.iter().take(room).filter(is_live);
             uses.extend(held.map(|hold| {
                 let thread = hold.holder.thread();

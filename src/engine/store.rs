@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::park::ServiceWaker;
+use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Capabilities, Claim, Failure, Kind, Release, Snapshot, Store};
@@ -162,7 +163,7 @@ impl Inspect for Unopened {
         unopened()
     }
 
-    fn describe(&self, _name: &LockName, _by: Moment) -> Answer<Inspection> {
-        unopened()
+    fn describe(&self, name: &LockName, by: Moment) -> Answer<Inspection> {
+        describe_by_kinds(self, name, by)
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::engine::agenda::slot_of;
 use crate::engine::core::Core;
-use crate::engine::hold::{Hold, Standing};
+use crate::engine::hold::Hold;
 use crate::engine::policy::{renewal_period, renewal_slack};
 use crate::error::Result;
 use crate::observe::LossReason;
@@ -162,7 +162,7 @@ impl Timer {
         let is_first = hold.note_lapsed();
         if is_first
             && hold.is_in_doubt()
-            && matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong))
+            && matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong))
         {
             // A renewal that went without an answer may yet have come in time: the lock would be taken by
             // nobody.

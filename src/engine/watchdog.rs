@@ -12,7 +12,7 @@ use crate::engine::agenda::slot_of;
 use crate::engine::cleanup::{Cleanup, RETRY_LEAST, RETRY_MOST};
 use crate::engine::core::Core;
 use crate::engine::deadlock::Finder;
-use crate::engine::hold::{Hold, Standing};
+use crate::engine::hold::Hold;
 use crate::engine::pace::{CleanupPace, longer};
 use crate::engine::policy::{POLL_COMPLETIONS_EVERY, renewal_period, renewal_slack};
 use crate::engine::renewals::{Batch, CHUNK, Due};
@@ -263,7 +263,7 @@ fn confirm(core: &Core, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
     if !in_time {
         hold.lose(LossReason::Expired, now, &core.reporter);
     }
-    if matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong)) {
+    if matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong)) {
         core.undo_renewal(hold, now);
     }
 }

@@ -155,9 +155,9 @@ pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50),
 
 /// A store whose holds end with something of its own, such as a session.
 pub(crate) trait Sessions: Send + Sync {
-    /// `watchdog` is woken when a [`Bound`] has ended, so that holders are notified at once, and when
+    /// `timer` is woken when a [`Bound`] has ended, so that holders are notified at once, and when
     /// something has happened by which holds may be gone.
-    fn attach(&self, watchdog: ServiceWaker);
+    fn attach(&self, timer: ServiceWaker);
 
     /// The end of a hold that was just granted, besides its lease; `None`: there is none. Asked once for each
     /// grant.

@@ -148,6 +148,7 @@ fn a_wait_that_ends_by_itself_has_the_lock_again(store: &Store) {
     assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
     assert_eq!(lock.hold_count().unwrap(), 2);
     assert!(!lock.condition("c").wait_until(&mut guard, now()).unwrap());
+    assert!(!lock.condition("c").wait_for(&mut guard, Duration::from_nanos(1)).unwrap());
     assert_eq!(lock.hold_count().unwrap(), 2);
     guard.check().unwrap();
     // Nobody is left behind to swallow a notification.

@@ -14,6 +14,7 @@ contracts!(
     a_timed_try_keeps_to_its_time,
     a_try_without_a_wait_is_one_attempt,
     a_try_until_a_past_instant_is_one_attempt,
+    a_wait_that_is_over_as_soon_as_it_begins_is_one_attempt,
     a_try_until_an_instant_keeps_to_it,
     a_timed_try_ends_early_when_the_lock_is_released,
     threads_of_one_client_are_served_in_the_order_in_which_they_came,
@@ -24,6 +25,25 @@ contracts!(
     a_lock_taken_by_turns_by_two_clients_never_stalls,
     holders_and_waiters_of_one_name_delay_no_other_name,
 );
+
+/// Also after this client has just released the lock to others, when it lets them go first.
+fn a_wait_that_is_over_as_soon_as_it_begins_is_one_attempt(store: &Store) {
+    let moment = Duration::from_nanos(1);
+    for kind in &store.kinds {
+        let lock = (kind.make)(&store.client(), &fresh(kind.label));
+        for _ in 0..3 {
+            assert!(lock.try_lock_for(moment).unwrap(), "{}", kind.label);
+            lock.unlock().unwrap();
+        }
+    }
+    if !store.lacks.contains(&Need::Counting) {
+        let semaphore = store.client().semaphore(fresh("moment"));
+        semaphore.try_set_permits(1).unwrap();
+        for _ in 0..3 {
+            drop(semaphore.try_acquire_for(1, moment).unwrap().expect("it is free"));
+        }
+    }
+}
 
 fn a_timed_try_keeps_to_its_time(store: &Store) {
     let wait = ms(200);

@@ -127,7 +127,7 @@ fn a_guard_dropped_in_a_forked_child_is_still_the_parents() {
 fn a_forked_child_of_a_process_with_a_client_can_make_none() {
     scenario(|world| {
         // Without an entry in the directory, so that every command would be the child's.
-        let client = world.builder().directory(false).build().unwrap();
+        let client = world.builder().lease(LEASE).directory(false).build().unwrap();
         let guard = client.lock("parents").acquire().unwrap();
         let (url, store) = (world.proxy.url(), MemoryStore::new());
         let (sent, connections) = (world.proxy.commands().len(), world.proxy.accepted());

@@ -54,8 +54,9 @@ impl Engine {
         span: &WaitSpan,
     ) {
         let (name, kind, owner) = (call.name.given(), call.kind.label(), hold.owner());
-        span.granted(owner, hold.fence(), attempts);
-        hold.span.open(name, kind, owner, hold.fence());
+        let fence = hold.fence();
+        span.granted(owner, fence, attempts);
+        hold.span.open(name, kind, owner, fence);
         if !self.reporter.is_observed() {
             return;
         }

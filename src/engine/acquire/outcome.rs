@@ -1,5 +1,5 @@
 //! The meaning of an answer at the moment at which it is read: for a first hold, for a re-entry,
-//! and for a lock that another thread here passed on.
+//! and for a lock that another thread here handed off.
 //!
 //! Their answers can be late, or not come at all, in the same ways. So what those ways mean is said once.
 
@@ -35,7 +35,7 @@ pub(crate) enum AttemptOutcome {
 
 impl AttemptOutcome {
     /// The outcome of `answer`. `stands`: whether the window that a grant belongs to is open and its owner
-    /// number in use, as of now, when the answer has been read. For a first hold and one that was passed on
+    /// number in use, as of now, when the answer has been read. For a first hold and one that was handed off
     /// that is the window which the request opened; for a re-entry the one that the hold has, since once that
     /// has ended another may have held the lock.
     pub(crate) fn of(answer: Answer<Attempt>, stands: bool, bound: Option<Arc<dyn Bound>>) -> AttemptOutcome {

@@ -49,7 +49,10 @@ impl Hold {
         let mut state = self.state.lock();
         let listeners = &mut state.listeners;
         match listeners.loss.clone() {
-            Some(loss) => drop(sender.try_send(loss)),
+            Some(loss) => {
+                drop(state);
+                drop(sender.try_send(loss));
+            }
             None if listeners.released => {}
             None => listeners.senders.push(sender),
         }

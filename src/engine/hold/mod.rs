@@ -26,6 +26,7 @@ use crate::engine::hold::levels::Levels;
 use crate::engine::hold::listeners::Listeners;
 use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
+pub(crate) use crate::engine::hold::renewal::Outlook;
 use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::policy::{at_risk, renewal_slack};
 use crate::ident::{Fence, LockName, Owner};
@@ -49,7 +50,7 @@ impl Held for Hold {
     }
 
     fn stands_until(&self, now: Moment) -> Option<Moment> {
-        (!matches!(self.standing(now), Standing::Lost(_))).then(|| self.until())
+        self.loss_at(now).is_none().then(|| self.until())
     }
 }
 
@@ -363,39 +364,38 @@ impl Hold {
         std::mem::replace(&mut self.state.lock().slot, slot)
     }
 
-    /// Whether what follows a loss has been done.
-    pub(crate) fn has_lapsed(&self) -> bool {
-        self.state.lock().has_lapsed
-    }
-
-    pub(crate) fn is_queued(&self) -> bool {
-        self.state.lock().is_queued
-    }
-
-    /// The phase by what is known at `now`, without changing anything.
-    pub(crate) fn standing(&self, now: Moment) -> Standing {
+    /// The reason for which it is lost by what is known at `now`, without changing anything. One that stands is
+    /// seen to by the two atomics alone.
+    pub(crate) fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if let Some(reason) = self.phase.loss() {
+            return Some(reason);
+        }
+        if now < self.until() {
+            return None;
+        }
+        if self.bound.as_ref().is_some_and(|bound| bound.is_gone()) {
+            return Some(LossReason::Gone);
+        }
+        let is_meant = self.is_at_ceiling(&self.state.lock());
+        Some(if is_meant { LossReason::HeldTooLong } else { LossReason::Expired })
+    }
+
+    /// The same, and whether one that stands may soon be lost.
+    pub(crate) fn standing(&self, now: Moment) -> Standing {
+        if let Some(reason) = self.loss_at(now) {
             return Standing::Lost(reason);
         }
         let until = self.until();
-        let is_over = now >= until;
-        if is_over && self.bound.as_ref().is_some_and(|bound| bound.is_gone()) {
-            return Standing::Lost(LossReason::Gone);
-        }
         let state = self.state.lock();
-        if is_over {
-            let is_meant = self.is_at_ceiling(&state);
-            return Standing::Lost(if is_meant { LossReason::HeldTooLong } else { LossReason::Expired });
-        }
         let is_late = state.renewal_has_failed || until.since(now) < at_risk(state.renewed_lease);
         if is_late && self.is_renewed_in(&state) { Standing::AtRisk(until) } else { Standing::Held }
     }
 
     /// Whether the hold stands at `now`; one that has run out becomes lost by this look.
     pub(crate) fn is_live(&self, now: Moment, reporter: &Reporter) -> bool {
-        match self.standing(now) {
-            Standing::Held | Standing::AtRisk(_) => true,
-            Standing::Lost(reason) => {
+        match self.loss_at(now) {
+            None => true,
+            Some(reason) => {
                 self.lose(reason, now, reporter);
                 false
             }
@@ -428,11 +428,18 @@ impl Hold {
         if self.phase.loss().is_some() {
             return false;
         }
-        // Given up first, lost second: a thread that sees the loss has another number for what it acquires
-        // next. Also of one that is being released: its window has ended, and the release may come later.
-        self.retire_owner();
+        // Given up first, lost second: a thread that sees the loss has another number for what it acquires next.
+        // Also of one that is being released: its window has ended, and the release may come later. Not at the
+        // end of its client, which releases it: a thread has the same number in all clients.
+        if reason != LossReason::ShutDown {
+            self.retire_owner();
+        }
         if !self.phase.lose(reason) && !self.phase.lose_while_releasing(reason) {
             return false;
+        }
+        // Changed first, looked second, as by `begin_release`.
+        if self.is_in_doubt() {
+            self.retire_owner();
         }
         let loss = Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
         let is_abandoned = self.notify(&loss, reporter);

@@ -1,9 +1,21 @@
 //! The renewals of a hold: whether, when, and for how long.
 
+use std::time::Duration;
+
 use super::{Hold, State};
 use crate::engine::policy::renewal_period;
 use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
+
+/// What the agenda goes by.
+pub(crate) struct Outlook {
+    /// The lease that renewals ask for.
+    pub(crate) lease: Duration,
+    /// When it is to be renewed; none, if the watchdog does not renew it, or has it already.
+    pub(crate) due: Option<Moment>,
+    /// The steps after a loss have been done.
+    pub(crate) has_lapsed: bool,
+}
 
 impl Hold {
     /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows.
@@ -45,9 +57,12 @@ impl Hold {
     /// When the watchdog should renew next: when a third of a renewed window has passed. Counted from the
     /// window's end, since a level with a short lease of its own is confirmed without moving that.
     pub(crate) fn due(&self) -> Moment {
-        let state = self.state.lock();
+        self.due_in(&self.state.lock())
+    }
+
+    fn due_in(&self, state: &State) -> Moment {
         let kept_until = state.kept_alive_at.plus(renewal_period(state.renewed_lease));
-        if self.needs_keepalive(&state) {
+        if self.needs_keepalive(state) {
             return kept_until;
         }
         let lease = state.renewed_lease;
@@ -72,8 +87,21 @@ impl Hold {
 
     /// Whether the watchdog renews it.
     pub(crate) fn is_renewable(&self) -> bool {
-        let state = self.state.lock();
+        self.is_renewable_in(&self.state.lock())
+    }
+
+    fn is_renewable_in(&self, state: &State) -> bool {
         // A hold without a lease is unknown to the store, which would answer that it is not held.
-        self.kind().is_leased() && (self.is_renewed_in(&state) || self.needs_keepalive(&state))
+        self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
+    }
+
+    /// What the agenda goes by, as of one moment.
+    pub(crate) fn outlook(&self) -> Outlook {
+        let state = self.state.lock();
+        Outlook {
+            lease: state.renewed_lease,
+            due: Some(self.due_in(&state)).filter(|_| self.is_renewable_in(&state) && !state.is_queued),
+            has_lapsed: state.has_lapsed,
+        }
     }
 }

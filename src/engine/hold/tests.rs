@@ -103,7 +103,7 @@ fn a_renewal_that_is_under_way_spends_the_number_of_a_hold_that_is_released() {
 #[test]
 fn a_lost_hold_has_given_up_its_number() {
     let (mark, reporter) = (ThreadMark::current(), Reporter::new(None));
-    for reason in [LossReason::Expired, LossReason::Gone, LossReason::ShutDown, LossReason::HeldTooLong] {
+    for reason in [LossReason::Expired, LossReason::Gone, LossReason::HeldTooLong] {
         let (hold, number) = (of_thread(&mark), mark.number());
         assert!(hold.lose(reason, hold.since(), &reporter));
         assert_ne!(mark.number(), number, "{reason:?}");
@@ -113,6 +113,19 @@ fn a_lost_hold_has_given_up_its_number() {
     }
     let (hold, number) = (of_thread(&mark), mark.number());
     assert!(!hold.is_live(hold.since().plus(LEASE), &reporter));
+    assert_ne!(mark.number(), number);
+}
+
+/// The thread may hold locks of other clients under it, and read what it writes.
+#[test]
+fn the_end_of_a_client_leaves_the_number_to_its_threads_unless_something_may_still_come() {
+    let (mark, reporter) = (ThreadMark::current(), Reporter::new(None));
+    let (hold, number) = (of_thread(&mark), mark.number());
+    assert!(hold.lose(LossReason::ShutDown, hold.since(), &reporter));
+    assert_eq!(mark.number(), number);
+    let hold = of_thread(&mark);
+    assert!(hold.begin_renewal(hold.since()).is_some());
+    assert!(hold.lose(LossReason::ShutDown, hold.since(), &reporter));
     assert_ne!(mark.number(), number);
 }
 

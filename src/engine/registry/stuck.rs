@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Registry;
+use crate::engine::hold::Hold;
 use crate::engine::hold::entry::LockKey;
-use crate::engine::hold::{Hold, Standing};
 use crate::engine::queue::Told;
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
 use crate::ident::unbound_number;
@@ -104,5 +104,5 @@ fn is_half(key: &LockKey) -> bool {
 
 /// Whether it is held, and not about to be released.
 fn stands(hold: &Hold, now: Moment) -> bool {
-    !hold.is_releasing() && !matches!(hold.standing(now), Standing::Lost(_))
+    !hold.is_releasing() && hold.loss_at(now).is_none()
 }

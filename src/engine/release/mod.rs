@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
 use crate::engine::handoff::ReleaseOutcome;
+use crate::engine::hold::Hold;
 use crate::engine::hold::LockEntry;
-use crate::engine::hold::{Hold, Standing};
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::engine::release::handoff::HandoffStart;
 use crate::error::{Error, NotHeld, Result};
@@ -256,7 +256,7 @@ impl Engine {
         }
         if left == 0 {
             self.registry.remove(hold);
-            if matches!(hold.standing(now), Standing::Lost(LossReason::Expired | LossReason::HeldTooLong)) {
+            if matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong)) {
                 self.clean_up(hold.claim(), now, now);
             }
         }

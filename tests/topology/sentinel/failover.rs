@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(60);
 /// over.
 const SHORT: Duration = ms(1500);
 /// The same where no grant is forgotten and each hold is to outlast the failover.
-const OUTLASTING: Duration = ms(6000);
+const OUTLASTING: Duration = ms(12_000);
 /// The clients' name for their connections.
 const NAME: &str = "topology";
 /// Command time-out and safety poll.

@@ -43,9 +43,11 @@ impl Waiting<'_> {
         if !writing.note_reading() {
             return;
         }
-        let (claim, reading, core) = (writing.claim(), Arc::clone(reading), Arc::clone(&engine.core));
+        // The core has the hold, and with it this.
+        let (claim, reading, core) = (writing.claim(), Arc::clone(reading), Arc::downgrade(&engine.core));
         let end = move |loss: &Loss| {
-            if matches!(loss.reason, LossReason::Expired | LossReason::HeldTooLong) {
+            if let (LossReason::Expired | LossReason::HeldTooLong, Some(core)) = (loss.reason, core.upgrade())
+            {
                 let now = core.clock.now();
                 let until = now.plus(core.options.lease).max(reading.until());
                 core.clean_up(claim, until, now);

@@ -50,6 +50,7 @@ impl Waiting<'_> {
     pub(super) fn go_by_releases(&mut self) {
         self.manner.become_deaf();
         self.give_up_place();
+        self.request.call.entry.note_in_line(false);
         self.listening.listen_for(ListensFor::Releases);
     }
 

@@ -149,7 +149,8 @@ impl<'a> Waiting<'a> {
             None => {
                 let place = call.entry.join(call.terms.backoff.is_some());
                 self.note_join(&place);
-                let first = self.wait_like_others(&place).map(|()| Step::Again);
+                // One step whatever the time: a caller with little of it asks once.
+                let first = self.wait_like_others(&place).and_then(|()| self.step(&place));
                 (place, first)
             }
         };
