@@ -92,12 +92,13 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
         let name = format!("{child:?}-{round}");
         let (first_file, second_file) =
             (server.path(&format!("{name}.1")), server.path(&format!("{name}.2")));
-        let arguments = ["run", "-q", "--lease", LEASE, &name];
+        // The second is not struck, and has to keep its lock however busy the machine is.
+        let arguments = |lease| ["run", "-q", "--lease", lease, &name];
         let stamper = Stamper { file: &first_file, ignores_term: false, once: false };
-        let first = Run::start(child.under(&stamper, &mut server.leasehold(&arguments)));
+        let first = Run::start(child.under(&stamper, &mut server.leasehold(&arguments(LEASE))));
         eventually(&format!("the first command of {name} runs"), || !stamps(&first_file).is_empty());
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
-        let second = Run::start(stamper.under(&mut server.leasehold(&arguments)));
+        let second = Run::start(stamper.under(&mut server.leasehold(&arguments("30s"))));
         let line = format!("leasehold_lock_line:{{{name}}}");
         eventually("the second waits", || server.ask(&["ZCARD", &line]).starts_with(":1"));
         pairs.push((name, first, second, first_file, second_file));
