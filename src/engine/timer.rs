@@ -62,8 +62,8 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
 impl Timer {
     /// Sees to all that is due, looks at connections, and says when to look next.
     ///
-    /// It looks at `woken_for` even if nothing is due by then any more: where holds come and go, each would
-    /// wake it else.
+    /// It keeps the look that it was woken to plan, `woken_for`, even if that hold has ended. Otherwise each
+    /// short hold would wake it anew.
     fn round(&mut self, parker: &Parker, woken_for: Moment) -> Moment {
         if parker.take_bounds_ended() {
             self.look_at(self.core.registry.bound(), self.core.clock.now());

@@ -294,7 +294,7 @@ macro_rules! guard {
             ///
             /// # Blocking
             ///
-            /// Never: one atomic load and one reading of the clock.
+            /// Never: some atomic loads, two readings of the clock, and a mutex that nobody waits under.
             ///
             /// # Errors
             ///

@@ -134,7 +134,7 @@ pub(crate) trait Batches: Send + Sync {
 /// A store of several servers that need not agree (Redlock).
 pub(crate) trait Majority: Send + Sync {
     /// Owner numbers below this are not to be used for another hold: something that was asked under them may
-    /// still arrive, although every answer so far was `Done`.
+    /// still arrive, although every answer so far was `Ok`.
     fn first_unspent_number(&self) -> u64;
 
     /// A hold ended while it was being renewed: no server is to be given it again, and one that was is to

@@ -95,10 +95,10 @@ pub(crate) enum Turn {
     IsNext,
 }
 
-/// The time after the end of the holder's lease, at least and at most, after which a waiter in line asks: not
-/// all of them at the same moment.
+/// A waiter in line asks a random time between these two after the holder's lease ends, so that not all ask at
+/// once.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
-/// And after a free lock is kept no longer for another.
+/// The same, after a free lock has stopped being kept for another client.
 pub(crate) const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(20));
 
 /// The messages that wake a waiter.

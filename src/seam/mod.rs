@@ -90,8 +90,8 @@ pub(crate) trait Store: Inspect + Send + Sync {
 
     /// For each claim, has its owner hold nothing and stand in no queue, nor as a writer that waits: undoes
     /// attempts and repeats releases of unknown outcome. Goes out like renewals, one answer per claim, in
-    /// order. [`Release::Never`] says that it need not be asked again; what the claims are in doubt about was
-    /// asked before.
+    /// order. The requests in doubt were sent before this call. [`Release::Never`]: none of them can arrive any
+    /// more.
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>>;
 
     /// Has a held lock end by itself when `rest` has passed, sooner or later than it would; `false`: its

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use leasehold::crossbeam_channel::{bounded, unbounded};
 use leasehold::{ErrorKind, Guard, Interrupt, RedisLock};

@@ -17,8 +17,8 @@ use crate::seam::{Family, ListensFor, Turn};
 use crate::time::Moment;
 
 impl Engine {
-    /// How a call asks before there is a waiter. `None`: it does not, as it is about more than one request
-    /// and one owner.
+    /// How a call asks before there is a waiter. `None`: the call goes straight to the waiting loop, as its
+    /// kind, its terms or its store needs more than one plain request.
     pub(super) fn asks_first(&self, call: &AcquireCall<'_>, begun: Moment) -> Option<FirstAttempt> {
         let capabilities = self.store.capabilities();
         let is_plain = matches!(call.kind.family(), Family::Lock | Family::Token);

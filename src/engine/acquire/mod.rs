@@ -1,7 +1,8 @@
 //! Acquiring a lock: from the caller's request to a grant.
 //!
 //! `call` is what a caller asks for, `terms` how its lock value is used. A thread that holds the lock
-//! re-enters it (`reentry`); any other caller waits (`waiting`). `outcome` says what each answer means,
+//! re-enters it (`reentry`). Of the others, one that finds the lock calm asks once (`first`); all else waits
+//! (`waiting`). `outcome` says what each answer means,
 //! `retry` for how long failures are borne, `request` under which number is asked.
 
 pub(crate) mod call;

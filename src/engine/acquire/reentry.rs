@@ -21,9 +21,9 @@ const MOST_HOLDS: u32 = i32::MAX as u32;
 impl Engine {
     /// Adds a level to a live hold; `None` if it turned out to be lost.
     ///
-    /// The count is absolute, so a request of unknown outcome is simply repeated. An answer counts as long as
-    /// the hold stands without it. Once that has ended, others may have been notified, and may have held the
-    /// lock.
+    /// The count is absolute, so a request of unknown outcome is simply repeated. A grant counts only
+    /// if the window, as it was before this grant, is still open when the answer has been read. Once that has
+    /// ended, others may have been notified, and may have held the lock.
     pub(crate) fn reenter(
         &self,
         call: &AcquireCall<'_>,

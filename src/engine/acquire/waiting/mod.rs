@@ -305,8 +305,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether this waiter asks although this process has a hold: that does not show whether the store would
-    /// grant another, or the store is to know who waits.
+    /// Whether this waiter asks despite a hold of this process: the hold does not say whether the store would
+    /// grant another, or the store has to know who waits.
     fn asks_for_itself(&self) -> bool {
         self.all_ask || self.announces() || self.request.call.kind.is_shared()
     }

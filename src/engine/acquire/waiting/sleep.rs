@@ -24,9 +24,8 @@ const STAND_BACK: Duration = Duration::from_micros(500);
 /// was.
 const FRESH: Duration = Duration::from_millis(8);
 
-/// The time, for each of the odds, within which a waiter asks that leaves a message to others: of a crowd
-/// some do at any time. Or within the average time of an ask, where that is longer: else on a slow link all
-/// would have asked before the next message comes.
+/// A waiter that leaves a message to others asks by itself within this step times its odds. If an ask takes
+/// longer on average, that average is the step: on a slow link all would otherwise ask before the next message.
 const ODDS_STEP: Duration = Duration::from_millis(1);
 /// The most of these steps until it asks.
 const MOST_STEPS: u32 = 50;
@@ -110,8 +109,8 @@ impl Waiting<'_> {
         }
     }
 
-    /// Subscribes, the first time it waits for another process; unless the subscription stood before the
-    /// attempt, and no message has come since, that is reason to try again as soon as it stands.
+    /// Subscribes at the first wait for another process. The waiter then asks again as soon as the subscription
+    /// stands, unless it stood before the last attempt and no message has come since.
     fn listen(&mut self) {
         if self.listening.subscription().is_none() {
             let claim = self.claim();

@@ -220,7 +220,7 @@ impl ReplyReader<'_> {
         Ok(())
     }
 
-    /// The channel stays down; its waiters poll.
+    /// The channel stays down. Waiters for their turn go by releases from then on, waiters for releases poll.
     fn refused(&self, state: &mut SubscriberState, channel: &Arc<Channel>, error: &ServerError) {
         // After a MOVED the channel will soon be with another member.
         if error.code() != "MOVED" {
