@@ -72,6 +72,8 @@ struct Odd {
     /// The events while the next renewals are made, and by when those were to be answered.
     renewing: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
     renewed_by: Mutex<Vec<Moment>>,
+    /// The events while waiters begin to listen.
+    listening: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
     /// The channel on which it reports that it is free, if it does: a waiter sleeps for an hour otherwise.
     channel: Option<Arc<Channel>>,
     /// Has a queue for each kind, not for the fair lock alone.
@@ -247,6 +249,9 @@ impl Store for Odd {
     }
 
     fn listen(&self, _: &Claim, waker: &Waker) -> Option<Subscription> {
+        if let Some(event) = self.listening.lock().pop_front() {
+            event();
+        }
         Some(Subscription::new(Arc::clone(self.channel.as_ref()?), Arc::new(Standing), waker))
     }
 

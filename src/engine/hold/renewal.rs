@@ -7,7 +7,7 @@ use crate::engine::policy::renewal_period;
 use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
 
-/// What the agenda goes by.
+/// The facts of a hold that the agenda goes by.
 pub(crate) struct Outlook {
     /// The lease that renewals ask for.
     pub(crate) lease: Duration,
@@ -95,7 +95,7 @@ impl Hold {
         self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
     }
 
-    /// What the agenda goes by, as of one moment.
+    /// The facts that the agenda goes by, as of one moment.
     pub(crate) fn outlook(&self) -> Outlook {
         let state = self.state.lock();
         Outlook {

@@ -491,3 +491,25 @@ fn the_lease_of_a_group_counts_from_when_it_was_asked_for() {
     assert_eq!(mine.hold.until(), asked.plus(crate::time::window(second * 20)), "not from the reply");
     drop(engine.shutdown());
 }
+
+/// One that lets others go first, as it has just released the lock, and whose time is over by then.
+#[test]
+fn a_wait_whose_time_is_over_before_it_has_asked_asks_once() {
+    let channel = Arc::new(Channel::new("a", true));
+    let store = Arc::new(Odd { channel: Some(channel), ..Odd::default() });
+    let clock = ManualClock::new();
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let mine = acquire_as(Kind::Write, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
+    engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
+    engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
+    let wait = Duration::from_millis(1);
+    let later = clock.clone();
+    store.listening.lock().push_back(Box::new(move || later.advance(wait * 2)));
+    let attempts = store.attempts.load(Ordering::SeqCst);
+    let limit = WaitLimit::Deadline(clock.now().plus(wait));
+    let granted = acquire_as(Kind::Write, &engine, &name, limit, Lease::Renewed).unwrap();
+    assert!(store.listening.lock().is_empty(), "it let others go first");
+    assert_eq!(store.attempts.load(Ordering::SeqCst), attempts + 1);
+    assert!(granted.is_some());
+    drop(engine.shutdown());
+}

@@ -97,12 +97,14 @@ impl Waiting<'_> {
         outcome: AttemptOutcome,
     ) -> Result<Step> {
         let engine = self.request.engine;
-        if let AttemptOutcome::Granted { fence, bound } = outcome {
-            self.queued = None;
-            return Ok(Step::Granted(self.enter(op, (&claim, sent), fence, bound)));
+        if !matches!(outcome, AttemptOutcome::Granted { .. }) {
+            self.tell_asked(op, sent, outcome.error());
         }
-        self.tell_asked(op, sent, outcome.error());
         match outcome {
+            AttemptOutcome::Granted { fence, bound } => {
+                self.queued = None;
+                Ok(Step::Granted(self.enter(op, (&claim, sent), fence, bound)))
+            }
             AttemptOutcome::TooLate => {
                 self.leave_behind(claim, sent);
                 let took = engine.clock.now().since(sent);
@@ -125,7 +127,7 @@ impl Waiting<'_> {
                     retry_after.map_or(Moment::NEVER, |left| now.plus(left + Duration::from_millis(1)));
                 Ok(Step::Sleep(poll.min(ends)))
             }
-            AttemptOutcome::Granted { .. } | AttemptOutcome::Lost => Ok(Step::Again),
+            AttemptOutcome::Lost => Ok(Step::Again),
             AttemptOutcome::Failed(error) => self.pause_after(error),
             AttemptOutcome::Unknown(error) => {
                 self.tell_unknown(&error);

@@ -10,7 +10,7 @@ impl Waiting<'_> {
     /// Hands an attempt that may have been, or may yet be, carried out to the watchdog, and goes on under a
     /// number that it cannot touch.
     pub(super) fn leave_behind(&mut self, claim: Claim, sent: Moment) {
-        if self.manner.joins() {
+        if self.manner.is_of_line() {
             self.manner.become_in_doubt();
             self.request.call.entry.note_in_line(true);
         }

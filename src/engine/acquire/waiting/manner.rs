@@ -44,7 +44,8 @@ impl Manner {
         }
     }
 
-    fn is_of_line(self) -> bool {
+    /// Whether it goes by the line: an attempt without an answer may have its client join it.
+    pub(super) fn is_of_line(self) -> bool {
         use Manner::{IsNext, MayStandInLine, QueuesHere, StandsInLine};
         matches!(self, QueuesHere | MayStandInLine | StandsInLine | IsNext)
     }
@@ -101,11 +102,6 @@ impl Manner {
     /// Whether a store that queues is to give the caller a place.
     pub(super) fn waits(self) -> bool {
         !matches!(self, Manner::AsksOnce { keeps_place: false, .. })
-    }
-
-    /// Whether an attempt without an answer may have its client join the line.
-    pub(super) fn joins(self) -> bool {
-        self.is_of_line()
     }
 
     pub(super) fn stands(self) -> bool {

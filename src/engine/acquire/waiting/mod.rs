@@ -79,7 +79,7 @@ enum Step {
 
 impl<'a> Waiting<'a> {
     pub(crate) fn new(request: Request<'a>, span: WaitSpan) -> Waiting<'a> {
-        let Request { engine, call, thread, begun, .. } = request;
+        let Request { engine, call, thread, .. } = request;
         let store_queues = (engine.store.capabilities().queues)(call.kind);
         Waiting {
             manner: Manner::new(call.terms.backoff.is_some(), store_queues),
@@ -93,7 +93,7 @@ impl<'a> Waiting<'a> {
             rest: Rest::default(),
             parker: None,
             retry_budget: RetryBudget::default(),
-            report: Report::new(begun, span),
+            report: Report::new(span),
             request,
         }
     }
@@ -326,10 +326,8 @@ impl<'a> Waiting<'a> {
     }
 
     fn next_poll(&self) -> Moment {
-        self.request
-            .engine
-            .clock
-            .after(random_between(self.request.engine.poll_every(self.request.call.kind)))
+        let Request { engine, call, .. } = self.request;
+        engine.clock.after(random_between(engine.poll_every(call.kind)))
     }
 
     /// One attempt for a caller that will not wait; none while a hold of this process stands.

@@ -5,7 +5,6 @@ use crate::time::Moment;
 
 /// The facts of a wait that its observers hear.
 pub(super) struct Report {
-    pub(super) begun: Moment,
     /// It has slept for the lock, and the observer knows.
     pub(super) is_waiting: bool,
     /// Since when the lock is on its way here, and whether from a thread of this client.
@@ -15,8 +14,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(begun: Moment, span: WaitSpan) -> Report {
-        Report { begun, is_waiting: false, coming: None, attempts: 0, span }
+    pub(super) fn new(span: WaitSpan) -> Report {
+        Report { is_waiting: false, coming: None, attempts: 0, span }
     }
 }
 

@@ -73,7 +73,7 @@ impl Waiting<'_> {
         if self.request.engine.reporter.is_observed() {
             let (name, kind, attempts) =
                 (self.request.call.name.given(), self.request.call.kind.label(), self.report.attempts);
-            let waited = self.request.engine.clock.now().since(self.report.begun);
+            let waited = self.request.engine.clock.now().since(self.request.begun);
             let event = Event::GaveUp { name, kind, waited, attempts, reason };
             self.request.engine.reporter.tell(|observer| observer.event(&event));
         }
