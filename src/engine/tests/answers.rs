@@ -502,7 +502,8 @@ fn a_wait_whose_time_is_over_before_it_has_asked_asks_once() {
     let mine = acquire_as(Kind::Write, &engine, &name, WaitLimit::Once, Lease::Renewed).unwrap().unwrap();
     engine.end_level("unlock", &mine.hold, Some(mine.level)).unwrap();
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
-    let wait = Duration::from_millis(1);
+    // Later than it stands back after its own release.
+    let wait = Duration::from_millis(10);
     let later = clock.clone();
     store.listening.lock().push_back(Box::new(move || later.advance(wait * 2)));
     let attempts = store.attempts.load(Ordering::SeqCst);
