@@ -249,7 +249,8 @@ impl Store for Odd {
     }
 
     fn listen(&self, _: &Claim, waker: &Waker) -> Option<Subscription> {
-        if let Some(event) = self.listening.lock().pop_front() {
+        let event = self.listening.lock().pop_front();
+        if let Some(event) = event {
             event();
         }
         Some(Subscription::new(Arc::clone(self.channel.as_ref()?), Arc::new(Standing), waker))
