@@ -78,6 +78,12 @@ impl Calls {
 }
 
 impl Call {
+    /// One more for the same client, which is none of the thread's.
+    pub(crate) fn another(&self) -> Call {
+        self.calls.under_way.fetch_add(1, Ordering::SeqCst);
+        Call { calls: Arc::clone(&self.calls), is_of_thread: false }
+    }
+
     /// The same, no more among the thread's: it may end on another.
     pub(crate) fn detached(mut self) -> Call {
         self.leave_thread();

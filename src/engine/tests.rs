@@ -307,8 +307,6 @@ struct FailingHandoff {
     store: Arc<Odd>,
     engine: Engine,
     name: Arc<LockName>,
-    /// Under which the guard was held.
-    number: u64,
     go_on: Sender<()>,
 }
 
@@ -339,8 +337,8 @@ fn comes_about(what: &str, mut cond: impl FnMut() -> bool) {
 }
 
 /// Has `meanwhile` run while the next owner, on a thread of its own, reads the refusal; it then takes the
-/// lock too. Returns the number under which the guard was held.
-fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) -> u64 {
+/// lock too. The lock was released the plain way all the same, and nothing is left to the watchdog.
+fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) {
     let ((is_reading, reading), (go_on, may_read)) = (bounded(1), bounded(1));
     let store = Arc::new(Odd {
         reading: Mutex::new(Some((is_reading, may_read))),
@@ -349,8 +347,7 @@ fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) -> u64 {
     });
     let (engine, name) = (engine(&store, &Clock::System), name());
     let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-    let number = mine.hold.owner().number();
-    let failing = FailingHandoff { store, engine, name, number, go_on };
+    let failing = FailingHandoff { store, engine, name, go_on };
     let (engine, name) = (&failing.engine, &failing.name);
     thread::scope(|scope| {
         let wait = || {
@@ -372,14 +369,15 @@ fn while_a_hand_off_fails(meanwhile: impl FnOnce(&FailingHandoff)) -> u64 {
         waiter.join().unwrap();
     });
     engine.shutdown().unwrap();
-    number
+    assert_eq!(failing.store.cleanups.load(Ordering::SeqCst), 0, "it was left to the watchdog");
+    assert_eq!(engine.stats().releases_failed, 0, "it is told to have failed");
 }
 
 #[test]
 fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_hand_off_failed() {
-    let number = while_a_hand_off_fails(|failing| {
-        // The store has the lock under our number yet. It would be granted to us, and the watchdog, which is
-        // about to receive the release's failure, would take it away.
+    while_a_hand_off_fails(|failing| {
+        // The store has the lock under our number yet. It would be granted to us, and the plain release that
+        // follows would take it away.
         let attempts = failing.store.attempts.load(Ordering::SeqCst);
         let again = acquire(&failing.engine, &failing.name, WaitLimit::Once, Lease::Renewed);
         let attempts_since = failing.store.attempts.load(Ordering::SeqCst) - attempts;
@@ -387,15 +385,14 @@ fn who_dropped_a_guard_cannot_have_the_lock_again_while_the_next_reads_that_the_
         assert!(again.unwrap().is_none());
         assert_eq!(attempts_since, 0);
     });
-    assert_ne!(ThreadMark::current().number(), number, "the number is given up");
 }
 
 #[test]
 fn nor_can_it_by_the_fair_lock_of_the_name() {
     while_a_hand_off_fails(|failing| {
-        let FailingHandoff { store, engine, name, number, go_on } = failing;
+        let FailingHandoff { store, engine, name, go_on } = failing;
         let attempts = store.attempts.load(Ordering::SeqCst);
-        let (again, many) = thread::scope(|scope| {
+        let (again, (many, attempts_since)) = thread::scope(|scope| {
             let judge = || {
                 let _ends = Ends(failing);
                 // How often it has said that it waits for leave.
@@ -415,8 +412,9 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
                     told_to_wake()
                 });
                 let many = many.max();
+                let attempts_since = store.attempts.load(Ordering::SeqCst) - attempts;
                 go_on.send(()).unwrap();
-                many
+                (many, attempts_since)
             };
             let judging = thread::Builder::new().spawn_scoped(scope, judge).unwrap();
             let again = acquire_as(Kind::Fair, engine, name, FOREVER, Lease::Renewed).unwrap().unwrap();
@@ -426,7 +424,7 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
         // In either order the waiter gets it too; before anything here fails, since all wait for it.
         let ended = engine.end_level("unlock", &again.hold, Some(again.level));
         assert!(many < Some(10), "it looks again and again instead of waiting: {many:?}");
-        assert_ne!(owner.number(), *number, "it was granted what is about to be cleaned up");
+        assert_eq!(attempts_since, 0, "it asks for what is about to be released");
         assert_eq!(holder, Some(owner));
         ended.unwrap();
     });

@@ -3,15 +3,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engine::calls::Call;
 use crate::engine::core::Core;
 use crate::engine::handoff::ReleaseOutcome;
 use crate::engine::hold::Hold;
+use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
-use crate::seam::{Others, REQUEST_LASTS};
+use crate::seam::{Answer, Failure, Others, REQUEST_LASTS, Release};
 use crate::time::Moment;
 
 impl Core {
+    /// Sends the release of a hold whose releaser has gone on, and has its outcome settled by the thread that
+    /// reads it. The call is not over before.
+    pub(crate) fn release_later(self: &Arc<Core>, hold: &Arc<Hold>, begun: Moment, call: Call) {
+        let (core, ended) = (Arc::clone(self), Arc::clone(hold));
+        let done = Box::new(move |answer: Answer<Release>| {
+            let failure = answer.as_ref().err().map(Failure::error);
+            core.reporter.observe_request("release", begun, &core.clock, failure);
+            core.settle(&ended, ReleaseOutcome::of_release(answer));
+            drop(call);
+        });
+        self.store.release_later(&hold.claim(), begun.plus(self.options.command_timeout), done);
+        self.watchdog.look_by(begun.plus(POLL_COMPLETIONS_EVERY));
+    }
+
     /// For a hold whose releaser has gone on: settles the outcome. May run on any thread, while that reads
     /// replies for others; so the observer is called on the callback thread.
     pub(crate) fn settle(&self, hold: &Arc<Hold>, outcome: ReleaseOutcome) {

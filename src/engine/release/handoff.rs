@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
+use crate::engine::calls::Call;
 use crate::engine::handoff::{HandoffResult, PendingHandoff, ReleaseOutcome, Releaser};
 use crate::engine::hold::Hold;
 use crate::engine::hold::Next;
@@ -100,9 +101,14 @@ impl Engine {
         self.released(action, hold, 0, outcome)
     }
 
-    /// For a releaser that goes on: the outcome is settled by the thread that reads it.
-    pub(crate) fn settle_later(&self, hold: &Arc<Hold>) -> Releaser {
+    /// For a releaser that goes on: the outcome is settled by the thread that reads it, before it
+    /// [says](crate::engine::queue::Ticket::received) that the hand-off is over.
+    pub(crate) fn settle_later(&self, hold: &Arc<Hold>, call: Call) -> Releaser {
         let (core, ended) = (Arc::clone(&self.core), Arc::clone(hold));
-        Releaser::HasGoneOn(Box::new(move |outcome| core.settle(&ended, outcome)))
+        Releaser::HasGoneOn(Box::new(move |outcome| match outcome {
+            // As in `handed_off`. What the releaser's thread asks from then on goes behind it.
+            ReleaseOutcome::Refused(_) => core.release_later(&ended, core.clock.now(), call),
+            outcome => core.settle(&ended, outcome),
+        }))
     }
 }

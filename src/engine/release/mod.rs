@@ -11,10 +11,8 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
-use crate::engine::handoff::ReleaseOutcome;
 use crate::engine::hold::Hold;
 use crate::engine::hold::LockEntry;
-use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::engine::release::handoff::HandoffStart;
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
@@ -211,28 +209,15 @@ impl Engine {
             return;
         }
         let started = match left {
-            0 => self.start_handoff(hold, begun, || self.settle_later(hold)),
+            0 => self.start_handoff(hold, begun, || self.settle_later(hold, call.another())),
             _ => HandoffStart::Others,
         };
         match started {
             HandoffStart::Sent => {}
             HandoffStart::Nobody => {
-                let (core, ended, call) = (Arc::clone(&self.core), Arc::clone(hold), call.detached());
-                let done = Box::new(move |answer: Answer<Release>| {
-                    let (reporter, clock) = (&core.reporter, &core.clock);
-                    reporter.observe_request(
-                        "release",
-                        begun,
-                        clock,
-                        answer.as_ref().err().map(Failure::error),
-                    );
-                    core.settle(&ended, ReleaseOutcome::of_release(answer));
-                    drop(call); // not over before
-                });
-                self.store.release_later(&hold.claim(), begun.plus(self.options.command_timeout), done);
+                self.core.release_later(hold, begun, call.detached());
                 // On its way first, taken out second: what is asked from here on goes behind it.
                 self.registry.remove(hold);
-                self.watchdog.look_by(begun.plus(POLL_COMPLETIONS_EVERY));
             }
             // The answer is waited for in two cases. The count of an inner level has to be right before the
             // next request about it. And when it is other processes' turn, the answer says whether they
