@@ -47,6 +47,7 @@ const ALL: &[&str] = &[
     "redsync",
     "rueidislock",
     "rslock",
+    "rslock-threads",
     "redlock",
     "rlock",
     "redis-py",

@@ -27,6 +27,7 @@ pub fn open(load: &Load) -> Result<(Box<dyn Peer>, String)> {
         "raw" => (Box::new(raw::Raw::learn(&load.url)?), String::new()),
         "article" => (Box::new(article::Article::connect(&load.url, threads)?), String::new()),
         "redlock" => (Box::new(redlock::Redlock::connect(&load.url)), locked_version("redlock")),
+        "rslock-threads" => (Box::new(rslock::Threads::connect(&load.url)?), locked_version("rslock")),
         "rlock" => (Box::new(rlock::Rlock::connect(&load.url)?), locked_version("rlock")),
         other => bail!("no peer {other}"),
     })

@@ -1,20 +1,62 @@
-//! The crate `rslock`, in its own world: tasks on a tokio runtime instead of threads.
+//! The crate `rslock`, in its own world: tasks on a tokio runtime instead of threads. And from threads, as a
+//! program would use it that has those.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use rslock::LockManager;
+use rslock::{Lock, LockManager};
+use tokio::runtime::Runtime;
 use tokio::sync::Barrier;
 use tokio::time::sleep;
 
 use super::{LEASE_MS, locked_version};
-use crate::drive::Guarded;
+use crate::drive::{Guarded, Peer, Session};
 use crate::load::{HOLD, Kind, Load, PAUSE, expect, say};
 use crate::stamp;
 use crate::tally::{Outcome, Tally};
 
 const LEASE: std::time::Duration = std::time::Duration::from_millis(LEASE_MS as u64);
+
+/// Each thread blocks on the runtime for its own request.
+pub struct Threads {
+    runtime: Runtime,
+    client: LockManager,
+}
+
+struct ThreadSession<'a> {
+    from: &'a Threads,
+    names: Vec<String>,
+    held: Option<Lock>,
+}
+
+impl Threads {
+    pub fn connect(url: &str) -> Result<Threads> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        Ok(Threads { runtime, client: LockManager::new(vec![url]) })
+    }
+}
+
+impl Peer for Threads {
+    fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(ThreadSession { from: self, names: names.to_vec(), held: None }))
+    }
+}
+
+impl Session for ThreadSession<'_> {
+    fn lock(&mut self, key: usize) -> Result<()> {
+        let name = self.names.get(key).context("no such key")?.as_str();
+        let asked = self.from.client.acquire_no_guard(name, LEASE);
+        self.held = Some(self.from.runtime.block_on(asked)?);
+        Ok(())
+    }
+
+    fn unlock(&mut self, _key: usize) -> Result<()> {
+        let lock = self.held.take().context("not held")?;
+        self.from.runtime.block_on(self.from.client.unlock(&lock));
+        Ok(())
+    }
+}
 
 pub fn drive(load: &Load) -> Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
