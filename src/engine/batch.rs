@@ -169,7 +169,7 @@ impl<'a> BatchRequest<'a> {
                 Ok(fences) => {
                     for (index, (place, waiting, claim)) in members.into_iter().enumerate() {
                         let attempt = match fences.get(index) {
-                            Some(fence) => Attempt::Granted { fence: *fence },
+                            Some(fence) => Attempt::granted(*fence),
                             None => Attempt::Busy { retry_after: None },
                         };
                         come(place, waiting, claim, Ok(attempt));

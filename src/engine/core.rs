@@ -12,6 +12,7 @@ use crate::engine::hold::Hold;
 use crate::engine::pace::sample;
 use crate::engine::policy::renewal_period;
 use crate::engine::registry::Registry;
+use crate::engine::release::keep::Keeper;
 use crate::engine::store::{StoreCell, attach};
 use crate::engine::stuck::Stuck;
 use crate::ident::ClientId;
@@ -38,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) watchdog: Service,
     /// Notices what has ended or is due.
     pub(crate) timer: Service,
+    /// Gives back what is kept for a turn.
+    pub(crate) keeper: Keeper,
     /// The work that waits for the watchdog.
     pub(crate) inbox: Mutex<Inbox>,
     /// Until then, as `Moment::nanos`, the loss of one hold makes all be renewed: a connection has ended, and
@@ -66,6 +69,7 @@ impl Core {
             told: ToldWaits::new(options.deadlocks_after),
             watchdog,
             timer,
+            keeper: Keeper::default(),
             inbox: Mutex::default(),
             sampled_until: AtomicU64::new(0),
             options,
@@ -85,6 +89,7 @@ impl Core {
     pub(crate) fn stop(&self) -> Vec<Claim> {
         self.watchdog.stop();
         self.timer.stop();
+        self.keeper.stop();
         let cleanups = std::mem::take(&mut self.inbox.lock().cleanups);
         let now = self.clock.now();
         cleanups.into_iter().filter(|cleanup| cleanup.from <= now).map(|cleanup| cleanup.claim).collect()

@@ -236,6 +236,9 @@ impl Engine {
         name: &Arc<LockName>,
     ) -> Result<Option<Snapshot>> {
         self.usable_for(action, kind, name)?;
+        if let Some(entry) = self.registry.found(kind, name) {
+            self.give_back_kept(&entry);
+        }
         let thread = ThreadMark::current();
         let hold = self.registry.of_thread(kind, name, thread.id());
         let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
@@ -313,6 +316,9 @@ impl Engine {
 
     pub(crate) fn force(&self, action: &'static str, kind: Kind, name: &Arc<LockName>) -> Result<bool> {
         self.usable_for(action, kind, name)?;
+        if let Some(entry) = self.registry.found(kind, name) {
+            self.give_back_kept(&entry);
+        }
         let holds = self.registry.holds_of(kind, name);
         // Sent once and never repeated: a late second one could free what somebody took in between.
         let answer = self.store.force(kind, name, self.one_command());

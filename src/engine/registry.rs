@@ -112,6 +112,11 @@ impl Registry {
         slot.moment()
     }
 
+    /// A hold that was kept is held again.
+    pub(crate) fn note_grant(&self) {
+        self.grants.fetch_add(1, Ordering::Relaxed);
+    }
+
     // ---- the agenda
 
     /// Has a hold that is here be looked at then.
@@ -181,6 +186,7 @@ impl Registry {
         self.agenda.lock().remove(hold);
         let mut state = hold.entry().state();
         state.take_out(hold);
+        state.turns.end();
         state.queue.nudge();
         state.forget_if_unused();
     }
@@ -256,6 +262,7 @@ impl Registry {
         for entry in self.all() {
             let mut state = entry.state();
             holds.append(&mut state.holds);
+            state.turns.end();
             state.queue.wake_all();
         }
         let mut agenda = self.agenda.lock();

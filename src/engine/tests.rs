@@ -185,7 +185,7 @@ impl Store for Odd {
             Some(other) if other != claim.owner => Ok(Attempt::Busy { retry_after: None }),
             _ => {
                 *holder = Some(claim.owner);
-                Ok(Attempt::Granted { fence: None })
+                Ok(Attempt::granted(None))
             }
         }
     }

@@ -69,6 +69,10 @@ mod with {
             }
         }
 
+        pub(crate) fn is_open(&self) -> bool {
+            self.0.lock().is_some()
+        }
+
         /// Puts the hold's span around an event of the hold while it stands: to be called, on any thread,
         /// with what tells the event.
         pub(crate) fn around(&self) -> impl Fn(&dyn Fn()) + Send + use<> {
@@ -112,6 +116,10 @@ mod without {
         }
 
         pub(crate) fn open(&self, _name: &str, _kind: &'static str, _owner: Owner, _fence: Option<Fence>) {}
+
+        pub(crate) fn is_open(&self) -> bool {
+            false
+        }
 
         pub(crate) fn around(&self) -> impl Fn(&dyn Fn()) + Send + use<> {
             |tell: &dyn Fn()| tell()

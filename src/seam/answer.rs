@@ -13,6 +13,9 @@ pub(crate) enum Attempt {
     Granted {
         /// A new fence, where one was asked for.
         fence: Option<Fence>,
+        /// If its client stood in the store's line for it: how many stand there yet. Zero: none, or the store
+        /// does not say.
+        behind: u32,
     },
     /// Another owner holds it.
     Busy {
@@ -31,6 +34,13 @@ pub(crate) enum Attempt {
     },
     /// A count above one was asked for, but the owner holds nothing (any more). Nothing changed.
     Lost,
+}
+
+impl Attempt {
+    /// A grant that knows of no line.
+    pub(crate) const fn granted(fence: Option<Fence>) -> Attempt {
+        Attempt::Granted { fence, behind: 0 }
+    }
 }
 
 /// The outcome of a release.

@@ -53,6 +53,15 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
+    /// Whether the hold may be kept for a turn when its guard is dropped, and taken again by this call: the
+    /// client renews it, and nothing tells its grants apart.
+    pub(crate) fn may_keep(&self) -> bool {
+        let Terms { turns, fenced, max_hold, backoff, .. } = self.terms;
+        let is_plain = !fenced && max_hold.is_none() && backoff.is_none();
+        let is_threads = self.by_thread && self.number.is_none();
+        self.kind == Kind::Mutex && self.lease == Lease::Renewed && turns && is_plain && is_threads
+    }
+
     pub(crate) fn wants_fence(&self) -> bool {
         self.kind.is_fenced() || self.terms.fenced
     }

@@ -36,6 +36,7 @@ impl Engine {
             renewed_lease: if let Lease::Kept(_) = call.lease { claim.lease } else { self.options.lease },
             fence,
             bound,
+            may_be_kept: call.may_keep(),
         };
         let (hold, level) = Hold::new(grant, call.entry);
         let hold = Arc::new(hold);
@@ -46,7 +47,7 @@ impl Engine {
 
     /// Tells the observers of a grant: since when the call waited, after how many attempts, and since when
     /// the lock was on its way here, and whether from a thread of this client.
-    pub(super) fn tell_granted(
+    pub(crate) fn tell_granted(
         &self,
         call: &AcquireCall<'_>,
         hold: &Hold,

@@ -36,7 +36,7 @@ impl Engine {
     pub(crate) fn acquire(&self, call: &AcquireCall<'_>) -> Result<Option<Granted>> {
         let begun = self.clock.now();
         // Counted in first: if the client has not ended by the next line, its end waits for this call.
-        let _call = self.calls.begin();
+        let under = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMark::current();
         let granted =
@@ -44,6 +44,10 @@ impl Engine {
                 Found::Calm(asking) => {
                     self.ask_first(Request::new(self, call, lease, &thread, begun), asking)
                 }
+                Found::Kept(hold) => match self.take_again(call, hold, (begun, &under)) {
+                    Some(granted) => self.unless_shut_down(call, granted).map(Some),
+                    None => self.wait_for(Request::new(self, call, lease, &thread, begun)),
+                },
                 Found::Used => self.wait_for(Request::new(self, call, lease, &thread, begun)),
                 Found::Own(hold) => {
                     if hold.is_live(self.clock.now(), &self.reporter) {

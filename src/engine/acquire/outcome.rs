@@ -16,6 +16,8 @@ pub(crate) enum AttemptOutcome {
     /// The lock is acquired.
     Granted {
         fence: Option<Fence>,
+        /// As [`Attempt::Granted`] has it.
+        behind: u32,
         /// The end of the hold besides its lease.
         bound: Option<Arc<dyn Bound>>,
     },
@@ -40,7 +42,7 @@ impl AttemptOutcome {
     /// has ended another may have held the lock.
     pub(crate) fn of(answer: Answer<Attempt>, stands: bool, bound: Option<Arc<dyn Bound>>) -> AttemptOutcome {
         match answer {
-            Ok(Attempt::Granted { fence }) if stands => AttemptOutcome::Granted { fence, bound },
+            Ok(Attempt::Granted { fence, behind }) if stands => AttemptOutcome::Granted { fence, behind, bound },
             Ok(Attempt::Granted { .. }) => AttemptOutcome::TooLate,
             Ok(Attempt::Busy { retry_after }) => AttemptOutcome::Busy { retry_after },
             Ok(Attempt::InLine { retry_after, listens_for, is_lookout }) => {
@@ -65,7 +67,7 @@ impl AttemptOutcome {
 impl From<Handoff> for Attempt {
     fn from(handoff: Handoff) -> Attempt {
         match handoff {
-            Handoff::Granted { fence } => Attempt::Granted { fence },
+            Handoff::Granted { fence } => Attempt::granted(fence),
             Handoff::Lost => Attempt::Lost,
         }
     }
@@ -83,8 +85,8 @@ mod tests {
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
         let retry_after = Some(Duration::from_millis(3));
         let of = |answer, stands| format!("{:?}", AttemptOutcome::of(answer, stands, None));
-        let granted = || Ok(Attempt::Granted { fence });
-        assert_eq!(of(granted(), true), format!("{:?}", AttemptOutcome::Granted { fence, bound: None }));
+        let granted = || Ok(Attempt::Granted { fence, behind: 3 });
+        assert_eq!(of(granted(), true), format!("{:?}", AttemptOutcome::Granted { fence, behind: 3, bound: None }));
         assert_eq!(of(granted(), false), format!("{:?}", AttemptOutcome::TooLate));
         for stands in [true, false] {
             let busy = Ok(Attempt::Busy { retry_after });

@@ -18,6 +18,8 @@ pub(crate) struct Terms {
     /// Whether it takes a lock again that was given up for a condition: such a wait ends with the lock, not
     /// for a deadlock.
     pub(crate) takes_again: bool,
+    /// Whether the client keeps it for a turn.
+    pub(crate) turns: bool,
     /// `None`: woken by messages, with a safety poll.
     pub(crate) backoff: Option<Backoff>,
 }
@@ -29,6 +31,7 @@ impl Default for Terms {
             fenced: false,
             writers_first: false,
             takes_again: false,
+            turns: true,
             max_hold: None,
             backoff: None,
         }

@@ -7,12 +7,14 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::engine::hold::turn::{Keeping, Turns, Watched};
 use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::room::CrowdMap;
 use crate::seam::{Claim, Family, Kind, Others};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 
@@ -76,6 +78,8 @@ impl Hasher for OwnHash {
 #[derive(Debug)]
 pub(crate) struct Entry<H> {
     pub(crate) key: LockKey,
+    /// This client has its turn at the lock, or had it a moment ago: to be looked at without the mutex.
+    has_turn: AtomicBool,
     state: Mutex<LockState<H>>,
     /// The registry's, to be taken out of in the end.
     locks: Arc<Locks<H>>,
@@ -87,6 +91,7 @@ pub(crate) struct LockState<H> {
     pub(crate) holds: Vec<Arc<H>>,
     pub(crate) queue: Queue,
     burst: Burst,
+    pub(crate) turns: Turns<H>,
     /// This client may stand in the store's line.
     in_line: bool,
     /// Since when the head has had nothing but failures, and the last: those behind it have waited through
@@ -136,6 +141,8 @@ pub(crate) enum Next {
 pub(crate) enum Found<H: Held> {
     /// This thread's hold, live or lost.
     Own(Arc<H>),
+    /// This thread's last hold, which was kept. It is the thread's again, without a level.
+    Kept(Arc<H>),
     /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks. If it
     /// would wait, those who come now queue behind it.
     Calm(Option<Asking<H>>),
@@ -149,12 +156,18 @@ impl<H: Held> Entry<H> {
             holds: Vec::new(),
             queue: Queue::default(),
             burst: Burst::default(),
+            turns: Turns::default(),
             in_line: false,
             failure: None,
             contended: None,
             is_remembered: false,
         };
-        Arc::new(Entry { key, state: Mutex::new(state), locks: Arc::clone(locks) })
+        Arc::new(Entry {
+            key,
+            has_turn: AtomicBool::new(false),
+            state: Mutex::new(state),
+            locks: Arc::clone(locks),
+        })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, LockState<H>> {
@@ -175,8 +188,14 @@ impl<H: Held> Entry<H> {
         now: Moment,
     ) -> Found<H> {
         let mut state = self.state();
-        if let Some(hold) = thread.and_then(|thread| state.of_thread(thread)) {
-            return Found::Own(hold);
+        state.turns.note_asked(now);
+        if let Some(thread) = thread {
+            if let Some(hold) = state.of_thread(thread) {
+                return Found::Own(hold);
+            }
+            if let Some(hold) = state.turns.take(now, |kept| kept.is_of_thread(thread)) {
+                return Found::Kept(hold);
+            }
         }
         match asks.filter(|_| state.is_calm(now)) {
             Some(FirstAttempt::Only) => Found::Calm(None),
@@ -219,15 +238,51 @@ impl<H: Held> Entry<H> {
     /// Promises the lock to the head of its queue, if that sleeps, and it is not other processes' turn.
     pub(crate) fn promise(&self, now: Moment) -> Next {
         let mut state = self.state();
-        let LockState { queue, burst, .. } = &mut *state;
+        let LockState { queue, burst, turns, .. } = &mut *state;
         let Some(head) = queue.head() else { return Next::Nobody };
         let began = *burst.began.get_or_insert(now);
-        if burst.handed >= BURST || now.since(began) >= BURST_TIME {
+        if burst.handed >= BURST || now.since(began) >= BURST_TIME || turns.is_over(now) {
             return Next::Others;
         }
         let Some(claim) = head.promise() else { return Next::Nobody };
         burst.handed += 1;
+        turns.pass_on(now);
         Next::Local(Arc::clone(head), claim)
+    }
+
+    // ---- turns
+
+    /// The store granted the lock to this client, and so many others stand in line for it yet.
+    pub(crate) fn begin_turn(&self, clients: u32, now: Moment) {
+        self.state().turns.begin(clients, now);
+        self.has_turn.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a guard that is dropped is to ask whether its hold is [kept](Self::keep). Read by the thread
+    /// that began the turn, or was handed the lock since.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.has_turn.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a hold whose last level has ended, if it is this client's turn yet, and the hold is still here.
+    pub(crate) fn keep(&self, hold: &Arc<H>, now: Moment) -> Keeping {
+        let mut state = self.state();
+        let LockState { turns, queue, holds, .. } = &mut *state;
+        if holds.iter().any(|other| Arc::ptr_eq(other, hold)) {
+            turns.dropped(hold, queue.len(), now)
+        } else {
+            Keeping::Ends
+        }
+    }
+
+    /// Takes the hold that is kept, whichever thread had it: it is to be given back.
+    pub(crate) fn take_kept(&self) -> Option<Arc<H>> {
+        self.has_turn().then(|| self.state().turns.take_to_leave()).flatten()
+    }
+
+    /// As [`Turns::watch`].
+    pub(crate) fn watch_turn(&self, now: Moment) -> Watched<H> {
+        self.state().turns.watch(now)
     }
 
     /// A hold ended by a true release, of which `others` were notified; whether the entry is to be kept for
@@ -298,7 +353,7 @@ impl<H: Held> Entry<H> {
 
 impl<H: Held> LockState<H> {
     fn of_thread(&self, thread: u64) -> Option<Arc<H>> {
-        self.holds.iter().find(|hold| hold.is_of_thread(thread)).cloned()
+        self.holds.iter().find(|hold| hold.is_of_thread(thread) && !self.turns.is_kept(hold)).cloned()
     }
 
     /// As [`Entry::is_calm`].
@@ -313,6 +368,7 @@ impl<H: Held> LockState<H> {
     /// Takes a hold out.
     pub(crate) fn take_out(&mut self, hold: &Arc<H>) {
         self.holds.retain(|other| !Arc::ptr_eq(other, hold));
+        self.turns.forget(hold);
     }
 
     /// Forgets what concerns only those who had the lock or waited for it, if none is left.
@@ -320,6 +376,7 @@ impl<H: Held> LockState<H> {
         if self.queue.is_empty() {
             self.failure = None;
             if self.holds.is_empty() {
+                self.turns.end();
                 (self.burst, self.in_line) = (Burst::default(), false);
             }
         }

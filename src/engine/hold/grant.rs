@@ -52,4 +52,6 @@ pub(crate) struct Grant {
     pub(crate) fence: Option<Fence>,
     /// Its end besides its lease.
     pub(crate) bound: Option<Arc<dyn Bound>>,
+    /// As [`AcquireCall::may_keep`](crate::engine::acquire::call::AcquireCall::may_keep) says.
+    pub(crate) may_be_kept: bool,
 }

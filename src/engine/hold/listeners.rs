@@ -18,6 +18,10 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
+    pub(super) fn is_empty(&self) -> bool {
+        self.callbacks.is_empty() && self.senders.is_empty()
+    }
+
     pub(super) fn take(&mut self) -> (Vec<OnLost>, Vec<Sender<Loss>>) {
         (std::mem::take(&mut self.callbacks), std::mem::take(&mut self.senders))
     }

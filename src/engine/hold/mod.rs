@@ -11,6 +11,7 @@ mod loss;
 mod phase;
 mod renewal;
 pub(crate) mod slot;
+pub(crate) mod turn;
 
 #[cfg(test)]
 mod tests;
@@ -65,9 +66,9 @@ pub(crate) struct Hold {
     entry: Arc<LockEntry>,
     pub(crate) holder: Holder,
     pub(crate) span: HoldSpan,
-    since: Moment,
     ceiling: Option<Moment>,
     bound: Option<Arc<dyn Bound>>,
+    may_be_kept: bool,
     phase: Phase,
     /// End of its own window, as `Moment::nanos`. Only ever raised.
     until: AtomicU64,
@@ -78,6 +79,8 @@ pub(crate) struct Hold {
 /// is held.
 struct State {
     levels: Levels,
+    /// When it was asked for; of one that was kept, when it was taken again.
+    since: Moment,
     /// The lease that renewals ask for.
     renewed_lease: Duration,
     /// When the store was last asked to keep it; see `needs_keepalive`.
@@ -122,13 +125,14 @@ impl Hold {
             entry: Arc::clone(entry),
             holder: grant.holder,
             span: HoldSpan::none(),
-            since: grant.sent,
             ceiling: grant.ceiling,
             bound: grant.bound,
+            may_be_kept: grant.may_be_kept,
             phase: Phase::live(),
             until: AtomicU64::new(until.nanos()),
             state: Mutex::new(State {
                 levels,
+                since: grant.sent,
                 renewed_lease: grant.renewed_lease,
                 kept_alive_at: grant.sent,
                 renewal_has_failed: false,
@@ -173,7 +177,7 @@ impl Hold {
     }
 
     pub(crate) fn since(&self) -> Moment {
-        self.since
+        self.state.lock().since
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
@@ -238,6 +242,21 @@ impl Hold {
 
     pub(crate) fn add_level(&self, lease: Lease) -> u64 {
         self.state.lock().levels.add(lease)
+    }
+
+    /// Whether it can be kept, and be had again as if it were granted anew: nothing is left of its levels.
+    pub(crate) fn can_be_kept(&self) -> bool {
+        let state = self.state.lock();
+        let is_plain = self.may_be_kept && self.bound.is_none() && state.fence.is_none();
+        let is_sound = !state.is_in_doubt() && !state.renewal_has_failed;
+        is_plain && is_sound && state.listeners.is_empty() && !self.span.is_open()
+    }
+
+    /// The first level of a hold that was kept, for a thread that asked at `since`.
+    pub(crate) fn begin_again(&self, since: Moment) -> u64 {
+        let mut state = self.state.lock();
+        state.since = since;
+        state.levels.add(Lease::Renewed)
     }
 
     /// Leaves the end of a level to a guard.
@@ -446,7 +465,7 @@ impl Hold {
         reporter.counters.note_loss(reason);
         let kind = self.kind().label();
         let overdue = if self.is_renewed() { now.since(self.due()) } else { Duration::ZERO };
-        let (held, span) = (now.since(self.since), self.span.end(reason.end(is_abandoned)));
+        let (held, span) = (now.since(self.since()), self.span.end(reason.end(is_abandoned)));
         reporter.observe_later(move |observer| {
             span(&|| observer.event(&Event::Lost { loss: &loss, kind, held, overdue, is_abandoned }));
         });

@@ -14,6 +14,22 @@ use crate::seam::{Answer, Failure, Others, REQUEST_LASTS, Release};
 use crate::time::Moment;
 
 impl Core {
+    /// Whether the hold stands at `now`, so that its level can be given back. If not, and this was the last
+    /// level, it is forgotten here; nothing is sent, but what may remain of a lease that ended by our
+    /// reckoning (1 % early) is left to the watchdog.
+    pub(crate) fn still_held(&self, hold: &Arc<Hold>, left: u32, now: Moment) -> bool {
+        if hold.is_live(now, &self.reporter) && (left > 0 || hold.begin_release()) {
+            return true;
+        }
+        if left == 0 {
+            self.registry.remove(hold);
+            if matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong)) {
+                self.clean_up(hold.claim(), now, now);
+            }
+        }
+        false
+    }
+
     /// Sends the release of a hold whose releaser has gone on, and has its outcome settled by the thread that
     /// reads it. The call is not over before.
     pub(crate) fn release_later(self: &Arc<Core>, hold: &Arc<Hold>, begun: Moment, call: Call) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::calls::Call;
+use crate::engine::core::Core;
 use crate::engine::handoff::{HandoffResult, PendingHandoff, ReleaseOutcome, Releaser};
 use crate::engine::hold::Hold;
 use crate::engine::hold::Next;
@@ -41,6 +42,38 @@ impl Engine {
         })
     }
 
+    /// The result for a caller that has handed its lock off since `begun`.
+    ///
+    /// An unanswered hand-off is asked again as a plain release, which cannot hurt a later owner: it is for
+    /// the old owner's number alone. If that holds nothing any more, it was the hand-off; if it did, a
+    /// hand-off that comes later finds nothing to pass on, since the number is not used again. The next owner
+    /// has given its own number up too.
+    pub(crate) fn handed_off(
+        &self,
+        action: &'static str,
+        hold: &Arc<Hold>,
+        outcome: ReleaseOutcome,
+        begun: Moment,
+    ) -> Result<()> {
+        let give_up = begun.plus(self.options.patience);
+        let outcome = match outcome {
+            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
+                let held = self.note_ended(hold);
+                self.tell_released(hold, held);
+                return Ok(());
+            }
+            ReleaseOutcome::Lost => Ok(None),
+            // The owner still holds it in the store: released the plain way.
+            ReleaseOutcome::Refused(_) => self.send_release(hold, 0, give_up, None),
+            ReleaseOutcome::Unknown(error) => {
+                self.send_release(hold, 0, give_up, Some(Err(Failure::Unknown(error))))
+            }
+        };
+        self.released(action, hold, 0, outcome)
+    }
+}
+
+impl Core {
     /// Sends the hand-off, if there is a waiter to hand to. The window of the next hold opens at `sent`.
     pub(crate) fn start_handoff(
         &self,
@@ -71,40 +104,10 @@ impl Engine {
         }
     }
 
-    /// The result for a caller that has handed its lock off since `begun`.
-    ///
-    /// An unanswered hand-off is asked again as a plain release, which cannot hurt a later owner: it is for
-    /// the old owner's number alone. If that holds nothing any more, it was the hand-off; if it did, a
-    /// hand-off that comes later finds nothing to pass on, since the number is not used again. The next owner
-    /// has given its own number up too.
-    pub(crate) fn handed_off(
-        &self,
-        action: &'static str,
-        hold: &Arc<Hold>,
-        outcome: ReleaseOutcome,
-        begun: Moment,
-    ) -> Result<()> {
-        let give_up = begun.plus(self.options.patience);
-        let outcome = match outcome {
-            ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
-                let held = self.note_ended(hold);
-                self.tell_released(hold, held);
-                return Ok(());
-            }
-            ReleaseOutcome::Lost => Ok(None),
-            // The owner still holds it in the store: released the plain way.
-            ReleaseOutcome::Refused(_) => self.send_release(hold, 0, give_up, None),
-            ReleaseOutcome::Unknown(error) => {
-                self.send_release(hold, 0, give_up, Some(Err(Failure::Unknown(error))))
-            }
-        };
-        self.released(action, hold, 0, outcome)
-    }
-
     /// For a releaser that goes on: the outcome is settled by the thread that reads it, before it
     /// [says](crate::engine::queue::Ticket::received) that the hand-off is over.
-    pub(crate) fn settle_later(&self, hold: &Arc<Hold>, call: Call) -> Releaser {
-        let (core, ended) = (Arc::clone(&self.core), Arc::clone(hold));
+    pub(crate) fn settle_later(self: &Arc<Core>, hold: &Arc<Hold>, call: Call) -> Releaser {
+        let (core, ended) = (Arc::clone(self), Arc::clone(hold));
         Releaser::HasGoneOn(Box::new(move |outcome| match outcome {
             // As in `handed_off`. What the releaser's thread asks from then on goes behind it.
             ReleaseOutcome::Refused(_) => core.release_later(&ended, core.clock.now(), call),

@@ -1,10 +1,11 @@
 //! Releasing a lock, level by level.
 //!
-//! The last level either goes to the next local thread (`handoff`) or is released in the store. `completion`
-//! is what follows, for whichever thread learns of the answer.
+//! The last level either goes to the next local thread (`handoff`), or is released in the store, or is kept
+//! for a turn (`keep`). `completion` is what follows, for whichever thread learns of the answer.
 
 pub(crate) mod completion;
 pub(crate) mod handoff;
+pub(crate) mod keep;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,11 +206,14 @@ impl Engine {
         let call = self.calls.begin();
         let Some(left) = hold.end_level(Some(level)) else { return };
         let begun = self.clock.now();
+        if left == 0 && hold.entry().has_turn() && self.keeps(hold, begun) {
+            return;
+        }
         if !self.still_held(hold, left, begun) {
             return;
         }
         let started = match left {
-            0 => self.start_handoff(hold, begun, || self.settle_later(hold, call.another())),
+            0 => self.start_handoff(hold, begun, || self.core.settle_later(hold, call.another())),
             _ => HandoffStart::Others,
         };
         match started {
@@ -230,22 +234,6 @@ impl Engine {
                 }
             }
         }
-    }
-
-    /// Whether the hold stands at `now`, so that its level can be given back. If not, and this was the last
-    /// level, it is forgotten here; nothing is sent, but what may remain of a lease that ended by our
-    /// reckoning (1 % early) is left to the watchdog.
-    pub(crate) fn still_held(&self, hold: &Arc<Hold>, left: u32, now: Moment) -> bool {
-        if hold.is_live(now, &self.reporter) && (left > 0 || hold.begin_release()) {
-            return true;
-        }
-        if left == 0 {
-            self.registry.remove(hold);
-            if matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong)) {
-                self.clean_up(hold.claim(), now, now);
-            }
-        }
-        false
     }
 
     /// Asks the store to leave `left` levels, again after failures until `give_up` or the end of the window.

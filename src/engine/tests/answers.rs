@@ -73,7 +73,7 @@ fn a_grant_that_is_read_after_its_window_is_no_hold() {
     store.attempting.lock().push_back(Box::new(move || {
         later.advance(lease * 2);
         *holder.holder.lock() = late;
-        Ok(Attempt::Granted { fence: None })
+        Ok(Attempt::granted(None))
     }));
     let error = acquire(&engine, &name, WaitLimit::Once, Lease::Fixed(lease)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
@@ -102,7 +102,7 @@ fn a_lease_shorter_than_the_answers_take_is_an_error_after_few_attempts() {
             Box::new(move || {
                 thread::park_timeout(lease * 2);
                 channel.notify();
-                Ok(Attempt::Granted { fence: None })
+                Ok(Attempt::granted(None))
             })
         }));
         let begun = engine.clock.now();
@@ -244,7 +244,7 @@ fn the_longest_hold_counts_from_when_the_lock_was_asked_for() {
     let later = clock.clone();
     store.attempting.lock().push_back(Box::new(move || {
         later.advance(second * 3);
-        Ok(Attempt::Granted { fence: None })
+        Ok(Attempt::granted(None))
     }));
     let entry = engine.registry.entry(Kind::Mutex, &name);
     let call = AcquireCall::new("lock", Kind::Mutex, (&name, &entry), WaitLimit::Once);

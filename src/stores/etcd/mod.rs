@@ -126,7 +126,7 @@ impl Store for EtcdStore {
             self.take(claim, deadline)
         } else {
             self.change(claim, None, |_| count, true, deadline).map(|fence| match fence {
-                Some(fence) => Attempt::Granted { fence: claim.wants_fence.then(|| Fence::new(fence)) },
+                Some(fence) => Attempt::granted(claim.wants_fence.then(|| Fence::new(fence))),
                 None => Attempt::Lost,
             })
         };

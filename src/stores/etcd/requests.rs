@@ -63,7 +63,7 @@ impl EtcdStore {
                         self.watch.leave(&id, true);
                         self.watch.holds(self.key(claim), place.created);
                         let fence = claim.wants_fence.then(|| Fence::new(place.created.unsigned_abs()));
-                        return Ok(Attempt::Granted { fence });
+                        return Ok(Attempt::granted(fence));
                     }
                 }
                 Stands::Behind { place, front } if claim.waits => {

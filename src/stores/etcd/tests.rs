@@ -163,7 +163,7 @@ fn taken_away(key: Value) -> Value {
 
 fn fence(attempt: Answer<Attempt>) -> u64 {
     match attempt {
-        Ok(Attempt::Granted { fence: Some(fence) }) => fence.get(),
+        Ok(Attempt::Granted { fence: Some(fence), .. }) => fence.get(),
         other => panic!("not granted but {other:?}"),
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Counted {
     notified: HashMap<Owner, Moment>,
 }
 
-const GRANTED: Attempt = Attempt::Granted { fence: None };
+const GRANTED: Attempt = Attempt::granted(None);
 pub(super) const FREED: Release = Release::Freed { others: Others::Nobody };
 
 /// One of the counted kinds.

@@ -37,6 +37,10 @@ impl Tagged {
         self.0.len().saturating_sub(1)
     }
 
+    pub(super) fn has(&self, index: usize) -> bool {
+        self.0.len() > index
+    }
+
     pub(super) fn number(&self, index: usize) -> Result<i64> {
         match self.0.get(index) {
             Some(Value::Int(number)) => Ok(*number),

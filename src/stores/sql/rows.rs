@@ -300,7 +300,7 @@ pub(super) fn acquire_by_row<D: Rows + ?Sized>(
 }
 
 pub(super) fn granted(claim: &Claim, fence: u64) -> Attempt {
-    Attempt::Granted { fence: claim.wants_fence.then(|| Fence::new(fence)) }
+    Attempt::granted(claim.wants_fence.then(|| Fence::new(fence)))
 }
 
 /// The row if its lock is held, and by a lock of this kind.

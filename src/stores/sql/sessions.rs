@@ -222,7 +222,7 @@ impl<D: SessionDatabase> SessionStore<D> {
         self.forget_ended();
         // A lock left by an earlier attempt of unknown outcome is this owner's.
         if self.place(claim).is_some() && self.prolong(claim, Some(1), deadline)? {
-            return Ok(Attempt::Granted { fence: None });
+            return Ok(Attempt::granted(None));
         }
         self.pool.lend(deadline, |database, place| {
             let Some(mut link) = place.take() else { return Ok(Attempt::Busy { retry_after: None }) };
@@ -241,7 +241,7 @@ impl<D: SessionDatabase> SessionStore<D> {
                         until: asked.plus(claim.lease),
                     };
                     self.held.lock().insert(key(claim), Arc::new(Mutex::new(Some(held))));
-                    Ok(Attempt::Granted { fence: None })
+                    Ok(Attempt::granted(None))
                 }
                 Ok(false) => {
                     *place = Some(link);
@@ -374,7 +374,7 @@ impl<D: SessionDatabase> Store for SessionStore<D> {
             1 => self.take(claim, deadline),
             _ => self
                 .prolong(claim, Some(count), deadline)
-                .map(|is_held| if is_held { Attempt::Granted { fence: None } } else { Attempt::Lost }),
+                .map(|is_held| if is_held { Attempt::granted(None) } else { Attempt::Lost }),
         };
         named(outcome, "lock", claim.name.given())
     }
@@ -597,7 +597,7 @@ mod tests {
         let store = SessionStore::new(Pool::new(Arc::clone(&server), 2, first));
         let claim = claim();
         for count in 1..=2 {
-            let granted = Attempt::Granted { fence: None };
+            let granted = Attempt::granted(None);
             assert!(matches!(store.attempt(&claim, count, soon()), Ok(it) if it == granted));
         }
         (server, store, claim)

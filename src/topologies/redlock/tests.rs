@@ -77,7 +77,7 @@ impl Store for Server {
         while Clock::System.now() < until {
             std::thread::yield_now();
         }
-        next(&self.attempts, Ok(Attempt::Granted { fence: None }))
+        next(&self.attempts, Ok(Attempt::granted(None)))
     }
 
     fn release(&self, claim: &Claim, _: u32, _: Moment) -> Answer<Release> {

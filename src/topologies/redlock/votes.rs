@@ -118,7 +118,7 @@ impl Votes<Attempt> {
     /// The greatest fence of those who granted.
     pub(super) fn fence(&self) -> Option<Fence> {
         let fences = self.done().filter_map(|attempt| match attempt {
-            Attempt::Granted { fence } => *fence,
+            Attempt::Granted { fence, .. } => *fence,
             Attempt::Busy { .. } | Attempt::InLine { .. } | Attempt::Lost => None,
         });
         fences.max()
@@ -242,7 +242,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn granted(fence: u64) -> Answer<Attempt> {
-        Ok(Attempt::Granted { fence: Some(Fence::new(fence)) })
+        Ok(Attempt::granted(Some(Fence::new(fence))))
     }
 
     fn busy(millis: u32) -> Answer<Attempt> {

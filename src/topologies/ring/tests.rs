@@ -40,7 +40,7 @@ impl RingMember for Node {
     fn attempt_under(&self, mark: &str, claim: &Claim, _: u64, _: Moment) -> Answer<Marked<Attempt>> {
         self.under(mark, || {
             self.granted.lock().push(claim.owner);
-            Attempt::Granted { fence: None }
+            Attempt::granted(None)
         })
     }
 
@@ -59,7 +59,7 @@ impl Store for Node {
     }
 
     fn attempt(&self, _: &Claim, _: u32, _: Moment) -> Answer<Attempt> {
-        Ok(Attempt::Granted { fence: None })
+        Ok(Attempt::granted(None))
     }
 
     fn release(&self, _: &Claim, _: u32, _: Moment) -> Answer<Release> {

@@ -101,8 +101,11 @@ impl Waiting<'_> {
             self.tell_asked(op, sent, outcome.error());
         }
         match outcome {
-            AttemptOutcome::Granted { fence, bound } => {
+            AttemptOutcome::Granted { fence, behind, bound } => {
                 self.queued = None;
+                if behind > 0 && self.request.call.may_keep() {
+                    self.request.call.entry.begin_turn(behind, engine.clock.now());
+                }
                 Ok(Step::Granted(self.enter(op, (&claim, sent), fence, bound)))
             }
             AttemptOutcome::TooLate => {

@@ -88,7 +88,7 @@ impl MemoryKind for HeldKind {
             None => drop(turn.state.locks.insert(key.into(), HeldLock::new(claim, count, now))),
         }
         turn.state.leave_queue(key, claim.owner);
-        Attempt::Granted { fence: turn.fence(key, claim.wants_fence) }
+        Attempt::granted(turn.fence(key, claim.wants_fence))
     }
 
     fn release(&self, turn: &mut Turn<'_>, claim: &Claim, left: u32) -> Release {

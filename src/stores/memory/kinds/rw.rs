@@ -29,7 +29,7 @@ impl MemoryKind for Half {
     fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Attempt {
         with_parties(turn, &claim.name, |parties, turn| {
             match parties.attempt(*self, claim, count, turn.now) {
-                Ok(()) => Attempt::Granted { fence: turn.fence(claim.name.key(), claim.wants_fence) },
+                Ok(()) => Attempt::granted(turn.fence(claim.name.key(), claim.wants_fence)),
                 Err(attempt) => attempt,
             }
         })

@@ -17,12 +17,18 @@ pub(super) const NOTHING_HELD: Release = Release::Freed { others: Others::Nobody
 /// The reply of an attempt, for any lock but one by token.
 pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Answer<Attempt> {
     decoded(match reply.tag() {
-        b"granted" => fence(reply, wants_fence).map(|fence| Attempt::Granted { fence }),
+        b"granted" => granted(reply, wants_fence),
         b"busy" => reply.number(1).map(|ttl_ms| Attempt::Busy { retry_after: ttl(ttl_ms) }),
         b"in_line" => in_line(reply),
         b"lost" => Ok(Attempt::Lost),
         _ => Err(reply.unexpected()),
     })
+}
+
+fn granted(reply: &Tagged, wants_fence: bool) -> Result<Attempt> {
+    let fence = fence(reply, wants_fence)?;
+    let behind = if reply.has(2) { reply.number(2)? } else { 0 };
+    Ok(Attempt::Granted { fence, behind: u32::try_from(behind).unwrap_or(0) })
 }
 
 fn in_line(reply: &Tagged) -> Result<Attempt> {

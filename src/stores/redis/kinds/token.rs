@@ -94,7 +94,7 @@ impl RedisKind for TokenKind {
         // SET's answer decides; if it was read, it does not matter what became of the others.
         match replies.next().map(accept).transpose()? {
             None => return Err(result.err().unwrap_or_else(|| Failure::Unknown(unexpected(&Value::Nil)))),
-            Some(Value::Okay) => return Ok(Attempt::Granted { fence: None }),
+            Some(Value::Okay) => return Ok(Attempt::granted(None)),
             Some(Value::Nil) => {}
             Some(other) => return decoded(Err(unexpected(&other))),
         }
@@ -104,7 +104,7 @@ impl RedisKind for TokenKind {
             // Left by an earlier attempt whose answer was lost.
             (_, Some(Value::BulkString(holder))) if holder == token.as_bytes() => {
                 Ok(if renew(call, claim)? {
-                    Attempt::Granted { fence: None }
+                    Attempt::granted(None)
                 } else {
                     Attempt::Busy { retry_after: Some(Duration::ZERO) }
                 })

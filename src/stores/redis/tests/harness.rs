@@ -185,7 +185,7 @@ impl<T: std::fmt::Debug> Said<T> for Answer<T> {
 /// Whether an attempt was granted, and with which fence.
 pub(super) fn granted(answer: Answer<Attempt>) -> Option<Fence> {
     match answer.done() {
-        Attempt::Granted { fence } => fence,
+        Attempt::Granted { fence, .. } => fence,
         other => panic!("not granted but {other:?}"),
     }
 }
