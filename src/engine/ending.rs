@@ -92,6 +92,11 @@ impl Engine {
         let mut claims = Vec::new();
         for hold in self.registry.clear() {
             let now = self.clock.now();
+            // Kept after its last level: nobody is to be told of its end.
+            if hold.count() == 0 && hold.begin_release() {
+                claims.push(hold.claim());
+                continue;
+            }
             if hold.is_live(now, &self.reporter) {
                 hold.lose(LossReason::ShutDown, now, &self.reporter);
                 claims.push(hold.claim());

@@ -237,6 +237,8 @@ struct Far {
 struct Exchange {
     /// Releases are answered with whether other clients listen.
     gives_way: bool,
+    /// Grants are answered as if another client stood in line, so that each may begin a turn.
+    has_line: bool,
     subscribed: Mutex<Vec<(Arc<Channel>, Sender<Event>)>>,
 }
 
@@ -378,7 +380,11 @@ impl Store for Far {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        self.ask(|| self.server.attempt(claim, count, deadline))
+        let behind = u32::from(self.line.exchange.has_line && toss());
+        self.ask(|| match self.server.attempt(claim, count, deadline) {
+            Ok(Attempt::Granted { fence, .. }) => Ok(Attempt::Granted { fence, behind }),
+            answer => answer,
+        })
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
@@ -500,6 +506,71 @@ fn processes(threads_each: usize, cycles: usize, gives_way: bool) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     clients.into_iter().for_each(Client::end);
     readers.into_iter().for_each(|reading| reading.join().unwrap());
+}
+
+/// Guards are dropped and taken again within turns, beside calls that ask for something else, questions, and
+/// time that passes: one has the lock at a time, and nobody is left behind when it is given back.
+#[test]
+fn a_hold_that_is_kept_for_a_turn_has_one_owner_and_strands_nobody() {
+    for (threads_each, trouble) in [(1, 0), (2, 1)] {
+        check(move || turns(threads_each, trouble));
+    }
+}
+
+fn turns(threads_each: usize, trouble: usize) {
+    let world = World::new();
+    let exchange = Arc::new(Exchange { has_line: true, ..Exchange::default() });
+    let far: Vec<_> = (0..2).map(|_| Far::new(&world, &exchange, trouble)).collect();
+    let ended = Arc::new(AtomicUsize::new(0));
+    let (mut clients, mut threads, mut readers) = (Vec::new(), Vec::new(), Vec::new());
+    for (store, reading) in far {
+        let client = world.client_on(store);
+        let entry = client.engine.registry.entry(Kind::Mutex, &name());
+        entry.count_on_return();
+        for _ in 0..threads_each {
+            let (client, ended) = (client.clone(), Arc::clone(&ended));
+            threads.push(spawn(move || {
+                (0..2).for_each(|_| client.turn());
+                // Gives back what is kept. Nobody else does, should time have stopped by now.
+                drop(client.lock().is_locked());
+                ended.fetch_add(1, Ordering::SeqCst);
+            }));
+        }
+        clients.push((client, entry));
+        readers.push(reading);
+    }
+    // A turn is over after six of these steps, a time-out never comes where none is needed.
+    let step = Duration::from_micros(if trouble > 0 { 400_000 } else { 350 });
+    let is_over = || ended.load(Ordering::SeqCst) == threads.len();
+    pass_time(&world.clock, step, 60, is_over);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for (client, entry) in clients {
+        client.engine.shutdown().unwrap();
+        assert!(entry.take_kept().is_none());
+    }
+    assert!(trouble > 0 || !world.client().lock().is_locked().unwrap(), "it is left until its lease ends");
+    readers.into_iter().for_each(|reading| reading.join().unwrap());
+}
+
+impl Client {
+    /// Takes the lock in one of several ways, and gives it back in one of several.
+    fn turn(&self) {
+        let lock = self.lock();
+        if toss() && toss() {
+            drop(lock.is_locked());
+        }
+        let options = AcquireOptions::new();
+        let options = if toss() && toss() { options.lease(SHORT * 300_000) } else { options };
+        let guard = lock.acquire_with(&options).unwrap().unwrap();
+        self.work();
+        if toss() && toss() {
+            if let Err(error) = guard.unlock() {
+                assert!(error.outcome_unknown(), "{error:?}");
+            }
+        } else {
+            drop(guard);
+        }
+    }
 }
 
 /// Here time goes on as long as anybody waits, since what was lost is made good by time-outs.

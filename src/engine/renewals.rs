@@ -270,6 +270,7 @@ mod tests {
             ceiling: None,
             fence: None,
             bound: None,
+            may_be_kept: false,
         };
         let hold = Hold::new(grant, &entry);
         Arc::new(hold.0)

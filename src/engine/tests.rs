@@ -4,6 +4,7 @@ mod answers;
 mod later;
 mod odds;
 mod rare;
+mod turns;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -258,6 +258,12 @@ impl<H: Held> Entry<H> {
         self.has_turn.store(true, Ordering::Relaxed);
     }
 
+    /// Has each thread here be taken for one that comes back at once.
+    #[cfg(leasehold_shuttle)]
+    pub(crate) fn count_on_return(&self) {
+        self.state().turns.count_on_return();
+    }
+
     /// Whether a guard that is dropped is to ask whether its hold is [kept](Self::keep). Read by the thread
     /// that began the turn, or was handed the lock since.
     pub(crate) fn has_turn(&self) -> bool {

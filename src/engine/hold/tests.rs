@@ -18,6 +18,7 @@ fn hold(lease: Lease, sent: Moment) -> Hold {
         ceiling: None,
         fence: None,
         bound: None,
+        may_be_kept: false,
     };
     Hold::new(grant, &entry).0
 }

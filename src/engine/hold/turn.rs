@@ -121,6 +121,11 @@ impl<H> Turns<H> {
         }
     }
 
+    #[cfg(leasehold_shuttle)]
+    pub(crate) fn count_on_return(&mut self) {
+        self.score = MOST;
+    }
+
     /// The lock goes to another thread here, which has what is left of the turn.
     pub(crate) fn pass_on(&mut self, now: Moment) {
         (self.began, self.last) = (now, now);
@@ -143,8 +148,9 @@ impl<H> Turns<H> {
 
     /// Takes the kept hold out to be given back. Its own thread does not find it from now on.
     pub(crate) fn take_to_leave(&mut self) -> Option<Arc<H>> {
-        self.leaving = self.kept.take();
-        self.leaving.clone()
+        let hold = self.kept.take()?;
+        self.leaving = Some(Arc::clone(&hold));
+        Some(hold)
     }
 
     /// The hold is not here any more.
@@ -202,5 +208,112 @@ impl<H> Turns<H> {
             self.missed += pause;
         }
         self.last = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    fn at(us: u32) -> Moment {
+        Moment::from_nanos(0).plus(US * us)
+    }
+
+    /// A lock to which a thread here has come back at once as often as is asked for, in its turn since zero.
+    fn in_turn(clients: u32, comes_back: u8) -> (Turns<u8>, Arc<u8>) {
+        let mut turns = Turns::default();
+        for _ in 0..comes_back {
+            turns.dropped = Some(at(0));
+            turns.note_asked(at(0).plus(AT_ONCE));
+        }
+        turns.begin(clients, at(0));
+        (turns, Arc::new(0))
+    }
+
+    fn is_kept(turns: &mut Turns<u8>, hold: &Arc<u8>, waiting: usize, now: Moment) -> bool {
+        turns.dropped(hold, waiting, now) != Keeping::Ends
+    }
+
+    #[test]
+    fn a_turn_is_short_and_shorter_the_more_stand_in_line() {
+        let of = |clients| length(clients).as_micros();
+        assert_eq!([of(1), of(48), of(64), of(500)], [2000, 2000, 1500, 192]);
+    }
+
+    #[test]
+    fn only_a_short_hold_of_a_thread_that_comes_back_at_once_is_kept_until_the_turn_is_over() {
+        let keeps = |comes_back, now| {
+            let (mut turns, hold) = in_turn(64, comes_back);
+            turns.last = Moment::from_nanos(at(now).nanos() - 1000);
+            is_kept(&mut turns, &hold, 0, at(now))
+        };
+        assert_eq!([keeps(2, 10), keeps(3, 10), keeps(3, 1499), keeps(3, 1500)], [false, true, true, false]);
+        let (mut turns, hold) = in_turn(64, 8);
+        assert!(!is_kept(&mut turns, &hold, 0, at(500)), "it was held for half a millisecond");
+        let mut turns = Turns { score: MOST, ..Turns::default() };
+        assert!(!is_kept(&mut turns, &hold, 0, at(10)), "nobody stood in line");
+    }
+
+    #[test]
+    fn a_thread_that_stays_away_is_not_counted_on_for_a_while() {
+        let (mut turns, hold) = in_turn(64, 8);
+        assert!(is_kept(&mut turns, &hold, 0, at(10)));
+        turns.note_asked(at(10).plus(AT_ONCE).plus(US));
+        assert_eq!(turns.score, MOST - LATE);
+        turns.note_asked(at(5000));
+        assert_eq!(turns.score, MOST - LATE, "another question is no return");
+    }
+
+    #[test]
+    fn threads_here_that_wait_have_equal_parts_of_the_turn() {
+        let keeps = |waiting, now| {
+            let (mut turns, hold) = in_turn(48, 8);
+            turns.last = Moment::from_nanos(at(now).nanos() - 1000);
+            is_kept(&mut turns, &hold, waiting, at(now))
+        };
+        assert_eq!([keeps(1, 999), keeps(1, 1000), keeps(3, 499), keeps(3, 500)], [true, false, true, false]);
+        let (mut turns, hold) = in_turn(48, 8);
+        turns.pass_on(at(1000));
+        turns.last = at(1400);
+        assert!(is_kept(&mut turns, &hold, 1, at(1499)), "half of what is left");
+        assert!(!turns.is_over(at(1999)) && turns.is_over(at(2000)));
+    }
+
+    #[test]
+    fn the_time_in_which_the_process_did_not_run_lengthens_its_next_turn_by_as_much_as_a_turn_at_most() {
+        for (paused, until) in [(100, 1500), (700, 2200), (9000, 3000)] {
+            let (mut turns, hold) = in_turn(64, 8);
+            assert!(is_kept(&mut turns, &hold, 0, at(0)));
+            turns.take(at(paused), |_| true);
+            turns.begin(64, at(0));
+            assert_eq!(turns.ends, Some(at(until)), "after a pause of {paused} us");
+            turns.begin(64, at(0));
+            assert_eq!(turns.ends, Some(at(1500)), "once");
+        }
+    }
+
+    #[test]
+    fn a_kept_hold_is_given_back_when_nobody_has_come_or_the_turn_is_over() {
+        let (mut turns, hold) = in_turn(64, 8);
+        assert_eq!(turns.dropped(&hold, 0, at(10)), Keeping::Kept { is_new: true });
+        assert!(matches!(turns.watch(at(309)), Watched::Until(until) if until == at(310)));
+        assert!(turns.take(at(309), |_| true).is_some());
+        assert!(matches!(turns.watch(at(320)), Watched::Until(until) if until == at(620)), "it is held");
+        assert_eq!(turns.dropped(&hold, 0, at(400)), Keeping::Kept { is_new: false });
+        assert!(matches!(turns.watch(at(700)), Watched::Idle(idle) if Arc::ptr_eq(&idle, &hold)));
+        assert!(turns.is_kept(&hold), "no thread finds it until its release is on its way");
+        assert!(turns.take(at(701), |_| true).is_none(), "nor takes it");
+        turns.forget(&hold);
+        assert!(!turns.is_kept(&hold));
+        turns.last = at(1400);
+        assert_eq!(turns.dropped(&hold, 0, at(1450)), Keeping::Kept { is_new: false });
+        assert!(matches!(turns.watch(at(1460)), Watched::Until(until) if until == at(1500)));
+        assert!(matches!(turns.watch(at(1500)), Watched::Idle(_)));
+        assert!(matches!(turns.watch(at(1501)), Watched::Over));
+        turns.begin(64, at(2000));
+        turns.last = at(2000);
+        assert_eq!(turns.dropped(&hold, 0, at(2001)), Keeping::Kept { is_new: true }, "watched anew");
     }
 }

@@ -1,0 +1,181 @@
+//! The hold of a dropped guard in its client's turn: kept, taken again, and given back.
+
+use super::*;
+use crate::engine::hold::LockEntry;
+
+const US: Duration = Duration::from_micros(1);
+
+/// A client whose turn it is at the lock, by a clock that stands still, and to which the thread has come back
+/// at once before. The guard that it has is the third.
+struct InTurn {
+    store: Arc<Odd>,
+    clock: ManualClock,
+    engine: Engine,
+    name: Arc<LockName>,
+    /// As a lock value has it: it lasts from one hold to the next.
+    entry: Arc<LockEntry>,
+    guard: Granted,
+}
+
+impl InTurn {
+    fn begin() -> InTurn {
+        let (store, clock) = (Arc::new(Odd::default()), ManualClock::new());
+        let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+        let entry = engine.registry.entry(Kind::Mutex, &name);
+        let again = || {
+            let granted = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+            entry.begin_turn(48, clock.now());
+            granted
+        };
+        for _ in 0..3 {
+            let granted = again();
+            engine.drop_level(&granted.hold, granted.level);
+            assert_eq!(*store.holder.lock(), None, "it is not known yet that the thread comes back");
+        }
+        let guard = again();
+        InTurn { store, clock, engine, name, entry, guard }
+    }
+
+    fn drop_guard(&self) {
+        self.engine.drop_level(&self.guard.hold, self.guard.level);
+    }
+
+    fn lock(&self, lease: Lease) -> Granted {
+        acquire(&self.engine, &self.name, FOREVER, lease).unwrap().unwrap()
+    }
+
+    fn attempts(&self) -> usize {
+        self.store.attempts.load(Ordering::SeqCst)
+    }
+
+    fn is_free(&self) -> bool {
+        self.store.holder.lock().is_none()
+    }
+}
+
+#[test]
+fn a_thread_that_comes_back_in_its_turn_has_the_lock_without_a_request() {
+    let turn = InTurn::begin();
+    let (attempts, grants) = (turn.attempts(), turn.engine.stats().grants);
+    turn.drop_guard();
+    for _ in 0..5 {
+        assert!(!turn.is_free());
+        let again = turn.lock(Lease::Renewed);
+        assert!(Arc::ptr_eq(&again.hold, &turn.guard.hold));
+        assert_eq!(again.hold.count(), 1);
+        turn.engine.drop_level(&again.hold, again.level);
+    }
+    let again = turn.lock(Lease::Renewed);
+    turn.engine.end_level("unlock", &again.hold, Some(again.level)).unwrap();
+    assert!(turn.is_free(), "unlock() promises that");
+    assert_eq!(turn.attempts(), attempts);
+    assert_eq!(turn.engine.stats().grants, grants + 6, "each is counted");
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_kept_hold_is_no_threads_and_is_given_back_when_nobody_comes() {
+    let turn = InTurn::begin();
+    turn.drop_guard();
+    assert!(turn.engine.own_hold(&turn.entry).is_none());
+    let error = unlock(&turn.engine, &turn.name).unwrap_err();
+    assert!(error.not_held().is_some(), "{error}");
+    turn.engine.shutdown().unwrap();
+
+    let turn = InTurn::begin();
+    turn.drop_guard();
+    turn.clock.advance(hold::turn::IDLE - US);
+    assert!(!turn.is_free());
+    turn.clock.advance(US);
+    comes_about("the release", || turn.is_free());
+    assert_eq!(turn.engine.registry.holds().len(), 0);
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_call_that_asks_for_something_else_gives_the_kept_hold_back_first() {
+    let turn = InTurn::begin();
+    turn.drop_guard();
+    let attempts = turn.attempts();
+    let again = turn.lock(Lease::Fixed(Duration::from_secs(5)));
+    assert_eq!(turn.attempts(), attempts + 1);
+    assert!(!Arc::ptr_eq(&again.hold, &turn.guard.hold));
+    // Were the old one kept yet, its release would free this one, which has the same owner.
+    turn.clock.advance(hold::turn::IDLE * 20);
+    assert_eq!(*turn.store.holder.lock(), Some(again.hold.owner()));
+    turn.engine.end_level("unlock", &again.hold, Some(again.level)).unwrap();
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_question_about_the_lock_gives_the_kept_hold_back_first() {
+    let turn = InTurn::begin();
+    turn.drop_guard();
+    turn.engine.inspect("is_locked", Kind::Mutex, &turn.name).unwrap();
+    assert!(turn.is_free());
+    turn.engine.shutdown().unwrap();
+
+    let turn = InTurn::begin();
+    turn.drop_guard();
+    turn.engine.force("force_unlock", Kind::Mutex, &turn.name).unwrap();
+    assert!(turn.is_free());
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
+fn the_end_of_a_client_gives_back_what_it_keeps() {
+    let turn = InTurn::begin();
+    turn.drop_guard();
+    turn.engine.shutdown().unwrap();
+    assert!(turn.is_free());
+    assert_eq!(turn.engine.stats().lost_shut_down, 0, "nobody held it");
+}
+
+#[test]
+fn a_hold_that_was_lost_while_it_was_kept_is_not_taken_again() {
+    let turn = InTurn::begin();
+    turn.drop_guard();
+    turn.engine.lose(&turn.guard.hold, LossReason::Gone);
+    *turn.store.holder.lock() = None;
+    let attempts = turn.attempts();
+    let again = turn.lock(Lease::Renewed);
+    assert_eq!(turn.attempts(), attempts + 1);
+    assert_eq!(*turn.store.holder.lock(), Some(again.hold.owner()));
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_thread_here_that_waits_gets_the_lock_when_the_one_that_had_it_stays_away() {
+    let turn = InTurn::begin();
+    thread::scope(|scope| {
+        let wait = || {
+            let theirs = turn.lock(Lease::Renewed);
+            turn.engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
+        };
+        let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        comes_about("the other thread's sleep", || {
+            turn.entry.head().is_some_and(|head| head.is_open())
+        });
+        turn.drop_guard();
+        assert!(!turn.is_free(), "the thread that had it may be back");
+        turn.clock.advance(hold::turn::IDLE);
+        waiter.join().unwrap();
+    });
+    assert!(turn.is_free());
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_lock_value_without_turns_keeps_nothing() {
+    let turn = InTurn::begin();
+    turn.drop_guard();
+    let call = AcquireCall::new("lock", Kind::Mutex, (&turn.name, &turn.entry), FOREVER);
+    let terms = Terms { turns: false, ..Terms::default() };
+    let attempts = turn.attempts();
+    let granted = turn.engine.acquire(&AcquireCall { terms, by_thread: true, ..call }).unwrap().unwrap();
+    assert_eq!(turn.attempts(), attempts + 1);
+    turn.entry.begin_turn(48, turn.clock.now());
+    turn.engine.drop_level(&granted.hold, granted.level);
+    assert!(turn.is_free());
+    turn.engine.shutdown().unwrap();
+}
