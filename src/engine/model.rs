@@ -380,9 +380,9 @@ impl Store for Far {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        let behind = u32::from(self.line.exchange.has_line && toss());
+        let in_line = u32::from(self.line.exchange.has_line && toss());
         self.ask(|| match self.server.attempt(claim, count, deadline) {
-            Ok(Attempt::Granted { fence, .. }) => Ok(Attempt::Granted { fence, behind }),
+            Ok(Attempt::Granted { fence, .. }) => Ok(Attempt::Granted { fence, in_line }),
             answer => answer,
         })
     }

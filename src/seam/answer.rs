@@ -13,9 +13,9 @@ pub(crate) enum Attempt {
     Granted {
         /// A new fence, where one was asked for.
         fence: Option<Fence>,
-        /// If its client stood in the store's line for it: how many stand there yet. Zero: none, or the store
+        /// If its client stood in the store's line for it: how many clients did. Zero: it did not, or the store
         /// does not say.
-        behind: u32,
+        in_line: u32,
     },
     /// Another owner holds it.
     Busy {
@@ -39,7 +39,7 @@ pub(crate) enum Attempt {
 impl Attempt {
     /// A grant that knows of no line.
     pub(crate) const fn granted(fence: Option<Fence>) -> Attempt {
-        Attempt::Granted { fence, behind: 0 }
+        Attempt::Granted { fence, in_line: 0 }
     }
 }
 

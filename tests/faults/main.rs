@@ -17,6 +17,7 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+mod turns;
 mod world;
 
 mod ambiguous;

@@ -141,6 +141,7 @@ fn whichever_right_is_missing_the_error_is_typed_and_nothing_is_half_done() {
             "hget",
             "hdel",
             "zadd",
+            "zcard",
             "zpopmin",
             "zrange",
             "zrem",

@@ -48,7 +48,7 @@ impl Engine {
         let sent = self.clock.now();
         let answer = self.store.attempt(&claim, 1, request.deadline(sent));
         match request.judge(&claim, sent, answer) {
-            AttemptOutcome::Granted { fence, bound, behind: _ } => {
+            AttemptOutcome::Granted { fence, bound, in_line: _ } => {
                 let granted = self.enter(call, request.thread, (&claim, sent), fence, bound);
                 // Entered first, left second: the next head sees a hold to wait for.
                 drop(asking);

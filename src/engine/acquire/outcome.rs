@@ -17,7 +17,7 @@ pub(crate) enum AttemptOutcome {
     Granted {
         fence: Option<Fence>,
         /// As [`Attempt::Granted`] has it.
-        behind: u32,
+        in_line: u32,
         /// The end of the hold besides its lease.
         bound: Option<Arc<dyn Bound>>,
     },
@@ -42,7 +42,7 @@ impl AttemptOutcome {
     /// has ended another may have held the lock.
     pub(crate) fn of(answer: Answer<Attempt>, stands: bool, bound: Option<Arc<dyn Bound>>) -> AttemptOutcome {
         match answer {
-            Ok(Attempt::Granted { fence, behind }) if stands => AttemptOutcome::Granted { fence, behind, bound },
+            Ok(Attempt::Granted { fence, in_line }) if stands => AttemptOutcome::Granted { fence, in_line, bound },
             Ok(Attempt::Granted { .. }) => AttemptOutcome::TooLate,
             Ok(Attempt::Busy { retry_after }) => AttemptOutcome::Busy { retry_after },
             Ok(Attempt::InLine { retry_after, listens_for, is_lookout }) => {
@@ -85,8 +85,8 @@ mod tests {
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
         let retry_after = Some(Duration::from_millis(3));
         let of = |answer, stands| format!("{:?}", AttemptOutcome::of(answer, stands, None));
-        let granted = || Ok(Attempt::Granted { fence, behind: 3 });
-        assert_eq!(of(granted(), true), format!("{:?}", AttemptOutcome::Granted { fence, behind: 3, bound: None }));
+        let granted = || Ok(Attempt::Granted { fence, in_line: 3 });
+        assert_eq!(of(granted(), true), format!("{:?}", AttemptOutcome::Granted { fence, in_line: 3, bound: None }));
         assert_eq!(of(granted(), false), format!("{:?}", AttemptOutcome::TooLate));
         for stands in [true, false] {
             let busy = Ok(Attempt::Busy { retry_after });

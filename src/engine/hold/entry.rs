@@ -252,7 +252,7 @@ impl<H: Held> Entry<H> {
 
     // ---- turns
 
-    /// The store granted the lock to this client, and so many others stand in line for it yet.
+    /// The store granted the lock to this client, out of a line in which so many stood.
     pub(crate) fn begin_turn(&self, clients: u32, now: Moment) {
         self.state().turns.begin(clients, now);
         self.has_turn.store(true, Ordering::Relaxed);

@@ -36,7 +36,7 @@ const LATE: u8 = 4;
 /// A pause in a turn that is longer than this was not the program's: its processor did something else.
 const STALL: Duration = Duration::from_micros(600);
 
-/// How long a turn lasts while so many other clients stand in line.
+/// How long a turn lasts where so many clients stand in line.
 fn length(clients: u32) -> Duration {
     LONGEST.min(ALL / clients.max(1))
 }
@@ -102,7 +102,7 @@ impl<H> Default for Turns<H> {
 }
 
 impl<H> Turns<H> {
-    /// The store granted the lock to this client, and so many others stand in line for it yet.
+    /// The store granted the lock to this client, out of a line in which so many stood.
     pub(crate) fn begin(&mut self, clients: u32, now: Moment) {
         let length = length(clients);
         let more = std::mem::take(&mut self.missed).min(length);

@@ -361,7 +361,7 @@ impl Kind {
     /// to say who holds the lock, or to wake.
     #[must_use]
     pub fn does_without(self, command: &str) -> bool {
-        let for_line = ["zadd", "zpopmin", "zrange", "zrem", "hkeys", "publish"];
+        let for_line = ["zadd", "zcard", "zpopmin", "zrange", "zrem", "hkeys", "publish"];
         match self {
             Kind::Plain => for_line.contains(&command) || ["time", "get"].contains(&command),
             Kind::Fenced => for_line.contains(&command),

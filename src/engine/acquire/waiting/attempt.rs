@@ -101,10 +101,10 @@ impl Waiting<'_> {
             self.tell_asked(op, sent, outcome.error());
         }
         match outcome {
-            AttemptOutcome::Granted { fence, behind, bound } => {
+            AttemptOutcome::Granted { fence, in_line, bound } => {
                 self.queued = None;
-                if behind > 0 && self.request.call.may_keep() {
-                    self.request.call.entry.begin_turn(behind, engine.clock.now());
+                if in_line > 0 && self.request.call.may_keep() {
+                    self.request.call.entry.begin_turn(in_line, engine.clock.now());
                 }
                 Ok(Step::Granted(self.enter(op, (&claim, sent), fence, bound)))
             }

@@ -27,8 +27,8 @@ pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Answer<Attempt> {
 
 fn granted(reply: &Tagged, wants_fence: bool) -> Result<Attempt> {
     let fence = fence(reply, wants_fence)?;
-    let behind = if reply.has(2) { reply.number(2)? } else { 0 };
-    Ok(Attempt::Granted { fence, behind: u32::try_from(behind).unwrap_or(0) })
+    let in_line = if reply.has(2) { reply.number(2)? } else { 0 };
+    Ok(Attempt::Granted { fence, in_line: u32::try_from(in_line).unwrap_or(0) })
 }
 
 fn in_line(reply: &Tagged) -> Result<Attempt> {

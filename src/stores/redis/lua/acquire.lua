@@ -13,8 +13,8 @@
 -- ARGV[6] place      where its owner is, to be read by people
 --
 -- Returns 'granted' or {'granted', fence}   the owner has it with that count
---         {'granted', fence, behind}        the same, out of the line, in which so many clients stand yet; fence '': none
---                                           was wanted
+--         {'granted', fence, in_line}       the same, of a client that stood in the line, as so many did, itself included;
+--                                           fence '': none was wanted
 --         {'busy', ttl_ms}                  others have it, or it is kept for another client; -1: for ever
 --         {'in_line', ttl_ms, why}          the same, and its client stands in the line. why 'ours': the holder's release
 --                                           tells the line; 'foreign': it does not; 'kept': it is free, and kept so long
@@ -142,8 +142,8 @@ if stood or is_next then
     tell_line(lock, false)
   end
   local behind = redis.pcall('zcard', 'leasehold_lock_line:' .. tag)
-  if type(behind) == 'number' and behind > 0 then
-    return {'granted', fence or '', behind}
+  if type(behind) == 'number' then
+    return {'granted', fence or '', behind + 1}
   end
 end
 -- A table takes the server as long to return as a command to run.
