@@ -303,6 +303,7 @@ mod tests {
         assert!(matches!(turns.watch(at(320)), Watched::Until(until) if until == at(620)), "it is held");
         assert_eq!(turns.dropped(&hold, 0, at(400)), Keeping::Kept { is_new: false });
         assert!(matches!(turns.watch(at(700)), Watched::Idle(idle) if Arc::ptr_eq(&idle, &hold)));
+        assert!(turns.take_to_leave().is_none(), "a question finds nothing to give back");
         assert!(turns.is_kept(&hold), "no thread finds it until its release is on its way");
         assert!(turns.take(at(701), |_| true).is_none(), "nor takes it");
         turns.forget(&hold);

@@ -78,6 +78,7 @@ impl Engine {
             return None;
         }
         let level = hold.begin_again(begun);
+        self.watch(&hold); // without a level it was not to be renewed
         self.registry.note_grant();
         let span = WaitSpan::open(call.name.given(), call.kind.label());
         self.tell_granted(call, &hold, (begun, 0, None), &span);
