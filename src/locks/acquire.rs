@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use crate::engine::acquire::call::WaitLimit;
 use crate::error::Result;
 use crate::interrupt::Interrupt;
 use crate::locks::group::{MultiGuard, OwnedMultiGuard};
 use crate::locks::guard::{Guard, OwnedGuard};
 use crate::locks::multi::MultiLock;
-use crate::locks::named::{CallOptions, RedisLock, forever};
-use crate::locks::options::{AcquireOptions, wait_limit};
+use crate::locks::named::RedisLock;
+use crate::locks::options::AcquireOptions;
 
 /// Both lock types have `enter` and `own`, which acquire for the thread and for a guard; `leave_open`, which
-/// leaves the levels to the thread, and `guard`, which makes a guard of them; `clock`, and `unending`, the
+/// leaves the levels to the thread, and `guard`, which makes a guard of them; and `unending`, the
 /// error of a wait that cannot end empty-handed. The literals are the words by which the documentation
 /// differs.
 macro_rules! acquire_methods {
@@ -31,7 +30,7 @@ macro_rules! acquire_methods {
             /// A name is bad; a key holds something else; or a server could not be used for the client's
             /// patience. The call then leaves nothing acquired.
             pub fn lock(&self) -> Result<()> {
-                let taken = self.enter("lock", CallOptions::renewed(forever()))?;
+                let taken = self.enter("lock", &AcquireOptions::new())?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock"))
             }
 
@@ -46,7 +45,7 @@ macro_rules! acquire_methods {
             /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts
             /// of a millisecond are rounded up.
             pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
-                let taken = self.enter("lock_with_lease", CallOptions::renewed(forever()).leased(lease))?;
+                let taken = self.enter("lock_with_lease", &AcquireOptions::new().lease(lease))?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock_with_lease"))
             }
 
@@ -61,8 +60,8 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock); and one that [`is_interrupted`](crate::Error::is_interrupted).
             pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-                let call = CallOptions { interrupt: Some(interrupt), ..CallOptions::renewed(forever()) };
-                let taken = self.enter("lock_interruptibly", call)?;
+                let options = AcquireOptions::new().interrupt(interrupt);
+                let taken = self.enter("lock_interruptibly", &options)?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock_interruptibly"))
             }
 
@@ -79,7 +78,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock), at once. Busy is `false`, never an error.
             pub fn try_lock(&self) -> Result<bool> {
-                let taken = self.enter("try_lock", CallOptions::renewed(WaitLimit::Once))?;
+                let taken = self.enter("try_lock", &AcquireOptions::once())?;
                 Ok(taken.map(Self::leave_open).is_some())
             }
 
@@ -96,7 +95,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock). If the last attempt failed, its error is returned, not `false`.
             pub fn try_lock_for(&self, wait: Duration) -> Result<bool> {
-                let taken = self.enter("try_lock_for", CallOptions::renewed(wait_limit(self.clock(), wait)))?;
+                let taken = self.enter("try_lock_for", &AcquireOptions::new().wait(wait))?;
                 Ok(taken.map(Self::leave_open).is_some())
             }
 
@@ -112,8 +111,8 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock_for`](Self::try_lock_for) and [`lock_with_lease`](Self::lock_with_lease).
             pub fn try_lock_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<bool> {
-                let call = CallOptions::renewed(wait_limit(self.clock(), wait)).leased(lease);
-                let taken = self.enter("try_lock_for_with_lease", call)?;
+                let options = AcquireOptions::new().wait(wait).lease(lease);
+                let taken = self.enter("try_lock_for_with_lease", &options)?;
                 Ok(taken.map(Self::leave_open).is_some())
             }
 
@@ -129,7 +128,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock).
             pub fn acquire(&self) -> Result<$guard> {
-                let taken = self.enter("acquire", CallOptions::renewed(forever()))?;
+                let taken = self.enter("acquire", &AcquireOptions::new())?;
                 taken.map(|taken| self.guard(taken)).ok_or_else(|| self.unending("acquire"))
             }
 
@@ -143,7 +142,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
             pub fn try_acquire(&self) -> Result<Option<$guard>> {
-                let taken = self.enter("try_acquire", CallOptions::renewed(WaitLimit::Once))?;
+                let taken = self.enter("try_acquire", &AcquireOptions::once())?;
                 Ok(taken.map(|taken| self.guard(taken)))
             }
 
@@ -160,8 +159,8 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock_for`](Self::try_lock_for).
             pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<$guard>> {
-                let call = CallOptions::renewed(wait_limit(self.clock(), wait));
-                Ok(self.enter("try_acquire_for", call)?.map(|taken| self.guard(taken)))
+                let taken = self.enter("try_acquire_for", &AcquireOptions::new().wait(wait))?;
+                Ok(taken.map(|taken| self.guard(taken)))
             }
 
             #[doc = concat!("Acquires ", $the_lock, " as `options` say, and returns a guard; `None` if somebody else kept ", $it, ".")]
@@ -194,7 +193,7 @@ macro_rules! acquire_methods {
             /// # Ok::<(), leasehold::Error>(())
             /// ```
             pub fn acquire_with(&self, options: &AcquireOptions) -> Result<Option<$guard>> {
-                let taken = self.enter("acquire_with", options.of_call(self.clock()))?;
+                let taken = self.enter("acquire_with", options)?;
                 Ok(taken.map(|taken| self.guard(taken)))
             }
 
@@ -212,7 +211,7 @@ macro_rules! acquire_methods {
             /// calling thread holds the lock: the guard is another owner, so this would wait for the caller
             /// itself. (The calls that do not wait find the lock busy then.)
             pub fn acquire_owned(&self) -> Result<$owned> {
-                let guard = self.own("acquire_owned", CallOptions::renewed(forever()))?;
+                let guard = self.own("acquire_owned", &AcquireOptions::new())?;
                 guard.ok_or_else(|| self.unending("acquire_owned"))
             }
 
@@ -226,7 +225,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
             pub fn try_acquire_owned(&self) -> Result<Option<$owned>> {
-                self.own("try_acquire_owned", CallOptions::renewed(WaitLimit::Once))
+                self.own("try_acquire_owned", &AcquireOptions::once())
             }
 
             #[doc = concat!("Acquires ", $the_lock, " for the guard, waiting at most `wait` in all; `None` if somebody else kept ", $it, ".")]
@@ -239,7 +238,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock_for`](Self::try_lock_for) and [`acquire_owned`](Self::acquire_owned).
             pub fn try_acquire_owned_for(&self, wait: Duration) -> Result<Option<$owned>> {
-                self.own("try_acquire_owned_for", CallOptions::renewed(wait_limit(self.clock(), wait)))
+                self.own("try_acquire_owned_for", &AcquireOptions::new().wait(wait))
             }
 
             #[doc = concat!("Acquires ", $the_lock, " for the guard as `options` say; `None` if somebody else kept ", $it, ".")]
@@ -254,7 +253,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`acquire_with`](Self::acquire_with) and [`acquire_owned`](Self::acquire_owned).
             pub fn acquire_owned_with(&self, options: &AcquireOptions) -> Result<Option<$owned>> {
-                self.own("acquire_owned_with", options.of_call(self.clock()))
+                self.own("acquire_owned_with", options)
             }
         }
     };
