@@ -1,4 +1,4 @@
-//! The methods that acquire a lock, the same for one lock and for several.
+//! The methods that acquire a lock, the same for one lock and for several; and the one that runs work under it.
 
 use std::time::Duration;
 
@@ -265,4 +265,55 @@ acquire_methods! { RedisLock, Guard, OwnedGuard, "the lock", "it", "`lease`",
 
 acquire_methods! { MultiLock, MultiGuard, OwnedMultiGuard, "all locks", "any of them", "`lease`, counted from the grant of the last",
     "As [`RedisLock::try_lock`]; free locks are acquired at the same time."
+}
+
+impl AcquireOptions {
+    /// Runs `work` under the lock; `None` if somebody else kept it, and `work` was not run. Without a bound
+    /// on the wait it is never `None`.
+    ///
+    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fence`]. For the plain lock
+    /// of a name, waited for as long as it takes, there is
+    /// [`LockClient::with_lock`](crate::LockClient::with_lock).
+    ///
+    /// # Blocking
+    ///
+    /// As [`RedisLock::acquire_with`], then `work`, then one round trip.
+    ///
+    /// # Errors
+    ///
+    /// - As [`RedisLock::acquire_with`]: `work` did not run.
+    /// - One whose [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold did
+    ///   not last until the end of `work`. It is never retryable, since a second call would run `work` again.
+    ///
+    /// A release that fails is no error: the result of `work` comes back, the observer is notified
+    /// ([`Event::ReleaseFailed`](crate::Event::ReleaseFailed)), and the client repeats the release until it
+    /// is answered or the lease has run out. Until then the lock may stay taken. To know how the release
+    /// went, use a [`Guard`].
+    ///
+    /// # Panics
+    ///
+    /// When `work` does; the lock is released first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::{AcquireOptions, LockClient};
+    /// use std::time::Duration;
+    ///
+    /// let ledger = LockClient::in_memory().fenced_lock("ledger");
+    /// let options = AcquireOptions::new().wait(Duration::from_secs(3));
+    /// let Some(token) = options.with_lock(&ledger, |guard| guard.fence())? else {
+    ///     return Ok(()); // busy, and nothing was done
+    /// };
+    /// assert!(token.is_some());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn with_lock<R>(&self, lock: &RedisLock, work: impl FnOnce(&Guard) -> R) -> Result<Option<R>> {
+        const ACTION: &str = "with_lock";
+        let Some(entered) = lock.enter(ACTION, self)? else { return Ok(None) };
+        let guard = lock.guard(entered);
+        let result = work(&guard);
+        guard.unlock_after_work(ACTION)?;
+        Ok(Some(result))
+    }
 }
