@@ -1,18 +1,17 @@
-//! The methods that acquire a lock, the same for one lock and for several.
+//! The methods that acquire a lock, the same for one lock and for several; and the one that runs work under it.
 
 use std::time::Duration;
 
-use crate::engine::acquire::call::WaitLimit;
 use crate::error::Result;
 use crate::interrupt::Interrupt;
 use crate::locks::group::{MultiGuard, OwnedMultiGuard};
 use crate::locks::guard::{Guard, OwnedGuard};
 use crate::locks::multi::MultiLock;
-use crate::locks::named::{CallOptions, RedisLock, forever};
-use crate::locks::options::{AcquireOptions, wait_limit};
+use crate::locks::named::RedisLock;
+use crate::locks::options::AcquireOptions;
 
 /// Both lock types have `enter` and `own`, which acquire for the thread and for a guard; `leave_open`, which
-/// leaves the levels to the thread, and `guard`, which makes a guard of them; `clock`, and `unending`, the
+/// leaves the levels to the thread, and `guard`, which makes a guard of them; and `unending`, the
 /// error of a wait that cannot end empty-handed. The literals are the words by which the documentation
 /// differs.
 macro_rules! acquire_methods {
@@ -31,7 +30,7 @@ macro_rules! acquire_methods {
             /// A name is bad; a key holds something else; or a server could not be used for the client's
             /// patience. The call then leaves nothing acquired.
             pub fn lock(&self) -> Result<()> {
-                let taken = self.enter("lock", CallOptions::renewed(forever()))?;
+                let taken = self.enter("lock", &AcquireOptions::new())?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock"))
             }
 
@@ -46,7 +45,7 @@ macro_rules! acquire_methods {
             /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts
             /// of a millisecond are rounded up.
             pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
-                let taken = self.enter("lock_with_lease", CallOptions::renewed(forever()).leased(lease))?;
+                let taken = self.enter("lock_with_lease", &AcquireOptions::new().lease(lease))?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock_with_lease"))
             }
 
@@ -61,8 +60,8 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock); and one that [`is_interrupted`](crate::Error::is_interrupted).
             pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-                let call = CallOptions { interrupt: Some(interrupt), ..CallOptions::renewed(forever()) };
-                let taken = self.enter("lock_interruptibly", call)?;
+                let options = AcquireOptions::new().interrupt(interrupt);
+                let taken = self.enter("lock_interruptibly", &options)?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock_interruptibly"))
             }
 
@@ -79,7 +78,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock), at once. Busy is `false`, never an error.
             pub fn try_lock(&self) -> Result<bool> {
-                let taken = self.enter("try_lock", CallOptions::renewed(WaitLimit::Once))?;
+                let taken = self.enter("try_lock", &AcquireOptions::once())?;
                 Ok(taken.map(Self::leave_open).is_some())
             }
 
@@ -96,7 +95,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock). If the last attempt failed, its error is returned, not `false`.
             pub fn try_lock_for(&self, wait: Duration) -> Result<bool> {
-                let taken = self.enter("try_lock_for", CallOptions::renewed(wait_limit(self.clock(), wait)))?;
+                let taken = self.enter("try_lock_for", &AcquireOptions::new().wait(wait))?;
                 Ok(taken.map(Self::leave_open).is_some())
             }
 
@@ -112,8 +111,8 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock_for`](Self::try_lock_for) and [`lock_with_lease`](Self::lock_with_lease).
             pub fn try_lock_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<bool> {
-                let call = CallOptions::renewed(wait_limit(self.clock(), wait)).leased(lease);
-                let taken = self.enter("try_lock_for_with_lease", call)?;
+                let options = AcquireOptions::new().wait(wait).lease(lease);
+                let taken = self.enter("try_lock_for_with_lease", &options)?;
                 Ok(taken.map(Self::leave_open).is_some())
             }
 
@@ -129,7 +128,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`lock`](Self::lock).
             pub fn acquire(&self) -> Result<$guard> {
-                let taken = self.enter("acquire", CallOptions::renewed(forever()))?;
+                let taken = self.enter("acquire", &AcquireOptions::new())?;
                 taken.map(|taken| self.guard(taken)).ok_or_else(|| self.unending("acquire"))
             }
 
@@ -143,7 +142,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
             pub fn try_acquire(&self) -> Result<Option<$guard>> {
-                let taken = self.enter("try_acquire", CallOptions::renewed(WaitLimit::Once))?;
+                let taken = self.enter("try_acquire", &AcquireOptions::once())?;
                 Ok(taken.map(|taken| self.guard(taken)))
             }
 
@@ -160,8 +159,8 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock_for`](Self::try_lock_for).
             pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<$guard>> {
-                let call = CallOptions::renewed(wait_limit(self.clock(), wait));
-                Ok(self.enter("try_acquire_for", call)?.map(|taken| self.guard(taken)))
+                let taken = self.enter("try_acquire_for", &AcquireOptions::new().wait(wait))?;
+                Ok(taken.map(|taken| self.guard(taken)))
             }
 
             #[doc = concat!("Acquires ", $the_lock, " as `options` say, and returns a guard; `None` if somebody else kept ", $it, ".")]
@@ -194,7 +193,7 @@ macro_rules! acquire_methods {
             /// # Ok::<(), leasehold::Error>(())
             /// ```
             pub fn acquire_with(&self, options: &AcquireOptions) -> Result<Option<$guard>> {
-                let taken = self.enter("acquire_with", options.of_call(self.clock()))?;
+                let taken = self.enter("acquire_with", options)?;
                 Ok(taken.map(|taken| self.guard(taken)))
             }
 
@@ -212,7 +211,7 @@ macro_rules! acquire_methods {
             /// calling thread holds the lock: the guard is another owner, so this would wait for the caller
             /// itself. (The calls that do not wait find the lock busy then.)
             pub fn acquire_owned(&self) -> Result<$owned> {
-                let guard = self.own("acquire_owned", CallOptions::renewed(forever()))?;
+                let guard = self.own("acquire_owned", &AcquireOptions::new())?;
                 guard.ok_or_else(|| self.unending("acquire_owned"))
             }
 
@@ -226,7 +225,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
             pub fn try_acquire_owned(&self) -> Result<Option<$owned>> {
-                self.own("try_acquire_owned", CallOptions::renewed(WaitLimit::Once))
+                self.own("try_acquire_owned", &AcquireOptions::once())
             }
 
             #[doc = concat!("Acquires ", $the_lock, " for the guard, waiting at most `wait` in all; `None` if somebody else kept ", $it, ".")]
@@ -239,7 +238,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`try_lock_for`](Self::try_lock_for) and [`acquire_owned`](Self::acquire_owned).
             pub fn try_acquire_owned_for(&self, wait: Duration) -> Result<Option<$owned>> {
-                self.own("try_acquire_owned_for", CallOptions::renewed(wait_limit(self.clock(), wait)))
+                self.own("try_acquire_owned_for", &AcquireOptions::new().wait(wait))
             }
 
             #[doc = concat!("Acquires ", $the_lock, " for the guard as `options` say; `None` if somebody else kept ", $it, ".")]
@@ -254,7 +253,7 @@ macro_rules! acquire_methods {
             ///
             /// As [`acquire_with`](Self::acquire_with) and [`acquire_owned`](Self::acquire_owned).
             pub fn acquire_owned_with(&self, options: &AcquireOptions) -> Result<Option<$owned>> {
-                self.own("acquire_owned_with", options.of_call(self.clock()))
+                self.own("acquire_owned_with", options)
             }
         }
     };
@@ -266,4 +265,55 @@ acquire_methods! { RedisLock, Guard, OwnedGuard, "the lock", "it", "`lease`",
 
 acquire_methods! { MultiLock, MultiGuard, OwnedMultiGuard, "all locks", "any of them", "`lease`, counted from the grant of the last",
     "As [`RedisLock::try_lock`]; free locks are acquired at the same time."
+}
+
+impl AcquireOptions {
+    /// Runs `work` under the lock; `None` if somebody else kept it, and `work` was not run. Without a bound
+    /// on the wait it is never `None`.
+    ///
+    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fence`]. For the plain lock
+    /// of a name, waited for as long as it takes, there is
+    /// [`LockClient::with_lock`](crate::LockClient::with_lock).
+    ///
+    /// # Blocking
+    ///
+    /// As [`RedisLock::acquire_with`], then `work`, then one round trip.
+    ///
+    /// # Errors
+    ///
+    /// - As [`RedisLock::acquire_with`]: `work` did not run.
+    /// - One whose [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold did
+    ///   not last until the end of `work`. It is never retryable, since a second call would run `work` again.
+    ///
+    /// A release that fails is no error: the result of `work` comes back, the observer is notified
+    /// ([`Event::ReleaseFailed`](crate::Event::ReleaseFailed)), and the client repeats the release until it
+    /// is answered or the lease has run out. Until then the lock may stay taken. To know how the release
+    /// went, use a [`Guard`].
+    ///
+    /// # Panics
+    ///
+    /// When `work` does; the lock is released first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::{AcquireOptions, LockClient};
+    /// use std::time::Duration;
+    ///
+    /// let ledger = LockClient::in_memory().fenced_lock("ledger");
+    /// let options = AcquireOptions::new().wait(Duration::from_secs(3));
+    /// let Some(token) = options.with_lock(&ledger, |guard| guard.fence())? else {
+    ///     return Ok(()); // busy, and nothing was done
+    /// };
+    /// assert!(token.is_some());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn with_lock<R>(&self, lock: &RedisLock, work: impl FnOnce(&Guard) -> R) -> Result<Option<R>> {
+        const ACTION: &str = "with_lock";
+        let Some(entered) = lock.enter(ACTION, self)? else { return Ok(None) };
+        let guard = lock.guard(entered);
+        let result = work(&guard);
+        guard.unlock_after_work(ACTION)?;
+        Ok(Some(result))
+    }
 }

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use crate::engine::acquire::call::WaitLimit;
 use crate::error::{Error, Result};
-use crate::locks::named::{CallOptions, RedisLock, forever};
-use crate::locks::options::{AcquireOptions, wait_limit};
+use crate::locks::named::RedisLock;
+use crate::locks::options::AcquireOptions;
 use crate::locks::permit::Permit;
 use crate::seam::Counting;
 use crate::time::checked_lease;
@@ -45,7 +44,7 @@ impl ExpirableSemaphore {
     /// The name is bad; the key holds something else; or the server could not be used for the client's
     /// patience.
     pub fn acquire(&self) -> Result<Permit> {
-        let permit = self.take("acquire", CallOptions::renewed(forever()))?;
+        let permit = self.take("acquire", 1, &AcquireOptions::new())?;
         permit.ok_or_else(|| self.core.unending("acquire"))
     }
 
@@ -59,7 +58,7 @@ impl ExpirableSemaphore {
     ///
     /// As [`acquire`](Self::acquire), at once.
     pub fn try_acquire(&self) -> Result<Option<Permit>> {
-        self.take("try_acquire", CallOptions::renewed(WaitLimit::Once))
+        self.take("try_acquire", 1, &AcquireOptions::once())
     }
 
     /// Acquires a permit, waiting at most `wait`.
@@ -72,7 +71,7 @@ impl ExpirableSemaphore {
     ///
     /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>> {
-        self.take("try_acquire_for", CallOptions::renewed(wait_limit(self.core.clock(), wait)))
+        self.take("try_acquire_for", 1, &AcquireOptions::new().wait(wait))
     }
 
     /// Acquires several permits at once, or none, as `options` say; `None` if they did not become available.
@@ -101,8 +100,7 @@ impl ExpirableSemaphore {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
-        let call = options.of_call(self.core.clock());
-        self.take("acquire_with", CallOptions { units: permits, ..call })
+        self.take("acquire_with", permits, options)
     }
 
     /// Releases a permit by its id, whoever took it; `false` if it is not out (any more).
@@ -242,9 +240,9 @@ impl ExpirableSemaphore {
         parse_id(id).ok_or_else(bad)
     }
 
-    fn take(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<Permit>> {
-        self.few(action, call.units)?;
-        Ok(self.core.own(action, call)?.map(Permit::new))
+    fn take(&self, action: &'static str, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
+        self.few(action, permits)?;
+        Ok(self.core.take(action, permits, options)?.map(Permit::new))
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::engine::acquire::call::Granted;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::Fence;
-use crate::locks::named::{CallOptions, RedisLock, forever};
-use crate::locks::options::wait_limit;
+use crate::locks::named::RedisLock;
+use crate::locks::options::AcquireOptions;
 
 /// A [`RedisLock`] whose every grant has a fencing token, larger than all before: Redisson's `RFencedLock`.
 ///
@@ -53,7 +53,7 @@ impl FencedLock {
     /// As [`RedisLock::lock`].
     pub fn lock_and_get_token(&self) -> Result<Fence> {
         let action = "lock_and_get_token";
-        let entered = self.lock.enter(action, CallOptions::renewed(forever()))?;
+        let entered = self.lock.enter(action, &AcquireOptions::new())?;
         self.token(action, &entered.ok_or_else(|| self.lock.unending(action))?)
     }
 
@@ -69,8 +69,7 @@ impl FencedLock {
     /// As [`RedisLock::try_lock_for`].
     pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<Fence>> {
         let action = "try_lock_and_get_token";
-        let limit = wait_limit(self.lock.clock(), wait);
-        let entered = self.lock.enter(action, CallOptions::renewed(limit))?;
+        let entered = self.lock.enter(action, &AcquireOptions::new().wait(wait))?;
         entered.map(|entered| self.token(action, &entered)).transpose()
     }
 

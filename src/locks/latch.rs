@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::Engine;
-use crate::engine::acquire::call::WaitLimit;
 use crate::error::Result;
 use crate::interrupt::Interrupt;
-use crate::locks::named::{CallOptions, RedisLock, forever};
-use crate::locks::options::wait_limit;
+use crate::locks::named::RedisLock;
+use crate::locks::options::AcquireOptions;
 use crate::seam::{Counting, Kind};
 
 /// A count under a name, and those who wait for it to come to zero: Redisson's `RCountDownLatch`.
@@ -106,7 +105,7 @@ impl CountDownLatch {
     /// The name is bad; the key holds something else; or the server could not be used for the client's
     /// patience.
     pub fn wait(&self) -> Result<()> {
-        self.pass("wait", forever(), None).map(drop)
+        self.pass("wait", &AcquireOptions::new()).map(drop)
     }
 
     /// Waits until the latch is open, for `wait` at most; `false`: it is not.
@@ -119,7 +118,7 @@ impl CountDownLatch {
     ///
     /// As [`wait`](Self::wait). If the last question failed, its error is returned, not `false`.
     pub fn wait_for(&self, wait: Duration) -> Result<bool> {
-        self.pass("wait_for", wait_limit(self.core.clock(), wait), None)
+        self.pass("wait_for", &AcquireOptions::new().wait(wait))
     }
 
     /// Waits until the latch is open or `interrupt` is set.
@@ -132,7 +131,7 @@ impl CountDownLatch {
     ///
     /// As [`wait`](Self::wait); and one that [`is_interrupted`](crate::Error::is_interrupted).
     pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
-        self.pass("wait_interruptibly", forever(), Some(interrupt)).map(drop)
+        self.pass("wait_interruptibly", &AcquireOptions::new().interrupt(interrupt)).map(drop)
     }
 
     /// Removes the latch, which opens it; `false` if there was none. (Java's `delete` leaves those who wait
@@ -149,8 +148,8 @@ impl CountDownLatch {
         Ok(self.core.count("delete", &Counting::Delete)? == Some(1))
     }
 
-    fn pass(&self, action: &'static str, limit: WaitLimit, interrupt: Option<&Interrupt>) -> Result<bool> {
-        Ok(self.core.own(action, CallOptions { interrupt, ..CallOptions::renewed(limit) })?.is_some())
+    fn pass(&self, action: &'static str, options: &AcquireOptions) -> Result<bool> {
+        Ok(self.core.own(action, options)?.is_some())
     }
 }
 

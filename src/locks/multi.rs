@@ -11,7 +11,8 @@ use crate::engine::acquire::call::{AcquireCall, WaitLimit};
 use crate::engine::batch::{BatchAnswer, BatchItem, LevelRelease, ask_ahead, leave_all};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::group::{Group, MultiGuard, OwnedMultiGuard};
-use crate::locks::named::{CallOptions, RedisLock, unending};
+use crate::locks::named::{RedisLock, unending};
+use crate::locks::options::AcquireOptions;
 use crate::time::{Clock, Lease, Moment};
 
 /// Locks that a [`MultiLock`] is made of: a tuple of up to eight locks of any kinds, or an array, a slice or
@@ -252,25 +253,25 @@ impl MultiLock {
         }
     }
 
-    pub(super) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
     pub(super) fn unending(&self, action: &'static str) -> Error {
         unending(action, self.names().next().unwrap_or_default())
     }
 
-    pub(super) fn enter(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<Group>> {
-        self.take(action, call, true)
+    pub(super) fn enter(&self, action: &'static str, options: &AcquireOptions) -> Result<Option<Group>> {
+        self.take(action, options, true)
     }
 
-    pub(super) fn own(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<OwnedMultiGuard>> {
-        Ok(self.take(action, call, false)?.map(Group::owned))
+    pub(super) fn own(
+        &self,
+        action: &'static str,
+        options: &AcquireOptions,
+    ) -> Result<Option<OwnedMultiGuard>> {
+        Ok(self.take(action, options, false)?.map(Group::owned))
     }
 
     /// Acquires all, in order, or none: free ones at the same time, busy ones in their turn.
-    fn take(&self, action: &'static str, call: CallOptions<'_>, by_thread: bool) -> Result<Option<Group>> {
-        let CallOptions { lease, limit, interrupt, units: _ } = call;
+    fn take(&self, action: &'static str, options: &AcquireOptions, by_thread: bool) -> Result<Option<Group>> {
+        let (lease, limit) = (options.lease_of_hold(), options.limit(&self.clock));
         let locks = self.checked(action)?;
         let kept = match lease {
             // The first ones must not end before the last is acquired.
@@ -301,7 +302,7 @@ impl MultiLock {
                 return Ok(None);
             }
             let asked = |lock, limit| {
-                let want = RedisLock::want(lock, action, kept, limit, interrupt)?;
+                let want = RedisLock::want(lock, action, kept, limit, options.interrupt.as_ref())?;
                 Ok(BatchItem { engine: lock.engine(), want: AcquireCall { by_thread, ..want } })
             };
             let ahead = ahead(action, rest, |lock| asked(lock, WaitLimit::Once))?;

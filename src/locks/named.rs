@@ -13,8 +13,9 @@ use crate::ident::{ClientId, LockName, unbound_number};
 use crate::inspect::Holder;
 use crate::interrupt::Interrupt;
 use crate::locks::guard::{Guard, OwnedGuard};
+use crate::locks::options::AcquireOptions;
 use crate::seam::{Counting, Kind};
-use crate::time::{Clock, Lease};
+use crate::time::Lease;
 
 /// A lock by name, wherever its client keeps it: reentrant, blocking, owned by the calling thread.
 ///
@@ -255,17 +256,29 @@ impl RedisLock {
     }
 
     /// Acquires for the calling thread; `None` if the lock stayed busy.
-    pub(super) fn enter(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<Granted>> {
-        let CallOptions { lease, limit, interrupt, units: _ } = call;
-        self.engine.acquire(&self.want(action, lease, limit, interrupt)?)
+    pub(super) fn enter(&self, action: &'static str, options: &AcquireOptions) -> Result<Option<Granted>> {
+        self.engine.acquire(&self.asked(action, options)?)
     }
 
     /// Acquires for a guard, which is then the owner.
-    pub(super) fn own(&self, action: &'static str, call: CallOptions<'_>) -> Result<Option<OwnedGuard>> {
-        let CallOptions { lease, limit, interrupt, units } = call;
-        let want = self.want(action, lease, limit, interrupt)?;
-        let want = AcquireCall { units, by_thread: false, ..want };
-        Ok(self.engine.acquire(&want)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
+    pub(super) fn own(&self, action: &'static str, options: &AcquireOptions) -> Result<Option<OwnedGuard>> {
+        self.take(action, 1, options)
+    }
+
+    /// Acquires `units` permits for a guard; one, if it is a lock.
+    pub(super) fn take(
+        &self,
+        action: &'static str,
+        units: u32,
+        options: &AcquireOptions,
+    ) -> Result<Option<OwnedGuard>> {
+        let call = AcquireCall { units, by_thread: false, ..self.asked(action, options)? };
+        Ok(self.engine.acquire(&call)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
+    }
+
+    fn asked<'a>(&'a self, action: &'static str, options: &'a AcquireOptions) -> Result<AcquireCall<'a>> {
+        let limit = options.limit(&self.engine.clock);
+        self.want(action, options.lease_of_hold(), limit, options.interrupt.as_ref())
     }
 
     /// Asks the store for the holder.
@@ -297,10 +310,6 @@ impl RedisLock {
         &self.engine
     }
 
-    pub(super) fn clock(&self) -> &Clock {
-        &self.engine.clock
-    }
-
     pub(crate) fn unending(&self, action: &'static str) -> Error {
         unending(action, &self.given)
     }
@@ -320,25 +329,6 @@ impl RedisLock {
 
 pub(crate) fn forever() -> WaitLimit {
     WaitLimit::Deadline(crate::time::Moment::NEVER)
-}
-
-/// Options of one call: the lease, the wait, and the number of permits.
-pub(crate) struct CallOptions<'a> {
-    pub(crate) lease: Lease,
-    pub(crate) limit: WaitLimit,
-    pub(crate) interrupt: Option<&'a Interrupt>,
-    pub(crate) units: u32,
-}
-
-impl CallOptions<'_> {
-    /// Of a hold that is renewed, and of one permit.
-    pub(super) fn renewed(limit: WaitLimit) -> CallOptions<'static> {
-        CallOptions { lease: Lease::Renewed, limit, interrupt: None, units: 1 }
-    }
-
-    pub(super) fn leased(self, lease: Duration) -> Self {
-        CallOptions { lease: Lease::Fixed(lease), ..self }
-    }
 }
 
 /// A wait without end does not end empty-handed; were it to, this says so instead of pretending.

@@ -4,10 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::engine::acquire::call::WaitLimit;
-use crate::error::Result;
 use crate::interrupt::Interrupt;
-use crate::locks::guard::Guard;
-use crate::locks::named::{CallOptions, RedisLock};
 use crate::time::{Clock, Lease, Moment};
 
 /// How one call asks for a lock: how long it waits, for how long the lock is held, and what ends the wait.
@@ -35,8 +32,8 @@ use crate::time::{Clock, Lease, Moment};
 #[must_use = "options do nothing before a call is given them"]
 pub struct AcquireOptions {
     wait: WaitChoice,
-    lease: Option<Duration>,
-    interrupt: Option<Interrupt>,
+    pub(super) lease: Option<Duration>,
+    pub(super) interrupt: Option<Interrupt>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -81,70 +78,25 @@ impl AcquireOptions {
         self
     }
 
-    /// Runs `work` under the lock; `None` if somebody else kept it, and `work` was not run. Without a bound
-    /// on the wait it is never `None`.
-    ///
-    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fence`]. For the plain lock
-    /// of a name, waited for as long as it takes, there is
-    /// [`LockClient::with_lock`](crate::LockClient::with_lock).
-    ///
-    /// # Blocking
-    ///
-    /// As [`RedisLock::acquire_with`], then `work`, then one round trip.
-    ///
-    /// # Errors
-    ///
-    /// - As [`RedisLock::acquire_with`]: `work` did not run.
-    /// - One whose [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold did
-    ///   not last until the end of `work`. It is never retryable, since a second call would run `work` again.
-    ///
-    /// A release that fails is no error: the result of `work` comes back, the observer is notified
-    /// ([`Event::ReleaseFailed`](crate::Event::ReleaseFailed)), and the client repeats the release until it
-    /// is answered or the lease has run out. Until then the lock may stay taken. To know how the release
-    /// went, use a [`Guard`].
-    ///
-    /// # Panics
-    ///
-    /// When `work` does; the lock is released first.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use leasehold::{AcquireOptions, LockClient};
-    /// use std::time::Duration;
-    ///
-    /// let ledger = LockClient::in_memory().fenced_lock("ledger");
-    /// let options = AcquireOptions::new().wait(Duration::from_secs(3));
-    /// let Some(token) = options.with_lock(&ledger, |guard| guard.fence())? else {
-    ///     return Ok(()); // busy, and nothing was done
-    /// };
-    /// assert!(token.is_some());
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    pub fn with_lock<R>(&self, lock: &RedisLock, work: impl FnOnce(&Guard) -> R) -> Result<Option<R>> {
-        const ACTION: &str = "with_lock";
-        let Some(entered) = lock.enter(ACTION, self.of_call(&lock.engine().clock))? else { return Ok(None) };
-        let guard = lock.guard(entered);
-        let result = work(&guard);
-        guard.unlock_after_work(ACTION)?;
-        Ok(Some(result))
+    /// Those of a call that does not wait.
+    pub(super) fn once() -> AcquireOptions {
+        AcquireOptions::new().wait(Duration::ZERO)
     }
 
-    /// These options as a call's, with deadlines from now on by `clock`.
-    pub(crate) fn of_call(&self, clock: &Clock) -> CallOptions<'_> {
-        let limit = match self.wait {
+    /// How long a call waits that begins now, by `clock`.
+    pub(super) fn limit(&self, clock: &Clock) -> WaitLimit {
+        match self.wait {
             WaitChoice::Forever => WaitLimit::Deadline(Moment::NEVER),
-            WaitChoice::For(wait) => wait_limit(clock, wait),
+            WaitChoice::For(Duration::ZERO) => WaitLimit::Once,
+            WaitChoice::For(wait) => WaitLimit::Deadline(clock.after(wait)),
             WaitChoice::Until(instant) => WaitLimit::Deadline(clock.at(instant)),
-        };
-        let lease = self.lease.map_or(Lease::Renewed, Lease::Fixed);
-        CallOptions { lease, limit, interrupt: self.interrupt.as_ref(), units: 1 }
+        }
     }
-}
 
-/// A wait of at most `wait` from now on; none at all is one attempt.
-pub(crate) fn wait_limit(clock: &Clock, wait: Duration) -> WaitLimit {
-    if wait.is_zero() { WaitLimit::Once } else { WaitLimit::Deadline(clock.after(wait)) }
+    /// The lease of a hold that is acquired so.
+    pub(super) fn lease_of_hold(&self) -> Lease {
+        self.lease.map_or(Lease::Renewed, Lease::Fixed)
+    }
 }
 
 impl fmt::Debug for AcquireOptions {
@@ -164,11 +116,11 @@ mod tests {
 
     #[test]
     fn options_wait_forever_unless_they_are_given_a_wait_or_a_deadline() {
-        let limit = |options: &AcquireOptions| options.of_call(&Clock::System).limit;
+        let limit = |options: &AcquireOptions| options.limit(&Clock::System);
         let (never, now) = (WaitLimit::Deadline(Moment::NEVER), Clock::System.now());
         let options = AcquireOptions::new();
-        let call = options.of_call(&Clock::System);
-        assert!(call.limit == never && call.lease == Lease::Renewed && call.interrupt.is_none());
+        assert!(limit(&options) == never && options.lease_of_hold() == Lease::Renewed);
+        assert!(options.interrupt.is_none());
         let (minute, instant) = (Duration::from_secs(60), Clock::System.instant(now));
         assert_eq!(limit(&options.clone().wait(Duration::ZERO)), WaitLimit::Once);
         assert_eq!(limit(&options.clone().wait(Duration::MAX)), never);

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use crate::engine::acquire::call::WaitLimit;
 use crate::error::{Error, Result};
-use crate::locks::named::{CallOptions, RedisLock, forever};
-use crate::locks::options::{AcquireOptions, wait_limit};
+use crate::locks::named::RedisLock;
+use crate::locks::options::AcquireOptions;
 use crate::locks::permit::Permit;
 use crate::seam::Counting;
-use crate::time::{Lease, checked_lease};
+use crate::time::checked_lease;
 
 /// A number of permits under a name, shared by threads, processes and languages: Redisson's `RSemaphore`.
 ///
@@ -53,7 +52,7 @@ impl Semaphore {
     /// None were asked for; the name is bad; the key holds something else; or the server could not be used
     /// for the client's patience.
     pub fn acquire(&self, permits: u32) -> Result<Permit> {
-        let permit = self.take("acquire", permits, CallOptions::renewed(forever()))?;
+        let permit = self.take("acquire", permits, &AcquireOptions::new())?;
         permit.ok_or_else(|| self.core.unending("acquire"))
     }
 
@@ -67,7 +66,7 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire), at once.
     pub fn try_acquire(&self, permits: u32) -> Result<Option<Permit>> {
-        self.take("try_acquire", permits, CallOptions::renewed(WaitLimit::Once))
+        self.take("try_acquire", permits, &AcquireOptions::once())
     }
 
     /// Acquires `permits` permits, waiting at most `wait`.
@@ -80,7 +79,7 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.
     pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<Permit>> {
-        self.take("try_acquire_for", permits, CallOptions::renewed(wait_limit(self.core.clock(), wait)))
+        self.take("try_acquire_for", permits, &AcquireOptions::new().wait(wait))
     }
 
     /// Acquires `permits` permits as `options` say; `None` if they did not become available. Without a bound
@@ -97,12 +96,11 @@ impl Semaphore {
     /// these permits do not have.
     pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
         const ACTION: &str = "acquire_with";
-        let call = options.of_call(self.core.clock());
-        if call.lease != Lease::Renewed {
+        if options.lease.is_some() {
             let words = "permits of a semaphore have no lease: leave it out, or use an expirable semaphore";
             return Err(Error::invalid(ACTION, words).on(self.name()));
         }
-        self.take(ACTION, permits, call)
+        self.take(ACTION, permits, options)
     }
 
     /// Releases permits that were acquired elsewhere, or adds new ones: the store does not know the
@@ -164,7 +162,7 @@ impl Semaphore {
         Ok(self.core.count(action, &Counting::SetUp { to: permits, lease })? == Some(1))
     }
 
-    fn take(&self, action: &'static str, permits: u32, call: CallOptions<'_>) -> Result<Option<Permit>> {
-        Ok(self.core.own(action, CallOptions { units: permits, ..call })?.map(Permit::new))
+    fn take(&self, action: &'static str, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
+        Ok(self.core.take(action, permits, options)?.map(Permit::new))
     }
 }

@@ -55,10 +55,14 @@ fn a_request_in_doubt_is_looked_for_until_it_can_do_no_harm() {
     clock.advance(engine.options.command_timeout);
     let cleanups = store.cleanups.load(Ordering::SeqCst);
     assert!(cleanups > 0);
+    let place = engine.registry.entry(Kind::Mutex, &name).join(false);
+    assert!(!place.ticket().take_nudge());
     // It arrives now, although nothing was there.
     *store.holder.lock() = Some(Owner::new(engine.id, number));
     clock.advance(engine.options.command_timeout * 2);
     assert_eq!(*store.holder.lock(), None);
+    comes_about("a waiter here hears that it was freed", || place.ticket().take_nudge());
+    drop(place);
     engine.shutdown().unwrap();
 }
 
