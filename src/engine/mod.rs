@@ -16,6 +16,7 @@ pub(crate) mod directory;
 mod ending;
 pub(crate) mod handoff;
 pub(crate) mod hold;
+mod keeper;
 pub(crate) mod many;
 mod pace;
 mod policy;

@@ -42,7 +42,9 @@ impl AttemptOutcome {
     /// has ended another may have held the lock.
     pub(crate) fn of(answer: Answer<Attempt>, stands: bool, bound: Option<Arc<dyn Bound>>) -> AttemptOutcome {
         match answer {
-            Ok(Attempt::Granted { fence, in_line }) if stands => AttemptOutcome::Granted { fence, in_line, bound },
+            Ok(Attempt::Granted { fence, in_line }) if stands => {
+                AttemptOutcome::Granted { fence, in_line, bound }
+            }
             Ok(Attempt::Granted { .. }) => AttemptOutcome::TooLate,
             Ok(Attempt::Busy { retry_after }) => AttemptOutcome::Busy { retry_after },
             Ok(Attempt::InLine { retry_after, listens_for, is_lookout }) => {
@@ -86,7 +88,10 @@ mod tests {
         let retry_after = Some(Duration::from_millis(3));
         let of = |answer, stands| format!("{:?}", AttemptOutcome::of(answer, stands, None));
         let granted = || Ok(Attempt::Granted { fence, in_line: 3 });
-        assert_eq!(of(granted(), true), format!("{:?}", AttemptOutcome::Granted { fence, in_line: 3, bound: None }));
+        assert_eq!(
+            of(granted(), true),
+            format!("{:?}", AttemptOutcome::Granted { fence, in_line: 3, bound: None })
+        );
         assert_eq!(of(granted(), false), format!("{:?}", AttemptOutcome::TooLate));
         for stands in [true, false] {
             let busy = Ok(Attempt::Busy { retry_after });

@@ -14,24 +14,7 @@ use crate::engine::hold::{Hold, LockEntry};
 use crate::engine::release::handoff::HandoffStart;
 use crate::observe::spans::WaitSpan;
 use crate::park::Service;
-use crate::sync::Mutex;
 use crate::time::Moment;
-
-/// The thread that gives back kept holds, once there was one, and the locks it looks at.
-#[derive(Default)]
-pub(crate) struct Keeper {
-    /// `None` inside: it could not be started, so nothing is kept.
-    service: crate::sync::OnceLock<Option<Arc<Service>>>,
-    locks: Mutex<Vec<Arc<LockEntry>>>,
-}
-
-impl Keeper {
-    pub(crate) fn stop(&self) {
-        if let Some(Some(service)) = self.service.get() {
-            service.stop();
-        }
-    }
-}
 
 impl Engine {
     /// Keeps the hold of a guard that was dropped, its last level ended at `now`, if the thread is likely to
@@ -55,8 +38,7 @@ impl Engine {
     fn keeper(&self) -> Option<&Service> {
         let start = || {
             let (service, parker) = Service::new(&self.clock);
-            let (service, core, calls) =
-                (Arc::new(service), Arc::clone(&self.core), Arc::clone(&self.calls));
+            let (service, core, calls) = (Arc::new(service), Arc::clone(&self.core), Arc::clone(&self.calls));
             let own = Arc::clone(&service);
             let work = move || own.run(&parker, |_| core.give_back_idle(&calls));
             service.start("leasehold-turn", work).ok().map(|()| service)

@@ -153,9 +153,7 @@ fn a_thread_here_that_waits_gets_the_lock_when_the_one_that_had_it_stays_away() 
             turn.engine.end_level("unlock", &theirs.hold, Some(theirs.level)).unwrap();
         };
         let waiter = thread::Builder::new().spawn_scoped(scope, wait).unwrap();
-        comes_about("the other thread's sleep", || {
-            turn.entry.head().is_some_and(|head| head.is_open())
-        });
+        comes_about("the other thread's sleep", || turn.entry.head().is_some_and(|head| head.is_open()));
         turn.drop_guard();
         assert!(!turn.is_free(), "the thread that had it may be back");
         turn.clock.advance(hold::turn::IDLE);
