@@ -93,7 +93,7 @@ impl Engine {
         for hold in self.registry.clear() {
             let now = self.clock.now();
             // Kept after its last level: nobody is to be told of its end.
-            if hold.count() == 0 && hold.begin_release() {
+            if hold.is_kept() && hold.begin_release() {
                 claims.push(hold.claim());
                 continue;
             }

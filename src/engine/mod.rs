@@ -299,7 +299,7 @@ impl Engine {
             ..self.reporter.counters.stats()
         };
         let mut ends = Moment::NEVER;
-        for hold in held.iter().filter(|hold| !hold.is_releasing()) {
+        for hold in held.iter().filter(|hold| !hold.is_releasing() && !hold.is_kept()) {
             match hold.standing(now) {
                 Standing::Lost(_) => stats.holds_lost += 1,
                 standing => {

@@ -228,7 +228,7 @@ impl Registry {
                 by: None,
                 told: None,
             };
-            let is_live = |hold: &&Arc<Hold>| hold.loss_at(now).is_none();
+            let is_live = |hold: &&Arc<Hold>| !hold.is_kept() && hold.loss_at(now).is_none();
             let held = state.holds.iter().take(room).filter(is_live);
             uses.extend(held.map(|hold| {
                 let thread = hold.holder.thread();
@@ -262,7 +262,7 @@ impl Registry {
         for entry in self.all() {
             let mut state = entry.state();
             holds.append(&mut state.holds);
-            state.turns.end();
+            state.turns.clear();
             state.queue.wake_all();
         }
         let mut agenda = self.agenda.lock();

@@ -144,8 +144,8 @@ impl Timer {
             return false;
         }
         let orphaned = hold.is_orphaned();
-        // One without a level is kept for a turn, and given back by itself.
-        if orphaned && hold.count() > 0 && hold.note_abandoned() {
+        // One that is kept for a turn is given back by itself.
+        if orphaned && !hold.is_kept() && hold.note_abandoned() {
             let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
             self.core.reporter.observe_later(move |observer| {
                 observer.event(&Event::Abandoned { name: name.given(), kind, owner });

@@ -88,14 +88,14 @@ impl LockOptions {
     /// Defaults to `true`.
     ///
     /// A turn begins when the server grants a lock that other clients stand in line for. It lasts for 2 ms, or
-    /// for 96 ms divided by the clients in line if that is less. Until it is over, a dropped guard is not
+    /// for 64 ms divided by the clients in line if that is less. Until it is over, a dropped guard is not
     /// released in the server, provided that its hold was shorter than 0.5 ms and that the thread has lately
-    /// come back within 0.2 ms each time. The thread then has the lock again without a request. It is given
+    /// come back within 0.2 ms. The thread then has the lock again without a request. It is given
     /// back when the turn is over, when nobody has come back for 0.3 ms, and before any question about it.
     /// [`unlock`](RedisLock::unlock) and [`Guard::unlock`](crate::Guard::unlock) keep nothing.
     ///
     /// Threads that fight over a lock have it many times as often so. Those behind them wait for a turn each,
-    /// not for a hold each: with n clients in line about 96 ms more, or n times 2 ms if that is less.
+    /// not for a hold each: with n clients in line about 64 ms more, or n times 2 ms if that is less.
     /// `false` hands the lock over with each grant. A program that ends in its turn without dropping its client
     /// leaves the lock until the lease ends, as one does that ends while it holds it.
     pub fn turn(mut self, is_kept: bool) -> Self {

@@ -9,9 +9,9 @@ use leasehold::{Event, LockClient, Observer, RedisLock};
 use super::world::{World, scenario};
 use crate::support::{LONG, eventually, ms};
 
-/// Counts the grants, and those for which nothing was asked.
+/// Counts the grants, those for which nothing was asked, and the releases.
 #[derive(Clone, Default)]
-struct Grants(Arc<[AtomicUsize; 2]>);
+struct Grants(Arc<[AtomicUsize; 3]>);
 
 impl Observer for Grants {
     fn event(&self, event: &Event<'_>) {
@@ -19,12 +19,17 @@ impl Observer for Grants {
             self.0[0].fetch_add(1, Ordering::SeqCst);
             self.0[1].fetch_add(usize::from(*attempts == 0), Ordering::SeqCst);
         }
+        self.0[2].fetch_add(usize::from(matches!(event, Event::Released { .. })), Ordering::SeqCst);
     }
 }
 
 impl Grants {
     fn all(&self) -> usize {
         self.0[0].load(Ordering::SeqCst)
+    }
+
+    fn released(&self) -> usize {
+        self.0[2].load(Ordering::SeqCst)
     }
 
     fn unasked(&self) -> usize {
@@ -74,6 +79,7 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
         let had_turns = contend(&locks, || eventually(LONG, have_turns));
         let of = |grants: &Grants| format!("{} of {}", grants.unasked(), grants.all());
         assert!(had_turns, "unasked: {:?}", grants.iter().map(of).collect::<Vec<_>>());
+        assert!(eventually(LONG, || grants.iter().all(|grants| grants.released() == grants.all())));
         // Nobody asks about it or ends a client: what is kept is given back all the same.
         assert!(eventually(LONG, || world.is_free("hot")));
         drop(locks);

@@ -49,6 +49,9 @@ impl Hash for LockKey {
 pub(crate) trait Held {
     fn is_of_thread(&self, thread: u64) -> bool;
 
+    /// Has its thread ask under another number from now on.
+    fn retire_owner(&self);
+
     /// Until when it stands, if it stands now.
     fn stands_until(&self, now: Moment) -> Option<Moment>;
 }
@@ -188,8 +191,8 @@ impl<H: Held> Entry<H> {
         now: Moment,
     ) -> Found<H> {
         let mut state = self.state();
-        state.turns.note_asked(now);
         if let Some(thread) = thread {
+            state.turns.note_asked(thread, now);
             if let Some(hold) = state.of_thread(thread) {
                 return Found::Own(hold);
             }
@@ -271,24 +274,41 @@ impl<H: Held> Entry<H> {
     }
 
     /// Keeps a hold whose last level has ended, if it is this client's turn yet, and the hold is still here.
-    pub(crate) fn keep(&self, hold: &Arc<H>, now: Moment) -> Keeping {
+    pub(crate) fn keep(&self, hold: &Arc<H>, thread: u64, now: Moment) -> Keeping {
         let mut state = self.state();
         let LockState { turns, queue, holds, .. } = &mut *state;
         if holds.iter().any(|other| Arc::ptr_eq(other, hold)) {
-            turns.dropped(hold, queue.len(), now)
+            turns.dropped((hold, thread), queue.len(), now)
         } else {
             Keeping::Ends
         }
     }
 
-    /// Takes the hold that is kept, whichever thread had it: it is to be given back.
-    pub(crate) fn take_kept(&self) -> Option<Arc<H>> {
-        self.has_turn().then(|| self.state().turns.take_to_leave()).flatten()
+    /// Takes the hold that is kept, whichever thread had it: `thread` gives it back.
+    ///
+    /// If it is another's, that one asks under another number from now on. Its request could come before the
+    /// release, which would then free what it was granted; and the lock could be handed to it from itself. Given
+    /// up under the mutex: the owner finds its hold before that, or asks after it.
+    pub(crate) fn take_kept(&self, thread: u64) -> Option<Arc<H>> {
+        if !self.has_turn() {
+            return None;
+        }
+        let mut state = self.state();
+        let kept = state.turns.take_to_leave()?;
+        if !kept.is_of_thread(thread) {
+            kept.retire_owner();
+        }
+        Some(kept)
     }
 
-    /// As [`Turns::watch`].
+    /// As [`Turns::watch`]. The thread that watches is not the hold's: see [`take_kept`](Self::take_kept).
     pub(crate) fn watch_turn(&self, now: Moment) -> Watched<H> {
-        self.state().turns.watch(now)
+        let mut state = self.state();
+        let watched = state.turns.watch(now);
+        if let Watched::Idle(kept) = &watched {
+            kept.retire_owner();
+        }
+        watched
     }
 
     /// A hold ended by a true release, of which `others` were notified; whether the entry is to be kept for

@@ -50,6 +50,10 @@ impl Held for Hold {
         Hold::is_of_thread(self, thread)
     }
 
+    fn retire_owner(&self) {
+        Hold::retire_owner(self);
+    }
+
     fn stands_until(&self, now: Moment) -> Option<Moment> {
         self.loss_at(now).is_none().then(|| self.until())
     }
@@ -99,6 +103,8 @@ struct State {
     is_abandoned: bool,
     /// The steps after a loss have been done; see `timer.rs`.
     has_lapsed: bool,
+    /// See `note_kept`.
+    is_kept: bool,
     /// The thread that acquires more locks to go with it.
     acquires_more: Option<u64>,
     /// Its place in the registry's agenda. Changed under the agenda's mutex alone.
@@ -142,6 +148,7 @@ impl Hold {
                 is_read_beside: false,
                 is_abandoned: false,
                 has_lapsed: false,
+                is_kept: false,
                 acquires_more: None,
                 slot: AgendaSlot::Out,
                 fence: grant.fence,
@@ -252,10 +259,20 @@ impl Hold {
         is_plain && is_sound && state.listeners.is_empty() && !self.span.is_open()
     }
 
+    /// It is kept: it was told to have ended, and nobody is to hear of it until it
+    /// [begins again](Self::begin_again). Or it is not, after all.
+    pub(crate) fn note_kept(&self, is_kept: bool) {
+        self.state.lock().is_kept = is_kept;
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.state.lock().is_kept
+    }
+
     /// The first level of a hold that was kept, for a thread that asked at `since`.
     pub(crate) fn begin_again(&self, since: Moment) -> u64 {
         let mut state = self.state.lock();
-        state.since = since;
+        (state.since, state.is_kept) = (since, false);
         state.levels.add(Lease::Renewed)
     }
 
@@ -459,6 +476,10 @@ impl Hold {
         // Changed first, looked second, as by `begin_release`.
         if self.is_in_doubt() {
             self.retire_owner();
+        }
+        // Changed first, looked second. Pairs with `Engine::take_again`.
+        if self.is_kept() {
+            return true; // nobody held it
         }
         let loss = Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
         let is_abandoned = self.notify(&loss, reporter);

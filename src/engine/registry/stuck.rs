@@ -104,5 +104,5 @@ fn is_half(key: &LockKey) -> bool {
 
 /// Whether it is held, and not about to be released.
 fn stands(hold: &Hold, now: Moment) -> bool {
-    hold.count() > 0 && !hold.is_releasing() && hold.loss_at(now).is_none()
+    !hold.is_kept() && !hold.is_releasing() && hold.loss_at(now).is_none()
 }

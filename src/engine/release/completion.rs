@@ -53,6 +53,9 @@ impl Core {
                     ReleaseOutcome::Freed { others } => self.note_released(hold, others),
                     _ => self.note_ended(hold),
                 };
+                if hold.is_kept() {
+                    return; // told when its guard was dropped
+                }
                 let (name, kind, owner) = (Arc::clone(hold.name()), hold.kind().label(), hold.owner());
                 let span = hold.span.end("released");
                 self.reporter.observe_news(move |observer| {

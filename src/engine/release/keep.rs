@@ -12,6 +12,7 @@ use crate::engine::core::Core;
 use crate::engine::hold::turn::{IDLE, Keeping, Watched};
 use crate::engine::hold::{Hold, LockEntry};
 use crate::engine::release::handoff::HandoffStart;
+use crate::ident::ThreadMark;
 use crate::observe::spans::WaitSpan;
 use crate::park::Service;
 use crate::time::Moment;
@@ -25,7 +26,12 @@ impl Engine {
         }
         let Some(keeper) = self.keeper() else { return false };
         let held = now.since(hold.since());
-        let Keeping::Kept { is_new } = hold.entry().keep(hold, now) else { return false };
+        // Noted first: from the next step on others may give it back.
+        hold.note_kept(true);
+        let Keeping::Kept { is_new } = hold.entry().keep(hold, ThreadMark::current().id(), now) else {
+            hold.note_kept(false);
+            return false;
+        };
         if is_new {
             // Listed first, woken second: it looks at what is listed.
             self.core.keeper.locks.lock().push(Arc::clone(hold.entry()));
@@ -54,12 +60,20 @@ impl Engine {
         hold: Arc<Hold>,
         (begun, under): (Moment, &Call),
     ) -> Option<Granted> {
-        let now = self.clock.now();
-        if !call.may_keep() || !hold.holder.is_this_task() || hold.loss_at(now).is_some() {
-            self.core.give_back(&hold, now, under.another());
+        if !call.may_keep() || !hold.holder.is_this_task() {
+            self.core.give_back(&hold, self.clock.now(), under.another());
             return None;
         }
         let level = hold.begin_again(begun);
+        let now = self.clock.now();
+        // Begun first, looked second. Pairs with `Hold::lose`, which changes the phase first, and looks second
+        // whether anybody is to hear of it.
+        if hold.loss_at(now).is_some() {
+            hold.note_kept(true);
+            hold.end_level(Some(level));
+            self.core.give_back(&hold, now, under.another());
+            return None;
+        }
         self.watch(&hold); // without a level it was not to be renewed
         self.registry.note_grant();
         let span = WaitSpan::open(call.name.given(), call.kind.label());
@@ -67,10 +81,10 @@ impl Engine {
         Some(Granted { hold, level })
     }
 
-    /// Gives back what is kept of this lock, for a question about it: to the program it is not held. The
-    /// question goes behind.
+    /// Gives back what is kept of this lock: to the program it is not held. What this thread asks then goes
+    /// behind the release.
     pub(crate) fn give_back_kept(&self, entry: &LockEntry) {
-        if let Some(hold) = entry.take_kept() {
+        if let Some(hold) = entry.take_kept(ThreadMark::current().id()) {
             let now = self.clock.now();
             self.core.give_back(&hold, now, self.calls.begin().detached());
         }

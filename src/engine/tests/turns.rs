@@ -89,6 +89,8 @@ fn a_kept_hold_is_no_threads_and_is_given_back_when_nobody_comes() {
     turn.clock.advance(US);
     comes_about("the release", || turn.is_free());
     assert_eq!(turn.engine.registry.holds().len(), 0);
+    // Another thread sent the release. What this one asks could come before it.
+    assert_ne!(turn.lock(Lease::Renewed).hold.owner(), turn.guard.hold.owner());
     turn.engine.shutdown().unwrap();
 }
 
@@ -141,6 +143,38 @@ fn a_hold_that_was_lost_while_it_was_kept_is_not_taken_again() {
     let again = turn.lock(Lease::Renewed);
     assert_eq!(turn.attempts(), attempts + 1);
     assert_eq!(*turn.store.holder.lock(), Some(again.hold.owner()));
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_lost_hold_that_goes_leaves_the_kept_one_to_be_given_back() {
+    let turn = InTurn::begin();
+    turn.engine.lose(&turn.guard.hold, LossReason::Gone);
+    *turn.store.holder.lock() = None;
+    let next = turn.lock(Lease::Renewed);
+    turn.entry.begin_turn(48, turn.clock.now());
+    turn.engine.drop_level(&next.hold, next.level);
+    turn.drop_guard();
+    assert!(!turn.is_free());
+    turn.clock.advance(hold::turn::IDLE);
+    comes_about("the release", || turn.is_free());
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_caller_that_does_not_wait_finds_a_kept_hold_free_and_an_owned_guard_does_too() {
+    let turn = InTurn::begin();
+    turn.drop_guard();
+    thread::scope(|scope| {
+        let tries = || acquire(&turn.engine, &turn.name, WaitLimit::Once, Lease::Renewed).unwrap().is_some();
+        assert!(scope.spawn(tries).join().unwrap(), "no thread holds it");
+    });
+    turn.engine.shutdown().unwrap();
+
+    let turn = InTurn::begin();
+    turn.drop_guard();
+    let call = AcquireCall::new("lock", Kind::Mutex, (&turn.name, &turn.entry), WaitLimit::Once);
+    assert!(turn.engine.acquire(&call).unwrap().is_some());
     turn.engine.shutdown().unwrap();
 }
 
