@@ -92,11 +92,6 @@ impl Engine {
         let mut claims = Vec::new();
         for hold in self.registry.clear() {
             let now = self.clock.now();
-            // Kept after its last level: nobody is to be told of its end.
-            if hold.is_kept() && hold.begin_release() {
-                claims.push(hold.claim());
-                continue;
-            }
             if hold.is_live(now, &self.reporter) {
                 hold.lose(LossReason::ShutDown, now, &self.reporter);
                 claims.push(hold.claim());
