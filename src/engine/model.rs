@@ -546,7 +546,7 @@ fn turns(threads_each: usize, trouble: usize) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     for (client, entry) in clients {
         client.engine.shutdown().unwrap();
-        assert!(entry.take_kept(0).is_none());
+        assert!(entry.take_kept().is_none());
     }
     assert!(trouble > 0 || !world.client().lock().is_locked().unwrap(), "it is left until its lease ends");
     readers.into_iter().for_each(|reading| reading.join().unwrap());

@@ -25,7 +25,7 @@ use crate::engine::acquire::waiting::Waiting;
 use crate::engine::hold::Found;
 use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{LockName, ThreadMark};
+use crate::ident::{LockName, ThreadMark, unbound_number};
 use crate::interrupt::Interrupt;
 use crate::observe::spans::WaitSpan;
 use crate::seam::Kind;
@@ -48,6 +48,10 @@ impl Engine {
                     Some(granted) => self.unless_shut_down(call, granted).map(Some),
                     None => self.wait_for(Request::new(self, call, lease, &thread, begun)),
                 },
+                Found::Leaving => {
+                    let request = Request::new(self, call, lease, &thread, begun);
+                    self.wait_for(request.under(unbound_number()))
+                }
                 Found::Used => self.wait_for(Request::new(self, call, lease, &thread, begun)),
                 Found::Own(hold) => {
                     if hold.is_live(self.clock.now(), &self.reporter) {

@@ -49,9 +49,6 @@ impl Hash for LockKey {
 pub(crate) trait Held {
     fn is_of_thread(&self, thread: u64) -> bool;
 
-    /// Has its thread ask under another number from now on.
-    fn retire_owner(&self);
-
     /// Until when it stands, if it stands now.
     fn stands_until(&self, now: Moment) -> Option<Moment>;
 }
@@ -146,6 +143,10 @@ pub(crate) enum Found<H: Held> {
     Own(Arc<H>),
     /// This thread's last hold, which was kept. It is the thread's again, without a level.
     Kept(Arc<H>),
+    /// Another thread is giving that one back. This thread's request could come before the release, which would
+    /// then free what was granted; and the lock could be handed to it from itself. So it asks under another
+    /// number.
+    Leaving,
     /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks. If it
     /// would wait, those who come now queue behind it.
     Calm(Option<Asking<H>>),
@@ -198,6 +199,11 @@ impl<H: Held> Entry<H> {
             }
             if let Some(hold) = state.turns.take(now, |kept| kept.is_of_thread(thread)) {
                 return Found::Kept(hold);
+            }
+            // Looked at under the mutex. Pairs with `take_kept` and `watch_turn`: a thread finds its hold before
+            // they take it, or finds here that they have.
+            if state.turns.is_leaving(|leaving| leaving.is_of_thread(thread)) {
+                return Found::Leaving;
             }
         }
         match asks.filter(|_| state.is_calm(now)) {
@@ -284,31 +290,14 @@ impl<H: Held> Entry<H> {
         }
     }
 
-    /// Takes the hold that is kept, whichever thread had it: `thread` gives it back.
-    ///
-    /// If it is another's, that one asks under another number from now on. Its request could come before the
-    /// release, which would then free what it was granted; and the lock could be handed to it from itself. Given
-    /// up under the mutex: the owner finds its hold before that, or asks after it.
-    pub(crate) fn take_kept(&self, thread: u64) -> Option<Arc<H>> {
-        if !self.has_turn() {
-            return None;
-        }
-        let mut state = self.state();
-        let kept = state.turns.take_to_leave()?;
-        if !kept.is_of_thread(thread) {
-            kept.retire_owner();
-        }
-        Some(kept)
+    /// Takes the hold that is kept, whichever thread had it: it is to be given back. Pairs with `find`.
+    pub(crate) fn take_kept(&self) -> Option<Arc<H>> {
+        self.has_turn().then(|| self.state().turns.take_to_leave()).flatten()
     }
 
-    /// As [`Turns::watch`]. The thread that watches is not the hold's: see [`take_kept`](Self::take_kept).
+    /// As [`Turns::watch`].
     pub(crate) fn watch_turn(&self, now: Moment) -> Watched<H> {
-        let mut state = self.state();
-        let watched = state.turns.watch(now);
-        if let Watched::Idle(kept) = &watched {
-            kept.retire_owner();
-        }
-        watched
+        self.state().turns.watch(now)
     }
 
     /// A hold ended by a true release, of which `others` were notified; whether the entry is to be kept for

@@ -50,10 +50,6 @@ impl Held for Hold {
         Hold::is_of_thread(self, thread)
     }
 
-    fn retire_owner(&self) {
-        Hold::retire_owner(self);
-    }
-
     fn stands_until(&self, now: Moment) -> Option<Moment> {
         self.loss_at(now).is_none().then(|| self.until())
     }

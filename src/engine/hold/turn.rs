@@ -149,8 +149,7 @@ impl<H> Turns<H> {
         Keeping::Kept { is_new: !std::mem::replace(&mut self.is_watched, true) }
     }
 
-    /// Takes the kept hold out to be given back. Its own thread does not find it from now on, and must not ask
-    /// under its number if another thread is to give it back: see `Entry::take_kept`.
+    /// Takes the kept hold out to be given back. Its own thread does not find it from now on.
     pub(crate) fn take_to_leave(&mut self) -> Option<Arc<H>> {
         let hold = self.kept.take()?;
         self.leaving = Some(Arc::clone(&hold));
@@ -177,6 +176,11 @@ impl<H> Turns<H> {
     /// to at once.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.score >= LEAST && self.ends.is_some_and(|ends| now >= ends)
+    }
+
+    /// Whether such a hold is being given back.
+    pub(crate) fn is_leaving(&self, is_meant: impl FnOnce(&H) -> bool) -> bool {
+        self.leaving.as_ref().is_some_and(|leaving| is_meant(leaving))
     }
 
     /// Whether this hold is no thread's at the moment.

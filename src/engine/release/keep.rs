@@ -84,7 +84,7 @@ impl Engine {
     /// Gives back what is kept of this lock: to the program it is not held. What this thread asks then goes
     /// behind the release.
     pub(crate) fn give_back_kept(&self, entry: &LockEntry) {
-        if let Some(hold) = entry.take_kept(ThreadMark::current().id()) {
+        if let Some(hold) = entry.take_kept() {
             let now = self.clock.now();
             self.core.give_back(&hold, now, self.calls.begin().detached());
         }
@@ -93,7 +93,7 @@ impl Engine {
 
 impl Core {
     /// Gives back a hold that was kept, and was taken out for this.
-    fn give_back(self: &Arc<Core>, hold: &Arc<Hold>, now: Moment, call: Call) {
+    pub(crate) fn give_back(self: &Arc<Core>, hold: &Arc<Hold>, now: Moment, call: Call) {
         if !self.still_held(hold, 0, now) {
             return;
         }

@@ -89,8 +89,6 @@ fn a_kept_hold_is_no_threads_and_is_given_back_when_nobody_comes() {
     turn.clock.advance(US);
     comes_about("the release", || turn.is_free());
     assert_eq!(turn.engine.registry.holds().len(), 0);
-    // Another thread sent the release. What this one asks could come before it.
-    assert_ne!(turn.lock(Lease::Renewed).hold.owner(), turn.guard.hold.owner());
     turn.engine.shutdown().unwrap();
 }
 
@@ -143,6 +141,32 @@ fn a_hold_that_was_lost_while_it_was_kept_is_not_taken_again() {
     let again = turn.lock(Lease::Renewed);
     assert_eq!(turn.attempts(), attempts + 1);
     assert_eq!(*turn.store.holder.lock(), Some(again.hold.owner()));
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_thread_whose_hold_another_gives_back_asks_under_another_number_and_keeps_its_own() {
+    let turn = InTurn::begin();
+    turn.drop_guard();
+    let number = ThreadMark::current().number();
+    // Taken out, and not on its way yet.
+    let leaving = turn.entry.take_kept().unwrap();
+    thread::scope(|scope| {
+        let give_back = || {
+            comes_about("the owner's wait", || turn.entry.head().is_some_and(|head| head.is_open()));
+            turn.engine.core.give_back(
+                &leaving,
+                turn.engine.clock.now(),
+                turn.engine.calls.begin().detached(),
+            );
+        };
+        scope.spawn(give_back);
+        let again = turn.lock(Lease::Renewed);
+        assert_ne!(again.hold.owner().number(), number);
+        assert_eq!(*turn.store.holder.lock(), Some(again.hold.owner()));
+        turn.engine.end_level("unlock", &again.hold, Some(again.level)).unwrap();
+    });
+    assert_eq!(ThreadMark::current().number(), number, "what else it holds is under that");
     turn.engine.shutdown().unwrap();
 }
 
