@@ -28,8 +28,7 @@ use crate::time::Lease;
 ///
 /// Two ways of use, which may be mixed: the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and
 /// the Rust way ([`acquire`](Self::acquire) gives a [`Guard`]). Both act on the calling thread's hold. All
-/// else, such as a deadline or an interruptible wait with a lease, goes by
-/// [`AcquireOptions`](crate::AcquireOptions).
+/// else, such as a deadline or an interruptible wait with a lease, goes by [`AcquireOptions`].
 ///
 /// A lease given with a call belongs to that hold and is never renewed; without one, the client's watchdog
 /// renews the hold until it is released, its thread ends, or it is lost. Re-entering never shortens a hold.

@@ -10,9 +10,10 @@ use crate::time::{Clock, Lease, Moment};
 /// How one call asks for a lock: how long it waits, for how long the lock is held, and what ends the wait.
 ///
 /// For all that has no call of its own, such as an interruptible wait with a lease. Used by
-/// [`RedisLock::acquire_with`], [`RedisLock::acquire_owned_with`], [`with_lock`](Self::with_lock) and the
-/// calls of the same names of other types. Without any setter a call waits as long as it takes, and the
-/// watchdog renews what it acquired, as [`RedisLock::acquire`].
+/// [`acquire_with`](crate::RedisLock::acquire_with),
+/// [`acquire_owned_with`](crate::RedisLock::acquire_owned_with), [`with_lock`](Self::with_lock) and the calls
+/// of the same names of other types. Without any setter a call waits as long as it takes, and the watchdog
+/// renews what it acquired, as [`acquire`](crate::RedisLock::acquire).
 ///
 /// # Examples
 ///
