@@ -54,9 +54,12 @@ fn leases_that_ran_out_leave_no_memory_taken() {
         leave_to_run_out(&client, 0..REMEMBERED, ms(100));
         let_pass(ms(500), "these leases, and what follows them");
         let before = live_bytes();
-        leave_to_run_out(&client, REMEMBERED..REMEMBERED + CROWD, ms(5_000));
-        let most = live_bytes() - before;
-        assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
+        // On a busy machine the first have run out before the last are taken. These stand all at once.
+        let (some, last) = (REMEMBERED + CROWD / 20, REMEMBERED + CROWD);
+        leave_to_run_out(&client, REMEMBERED..some, ms(5_000));
+        let most = 20 * (live_bytes() - before);
+        assert!(most > 2 * LEFT, "only {most} bytes would be taken by all");
+        leave_to_run_out(&client, some..last, ms(5_000));
         assert_given_back(before, ms(5_000) + LONG, "the leases");
     });
 }
