@@ -95,10 +95,10 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
         // The second is not struck, and has to keep its lock however busy the machine is.
         let arguments = |lease| ["run", "-q", "--lease", lease, &name];
         let stamper = Stamper { file: &first_file, ignores_term: false, once: false };
-        let first = Run::start(child.under(&stamper, &mut server.leasehold(&arguments(LEASE))));
+        let first = Run::start(child.under(&stamper, &mut server.connected(&arguments(LEASE))));
         eventually(&format!("the first command of {name} runs"), || !stamps(&first_file).is_empty());
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
-        let second = Run::start(stamper.under(&mut server.leasehold(&arguments("30s"))));
+        let second = Run::start(stamper.under(&mut server.connected(&arguments("30s"))));
         let line = format!("leasehold_lock_line:{{{name}}}");
         eventually("the second waits", || server.ask(&["ZCARD", &line]).starts_with(":1"));
         pairs.push((name, first, second, first_file, second_file));

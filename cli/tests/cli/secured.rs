@@ -96,6 +96,7 @@ impl Certificates {
         let mut command = leasehold(arguments);
         let names = ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"];
         command.envs(names.into_iter().zip(self.right())).env("LEASEHOLD_URL", url);
+        command.env("LEASEHOLD_CONNECT_TIMEOUT", "50s"); // a busy machine may take long for that
         command
     }
 }

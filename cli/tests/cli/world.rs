@@ -110,6 +110,13 @@ impl Server {
         command
     }
 
+    /// The same, for a test about what comes after it has connected: a busy machine may take long for that.
+    pub(crate) fn connected(&self, arguments: &[&str]) -> Command {
+        let mut command = self.leasehold(arguments);
+        command.env("LEASEHOLD_CONNECT_TIMEOUT", "50s");
+        command
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
