@@ -11,8 +11,9 @@ pub(crate) fn rounds() -> usize {
     std::env::var("LEASEHOLD_CLI_ROUNDS").map_or(10, |rounds| rounds.parse().unwrap())
 }
 
-const LEASE: &str = "2s";
-const LEASE_NANOS: u64 = 2_000_000_000;
+/// A busy machine may stand still for half of it.
+const LEASE: &str = "6s";
+const LEASE_NANOS: u64 = 6_000_000_000;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
@@ -40,8 +41,11 @@ fn together(server: &Server, fault: Fault, ignores_term: bool, from: usize, coun
         // The second is not struck, and has to keep its lock however busy the machine is.
         let arguments = |lease| ["run", "-q", "--lease", lease, &name];
         let stamper = Stamper { file: &first_file, ignores_term, once: false };
-        let first = Run::start(stamper.under(&mut server.connected(&arguments(LEASE))));
-        eventually("the first command runs", || !stamps(&first_file).is_empty());
+        let mut first = Run::start(stamper.under(&mut server.connected(&arguments(LEASE))));
+        eventually("the first command runs", || {
+            assert_eq!(first.ended(), None, "the first has ended before it stamped");
+            !stamps(&first_file).is_empty()
+        });
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
         let second = Run::start(stamper.under(&mut server.connected(&arguments("30s"))));
         // One that still connects when the server stops ends with 69.

@@ -70,8 +70,9 @@ enum Fault {
     KeyDeleted,
 }
 
-const LEASE: &str = "3s";
-const LEASE_NANOS: u64 = 3_000_000_000;
+/// A busy machine may stand still for half of it.
+const LEASE: &str = "6s";
+const LEASE_NANOS: u64 = 6_000_000_000;
 /// Runs that are made side by side.
 const TOGETHER: usize = 12;
 
@@ -95,8 +96,11 @@ fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
         // The second is not struck, and has to keep its lock however busy the machine is.
         let arguments = |lease| ["run", "-q", "--lease", lease, &name];
         let stamper = Stamper { file: &first_file, ignores_term: false, once: false };
-        let first = Run::start(child.under(&stamper, &mut server.connected(&arguments(LEASE))));
-        eventually(&format!("the first command of {name} runs"), || !stamps(&first_file).is_empty());
+        let mut first = Run::start(child.under(&stamper, &mut server.connected(&arguments(LEASE))));
+        eventually(&format!("the first command of {name} runs"), || {
+            assert_eq!(first.ended(), None, "the first of {name} has ended before it stamped");
+            !stamps(&first_file).is_empty()
+        });
         let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
         let second = Run::start(stamper.under(&mut server.connected(&arguments("30s"))));
         let line = format!("leasehold_lock_line:{{{name}}}");
