@@ -237,11 +237,12 @@ impl Engine {
         name: &Arc<LockName>,
     ) -> Result<Option<Snapshot>> {
         self.usable_for(action, kind, name)?;
-        if let Some(entry) = self.registry.found(kind, name) {
-            self.give_back_kept(&entry);
+        let entry = self.registry.found(kind, name);
+        if let Some(entry) = &entry {
+            self.give_back_kept(entry);
         }
         let thread = ThreadMark::current();
-        let hold = self.registry.of_thread(kind, name, thread.id());
+        let hold = entry.and_then(|entry| entry.of_thread(thread.id()));
         let owner = hold.as_ref().map_or_else(|| Owner::new(self.id, thread.number()), |hold| hold.owner());
         let answer = self.store.inspect(kind, name, owner, self.one_command());
         let mut snapshot = answer

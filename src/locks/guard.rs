@@ -60,8 +60,8 @@ pub enum HoldState {
 /// So, just after a drop, another process that learns of it by other means may find the lock busy for as long
 /// as the request takes. A process that exits just after a drop may leave the lock until its lease ends;
 /// [`shutdown`](crate::LockClient::shutdown), and dropping the last clone of the client, wait for the answer.
-/// While other clients stand in line for a lock, a drop may send nothing for 2 ms, so that the thread has
-/// the lock again at once if it comes back: see [`turn`](crate::LockOptions::turn).
+/// While other clients stand in line for a lock, a drop may send nothing for some milliseconds, so that the
+/// thread has the lock again at once if it comes back: see [`turn`](crate::LockOptions::turn).
 ///
 /// # Blocking
 ///

@@ -88,10 +88,11 @@ impl LockOptions {
     /// Defaults to `true`.
     ///
     /// A turn begins when the server grants a lock that other clients stand in line for. It lasts for 2 ms, or
-    /// for 64 ms divided by the clients in line if that is less. Until it is over, a dropped guard is not
-    /// released in the server, provided that its hold was shorter than 0.5 ms and that the thread has lately
-    /// come back within 0.2 ms. The thread then has the lock again without a request. It is given
-    /// back when the turn is over, when nobody has come back for 0.3 ms, and before any question about it.
+    /// for 64 ms divided by the clients in line if that is less; up to twice as long after one in which this
+    /// process got too little processor. Until it is over, a dropped guard is not released in the server,
+    /// provided that its hold was shorter than 0.5 ms and that the thread has lately come back within 0.2 ms.
+    /// The thread then has the lock again without a request. It is given back when the turn is over, when
+    /// nobody has come back for 0.3 ms, and before this value, or another of the lock, asks about it.
     /// [`unlock`](RedisLock::unlock) and [`Guard::unlock`](crate::Guard::unlock) keep nothing.
     ///
     /// Threads that fight over a lock have it many times as often so. Those behind them wait for a turn each,

@@ -136,9 +136,10 @@ impl Gate {
         }
     }
 
-    /// A file of the gate's own, which nothing else has.
+    /// A file of the gate's own, which nothing else has. It is written by commands that run in other folders.
     pub fn scratch(&self) -> PathBuf {
-        self.logs.join(format!("run.{}", self.scratches.fetch_add(1, Ordering::Relaxed)))
+        let name = self.logs.join(format!("run.{}", self.scratches.fetch_add(1, Ordering::Relaxed)));
+        std::path::absolute(&name).unwrap_or(name)
     }
 
     /// For all commands from now on.

@@ -216,8 +216,6 @@ impl<'a> Job<'a> {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let (complaints, complains) = std::io::pipe().expect("a pipe");
         let times = self.gate.scratch();
-        // The command may run in another folder.
-        let times = std::path::absolute(&times).unwrap_or(times);
         let mut command = Command::new("bash");
         command.args([OsStr::new("-c"), OsStr::new(METERED), times.as_os_str()]);
         if self.back > 0 {

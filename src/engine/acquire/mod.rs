@@ -77,7 +77,7 @@ impl Engine {
     #[cold]
     fn wait_for(&self, request: Request<'_>) -> Result<Option<Granted>> {
         let call = request.call;
-        if call.entry.has_turn() && (!call.by_thread || call.limit.is_over(request.begun)) {
+        if !call.by_thread || call.limit.is_over(request.begun) {
             self.give_back_kept(call.entry); // no thread holds it
         }
         if let Some(words) = self.own_hold_in_the_way(call, request.thread) {

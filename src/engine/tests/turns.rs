@@ -78,6 +78,7 @@ fn a_kept_hold_is_no_threads_and_is_given_back_when_nobody_comes() {
     let turn = InTurn::begin();
     turn.drop_guard();
     assert!(turn.engine.own_hold(&turn.entry).is_none());
+    assert_eq!((turn.engine.stats().holds, turn.engine.registry.uses(9, turn.clock.now()).0.len()), (0, 0));
     let error = unlock(&turn.engine, &turn.name).unwrap_err();
     assert!(error.not_held().is_some(), "{error}");
     turn.engine.shutdown().unwrap();
