@@ -327,7 +327,7 @@ fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
         })
         .collect();
     for waiter in waiters {
-        waiter.outcome().0.unwrap();
+        waiter.outcome_within(10 * LONG).0.unwrap();
     }
     // One each to acquire and to release are not in vain.
     let in_vain = (world.scripts_run() - before) as f64 / (clients.len() * each) as f64 - 2.0;
@@ -341,11 +341,14 @@ fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
 fn a_crowd_that_waits_for_permits_does_not_ask_as_one_for_each_that_is_given_back() {
     const CLIENTS: usize = 40;
     scenario(|world| {
-        let clients: Vec<_> = (0..CLIENTS).map(|_| world.direct()).collect();
+        // Nothing is asked again after its time, on a busy machine either.
+        let patient =
+            || world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap();
+        let clients: Vec<_> = (0..CLIENTS).map(|_| patient()).collect();
         let in_vain = attempts_in_vain(world, &clients, 60);
         println!("MEASURED {in_vain:.1} attempts in vain for each permit");
-        // About 32 if all ask, 4 as it is.
-        assert!(in_vain < 10.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
+        // About 32 if all ask, 4 as it is, up to 7 beside eight busy loops.
+        assert!(in_vain < 16.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
     });
 }
 
@@ -361,6 +364,7 @@ fn a_crowd_that_waits_for_permits_on_a_slow_link_does_not_ask_as_one_either() {
         let in_vain = attempts_in_vain(world, &clients, 4);
         world.proxy.delay_replies(Duration::ZERO);
         println!("MEASURED {in_vain:.1} attempts in vain for each permit");
-        assert!(in_vain < 10.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
+        // About 20 if all ask, 5 as it is.
+        assert!(in_vain < 14.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
     });
 }

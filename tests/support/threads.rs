@@ -79,8 +79,9 @@ impl<T> Call<T> {
         self.outcome_within(LONG)
     }
 
+    /// The same; gives up after `limit`.
     #[track_caller]
-    fn outcome_within(self, limit: Duration) -> (T, Instant) {
+    pub fn outcome_within(self, limit: Duration) -> (T, Instant) {
         match self.outcome.recv_timeout(limit) {
             Ok(outcome) => outcome,
             Err(RecvTimeoutError::Timeout) => panic!("the call has not returned within {limit:?}"),
