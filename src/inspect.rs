@@ -170,6 +170,9 @@ pub struct Holder {
     pub held_for: Option<Duration>,
     /// When `max_hold` ends it, however it is renewed.
     pub ends_within: Option<Duration>,
+    /// For how long nobody has used it, as it was told half a second ago at most: its client
+    /// [keeps](crate::LockOptions::keep) it until another asks. `None` while it is used, and for all other locks.
+    pub unused_for: Option<Duration>,
     /// Its whereabouts, if it gave them. Redisson's holders give none, and nothing on the server leads from
     /// their id to a connection.
     pub whereabouts: Option<Whereabouts>,
@@ -185,6 +188,7 @@ impl Holder {
             remaining: None,
             held_for: None,
             ends_within: None,
+            unused_for: None,
             whereabouts: None,
         }
     }
@@ -437,6 +441,9 @@ impl fmt::Display for Holder {
         }
         if let Some(held_for) = self.held_for {
             write!(f, ", for {} now", DurationText(held_for))?;
+        }
+        if let Some(unused) = self.unused_for {
+            write!(f, ", kept until asked for, not used for {}", DurationText(unused))?;
         }
         if let Some(remaining) = self.remaining {
             write!(f, ", {}", RemainingText(remaining))?;

@@ -2,6 +2,7 @@
 //! holds to renew, and moments to look by.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::Options;
 use crate::engine::agenda::slot_of;
@@ -16,6 +17,7 @@ use crate::engine::registry::Registry;
 use crate::engine::store::{StoreCell, attach};
 use crate::engine::stuck::Stuck;
 use crate::ident::ClientId;
+use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service};
 use crate::seam::Claim;
@@ -167,6 +169,23 @@ impl Core {
     }
 
     // ---- holds to renew
+
+    /// The store has prolonged it.
+    pub(crate) fn confirm(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
+        let in_time = if hold.is_renewed() || hold.is_until_asked() {
+            hold.confirm(sent, lease, &self.clock)
+        } else {
+            hold.note_keepalive(sent);
+            true
+        };
+        let now = self.clock.now();
+        if !in_time {
+            hold.lose(LossReason::Expired, now, &self.reporter);
+        }
+        if matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong)) {
+            self.undo_renewal(hold, now);
+        }
+    }
 
     /// Has these renewed, wherever they are among those that wait. Until the watchdog has done with them,
     /// only their ends are looked for by the timer.

@@ -258,13 +258,15 @@ impl Registry {
 
     /// Takes all holds out and wakes everyone who waits.
     pub(crate) fn clear(&self) -> Vec<Arc<Hold>> {
-        let mut holds = Vec::new();
+        let (mut holds, mut recalls) = (Vec::new(), Vec::new());
         for entry in self.all() {
             let mut state = entry.state();
             holds.append(&mut state.holds);
             state.turns.clear();
+            recalls.extend(state.until_asked.clear());
             state.queue.wake_all();
         }
+        drop(recalls); // where no entry is locked: a store has locks of its own
         let mut agenda = self.agenda.lock();
         holds.iter().for_each(|hold| agenda.remove(hold));
         holds

@@ -131,7 +131,7 @@ impl Round {
                     hold.end_renewal();
                     if is_held {
                         renewed += 1;
-                        confirm(core, hold, sent, claim.lease);
+                        core.confirm(hold, sent, claim.lease);
                     } else if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &core.reporter) {
                         // A hold whose release began meanwhile is rightly gone; its owner learns that from
                         // the release.
@@ -248,22 +248,5 @@ impl Round {
         let waiting = inbox.cleanups.iter().filter(|cleanup| !self.due.is_down(cleanup.claim.home));
         let next = waiting.map(|cleanup| cleanup.next).min().unwrap_or(Moment::NEVER);
         if is_held_back { next.max(CleanupPace::next(now)) } else { next }
-    }
-}
-
-/// The store has prolonged it.
-fn confirm(core: &Core, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
-    let in_time = if hold.is_renewed() {
-        hold.confirm(sent, lease, &core.clock)
-    } else {
-        hold.note_keepalive(sent);
-        true
-    };
-    let now = core.clock.now();
-    if !in_time {
-        hold.lose(LossReason::Expired, now, &core.reporter);
-    }
-    if matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong)) {
-        core.undo_renewal(hold, now);
     }
 }

@@ -41,6 +41,7 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) connections: Option<&'a dyn ConnectionWatch>,
     pub(crate) sweeping: Option<&'a dyn Sweeping>,
     pub(crate) lines: Option<&'a dyn Lines>,
+    pub(crate) keeping: Option<&'a dyn Keeping>,
     pub(crate) directory: Option<&'a dyn Directory>,
     pub(crate) listing: Option<&'a dyn Listing>,
     /// The table of a database that keeps the locks.
@@ -74,6 +75,7 @@ impl Default for Capabilities<'_> {
             connections: None,
             sweeping: None,
             lines: None,
+            keeping: None,
             directory: None,
             listing: None,
             table: None,
@@ -195,4 +197,23 @@ pub(crate) trait Lines: Send + Sync {
     fn end_lookout(&self, claim: &Claim) {
         let _ = claim;
     }
+}
+
+/// A store in which those who wait for a lock can ask its holder for it: they send a recall to those who
+/// [listen](super::Store::listen) for their own turn under the holder's claim.
+pub(crate) trait Keeping: Send + Sync {
+    /// For each claim that [`keeps`](Claim::keeps): has it run for at least its lease from now on, and looks
+    /// whether others want it. One answer per claim, in order.
+    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>>;
+}
+
+/// What a look at a kept hold has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeptLook {
+    /// Nobody else wants it.
+    Stays,
+    /// Others want it, or it cannot be seen whether they do.
+    Wanted,
+    /// Its owner does not hold it.
+    Lost,
 }

@@ -37,6 +37,9 @@ pub(crate) struct Claim {
     pub(crate) levels: u32,
     /// Whether a grant is to carry a new fencing token.
     pub(crate) wants_fence: bool,
+    /// For how long nobody has used the hold, if its client keeps it until others ask for it; zero: it is in use,
+    /// or asked for. A store that [can](super::capabilities::Keeping) has those who wait send a recall.
+    pub(crate) keeps: Option<Duration>,
     /// Whether it is known to have been granted. A claim cleaned up before that must not be granted later
     /// either.
     pub(crate) is_granted: bool,
@@ -59,6 +62,7 @@ impl Claim {
             note: None,
             levels: 1,
             wants_fence: false,
+            keeps: None,
             is_granted: false,
         }
     }

@@ -31,6 +31,7 @@ mod fork;
 mod handoffs;
 mod heap;
 mod history;
+mod keep;
 mod line;
 mod line_costs;
 mod line_processes;

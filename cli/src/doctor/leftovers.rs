@@ -148,7 +148,9 @@ fn is_lock(hash: &redis::Value) -> bool {
     for pair in list(hash).chunks_exact(2) {
         let [field, value] = pair else { return false };
         let (field, value) = (text(field), text(value));
-        if field == "mode" && (value == "read" || value == "write") || field == "leasehold:about" {
+        if field == "mode" && (value == "read" || value == "write")
+            || ["leasehold:about", "leasehold:kept"].contains(&field)
+        {
             continue;
         }
         if !is_owner(field.strip_suffix(":write").unwrap_or(&field)) || value.parse::<u32>().is_err() {

@@ -1,6 +1,7 @@
 //! One call to acquire a lock: the request of the caller, how long it waits, and its result.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::acquire::terms::Terms;
 use crate::engine::hold::Hold;
@@ -60,6 +61,12 @@ impl<'a> AcquireCall<'a> {
         let is_plain = !fenced && max_hold.is_none() && backoff.is_none();
         let is_threads = self.by_thread && self.number.is_none();
         self.kind == Kind::Mutex && self.lease == Lease::Renewed && turns && is_plain && is_threads
+    }
+
+    /// For how long the client keeps the hold of this call after its last use, until others ask for it.
+    pub(crate) fn keeps(&self) -> Option<Duration> {
+        let is_threads = self.by_thread && self.number.is_none();
+        self.terms.keep.filter(|_| is_threads && self.lease == Lease::Renewed)
     }
 
     pub(crate) fn wants_fence(&self) -> bool {

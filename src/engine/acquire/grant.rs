@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
+use crate::engine::hold::until_asked::KeepTerms;
 use crate::engine::hold::{Grant, Hold, Holder};
 use crate::ident::{Fence, ThreadMark};
 use crate::observe::event::Event;
@@ -19,6 +20,7 @@ impl Engine {
         call: &AcquireCall<'_>,
         thread: &Arc<ThreadMark>,
         (claim, sent): (&Claim, Moment),
+        keep: Option<KeepTerms>,
         fence: Option<Fence>,
         bound: Option<Arc<dyn Bound>>,
     ) -> Granted {
@@ -33,15 +35,23 @@ impl Engine {
             sent,
             lease: call.lease,
             ceiling: call.terms.max_hold.map(|most| sent.plus(most)),
-            renewed_lease: if let Lease::Kept(_) = call.lease { claim.lease } else { self.options.lease },
+            renewed_lease: match call.lease {
+                Lease::Kept(_) => claim.lease,
+                _ if keep.is_some() => claim.lease,
+                _ => self.options.lease,
+            },
             fence,
             bound,
             may_be_kept: call.may_keep(),
+            until_asked: keep.is_some(),
         };
         let (hold, level) = Hold::new(grant, call.entry);
         let hold = Arc::new(hold);
         let look = self.registry.insert(&hold, call.by_thread.then(|| thread.id()));
         self.timer.look_by(look);
+        if let Some(terms) = keep {
+            self.keep_until_asked(&hold, terms);
+        }
         Granted { hold, level }
     }
 

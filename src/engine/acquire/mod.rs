@@ -77,7 +77,7 @@ impl Engine {
     #[cold]
     fn wait_for(&self, request: Request<'_>) -> Result<Option<Granted>> {
         let call = request.call;
-        if !call.by_thread || call.limit.is_over(request.begun) {
+        if !call.by_thread || call.limit.is_over(request.begun) || call.entry.is_kept_idle() {
             self.give_back_kept(call.entry); // no thread holds it
         }
         if let Some(words) = self.own_hold_in_the_way(call, request.thread) {
@@ -131,6 +131,9 @@ impl Engine {
             return Err(on_this(Error::invalid(call.action, "no permits were asked for")));
         }
         let asked = self.asked(call.action, call.lease).map_err(on_this)?;
+        if terms.keep.is_some() {
+            self.can_keep(call).map_err(on_this)?;
+        }
         let asked = terms.max_hold.map_or(asked, |most| asked.min(most));
         let asked = if call.kind.is_leased() { asked } else { LONGEST_LEASE };
         // A caller that has a place already is not refused here: it has to leave that place.

@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::AcquireCall;
 use crate::engine::acquire::outcome::AttemptOutcome;
 use crate::engine::acquire::terms::Terms;
+use crate::engine::hold::until_asked::{self, KeepTerms};
 use crate::ident::{ThreadMark, unbound_number};
 use crate::inspect::Whereabouts;
 use crate::seam::{Answer, Attempt, Claim, Failure, HoldNote, ListensFor, Turn};
@@ -23,6 +24,8 @@ pub(crate) struct Request<'a> {
     pub(super) latest: Moment,
     /// The owner number, where the owner is not the thread.
     unbound: Option<u64>,
+    /// Of a hold that is to be kept until others ask: the recalls that had come before the last claim was made.
+    heard: Option<u64>,
 }
 
 impl<'a> Request<'a> {
@@ -37,7 +40,7 @@ impl<'a> Request<'a> {
         let is_threads = call.by_thread && !call.kind.is_token();
         let unbound = (!is_threads).then(|| call.number.unwrap_or_else(unbound_number));
         let latest = call.limit.moment(begun).max(begun).plus(engine.options.command_timeout);
-        Request { engine, call, thread, lease, begun, latest, unbound }
+        Request { engine, call, thread, lease, begun, latest, unbound, heard: None }
     }
 
     /// The same under a number of its own, although the owner is the thread: what is asked by another way
@@ -56,7 +59,12 @@ impl<'a> Request<'a> {
         let claim = engine.claim(call.kind, call.name, number, self.lease);
         let Terms { writers_first, max_hold, .. } = call.terms;
         let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Whereabouts::here()) });
+        // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
+        self.heard = call.keeps().and_then(|_| engine.heard(call.entry, &claim));
+        let keeps = self.heard.is_some() && self.unbound.is_none();
         Claim {
+            keeps: keeps.then_some(Duration::ZERO),
+            lease: if keeps { claim.lease.min(until_asked::LEASE) } else { claim.lease },
             waits,
             turn,
             listens_for,
@@ -66,6 +74,20 @@ impl<'a> Request<'a> {
             wants_fence: call.wants_fence(),
             ..claim
         }
+    }
+
+    /// The terms on which the hold of a grant is kept until others ask for it, out of a line in which so many
+    /// stood. `None`: it is not.
+    pub(super) fn keep_terms(&self, claim: &Claim, in_line: u32) -> Option<KeepTerms> {
+        let (most, heard) = (self.call.keeps()?, self.heard?);
+        // The client itself stood in it.
+        claim.keeps.map(|_| KeepTerms { most, heard, is_wanted: in_line > 1 })
+    }
+
+    /// The claim under which another thread may hand the lock to this one: whoever is handed it keeps nothing,
+    /// as others here want it.
+    pub(super) fn to_be_handed(&self, claim: Claim) -> Claim {
+        Claim { keeps: None, lease: self.lease, ..claim }
     }
 
     /// By when the answer to an attempt is to come that is sent at `sent`.
@@ -82,7 +104,7 @@ impl<'a> Request<'a> {
             _ => None,
         };
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
-        let ends = bound_until.min(sent.plus(window(self.lease)));
+        let ends = bound_until.min(sent.plus(window(claim.lease)));
         // A release under this number failed meanwhile, and will be repeated: it must not find this hold.
         let is_given_up = self.unbound.is_none() && self.thread.number() != claim.owner.number();
         let answer = if claim.kind.only_asks() { answer.map_err(Failure::of_reading) } else { answer };

@@ -20,6 +20,8 @@ pub(crate) struct Terms {
     pub(crate) takes_again: bool,
     /// Whether the client keeps it for a turn.
     pub(crate) turns: bool,
+    /// For how long the client keeps it after its last use, until others ask for it.
+    pub(crate) keep: Option<Duration>,
     /// `None`: woken by messages, with a safety poll.
     pub(crate) backoff: Option<Backoff>,
 }
@@ -32,6 +34,7 @@ impl Default for Terms {
             writers_first: false,
             takes_again: false,
             turns: true,
+            keep: None,
             max_hold: None,
             backoff: None,
         }
@@ -43,6 +46,14 @@ impl Terms {
     pub(crate) fn checked(mut self, action: &'static str) -> Result<Terms> {
         if let Some(most) = self.max_hold {
             self.max_hold = Some(checked_span(action, "a max_hold", most)?);
+        }
+        if let Some(most) = self.keep {
+            self.keep = Some(checked_span(action, "a keep", most)?);
+            if self.max_hold.is_some() || self.backoff.is_some() {
+                let words = "keep cannot be had with max_hold, which counts from each grant, nor with spin, by which \
+                             nobody asks for the lock: leave one of them out";
+                return Err(Error::invalid(action, words));
+            }
         }
         if let Some(backoff) = self.backoff
             && (backoff.first.is_zero() || backoff.first > backoff.most)

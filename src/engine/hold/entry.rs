@@ -7,12 +7,14 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::engine::hold::turn::{Keeping, Turns, Watched};
+use crate::engine::hold::turn::{IDLE, Keeping, Turns, Watched};
+use crate::engine::hold::until_asked::{KeepTerms, KeptStep, UntilAsked};
 use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::room::CrowdMap;
+use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Family, Kind, Others};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -92,6 +94,7 @@ pub(crate) struct LockState<H> {
     pub(crate) queue: Queue,
     burst: Burst,
     pub(crate) turns: Turns<H>,
+    pub(crate) until_asked: UntilAsked<H>,
     /// This client may stand in the store's line.
     in_line: bool,
     /// Since when the head has had nothing but failures, and the last: those behind it have waited through
@@ -161,6 +164,7 @@ impl<H: Held> Entry<H> {
             queue: Queue::default(),
             burst: Burst::default(),
             turns: Turns::default(),
+            until_asked: UntilAsked::default(),
             in_line: false,
             failure: None,
             contended: None,
@@ -279,15 +283,21 @@ impl<H: Held> Entry<H> {
         self.has_turn.load(Ordering::Relaxed)
     }
 
-    /// Keeps a hold whose last level has ended, if it is this client's turn yet, and the hold is still here.
-    pub(crate) fn keep(&self, hold: &Arc<H>, thread: u64, now: Moment) -> Keeping {
+    /// Keeps a hold whose last level has ended, if it is still here: until others ask for it if that was asked
+    /// for, or, `by_turn`, if it is this client's turn yet.
+    pub(crate) fn keep(&self, (hold, thread): (&Arc<H>, u64), by_turn: bool, now: Moment) -> Keeping {
         let mut state = self.state();
-        let LockState { turns, queue, holds, .. } = &mut *state;
-        if holds.iter().any(|other| Arc::ptr_eq(other, hold)) {
-            turns.dropped((hold, thread), queue.len(), now)
-        } else {
-            Keeping::Ends
+        let LockState { turns, until_asked, queue, holds, .. } = &mut *state;
+        if !holds.iter().any(|other| Arc::ptr_eq(other, hold)) {
+            return Keeping::Ends;
         }
+        if queue.is_empty()
+            && let Some(at_most) = until_asked.may_stay(hold, now)
+        {
+            turns.keep(hold);
+            return Keeping::UntilAsked { at_most };
+        }
+        if by_turn { turns.dropped((hold, thread), queue.len(), now) } else { Keeping::Ends }
     }
 
     /// Takes the hold that is kept, whichever thread had it: it is to be given back. Pairs with `find`.
@@ -295,9 +305,65 @@ impl<H: Held> Entry<H> {
         self.has_turn().then(|| self.state().turns.take_to_leave()).flatten()
     }
 
-    /// As [`Turns::watch`].
-    pub(crate) fn watch_turn(&self, now: Moment) -> Watched<H> {
-        self.state().turns.watch(now)
+    /// The next step of whoever watches this lock.
+    pub(crate) fn watch(&self, now: Moment) -> Watched<H> {
+        let mut state = self.state();
+        let LockState { turns, until_asked, .. } = &mut *state;
+        match until_asked.watch(now) {
+            Some(KeptStep::GiveBack) => {
+                // Another thread may be giving it back already.
+                turns.take_to_leave().map_or(Watched::Until(now.plus(IDLE)), Watched::Idle)
+            }
+            Some(KeptStep::Look(hold, idle)) => Watched::Look(hold, idle),
+            Some(KeptStep::Until(moment)) => Watched::Until(moment),
+            None => turns.watch(now),
+        }
+    }
+
+    // ---- kept until asked for
+
+    /// The recalls of this lock that have come so far, if all are heard. `listen` begins to listen, if nobody
+    /// does yet; then none is heard at once.
+    pub(crate) fn heard(&self, now: Moment, listen: impl FnOnce() -> Option<Subscription>) -> Option<u64> {
+        let state = self.state();
+        if state.until_asked.listens() {
+            return state.until_asked.heard(now);
+        }
+        drop(state); // a store has locks of its own
+        let recalls = listen();
+        let not_needed = self.state().until_asked.listen(recalls);
+        drop(not_needed);
+        None
+    }
+
+    /// A hold was granted that is to be kept; when it is to be looked at, and whether nobody watches this lock
+    /// yet.
+    pub(crate) fn keep_until_asked(&self, hold: &Arc<H>, terms: KeepTerms, now: Moment) -> (Moment, bool) {
+        self.has_turn.store(true, Ordering::Relaxed);
+        let mut state = self.state();
+        (state.until_asked.begin(hold, terms, now), state.turns.begin_watch())
+    }
+
+    /// As [`UntilAsked::use_again`].
+    pub(crate) fn use_again(&self, hold: &Arc<H>, most: Duration, now: Moment) -> bool {
+        self.state().until_asked.use_again(hold, most, now)
+    }
+
+    /// As [`UntilAsked::end_in_use`].
+    pub(crate) fn end_in_use(&self, hold: &Arc<H>) -> bool {
+        self.state().until_asked.end_in_use(hold)
+    }
+
+    /// Others want this hold; if it is kept, it is taken out to be given back.
+    pub(crate) fn note_wanted(&self, hold: &Arc<H>, now: Moment) -> Option<Arc<H>> {
+        let mut state = self.state();
+        let is_idle = state.until_asked.note_wanted(hold, now);
+        is_idle.then(|| state.turns.take_to_leave()).flatten()
+    }
+
+    /// Whether a hold is kept here until others ask for it, and not in use.
+    pub(crate) fn is_kept_idle(&self) -> bool {
+        self.has_turn() && self.state().until_asked.is_idle()
     }
 
     /// A hold ended by a true release, of which `others` were notified; whether the entry is to be kept for
@@ -384,6 +450,7 @@ impl<H: Held> LockState<H> {
     pub(crate) fn take_out(&mut self, hold: &Arc<H>) {
         self.holds.retain(|other| !Arc::ptr_eq(other, hold));
         self.turns.forget(hold);
+        self.until_asked.forget(hold);
     }
 
     /// Forgets what concerns only those who had the lock or waited for it, if none is left.

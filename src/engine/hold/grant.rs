@@ -54,4 +54,6 @@ pub(crate) struct Grant {
     pub(crate) bound: Option<Arc<dyn Bound>>,
     /// As [`AcquireCall::may_keep`](crate::engine::acquire::call::AcquireCall::may_keep) says.
     pub(crate) may_be_kept: bool,
+    /// It is kept until others ask for it.
+    pub(crate) until_asked: bool,
 }

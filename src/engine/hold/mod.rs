@@ -12,6 +12,7 @@ mod phase;
 mod renewal;
 pub(crate) mod slot;
 pub(crate) mod turn;
+pub(crate) mod until_asked;
 
 #[cfg(test)]
 mod tests;
@@ -101,6 +102,8 @@ struct State {
     has_lapsed: bool,
     /// See `note_kept`.
     is_kept: bool,
+    /// It is one that is kept until others ask for it: the keeper looks after it, and not the watchdog.
+    until_asked: bool,
     /// The thread that acquires more locks to go with it.
     acquires_more: Option<u64>,
     /// Its place in the registry's agenda. Changed under the agenda's mutex alone.
@@ -145,6 +148,7 @@ impl Hold {
                 is_abandoned: false,
                 has_lapsed: false,
                 is_kept: false,
+                until_asked: grant.until_asked,
                 acquires_more: None,
                 slot: AgendaSlot::Out,
                 fence: grant.fence,
@@ -250,9 +254,29 @@ impl Hold {
     /// Whether it can be kept, and be had again as if it were granted anew: nothing is left of its levels.
     pub(crate) fn can_be_kept(&self) -> bool {
         let state = self.state.lock();
-        let is_plain = self.may_be_kept && self.bound.is_none() && state.fence.is_none();
-        let is_sound = !state.is_in_doubt() && !state.renewal_has_failed;
-        is_plain && is_sound && state.listeners.is_empty() && !self.span.is_open()
+        // One that is kept until others ask has the same fence throughout, as by re-entries, and looks that are
+        // under way concern no other hold than this.
+        let is_plain = state.until_asked || self.may_be_kept && state.fence.is_none();
+        let is_sound = !state.renewal_has_failed
+            && if state.until_asked { !state.is_spent } else { !state.is_in_doubt() };
+        let is_nobodys = self.bound.is_none() && state.listeners.is_empty() && !self.span.is_open();
+        is_plain && is_sound && is_nobodys
+    }
+
+    /// Whether it may be kept for a turn.
+    pub(crate) fn may_be_kept(&self) -> bool {
+        self.may_be_kept
+    }
+
+    /// Whether it is one that is kept until others ask for it.
+    pub(crate) fn is_until_asked(&self) -> bool {
+        self.state.lock().until_asked
+    }
+
+    /// From now on it is as any other: the watchdog renews it for `lease`.
+    pub(crate) fn end_until_asked(&self, lease: Duration) {
+        let mut state = self.state.lock();
+        (state.until_asked, state.renewed_lease) = (false, lease);
     }
 
     /// It is kept: it was told to have ended, and nobody is to hear of it until it

@@ -29,6 +29,15 @@ impl Hold {
         claim
     }
 
+    /// The claim of a look at a hold that is kept until others ask for it; [`end_renewal`](Self::end_renewal)
+    /// follows. `None` if there is to be none any more.
+    pub(crate) fn begin_look(&self) -> Option<Claim> {
+        let mut state = self.state.lock();
+        // As `begin_renewal`.
+        state.is_under_way = self.phase.is_live() && state.until_asked;
+        state.is_under_way.then(|| Claim { lease: state.renewed_lease, ..self.claim.clone() })
+    }
+
     /// It was answered, or failed.
     pub(crate) fn end_renewal(&self) {
         self.state.lock().is_under_way = false;
@@ -92,7 +101,9 @@ impl Hold {
 
     fn is_renewable_in(&self, state: &State) -> bool {
         // A hold without a lease is unknown to the store, which would answer that it is not held.
-        self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
+        self.kind().is_leased()
+            && !state.until_asked
+            && (self.is_renewed_in(state) || self.needs_keepalive(state))
     }
 
     /// The facts that the agenda goes by, as of one moment.

@@ -71,6 +71,8 @@ pub(crate) enum Keeping {
     Ends,
     /// It is kept. `is_new`: nobody watches this lock yet.
     Kept { is_new: bool },
+    /// It is kept until others ask for it, and until then at most.
+    UntilAsked { at_most: Moment },
 }
 
 /// The next step of whoever watches a lock in its turn.
@@ -78,6 +80,9 @@ pub(crate) enum Keeping {
 pub(crate) enum Watched<H> {
     /// Nobody came for this hold: it is to be given back.
     Idle(Arc<H>),
+    /// The store is to be asked about this one, which is kept until others ask for it, and for how long nobody
+    /// has used it.
+    Look(Arc<H>, Option<Duration>),
     /// To be looked at again then.
     Until(Moment),
     /// The turn is over.
@@ -146,7 +151,17 @@ impl<H> Turns<H> {
             return Keeping::Ends;
         }
         self.kept = Some(Arc::clone(hold));
-        Keeping::Kept { is_new: !std::mem::replace(&mut self.is_watched, true) }
+        Keeping::Kept { is_new: self.begin_watch() }
+    }
+
+    /// Keeps a hold for another reason than a turn: see `until_asked.rs`.
+    pub(crate) fn keep(&mut self, hold: &Arc<H>) {
+        self.kept = Some(Arc::clone(hold));
+    }
+
+    /// Whether nobody has watched this lock up to now; from now on somebody does.
+    pub(crate) fn begin_watch(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_watched, true)
     }
 
     /// Takes the kept hold out to be given back. Its own thread does not find it from now on.
@@ -166,7 +181,7 @@ impl<H> Turns<H> {
     pub(crate) fn take(&mut self, now: Moment, wanted: impl FnOnce(&H) -> bool) -> Option<Arc<H>> {
         let kept = self.kept.take_if(|kept| wanted(kept))?;
         let pause = self.ends.map_or(now, |ends| now.min(ends)).since(std::mem::replace(&mut self.last, now));
-        if pause >= STALL {
+        if pause >= STALL && self.ends.is_some() {
             self.missed += pause;
         }
         Some(kept)

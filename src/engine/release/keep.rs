@@ -1,55 +1,103 @@
-//! The hold of a dropped guard that is kept for a turn, and the thread that gives back what nobody comes for.
+//! A hold that is kept after its last level has ended, and the thread that gives back what nobody comes for.
 //!
-//! `hold/turn.rs` says when a hold is kept. It stays among the entry's holds, so that the lock counts as held
-//! here, but is no thread's until its own takes it again.
+//! `hold/turn.rs` says when it is kept for a turn, `hold/until_asked.rs` when until others ask for it. It stays
+//! among the entry's holds, so that the lock counts as held here, but is no thread's until its own takes it
+//! again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::calls::{Call, Calls};
 use crate::engine::core::Core;
 use crate::engine::hold::turn::{IDLE, Keeping, Watched};
+use crate::engine::hold::until_asked::{KeepTerms, LAST_LOOK};
 use crate::engine::hold::{Hold, LockEntry};
 use crate::engine::release::handoff::HandoffStart;
+use crate::engine::renewals::CHUNK;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ThreadMark;
+use crate::observe::LossReason;
 use crate::observe::spans::WaitSpan;
 use crate::park::Service;
+use crate::seam::capabilities::KeptLook;
+use crate::seam::{Claim, Kind, ListensFor};
+use crate::sync::Waker;
 use crate::time::Moment;
 
 impl Engine {
-    /// Keeps the hold of a guard that was dropped, its last level ended at `now`, if the thread is likely to
-    /// be back at once; whether it is kept. If not, it is to be released.
-    pub(super) fn keeps(&self, hold: &Arc<Hold>, now: Moment) -> bool {
+    /// Keeps a hold whose last level ended at `now`, if others are to ask for it first, or, of a guard that was
+    /// dropped, if the thread is likely to be back at once; whether it is kept. If not, it is to be released.
+    pub(super) fn keeps(&self, hold: &Arc<Hold>, is_dropped: bool, now: Moment) -> bool {
+        if !is_dropped && !hold.is_until_asked() {
+            return false; // `unlock` promises that the lock is free
+        }
         if !hold.can_be_kept() || hold.loss_at(now).is_some() || self.calls.is_closed() {
             return false;
         }
-        let Some(keeper) = self.keeper() else { return false };
+        let Some((keeper, _)) = self.keeper() else { return false };
         let held = now.since(hold.since());
         // Noted first: from the next step on others may give it back.
         hold.note_kept(true);
-        let Keeping::Kept { is_new } = hold.entry().keep(hold, ThreadMark::current().id(), now) else {
-            hold.note_kept(false);
-            return false;
-        };
-        if is_new {
-            // Listed first, woken second: it looks at what is listed.
-            self.core.keeper.locks.lock().push(Arc::clone(hold.entry()));
+        let (entry, by_turn) = (hold.entry(), is_dropped && hold.may_be_kept());
+        match entry.keep((hold, ThreadMark::current().id()), by_turn, now) {
+            Keeping::Ends => {
+                hold.note_kept(false);
+                return false;
+            }
+            Keeping::UntilAsked { at_most } => keeper.look_by(at_most),
+            Keeping::Kept { is_new } => {
+                if is_new {
+                    // Listed first, woken second: it looks at what is listed.
+                    self.core.keeper.locks.lock().push(Arc::clone(entry));
+                }
+                keeper.look_by(now.plus(IDLE));
+            }
         }
-        keeper.look_by(now.plus(IDLE));
         self.tell_released(hold, held);
         true
     }
 
-    fn keeper(&self) -> Option<&Service> {
+    fn keeper(&self) -> Option<&(Arc<Service>, Waker)> {
         let start = || {
             let (service, parker) = Service::new(&self.clock);
             let (service, core, calls) = (Arc::new(service), Arc::clone(&self.core), Arc::clone(&self.calls));
-            let own = Arc::clone(&service);
-            let work = move || own.run(&parker, |_| core.give_back_idle(&calls));
-            service.start("leasehold-turn", work).ok().map(|()| service)
+            let (own, waker) = (Arc::clone(&service), parker.waker().clone());
+            let work = move || own.run(&parker, |_| core.watch_kept(&calls));
+            service.start("leasehold-turn", work).ok().map(|()| (service, waker))
         };
-        self.core.keeper.service.get_or_init(start).as_deref()
+        self.core.keeper.service.get_or_init(start).as_ref()
+    }
+
+    /// Whether holds can be kept until others ask for them by this call; if not, why.
+    pub(crate) fn can_keep(&self, call: &AcquireCall<'_>) -> Result<()> {
+        if matches!(call.kind, Kind::Mutex | Kind::Fenced) && self.store.capabilities().keeping.is_some() {
+            return Ok(());
+        }
+        let words = "keep is for plain and fenced locks on one Redis, with Sentinels or in a cluster: elsewhere nobody who waits \
+                     could ask for the lock. Leave keep out";
+        Err(Error::new(ErrorKind::Unsupported, call.action, words))
+    }
+
+    /// The recalls of a lock that have come so far, if all are heard.
+    pub(crate) fn heard(&self, entry: &LockEntry, claim: &Claim) -> Option<u64> {
+        self.store.capabilities().keeping?;
+        let (_, waker) = self.keeper()?;
+        let listens = Claim { listens_for: ListensFor::OwnTurn, ..claim.clone() };
+        entry.heard(self.clock.now(), || self.store.listen(&listens, waker))
+    }
+
+    /// Keeps a hold that was just granted until others ask for it, from the end of its use on.
+    pub(crate) fn keep_until_asked(&self, hold: &Arc<Hold>, terms: KeepTerms) {
+        let (next, is_new) = hold.entry().keep_until_asked(hold, terms, self.clock.now());
+        if is_new {
+            // Listed first, woken second: it looks at what is listed.
+            self.core.keeper.locks.lock().push(Arc::clone(hold.entry()));
+        }
+        if let Some((keeper, _)) = self.keeper() {
+            keeper.look_by(next);
+        }
     }
 
     /// Gives the thread its kept hold again, without a request. `None`: it is given back, since it is lost, or
@@ -60,7 +108,12 @@ impl Engine {
         hold: Arc<Hold>,
         (begun, under): (Moment, &Call),
     ) -> Option<Granted> {
-        if !call.may_keep() || !hold.holder.is_this_task() {
+        let is_until_asked = hold.is_until_asked();
+        let is_wanted_so = match call.keeps() {
+            Some(most) if is_until_asked => hold.entry().use_again(&hold, most, self.clock.now()),
+            _ => !is_until_asked && call.may_keep(),
+        };
+        if !is_wanted_so || !hold.holder.is_this_task() {
             self.core.give_back(&hold, self.clock.now(), under.another());
             return None;
         }
@@ -74,7 +127,9 @@ impl Engine {
             self.core.give_back(&hold, now, under.another());
             return None;
         }
-        self.watch(&hold); // without a level it was not to be renewed
+        if !is_until_asked {
+            self.watch(&hold); // without a level it was not to be renewed
+        }
         self.registry.note_grant();
         let span = WaitSpan::open(call.name.given(), call.kind.label());
         self.tell_granted(call, &hold, (begun, 0, None), &span);
@@ -105,25 +160,94 @@ impl Core {
         }
     }
 
-    /// Gives back what nobody has come for, and says when to look next. The keeper's thread runs it: it sends
-    /// on nobody's time.
-    fn give_back_idle(self: &Arc<Core>, calls: &Arc<Calls>) -> Moment {
+    /// Gives back what nobody has come for, or others have asked for, and says when to look next. The keeper's
+    /// thread runs it: it sends on nobody's time.
+    fn watch_kept(self: &Arc<Core>, calls: &Arc<Calls>) -> Moment {
         let locks = std::mem::take(&mut *self.keeper.locks.lock());
         let mut next = Moment::NEVER;
-        let mut watched = Vec::new();
+        let (mut watched, mut looks) = (Vec::new(), Vec::new());
         for entry in locks {
             let now = self.clock.now();
-            match entry.watch_turn(now) {
+            match entry.watch(now) {
                 Watched::Over => continue,
                 Watched::Until(moment) => next = next.min(moment),
                 Watched::Idle(hold) => {
                     self.give_back(&hold, now, calls.begin().detached());
                     next = next.min(now.plus(IDLE));
                 }
+                Watched::Look(hold, idle) => {
+                    next = next.min(now); // it says when by the next round, a look later
+                    looks.push((hold, idle));
+                }
             }
             watched.push(entry);
         }
         self.keeper.locks.lock().append(&mut watched);
+        for looks in looks.chunks(CHUNK) {
+            self.look(looks, calls);
+        }
         next
+    }
+
+    /// Asks the store about holds that are kept until others ask, and for how long nobody has used them.
+    fn look(self: &Arc<Core>, looks: &[(Arc<Hold>, Option<Duration>)], calls: &Arc<Calls>) {
+        let Some(keeping) = self.store.capabilities().keeping else { return };
+        let sent = self.clock.now();
+        let give_back = |hold: Option<Arc<Hold>>, now| {
+            hold.into_iter().for_each(|hold| self.give_back(&hold, now, calls.begin().detached()));
+        };
+        let (mut holds, mut asked) = (Vec::new(), Vec::new());
+        for (hold, idle) in looks {
+            if hold.is_orphaned() {
+                give_back(hold.entry().note_wanted(hold, sent), sent); // its thread does not come back
+            } else if idle.is_none() && sent.since(hold.since()) >= LAST_LOOK {
+                self.end_until_asked(hold); // used for long
+            } else if let Some(claim) = hold.begin_look() {
+                asked.push(Claim { keeps: Some(idle.unwrap_or_default()), ..claim });
+                holds.push(hold);
+            }
+        }
+        if holds.is_empty() {
+            return;
+        }
+        let limit = self.options.command_timeout.min(LAST_LOOK);
+        let answers = keeping.look(&asked, sent.plus(limit));
+        for ((hold, claim), answer) in holds.into_iter().zip(&asked).zip(answers) {
+            hold.end_renewal();
+            let now = self.clock.now();
+            match answer {
+                Ok(KeptLook::Stays) => self.confirm(hold, sent, claim.lease),
+                Ok(KeptLook::Wanted) => {
+                    self.confirm(hold, sent, claim.lease);
+                    give_back(hold.entry().note_wanted(hold, now), now);
+                }
+                Ok(KeptLook::Lost) => {
+                    // As a renewal that finds that.
+                    if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {
+                        hold.entry().nudge();
+                    }
+                    give_back(hold.entry().note_wanted(hold, now), now);
+                }
+                Err(failure) => {
+                    if failure.error().outcome_unknown() {
+                        hold.retire_owner_on_end(); // it may yet come
+                    }
+                    // The watchdog knows what to do with a store that does not answer.
+                    if !self.end_until_asked(hold) {
+                        give_back(hold.entry().note_wanted(hold, now), now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes a hold in use one as any other, which the watchdog renews. `false`: it is kept.
+    pub(crate) fn end_until_asked(&self, hold: &Arc<Hold>) -> bool {
+        let has_ended = hold.entry().end_in_use(hold);
+        if has_ended {
+            hold.end_until_asked(self.options.lease);
+            self.watch(hold);
+        }
+        has_ended
     }
 }

@@ -1,7 +1,7 @@
 //! Releasing a lock, level by level.
 //!
 //! The last level either goes to the next local thread (`handoff`), or is released in the store, or is kept
-//! for a turn (`keep`). `completion` is what follows, for whichever thread learns of the answer.
+//! (`keep`): for a turn, or until others ask for it. `completion` is what follows, for whichever thread learns of the answer.
 
 pub(crate) mod completion;
 pub(crate) mod handoff;
@@ -70,6 +70,9 @@ impl Engine {
     /// Leaves `left` levels to the owner.
     fn leave(&self, action: &'static str, hold: &Arc<Hold>, left: u32) -> Result<()> {
         let begun = self.clock.now();
+        if left == 0 && hold.entry().has_turn() && self.keeps(hold, false, begun) {
+            return Ok(());
+        }
         if !self.still_held(hold, left, begun) {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         }
@@ -206,7 +209,7 @@ impl Engine {
         let call = self.calls.begin();
         let Some(left) = hold.end_level(Some(level)) else { return };
         let begun = self.clock.now();
-        if left == 0 && hold.entry().has_turn() && self.keeps(hold, begun) {
+        if left == 0 && hold.entry().has_turn() && self.keeps(hold, true, begun) {
             return;
         }
         if !self.still_held(hold, left, begun) {

@@ -13,6 +13,7 @@ mod cluster;
 mod compare_and_delete;
 mod conn;
 mod directory;
+mod keeping;
 mod keys;
 mod kinds;
 #[cfg(all(test, leasehold_fuzz))]

@@ -70,6 +70,7 @@ scripts! {
     RELEASE_ALL = "line.lua", "release_all.lua";
     HAND_OFF = "fence.lua", "hand_off.lua";
     RENEW = "renew.lua";
+    LOOK_KEPT = "look_kept.lua";
     EXPIRE_IN = "expire_in.lua";
     FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
     FAIR_RELEASE = "owners.lua", "fair_release.lua";

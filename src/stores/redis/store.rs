@@ -124,7 +124,7 @@ impl RedisStore {
     }
 
     /// One request for each claim, on the connection for renewals. A claim without a request is refused.
-    fn batch<T>(
+    pub(super) fn batch<T>(
         &self,
         claims: &[Claim],
         action: &'static str,
@@ -171,6 +171,7 @@ impl Store for RedisStore {
             batches: Some(self),
             connections: Some(self),
             lines: Some(self),
+            keeping: Some(self),
             directory: Some(self),
             listing: Some(self),
             ..Capabilities::default()

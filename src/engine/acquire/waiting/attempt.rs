@@ -106,7 +106,7 @@ impl Waiting<'_> {
                 if in_line > 0 && self.request.call.may_keep() {
                     self.request.call.entry.begin_turn(in_line, engine.clock.now());
                 }
-                Ok(Step::Granted(self.enter(op, (&claim, sent), fence, bound)))
+                Ok(Step::Granted(self.enter(op, (&claim, sent), in_line, fence, bound)))
             }
             AttemptOutcome::TooLate => {
                 self.leave_behind(claim, sent);

@@ -17,11 +17,13 @@ impl Waiting<'_> {
         &mut self,
         op: &'static str,
         (claim, sent): (&Claim, Moment),
+        in_line: u32,
         fence: Option<Fence>,
         bound: Option<Arc<dyn Bound>>,
     ) -> Granted {
         let Request { engine, call, thread, begun, .. } = self.request;
-        let granted = engine.enter(call, thread, (claim, sent), fence, bound);
+        let keep = self.request.keep_terms(claim, in_line);
+        let granted = engine.enter(call, thread, (claim, sent), keep, fence, bound);
         if engine.writes_here(call, thread) {
             self.end_writing_in_time(&granted.hold);
         }

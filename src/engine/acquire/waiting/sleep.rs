@@ -52,7 +52,7 @@ impl Waiting<'_> {
             return Ok(());
         }
         if call.kind.is_handed_off() {
-            ticket.open(claim);
+            ticket.open(self.request.to_be_handed(claim));
         }
         self.count_waiter();
         let is_held_here = || !self.asks_for_itself() && call.entry.held_here(engine.clock.now()).is_some();

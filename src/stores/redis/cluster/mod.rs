@@ -8,6 +8,7 @@
 //! Long because it is a list, as that of one server: each question of the seam, sent to where its slot is.
 
 mod directory;
+mod keeping;
 pub(super) mod slots;
 mod topology;
 mod wakeups;
@@ -378,6 +379,7 @@ impl Store for ClusterStore {
             batches: Some(self),
             connections: Some(self),
             lines: Some(self),
+            keeping: Some(self),
             directory: Some(self),
             listing: Some(self),
             ..Capabilities::default()

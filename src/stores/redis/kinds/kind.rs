@@ -106,6 +106,13 @@ pub(crate) trait RedisKind: Sync {
         None
     }
 
+    /// A look at a hold that is kept until others ask for it; so many of those who listen for its release are
+    /// this client. `None`: this kind is not kept.
+    fn look_kept(&self, claim: &Claim, own_listeners: i64) -> Option<Command> {
+        let _ = (claim, own_listeners);
+        None
+    }
+
     /// A change of owner in one step; `None`: a lock of this kind is released, and asked for again.
     fn hand_off(&self, from: &Claim, to: &Claim) -> Option<Command> {
         let _ = (from, to);

@@ -8,7 +8,7 @@ use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::replies;
 use crate::stores::redis::reply::{Expected, Tagged};
 use crate::stores::redis::script::{
-    ACQUIRE, Command, FORCE, HAND_OFF, INSPECT, LEAVE_LINE, RELEASE, RENEW, RING_ACQUIRE, Script,
+    ACQUIRE, Command, FORCE, HAND_OFF, INSPECT, LEAVE_LINE, LOOK_KEPT, RELEASE, RENEW, RING_ACQUIRE, Script,
 };
 use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
 use crate::time::millis;
@@ -48,6 +48,7 @@ impl RedisKind for MutexKind {
         match &claim.note {
             // A note stays with its hold.
             Some(note) if count == 1 => saying(command, note),
+            _ if count == 1 && claim.keeps.is_some() => command.arg("kept"),
             _ => command,
         }
     }
@@ -55,11 +56,23 @@ impl RedisKind for MutexKind {
     fn removal(&self, claim: &Claim, left: u32) -> Command {
         let lock = claim.name.key();
         let command = RELEASE.on(&[lock]).arg(claim.owner).arg(left).arg(millis(claim.lease));
-        command.arg(u8::from(claim.note.is_some())).arg(keys::in_parts(Part::LockChannel, lock))
+        command
+            .arg(u8::from(claim.note.is_some() || claim.keeps.is_some()))
+            .arg(keys::in_parts(Part::LockChannel, lock))
     }
 
     fn renewal(&self, claim: &Claim) -> Option<Command> {
         Some(renewal(claim))
+    }
+
+    fn look_kept(&self, claim: &Claim, own_listeners: i64) -> Option<Command> {
+        let lock = claim.name.key();
+        let command = LOOK_KEPT.on(&[lock]).arg(claim.owner).arg(millis(claim.lease));
+        let command = match claim.keeps {
+            Some(idle) if !idle.is_zero() => command.arg(millis(idle)),
+            _ => command.arg(""),
+        };
+        Some(command.arg(keys::in_parts(Part::LockChannel, lock)).arg(own_listeners))
     }
 
     fn hand_off(&self, from: &Claim, to: &Claim) -> Option<Command> {
@@ -70,10 +83,10 @@ impl RedisKind for MutexKind {
             None => HAND_OFF.on(&[lock]),
         };
         let command = command.arg(from.owner).arg(to.owner).arg(millis(to.lease));
-        Some(match (&from.note, &to.note) {
-            (_, Some(note)) => saying(command, note),
-            (Some(_), None) => command.arg("").arg(""),
-            (None, None) => command,
+        Some(match &to.note {
+            Some(note) => saying(command, note),
+            None if from.note.is_some() || from.keeps.is_some() => command.arg("").arg(""),
+            None => command,
         })
     }
 

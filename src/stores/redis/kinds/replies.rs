@@ -2,6 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, Owner};
+use crate::seam::capabilities::KeptLook;
 use crate::seam::{
     AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Failure, Handoff, ListensFor, Others, Release, Snapshot,
 };
@@ -96,6 +97,16 @@ pub(crate) fn renewed(reply: &Tagged) -> Answer<bool> {
     decoded(match reply.tag() {
         b"renewed" => Ok(true),
         b"lost" => Ok(false),
+        _ => Err(reply.unexpected()),
+    })
+}
+
+/// The reply of a look at a hold that is kept until others ask for it.
+pub(crate) fn looked(reply: &Tagged) -> Answer<KeptLook> {
+    decoded(match reply.tag() {
+        b"stays" => Ok(KeptLook::Stays),
+        b"wanted" => Ok(KeptLook::Wanted),
+        b"lost" => Ok(KeptLook::Lost),
         _ => Err(reply.unexpected()),
     })
 }

@@ -1,6 +1,6 @@
 -- Takes a lock for one owner, once. Repeating it changes nothing but the fence.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about -> see `show.lua`
+-- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:kept -> see `show.lua`
 -- KEYS[2] counter    the lock's fence counter; left out if no fence is wanted
 -- ARGV[1] owner      who wants it
 -- ARGV[2] count      the hold count that the owner shall have
@@ -9,7 +9,8 @@
 --                    is kept for; 'yield': leaves it to that client; 'wait': the same, and joins the line; 'stand': the
 --                    same, and may stand in it already; 'next': the same, and was told that it is next, before any that it is
 --                    kept for by now
--- ARGV[5] max_ms     when the hold is to end at the latest, to be read by people; left out with what follows
+-- ARGV[5] max_ms     when the hold is to end at the latest, to be read by people; 'kept': its client keeps it until others
+--                    ask for it, by a recall on the client's channel (see `line.lua`); left out with what follows
 -- ARGV[6] place      where its owner is, to be read by people
 --
 -- Returns 'granted' or {'granted', fence}   the owner has it with that count
@@ -26,14 +27,17 @@ local owner, count, lease_ms, turn, max_ms, place = ARGV[1], ARGV[2], ARGV[3], A
 -- An owner is its client, a colon, and a number.
 local client = owner:sub(1, 36)
 local ttl_ms = redis.call('pttl', lock)
-local held, holders, is_next = false, false, false
+local held, holders, holder, is_kept, is_next = false, false, nil, false, false
 local waits = turn ~= 'barge' and turn ~= 'yield'
 if ttl_ms ~= -2 then
   -- A waiter wants to know the holders too.
   holders = waits and redis.pcall('hkeys', lock)
   if holders and not holders.err then
     for at = 1, #holders do
-      held = held or holders[at] == owner
+      local field = holders[at]
+      held = held or field == owner
+      is_kept = is_kept or field == 'leasehold:kept'
+      holder = holder or field:sub(1, 10) ~= 'leasehold:' and field
     end
   else
     held = redis.call('hexists', lock, owner) == 1
@@ -49,9 +53,16 @@ if not held then
   if wait_ms then
     -- The ids of clients whose releases tell the line are UUIDs of version 8; Redisson's, and those of
     -- versions of this crate without a line, have version 4.
-    local holder = holders and (holders[1] == 'leasehold:about' and holders[2] or holders[1])
     if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then
       why = 'ours'
+      if is_kept then
+        -- Once for each hold: what is told is taken out. If nobody listens, the keeper has seen that by itself.
+        local wake = 'leasehold_wake:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}') .. ':'
+        local receivers = redis.pcall('publish', wake .. holder:sub(1, 36), 'recall')
+        if type(receivers) == 'number' and receivers > 0 then
+          redis.pcall('hdel', lock, 'leasehold:kept')
+        end
+      end
     end
   elseif turn == 'next' then
     is_next = true
@@ -117,7 +128,9 @@ else
   elseif not redis.acl_check_cmd('pexpire', lock, lease_ms) then
     return redis.pcall('pexpire', lock, lease_ms)
   end
-  if max_ms then
+  if max_ms == 'kept' then
+    redis.call('hset', lock, owner, count, 'leasehold:kept', '')
+  elseif max_ms then
     local time = redis.call('time')
     local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
     local about = string.format('%s %.0f %.0f %s', owner, now_ms, now_ms + max_ms, place)

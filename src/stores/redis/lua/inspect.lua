@@ -17,4 +17,5 @@ if count then
   return {'held', ttl_ms, count, owner}
 end
 local holders = redis.pcall('hkeys', lock)
-return {'held', ttl_ms, '0', holders[1] == 'leasehold:about' and holders[2] or holders[1] or ''}
+local holder = holders[1] or ''
+return {'held', ttl_ms, '0', holder:sub(1, 10) == 'leasehold:' and holders[2] or holder}

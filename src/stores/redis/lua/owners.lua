@@ -10,7 +10,7 @@ local function is_lock(lock)
   for _, field in ipairs(redis.call('hkeys', lock)) do
     if #field > 37 and field:gsub(':write$', ''):find('^%x+%-%x+%-%x+%-%x+%-%x+:%-?%d+$') then
       has_owner = true
-    elseif field ~= 'mode' and field ~= 'leasehold:about' then
+    elseif field ~= 'mode' and field ~= 'leasehold:about' and field ~= 'leasehold:kept' then
       return false
     end
   end

@@ -1,10 +1,10 @@
 -- Leaves an owner `left` holds; none: frees the lock and tells the waiters.
 --
--- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about -> see `show.lua`
+-- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:about and leasehold:kept -> see `show.lua`
 -- ARGV[1] owner      who releases
 -- ARGV[2] left       the hold count that shall remain
 -- ARGV[3] lease_ms   how long it runs if it has lost its end
--- ARGV[4] said       '1': the owner may have said about itself what people read
+-- ARGV[4] said       '1': the hash may have more than the owner
 -- ARGV[5] channel    where waiters listen
 --
 -- Returns 'freed'                the owner holds nothing now, and nobody listened
@@ -19,7 +19,7 @@ local owner, left, lease_ms, said, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4],
 
 if left == '0' then
   if said == '1' and redis.call('hexists', lock, owner) == 1 then
-    redis.call('hdel', lock, 'leasehold:about')
+    redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')
   end
   -- Its only field: the key goes with it. If it is not there, nothing is removed, but a replica refuses all
   -- the same: what only a replica says is no loss.
@@ -57,4 +57,5 @@ if redis.call('pttl', lock) == -2 then
   return {'not_held'}
 end
 local holders = redis.pcall('hkeys', lock)
-return {'not_held', holders[1] == 'leasehold:about' and holders[2] or holders[1] or ''}
+local holder = holders[1] or ''
+return {'not_held', holder:sub(1, 10) == 'leasehold:' and holders[2] or holder}

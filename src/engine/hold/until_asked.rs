@@ -1,0 +1,335 @@
+//! A hold that its client keeps until others ask for it: `lock_with(name).keep(most)`.
+//!
+//! To the store the client holds the lock throughout, under a short lease of its own. One who waits for it
+//! elsewhere sends a recall to this client; then it is given back at once, or with the end of its present use.
+//! As the delegations of NFSv4 (RFC 7530, 10.4) and the callbacks of distributed file systems: what nobody else
+//! wants costs no request. docs/decisions/0060 has the rules and the figures.
+//!
+//! Nothing here is I/O, and each moment is passed in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::seam::subscription::Subscription;
+use crate::time::Moment;
+
+/// The lease of such a hold. A client that stands still shuts others out for as long.
+pub(crate) const LEASE: Duration = Duration::from_millis(1500);
+
+/// A hold is looked at so long after its grant, and then after twice as long each time, up to `LAST_LOOK`. A
+/// look renews it, and sees those who wait and send no recalls.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LAST_LOOK: Duration = Duration::from_millis(500);
+
+/// Two recalls within `SOON` switch keeping off for `PAUSE`: clients that take turns gain nothing by it.
+const SOON: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The facts by which a grant may be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KeepTerms {
+    /// For how long it is kept when nobody here uses it.
+    pub(crate) most: Duration,
+    /// The recalls that had come before it was asked for.
+    pub(crate) heard: u64,
+    /// Others waited for it when it was granted.
+    pub(crate) is_wanted: bool,
+}
+
+/// The recalls of one lock, and the hold that is in use or kept until one comes.
+#[derive(Debug)]
+pub(crate) struct UntilAsked<H> {
+    recalls: Option<Subscription>,
+    hold: Option<KeptHold<H>>,
+    /// When the last recall was seen.
+    recalled: Option<Moment>,
+    paused_until: Option<Moment>,
+}
+
+/// A hold that may be kept.
+#[derive(Debug)]
+struct KeptHold<H> {
+    hold: Arc<H>,
+    terms: KeepTerms,
+    /// Since when nobody here uses it.
+    idle_since: Option<Moment>,
+    next_look: Moment,
+    gap: Duration,
+}
+
+/// The next step with a hold that may be kept.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum KeptStep<H> {
+    /// It is to be given back: it was recalled, or nobody here came for too long.
+    GiveBack,
+    /// The store is to be asked about it; for how long it has not been used.
+    Look(Arc<H>, Option<Duration>),
+    /// To be looked at again then.
+    Until(Moment),
+}
+
+impl<H> Default for UntilAsked<H> {
+    fn default() -> UntilAsked<H> {
+        UntilAsked { recalls: None, hold: None, recalled: None, paused_until: None }
+    }
+}
+
+impl<H> UntilAsked<H> {
+    pub(crate) fn listens(&self) -> bool {
+        self.recalls.is_some()
+    }
+
+    /// Listens for recalls from now on; what is not needed comes back.
+    pub(crate) fn listen(&mut self, recalls: Option<Subscription>) -> Option<Subscription> {
+        match &self.recalls {
+            None => std::mem::replace(&mut self.recalls, recalls),
+            Some(_) => recalls,
+        }
+    }
+
+    /// The recalls that have come so far. `None`: none would be heard now, or too many came of late, so that
+    /// nothing is to be kept.
+    pub(crate) fn heard(&self, now: Moment) -> Option<u64> {
+        let is_paused = self.paused_until.is_some_and(|until| now < until);
+        self.count().filter(|_| !is_paused)
+    }
+
+    fn count(&self) -> Option<u64> {
+        // Looked at first, counted second. Each change of whether it is up is counted: see `Channel::set_up`.
+        self.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count)
+    }
+
+    /// A hold was granted on these terms.
+    pub(crate) fn begin(&mut self, hold: &Arc<H>, terms: KeepTerms, now: Moment) -> Moment {
+        let next_look = now.plus(FIRST_LOOK);
+        let hold = Arc::clone(hold);
+        self.hold = Some(KeptHold { hold, terms, idle_since: None, next_look, gap: FIRST_LOOK });
+        next_look
+    }
+
+    /// Whether others want the hold; a recall that is new is noted.
+    fn is_wanted(&mut self, now: Moment) -> bool {
+        let count = self.count();
+        match &mut self.hold {
+            None => false,
+            Some(kept) if kept.terms.is_wanted => true,
+            Some(kept) if Some(kept.terms.heard) == count => false,
+            Some(kept) => {
+                kept.terms.is_wanted = true;
+                // A subscription that is gone says nothing of who wants it.
+                if count.is_some() {
+                    self.note_recall(now);
+                }
+                true
+            }
+        }
+    }
+
+    fn note_recall(&mut self, now: Moment) {
+        let last = self.recalled.replace(now);
+        if last.is_some_and(|last| now.since(last) < SOON) {
+            self.paused_until = Some(now.plus(PAUSE));
+        }
+    }
+
+    /// The store has seen others who want the hold; whether it is kept at the moment.
+    pub(crate) fn note_wanted(&mut self, hold: &Arc<H>, now: Moment) -> bool {
+        let Some(kept) = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold)) else {
+            return false;
+        };
+        let is_idle = kept.idle_since.is_some();
+        if !std::mem::replace(&mut kept.terms.is_wanted, true) {
+            self.note_recall(now);
+        }
+        is_idle
+    }
+
+    /// The last level of this hold ended; until when it stays at most. `None`: it is to be given back.
+    pub(crate) fn may_stay(&mut self, hold: &Arc<H>, now: Moment) -> Option<Moment> {
+        let is_wanted = self.is_wanted(now);
+        let kept = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold) && !is_wanted)?;
+        kept.idle_since = Some(now);
+        Some(now.plus(kept.terms.most))
+    }
+
+    /// It was taken again, to be kept for `most` from its next end on; `false`: others want it, so it is not to
+    /// be used again.
+    pub(crate) fn use_again(&mut self, hold: &Arc<H>, most: Duration, now: Moment) -> bool {
+        let is_wanted = self.is_wanted(now);
+        let Some(kept) = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold)) else {
+            return false;
+        };
+        (kept.idle_since, kept.terms.most) = (None, most);
+        !is_wanted
+    }
+
+    /// Ends it for a hold that is in use: from now on the hold is as any other. `false`: it is kept.
+    pub(crate) fn end_in_use(&mut self, hold: &Arc<H>) -> bool {
+        let is_this = |kept: &mut KeptHold<H>| Arc::ptr_eq(&kept.hold, hold);
+        match &self.hold {
+            Some(kept) if Arc::ptr_eq(&kept.hold, hold) && kept.idle_since.is_some() => false,
+            _ => {
+                self.hold.take_if(is_this);
+                true
+            }
+        }
+    }
+
+    /// Whether a hold is kept and not in use.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.hold.as_ref().is_some_and(|kept| kept.idle_since.is_some())
+    }
+
+    /// The hold is not here any more.
+    pub(crate) fn forget(&mut self, hold: &Arc<H>) {
+        self.hold.take_if(|kept| Arc::ptr_eq(&kept.hold, hold));
+    }
+
+    /// The next step with the hold, if there is one.
+    pub(crate) fn watch(&mut self, now: Moment) -> Option<KeptStep<H>> {
+        let is_wanted = self.is_wanted(now);
+        let kept = self.hold.as_mut()?;
+        let idle_until = kept.idle_since.map(|since| since.plus(kept.terms.most));
+        if idle_until.is_some_and(|until| is_wanted || now >= until) {
+            return Some(KeptStep::GiveBack);
+        }
+        if now < kept.next_look {
+            return Some(KeptStep::Until(
+                idle_until.map_or(kept.next_look, |until| until.min(kept.next_look)),
+            ));
+        }
+        kept.gap = (kept.gap * 2).min(LAST_LOOK);
+        kept.next_look = now.plus(kept.gap);
+        let idle = kept.idle_since.map(|since| now.since(since));
+        Some(KeptStep::Look(Arc::clone(&kept.hold), idle))
+    }
+
+    /// Keeps nothing any more, and listens no more; what is to be dropped where no lock is held.
+    pub(crate) fn clear(&mut self) -> Option<Subscription> {
+        self.hold = None;
+        self.recalls.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seam::subscription::{Channel, ChannelSource};
+    use crate::sync::Waker;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    struct Nobody;
+
+    impl ChannelSource for Nobody {
+        fn left(&self, _channel: &Arc<Channel>) {}
+    }
+
+    fn at(ms: u32) -> Moment {
+        Moment::from_nanos(0).plus(MS * ms)
+    }
+
+    /// A lock whose recalls are heard, with a hold granted at zero that is kept for a second.
+    fn granted() -> (UntilAsked<u8>, Arc<Channel>, Arc<u8>) {
+        let channel = Arc::new(Channel::new("a", true));
+        let mut kept = UntilAsked::default();
+        let listening = Subscription::new(Arc::clone(&channel), Arc::new(Nobody), &Waker::default());
+        assert!(kept.listen(Some(listening)).is_none() && kept.listens());
+        let hold = Arc::new(0);
+        grant(&mut kept, &hold, at(0));
+        (kept, channel, hold)
+    }
+
+    fn grant(kept: &mut UntilAsked<u8>, hold: &Arc<u8>, now: Moment) {
+        let heard = kept.heard(now).unwrap();
+        kept.begin(hold, KeepTerms { most: MS * 1000, heard, is_wanted: false }, now);
+    }
+
+    #[test]
+    fn a_hold_stays_and_is_used_again_until_a_recall() {
+        let (mut kept, channel, hold) = granted();
+        for now in [1, 3] {
+            assert!(kept.may_stay(&hold, at(now)).is_some() && kept.is_idle());
+            assert!(kept.use_again(&hold, MS * 1000, at(now + 1)) && !kept.is_idle());
+        }
+        assert!(kept.may_stay(&hold, at(5)).is_some());
+        channel.take(b"recall");
+        assert_eq!(kept.watch(at(6)), Some(KeptStep::GiveBack));
+        assert!(!kept.use_again(&hold, MS, at(6)), "the thread does not get it again");
+        let (mut kept, channel, hold) = granted();
+        channel.take(b"recall");
+        assert!(matches!(kept.watch(at(1)), Some(KeptStep::Until(_))), "it is in use");
+        assert!(kept.may_stay(&hold, at(2)).is_none());
+        let (mut kept, channel, hold) = granted();
+        channel.set_up(false);
+        assert!(kept.may_stay(&hold, at(1)).is_none(), "recalls are not heard");
+        assert!(kept.heard(at(1)).is_none());
+        channel.set_up(true);
+        assert!(kept.may_stay(&hold, at(2)).is_none(), "one may have been missed");
+    }
+
+    #[test]
+    fn a_hold_that_others_wait_for_when_it_is_granted_does_not_stay() {
+        let (mut kept, _channel, hold) = granted();
+        let heard = kept.heard(at(1)).unwrap();
+        kept.begin(&hold, KeepTerms { most: MS, heard, is_wanted: true }, at(1));
+        assert!(kept.may_stay(&hold, at(2)).is_none());
+        assert!(kept.may_stay(&Arc::new(0), at(2)).is_none(), "nor does another than the granted one");
+    }
+
+    #[test]
+    fn a_hold_is_looked_at_soon_and_then_less_often_and_goes_when_nobody_comes() {
+        let (mut kept, _channel, hold) = granted();
+        let mut looks = Vec::new();
+        for now in 0..1600 {
+            if now == 400 {
+                assert!(kept.may_stay(&hold, at(now)).is_some());
+            }
+            match kept.watch(at(now)) {
+                Some(KeptStep::Look(_, idle)) => looks.push((now, idle.map(|idle| idle.as_millis()))),
+                Some(KeptStep::GiveBack) => {
+                    assert_eq!(now, 1400, "a second after it was last used");
+                    break;
+                }
+                Some(KeptStep::Until(next)) => assert!(next > at(now) && next <= at(now).plus(LAST_LOOK)),
+                None => panic!("it is granted"),
+            }
+        }
+        assert_eq!(looks, [(50, None), (150, None), (350, None), (750, Some(350)), (1250, Some(850))]);
+    }
+
+    #[test]
+    fn two_recalls_within_a_tenth_of_a_second_switch_keeping_off_for_a_second() {
+        for (second, pauses) in [(99, true), (101, false)] {
+            let (mut kept, channel, hold) = granted();
+            for now in [1, 1 + second] {
+                grant(&mut kept, &hold, at(now));
+                assert!(kept.may_stay(&hold, at(now)).is_some());
+                channel.take(b"recall");
+                assert_eq!(kept.watch(at(now)), Some(KeptStep::GiveBack));
+                assert_eq!(kept.watch(at(now)), Some(KeptStep::GiveBack), "which is one recall");
+                kept.forget(&hold);
+            }
+            assert_eq!(kept.heard(at(1 + second)).is_none(), pauses, "{second}");
+            assert!(kept.heard(at(1001 + second)).is_some());
+        }
+        let (mut kept, channel, hold) = granted();
+        assert!(!kept.note_wanted(&hold, at(1)), "it is in use");
+        assert!(kept.may_stay(&hold, at(2)).is_none());
+        grant(&mut kept, &hold, at(3));
+        channel.take(b"recall");
+        assert!(kept.may_stay(&hold, at(4)).is_none());
+        assert!(kept.heard(at(5)).is_none(), "what a look has seen is a recall too");
+    }
+
+    #[test]
+    fn a_hold_in_use_may_become_an_ordinary_one_and_a_kept_one_may_not() {
+        let (mut kept, _channel, hold) = granted();
+        assert!(kept.may_stay(&hold, at(1)).is_some());
+        assert!(!kept.end_in_use(&hold));
+        assert!(kept.use_again(&hold, MS, at(2)));
+        assert!(kept.end_in_use(&hold));
+        assert!(kept.may_stay(&hold, at(3)).is_none() && kept.watch(at(3)).is_none());
+        assert!(kept.clear().is_some() && !kept.listens());
+    }
+}

@@ -1,0 +1,12 @@
+//! Looks at holds that their client keeps until others ask for them, each where its slot is.
+
+use super::ClusterStore;
+use crate::seam::capabilities::{Keeping, KeptLook};
+use crate::seam::{Answer, Claim};
+use crate::time::Moment;
+
+impl Keeping for ClusterStore {
+    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+        self.ask_all(claims, deadline, |store, claims| store.look(claims, deadline))
+    }
+}

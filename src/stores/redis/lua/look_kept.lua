@@ -1,0 +1,40 @@
+-- Has a lock run for at least a lease from now on that its client keeps until others ask for it, and looks whether they do:
+-- for those who send no recall, or whose recall was lost.
+--
+-- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:kept -> since when nobody has used it, in ms since 1970;
+--                    '': it is in use; absent: it was recalled
+-- ARGV[1] owner      who holds it
+-- ARGV[2] lease_ms   how long it shall run, at least
+-- ARGV[3] idle_ms    for how long nobody has used it; '': it is in use
+-- ARGV[4] channel    where others listen for its release who do not stand in the line
+-- ARGV[5] own        how many of those are this client
+--
+-- Returns {'stays'}    nobody else wants it
+--         {'wanted'}   others do, or the user may not see whether they do
+--         {'lost'}     the owner does not hold it
+local lock = KEYS[1]
+local owner, lease_ms, idle_ms, channel, own = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+
+if redis.call('hexists', lock, owner) == 0 then
+  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
+  redis.call('hdel', lock, owner)
+  return {'lost'}
+end
+if redis.call('pttl', lock) < lease_ms then
+  redis.call('pexpire', lock, lease_ms)
+end
+local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+local in_line = redis.pcall('zcard', 'leasehold_lock_line:' .. tag)
+-- Where sharded channels are unknown, nobody listens to one.
+local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
+local others = (plain[2] or own + 1) + (sharded[2] or 0) - own
+if type(in_line) ~= 'number' or in_line > 0 or others > 0 or redis.call('hexists', lock, 'leasehold:kept') == 0 then
+  return {'wanted'}
+end
+local since = ''
+if idle_ms then
+  local time = redis.call('time')
+  since = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) - idle_ms)
+end
+redis.pcall('hset', lock, 'leasehold:kept', since)
+return {'stays'}

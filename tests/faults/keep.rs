@@ -1,0 +1,338 @@
+//! A lock that its client keeps until others ask for it: `lock_with(name).keep(most)`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::{ErrorKind, LockClient, RedisLock};
+
+use super::world::{KEPT, P, PATIENCE, T, World, scenario};
+use crate::support::proxy::{Direction, Then, Which};
+use crate::support::stalls::stalled_since;
+use crate::support::{LONG, SLACK, call, channel, eventually, leased, ms, now, start};
+
+/// Its lease, and the longest time between two looks.
+const LEASE: Duration = ms(1500);
+const LOOK: Duration = ms(500);
+
+fn cycle(lock: &RedisLock) {
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+}
+
+/// A lock that this client keeps, used until it is kept.
+#[track_caller]
+fn kept(world: &World, client: &LockClient, name: &str, most: Duration) -> RedisLock {
+    let lock = client.lock_with(name).keep(most).build();
+    use_until_kept(world, &lock);
+    lock
+}
+
+#[track_caller]
+fn use_until_kept(world: &World, lock: &RedisLock) {
+    let is_kept = || {
+        cycle(lock);
+        !world.is_free(lock.name())
+    };
+    assert!(eventually(LONG, is_kept), "it is given back each time");
+}
+
+/// A client whose looks have time, on a busy machine too.
+fn client(world: &World) -> LockClient {
+    world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap()
+}
+
+#[track_caller]
+fn is_free_within(world: &World, name: &str, since: Instant, limit: Duration) {
+    assert!(eventually(LONG, || world.is_free(name)), "it is never given back");
+    let took = since.elapsed();
+    assert!(took <= limit + SLACK + stalled_since(since), "it was given back after {took:?}");
+}
+
+#[test]
+fn a_thread_that_comes_back_has_a_kept_lock_without_a_request() {
+    scenario(|world| {
+        let client = client(world);
+        let lock = kept(world, &client, "stock", LONG);
+        let (begun, asked, grants) = (now(), world.scripts_run(), client.stats().grants);
+        for _ in 0..1000 {
+            cycle(&lock);
+            drop(lock.acquire().unwrap());
+            assert!(lock.try_lock().unwrap());
+            lock.unlock().unwrap();
+        }
+        let looks = begun.elapsed().as_millis() / 50 + 5;
+        let asked = u128::try_from(world.scripts_run() - asked).unwrap();
+        assert!(asked <= looks, "{asked} requests for 3,000 grants, of which looks are {looks}");
+        assert_eq!(client.stats().grants - grants, 3000, "each is counted");
+        assert_eq!(client.stats().holds, 0, "nobody holds it");
+        client.shutdown().unwrap();
+        assert!(world.is_free("stock"), "the end of a client gives back what it keeps");
+    });
+}
+
+#[test]
+fn a_client_that_waits_gets_a_kept_lock_at_once_and_its_keeper_does_not_take_it_again_before() {
+    scenario(|world| {
+        let (keeper, other) = (client(world), client(world));
+        let lock = kept(world, &keeper, "stock", LONG);
+        for is_in_use in [false, true] {
+            let theirs = other.lock("stock");
+            if is_in_use {
+                lock.lock().unwrap();
+            }
+            let asked = now();
+            let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
+            if is_in_use {
+                let in_line = || world.run::<u64>(&["ZCARD", "leasehold_lock_line:{stock}"]) == 1;
+                assert!(eventually(LONG, in_line));
+                assert!(!waiter.is_over());
+                let ended = now();
+                lock.unlock().unwrap();
+                waiter.returns_within(ended, ms(50), "taking over at the end of a use").unwrap();
+            } else {
+                waiter.returns_within(asked, ms(50), "taking over what is kept").unwrap();
+            }
+            use_until_kept(world, &lock);
+        }
+    });
+}
+
+#[test]
+fn to_others_a_kept_lock_is_held_and_nobody_has_it_for_longer_than_was_asked() {
+    scenario(|world| {
+        let (keeper, other) = (client(world), client(world));
+        let lock = kept(world, &keeper, "stock", LONG);
+        assert!(!other.lock("stock").try_lock().unwrap());
+        assert!(other.lock("stock").is_locked().unwrap());
+        let longest = LEASE.as_millis().try_into().unwrap();
+        assert!((1..=longest).contains(&world.ttl("stock")), "its lease is short");
+        let is_told = || {
+            let holder = other.inspect("stock").unwrap().holders.pop();
+            holder.is_some_and(|holder| holder.unused_for.is_some())
+        };
+        assert!(eventually(LONG, is_told));
+        assert!(other.inspect("stock").unwrap().to_string().contains("kept until asked for, not used for"));
+        // Its own client asks: to the program it is free.
+        assert!(!lock.is_locked().unwrap());
+        assert!(world.is_free("stock"));
+        let lock = kept(world, &keeper, "short", ms(300));
+        let used = now();
+        is_free_within(world, "short", used, ms(300));
+        cycle(&lock);
+    });
+}
+
+#[test]
+fn another_thread_of_the_client_takes_a_kept_lock() {
+    scenario(|world| {
+        let client = client(world);
+        let lock = kept(world, &client, "stock", LONG);
+        let (theirs, begun) = (lock.clone(), now());
+        let other = call(move || theirs.lock().and_then(|()| theirs.unlock()));
+        other.returns_within(begun, ms(50), "taking it").unwrap();
+        let theirs = lock.clone();
+        let mine = call(move || theirs.try_lock().inspect(|_| theirs.unlock().unwrap()));
+        assert!(mine.outcome().0.unwrap(), "to the program it is free");
+        cycle(&lock);
+    });
+}
+
+#[test]
+fn what_a_thread_kept_that_has_ended_is_given_back() {
+    scenario(|world| {
+        let client = client(world);
+        let lock = client.lock_with("stock").keep(LONG).build();
+        let (theirs, server) = (lock.clone(), world.server.url());
+        let ended = std::thread::spawn(move || {
+            let other = LockClient::builder().url(server).build().unwrap();
+            // Its own client would take it back by asking.
+            while !other.lock("stock").is_locked().unwrap() {
+                cycle(&theirs);
+            }
+            now()
+        });
+        let ended = ended.join().unwrap();
+        is_free_within(world, "stock", ended, LOOK);
+    });
+}
+
+/// Redisson's waiters listen, and ask nobody.
+#[test]
+fn a_waiter_that_sends_no_recall_is_seen_by_a_look() {
+    scenario(|world| {
+        let client = client(world);
+        let lock = kept(world, &client, "stock", LONG);
+        let mut theirs = world.server.admin();
+        let mut theirs = theirs.as_pubsub();
+        let listens = now();
+        theirs.subscribe(channel("stock")).unwrap();
+        is_free_within(world, "stock", listens, LOOK);
+        // One that listens already: soon after each grant.
+        cycle(&lock);
+        let granted = now();
+        is_free_within(world, "stock", granted, ms(50));
+        theirs.unsubscribe(channel("stock")).unwrap();
+    });
+}
+
+#[test]
+fn a_recall_that_is_lost_is_made_good_by_a_look() {
+    scenario(|world| {
+        let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
+        let other = client(world);
+        let lock = kept(world, &keeper, "stock", LONG);
+        world.proxy.drop_messages(true);
+        let (theirs, asked) = (other.lock("stock"), now());
+        let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
+        waiter.returns_within(asked, LOOK, "taking it").unwrap();
+        world.proxy.drop_messages(false);
+        drop(lock);
+    });
+}
+
+#[test]
+fn nothing_is_kept_while_recalls_are_not_heard() {
+    scenario(|world| {
+        let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
+        let lock = kept(world, &keeper, "stock", LONG);
+        let cut = now();
+        world.proxy.kill(Which::Subscribers, Then::Close);
+        is_free_within(world, "stock", cut, ms(50));
+        use_until_kept(world, &lock);
+    });
+}
+
+#[test]
+fn a_keeper_that_is_cut_off_shuts_others_out_for_its_short_lease() {
+    scenario(|world| {
+        let keeper = world.builder().lease(KEPT).command_timeout(T).patience(PATIENCE).build().unwrap();
+        let other = client(world);
+        let lock = kept(world, &keeper, "stock", LONG);
+        world.proxy.hold(Direction::ToServer, Which::All);
+        let (theirs, cut) = (other.lock("stock"), now());
+        let waiter = call(move || theirs.lock().map(|()| theirs));
+        // Its lease ends unreleased: a waiter asks soon after, by a random time of 200 ms at most.
+        waiter.returns_within(cut, LEASE + ms(200), "taking it").unwrap();
+        world.proxy.resume();
+        assert!(!lock.try_lock_for(P).unwrap(), "it is the other's");
+        other.lock("stock").force_unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_long_use_goes_on_under_the_clients_lease_and_is_given_back() {
+    scenario(|world| {
+        let client = client(world);
+        let lock = kept(world, &client, "stock", LONG);
+        lock.lock().unwrap();
+        let longest = i64::try_from(LEASE.as_millis()).unwrap();
+        assert!(eventually(LONG, || world.ttl("stock") > longest), "{}", world.ttl("stock"));
+        lock.unlock().unwrap();
+        assert!(world.is_free("stock"));
+        use_until_kept(world, &lock);
+    });
+}
+
+#[test]
+fn a_kept_lock_that_was_deleted_is_asked_for_again() {
+    scenario(|world| {
+        let client = client(world);
+        let lock = kept(world, &client, "stock", LONG);
+        world.does(&["DEL", "stock"]);
+        use_until_kept(world, &lock);
+        assert_eq!(client.stats().lost_gone, 0, "nobody held it, or the use was over by then");
+    });
+}
+
+#[test]
+fn a_level_with_a_lease_of_its_own_has_it_and_a_reentry_keeps_the_lock_kept() {
+    scenario(|world| {
+        let client = client(world);
+        let lock = kept(world, &client, "stock", LONG);
+        lock.lock().unwrap();
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+        assert!(lock.is_held_by_current_thread().unwrap());
+        lock.unlock().unwrap();
+        assert!(!world.is_free("stock"));
+        lock.lock().unwrap();
+        let inner = lock.acquire_with(&leased(LONG)).unwrap().unwrap();
+        let least = i64::try_from(LONG.as_millis()).unwrap() / 2;
+        assert!(world.ttl("stock") > least);
+        inner.unlock().unwrap();
+        lock.unlock().unwrap();
+        assert!(world.is_free("stock"), "for half a minute nobody could have it if this client died");
+    });
+}
+
+#[test]
+fn fencing_tokens_stay_while_a_lock_is_kept_and_grow_with_the_next_owner() {
+    scenario(|world| {
+        let (keeper, other) = (client(world), client(world));
+        let lock = keeper.lock_with("stock").keep(LONG).build_fenced();
+        let token = || {
+            let guard = lock.acquire().unwrap();
+            let token = guard.fence();
+            drop(guard);
+            token
+        };
+        let mut last = token();
+        let stays = || token() == std::mem::replace(&mut last, token());
+        assert!(eventually(LONG, stays));
+        let theirs = other.fenced_lock("stock").acquire().unwrap();
+        assert!(theirs.fence() > last);
+        let last = theirs.fence();
+        theirs.unlock().unwrap();
+        assert!(token() > last);
+    });
+}
+
+#[test]
+fn two_clients_that_recall_each_other_have_the_lock_in_turn() {
+    scenario(|world| {
+        let clients = [client(world), client(world)];
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads: Vec<_> = clients
+            .iter()
+            .map(|client| {
+                let (lock, stop) = (client.lock_with("stock").keep(LONG).build(), Arc::clone(&stop));
+                start(move || {
+                    while !stop.load(Ordering::SeqCst) {
+                        cycle(&lock);
+                    }
+                })
+            })
+            .collect();
+        let have = || clients.iter().all(|client| client.stats().grants > 300);
+        let had = eventually(LONG, have);
+        stop.store(true, Ordering::SeqCst);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(had, "{:?}", clients.each_ref().map(|client| client.stats().grants));
+    });
+}
+
+#[test]
+fn keep_is_refused_before_anything_is_asked_where_nobody_could_be_asked_for_the_lock() {
+    scenario(|world| {
+        let kinds = |client: &LockClient| {
+            let most = ms(100);
+            [
+                client.lock_with("a").keep(Duration::ZERO).build(),
+                client.lock_with("a").keep(most).max_hold(LONG).build(),
+                client.lock_with("a").keep(most).spin(leasehold::Backoff::default()).build(),
+                client.lock_with("a").keep(most).fair().build(),
+            ]
+            .map(|lock| lock.lock().unwrap_err().kind())
+        };
+        use ErrorKind::{InvalidInput, Unsupported};
+        let client = client(world);
+        let asked = world.scripts_run();
+        assert_eq!(kinds(&client), [InvalidInput, InvalidInput, InvalidInput, Unsupported]);
+        assert_eq!(world.scripts_run(), asked);
+        let memory = LockClient::in_memory();
+        let error = memory.lock_with("a").keep(ms(100)).build().lock().unwrap_err();
+        assert_eq!(error.kind(), Unsupported);
+        assert!(error.to_string().contains("Leave keep out"), "{error}");
+    });
+}
