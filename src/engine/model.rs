@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::config::Options;
 use crate::engine::Engine;
+use crate::engine::acquire::terms::Terms;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
@@ -21,7 +22,7 @@ use crate::locks::group::Group;
 use crate::locks::named::{RedisLock, forever};
 use crate::locks::options::AcquireOptions;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::Capabilities;
+use crate::seam::capabilities::{Capabilities, Keeping, KeptLook};
 use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
@@ -240,6 +241,10 @@ struct Exchange {
     /// Grants are answered as if another client stood in line, so that each may begin a turn.
     has_line: bool,
     subscribed: Mutex<Vec<(Arc<Channel>, Sender<Event>)>>,
+    /// The lock is held by a client that keeps it, and nobody has recalled it. Held while the server acts.
+    is_kept: Mutex<bool>,
+    /// A recall may get lost although the subscription stands, as in a cluster.
+    loses_recalls: bool,
 }
 
 /// The work of a client's reading thread, in order.
@@ -271,6 +276,15 @@ impl Exchange {
             drop(stream.send(Event::Message(Arc::clone(channel))));
         }
         self.gives_way && subscribed.len() > 1
+    }
+
+    /// Has those who keep the lock know that others want it; whether anybody listens.
+    fn recall(&self, key: &str) -> bool {
+        let is_heard = self.subscribed.lock().iter().any(|(channel, _)| channel.channel() == key);
+        if !(self.loses_recalls && toss()) {
+            self.publish(key);
+        }
+        is_heard
     }
 
     fn forget(&self, channel: &Arc<Channel>) {
@@ -372,7 +386,8 @@ impl ChannelSource for Line {
 
 impl Store for Far {
     fn capabilities(&self) -> Capabilities<'_> {
-        Capabilities { poll_every: self.server.capabilities().poll_every, ..Capabilities::default() }
+        let poll_every = self.server.capabilities().poll_every;
+        Capabilities { poll_every, keeping: Some(self), ..Capabilities::default() }
     }
 
     fn check_name(&self, _kind: Kind, _name: &LockName) -> Result<()> {
@@ -381,9 +396,22 @@ impl Store for Far {
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         let in_line = u32::from(self.line.exchange.has_line && toss());
-        self.ask(|| match self.server.attempt(claim, count, deadline) {
-            Ok(Attempt::Granted { fence, .. }) => Ok(Attempt::Granted { fence, in_line }),
-            answer => answer,
+        self.ask(|| {
+            let mut is_kept = self.line.exchange.is_kept.lock();
+            match self.server.attempt(claim, count, deadline) {
+                Ok(Attempt::Granted { fence, .. }) => {
+                    if count == 1 {
+                        *is_kept = claim.keeps.is_some();
+                    }
+                    Ok(Attempt::Granted { fence, in_line })
+                }
+                answer => {
+                    if *is_kept && claim.waits && self.line.exchange.recall(claim.name.key()) {
+                        *is_kept = false;
+                    }
+                    answer
+                }
+            }
         })
     }
 
@@ -443,6 +471,24 @@ impl Store for Far {
     fn close(&self) {
         self.server.close();
         self.line.send(Event::End);
+    }
+}
+
+impl Keeping for Far {
+    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+        (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // on its way
+        let one = |claim: &Claim| {
+            self.ask(|| {
+                let is_kept = self.line.exchange.is_kept.lock();
+                let is_held = self.server.renew(std::slice::from_ref(claim), deadline).pop();
+                Ok(match is_held {
+                    Some(Ok(true)) if *is_kept => KeptLook::Stays,
+                    Some(Ok(true)) => KeptLook::Wanted,
+                    _ => KeptLook::Lost,
+                })
+            })
+        };
+        claims.iter().map(one).collect()
     }
 }
 
@@ -566,6 +612,68 @@ impl Client {
         if toss() && toss() {
             if let Err(error) = guard.unlock() {
                 assert!(error.outcome_unknown(), "{error:?}");
+            }
+        } else {
+            drop(guard);
+        }
+    }
+}
+
+/// A client keeps the lock after each use until the other asks for it: one has it at a time, and a recall alone
+/// gets it, while time stands still. With lost requests, answers and recalls time goes on.
+#[test]
+fn a_hold_that_is_kept_until_others_ask_has_one_owner_and_strands_nobody() {
+    for (threads_each, trouble) in [(1, 0), (2, 0), (2, 1)] {
+        check(move || until_asked(threads_each, trouble));
+    }
+}
+
+fn until_asked(threads_each: usize, trouble: usize) {
+    let world = World::new();
+    let exchange = Arc::new(Exchange { loses_recalls: trouble > 0, ..Exchange::default() });
+    let far: Vec<_> = (0..2).map(|_| Far::new(&world, &exchange, trouble)).collect();
+    let ended = Arc::new(AtomicUsize::new(0));
+    let (mut clients, mut threads, mut readers) = (Vec::new(), Vec::new(), Vec::new());
+    for (store, reading) in far {
+        let client = world.client_on(store);
+        let entry = client.engine.registry.entry(Kind::Mutex, &name());
+        for _ in 0..threads_each {
+            let (client, ended) = (client.clone(), Arc::clone(&ended));
+            threads.push(spawn(move || {
+                (0..4 - threads_each).for_each(|_| client.kept_cycle());
+                ended.fetch_add(1, Ordering::SeqCst);
+            }));
+        }
+        clients.push((client, entry));
+        readers.push(reading);
+    }
+    if trouble > 0 {
+        let is_over = || ended.load(Ordering::SeqCst) == threads.len();
+        pass_time(&world.clock, Duration::from_millis(300), 300, is_over);
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(trouble > 0 || world.grants.load(Ordering::SeqCst) == 2 * threads_each * (4 - threads_each));
+    for (client, entry) in clients {
+        client.engine.shutdown().unwrap();
+        assert!(entry.take_kept().is_none());
+    }
+    assert!(trouble > 0 || !world.client().lock().is_locked().unwrap(), "it is left until its lease ends");
+    readers.into_iter().for_each(|reading| reading.join().unwrap());
+}
+
+impl Client {
+    /// Takes the lock to keep it, mostly, and ends its use in one of several ways.
+    fn kept_cycle(&self) {
+        let keep = Some(Duration::from_secs(600)).filter(|_| toss() || toss());
+        let lock = self.lock().on_terms(Terms { keep, ..Terms::default() });
+        let guard = lock.acquire().unwrap();
+        self.work();
+        if toss() && toss() {
+            drop(lock.is_locked());
+        }
+        if toss() {
+            if let Err(error) = guard.unlock() {
+                assert!(error.outcome_unknown() || error.not_held().is_some(), "{error:?}");
             }
         } else {
             drop(guard);

@@ -67,7 +67,13 @@ impl Engine {
             let work = move || own.run(&parker, |_| core.watch_kept(&calls));
             service.start("leasehold-turn", work).ok().map(|()| (service, waker))
         };
-        self.core.keeper.service.get_or_init(start).as_ref()
+        let keeper = &self.core.keeper;
+        if let Some(service) = keeper.service.get() {
+            return service.as_ref();
+        }
+        // One starts it, and nobody waits in `get_or_init`, where the model does not see a thread wait.
+        let _alone = keeper.locks.lock();
+        keeper.service.get_or_init(start).as_ref()
     }
 
     /// Whether holds can be kept until others ask for them by this call; if not, why.
