@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::ident::{ClientId, Owner, unbound_number};
-use crate::seam::capabilities::Lines;
+use crate::seam::capabilities::{Keeping, KeptLook, Lines};
 use crate::seam::{Attempt, Claim, Kind, ListensFor, Others, Release, Store, Turn};
 use crate::stores::redis::store::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
@@ -346,6 +346,43 @@ fn under_a_holder_whose_release_tells_no_line_its_releases_are_listened_to_as_we
         server.run(&["HSET", "k", &Owner::new(ClientId::random(), unbound_number()).to_string(), "1"]);
         assert_eq!(in_line(&store, &waiter()).1, ListensFor::OwnTurn, "{about}");
     }
+    store.close();
+}
+
+#[test]
+fn the_first_who_waits_for_what_a_client_keeps_recalls_it_and_nothing_of_it_stays() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    for keeps in [None, Some(Duration::ZERO)] {
+        let holder = Claim { keeps, ..by(&waiter(), Turn::Barges) };
+        granted(store.attempt(&holder, 1, soon()));
+        in_line(&store, &waiter());
+        in_line(&store, &waiter());
+        let recalls: Vec<_> = keeps.map(|_| message(&holder, "recall")).into_iter().collect();
+        assert_eq!(messages.take(), recalls);
+        let looked = store.look(std::slice::from_ref(&holder), soon()).pop().unwrap();
+        assert_eq!(looked.done(), KeptLook::Wanted);
+        server.run(&["DEL", LINE]);
+        release(&store, &holder);
+        assert_eq!(server.run(&["EXISTS", "k"]), Value::Int(0));
+        messages.take();
+    }
+    // Nobody hears it: the next says it again.
+    let holder = Claim { keeps: Some(Duration::ZERO), ..by(&waiter(), Turn::Barges) };
+    granted(store.attempt(&holder, 1, soon()));
+    let look = |idle| {
+        let claim = Claim { keeps: Some(idle), ..holder.clone() };
+        store.look(std::slice::from_ref(&claim), soon()).pop().unwrap().done()
+    };
+    assert_eq!([look(Duration::ZERO), look(Duration::from_secs(3))], [KeptLook::Stays; 2]);
+    let Value::BulkString(since) = server.run(&["HGET", "k", "leasehold:kept"]) else { panic!("not told") };
+    assert!(since.len() == 13, "{since:?}");
+    // To another owner here it is as any hold.
+    let next = by(&again(&holder), Turn::Barges);
+    store.hand_off(&holder, &next, soon()).unwrap().wait().done();
+    assert_eq!(server.run(&["HEXISTS", "k", "leasehold:kept"]), Value::Int(0));
+    assert_eq!(look(Duration::ZERO), KeptLook::Lost);
     store.close();
 }
 
