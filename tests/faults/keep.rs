@@ -80,6 +80,10 @@ fn a_client_that_waits_gets_a_kept_lock_at_once_and_its_keeper_does_not_take_it_
             let theirs = other.lock("stock");
             if is_in_use {
                 lock.lock().unwrap();
+            } else {
+                // The next look is half a second away, so that it is the recall that is seen.
+                let before = world.scripts_run();
+                assert!(eventually(LONG, || world.scripts_run() >= before + 4), "it is not looked at");
             }
             let asked = now();
             let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));

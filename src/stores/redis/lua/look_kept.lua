@@ -2,7 +2,7 @@
 -- for those who send no recall, or whose recall was lost.
 --
 -- KEYS[1] lock       the lock's hash: owner -> hold count; leasehold:kept -> since when nobody has used it, in ms since 1970;
---                    '': it is in use; absent: it was recalled
+--                    '': it is in use; absent: it was recalled, by one who stands in the line or has given up
 -- ARGV[1] owner      who holds it
 -- ARGV[2] lease_ms   how long it shall run, at least
 -- ARGV[3] idle_ms    for how long nobody has used it; '': it is in use
@@ -28,7 +28,7 @@ local in_line = redis.pcall('zcard', 'leasehold_lock_line:' .. tag)
 -- Where sharded channels are unknown, nobody listens to one.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
 local others = (plain[2] or own + 1) + (sharded[2] or 0) - own
-if type(in_line) ~= 'number' or in_line > 0 or others > 0 or redis.call('hexists', lock, 'leasehold:kept') == 0 then
+if type(in_line) ~= 'number' or in_line > 0 or others > 0 then
   return {'wanted'}
 end
 local since = ''
