@@ -6,7 +6,8 @@
 -- ARGV[1] owner      who holds it
 -- ARGV[2] lease_ms   how long it shall run, at least
 -- ARGV[3] idle_ms    for how long nobody has used it; '': it is in use
--- ARGV[4] channel    where others listen for its release who do not stand in the line
+-- ARGV[4] channel    where others listen for its release: Redisson's waiters, and the first in the line, in case its recall
+--                    was lost
 -- ARGV[5] own        how many of those are this client
 --
 -- Returns {'stays'}    nobody else wants it
@@ -23,12 +24,10 @@ end
 if redis.call('pttl', lock) < lease_ms then
   redis.call('pexpire', lock, lease_ms)
 end
-local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-local in_line = redis.pcall('zcard', 'leasehold_lock_line:' .. tag)
 -- Where sharded channels are unknown, nobody listens to one.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
 local others = (plain[2] or own + 1) + (sharded[2] or 0) - own
-if type(in_line) ~= 'number' or in_line > 0 or others > 0 then
+if others > 0 then
   return {'wanted'}
 end
 local since = ''

@@ -361,8 +361,6 @@ fn the_first_who_waits_for_what_a_client_keeps_recalls_it_and_nothing_of_it_stay
         in_line(&store, &waiter());
         let recalls: Vec<_> = keeps.map(|_| message(&holder, "recall")).into_iter().collect();
         assert_eq!(messages.take(), recalls);
-        let looked = store.look(std::slice::from_ref(&holder), soon()).pop().unwrap();
-        assert_eq!(looked.done(), KeptLook::Wanted);
         server.run(&["DEL", LINE]);
         release(&store, &holder);
         assert_eq!(server.run(&["EXISTS", "k"]), Value::Int(0));
