@@ -18,6 +18,7 @@ mod doctor;
 mod elect;
 mod filed;
 mod hold;
+mod leader;
 mod not_a_lock;
 mod once;
 mod page;
