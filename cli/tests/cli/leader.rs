@@ -52,23 +52,28 @@ fn the_candidate_that_leads_says_so_with_its_term_and_the_others_do_not() {
     assert!(number(&second.get("/leader"), "term ") > term);
 }
 
+/// Its command goes on, so that no end of it tells the process that its time is over: only the clock does.
 #[test]
 fn a_leader_that_was_stopped_does_not_say_that_it_leads_when_another_does() {
     let server = Server::start();
-    let first = candidate(&server, "first", &["--lease", "2s"]);
+    let first = candidate(&server, "first", &["--lease", "2s", "--on-lost", "ignore"]);
     eventually("the first leads", || leads(&first));
     let second = candidate(&server, "second", &["--lease", "2s"]);
     eventually("the second stands", || second.get("/ready").status == 200);
     signal(first.pid(), Signal::STOP);
-    // Asked while it is stopped, by a connection that the system accepts.
-    let mut asked = first.connect();
-    asked.write_all(b"GET /leader HTTP/1.0\r\n\r\n").unwrap();
+    // Asked while it is stopped, by connections that the system accepts.
+    let mut asked: Vec<_> = (0..8).map(|_| first.connect()).collect();
+    for stream in &mut asked {
+        stream.write_all(b"GET /leader HTTP/1.0\r\n\r\n").unwrap();
+    }
     eventually("the second leads", || leads(&second));
-    asked.set_nonblocking(true).unwrap();
-    assert_eq!(asked.peek(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    asked.set_nonblocking(false).unwrap();
+    asked[0].set_nonblocking(true).unwrap();
+    assert_eq!(asked[0].peek(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    asked[0].set_nonblocking(false).unwrap();
     signal(first.pid(), Signal::CONT);
-    assert_eq!(answer(asked).status, 503);
+    for stream in asked {
+        assert_eq!(answer(stream).status, 503);
+    }
     assert!(leads(&second));
 }
 
