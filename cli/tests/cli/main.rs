@@ -13,6 +13,7 @@ mod basics;
 mod browser;
 mod dead_before_next;
 mod deadlocks;
+mod deploying;
 mod descendants;
 mod doctor;
 mod elect;
