@@ -97,6 +97,11 @@ pub fn unit_redis(job: &Job<'_>) -> bool {
     })
 }
 
+/// The files of docs/deploying, judged by systemd, the schemas of Kubernetes, and a reader of Compose files.
+pub fn deploying(job: &Job<'_>) -> bool {
+    job.run(&Run::new("scripts/deploying.sh")).good
+}
+
 /// The program leasehold, a crate of its own, with its tests as processes on a server of their own.
 pub fn cli(job: &Job<'_>) -> bool {
     suites::run(job, "bin leasehold", &[]) & of_part(job, "cli", &[])

@@ -13,7 +13,8 @@ pub const TESTS: &[&str] =
 pub const JAVA: &[&str] = &["interop", "faults", "contract", "redis", "demo", "cli", "toolchain"];
 /// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
 /// threads from the processors for seconds. The models are built, and then all processor.
-pub const BUILD: &[&str] = &["clippy", "docs", "doc-tests", "compile", "package", "deny", "model"];
+pub const BUILD: &[&str] =
+    &["clippy", "docs", "doc-tests", "compile", "package", "deny", "deploying", "model"];
 /// What needs no server.
 pub const QUICK: &[&str] = &[
     "format",
@@ -79,6 +80,7 @@ const PARTS: &[(&str, Work)] = &[
     ("compile", build::compile),
     ("package", build::package),
     ("deny", build::deny),
+    ("deploying", parts::deploying),
     ("coverage", parts::coverage),
     ("minimal", build::minimal),
     ("web", parts::web),
