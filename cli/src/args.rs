@@ -567,7 +567,9 @@ mod tests {
     #[test]
     fn every_line_of_the_pages_can_be_read() {
         let mut count = 0;
-        for page in ["README.md", "docs/command-line.md", "docs/deploying.md", "docs/operating.md", "cli/README.md"] {
+        for page in
+            ["README.md", "docs/command-line.md", "docs/deploying.md", "docs/operating.md", "cli/README.md"]
+        {
             let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
             let text = std::fs::read_to_string(path).unwrap();
             let mut is_code = false;
