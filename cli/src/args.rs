@@ -368,8 +368,8 @@ pub(crate) struct TopArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
-    /// The address and port that it listens on; a port alone is one of 127.0.0.1. There is no password: on any
-    /// other than a loopback address other machines see the locks.
+    /// The address and port that it listens on; a port alone is one of 127.0.0.1. There is no password: on
+    /// any other than a loopback address other machines see the locks.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9477", value_parser = listen)]
     pub(crate) listen: String,
     /// A name by which browsers and scrapers may ask, besides localhost and the address; may be repeated.

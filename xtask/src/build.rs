@@ -190,8 +190,8 @@ fn manifest_of_the_model(manifest: &str) -> String {
     format!("{kept}[dev-dependencies]\n{tempfile}\n[workspace]\n")
 }
 
-/// Both crates as they would be published: the program's names a version of the library that no registry has yet, which
-/// cargo finds beside it.
+/// Both crates as they would be published: the program's names a version of the library that no registry has
+/// yet, which cargo finds beside it.
 pub fn package(job: &Job<'_>) -> bool {
     let status = job.answer(&Run::new("git").args(["status", "--porcelain"])).unwrap_or_default();
     let packed = "package --locked --no-verify -p leasehold -p leasehold-cli";
@@ -206,8 +206,8 @@ pub fn package(job: &Job<'_>) -> bool {
     }
     // That they compile from what is in them is seen beside what has been compiled already, which cargo's own
     // look at it is not. Outside of this workspace, and always the same: to cargo another place is another
-    // package, which it keeps as well. The program's lock file has the library as a registry would have it, so it is not the
-    // locked one: but no other version is looked for.
+    // package, which it keeps as well. The program's lock file has the library as of a registry, so that is the
+    // one thing that is not locked: without a network nothing else is looked for.
     let unpacked = r#"folder=${TMPDIR:-/tmp}/leasehold-package-$(cksum <<<"$PWD" | cut -d' ' -f1)
         rm -rf "$folder" && mkdir -p "$folder" || exit 1
         trap 'rm -rf "$folder"' EXIT

@@ -5,9 +5,9 @@
 //! | `/leader` | the command runs as the leader's; the body has the term, and what is left of it | all else |
 //! | `/ready` | the store answers, and nothing is under way: the process stands, or leads | all else |
 //!
-//! The supervisor says how it stands; the clock is read again for each answer. So an answer of 200 is made before
-//! the instant at which the helper kills the command at the latest, also when no thread but the answering one
-//! runs. It can be old when it arrives.
+//! The supervisor says how it stands; the clock is read again for each answer. So an answer of 200 is made
+//! before the instant at which the helper kills the command at the latest, also when no thread but the
+//! answering one runs. It can be old when it arrives.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -73,7 +73,7 @@ impl Office {
         Ok(())
     }
 
-    /// The store is reached: from now on it is asked for when somebody asks for `/ready`, once a second at most.
+    /// The store is reached: from now on `/ready` asks it, once a second at most.
     pub(super) fn reach(&self, client: &LockClient, name: &str, say: Say) -> Result<(), Exit> {
         let (client, name) = (client.clone(), name.to_owned());
         let fresh = Fresh::start("ready", move |_| client.inspect(&name).map(drop), |_| {});

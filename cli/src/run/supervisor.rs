@@ -223,8 +223,8 @@ impl Supervisor<'_> {
         self.tell_office(false);
     }
 
-    /// It leads until the command is told to end, and at the latest until the instant at which the helper kills
-    /// it, which is before another can lead.
+    /// It leads until the helper begins to end the command, and at the latest until the instant at which the
+    /// helper kills it, which is before another can lead.
     fn tell_office(&self, has_ended: bool) {
         let Some(office) = self.task.office else { return };
         office.set(match self.group {

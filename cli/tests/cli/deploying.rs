@@ -1,5 +1,5 @@
-//! The files of `docs/deploying`: each command line in them is run, under the environment that the file gives it,
-//! on a server of its own and with another command in place of the file's.
+//! The files of `docs/deploying`: each command line in them is run, under the environment that the file gives
+//! it, on a server of its own and with another command in place of the file's.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -112,8 +112,8 @@ fn every_command_line_of_the_files_runs_its_command_on_a_store_whose_url_is_in_a
     assert_eq!(seen, 9, "lines of the files");
 }
 
-/// The line of the crontab by a shell, as cron has it: a file that only root can read, and a command of another user, which
-/// cannot.
+/// The line of the crontab by a shell, as cron has it: a file that only root can read, and a command of
+/// another user, which cannot.
 #[test]
 fn the_url_of_the_crontab_is_in_a_file_that_its_command_cannot_read() {
     let server = Server::start();
