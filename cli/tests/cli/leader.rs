@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::net::TcpListener;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::serve::make_lock;
 use crate::site::{Answer, Site, answer};
-use crate::world::{Server, Stamper, eventually, leasehold, now, outcome, signal, stamps};
+use crate::world::{Server, Stamper, children, eventually, leasehold, now, outcome, signal, stamps};
 
 /// A candidate that is asked on a port of its own, with a command that stamps a file of its own.
 fn candidate(server: &Server, file: &str, options: &[&str]) -> Site {
@@ -15,6 +15,25 @@ fn candidate(server: &Server, file: &str, options: &[&str]) -> Site {
     let file = server.path(file);
     let stamper = Stamper { file: &file, ignores_term: true, once: false };
     Site::with(stamper.under(&mut server.leasehold(&arguments)))
+}
+
+/// The same with a command that nobody ends when the lock is lost, but this.
+struct Tolerant(Site);
+
+impl Tolerant {
+    fn start(server: &Server, file: &str, lease: &str) -> Tolerant {
+        Tolerant(candidate(server, file, &["--lease", lease, "--on-lost", "ignore"]))
+    }
+}
+
+impl Drop for Tolerant {
+    fn drop(&mut self) {
+        for command in children(self.0.pid()).into_iter().flat_map(children) {
+            if let Some(pid) = i32::try_from(command).ok().and_then(Pid::from_raw) {
+                kill_process(pid, Signal::KILL).ok(); // it may have ended
+            }
+        }
+    }
 }
 
 fn leads(site: &Site) -> bool {
@@ -56,8 +75,9 @@ fn the_candidate_that_leads_says_so_with_its_term_and_the_others_do_not() {
 #[test]
 fn a_leader_that_was_stopped_does_not_say_that_it_leads_when_another_does() {
     let server = Server::start();
-    let first = candidate(&server, "first", &["--lease", "2s", "--on-lost", "ignore"]);
-    eventually("the first leads", || leads(&first));
+    let tolerant = Tolerant::start(&server, "first", "2s");
+    let first = &tolerant.0;
+    eventually("the first leads", || leads(first));
     let second = candidate(&server, "second", &["--lease", "2s"]);
     eventually("the second stands", || second.get("/ready").status == 200);
     signal(first.pid(), Signal::STOP);
@@ -102,13 +122,14 @@ fn a_leader_whose_store_is_away_says_503_before_its_lease_is_over_and_leads_agai
 #[test]
 fn a_leader_whose_lock_was_taken_away_does_not_say_that_it_leads_once_it_knows() {
     let server = Server::start();
-    let leader = candidate(&server, "leader", &["--lease", "9s", "--on-lost", "ignore"]);
-    eventually("it leads", || leads(&leader));
+    let tolerant = Tolerant::start(&server, "leader", "9s");
+    let leader = &tolerant.0;
+    eventually("it leads", || leads(leader));
     server.ask(&["DEL", "led"]);
     make_lock(&server, "led");
     let asked = now();
     let left = number(&leader.get("/leader"), "left_ms ") * 1_000_000;
-    eventually("it does not lead", || !leads(&leader));
+    eventually("it does not lead", || !leads(leader));
     assert!(now() < asked + left, "it said so when its time was over, and not when it knew");
     assert_eq!(leader.get("/ready").body, "the command is being ended\n");
     let before = stamps(&server.path("leader")).len();
