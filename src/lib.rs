@@ -187,9 +187,12 @@ pub use observe::metrics::Metrics;
 pub use observe::stats::Stats;
 pub use observe::{Loss, LossReason, Observer};
 pub use stores::memory::{Fault, MemoryStore};
+// Said outright, since the folder that they lie in is there for any database.
 #[cfg(feature = "mysql")]
+#[cfg_attr(docsrs, doc(cfg(feature = "mysql")))]
 pub use stores::sql::mysql::in_transaction as mysql;
 #[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
 pub use stores::sql::postgres::in_transaction as postgres;
 pub use time::ManualClock;
 pub use topologies::ring::plan::{Ring, RingNode};

@@ -278,6 +278,10 @@ pub(crate) struct ElectArgs {
     /// Exits with 79 (--lost-exit-code) when the leadership is lost, instead of standing again.
     #[arg(long)]
     pub(crate) one_term: bool,
+    /// The address and port where it answers whether this process leads: /leader with 200 or 503, and /ready.
+    /// A port alone is one of 127.0.0.1. Listens nowhere unless given.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen)]
+    pub(crate) listen: Option<String>,
     /// Exits with 80 if the command succeeded and it is unknown whether the leadership was given up. Without
     /// this option that is a warning.
     #[arg(long)]
@@ -364,9 +368,9 @@ pub(crate) struct TopArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
-    /// The address and port that it listens on. There is no password: on any other than a loopback address
-    /// other machines see the locks.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9477")]
+    /// The address and port that it listens on; a port alone is one of 127.0.0.1. There is no password: on
+    /// any other than a loopback address other machines see the locks.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9477", value_parser = listen)]
     pub(crate) listen: String,
     /// A name by which browsers and scrapers may ask, besides localhost and the address; may be repeated.
     #[arg(long = "host", value_name = "NAME", value_parser = host)]
@@ -492,6 +496,18 @@ pub(crate) fn signal(name: &str) -> Result<i32, String> {
     full.parse::<Signal>().map(|signal| signal as i32).map_err(|_none| unknown(name))
 }
 
+/// An address and a port. Nobody means all addresses by a port alone.
+fn listen(text: &str) -> Result<String, String> {
+    if text.parse::<u16>().is_ok() {
+        return Ok(format!("127.0.0.1:{text}"));
+    }
+    let (address, port) = text.rsplit_once(':').unwrap_or(("", ""));
+    if address.is_empty() || port.parse::<u16>().is_err() {
+        return Err("it is a port, or an address and a port, as in 127.0.0.1:9478".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 /// A host's name as it is compared: without case, port and the dot of the root.
 fn host(text: &str) -> Result<String, String> {
     crate::serve::hosts::name(text)
@@ -551,7 +567,9 @@ mod tests {
     #[test]
     fn every_line_of_the_pages_can_be_read() {
         let mut count = 0;
-        for page in ["README.md", "docs/command-line.md", "docs/operating.md"] {
+        for page in
+            ["README.md", "docs/command-line.md", "docs/deploying.md", "docs/operating.md", "cli/README.md"]
+        {
             let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
             let text = std::fs::read_to_string(path).unwrap();
             let mut is_code = false;
@@ -627,6 +645,17 @@ mod tests {
             ["x run -- true", "x run -- job -- true", "x run -- -job --", "x run -- -job true", "x run --"]
         {
             assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_port_alone_is_one_of_this_machine_alone() {
+        assert_eq!(listen("9478").as_deref(), Ok("127.0.0.1:9478"));
+        for whole in ["0.0.0.0:9478", "[::]:9478", "localhost:0"] {
+            assert_eq!(listen(whole).as_deref(), Ok(whole));
+        }
+        for bad in ["", ":9478", "65536", "localhost", "localhost:", "a:b", "+"] {
+            assert!(listen(bad).is_err(), "{bad}");
         }
     }
 

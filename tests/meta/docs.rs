@@ -36,7 +36,9 @@ fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
 
 fn documents() -> Vec<PathBuf> {
     let mut documents =
-        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(PathBuf::from).to_vec();
+        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "MAINTAINING.md", "SECURITY.md", "cli/README.md"]
+            .map(PathBuf::from)
+            .to_vec();
     documents.extend(files("docs", "md"));
     documents
 }
@@ -225,6 +227,25 @@ fn every_link_leads_somewhere() {
             }
         }
     }
+}
+
+/// A release that is half made: a version that one of the files has not.
+#[test]
+fn both_crates_and_the_change_log_have_one_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    let program = read("cli/Cargo.toml");
+    let own = program.lines().find_map(|line| line.strip_prefix("version = "));
+    assert_eq!(own, Some(&*format!("\"{version}\"")));
+    assert!(
+        program.contains(&format!("leasehold = {{ path = \"..\", version = \"{version}\"")),
+        "the library's"
+    );
+    let log = read("CHANGELOG.md");
+    let mut headings = log.lines().filter_map(|line| line.strip_prefix("## ["));
+    let last = headings.find(|heading| !heading.starts_with("Unreleased]")).unwrap();
+    let date = last.strip_prefix(&format!("{version}] - ")).unwrap_or_else(|| panic!("## [{last}"));
+    let parts: Vec<&str> = date.split('-').collect();
+    assert!(parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok()), "{date}");
 }
 
 #[test]

@@ -10,6 +10,8 @@ const OF_ALL: &str = "unit architecture contract-memory contract unit-redis redi
 /// Which parts a file belongs to: the first line that has its path. A `*` stands for any text.
 const FILES: &[(&str, &str)] = &[
     ("scripts/rustdoc.sh", "shell docs"),
+    ("scripts/deploying.sh", "shell deploying"),
+    ("scripts/under_systemd.sh", "shell under-systemd"),
     ("check demo bench scripts/* .ci/* .github/*", "shell"),
     ("xtask/*", "shell build unit clippy"),
     ("clippy.toml", "clippy"),
@@ -17,6 +19,7 @@ const FILES: &[(&str, &str)] = &[
     ("deny.toml", "deny"),
     ("cli/*.md", "architecture cli"),
     ("cli/*", "clippy cli"),
+    ("docs/deploying/*", "cli deploying under-systemd"),
     ("docs/using-from-async.md", "architecture web"),
     ("tests/histories/*", "clippy support histories"),
     ("tests/proof/* docs/figures/proof-*", "architecture proof"),

@@ -97,6 +97,17 @@ pub fn unit_redis(job: &Job<'_>) -> bool {
     })
 }
 
+/// The files of docs/deploying, judged by systemd, the schemas of Kubernetes, and a reader of Compose files.
+pub fn deploying(job: &Job<'_>) -> bool {
+    job.run(&Run::new("scripts/deploying.sh")).good
+}
+
+/// The units of docs/deploying under systemd itself.
+pub fn under_systemd(job: &Job<'_>) -> bool {
+    let program = job.gate.target.join("debug/leasehold").display().to_string();
+    job.run(&Run::new("scripts/under_systemd.sh").args([program])).good
+}
+
 /// The program leasehold, a crate of its own, with its tests as processes on a server of their own.
 pub fn cli(job: &Job<'_>) -> bool {
     suites::run(job, "bin leasehold", &[]) & of_part(job, "cli", &[])

@@ -13,7 +13,8 @@ pub const TESTS: &[&str] =
 pub const JAVA: &[&str] = &["interop", "faults", "contract", "redis", "demo", "cli", "toolchain"];
 /// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
 /// threads from the processors for seconds. The models are built, and then all processor.
-pub const BUILD: &[&str] = &["clippy", "docs", "doc-tests", "compile", "package", "deny", "model"];
+pub const BUILD: &[&str] =
+    &["clippy", "docs", "doc-tests", "compile", "package", "deny", "deploying", "model"];
 /// What needs no server.
 pub const QUICK: &[&str] = &[
     "format",
@@ -30,8 +31,18 @@ pub const QUICK: &[&str] = &[
 ];
 /// Only when asked for by name. What web and unit-plain build takes minutes and proves little that the gate
 /// does not, so the soak runs them.
-pub const EXTRA: &[&str] =
-    &["coverage", "minimal", "web", "semver", "unit-plain", "proof", "sabotage", "histories", "fuzz"];
+pub const EXTRA: &[&str] = &[
+    "coverage",
+    "minimal",
+    "web",
+    "semver",
+    "unit-plain",
+    "proof",
+    "sabotage",
+    "histories",
+    "fuzz",
+    "under-systemd",
+];
 /// Rounds of the soak, in turn.
 pub const SOAK: &[&str] = &[
     "histories",
@@ -47,6 +58,7 @@ pub const SOAK: &[&str] = &[
     "proof",
     "sabotage",
     "fuzz",
+    "under-systemd",
 ];
 
 /// What a part does; it says whether all was good.
@@ -79,6 +91,7 @@ const PARTS: &[(&str, Work)] = &[
     ("compile", build::compile),
     ("package", build::package),
     ("deny", build::deny),
+    ("deploying", parts::deploying),
     ("coverage", parts::coverage),
     ("minimal", build::minimal),
     ("web", parts::web),
@@ -88,6 +101,7 @@ const PARTS: &[(&str, Work)] = &[
     ("sabotage", |job| parts::sabotage(job, &[])),
     ("histories", parts::histories),
     ("fuzz", parts::fuzz),
+    ("under-systemd", parts::under_systemd),
 ];
 
 /// The parts of the whole gate, in the order of its summary.
@@ -106,7 +120,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 /// Whether it runs test programs, which are built before it.
 pub fn needs_tests(part: &str) -> bool {
     part != "toolchain" && (TESTS.contains(&part) || JAVA.contains(&part))
-        || ["docs", "histories"].contains(&part)
+        || ["docs", "histories", "under-systemd"].contains(&part)
 }
 
 #[cfg(test)]

@@ -6,11 +6,13 @@ pub(crate) mod helper;
 pub(crate) mod hold;
 pub(crate) mod inherited;
 mod link;
+mod office;
 pub(crate) mod signals;
 mod supervisor;
 pub(crate) mod terminal;
 pub(crate) mod times;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::{ClientBuilder, ErrorKind, LockClient, OwnedGuard};
@@ -22,6 +24,7 @@ use crate::exit::Exit;
 use crate::job::{self, State};
 use crate::run::acquire::Refusal;
 use crate::run::inherited::Inherited;
+use crate::run::office::{Office, Stage};
 use crate::run::signals::Caught;
 use crate::run::supervisor::Task;
 use crate::say::Say;
@@ -42,8 +45,8 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
     ) {
         return exit;
     }
-    with_client(common, args.want.lease.lease, &args.terms, Away::Fails, |client, caught, say| {
-        hold(client, common, args, caught, say)
+    with_client(common, args.want.lease.lease, &args.terms, Away::Fails, None, |client, caught, say| {
+        hold(client, common, args, None, caught, say)
     })
 }
 
@@ -73,14 +76,23 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         strict: args.strict,
         command: args.command.clone(),
     };
-    if let Some(exit) = refused(args.lease.or_default(), "the lease", &args.terms, Say::new(common)) {
+    let say = Say::new(common);
+    if let Some(exit) = refused(args.lease.or_default(), "the lease", &args.terms, say) {
         return exit;
     }
+    // An address that cannot be had is known before anybody is elected.
+    let office = match args.listen.as_ref().map(|address| Office::listening(address, say)).transpose() {
+        Ok(office) => office.map(Arc::new),
+        Err(exit) => return exit,
+    };
     let is_patient = args.wait.is_none() && !args.no_wait;
     let away = if is_patient { Away::IsWaitedFor } else { Away::Fails };
-    with_client(common, args.lease.lease, &args.terms, away, |client, caught, say| {
+    with_client(common, args.lease.lease, &args.terms, away, office.as_ref(), |client, caught, say| {
+        if let Some(Err(exit)) = office.as_ref().map(|office| office.reach(client, &args.name, say)) {
+            return exit;
+        }
         loop {
-            let exit = hold(client, common, &candidate, caught, say);
+            let exit = hold(client, common, &candidate, office.as_deref(), caught, say);
             let is_patient = candidate.want.wait.is_none() && !candidate.want.no_wait;
             let stands_again = match exit {
                 Exit::Lost(_) => !args.one_term,
@@ -96,6 +108,9 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
                 return Exit::Signal(signal);
             }
             say.notice("candidate", &format!("stands for {} again", args.name), &json!({"name": args.name}));
+            if let Some(office) = &office {
+                office.set(Stage::Stands);
+            }
         }
     })
 }
@@ -110,7 +125,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
         say.error(&format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most));
         return Exit::Usage;
     }
-    with_client(common, None, &args.terms, Away::Fails, |client, caught, say| {
+    with_client(common, None, &args.terms, Away::Fails, None, |client, caught, say| {
         let mut ran = None;
         let outcome = client.run_once_fenced(name, args.at_least, args.at_most, |guard| {
             let begun = Moment::now();
@@ -124,6 +139,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 strict: false,
                 format: common.format,
                 command: &args.command,
+                office: None,
             };
             let end = supervisor::supervise(&task, guard, caught, say);
             if !end.was_never_begun {
@@ -241,12 +257,13 @@ fn lease_of(lease: Option<Duration>) -> impl FnOnce(ClientBuilder) -> ClientBuil
     move |builder| lease.into_iter().fold(builder, ClientBuilder::lease)
 }
 
-/// Catches signals, connects, and ends the client.
+/// Catches signals, opens the office, connects, and ends the client.
 fn with_client(
     common: &Common,
     lease: Option<Duration>,
     terms: &Terms,
     away: Away,
+    office: Option<&Arc<Office>>,
     act: impl FnOnce(&LockClient, &Caught, Say) -> Exit,
 ) -> Exit {
     let say = Say::new(common);
@@ -265,6 +282,9 @@ fn with_client(
             return Exit::Internal;
         }
     };
+    if let Some(Err(exit)) = office.map(|office| office.open(say)) {
+        return exit;
+    }
     let client = match connect(common, lease, terms, away, &caught, say) {
         Ok(client) => client,
         Err(exit) => return exit,
@@ -279,7 +299,14 @@ fn with_client(
 }
 
 /// Acquires the lock, and runs the command while it is held.
-fn hold(client: &LockClient, common: &Common, args: &RunArgs, caught: &Caught, say: Say) -> Exit {
+fn hold(
+    client: &LockClient,
+    common: &Common,
+    args: &RunArgs,
+    office: Option<&Office>,
+    caught: &Caught,
+    say: Say,
+) -> Exit {
     match acquire::acquire(client, args, caught, say) {
         Ok((guard, window)) => {
             said_acquired(&args.name, &guard, say);
@@ -292,6 +319,7 @@ fn hold(client: &LockClient, common: &Common, args: &RunArgs, caught: &Caught, s
                 strict: args.strict,
                 format: common.format,
                 command: &args.command,
+                office,
             };
             supervisor::supervise_and_release(&task, guard, caught, say)
         }

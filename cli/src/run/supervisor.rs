@@ -22,6 +22,7 @@ use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::family::{self, Cgroup, Family, kill_group};
 use crate::run::link::{self, Order, Report};
+use crate::run::office::{Office, Stage};
 use crate::run::own_program;
 use crate::run::signals::{self, Caught};
 use crate::run::terminal::{Terminal, has_job_control};
@@ -44,6 +45,8 @@ pub(crate) struct Task<'a> {
     pub(crate) strict: bool,
     pub(crate) format: Format,
     pub(crate) command: &'a [OsString],
+    /// Told whether the command runs as the leader's.
+    pub(crate) office: Option<&'a Office>,
 }
 
 /// Runs the command while the guard's lock is held, and releases the lock.
@@ -217,6 +220,21 @@ impl Supervisor<'_> {
                 self.until = until;
             }
         }
+        self.tell_office(false);
+    }
+
+    /// It leads until the helper begins to end the command, and at the latest until the instant at which the
+    /// helper kills it, which is before another can lead.
+    fn tell_office(&self, has_ended: bool) {
+        let Some(office) = self.task.office else { return };
+        office.set(match self.group {
+            _ if has_ended || self.is_ending || self.is_lost => Stage::Ends,
+            None => Stage::Begins,
+            Some(_) => {
+                let term = self.guard.fence().map(|fence| fence.get());
+                Stage::Leads { term, until: self.until.minus(self.times.margin) }
+            }
+        });
     }
 
     /// Ends the command when the helper should have and has not: it may have been stopped again and again.
@@ -359,6 +377,8 @@ impl Supervisor<'_> {
     }
 
     fn conclude(mut self, ended: Ended, caught: &Caught) -> Supervised {
+        // Before the release, with which another may lead.
+        self.tell_office(true);
         let had_terminal = self.group.is_some_and(|group| self.terminal.take_back(group));
         if let (true, Ended::Signaled(signal @ (SIGINT | SIGQUIT))) = (had_terminal, ended) {
             // Had the command run alone, a Ctrl-C would have been for all of this process's group: a script

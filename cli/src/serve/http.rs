@@ -6,7 +6,11 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::clock::Moment;
+use crate::exit::Exit;
+use crate::say::Say;
 
 /// The most connections that are served at a time, each by a thread of its own.
 const MOST_CONNECTIONS: usize = 64;
@@ -75,8 +79,45 @@ impl Answer {
     }
 }
 
-/// Answers whoever connects, until the process ends.
-pub(crate) fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) {
+/// Takes the address, or says why it cannot be had.
+pub(crate) fn listen(address: &str, say: Say) -> Result<TcpListener, Exit> {
+    TcpListener::bind(address).map_err(|error| {
+        say.error(&format!("cannot listen on {address}: {error}"));
+        if error.kind() == io::ErrorKind::InvalidInput { Exit::Usage } else { Exit::Internal }
+    })
+}
+
+/// Says where requests are answered.
+pub(crate) fn announce(address: SocketAddr, say: Say) {
+    let words = format!("serving http://{address}/");
+    say.notice("serving", &words, &json!({"address": address.to_string()}));
+}
+
+/// The answer to a request that is none for a page. Monitors ask by HEAD, which gets the same as GET without
+/// the body.
+pub(crate) fn refusal(request: &Request) -> Option<Answer> {
+    let refused = !matches!(request.method.as_str(), "GET" | "HEAD");
+    refused.then(|| {
+        let words = Answer::text(405, "nothing can be changed here");
+        Answer { headers: "Allow: GET, HEAD\r\n".to_owned(), ..words }
+    })
+}
+
+/// Answers whoever connects, until the process ends, by threads of its own.
+pub(crate) fn start(
+    listener: TcpListener,
+    answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+    say: Say,
+) -> Result<(), Exit> {
+    let accepts =
+        std::thread::Builder::new().name("accept".to_owned()).spawn(move || serve(&listener, answer));
+    accepts.map(drop).map_err(|error| {
+        say.error(&format!("a thread cannot be started: {error}"));
+        Exit::Internal
+    })
+}
+
+fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) {
     let answer = Arc::new(answer);
     let connections = Arc::new(Connections::default());
     loop {

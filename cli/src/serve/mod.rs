@@ -1,13 +1,13 @@
 //! `serve`: who holds and who waits, for browsers and for Prometheus. It changes nothing on the store.
 
-mod fresh;
+pub(crate) mod fresh;
 pub(crate) mod hosts;
-mod http;
+pub(crate) mod http;
 mod listing;
 mod metrics;
 mod page;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use leasehold::{Error, LockClient};
@@ -56,29 +56,18 @@ fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit
     if let Some(error) = args.jobs.first().and_then(|job| client.last_run(job).err()) {
         return Err(explain(&error, say));
     }
-    let listener = TcpListener::bind(&args.listen);
-    let listener = listener.map_err(|error| {
-        let exit = refused(&format!("cannot listen on {}", args.listen), &error);
-        if error.kind() == std::io::ErrorKind::InvalidInput { Exit::Usage } else { exit }
-    })?;
+    let listener = http::listen(&args.listen, say)?;
     let address = listener.local_addr().map_err(|error| refused("cannot listen", &error))?;
     let caught =
         Caught::start(Inherited::take()).map_err(|error| refused("signals cannot be caught", &error))?;
     let site =
         Site::start(client, args, say).map_err(|error| refused("a thread cannot be started", &error))?;
-    let accept = move || http::serve(&listener, move |request| site.answer(request));
-    let accepts = std::thread::Builder::new().name("accept".to_owned()).spawn(accept);
-    accepts.map_err(|error| refused("a thread cannot be started", &error))?;
-    announce(address, say);
-    Ok(caught)
-}
-
-fn announce(address: SocketAddr, say: Say) {
+    http::start(listener, move |request| site.answer(request), say)?;
     if let Some(words) = warning(address) {
         say.notice("warning", &words, &json!({}));
     }
-    let words = format!("serving http://{address}/");
-    say.notice("serving", &words, &json!({"address": address.to_string()}));
+    http::announce(address, say);
+    Ok(caught)
 }
 
 fn warning(address: SocketAddr) -> Option<String> {
@@ -119,10 +108,8 @@ impl Site {
                 "this host is not known here; start the program with --host and its name",
             );
         }
-        // Monitors ask by HEAD, which gets the same without the body.
-        if request.method != "GET" && request.method != "HEAD" {
-            let refusal = Answer::text(405, "nothing can be changed here");
-            return Answer { headers: "Allow: GET, HEAD\r\n".to_owned(), ..refusal };
+        if let Some(refusal) = http::refusal(request) {
+            return refusal;
         }
         match request.path.as_str() {
             "/" => self.page(),

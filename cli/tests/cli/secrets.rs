@@ -13,7 +13,7 @@ const WRONG: &str = "S3CR3Twrong";
 const ALL: [&[&str]; 13] = [
     &["run", "-v", "-w", "1", "job", "--", "sh", "-c", "tr '\\0' ' ' < /proc/$PPID/cmdline"],
     &["once", "-v", "job:once", "--at-least", "1s", "--at-most", "9s", "--", "true"],
-    &["elect", "-v", "-n", "job:led", "--", "true"],
+    &["elect", "-v", "-n", "--listen", "0", "job:led", "--", "true"],
     &["hold", "-v", "-w", "1", "job:held"],
     &["release", "-v", "/nothing:7"],
     &["show", "job"],

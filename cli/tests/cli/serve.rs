@@ -471,7 +471,7 @@ fn what_cannot_be_served_is_said_at_once() {
     let address = taken.local_addr().unwrap().to_string();
     for (arguments, code, words) in [
         (vec!["serve", "--listen", &address], 70, "cannot listen on"),
-        (vec!["serve", "--listen", "nonsense"], 64, "cannot listen on nonsense"),
+        (vec!["serve", "--listen", "nonsense"], 64, "an address and a port"),
         (vec!["serve", "--host", "http://x/"], 64, "host"),
     ] {
         let (exit, said) = outcome(&mut server.leasehold(&arguments));

@@ -1,0 +1,163 @@
+//! `elect --listen`: whether this process leads, for those who ask over HTTP.
+//!
+//! | path | 200 | 503 |
+//! |---|---|---|
+//! | `/leader` | the command runs as the leader's; the body has the term, and what is left of it | all else |
+//! | `/ready` | the store answers, and nothing is under way: the process stands, or leads | all else |
+//!
+//! The supervisor says how it stands; the clock is read again for each answer. So an answer of 200 is made
+//! before the instant at which the helper kills the command at the latest, also when no thread but the
+//! answering one runs. It can be old when it arrives.
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use leasehold::LockClient;
+
+use crate::clock::Moment;
+use crate::exit::Exit;
+use crate::say::Say;
+use crate::serve::fresh::Fresh;
+use crate::serve::http::{self, Answer, Request};
+
+/// How long `/ready` waits for the store. Those who ask wait for a second, as a rule.
+const WAIT: Duration = Duration::from_millis(500);
+
+/// How it stands with a candidate.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stage {
+    /// It waits for the store, or to be elected.
+    Stands,
+    /// It is elected, and its command does not run yet.
+    Begins,
+    Leads {
+        term: Option<u64>,
+        /// Before another can lead.
+        until: Moment,
+    },
+    /// Its command is being ended, or has ended.
+    Ends,
+}
+
+pub(super) struct Office {
+    stage: Mutex<Stage>,
+    /// Taken by the thread that accepts.
+    listener: Mutex<Option<TcpListener>>,
+    /// Whether the store answers; there once it has been reached.
+    store: OnceLock<Fresh<()>>,
+}
+
+impl Office {
+    /// Takes the address. Nobody is answered before [`Office::open`].
+    pub(super) fn listening(address: &str, say: Say) -> Result<Office, Exit> {
+        let listener = http::listen(address, say)?;
+        Ok(Office {
+            stage: Mutex::new(Stage::Stands),
+            listener: Mutex::new(Some(listener)),
+            store: OnceLock::new(),
+        })
+    }
+
+    /// Answers from now on, by threads that end with the process.
+    pub(super) fn open(self: &Arc<Self>, say: Say) -> Result<(), Exit> {
+        let Some(listener) = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return Ok(());
+        };
+        let address = listener.local_addr();
+        let office = Arc::clone(self);
+        http::start(listener, move |request| office.answer(request), say)?;
+        if let Ok(address) = address {
+            http::announce(address, say);
+        }
+        Ok(())
+    }
+
+    /// The store is reached: from now on `/ready` asks it, once a second at most.
+    pub(super) fn reach(&self, client: &LockClient, name: &str, say: Say) -> Result<(), Exit> {
+        let (client, name) = (client.clone(), name.to_owned());
+        let fresh = Fresh::start("ready", move |_| client.inspect(&name).map(drop), |_| {});
+        let fresh = fresh.map_err(|error| {
+            say.error(&format!("a thread cannot be started: {error}"));
+            Exit::Internal
+        })?;
+        fresh.want(); // the first who asks does not wait for it
+        self.store.set(fresh).ok(); // once a process
+        Ok(())
+    }
+
+    pub(super) fn set(&self, stage: Stage) {
+        *self.stage() = stage;
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer(&self, request: &Request) -> Answer {
+        if let Some(refusal) = http::refusal(request) {
+            return refusal;
+        }
+        // Any `Host` will do, unlike to `serve`: no answer names a lock, a host or a program.
+        match request.path.as_str() {
+            "/leader" => leader(*self.stage(), Moment::now()),
+            "/ready" => self.ready(),
+            _ => Answer::text(404, "there are /leader and /ready"),
+        }
+    }
+
+    fn ready(&self) -> Answer {
+        let Some(store) = self.store.get() else {
+            return Answer::text(503, "the store has not answered yet");
+        };
+        let seen = store.get(WAIT);
+        match (seen.trouble, seen.last, *self.stage()) {
+            (Some(trouble), _, _) => Answer::text(503, trouble.words()),
+            (None, None, _) => Answer::text(503, "the store has not answered yet"),
+            (None, Some(_), Stage::Begins) => Answer::text(503, "the command does not run yet"),
+            (None, Some(_), Stage::Leads { until, .. }) if Moment::now() < until => {
+                Answer::text(200, "ready")
+            }
+            (None, Some(_), Stage::Leads { .. } | Stage::Ends) => {
+                Answer::text(503, "the command is being ended")
+            }
+            (None, Some(_), Stage::Stands) => Answer::text(200, "ready"),
+        }
+    }
+}
+
+fn leader(stage: Stage, now: Moment) -> Answer {
+    match stage {
+        Stage::Leads { term, until } if now < until => {
+            let term = term.map_or_else(String::new, |term| format!("term {term}\n"));
+            Answer::text(200, &format!("{term}left_ms {}", until.since(now).as_millis()))
+        }
+        Stage::Stands | Stage::Begins | Stage::Leads { .. } | Stage::Ends => {
+            Answer::text(503, "does not lead")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_leads_until_its_instant_and_no_longer_whatever_else_is_known() {
+        let begin = Moment::from_nanos(7);
+        let until = begin.plus(Duration::from_millis(1500));
+        let leads = |term| Stage::Leads { term, until };
+        let answer = leader(leads(Some(12)), begin);
+        assert_eq!((answer.status, &*answer.body), (200, "term 12\nleft_ms 1500\n"));
+        assert_eq!(leader(leads(None), begin).body, "left_ms 1500\n");
+        let last = Moment::from_nanos(until.nanos() - 1);
+        assert_eq!(leader(leads(None), last).status, 200);
+        for now in [until, until.plus(Duration::from_secs(1))] {
+            let answer = leader(leads(Some(12)), now);
+            assert_eq!((answer.status, &*answer.body), (503, "does not lead\n"));
+        }
+        for stage in [Stage::Stands, Stage::Begins, Stage::Ends] {
+            assert_eq!(leader(stage, begin).status, 503, "{stage:?}");
+        }
+    }
+}

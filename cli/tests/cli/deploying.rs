@@ -1,0 +1,166 @@
+//! The files of `docs/deploying`: each command line in them is run, under the environment that the file gives
+//! it, on a server of its own and with another command in place of the file's.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::world::{Server, leasehold, outcome};
+
+/// A command line of a file, as words, and the variables that the file sets for it.
+#[derive(Debug)]
+struct Line {
+    words: Vec<String>,
+    variables: Vec<(String, String)>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/deploying")
+}
+
+/// The files below the folder, with their text.
+fn files() -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    for kind in fs::read_dir(folder()).unwrap() {
+        for file in fs::read_dir(kind.unwrap().path()).unwrap() {
+            let path = file.unwrap().path();
+            let name = path.strip_prefix(folder()).unwrap().display().to_string();
+            files.push((name, fs::read_to_string(&path).unwrap()));
+        }
+    }
+    files.sort();
+    files
+}
+
+/// The lines of a file, by the few forms that the files have.
+fn lines(name: &str, text: &str) -> Vec<Line> {
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let after = |start: &'static str| text.lines().filter_map(move |line| line.strip_prefix(start));
+    let pair = |text: &str| {
+        let (name, value) = text.split_once('=').unwrap();
+        (name.to_owned(), value.to_owned())
+    };
+    let mut found = Vec::new();
+    if name.starts_with("systemd/") {
+        let variables: Vec<_> = after("Environment=").map(pair).collect();
+        found.extend(
+            after("ExecStart=").map(|line| Line { words: words(line), variables: variables.clone() }),
+        );
+    } else if name.starts_with("cron/") {
+        let is_variable = |line: &&str| line.starts_with("LEASEHOLD_");
+        let variables: Vec<_> = text.lines().filter(is_variable).map(pair).collect();
+        // Minute, hour, day, month, day of the week, and in this folder of the system's the user.
+        for line in
+            text.lines().filter(|line| line.starts_with(|one: char| one.is_ascii_digit() || one == '*'))
+        {
+            found.push(Line { words: words(line).split_off(6), variables: variables.clone() });
+        }
+    } else {
+        // YAML, of which these are the parts that are JSON as well.
+        let commands = text.lines().filter_map(|line| line.trim().strip_prefix("command: "));
+        for command in commands {
+            let words: Vec<String> =
+                serde_json::from_str(command).unwrap_or_else(|_| panic!("{name}: {command}"));
+            let file = text.contains("LEASEHOLD_URL_FILE").then(|| "/a/file".to_owned());
+            let variables = file.into_iter().map(|file| ("LEASEHOLD_URL_FILE".to_owned(), file)).collect();
+            found.push(Line { words, variables });
+        }
+    }
+    found.retain(|line| line.words[0].ends_with("leasehold"));
+    found
+}
+
+#[test]
+fn every_command_line_of_the_files_runs_its_command_on_a_store_whose_url_is_in_a_file() {
+    let server = Server::start();
+    let (url, ran) = (server.path("url"), server.path("ran"));
+    fs::write(&url, format!("{}\n", server.url())).unwrap();
+    let mut seen = 0;
+    for (name, text) in files() {
+        for line in lines(&name, &text) {
+            seen += 1;
+            // It is another's port, and everybody's address.
+            let listen = |word: &str| if word.contains("9478") { "0".to_owned() } else { word.to_owned() };
+            let end = line.words.iter().position(|word| word == "--").unwrap();
+            let words: Vec<String> = line.words[1..=end].iter().map(|word| listen(word)).collect();
+            let mut run = leasehold(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            run.args(["sh", "-c", &format!("echo $LEASEHOLD_NAME >> {}", ran.display())]);
+            for (variable, value) in &line.variables {
+                run.env(
+                    variable,
+                    if variable == "LEASEHOLD_URL_FILE" { url.as_os_str() } else { value.as_ref() },
+                );
+            }
+            let (code, said) = outcome(run.env("LEASEHOLD_CONNECT_TIMEOUT", "50s"));
+            assert_eq!(code, 0, "{name}: {line:?}: {said}");
+            let name_of_lock = fs::read_to_string(&ran).unwrap_or_else(|_| panic!("{name}: {said}"));
+            assert!(words.contains(&name_of_lock.trim().to_owned()), "{name}: {name_of_lock}");
+            fs::remove_file(&ran).unwrap();
+            // A command of ours has to be known to us as well.
+            let behind = &line.words[end + 1..];
+            if behind[0] == "leasehold" {
+                let rest: Vec<&str> =
+                    behind[1..].iter().map(String::as_str).chain(["--for", "10ms"]).collect();
+                let (code, said) = outcome(&mut server.leasehold(&rest));
+                assert_eq!(code, 0, "{name}: {behind:?}: {said}");
+            }
+            // A job counts as run for a while.
+            server.ask(&["FLUSHALL"]);
+        }
+    }
+    assert_eq!(seen, 9, "lines of the files");
+}
+
+/// The line of the crontab by a shell, as cron has it: a file that only root can read, and a command of
+/// another user, which cannot.
+#[test]
+fn the_url_of_the_crontab_is_in_a_file_that_its_command_cannot_read() {
+    let server = Server::start();
+    if !rustix::process::getuid().is_root() {
+        return crate::world::skipped("the crontab's line is root's");
+    }
+    let (url, said) = (server.path("url"), server.path("said"));
+    fs::write(&url, server.url()).unwrap();
+    fs::set_permissions(&url, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(server.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&said, "").unwrap();
+    fs::set_permissions(&said, fs::Permissions::from_mode(0o666)).unwrap();
+    let report = server.path("report");
+    let script = format!(
+        "#!/bin/sh\n{{ id -un; cat \"$LEASEHOLD_URL_FILE\" || echo refused; }} > {} 2>/dev/null\n",
+        said.display()
+    );
+    fs::write(&report, script).unwrap();
+    fs::set_permissions(&report, fs::Permissions::from_mode(0o755)).unwrap();
+    let crontab = fs::read_to_string(folder().join("cron/nightly-report")).unwrap();
+    let line = crontab.lines().find(|line| line.starts_with("0 3 ")).unwrap();
+    let line = line.splitn(6, ' ').nth(5).unwrap().trim_start().strip_prefix("root ").unwrap();
+    let ours = [
+        ("/usr/bin/leasehold", env!("CARGO_BIN_EXE_leasehold")),
+        ("-u report", "-u nobody"),
+        ("/usr/local/bin/report", &report.display().to_string()),
+    ];
+    let line = ours.iter().fold(line.to_owned(), |line, (file, ours)| {
+        assert!(line.contains(file), "{line}");
+        line.replace(file, ours)
+    });
+    let mut cron = Command::new("sh");
+    cron.args(["-c", &line]).env_clear().env("PATH", "/usr/bin:/bin").env("LEASEHOLD_URL_FILE", &url);
+    let (code, output) = outcome(cron.env("LEASEHOLD_CONNECT_TIMEOUT", "50s"));
+    assert_eq!((code, &*output), (0, ""), "{line}");
+    assert_eq!(fs::read_to_string(&said).unwrap(), "nobody\nrefused\n");
+}
+
+/// A probe that asks for a path that is not served would take every pod out of its service.
+#[test]
+fn every_probe_asks_for_a_path_that_elect_serves() {
+    let mut seen = 0;
+    for (name, text) in files() {
+        for path in text.split("path: ").skip(1).filter_map(|rest| rest.split([',', '}', '\n']).next()) {
+            assert!(["/leader", "/ready"].contains(&path), "{name}: {path}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 1, "{seen} probes");
+}
