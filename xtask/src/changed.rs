@@ -10,6 +10,7 @@ const OF_ALL: &str = "unit architecture contract-memory contract unit-redis redi
 /// Which parts a file belongs to: the first line that has its path. A `*` stands for any text.
 const FILES: &[(&str, &str)] = &[
     ("scripts/rustdoc.sh", "shell docs"),
+    ("release scripts/release_* .github/workflows/release.yml", "shell release"),
     ("check demo bench scripts/* .ci/* .github/*", "shell"),
     ("xtask/*", "shell build unit clippy"),
     ("clippy.toml", "clippy"),

@@ -30,8 +30,18 @@ pub const QUICK: &[&str] = &[
 ];
 /// Only when asked for by name. What web and unit-plain build takes minutes and proves little that the gate
 /// does not, so the soak runs them.
-pub const EXTRA: &[&str] =
-    &["coverage", "minimal", "web", "semver", "unit-plain", "proof", "sabotage", "histories", "fuzz"];
+pub const EXTRA: &[&str] = &[
+    "coverage",
+    "minimal",
+    "web",
+    "semver",
+    "unit-plain",
+    "proof",
+    "sabotage",
+    "histories",
+    "fuzz",
+    "release",
+];
 /// Rounds of the soak, in turn.
 pub const SOAK: &[&str] = &[
     "histories",
@@ -47,6 +57,7 @@ pub const SOAK: &[&str] = &[
     "proof",
     "sabotage",
     "fuzz",
+    "release",
 ];
 
 /// What a part does; it says whether all was good.
@@ -88,6 +99,7 @@ const PARTS: &[(&str, Work)] = &[
     ("sabotage", |job| parts::sabotage(job, &[])),
     ("histories", parts::histories),
     ("fuzz", parts::fuzz),
+    ("release", parts::release),
 ];
 
 /// The parts of the whole gate, in the order of its summary.
