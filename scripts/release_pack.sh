@@ -77,7 +77,7 @@ pack_image() {
         "$tools/regctl" image mod "ocidir://$layout:$architecture" --replace --layer-add "tar=$work/layer.tar" --user 65532:65532 \
             --config-entrypoint '["/usr/bin/leasehold"]' --label "org.opencontainers.image.version=$version" \
             --label "org.opencontainers.image.source=$(repository)" --label "org.opencontainers.image.licenses=MIT OR Apache-2.0" \
-            --time "set=$date" >/dev/null
+            --config-time "set=$date" >/dev/null
         all+=(--ref "ocidir://$layout:$architecture" --platform "linux/$architecture")
     done
     "$tools/regctl" index create "ocidir://$layout:$version" "${all[@]}"
