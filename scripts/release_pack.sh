@@ -22,10 +22,17 @@ pack_what_all_have() {
     "$program" completions zsh >"$stage/completions/_leasehold"
     "$program" completions fish >"$stage/completions/leasehold.fish"
     cp "$home/LICENSE-MIT" "$home/LICENSE-APACHE" "$stage"
+    pack_changelog >"$stage/changelog"
     # The text of each dependency's licence, where its author ships one.
     (cd "$home/cli" && "$tools/cargo/bin/cargo-bundle-licenses" bundle-licenses --format yaml --output "$stage/THIRD-PARTY-LICENSES") \
         >"$work/licences.log" 2>&1 || fail "the licences: see $work/licences.log"
     pack_sbom "$stage/leasehold.cdx.json"
+}
+
+# In Debian's form; the changes themselves are in the repository.
+pack_changelog() {
+    printf 'leasehold (%s-1) unstable; urgency=medium\n\n  * See %s/blob/v%s/CHANGELOG.md\n\n -- %s  %s\n' "$version" "$(repository)" \
+        "$version" "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' "$home/cli/Cargo.toml")" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
 }
 
 # cargo cyclonedx writes a file beside each manifest of the workspace: those go again.
@@ -46,6 +53,7 @@ pack_archive() { # target
     rm -rf "$folder"
     mkdir -p "$folder"
     cp -R "$work/stage" "$folder/$name"
+    rm "$folder/$name/changelog"
     packed "$folder" "$name" | gzip -9 -n >"$files/$name.tar.gz"
 }
 
