@@ -27,6 +27,11 @@ use crate::args::{Action, Cli, Inner, Part};
 use crate::exit::Exit;
 use crate::say::Say;
 
+/// Threads that list thousands of locks do not queue at it, as they do at the one of musl.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| Part::NAMES.iter().any(|name| word == *name)) {
         return part().into();

@@ -226,6 +226,27 @@ fn the_help_needs_no_build_and_names_every_option() {
 }
 
 #[test]
+fn an_installed_program_of_this_version_is_not_built_for_the_demo() {
+    let stage = Stage::new("case $* in *leasehold-cli*) echo built >&2; exit 1 ;; esac");
+    let stock = stage.folder.path().join("release/examples/stock");
+    std::fs::remove_file(&stock).unwrap();
+    stage.program("stock", "case $* in *2000*) exec sleep 60 ;; esac");
+    std::os::unix::fs::symlink(stage.programs().join("stock"), stock).unwrap();
+    for (version, is_used) in [(env!("CARGO_PKG_VERSION"), true), ("0.0.1", false)] {
+        let script = format!(
+            "case $1 in --version) echo leasehold {version} ;;
+             ls) echo 'leasehold-demo:1:lock: held in process 2, 3 waiting' ;; show) echo \"shown: $2\" ;; esac"
+        );
+        stage.program("leasehold", &script);
+        let told = output(stage.demo(&[]).env("REDIS_URL", "redis://127.0.0.1:1"));
+        let (shown, said) =
+            (String::from_utf8(told.stdout).unwrap(), String::from_utf8(told.stderr).unwrap());
+        assert_eq!(shown.contains("shown: leasehold-demo:1:lock"), is_used, "{version}: {shown}{said}");
+        assert_eq!(said.contains("built"), !is_used, "{version}: {said}");
+    }
+}
+
+#[test]
 fn without_a_server_and_without_the_right_to_install_one_the_demo_says_what_to_do() {
     let stage = Stage::new("echo built >&2; exit 1");
     // A machine with a package manager, whose user is not root and has no sudo.

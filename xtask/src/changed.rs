@@ -12,6 +12,7 @@ const FILES: &[(&str, &str)] = &[
     ("scripts/rustdoc.sh", "shell docs"),
     ("scripts/deploying.sh", "shell deploying"),
     ("scripts/under_systemd.sh", "shell under-systemd"),
+    ("release scripts/release_* .github/workflows/release.yml", "shell release"),
     ("check demo bench scripts/* .ci/* .github/*", "shell"),
     ("xtask/*", "shell build unit clippy"),
     ("clippy.toml", "clippy"),

@@ -19,7 +19,9 @@ pub fn shell(job: &Job<'_>) -> bool {
         .flatten()
         .map(|entry| entry.path().display().to_string());
     let scripts = scripts.filter(|script| script.ends_with(".sh"));
-    for script in ["check", "demo", "bench", ".ci/run"].map(str::to_owned).into_iter().chain(scripts) {
+    for script in
+        ["check", "demo", "bench", "release", ".ci/run"].map(str::to_owned).into_iter().chain(scripts)
+    {
         let Ok(file) = fs::metadata(&script) else { continue };
         good &= job.run(&Run::new("bash").args(["-n", &script])).good;
         if file.permissions().mode() & 0o111 == 0 {
@@ -160,6 +162,15 @@ pub fn web(job: &Job<'_>) -> bool {
     let (manifest, target) = ("examples/web/Cargo.toml", job.gate.target.join("web").display().to_string());
     let test = format!("test --locked --manifest-path {manifest} --target-dir {target} --test web");
     is_tidy(job, manifest, &target) & tested(job, Run::cargo(&test))
+}
+
+/// What a release consists of: built twice with the same bytes, packed, and installed, used and removed.
+pub fn release(job: &Job<'_>) -> bool {
+    let is_root = job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");
+    if !(is_root && cfg!(target_os = "linux") && path_of("apt-get").is_some() && path_of("go").is_some()) {
+        return job.skipped("the release, which needs root on a Debian, and Go");
+    }
+    job.run(&Run::new("./release").args(["tools", "build", "pack", "test", "again"])).good
 }
 
 /// The unit tests of the library without its features. Those of the Redis store need a server, and run with

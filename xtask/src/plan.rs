@@ -42,6 +42,7 @@ pub const EXTRA: &[&str] = &[
     "histories",
     "fuzz",
     "under-systemd",
+    "release",
 ];
 /// Rounds of the soak, in turn.
 pub const SOAK: &[&str] = &[
@@ -59,6 +60,7 @@ pub const SOAK: &[&str] = &[
     "sabotage",
     "fuzz",
     "under-systemd",
+    "release",
 ];
 
 /// What a part does; it says whether all was good.
@@ -102,6 +104,7 @@ const PARTS: &[(&str, Work)] = &[
     ("histories", parts::histories),
     ("fuzz", parts::fuzz),
     ("under-systemd", parts::under_systemd),
+    ("release", parts::release),
 ];
 
 /// The parts of the whole gate, in the order of its summary.

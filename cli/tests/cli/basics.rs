@@ -313,12 +313,16 @@ fn completions_and_the_man_page_are_written() {
     for option in ["max\\-hold", "at\\-most", "one\\-term", "interval", "listen", "create\\-schema", "yes"] {
         assert!(said.contains(&format!("\\-\\-{option}")), "--{option} is not in the man page");
     }
-    for name in [
-        "run", "once", "elect", "show", "ls", "clients", "top", "watch", "force", "permits", "doctor",
-        "serve",
-    ] {
+    let (_, help) = outcome(&mut leasehold(&["--help"]));
+    let commands = help.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).expect(&help);
+    let names: Vec<_> = commands.lines().filter_map(|line| line.strip_prefix("  ")).collect();
+    let names = names.iter().filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next());
+    let mut count = 0;
+    for name in names {
         assert!(said.contains(&format!(".SH \"LEASEHOLD {}\"", name.to_uppercase())), "{name}: {said}");
+        count += 1;
     }
+    assert!(count >= 14, "{help}");
     assert!(!said.contains("become") && said.matches(".TH").count() == 1, "{said}");
 }
 

@@ -1,0 +1,173 @@
+# shellcheck shell=bash disable=SC2154 # the variables of ./release
+# The part `pack` of ./release. Two runs on the same commit write the same bytes.
+
+repository() { sed -n 's/^repository = "\(.*\)"/\1/p' "$home/cli/Cargo.toml"; }
+
+# An archive whose entries have one order, one date and no owner.
+packed() { # folder entry
+    LC_ALL=C tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" --mode=u+w,go-w \
+        --format=ustar -cf - -C "$1" "$2"
+}
+
+# All that is the same on every machine, in $work/stage. The program itself writes its page and completions.
+pack_what_all_have() {
+    local stage=$work/stage native program
+    native=$(uname -m)-unknown-linux-musl
+    program=$(program_of "$native")
+    [ -x "$program" ] || fail "the man page is written by the program for this machine: ./release build"
+    rm -rf "$stage"
+    mkdir -p "$stage/completions"
+    "$program" man >"$stage/leasehold.1"
+    "$program" completions bash >"$stage/completions/leasehold.bash"
+    "$program" completions zsh >"$stage/completions/_leasehold"
+    "$program" completions fish >"$stage/completions/leasehold.fish"
+    cp "$home/LICENSE-MIT" "$home/LICENSE-APACHE" "$stage"
+    pack_changelog >"$stage/changelog"
+    # The text of each dependency's licence, where its author ships one.
+    (cd "$home/cli" && "$tools/cargo/bin/cargo-bundle-licenses" bundle-licenses --format yaml --output "$stage/THIRD-PARTY-LICENSES") \
+        >"$work/licences.log" 2>&1 || fail "the licences: see $work/licences.log"
+    pack_sbom "$stage/leasehold.cdx.json"
+}
+
+# In Debian's form; the changes themselves are in the repository.
+pack_changelog() {
+    printf 'leasehold (%s-1) unstable; urgency=medium\n\n  * See %s/blob/v%s/CHANGELOG.md\n\n -- %s  %s\n' "$version" "$(repository)" \
+        "$version" "$(sed -n 's/^maintainer = "\(.*\)"/\1/p' "$home/cli/Cargo.toml")" "$(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")"
+}
+
+# cargo cyclonedx writes a file beside each manifest of the workspace: those go again.
+pack_sbom() { # file
+    local name=leasehold-release member
+    (cd "$home" && "$tools/cargo/bin/cargo-cyclonedx" cyclonedx --quiet --manifest-path cli/Cargo.toml --format json \
+        --spec-version 1.5 --target x86_64-unknown-linux-musl --override-filename "$name") >&2
+    mv "$home/cli/$name.json" "$1"
+    for member in "$home" "$home/xtask"; do
+        rm -f "$member/$name.json"
+    done
+    # The path of this folder is in the names of its own packages.
+    sed -i "s|$home|/leasehold|g" "$1"
+}
+
+pack_archive() { # target
+    local name=leasehold-$version-$1 folder=$work/archive
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    cp -R "$work/stage" "$folder/$name"
+    rm "$folder/$name/changelog"
+    packed "$folder" "$name" | gzip -9 -n >"$files/$name.tar.gz"
+}
+
+# cargo-deb and cargo-generate-rpm read cli/Cargo.toml, and take the files from $work/stage.
+pack_debian() { # target
+    "$tools/cargo/bin/cargo-deb" deb --quiet --no-build --no-strip --locked --manifest-path "$home/cli/Cargo.toml" --target "$1" \
+        --output "$files/leasehold_$version-1_$(debian_of "$1").deb"
+}
+
+pack_rpm() { # target
+    (cd "$home" && "$tools/cargo/bin/cargo-generate-rpm" generate-rpm --package cli --arch "$(rpm_of "$1")" \
+        --output "$files/leasehold-$version-1.$(rpm_of "$1").rpm")
+}
+
+# An image of nothing but the program and its licences, for each target, and an index that has all.
+pack_image() {
+    local target architecture folder=$work/image layout=$work/oci date all=()
+    date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)
+    rm -rf "$layout"
+    for target in $targets; do
+        architecture=$(debian_of "$target") # OCI has the same words
+        rm -rf "$folder"
+        mkdir -p "$folder/usr/bin" "$folder/usr/share/doc/leasehold"
+        cp "$(program_of "$target")" "$folder/usr/bin/leasehold"
+        cp "$work/stage/"*LICENSE* "$folder/usr/share/doc/leasehold"
+        packed "$folder" usr >"$work/layer.tar"
+        "$tools/regctl" image create "ocidir://$layout:$architecture" --platform "linux/$architecture" --created "$date" >/dev/null
+        # A number, since nothing in the image tells which user a name is. Kubernetes asks for one with runAsNonRoot.
+        "$tools/regctl" image mod "ocidir://$layout:$architecture" --replace --layer-add "tar=$work/layer.tar" --user 65532:65532 \
+            --config-entrypoint '["/usr/bin/leasehold"]' --label "org.opencontainers.image.version=$version" \
+            --label "org.opencontainers.image.source=$(repository)" --label "org.opencontainers.image.licenses=MIT OR Apache-2.0" \
+            --config-time "set=$date" >/dev/null
+        all+=(--ref "ocidir://$layout:$architecture" --platform "linux/$architecture")
+    done
+    "$tools/regctl" index create "ocidir://$layout:$version" "${all[@]}"
+    # The time at which it was written there is the only thing that differs from one run to the next.
+    sed -i "s/\"org.opencontainers.image.created\":\"[^\"]*\"/\"org.opencontainers.image.created\":\"$date\"/g" "$layout/index.json"
+    packed "$layout" . >"$files/leasehold-$version-oci.tar"
+}
+
+hash_of() { sha256sum "$1" | cut -d' ' -f1; }
+
+# On Linux the formula takes the program as it is; on macOS, for which nothing is built here, it builds the tag.
+pack_formula() {
+    local from target commit
+    from=$(repository)/releases/download/v$version
+    commit=$(git -C "$home" rev-parse HEAD)
+    {
+        cat <<END
+class Leasehold < Formula
+  desc "Run commands under distributed locks: flock for many machines"
+  homepage "$(repository)"
+  version "$version"
+  license any_of: ["MIT", "Apache-2.0"]
+
+  on_macos do
+    url "$(repository).git", tag: "v$version", revision: "$commit"
+    depends_on "rust" => :build
+  end
+
+  on_linux do
+END
+        for target in $targets; do
+            cat <<END
+    on_$(case $target in x86_64-*) echo intel ;; *) echo arm ;; esac) do
+      url "$from/leasehold-$version-$target.tar.gz"
+      sha256 "$(hash_of "$files/leasehold-$version-$target.tar.gz")"
+    end
+END
+        done
+        cat <<'END'
+  end
+
+  def install
+    if OS.mac?
+      system "cargo", "install", *std_cargo_args(path: "cli")
+      generate_completions_from_executable(bin/"leasehold", "completions")
+      (buildpath/"leasehold.1").write Utils.safe_popen_read(bin/"leasehold", "man")
+    else
+      bin.install "leasehold"
+      bash_completion.install "completions/leasehold.bash" => "leasehold"
+      zsh_completion.install "completions/_leasehold"
+      fish_completion.install "completions/leasehold.fish"
+    end
+    man1.install "leasehold.1"
+  end
+
+  test do
+    url = "sqlite://#{testpath}/locks.db"
+    assert_equal "held", shell_output("#{bin}/leasehold --url #{url} run job -- echo held").strip
+  end
+end
+END
+    } >"$files/leasehold.rb"
+}
+
+release_pack() {
+    local target
+    rm -rf "$files"
+    mkdir -p "$files"
+    pack_what_all_have
+    for target in $targets; do
+        say "packing for $target"
+        cp "$(program_of "$target")" "$work/stage/leasehold"
+        pack_archive "$target"
+        pack_debian "$target"
+        pack_rpm "$target"
+    done
+    rm "$work/stage/leasehold"
+    pack_image
+    pack_formula
+    cp "$work/stage/leasehold.1" "$work/stage/THIRD-PARTY-LICENSES" "$files"
+    cp "$work/stage/leasehold.cdx.json" "$files/leasehold-$version.cdx.json"
+    (cd "$files" && LC_ALL=C sha256sum ./* | sed 's|  \./|  |' >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" .)
+    say "in $files:"
+    (cd "$files" && ls -l) >&2
+}
