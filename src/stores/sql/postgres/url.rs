@@ -109,12 +109,10 @@ fn secure(mode: TlsMode, _tls: &TlsOptions) -> Result<Secure> {
 
 /// Whether all hosts are this machine.
 fn is_here(config: &Config) -> bool {
-    let is_here = |host: &Host| match host {
-        Host::Tcp(name) => {
-            name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
-        }
-        Host::Unix(_) => true,
-    };
+    let is_own =
+        |name: &str| name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    // The other variant, for sockets of this machine, is not there on Windows.
+    let is_here = |host: &Host| !matches!(host, Host::Tcp(name) if !is_own(name));
     match config.get_hostaddrs() {
         [] => config.get_hosts().iter().all(is_here),
         addresses => addresses.iter().all(IpAddr::is_loopback),
