@@ -1,7 +1,7 @@
 //! The parts of the gate, and which of them run when.
 
 use crate::job::Job;
-use crate::{build, parts, suites};
+use crate::{build, elsewhere, parts, suites};
 
 /// First, one after the other: all that follows needs them.
 pub const FIRST: &[&str] = &["format", "shell", "tools", "build"];
@@ -13,7 +13,7 @@ pub const TESTS: &[&str] =
 pub const JAVA: &[&str] = &["interop", "faults", "contract", "redis", "demo", "cli", "toolchain"];
 /// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
 /// threads from the processors for seconds. The models are built, and then all processor.
-pub const BUILD: &[&str] = &["clippy", "docs", "doc-tests", "compile", "package", "deny", "model"];
+pub const BUILD: &[&str] = &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "model"];
 /// What needs no server.
 pub const QUICK: &[&str] = &[
     "format",
@@ -30,8 +30,18 @@ pub const QUICK: &[&str] = &[
 ];
 /// Only when asked for by name. What web and unit-plain build takes minutes and proves little that the gate
 /// does not, so the soak runs them.
-pub const EXTRA: &[&str] =
-    &["coverage", "minimal", "web", "semver", "unit-plain", "proof", "sabotage", "histories", "fuzz"];
+pub const EXTRA: &[&str] = &[
+    "coverage",
+    "minimal",
+    "web",
+    "semver",
+    "unit-plain",
+    "proof",
+    "sabotage",
+    "histories",
+    "fuzz",
+    "windows",
+];
 /// Rounds of the soak, in turn.
 pub const SOAK: &[&str] = &[
     "histories",
@@ -47,6 +57,7 @@ pub const SOAK: &[&str] = &[
     "proof",
     "sabotage",
     "fuzz",
+    "windows",
 ];
 
 /// What a part does; it says whether all was good.
@@ -77,6 +88,7 @@ const PARTS: &[(&str, Work)] = &[
     ("docs", build::docs),
     ("doc-tests", build::doc_tests),
     ("compile", build::compile),
+    ("targets", elsewhere::targets),
     ("package", build::package),
     ("deny", build::deny),
     ("coverage", parts::coverage),
@@ -88,6 +100,7 @@ const PARTS: &[(&str, Work)] = &[
     ("sabotage", |job| parts::sabotage(job, &[])),
     ("histories", parts::histories),
     ("fuzz", parts::fuzz),
+    ("windows", elsewhere::windows),
 ];
 
 /// The parts of the whole gate, in the order of its summary.

@@ -423,7 +423,8 @@ fn field<'a>(fields: &'a Value, name: &str) -> Option<&'a str> {
 pub(crate) const CHANNELS: [&str; 3] = [BEGINS, "+promoted-slave", "+switch-master"];
 const BEGINS: &str = "+selected-slave";
 
-#[cfg(test)]
+// Connections within the process are Unix sockets here.
+#[cfg(all(test, unix))]
 mod tests {
     use super::*;
     use crate::stores::redis::address::RedisAddress;
@@ -549,7 +550,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, leasehold_fuzz))]
+#[cfg(all(test, unix, leasehold_fuzz))]
 mod fuzz {
     use std::hint::black_box;
 
