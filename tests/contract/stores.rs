@@ -495,5 +495,5 @@ fn sqlite_with(open: Open) -> Store {
 
 #[cfg(feature = "sqlite")]
 fn in_file(options: ClientBuilder, folder: &TempDir) -> Result<LockClient> {
-    options.url(format!("sqlite://{}/locks.db", folder.path().display())).create_schema(true).build()
+    options.url(folder::sqlite_url(&folder.path().join("locks.db"))).create_schema(true).build()
 }
