@@ -73,8 +73,10 @@ impl Socket {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        // Pairs with `wait`.
-        self.shared.is_shut.store(true, Ordering::SeqCst);
+        // Pairs with `wait`. One that only says that it has sent all is still read.
+        if !matches!(how, Shutdown::Write) {
+            self.shared.is_shut.store(true, Ordering::SeqCst);
+        }
         self.socket.shutdown(how)
     }
 
@@ -172,7 +174,7 @@ pub(crate) enum LocalSocket {}
 
 /// The reason in words why there are none; `None`: there are.
 pub(crate) const NO_LOCAL_SOCKETS: Option<&str> =
-    Some("Unix sockets are not supported on Windows: use redis://host:port");
+    Some("Unix sockets are not supported on Windows: name a host and a port");
 
 impl LocalSocket {
     pub(crate) fn connect(_path: &Path) -> io::Result<LocalSocket> {

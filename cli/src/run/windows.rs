@@ -6,7 +6,7 @@
 pub(crate) mod times;
 
 #[path = "hold/args.rs"]
-mod hold_args;
+pub(crate) mod hold_args;
 
 use crate::args::{Common, ElectArgs, OnceArgs, RunArgs};
 use crate::exit::Exit;

@@ -87,7 +87,7 @@ impl ClusterStore {
         }))
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, unix))]
     pub(super) fn doubt(&self) {
         self.topology.doubt();
     }

@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{check_url, unescaped};
 use crate::stores::sql::postgres::link::{Dial, Secure};
 use crate::stores::sql::postgres::tls_mode::TlsMode;
+use crate::system::NO_LOCAL_SOCKETS;
 
 /// The parts of a URL's query that the driver does not know.
 #[derive(Default)]
@@ -40,6 +41,12 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     })?;
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err(Error::invalid("connect", "the URL names no host"));
+    }
+    let is_local = |host: &Host| !matches!(host, Host::Tcp(name) if !name.starts_with('/'));
+    if let Some(words) = NO_LOCAL_SOCKETS
+        && config.get_hosts().iter().any(is_local)
+    {
+        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     if config.get_channel_binding() == ChannelBinding::Require {
         let words = "channel_binding=require: TLS connections are not bound to passwords here";
@@ -175,10 +182,16 @@ mod tests {
 
     #[test]
     fn on_this_machine_nothing_is_encrypted_unless_the_url_says_so() {
-        for url in
-            ["postgres://localhost/x", "postgres://127.0.0.1/x", "postgres://[::1]/x", "postgres://%2Ftmp/x"]
-        {
+        for url in ["postgres://localhost/x", "postgres://127.0.0.1/x", "postgres://[::1]/x"] {
             assert_eq!(ssl_mode(url).unwrap(), SslMode::Disable, "{url}");
+        }
+        // A socket of this machine, where there are such.
+        match (ssl_mode("postgres://%2Ftmp/x"), NO_LOCAL_SOCKETS) {
+            (Ok(mode), None) => assert_eq!(mode, SslMode::Disable),
+            (Err(error), Some(words)) => {
+                assert_eq!((error.kind(), error.to_string().contains(words)), (ErrorKind::Unsupported, true));
+            }
+            other => panic!("{other:?}"),
         }
         assert_eq!(ssl_mode("postgres://localhost/x?sslmode=prefer").unwrap(), SslMode::Prefer);
     }

@@ -325,6 +325,8 @@ fn what_was_left_to_a_reader_whose_time_is_over_is_written() {
     }
 }
 
+/// Over TCP the first write after the end of a connection succeeds, so all are in doubt.
+#[cfg(unix)]
 #[test]
 fn a_write_that_fails_leaves_earlier_requests_in_doubt_and_one_alone_was_not_carried_out() {
     let (shared, pool) = (SharedConnection::new(), pool());
