@@ -81,7 +81,7 @@ pub(crate) mod signals {
     impl Caught {
         pub(crate) fn start(_inherited: Inherited) -> io::Result<Caught> {
             let (sender, signals) = unbounded();
-            ctrlc::set_handler(move || drop(sender.send(SIGINT))).map_err(io::Error::other)?;
+            ctrlc::set_handler(move || sender.send(SIGINT).unwrap_or_default()).map_err(io::Error::other)?;
             Ok(Caught { signals })
         }
 

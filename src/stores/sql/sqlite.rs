@@ -462,15 +462,14 @@ impl Rows for Sqlite {
     }
 }
 
-#[cfg(test)]
+// Windows lets nobody move or delete a database that is open.
+#[cfg(all(test, unix))]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
     /// Another program moves the file away and back, all the time.
-    /// Windows lets nobody move or delete a database that is open.
-    #[cfg(unix)]
     #[test]
     fn a_file_that_appears_while_it_is_opened_is_not_opened_only_to_be_read() {
         let folder = tempfile::tempdir().unwrap();

@@ -135,7 +135,8 @@ fn leave(conn: Option<Connection>) {
 }
 
 #[cfg(not(leasehold_shuttle))]
-#[cfg(test)]
+// Windows lets nobody move or delete a database that is open.
+#[cfg(all(test, unix))]
 mod tests {
     use std::time::Duration;
 
@@ -196,8 +197,6 @@ mod tests {
     }
 
     /// The files that it had open may have been put back since: that they are in their places is not enough.
-    /// Windows lets nobody move or delete a database that is open.
-    #[cfg(unix)]
     #[test]
     fn a_connection_that_was_ended_is_not_used_again() {
         let (folder, path) = at_rest();
@@ -212,8 +211,6 @@ mod tests {
     }
 
     /// The file that the path leads to afterwards is whole, and is not the one that was opened.
-    /// Windows lets nobody move or delete a database that is open.
-    #[cfg(unix)]
     #[test]
     fn a_connection_to_a_database_that_was_replaced_as_it_was_opened_is_refused() {
         let ((_folder, path), (_other_folder, other)) = (at_rest(), at_rest());
