@@ -65,7 +65,7 @@ fn a_register_that_is_another_files_second_name_or_no_file_is_refused() {
     refused(fencing::write_file(&path, fences().0, b"new"), "no register");
     assert_eq!(fs::read(&victim).unwrap(), b"0");
     fs::create_dir(folder.path().join("inner")).unwrap();
-    refused(fencing::write_file(folder.path().join("inner"), fences().0, b"new"), "no file");
+    refused(fencing::write_file(&folder.path().join("inner"), fences().0, b"new"), "no file");
     assert!(!path.exists());
 }
 
@@ -76,7 +76,7 @@ fn a_read_only_file_and_a_stream_of_a_file_are_refused_before_anything_is_writte
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("report");
     fs::write(&path, "old").unwrap();
-    refused(fencing::write_file(folder.path().join("report:stream"), fences().0, b"new"), "does not name");
+    refused(fencing::write_file(&folder.path().join("report:stream"), fences().0, b"new"), "does not name");
     let set = |is_read_only| {
         let mut permissions = fs::metadata(&path).unwrap().permissions();
         permissions.set_readonly(is_read_only);
