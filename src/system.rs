@@ -24,7 +24,8 @@ pub(crate) use self::unix::*;
 #[cfg(windows)]
 pub(crate) use self::windows::*;
 
-#[cfg(all(test, not(leasehold_shuttle)))]
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
 mod tests {
     use std::io::{ErrorKind, Read, Write};
     use std::net::{Shutdown, TcpListener, TcpStream};

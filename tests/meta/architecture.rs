@@ -245,6 +245,7 @@ fn a_difference_between_systems_outside_of_its_place_is_reported() {
     }
     breaks("src/engine/queue.rs", "fn f() { rustix::event::poll(sockets, None); }", "knows rustix");
     keeps("src/engine/queue.rs", "#[cfg(all(test, unix))]\nmod tests {}");
+    keeps("src/engine/queue.rs", "#[cfg(unix)]\n#[cfg(test)]\nmod tests {}");
     keeps("src/engine/queue.rs", "#[cfg(test)]\nmod tests { #[cfg(unix)] fn f() {} }");
 }
 
@@ -680,6 +681,9 @@ fn check_rust(file: &Source, modules: &Modules, complain: &mut Complain<'_>) {
 /// Attributes are no tokens here, so they are looked for in the text, before the tests in it.
 fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     let code = file.text.split("#[cfg(test)]").next().unwrap_or_default();
+    // What stands directly above it is the tests' own.
+    let code = code.trim_end().strip_suffix("#[cfg(unix)]").unwrap_or(code);
+    let code = code.trim_end().strip_suffix("#[cfg(all(unix, not(leasehold_shuttle)))]").unwrap_or(code);
     let panics = ["unwrap_used", "expect_used", "panic", "unreachable", "todo", "unimplemented"];
     for line in code.lines().filter(|line| line.trim_start().starts_with('#')) {
         let silences = |lint: &&&str| line.contains(&format!("clippy::{lint}"));

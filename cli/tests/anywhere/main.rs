@@ -115,7 +115,7 @@ fn clients_that_hold_are_listed_with_their_host_and_process() {
             seen.contains(&own)
         });
         assert!(is_listed, "{seen}");
-        guard.unlock().unwrap();
+        drop(guard);
     }
 }
 

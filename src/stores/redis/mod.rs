@@ -31,8 +31,8 @@ mod store;
 mod underway;
 
 // Their server is reached by a Unix socket.
-#[cfg(not(leasehold_shuttle))]
-#[cfg(all(test, unix))]
+#[cfg(all(unix, not(leasehold_shuttle)))]
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

@@ -463,7 +463,8 @@ impl Rows for Sqlite {
 }
 
 // Windows lets nobody move or delete a database that is open.
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -6,7 +6,8 @@ pub(crate) mod dialog;
 pub(crate) mod handshake;
 pub(crate) mod ledger;
 pub(crate) mod open;
-#[cfg(all(test, not(leasehold_shuttle)))]
+#[cfg(test)]
+#[cfg(not(leasehold_shuttle))]
 mod pair;
 pub(crate) mod replies;
 pub(crate) mod shared;

@@ -424,7 +424,8 @@ pub(crate) const CHANNELS: [&str; 3] = [BEGINS, "+promoted-slave", "+switch-mast
 const BEGINS: &str = "+selected-slave";
 
 // Connections within the process are Unix sockets here.
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::stores::redis::address::RedisAddress;

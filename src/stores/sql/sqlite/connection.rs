@@ -136,7 +136,8 @@ fn leave(conn: Option<Connection>) {
 
 #[cfg(not(leasehold_shuttle))]
 // Windows lets nobody move or delete a database that is open.
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
