@@ -2,16 +2,15 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ErrorKind, Fence, LockClient, fencing};
+use leasehold::fencing;
 use tempfile::TempDir;
 
 use super::{beside, fences, names, refused};
 use crate::support::as_other_user::prefix;
-use crate::support::{LONG, missing, ms, run, test_name};
+use crate::support::{missing, run, test_name};
 
 const NEEDS_ROOT: &str = "only root can act for two users";
 /// Nobody's, as far as these tests know.
