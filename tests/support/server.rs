@@ -114,8 +114,9 @@ pub fn default_server() -> Option<ServerBinary> {
     first
 }
 
-/// Servers that somebody else has started, for a test program that cannot (Windows): `LEASEHOLD_TEST_REDIS` has
-/// the URL of one that all tests share, of one whose connections a test ends, and of one that it starts again.
+/// Servers that somebody else has started, for a test program that cannot (Windows): `LEASEHOLD_TEST_REDIS`
+/// has the URL of one that all tests share, of one whose connections a test ends, and of one that it starts
+/// again.
 pub fn given(which: usize) -> Option<String> {
     let urls = std::env::var("LEASEHOLD_TEST_REDIS").ok()?;
     urls.split(' ').nth(which).map(str::to_owned)

@@ -39,8 +39,7 @@ pub fn targets(job: &Job<'_>) -> bool {
 }
 
 /// The tests that need no Unix, as programs for Windows under wine: the unit tests, the contracts on memory
-/// and on a Redis of this machine, and the program. A file of SQLite is too slow there for the contracts: wine takes
-/// seconds for what Linux does in milliseconds.
+/// and on a Redis of this machine, and the program. A file of SQLite is too slow there for the contracts.
 pub fn windows(job: &Job<'_>) -> bool {
     let needs = [
         ("wine", path_of("wine").is_some(), "apt-get install wine wine64"),
