@@ -164,8 +164,8 @@ pub struct Waiter<T> {
     task: PathBuf,
 }
 
-/// How long a thread sleeps that waits. Windows does not tell of another thread whether it sleeps: there it is
-/// the time that a thread has for getting there.
+/// How long a thread sleeps that waits. Windows does not tell of another thread whether it sleeps: there it
+/// is the time that a thread has for getting there.
 const REST: Duration = if cfg!(windows) { ms(300) } else { ms(20) };
 
 impl<T: Send + 'static> Waiter<T> {
