@@ -1,11 +1,11 @@
 //! Forked children: which process may use a client, and what becomes of a client that a child inherits.
 
-use std::fs;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::system::pid_namespace;
 
 /// The process that made the first client; 0 before. A forked child inherits its parent's value.
 static FIRST: AtomicU32 = AtomicU32::new(0);
@@ -24,7 +24,7 @@ const FIRST_OF_NAMESPACE: u32 = 1;
 /// refused (`docs/decisions/0021-fork.md`).
 pub(crate) fn enter_process() -> Result<()> {
     if FIRST.load(Ordering::Acquire) == 0 {
-        NAMESPACE.store(namespace(), Ordering::Relaxed);
+        NAMESPACE.store(pid_namespace(), Ordering::Relaxed);
         FIRST.compare_exchange(0, process::id(), Ordering::AcqRel, Ordering::Relaxed).ok();
     }
     refused_if_forked("connect")
@@ -43,16 +43,8 @@ pub(crate) fn is_forked() -> bool {
 
 /// Whether this is another namespace than the first client's.
 fn is_elsewhere() -> bool {
-    let (first, here) = (NAMESPACE.load(Ordering::Relaxed), namespace());
+    let (first, here) = (NAMESPACE.load(Ordering::Relaxed), pid_namespace());
     first != 0 && here != 0 && first != here
-}
-
-/// The number of the namespace that this process has its number in.
-fn namespace() -> u64 {
-    // The target of the link is `pid:[4026531836]`: to read it is cheaper than to look at the file.
-    let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    let text = link.to_str().unwrap_or_default();
-    text.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0)
 }
 
 pub(crate) fn refused_if_forked(action: &'static str) -> Result<()> {

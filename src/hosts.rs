@@ -23,6 +23,7 @@ pub(crate) use crate::hosts::url::{
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, thread};
+use crate::system::{self, Socket};
 use crate::time::{Clock, Moment};
 
 /// The most look-ups that run at the same time. One that hangs keeps its place until the system gives up.
@@ -178,12 +179,7 @@ impl Hosts {
     }
 
     /// Connects until `deadline` at the latest.
-    pub(crate) fn connect(
-        self: &Arc<Hosts>,
-        host: &Host,
-        port: u16,
-        deadline: Moment,
-    ) -> io::Result<TcpStream> {
+    pub(crate) fn connect(self: &Arc<Hosts>, host: &Host, port: u16, deadline: Moment) -> io::Result<Socket> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for mut address in self.addresses(host, deadline)? {
             address.set_port(port);
@@ -194,7 +190,7 @@ impl Hosts {
             match TcpStream::connect_timeout(&address, left) {
                 Ok(socket) => {
                     socket.set_nodelay(true)?;
-                    return Ok(socket);
+                    return system::socket(socket);
                 }
                 Err(error) => last = error,
             }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::ident::{ClientId, Fence, thread_name};
+use crate::system;
 
 /// The store's view of a name: the answer of [`LockClient::inspect`](crate::LockClient::inspect).
 ///
@@ -299,8 +300,7 @@ impl Whereabouts {
 
     /// The calling thread's.
     pub(crate) fn here() -> Whereabouts {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Whereabouts::new(host, std::process::id(), thread_name().into())
+        Whereabouts::new(system::host_name(), std::process::id(), thread_name().into())
     }
 }
 

@@ -122,8 +122,8 @@
 // docs.rs shows on each item which feature it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos")))]
-compile_error!("leasehold runs on Linux, Android and macOS only");
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos", windows)))]
+compile_error!("leasehold runs on Linux, Android, macOS and Windows only");
 
 mod client;
 mod config;
@@ -146,6 +146,7 @@ mod room;
 mod seam;
 mod stores;
 mod sync;
+mod system;
 mod task;
 mod time;
 #[cfg(feature = "tls")]

@@ -1,9 +1,8 @@
 //! The only reader of time: clocks, moments, and leases.
 //!
 //! Moments count nanoseconds of a clock that never steps and that runs on while the machine is suspended
-//! (`CLOCK_BOOTTIME` on Linux and Android, `CLOCK_MONOTONIC` on macOS): the server's TTL runs on then too, so
-//! a hold must be seen to end. `std::time::Instant` stands still there and is only used to take a caller's
-//! deadline in and to hand one out.
+//! (`system::nanos`): the server's TTL runs on then too, so a hold must be seen to end. `std::time::Instant`
+//! stands still on Unix, and is only used here to take a caller's deadline in and to hand one out.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -82,18 +81,9 @@ impl Clock {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const RUNS_ON_ASLEEP: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-/// On macOS this one counts the time asleep. `Instant` does not: it is `CLOCK_UPTIME_RAW` there.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const RUNS_ON_ASLEEP: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
-
 #[cfg(not(leasehold_shuttle))]
 fn system_now() -> Moment {
-    let time = rustix::time::clock_gettime(RUNS_ON_ASLEEP);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    Moment(crate::system::nanos())
 }
 
 #[cfg(leasehold_shuttle)]

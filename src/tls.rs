@@ -1,7 +1,6 @@
 //! TLS by rustls. Certificates are verified, unless somebody asks for less explicitly.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use rustls::{
 use crate::config::TlsOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
+use crate::system::Socket;
 
 /// The settings of a connection: authorities to trust, and the client certificate.
 pub(crate) type Config = Arc<ClientConfig>;
@@ -192,7 +192,7 @@ fn unanswered(error: io::Error) -> io::Error {
 ///
 /// A server looks at the client's certificate while the client still writes: the rest of the handshake, and
 /// in TLS 1.3 its first request too.
-fn last_words(tls: &mut ClientConnection, mut socket: &TcpStream, error: io::Error) -> io::Error {
+fn last_words(tls: &mut ClientConnection, mut socket: &Socket, error: io::Error) -> io::Error {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
     if !matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset) {
         return error;
@@ -217,7 +217,7 @@ pub(crate) fn client(host: &str, config: &Config) -> io::Result<TlsClient> {
 
 /// A TLS connection that one thread reads while others write.
 pub(crate) struct TlsStream {
-    socket: TcpStream,
+    socket: Socket,
     session: Mutex<TlsSession>,
 }
 
@@ -236,7 +236,7 @@ impl TlsStream {
     pub(crate) fn connect(
         host: &str,
         config: &Config,
-        socket: TcpStream,
+        socket: Socket,
         mut wire: impl Read + Write,
     ) -> io::Result<TlsStream> {
         let mut tls = client(host, config)?;
@@ -252,7 +252,7 @@ impl TlsStream {
         })
     }
 
-    pub(crate) fn socket(&self) -> &TcpStream {
+    pub(crate) fn socket(&self) -> &Socket {
         &self.socket
     }
 
@@ -327,7 +327,7 @@ impl TlsSession {
     }
 
     /// As much as the socket takes.
-    fn flush_now(&mut self, socket: &TcpStream) -> io::Result<()> {
+    fn flush_now(&mut self, socket: &Socket) -> io::Result<()> {
         match self.flush(socket) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 Ok(())
@@ -336,7 +336,7 @@ impl TlsSession {
         }
     }
 
-    fn flush(&mut self, mut socket: &TcpStream) -> io::Result<()> {
+    fn flush(&mut self, mut socket: &Socket) -> io::Result<()> {
         while self.tls.wants_write() {
             if let Err(error) = self.tls.write_tls(&mut socket) {
                 // Nobody else reads a connection that nothing has come over.

@@ -8,8 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::run::hold::args::{HoldArgs, KeepArgs, LookoutArgs, ReleaseArgs};
-use crate::run::inherited::Inherited;
+use crate::run::hold::args::{HoldArgs, ReleaseArgs};
 
 /// Runs commands under distributed locks, and shows who holds them.
 ///
@@ -17,6 +16,9 @@ use crate::run::inherited::Inherited;
 /// postgres://host/database, mysql://host/database, etcd://host:2379 or zk://host:2181.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, disable_help_subcommand = true)]
+#[command(
+    after_help = "run, once, elect, hold and release are for Unix only. The others are for Windows too."
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) common: Common,
@@ -154,32 +156,6 @@ pub(crate) enum Action {
     Completions { shell: Shell },
     /// Writes the man page to standard output.
     Man,
-}
-
-/// The parts that this program starts of itself. Neither the help nor completions show them.
-#[derive(Debug, Parser)]
-#[command(name = "leasehold")]
-pub(crate) struct Inner {
-    #[command(flatten)]
-    pub(crate) common: Common,
-    #[command(subcommand)]
-    pub(crate) part: Part,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Part {
-    /// Runs the command for the process that holds the lock, and ends it in time.
-    Helper(HelperArgs),
-    /// Becomes the command, which dies with the helper.
-    Become(BecomeArgs),
-    /// Keeps a lock for a shell.
-    Keep(KeepArgs),
-    /// Sends the shell its signal when the lock is not kept.
-    Lookout(LookoutArgs),
-}
-
-impl Part {
-    pub(crate) const NAMES: [&str; 4] = ["helper", "become", "keep", "lookout"];
 }
 
 /// The lock that is asked for under a name, and the wait.
@@ -430,35 +406,6 @@ fn time_of(variable: &str) -> Option<Duration> {
     std::env::var(variable).ok().and_then(|text| time(&text).ok())
 }
 
-/// Written by `run`, read by its helper.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct HelperArgs {
-    #[arg(long, value_parser = time)]
-    pub(crate) grace: Duration,
-    #[arg(long, value_parser = time)]
-    pub(crate) margin: Duration,
-    #[arg(long, value_parser = on_lost)]
-    pub(crate) on_lost: OnLost,
-    #[arg(long)]
-    pub(crate) inherited: Inherited,
-    #[arg(last = true, required = true)]
-    pub(crate) command: Vec<OsString>,
-}
-
-/// Written by the helper, read by the process that becomes the command.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct BecomeArgs {
-    /// The helper.
-    #[arg(long)]
-    pub(crate) parent: i32,
-    #[arg(long)]
-    pub(crate) inherited: Inherited,
-    #[arg(long)]
-    pub(crate) cgroup: Option<PathBuf>,
-    #[arg(last = true, required = true)]
-    pub(crate) command: Vec<OsString>,
-}
-
 /// The treatment of the command when the lock cannot be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnLost {
@@ -477,7 +424,7 @@ impl std::fmt::Display for OnLost {
     }
 }
 
-fn on_lost(text: &str) -> Result<OnLost, String> {
+pub(crate) fn on_lost(text: &str) -> Result<OnLost, String> {
     match text.split_once(':') {
         None if text == "kill" => Ok(OnLost::Kill),
         None if text == "ignore" => Ok(OnLost::Ignore),
@@ -487,13 +434,7 @@ fn on_lost(text: &str) -> Result<OnLost, String> {
 }
 
 pub(crate) fn signal(name: &str) -> Result<i32, String> {
-    use nix::sys::signal::Signal;
-    if let Ok(number) = name.parse::<i32>() {
-        return Signal::try_from(number).map(|signal| signal as i32).map_err(|_none| unknown(name));
-    }
-    let upper = name.to_ascii_uppercase();
-    let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
-    full.parse::<Signal>().map(|signal| signal as i32).map_err(|_none| unknown(name))
+    crate::system::signal_number(name).ok_or_else(|| format!("there is no signal {name}"))
 }
 
 /// An address and a port. Nobody means all addresses by a port alone.
@@ -512,10 +453,6 @@ fn listen(text: &str) -> Result<String, String> {
 fn host(text: &str) -> Result<String, String> {
     crate::serve::hosts::name(text)
         .ok_or_else(|| "it is a host's name or address, as in locks.example.com".to_owned())
-}
-
-fn unknown(name: &str) -> String {
-    format!("there is no signal {name}")
 }
 
 /// Seconds, or numbers with units, one after the other; parts of a unit too.

@@ -1,5 +1,5 @@
-//! The clock of all deadlines: it runs on while the machine sleeps, and all processes of a machine read the
-//! same.
+//! The clock of all deadlines: it runs on while the machine sleeps, and on Unix all processes of a machine
+//! read the same.
 
 use std::time::Duration;
 
@@ -7,19 +7,11 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(u64);
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
-
 impl Moment {
     pub(crate) const NEVER: Moment = Moment(u64::MAX);
 
     pub(crate) fn now() -> Moment {
-        let time = rustix::time::clock_gettime(CLOCK);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-        Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+        Moment(crate::system::nanos())
     }
 
     pub(crate) fn plus(self, span: Duration) -> Moment {
@@ -45,10 +37,9 @@ impl Moment {
 }
 
 /// The time since 1970 by this machine's clock: to be shown, and compared with a server's.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads it")]
 pub(crate) fn wall() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos)
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// A time since 1970 as people write it, in UTC: `2026-11-23T08:21:20.125Z`.

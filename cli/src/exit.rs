@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+/// The number of the interrupt, on every system.
+pub(crate) const SIGINT: i32 = 2;
+
 /// How the program ends. `docs/command-line.md` has the same table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {

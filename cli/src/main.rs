@@ -1,5 +1,6 @@
 //! The program `leasehold`: commands under distributed locks.
 
+#[cfg_attr(windows, allow(dead_code, reason = "what commands need, which are run on Unix only"))]
 mod args;
 mod clock;
 mod doctor;
@@ -8,22 +9,26 @@ mod job;
 mod list;
 mod permits;
 mod rings;
+#[cfg(unix)]
+mod run;
+#[cfg(windows)]
+#[path = "run/windows.rs"]
 mod run;
 mod say;
 mod serve;
 mod show;
 mod store;
+mod system;
 mod top;
 mod watch;
 
 use std::io::Write;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
-use signal_hook::consts::SIGINT;
 
-use crate::args::{Action, Cli, Inner, Part};
+use crate::args::{Action, Cli};
 use crate::exit::Exit;
 use crate::say::Say;
 
@@ -33,8 +38,9 @@ use crate::say::Say;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|word| Part::NAMES.iter().any(|name| word == *name)) {
-        return part().into();
+    #[cfg(unix)]
+    if let Some(exit) = run::parts::part() {
+        return exit.into();
     }
     let cli = match Cli::read() {
         Ok(cli) => cli,
@@ -58,27 +64,12 @@ fn main() -> ExitCode {
         Action::Completions { shell } => completions(*shell),
         Action::Man => man(),
     };
-    if exit == Exit::Signal(SIGINT) && run::terminal::is_foreground() {
-        // A shell ends its loop or script only for a process that the interrupt itself ended. Its code is the
-        // same.
-        signal_hook::low_level::emulate_default_handler(SIGINT).ok();
-    }
+    run::end_as_interrupted(exit);
     exit.into()
 }
 
-/// The processes between this program and a command.
-fn part() -> Exit {
-    match Inner::try_parse() {
-        Ok(Inner { common, part: Part::Helper(args) }) => run::helper::helper(&common, &args),
-        Ok(Inner { common, part: Part::Become(args) }) => run::helper::become_command(&common, &args),
-        Ok(Inner { part: Part::Keep(args), .. }) => run::hold::keeper::keep(&args),
-        Ok(Inner { part: Part::Lookout(args), .. }) => run::hold::lookout::lookout(&args),
-        Err(error) => usage(error),
-    }
-}
-
 /// Help and version are no failure; all else is one of usage.
-fn usage(mut error: clap::Error) -> Exit {
+pub(crate) fn usage(mut error: clap::Error) -> Exit {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         drop(error.print()); // nobody may be reading
         return Exit::Success;

@@ -135,8 +135,7 @@ const NARROW: u16 = 80;
 
 /// Text for people as it is printed: on a narrow terminal broken at spaces, with what goes on further in.
 pub(crate) fn fitted(text: &str) -> String {
-    let output = std::io::stdout();
-    let width = rustix::termios::tcgetwinsize(&output).map_or(NARROW, |size| size.ws_col);
+    let width = crate::system::terminal_width().unwrap_or(NARROW);
     if width == 0 || width >= NARROW { text.to_owned() } else { fitted_to(text, width) }
 }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use leasehold::{ClientBuilder, Holder, Inspection, LockClient, ObjectKind};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use crate::args::{Common, Format, WatchArgs};
@@ -19,6 +18,7 @@ use crate::run::signals::Caught;
 use crate::say::{Say, json_text, plain};
 use crate::show::{place_as_json, seconds};
 use crate::store::{self, explain};
+use crate::system;
 
 /// Prints what changes, until a signal or the end of `--for`.
 pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
@@ -87,7 +87,7 @@ fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Exit {
                 Err(End::Refused(error)) => return explain(&error, say),
             }
         }
-        if is_unread() {
+        if system::is_unread() {
             return Exit::Success;
         }
         let rest = args.interval.saturating_sub(Moment::now().since(begun));
@@ -95,15 +95,6 @@ fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Exit {
             return Exit::Success;
         }
     }
-}
-
-/// Whether the reader of a pipe has closed it.
-fn is_unread() -> bool {
-    let output = std::io::stdout();
-    let mut asked = [PollFd::new(&output, PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut asked, Some(&now)).is_ok_and(|ready| ready > 0)
-        && asked.iter().any(|one| one.revents().contains(PollFlags::ERR))
 }
 
 enum End {

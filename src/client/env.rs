@@ -364,7 +364,10 @@ fn parse_time(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(unix)]
     use std::os::unix::ffi::OsStringExt;
+    #[cfg(windows)]
+    use std::os::windows::ffi::OsStringExt;
 
     fn with(variables: &[(&str, &str)]) -> Result<ClientBuilder> {
         let value =
@@ -591,7 +594,10 @@ mod tests {
             let said = format!("{error} {error:?}");
             assert!(said.contains(name) && !said.contains("S3CR3T"), "{said}");
         }
+        #[cfg(unix)]
         let unreadable = |_: &str| Some(OsString::from_vec(vec![b'a', 0xff]));
+        #[cfg(windows)]
+        let unreadable = |_: &str| Some(OsString::from_wide(&[0x61, 0xd800]));
         let error = ClientBuilder::from_variables(unreadable).map(drop).unwrap_err();
         assert!(error.to_string().contains("LEASEHOLD_URL"), "{error}");
     }

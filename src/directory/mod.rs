@@ -15,6 +15,7 @@ use std::time::Duration;
 use self::lines::{Fields, Lines};
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, Waiter, Whereabouts};
+use crate::system;
 use crate::time::millis;
 
 /// The most holds and waits that an entry names.
@@ -148,12 +149,11 @@ pub(crate) struct Identity {
 impl Identity {
     /// This process's.
     pub(crate) fn here(label: Option<String>) -> Identity {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Identity {
             host: host(),
-            boot: shown(boot.trim()),
+            boot: shown(&system::boot_id().unwrap_or_default()),
             pid: std::process::id(),
-            process_start: process_start(),
+            process_start: system::process_start(),
             program: program(),
             label,
         }
@@ -184,19 +184,13 @@ impl Identity {
 
 /// The name of this machine.
 pub(crate) fn host() -> String {
-    shown(&rustix::system::uname().nodename().to_string_lossy())
+    shown(&system::host_name())
 }
 
 /// The file name of this program; no more, since a path or an argument may be nobody's business.
 pub(crate) fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     shown(&path.file_name().unwrap_or(Path::new("").as_os_str()).to_string_lossy())
-}
-
-/// The 22nd field of `/proc/self/stat`. The second may hold anything, but ends with the last parenthesis.
-fn process_start() -> Option<u64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// Text as it may be shown on a terminal.

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::harness::kinds_alike;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 use super::harness::queueing_kinds;
-use super::harness::{EndSessions, Need, Open, Sessions, Store, usual_kinds};
+use super::harness::{EndSessions, Need, Open, Restart, Sessions, Store, usual_kinds};
 use crate::support::cluster::Cluster;
 #[cfg(feature = "etcd")]
 use crate::support::etcd::Etcd;
@@ -24,7 +24,7 @@ use crate::support::mysql::MysqlServer;
 #[cfg(feature = "postgres")]
 use crate::support::postgres::PostgresServer;
 use crate::support::sentinel::SentinelSet;
-use crate::support::server::{RedisServer, matrix};
+use crate::support::server::{RedisServer, admin_of, given, matrix};
 #[cfg(feature = "zookeeper")]
 use crate::support::zookeeper::{CALM, Relay, ZooKeeper};
 
@@ -51,11 +51,11 @@ fn memory_store() -> Store {
 /// the program.
 pub(crate) fn redis() -> Option<Store> {
     static SERVER: OnceLock<Option<RedisServer>> = OnceLock::new();
-    let server = SERVER.get_or_init(|| Some(RedisServer::builder(matrix().first()?).start())).as_ref();
-    if server.is_none() {
+    let start = || SERVER.get_or_init(|| Some(RedisServer::builder(matrix().first()?).start())).as_ref();
+    let Some(url) = given(0).or_else(|| start().map(RedisServer::url)) else {
         crate::support::missing("no redis-server and no valkey-server");
-    }
-    let url = server?.url();
+        return None;
+    };
     Some(redis_with(Box::new(move |options| options.url(&url).build())))
 }
 
@@ -141,19 +141,42 @@ fn redlock_on(urls: Box<dyn Fn() -> Vec<String> + Send + Sync>) -> Store {
 }
 
 fn redis_without_connections() -> (Store, EndSessions) {
-    let server = RedisServer::builder(&matrix()[0]).start();
-    let url = server.url();
-    let store = redis_with(Box::new(move |options| options.url(&url).build()));
-    let end = move || {
+    let end_all = |admin: &mut redis::Connection| {
         for which in ["normal", "pubsub"] {
             let mut kill = redis::cmd("CLIENT");
             kill.arg(&["KILL", "TYPE", which, "SKIPME", "yes"]);
-            let killed: u32 = kill.query(&mut server.admin()).unwrap();
+            let killed: u32 = kill.query(admin).unwrap();
             assert!(which == "pubsub" || killed > 0, "nobody was there");
         }
+    };
+    let at = |url: String| redis_with(Box::new(move |options| options.url(&url).build()));
+    if let Some(url) = given(1) {
+        return (at(url.clone()), Box::new(move || end_all(&mut admin_of(&url))));
+    }
+    let server = RedisServer::builder(&matrix()[0]).start();
+    let store = at(server.url());
+    let end = move || {
+        end_all(&mut server.admin());
         keep(server);
     };
     (store, Box::new(end))
+}
+
+/// A server that can start itself again, as one that is killed and started.
+fn redis_that_starts_itself(url: &str) -> (Store, Restart) {
+    let at = |url: &str| {
+        let url = url.to_owned();
+        redis_with(Box::new(move |options| options.url(&url).build()))
+    };
+    let (before, url) = (at(url), url.to_owned());
+    let restart = move || {
+        // It breaks off the connection instead of an answer.
+        redis::cmd("DEBUG").arg("RESTART").exec(&mut admin_of(&url)).unwrap_err();
+        let is_there = || redis::Client::open(&*url).and_then(|client| client.get_connection()).is_ok();
+        assert!(crate::support::eventually(crate::support::LONG, is_there));
+        at(&url)
+    };
+    (before, Box::new(restart))
 }
 
 /// A server that the rest of a test needs; it ends with this program, at the latest.
@@ -171,6 +194,9 @@ fn redis_with(open: Open) -> Store {
         survives_restart: true,
         sessions: Sessions::Outlived(redis_without_connections),
         restartable: || {
+            if let Some(url) = given(2) {
+                return redis_that_starts_itself(&url);
+            }
             // Acknowledged writes are in its file, so they are there again after a kill.
             let mut server = RedisServer::builder(&matrix()[0]).append_only("always").start();
             let url = server.url();
@@ -469,5 +495,5 @@ fn sqlite_with(open: Open) -> Store {
 
 #[cfg(feature = "sqlite")]
 fn in_file(options: ClientBuilder, folder: &TempDir) -> Result<LockClient> {
-    options.url(format!("sqlite://{}/locks.db", folder.path().display())).create_schema(true).build()
+    options.url(folder::sqlite_url(&folder.path().join("locks.db"))).create_schema(true).build()
 }

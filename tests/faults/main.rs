@@ -7,6 +7,7 @@
 //!
 //! Symbols as in `docs/guarantees.md`: **L** lease, **R** = L/3, **T** command time-out, **P** safety poll,
 //! **ε** scheduling slack. The tests assert the promised bounds.
+#![cfg(unix)] // They stop and kill processes by signals, and count threads and descriptors in /proc.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -5,6 +5,7 @@
 //! outcome (see `agent.rs`). They are built on first use. If the tools for that are missing, the tests say so
 //! on standard error and pass; with `CI=true` they fail.
 
+#![cfg(unix)] // The other side is started by a shell.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -45,6 +45,7 @@ const GROUND: &[&str] = &[
     "park",
     "room",
     "sync",
+    "system",
     "task",
     "time",
     "tls",
@@ -70,6 +71,8 @@ const DRIVERS: &[(&str, &[&str])] = &[
     ),
     ("httparse", &["src/stores/etcd/http.rs"]),
     ("percent_encoding", &["src/hosts/"]),
+    ("rustix", &["src/system/", "src/locks/fencing/file/unix.rs"]),
+    ("winapi_util", &["src/system/", "src/locks/fencing/file/windows.rs"]),
     // Behind `sync`, so that the models can put shuttle there.
     ("parking_lot", &["src/sync/"]),
 ];
@@ -81,8 +84,13 @@ const DERIVES_NAMES: &[&str] =
 /// The only file that may tell clippy to expect a panic: its method is documented to panic.
 const MAY_PANIC: &str = "src/client/mod.rs";
 
-/// The only file that reads a clock.
+/// The only file that reads a clock, and the folder of the clocks that the systems have.
 const READS_TIME: &str = "src/time.rs";
+const HAS_CLOCKS: &str = "src/system/";
+
+/// The only files that may ask which system they are compiled for. The last is a test's.
+const KNOWS_THE_SYSTEM: &[&str] =
+    &["src/lib.rs", "src/system", "src/locks/fencing/file.rs", "src/stores/redis/conn/pair.rs"];
 
 /// The most lines of a file, tests in it included.
 const MOST_LINES: usize = 800;
@@ -230,6 +238,18 @@ fn a_driver_outside_of_its_place_is_reported() {
 }
 
 #[test]
+fn a_difference_between_systems_outside_of_its_place_is_reported() {
+    for asks in ["#[cfg(unix)]", "#[cfg(not(windows))]", "#[cfg(any(target_os = \"linux\", windows))]"] {
+        breaks("src/engine/queue.rs", &format!("{asks}\nfn f() {{}}"), "asks for which system");
+        keeps("src/system/unix.rs", &format!("{asks}\nfn f() {{}}"));
+    }
+    breaks("src/engine/queue.rs", "fn f() { rustix::event::poll(sockets, None); }", "knows rustix");
+    keeps("src/engine/queue.rs", "#[cfg(all(test, unix))]\nmod tests {}");
+    keeps("src/engine/queue.rs", "#[cfg(unix)]\n#[cfg(test)]\nmod tests {}");
+    keeps("src/engine/queue.rs", "#[cfg(test)]\nmod tests { #[cfg(unix)] fn f() {} }");
+}
+
+#[test]
 fn names_that_are_derived_elsewhere_are_reported() {
     breaks("src/stores/redis/mod.rs", "const A: &str = \"redisson_fair:\";", "derives a name");
     keeps("src/stores/redis/mod.rs", "#[cfg(test)] const A: &str = \"redisson_fair:\";");
@@ -281,9 +301,7 @@ fn lints_of_panics_that_are_silenced_and_clocks_that_are_read_are_reported() {
     breaks("src/client/open.rs", "#![allow(clippy::unwrap_used)]\nfn f() {}", "silences");
     keeps(MAY_PANIC, "#[expect(clippy::expect_used, reason = \"documented\")]\nfn f() { x.expect(\"y\"); }");
     keeps("src/engine/queue.rs", "#[cfg(test)]\n#[allow(clippy::panic)]\nmod tests { fn f() {} }");
-    for reads in
-        ["at.elapsed()", "SystemTime::UNIX_EPOCH", "rustix::time::clock_gettime(id)", "Instant::now()"]
-    {
+    for reads in ["at.elapsed()", "SystemTime::UNIX_EPOCH", "clock_gettime(id)", "Instant::now()"] {
         breaks("src/engine/queue.rs", &format!("fn f() {{ {reads}; }}"), "reads a clock");
         keeps(READS_TIME, &format!("fn f() {{ {reads}; }}"));
     }
@@ -661,6 +679,9 @@ fn check_rust(file: &Source, modules: &Modules, complain: &mut Complain<'_>) {
 /// Attributes are no tokens here, so they are looked for in the text, before the tests in it.
 fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     let code = file.text.split("#[cfg(test)]").next().unwrap_or_default();
+    // What stands directly above it is the tests' own.
+    let code = code.trim_end().strip_suffix("#[cfg(unix)]").unwrap_or(code);
+    let code = code.trim_end().strip_suffix("#[cfg(all(unix, not(leasehold_shuttle)))]").unwrap_or(code);
     let panics = ["unwrap_used", "expect_used", "panic", "unreachable", "todo", "unimplemented"];
     for line in code.lines().filter(|line| line.trim_start().starts_with('#')) {
         let silences = |lint: &&&str| line.contains(&format!("clippy::{lint}"));
@@ -668,6 +689,13 @@ fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
             && file.path != MAY_PANIC
         {
             reported.insert(format!("silences the lint {lint}"));
+        }
+        let names_a_system = ["unix", "windows", "target_os"].iter().any(|system| line.contains(system));
+        if names_a_system
+            && !line.contains("test")
+            && !KNOWS_THE_SYSTEM.iter().any(|place| file.path.starts_with(place))
+        {
+            reported.insert("asks for which system it is compiled; src/system.rs does".to_owned());
         }
     }
 }
@@ -707,7 +735,7 @@ fn check_word(file: &Source, at: usize, word: &str, reported: &mut BTreeSet<Stri
     let reads = ["UNIX_EPOCH", "SystemTime", "clock_gettime"].contains(&word)
         || word == "elapsed" && before == Some(&Token::Sign('.'))
         || word == "Instant" && after.get(2) == Some(&Token::Word("now".to_owned()));
-    if reads && file.path != READS_TIME {
+    if reads && file.path != READS_TIME && !file.path.starts_with(HAS_CLOCKS) {
         reported.insert(format!("reads a clock ({word}); {READS_TIME} does"));
     }
     let is_sleep = word == "thread" && is_path && after.get(2) == Some(&Token::Word("sleep".to_owned()));

@@ -1,5 +1,6 @@
 //! The project itself: its layers, its public API, its pages and their code, its examples, and the tools of
 //! the tests.
+#![cfg(unix)] // It starts servers and scripts.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -27,7 +27,7 @@ impl File {
     }
 
     fn url(&self) -> String {
-        format!("sqlite://{}/locks.db", self.0.path().display())
+        folder::sqlite_url(&self.0.path().join("locks.db"))
     }
 
     fn options(&self) -> ClientBuilder {
@@ -322,6 +322,7 @@ impl File {
 }
 
 /// SQLite has the log and its index beside the file that the link leads to.
+#[cfg(unix)]
 #[test]
 fn a_path_may_be_a_symbolic_link_to_the_file() {
     let file = File::new();

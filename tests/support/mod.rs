@@ -123,6 +123,13 @@ pub fn missing(what: &str) {
 /// How long it waits for a processor is measured from then on, as of all that run here: see [`stalls`].
 pub fn spawn<S: AsRef<OsStr>>(program: &[S], configure: impl FnOnce(&mut Command) -> &mut Command) -> Child {
     stalls::watch();
+    if cfg!(windows) {
+        // No signal says there that a child has ended.
+        let mut command = Command::new(&program[0]);
+        return configure(command.args(&program[1..]).stdin(Stdio::null()))
+            .spawn()
+            .expect("the program starts");
+    }
     let mut command = Command::new("sh");
     command.args(["-c", "read -r go && exec \"$@\" </dev/null", "sh"]).args(program).stdin(Stdio::piped());
     let mut child = configure(&mut command).spawn().expect("sh starts");

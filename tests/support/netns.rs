@@ -134,7 +134,7 @@ impl Netns {
         let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut server.admin()).unwrap();
         let prefix = format!("addr={}:", self.test_address());
         let fields = list.lines().flat_map(|line| line.split(' '));
-        fields.filter_map(|field| field.strip_prefix(&prefix)?.parse().ok()).collect()
+        fields.filter_map(|field| field.strip_prefix(&prefix)?.parse::<u16>().ok()).collect()
     }
 
     /// The devices are taken down, as by a pulled plug; heal brings them up.

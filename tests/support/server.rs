@@ -114,6 +114,22 @@ pub fn default_server() -> Option<ServerBinary> {
     first
 }
 
+/// Servers that somebody else has started, for a test program that cannot (Windows): `LEASEHOLD_TEST_REDIS`
+/// has the URL of one that all tests share, of one whose connections a test ends, and of one that it starts
+/// again.
+pub fn given(which: usize) -> Option<String> {
+    let urls = std::env::var("LEASEHOLD_TEST_REDIS").ok()?;
+    urls.split(' ').nth(which).map(str::to_owned)
+}
+
+/// A connection to such a server that may do everything.
+pub fn admin_of(url: &str) -> redis::Connection {
+    let mut connection =
+        redis::Client::open(url).unwrap().get_connection_with_timeout(ADMIN_TIMEOUT).unwrap();
+    redis::cmd("CLIENT").arg("SETNAME").arg(ADMIN).exec(&mut connection).unwrap();
+    connection
+}
+
 /// The path of a program in `PATH`.
 pub fn in_path(program: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;

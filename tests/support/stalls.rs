@@ -81,7 +81,7 @@ pub fn about_to_end() {
     let Some(waited) = waited(&Path::new("/proc").join(&task)) else { return };
     let Some(thread) = number_in(task.file_name()) else { return };
     let mut meter = meter().lock();
-    let before = meter.queues.waited.insert((std::process::id(), thread), waited);
+    let before = meter.queues.waited.insert((own_id(), thread), waited);
     meter.lose(waited.saturating_sub(before.unwrap_or_default()));
 }
 
@@ -175,7 +175,7 @@ impl Queues {
     fn look(&mut self) -> Duration {
         let begun = now();
         let mut seen = HashMap::with_capacity(self.waited.len());
-        let mut processes = vec![std::process::id()];
+        let mut processes = vec![own_id()];
         while let Some(process) = processes.pop() {
             let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { continue };
             for task in tasks.flatten() {
@@ -189,7 +189,7 @@ impl Queues {
             }
         }
         if let Some(meter) = self.meter {
-            seen.remove(&(std::process::id(), meter));
+            seen.remove(&(own_id(), meter));
         }
         // A new thread has waited since it began.
         let grown = |(task, waited): (&(u32, u32), &Duration)| {
@@ -201,6 +201,12 @@ impl Queues {
         self.took = begun.elapsed();
         more
     }
+}
+
+/// This process's number to the kernel that counts: under wine that is Linux, with numbers of its own.
+fn own_id() -> u32 {
+    let of_linux = || fs::read_to_string("/proc/self/stat").ok()?.split(' ').next()?.parse().ok();
+    cfg!(windows).then(of_linux).flatten().unwrap_or_else(std::process::id)
 }
 
 fn this_thread() -> Option<u32> {

@@ -164,6 +164,10 @@ pub struct Waiter<T> {
     task: PathBuf,
 }
 
+/// How long a thread sleeps that waits. Windows does not tell of another thread whether it sleeps: there it
+/// is the time that a thread has for getting there.
+const REST: Duration = if cfg!(windows) { ms(300) } else { ms(20) };
+
 impl<T: Send + 'static> Waiter<T> {
     /// Returns once the thread is asleep in `work`, or `work` has returned. To wait for a server's answer is
     /// no sleep.
@@ -186,7 +190,7 @@ impl<T: Send + 'static> Waiter<T> {
         Waiter { call, task: PathBuf::from("/proc").join(task) }
     }
 
-    /// Waits until the thread sleeps: asleep, and not once awake in between, for 20 ms. Or until its call
+    /// Waits until the thread sleeps: asleep, and not once awake in between, for [`REST`]. Or until its call
     /// returned.
     #[track_caller]
     pub fn settle(&self) {
@@ -207,7 +211,7 @@ impl<T: Send + 'static> Waiter<T> {
             }
             if sleeps.is_none() || sleeps != last.0 {
                 last = (sleeps, now());
-            } else if last.1.elapsed() >= ms(20) {
+            } else if last.1.elapsed() >= REST {
                 return;
             }
             let_pass(ms(1), "between two looks");

@@ -11,7 +11,6 @@
 use std::time::{Duration, Instant};
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, after};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::stalls::{stalled_since, watch};
 
@@ -42,10 +41,18 @@ pub fn now() -> Instant {
 }
 
 /// The time by the clock that all processes of this machine share.
+#[cfg(unix)]
 pub fn mono() -> Duration {
-    let time = clock_gettime(ClockId::Monotonic);
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
     Duration::new(seconds.expect("it begins with the machine"), nanos.expect("below a second"))
+}
+
+/// The wall clock: no other that is shared can be read here.
+#[cfg(windows)]
+#[expect(clippy::disallowed_methods, reason = "tests measure from outside")]
+pub fn mono() -> Duration {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().expect("it is later")
 }
 
 /// When it was that time by [`mono`].

@@ -3,6 +3,7 @@
 //!
 //! Members fail, change places and pass slots on while locks are used. Each failover is made
 //! `LEASEHOLD_ROUNDS` times (3).
+#![cfg(unix)] // They start servers, and stop and kill them by signals.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

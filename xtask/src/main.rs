@@ -8,6 +8,7 @@
 
 mod build;
 mod changed;
+mod elsewhere;
 mod gate;
 mod job;
 mod output;

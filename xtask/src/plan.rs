@@ -1,7 +1,7 @@
 //! The parts of the gate, and which of them run when.
 
 use crate::job::Job;
-use crate::{build, parts, suites};
+use crate::{build, elsewhere, parts, suites};
 
 /// First, one after the other: all that follows needs them.
 pub const FIRST: &[&str] = &["format", "shell", "tools", "build"];
@@ -14,7 +14,7 @@ pub const JAVA: &[&str] = &["interop", "faults", "contract", "redis", "demo", "c
 /// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
 /// threads from the processors for seconds. The models are built, and then all processor.
 pub const BUILD: &[&str] =
-    &["clippy", "docs", "doc-tests", "compile", "package", "deny", "deploying", "model"];
+    &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "deploying", "model"];
 /// What needs no server.
 pub const QUICK: &[&str] = &[
     "format",
@@ -43,6 +43,7 @@ pub const EXTRA: &[&str] = &[
     "fuzz",
     "under-systemd",
     "release",
+    "windows",
 ];
 /// Rounds of the soak, in turn.
 pub const SOAK: &[&str] = &[
@@ -61,6 +62,7 @@ pub const SOAK: &[&str] = &[
     "fuzz",
     "under-systemd",
     "release",
+    "windows",
 ];
 
 /// What a part does; it says whether all was good.
@@ -91,6 +93,7 @@ const PARTS: &[(&str, Work)] = &[
     ("docs", build::docs),
     ("doc-tests", build::doc_tests),
     ("compile", build::compile),
+    ("targets", elsewhere::targets),
     ("package", build::package),
     ("deny", build::deny),
     ("deploying", parts::deploying),
@@ -105,6 +108,7 @@ const PARTS: &[(&str, Work)] = &[
     ("fuzz", parts::fuzz),
     ("under-systemd", parts::under_systemd),
     ("release", parts::release),
+    ("windows", elsewhere::windows),
 ];
 
 /// The parts of the whole gate, in the order of its summary.

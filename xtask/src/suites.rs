@@ -28,6 +28,7 @@ pub const SUITES: &[Suite] = &[
     ),
     suite("architecture", "stores", "callbacks:: memory:: memory_faults:: metrics:: tasks:: tracing::"),
     suite("cli", "cli", ""),
+    suite("cli", "anywhere", ""),
     suite("contract", "contract", ""),
     suite("support", "meta", "support_selftest::"),
     suite("faults", "faults", "--skip=cuts_under_load:: --skip=heap:: --skip=history::"),

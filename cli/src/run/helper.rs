@@ -25,11 +25,12 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitId, WaitIdOptions, getppid, waitid};
 use signal_hook::consts::{SIGCONT, SIGKILL, SIGTERM};
 
-use crate::args::{BecomeArgs, Common, HelperArgs, OnLost};
+use crate::args::{Common, OnLost};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::family::{self, Cgroup, Family, POLL, kill_group};
 use crate::run::link::{self, Order, Report};
+use crate::run::parts::{BecomeArgs, HelperArgs};
 use crate::run::{own_program, signals};
 use crate::say::Say;
 

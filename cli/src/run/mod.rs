@@ -2,14 +2,15 @@
 
 mod acquire;
 mod family;
-pub(crate) mod helper;
+mod helper;
 pub(crate) mod hold;
 pub(crate) mod inherited;
 mod link;
 mod office;
+pub(crate) mod parts;
 pub(crate) mod signals;
 mod supervisor;
-pub(crate) mod terminal;
+mod terminal;
 pub(crate) mod times;
 
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use serde_json::json;
 
 use crate::args::{self, Common, ElectArgs, OnceArgs, RunArgs, Terms, Want};
 use crate::clock::Moment;
-use crate::exit::Exit;
+use crate::exit::{Exit, SIGINT};
 use crate::job::{self, State};
 use crate::run::acquire::Refusal;
 use crate::run::inherited::Inherited;
@@ -350,6 +351,14 @@ fn busy(client: &LockClient, name: &str, how: &str, code: u8, say: Say) -> Exit 
         say.notice("busy", &words, &json!({"name": name, "holder": holder}));
     }
     Exit::Busy(code)
+}
+
+/// Ends this process by the interrupt that ended the wait: a shell ends its loop or script only for a process
+/// that the interrupt itself ended. Its code is the same.
+pub(crate) fn end_as_interrupted(exit: Exit) {
+    if exit == Exit::Signal(SIGINT) && terminal::is_foreground() {
+        signal_hook::low_level::emulate_default_handler(SIGINT).ok();
+    }
 }
 
 /// This program, also when its file has been replaced meanwhile.

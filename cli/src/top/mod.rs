@@ -11,16 +11,15 @@ use leasehold::crossbeam_channel::{Receiver, select, unbounded};
 use leasehold::{ClientBuilder, LockClient};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEvent};
-use rustix::process::{Signal, getpid, kill_process};
-use signal_hook::consts::SIGINT;
 
 use crate::args::{Common, Format, TopArgs};
 use crate::clock::Moment;
-use crate::exit::Exit;
+use crate::exit::{Exit, SIGINT};
 use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
 use crate::say::Say;
 use crate::store::{self, explain};
+use crate::system;
 use crate::top::asks::{Answer, Asks};
 use crate::top::view::{Next, View};
 
@@ -136,7 +135,7 @@ fn is_press(key: &KeyEvent) -> bool {
 /// told to.
 fn stop(terminal: &mut DefaultTerminal) -> Result<(), Trouble> {
     ratatui::try_restore()?;
-    kill_process(getpid(), Signal::STOP).map_err(std::io::Error::from)?;
+    system::stop()?;
     // It begins with an empty screen. `clear` would ask the terminal where the cursor is, and `typed` would
     // read the answer.
     *terminal = ratatui::try_init()?;

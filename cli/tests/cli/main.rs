@@ -1,5 +1,6 @@
 //! The program as a process, on a server of its own.
 
+#![cfg(unix)] // They start servers, run commands and send signals.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

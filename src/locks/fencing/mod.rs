@@ -97,6 +97,10 @@ fn is_identifier(text: &str) -> bool {
 /// of the register and of the third file are never followed. A register that belongs neither to this user,
 /// nor to root, nor to the file's owner is refused.
 ///
+/// On Windows nothing says whose a link or a file is: a path that ends in a link is refused, and so are a
+/// read-only file and a stream of a file. The new file has the rights that its folder gives to new files.
+/// While another process reads the file without sharing its deletion, it cannot be replaced.
+///
 /// # Blocking
 ///
 /// While another process writes the same file; and for the disk: token and content are synced.

@@ -6,8 +6,7 @@
 //! request has left.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd;
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use httparse::{EMPTY_HEADER, Header, Status, parse_chunk_size, parse_headers};
 
 use crate::hosts::Hosts;
 use crate::stores::etcd::address::EtcdMember;
+use crate::system::{Socket, has_bytes};
 use crate::time::{Clock, Moment};
 
 /// The longest answer that is read: a batch of a hundred locks whose names are all as long as can be.
@@ -37,7 +37,7 @@ pub(super) struct Connection {
 }
 
 enum HttpStream {
-    Tcp(TcpStream),
+    Tcp(Socket),
     #[cfg(feature = "tls")]
     Tls(Box<crate::tls::TlsStream>),
 }
@@ -75,11 +75,8 @@ impl Connection {
 
     /// Whether the server has not hung up, as far as this machine knows; no round trip.
     pub(super) fn is_alive(&self) -> bool {
-        let mut asked =
-            [rustix::event::PollFd::from_borrowed_fd(self.socket().as_fd(), rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         // Nothing to read is as it should be. The end, an error, and bytes that nobody asked for are not.
-        self.rest().is_empty() && matches!(rustix::event::poll(&mut asked, Some(&now)), Ok(0))
+        self.rest().is_empty() && !has_bytes(self.socket(), Duration::ZERO)
     }
 
     /// A second handle, by which another thread can hang up.
@@ -225,7 +222,7 @@ impl Connection {
         }
     }
 
-    fn socket(&self) -> &TcpStream {
+    fn socket(&self) -> &Socket {
         match &self.stream {
             HttpStream::Tcp(socket) => socket,
             #[cfg(feature = "tls")]
@@ -236,7 +233,7 @@ impl Connection {
 
 impl HttpStream {
     #[cfg(feature = "tls")]
-    fn over(socket: TcpStream, member: &EtcdMember, deadline: Moment) -> io::Result<HttpStream> {
+    fn over(socket: Socket, member: &EtcdMember, deadline: Moment) -> io::Result<HttpStream> {
         let Some(config) = &member.tls else { return Ok(HttpStream::Tcp(socket)) };
         let half = socket.try_clone()?;
         let tls = crate::tls::TlsStream::connect(
@@ -250,7 +247,7 @@ impl HttpStream {
 
     #[cfg(not(feature = "tls"))]
     #[expect(clippy::unnecessary_wraps, reason = "a handshake can fail")]
-    fn over(socket: TcpStream, _member: &EtcdMember, _by: Moment) -> io::Result<HttpStream> {
+    fn over(socket: Socket, _member: &EtcdMember, _by: Moment) -> io::Result<HttpStream> {
         Ok(HttpStream::Tcp(socket))
     }
 
@@ -274,7 +271,7 @@ impl HttpStream {
 /// A socket whose reads all end at one moment, for a handshake.
 #[cfg(feature = "tls")]
 struct Shaking {
-    socket: TcpStream,
+    socket: Socket,
     deadline: Moment,
 }
 
@@ -299,7 +296,7 @@ impl Write for Shaking {
 }
 
 /// Ends a connection that another thread reads.
-pub(super) struct HangerUp(TcpStream);
+pub(super) struct HangerUp(Socket);
 
 impl HangerUp {
     pub(super) fn hang_up(&self) {

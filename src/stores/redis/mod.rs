@@ -31,7 +31,8 @@ mod show;
 mod store;
 mod underway;
 
-#[cfg(not(leasehold_shuttle))]
+// Their server is reached by a Unix socket.
+#[cfg(all(unix, not(leasehold_shuttle)))]
 #[cfg(test)]
 mod tests;
 

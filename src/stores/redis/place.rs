@@ -1,7 +1,6 @@
 //! The address of one server, and how a connection to it logs in.
 
 use std::fmt;
-#[cfg(unix)]
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +44,6 @@ pub(crate) enum ServerPlace {
         port: u16,
         config: crate::tls::Config,
     },
-    #[cfg(unix)]
     Unix(PathBuf),
 }
 
@@ -55,7 +53,6 @@ impl ServerPlace {
             ServerPlace::Tcp { host, .. } => Some(host),
             #[cfg(feature = "tls")]
             ServerPlace::Tls { host, .. } => Some(host),
-            #[cfg(unix)]
             ServerPlace::Unix(_) => None,
         }
     }
@@ -67,7 +64,6 @@ impl fmt::Display for ServerPlace {
             ServerPlace::Tcp { host, port } => write!(f, "{host}:{port}"),
             #[cfg(feature = "tls")]
             ServerPlace::Tls { host, port, .. } => write!(f, "{host}:{port}"),
-            #[cfg(unix)]
             ServerPlace::Unix(path) => write!(f, "{}", path.display()),
         }
     }

@@ -1,16 +1,15 @@
 //! One connection: made by a time, and read frame by frame.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::time::Duration;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Host;
 use crate::stores::zookeeper::address::ZooKeeperAddress;
 use crate::stores::zookeeper::jute::{self, Greeting, Header, LONGEST_FRAME, Welcome, code};
 use crate::stores::zookeeper::life::Life;
+use crate::system::{Socket, has_room};
 use crate::time::{Clock, Moment, millis};
 
 /// How long one write may block: it is tried only where the socket takes something, and that may be less than
@@ -19,13 +18,13 @@ const WRITE_LIMIT: Duration = Duration::from_millis(1);
 
 /// A socket that one thread reads while others write, one at a time.
 pub(super) enum ZooKeeperStream {
-    Tcp(TcpStream),
+    Tcp(Socket),
     #[cfg(feature = "tls")]
     Tls(Box<crate::tls::TlsStream>),
 }
 
 impl ZooKeeperStream {
-    fn socket(&self) -> &TcpStream {
+    fn socket(&self) -> &Socket {
         match self {
             ZooKeeperStream::Tcp(socket) => socket,
             #[cfg(feature = "tls")]
@@ -40,9 +39,7 @@ impl ZooKeeperStream {
 
     /// Writes as much of `bytes` as the socket takes now; an error of kind `WouldBlock`: nothing.
     pub(super) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut sockets = [PollFd::new(self.socket(), PollFlags::OUT)];
-        // An error is for the write to find.
-        if let Ok(0) = poll(&mut sockets, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        if !has_room(self.socket(), Duration::ZERO) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let written = match self {
@@ -87,7 +84,7 @@ impl Write for &ZooKeeperStream {
 /// Reads and writes of a connection that is being made: all end at one moment, however many they are.
 struct TimedStream<'a, S> {
     stream: S,
-    socket: &'a TcpStream,
+    socket: &'a Socket,
     deadline: Moment,
 }
 
@@ -185,7 +182,7 @@ pub(super) fn connect(
 fn secured(
     address: &ZooKeeperAddress,
     host: &str,
-    socket: TcpStream,
+    socket: Socket,
     deadline: Moment,
 ) -> io::Result<ZooKeeperStream> {
     let Some(config) = &address.tls else { return Ok(ZooKeeperStream::Tcp(socket)) };
@@ -199,7 +196,7 @@ fn secured(
 fn secured(
     _address: &ZooKeeperAddress,
     _host: &str,
-    socket: TcpStream,
+    socket: Socket,
     _by: Moment,
 ) -> io::Result<ZooKeeperStream> {
     Ok(ZooKeeperStream::Tcp(socket))

@@ -1,11 +1,10 @@
-//! The arguments of `hold` and `release`, and of the processes that keep a hold.
+//! The arguments of `hold` and `release`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
-use crate::args::{OnLost, RunArgs, Terms, Want, signal, time};
+use crate::args::{Want, signal, time};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HoldArgs {
@@ -32,64 +31,8 @@ pub(crate) struct HoldArgs {
     pub(crate) label: Option<String>,
 }
 
-impl HoldArgs {
-    /// The same lock, as `run` would ask for it.
-    pub(super) fn as_run(&self) -> RunArgs {
-        RunArgs {
-            name: self.name.clone(),
-            want: self.want.clone(),
-            terms: self.terms(),
-            conflict_exit_code: self.conflict_exit_code,
-            max_hold: None,
-            strict: false,
-            command: Vec::new(),
-        }
-    }
-
-    fn terms(&self) -> Terms {
-        Terms {
-            on_lost: OnLost::Signal(self.signal),
-            kill_grace: None,
-            lost_exit_code: super::LOST,
-            label: self.label.clone(),
-        }
-    }
-}
-
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReleaseArgs {
     /// The handle that `hold` printed.
     pub(crate) handle: String,
-}
-
-/// Written by `hold`, read by the process that keeps the lock. The rest comes over its socket, since the
-/// command that was typed may hold a password.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct KeepArgs {
-    /// The process for which the lock is kept, and when it began.
-    #[arg(long)]
-    pub(crate) pid: i32,
-    #[arg(long)]
-    pub(crate) began: u64,
-    /// The file of its socket.
-    #[arg(long)]
-    pub(crate) place: PathBuf,
-    /// For those who look at the list of processes.
-    pub(crate) name: String,
-}
-
-/// Written by the process that keeps the lock, read by its lookout.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct LookoutArgs {
-    #[arg(long)]
-    pub(crate) pid: i32,
-    #[arg(long)]
-    pub(crate) began: u64,
-    #[arg(long)]
-    pub(crate) place: PathBuf,
-    #[arg(long)]
-    pub(crate) signal: i32,
-    /// How long before the end of the lock's time the signal is sent.
-    #[arg(long, value_parser = time)]
-    pub(crate) before: Duration,
 }

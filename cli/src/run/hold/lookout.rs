@@ -16,10 +16,10 @@ use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::family;
-use crate::run::hold::args::LookoutArgs;
 use crate::run::hold::shell::Shell;
 use crate::run::link::{self, Order};
 use crate::run::own_program;
+use crate::run::parts::LookoutArgs;
 use crate::run::signals::{self, Caught};
 
 /// The clock may jump ahead of all timers, when a machine that slept wakes up: so often it is looked at.

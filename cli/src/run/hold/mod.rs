@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::args::{Common, Format};
+use crate::args::{Common, Format, OnLost, RunArgs, Terms};
 use crate::exit::Exit;
 use crate::run::hold::args::{HoldArgs, ReleaseArgs};
 use crate::run::hold::shell::Shell;
@@ -27,6 +27,30 @@ use crate::say::{Say, json_text};
 
 /// The exit code of `release` when the hold was lost.
 const LOST: u8 = 79;
+
+impl HoldArgs {
+    /// The same lock, as `run` would ask for it.
+    fn as_run(&self) -> RunArgs {
+        RunArgs {
+            name: self.name.clone(),
+            want: self.want.clone(),
+            terms: self.terms(),
+            conflict_exit_code: self.conflict_exit_code,
+            max_hold: None,
+            strict: false,
+            command: Vec::new(),
+        }
+    }
+
+    fn terms(&self) -> Terms {
+        Terms {
+            on_lost: OnLost::Signal(self.signal),
+            kill_grace: None,
+            lost_exit_code: LOST,
+            label: self.label.clone(),
+        }
+    }
+}
 
 /// The time that a keeper has to say that it has heard. It does at once, unless somebody has stopped it.
 const HEARD_WITHIN: Duration = Duration::from_secs(5);

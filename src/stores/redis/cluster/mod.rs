@@ -88,7 +88,7 @@ impl ClusterStore {
         }))
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, unix))]
     pub(super) fn doubt(&self) {
         self.topology.doubt();
     }

@@ -6,29 +6,24 @@
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd;
-#[cfg(unix)]
-use std::os::unix::net::UnixStream;
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{RedisError, Value};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::BorrowedFd;
 
 use crate::error::{Error, ErrorKind};
 use crate::hosts::Hosts;
 use crate::stores::redis::conn::ledger::Origin;
 use crate::stores::redis::conn::replies::{Replies, TOO_LONG};
 use crate::stores::redis::place::ServerPlace;
+use crate::system::{LocalSocket, PollFd, Socket, any_ready, for_bytes, has_room};
 use crate::time::{Clock, Moment};
 
 /// A socket that one thread may read while others write.
 pub(crate) enum RedisStream {
-    Tcp(TcpStream),
-    #[cfg(unix)]
-    Unix(UnixStream),
+    Tcp(Socket),
+    Unix(LocalSocket),
     #[cfg(feature = "tls")]
     Tls(Box<crate::tls::TlsStream>),
     #[cfg(leasehold_shuttle)]
@@ -59,8 +54,7 @@ impl RedisStream {
                 )?;
                 RedisStream::Tls(Box::new(tls))
             }
-            #[cfg(unix)]
-            ServerPlace::Unix(path) => RedisStream::Unix(UnixStream::connect(path)?),
+            ServerPlace::Unix(path) => RedisStream::Unix(LocalSocket::connect(path)?),
         };
         stream.set_write_timeout(write_timeout)?;
         Ok(stream)
@@ -69,7 +63,6 @@ impl RedisStream {
     fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             RedisStream::Tcp(socket) => { socket }.read(buf),
-            #[cfg(unix)]
             RedisStream::Unix(socket) => { socket }.read(buf),
             #[cfg(feature = "tls")]
             RedisStream::Tls(tls) => tls.read(buf),
@@ -81,7 +74,6 @@ impl RedisStream {
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             RedisStream::Tcp(socket) => { socket }.write(bytes),
-            #[cfg(unix)]
             RedisStream::Unix(socket) => { socket }.write(bytes),
             #[cfg(feature = "tls")]
             RedisStream::Tls(tls) => tls.write(bytes),
@@ -94,16 +86,15 @@ impl RedisStream {
     ///
     /// For a socket whose writes have a short time-out: it may take less than the system said that it would.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
-        let socket = match self {
-            RedisStream::Tcp(socket) => socket.as_fd(),
-            #[cfg(unix)]
-            RedisStream::Unix(socket) => socket.as_fd(),
+        let may_be_written = match self {
+            RedisStream::Tcp(socket) => has_room(socket, Duration::ZERO),
+            RedisStream::Unix(socket) => has_room(socket, Duration::ZERO),
             #[cfg(feature = "tls")]
-            RedisStream::Tls(tls) => tls.socket().as_fd(),
+            RedisStream::Tls(tls) => has_room(tls.socket(), Duration::ZERO),
             #[cfg(leasehold_shuttle)]
             RedisStream::Model(pipe) => return pipe.write(bytes),
         };
-        if !any_ready(&mut [PollFd::from_borrowed_fd(socket, PollFlags::OUT)], Duration::ZERO) {
+        if !may_be_written {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let written = match self {
@@ -128,7 +119,6 @@ impl RedisStream {
     pub(crate) fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             RedisStream::Tcp(socket) => socket.set_read_timeout(Some(timeout)),
-            #[cfg(unix)]
             RedisStream::Unix(socket) => socket.set_read_timeout(Some(timeout)),
             #[cfg(feature = "tls")]
             RedisStream::Tls(tls) => tls.socket().set_read_timeout(Some(timeout)),
@@ -140,7 +130,6 @@ impl RedisStream {
     pub(crate) fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
             RedisStream::Tcp(socket) => socket.set_write_timeout(Some(timeout)),
-            #[cfg(unix)]
             RedisStream::Unix(socket) => socket.set_write_timeout(Some(timeout)),
             #[cfg(feature = "tls")]
             RedisStream::Tls(tls) => tls.socket().set_write_timeout(Some(timeout)),
@@ -154,7 +143,7 @@ impl RedisStream {
         match self.unread() {
             #[cfg(any(feature = "tls", leasehold_shuttle))]
             Unread::There => true,
-            Unread::MayBeAt(socket) => any_ready(&mut [asked(socket)], Duration::ZERO),
+            Unread::MayBeAt(socket) => any_ready(&mut [socket], Duration::ZERO),
             #[cfg(leasehold_shuttle)]
             Unread::Nothing => false,
         }
@@ -162,13 +151,12 @@ impl RedisStream {
 
     fn unread(&self) -> Unread<'_> {
         match self {
-            RedisStream::Tcp(socket) => Unread::MayBeAt(socket.as_fd()),
-            #[cfg(unix)]
-            RedisStream::Unix(socket) => Unread::MayBeAt(socket.as_fd()),
+            RedisStream::Tcp(socket) => Unread::MayBeAt(for_bytes(socket)),
+            RedisStream::Unix(socket) => Unread::MayBeAt(for_bytes(socket)),
             #[cfg(feature = "tls")]
             RedisStream::Tls(tls) if tls.has_plaintext() => Unread::There,
             #[cfg(feature = "tls")]
-            RedisStream::Tls(tls) => Unread::MayBeAt(tls.socket().as_fd()),
+            RedisStream::Tls(tls) => Unread::MayBeAt(for_bytes(tls.socket())),
             #[cfg(leasehold_shuttle)]
             RedisStream::Model(pipe) if pipe.has_bytes() => Unread::There,
             #[cfg(leasehold_shuttle)]
@@ -181,7 +169,6 @@ impl RedisStream {
         // An error says that it is down already.
         drop(match self {
             RedisStream::Tcp(socket) => socket.shutdown(Shutdown::Both),
-            #[cfg(unix)]
             RedisStream::Unix(socket) => socket.shutdown(Shutdown::Both),
             #[cfg(feature = "tls")]
             RedisStream::Tls(tls) => tls.socket().shutdown(Shutdown::Both),
@@ -197,7 +184,7 @@ enum Unread<'a> {
     #[cfg(any(feature = "tls", leasehold_shuttle))]
     There,
     /// In the socket.
-    MayBeAt(BorrowedFd<'a>),
+    MayBeAt(PollFd<'a>),
     #[cfg(leasehold_shuttle)]
     Nothing,
 }
@@ -209,25 +196,12 @@ pub(crate) fn await_any<'a>(streams: impl Iterator<Item = &'a RedisStream>, limi
         match stream.unread() {
             #[cfg(any(feature = "tls", leasehold_shuttle))]
             Unread::There => return,
-            Unread::MayBeAt(socket) => sockets.push(asked(socket)),
+            Unread::MayBeAt(socket) => sockets.push(socket),
             #[cfg(leasehold_shuttle)]
             Unread::Nothing => {}
         }
     }
     any_ready(&mut sockets, limit);
-}
-
-fn asked(socket: BorrowedFd<'_>) -> PollFd<'_> {
-    PollFd::from_borrowed_fd(socket, PollFlags::IN)
-}
-
-fn any_ready(sockets: &mut [PollFd<'_>], limit: Duration) -> bool {
-    let limit = Timespec {
-        tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: limit.subsec_nanos().into(),
-    };
-    // An error is for the read to find.
-    !matches!(poll(sockets, Some(&limit)), Ok(0))
 }
 
 /// For the subscriber's reader, which waits without a deadline of its own.

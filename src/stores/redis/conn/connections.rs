@@ -113,7 +113,7 @@ impl Connections {
     }
 
     /// The same, whose connections last no longer than this.
-    #[cfg(all(test, not(leasehold_shuttle)))]
+    #[cfg(all(test, unix, not(leasehold_shuttle)))]
     pub(crate) fn lasting(self, limits: crate::stores::redis::conn::ledger::Limits) -> Connections {
         let ledger = Arc::new(Ledger::limited(limits));
         let count = u32::try_from(self.shared_connections.len()).unwrap_or(1);
@@ -249,7 +249,7 @@ impl Connections {
     }
 
     /// How many places its pool has ready or in use.
-    #[cfg(all(test, not(leasehold_shuttle)))]
+    #[cfg(all(test, unix, not(leasehold_shuttle)))]
     pub(crate) fn places(&self) -> u32 {
         self.pool.lock().as_ref().map_or(0, |pool| pool.state().connections)
     }

@@ -98,7 +98,7 @@ impl Origin {
 }
 
 impl Ledger {
-    #[cfg(all(test, not(leasehold_shuttle)))]
+    #[cfg(all(test, unix, not(leasehold_shuttle)))]
     pub(crate) fn limited(limits: Limits) -> Ledger {
         Ledger { limits, ..Ledger::default() }
     }

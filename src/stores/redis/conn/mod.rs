@@ -6,6 +6,9 @@ pub(crate) mod dialog;
 pub(crate) mod handshake;
 pub(crate) mod ledger;
 pub(crate) mod open;
+#[cfg(test)]
+#[cfg(not(leasehold_shuttle))]
+mod pair;
 pub(crate) mod replies;
 pub(crate) mod shared;
 pub(crate) mod slots;

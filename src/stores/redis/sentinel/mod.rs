@@ -423,6 +423,8 @@ fn field<'a>(fields: &'a Value, name: &str) -> Option<&'a str> {
 pub(crate) const CHANNELS: [&str; 3] = [BEGINS, "+promoted-slave", "+switch-master"];
 const BEGINS: &str = "+selected-slave";
 
+// Connections within the process are Unix sockets here.
+#[cfg(unix)]
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -549,7 +551,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, leasehold_fuzz))]
+#[cfg(all(test, unix, leasehold_fuzz))]
 mod fuzz {
     use std::hint::black_box;
 

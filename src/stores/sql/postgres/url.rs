@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{check_url, unescaped};
 use crate::stores::sql::postgres::link::{Dial, Secure};
 use crate::stores::sql::postgres::tls_mode::TlsMode;
+use crate::system::NO_LOCAL_SOCKETS;
 
 /// The parts of a URL's query that the driver does not know.
 #[derive(Default)]
@@ -40,6 +41,12 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
     })?;
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err(Error::invalid("connect", "the URL names no host"));
+    }
+    let is_local = |host: &Host| !matches!(host, Host::Tcp(name) if !name.starts_with('/'));
+    if let Some(words) = NO_LOCAL_SOCKETS
+        && config.get_hosts().iter().any(is_local)
+    {
+        return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
     if config.get_channel_binding() == ChannelBinding::Require {
         let words = "channel_binding=require: TLS connections are not bound to passwords here";
@@ -109,12 +116,10 @@ fn secure(mode: TlsMode, _tls: &TlsOptions) -> Result<Secure> {
 
 /// Whether all hosts are this machine.
 fn is_here(config: &Config) -> bool {
-    let is_here = |host: &Host| match host {
-        Host::Tcp(name) => {
-            name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback())
-        }
-        Host::Unix(_) => true,
-    };
+    let is_own =
+        |name: &str| name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    // The other variant, for sockets of this machine, is not there on Windows.
+    let is_here = |host: &Host| !matches!(host, Host::Tcp(name) if !is_own(name));
     match config.get_hostaddrs() {
         [] => config.get_hosts().iter().all(is_here),
         addresses => addresses.iter().all(IpAddr::is_loopback),
@@ -177,10 +182,16 @@ mod tests {
 
     #[test]
     fn on_this_machine_nothing_is_encrypted_unless_the_url_says_so() {
-        for url in
-            ["postgres://localhost/x", "postgres://127.0.0.1/x", "postgres://[::1]/x", "postgres://%2Ftmp/x"]
-        {
+        for url in ["postgres://localhost/x", "postgres://127.0.0.1/x", "postgres://[::1]/x"] {
             assert_eq!(ssl_mode(url).unwrap(), SslMode::Disable, "{url}");
+        }
+        // A socket of this machine, where there are such.
+        match (ssl_mode("postgres://%2Ftmp/x"), NO_LOCAL_SOCKETS) {
+            (Ok(mode), None) => assert_eq!(mode, SslMode::Disable),
+            (Err(error), Some(words)) => {
+                assert_eq!((error.kind(), error.to_string().contains(words)), (ErrorKind::Unsupported, true));
+            }
+            other => panic!("{other:?}"),
         }
         assert_eq!(ssl_mode("postgres://localhost/x?sslmode=prefer").unwrap(), SslMode::Prefer);
     }

@@ -11,9 +11,10 @@ use std::sync::{Arc, Weak};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
-use crate::stores::sql::sqlite::file::{File, Files};
+use crate::stores::sql::sqlite::file::Files;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
+use crate::system::FileId;
 use crate::time::{Clock, Moment};
 
 /// A connection's place, from which another thread may take it to end it.
@@ -36,7 +37,11 @@ pub(super) struct SqliteConnection {
 impl SqliteConnection {
     /// Takes in a connection that has read, so that its files are there. `before`: the database that was
     /// there before it was opened. `None`: it has not got those files that are in their places.
-    pub(super) fn new(conn: Connection, path: &Arc<Path>, before: Option<File>) -> Option<SqliteConnection> {
+    pub(super) fn new(
+        conn: Connection,
+        path: &Arc<Path>,
+        before: Option<FileId>,
+    ) -> Option<SqliteConnection> {
         SqliteConnection::among(&mut OPEN.lock(), conn, path, before)
     }
 
@@ -45,7 +50,7 @@ impl SqliteConnection {
         open: &mut Table,
         conn: Connection,
         path: &Arc<Path>,
-        before: Option<File>,
+        before: Option<FileId>,
     ) -> Option<SqliteConnection> {
         open.retain(|(_, other)| other.strong_count() > 0);
         // Pairs with `end_strays`: one that stood while this was opened shares its index with it.
@@ -130,6 +135,8 @@ fn leave(conn: Option<Connection>) {
 }
 
 #[cfg(not(leasehold_shuttle))]
+// Windows lets nobody move or delete a database that is open.
+#[cfg(unix)]
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -1,13 +1,14 @@
 //! The file that a path leads to.
 
 use std::borrow::Cow;
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::unescaped;
 use crate::stores::sql::lease_ms;
+use crate::system::{self, FileId, file_id};
 use crate::time::Clock;
 
 /// `sqlite:///path`, where bytes may be written as `%20`.
@@ -19,34 +20,31 @@ pub(super) fn path(url: &str) -> Result<PathBuf> {
         return Err(unusable());
     }
     let path = unescaped(path).ok_or_else(unusable)?;
-    if path.contains('\0') { Err(unusable()) } else { Ok(PathBuf::from(path)) }
+    if path.contains('\0') { Err(unusable()) } else { Ok(system::local_path(path)) }
 }
-
-/// A file, by device and inode. No other has these while it is there or is open somewhere.
-pub(super) type File = (u64, u64);
 
 /// The files of a database: its own, and the log of changes and its index, which are there while a connection
 /// stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Files {
-    own: File,
-    beside: [Option<File>; 2],
+    own: FileId,
+    beside: [Option<FileId>; 2],
 }
 
 impl Files {
     /// Those that the path leads to, one looked up after the other. They are never opened: closing them would
     /// end SQLite's own locks on them.
     pub(super) fn at(path: &Path) -> Option<Files> {
-        Some(Files { own: file(path)?, beside: beside(path).each_ref().map(|path| file(path)) })
+        Some(Files { own: file_id(path)?, beside: beside(path).each_ref().map(|path| file_id(path)) })
     }
 
     /// The database alone.
-    pub(super) fn own_at(path: &Path) -> Option<File> {
-        file(path)
+    pub(super) fn own_at(path: &Path) -> Option<FileId> {
+        file_id(path)
     }
 
     /// Whether the database is this one.
-    pub(super) fn is_of(&self, own: File) -> bool {
+    pub(super) fn is_of(&self, own: FileId) -> bool {
         self.own == own
     }
 
@@ -59,10 +57,6 @@ impl Files {
     pub(super) fn is_stray(&self, open: &Files) -> bool {
         self.own == open.own && self.beside != open.beside
     }
-}
-
-fn file(path: &Path) -> Option<File> {
-    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// The database itself, where the path is a symbolic link to it: SQLite has its files beside that.
@@ -85,22 +79,16 @@ fn beside(path: &Path) -> [PathBuf; 2] {
 /// without its group, those who may write it by that would be kept out, for good if this process ends without
 /// taking them away.
 pub(super) fn share(path: &Path) {
-    let Ok(own) = std::fs::metadata(path) else { return };
-    for path in beside(path) {
-        let has_another = std::fs::metadata(&path).is_ok_and(|file| file.gid() != own.gid());
-        if has_another {
-            // Only the owner may, and only a member of the group had its right from that.
-            rustix::fs::chown(&path, None, Some(rustix::fs::Gid::from_raw(own.gid()))).ok();
-        }
+    for beside in beside(path) {
+        system::share_group(&beside, path);
     }
 }
 
 /// Whether this user may not write a file that is there, and why.
 fn refuses_writing(path: &Path) -> Option<ErrorKind> {
-    match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
-        Err(rustix::io::Errno::ROFS) => Some(ErrorKind::ReadOnly),
-        Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Some(ErrorKind::NoPermission),
-        Ok(()) | Err(_) => None,
+    match system::writing_refused(path)? {
+        io::ErrorKind::ReadOnlyFilesystem => Some(ErrorKind::ReadOnly),
+        _ => Some(ErrorKind::NoPermission),
     }
 }
 
@@ -138,9 +126,7 @@ pub(super) fn up_ms() -> i64 {
 /// The start of the machine, and which of its time namespaces this is, whose clocks differ; `None`: it does
 /// not say.
 pub(super) fn boot() -> Option<String> {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let clocks = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
-    Some(format!("{} {}", boot.trim(), clocks.display()))
+    Some(format!("{} {}", system::boot_id()?, system::clock_namespace().display()))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
 use r2d2::Pool;
 
 use super::*;
+use crate::stores::redis::conn::pair::{Peer, pair};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -16,9 +16,9 @@ fn pool() -> Pool<ConnectionSlots> {
 }
 
 /// A connection, and the server's end of it.
-fn connection(pool: &Pool<ConnectionSlots>) -> (Connected, UnixStream) {
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    ((pool.get().unwrap(), Connection::new(RedisStream::Unix(ours))), theirs)
+fn connection(pool: &Pool<ConnectionSlots>) -> (Connected, Peer) {
+    let (ours, theirs) = pair();
+    ((pool.get().unwrap(), Connection::new(ours)), theirs)
 }
 
 fn soon() -> Moment {
@@ -38,7 +38,7 @@ fn ask(shared: &SharedConnection, take: Option<ReplySink>) -> Arc<Reply> {
     shared.send(question, soon(), take, nowhere).map_err(|(failure, _)| failure).unwrap()
 }
 
-fn first(shared: &SharedConnection, pool: &Pool<ConnectionSlots>) -> (Arc<Reply>, UnixStream) {
+fn first(shared: &SharedConnection, pool: &Pool<ConnectionSlots>) -> (Arc<Reply>, Peer) {
     let (connection, server) = connection(pool);
     let reply = shared.send(question, soon(), None, || Ok(connection)).map_err(|(failure, _)| failure);
     (reply.unwrap(), server)
@@ -280,7 +280,7 @@ fn answered_in_time(
     shared: &SharedConnection,
     pool: &Pool<ConnectionSlots>,
     take: Option<ReplySink>,
-) -> (Arc<Reply>, UnixStream) {
+) -> (Arc<Reply>, Peer) {
     let (connection, mut server) = connection(pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
     let reply =
@@ -325,6 +325,8 @@ fn what_was_left_to_a_reader_whose_time_is_over_is_written() {
     }
 }
 
+/// Over TCP the first write after the end of a connection succeeds, so all are in doubt.
+#[cfg(unix)]
 #[test]
 fn a_write_that_fails_leaves_earlier_requests_in_doubt_and_one_alone_was_not_carried_out() {
     let (shared, pool) = (SharedConnection::new(), pool());

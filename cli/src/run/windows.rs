@@ -1,0 +1,110 @@
+//! Windows: no command is run, and no lock is kept for a shell. What the other actions need of signals.
+
+/// How long a store may be away, which `doctor` says.
+#[allow(dead_code, reason = "no command is ended here")]
+#[path = "times.rs"]
+pub(crate) mod times;
+
+#[path = "hold/args.rs"]
+pub(crate) mod hold_args;
+
+use crate::args::{Common, ElectArgs, OnceArgs, RunArgs};
+use crate::exit::Exit;
+use crate::say::Say;
+
+pub(crate) fn run(common: &Common, _args: &RunArgs) -> Exit {
+    refused(common, "run")
+}
+
+pub(crate) fn once(common: &Common, _args: &OnceArgs) -> Exit {
+    refused(common, "once")
+}
+
+pub(crate) fn elect(common: &Common, _args: &ElectArgs) -> Exit {
+    refused(common, "elect")
+}
+
+/// A command that outlives its lock would be worse than none: here nothing of this program ends it for sure.
+fn refused(common: &Common, action: &str) -> Exit {
+    Say::new(common).error(&format!(
+        "{action} is for Unix only: a command could outlive the lock here; take the library, or WSL"
+    ));
+    Exit::Usage
+}
+
+/// Nothing: the exit code says that an interrupt ended the program.
+pub(crate) fn end_as_interrupted(_exit: Exit) {}
+
+pub(crate) mod hold {
+    use super::refused;
+    use crate::args::Common;
+    use crate::exit::Exit;
+
+    pub(crate) use super::hold_args as args;
+
+    pub(crate) fn hold(common: &Common, _args: &args::HoldArgs) -> Exit {
+        refused(common, "hold")
+    }
+
+    pub(crate) fn release(common: &Common, _args: &args::ReleaseArgs) -> Exit {
+        refused(common, "release")
+    }
+}
+
+pub(crate) mod inherited {
+    /// The treatment of signals that this program was started with: there is none.
+    #[derive(Debug)]
+    pub(crate) struct Inherited;
+
+    impl Inherited {
+        pub(crate) fn take() -> Inherited {
+            Inherited
+        }
+    }
+}
+
+pub(crate) mod signals {
+    use std::io;
+    use std::time::Duration;
+
+    use leasehold::crossbeam_channel::{Receiver, bounded, select, unbounded};
+
+    use crate::exit::{Exit, SIGINT};
+    use crate::run::inherited::Inherited;
+    use crate::say::Say;
+
+    /// Ctrl-C, Ctrl-Break and the end of the console, in order: each as SIGINT.
+    pub(crate) struct Caught {
+        pub(crate) signals: Receiver<i32>,
+    }
+
+    impl Caught {
+        pub(crate) fn start(_inherited: Inherited) -> io::Result<Caught> {
+            let (sender, signals) = unbounded();
+            ctrlc::set_handler(move || sender.send(SIGINT).unwrap_or_default()).map_err(io::Error::other)?;
+            Ok(Caught { signals })
+        }
+
+        /// Does what may wait for the store, on a thread of its own, which is left behind by a signal.
+        pub(crate) fn unless_signaled<T: Send + 'static>(
+            &self,
+            what: &str,
+            more: Duration,
+            say: Say,
+            act: impl FnOnce() -> T + Send + 'static,
+        ) -> Result<T, Exit> {
+            let (done, is_done) = bounded(1);
+            let act = move || drop(done.send(act()));
+            if let Err(error) = std::thread::Builder::new().name(what.to_owned()).spawn(act) {
+                say.error(&format!("a thread cannot be started: {error}"));
+                return Err(Exit::Internal);
+            }
+            select! {
+                recv(is_done) -> outcome => outcome.map_err(|_panicked| Exit::Internal),
+                recv(self.signals) -> signal => is_done
+                    .recv_timeout(more)
+                    .map_err(|_late| signal.map_or(Exit::Internal, Exit::Signal)),
+            }
+        }
+    }
+}

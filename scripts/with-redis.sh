@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+#
+#   scripts/with-redis.sh COMMAND…   runs a command for whose tests three servers of Redis are there: LEASEHOLD_TEST_REDIS has
+#                                    their URLs (tests/support/server.rs). They end with it.
+#
+# For a test program that cannot start a server by itself, as one under wine.
+set -euo pipefail
+
+program=${LEASEHOLD_TEST_SERVER:-redis-server}
+folder=$(mktemp -d)
+pids=()
+finish() {
+    local pid
+    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+    wait
+    rm -rf "$folder"
+}
+trap finish EXIT
+
+urls=()
+# Another process may take the port first: then the server ends, and another port is tried.
+for number in 1 2 3; do
+    until [ "${#urls[@]}" -eq "$number" ]; do
+        port=$((20000 + RANDOM % 12000))
+        own=$folder/$number-$port
+        mkdir -p "$own"
+        "$program" --port "$port" --bind 127.0.0.1 --dir "$own" --logfile "$own/log" --save "" \
+            --appendonly yes --appendfsync always --enable-debug-command yes &
+        pid=$!
+        while kill -0 "$pid" 2>/dev/null && ! grep -qs "Ready to accept connections" "$own/log"; do sleep 0.1; done
+        if kill -0 "$pid" 2>/dev/null; then
+            pids+=("$pid")
+            urls+=("redis://127.0.0.1:$port/")
+        fi
+    done
+done
+export LEASEHOLD_TEST_REDIS="${urls[*]}"
+"$@"

@@ -1,0 +1,283 @@
+//! Windows 10 and later.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::windows::fs::OpenOptionsExt;
+use std::os::windows::io::{AsSocket, BorrowedSocket};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use winapi_util::file::information;
+use winapi_util::sysinfo::{ComputerNameKind, get_computer_name};
+
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::system::poll::{has_bytes, has_room};
+
+/// Nanoseconds of a clock that never steps and that runs on while the machine is suspended.
+///
+/// `Instant` is the performance counter here, which counts the time asleep (`docs/decisions/0057`). It does
+/// not say its beginning, so each process has its own: no two processes may compare what they read. It begins
+/// at a day, so that what is some minutes ago has a number too.
+#[expect(clippy::disallowed_methods, reason = "the clock of leases on this system")]
+pub(crate) fn nanos() -> u64 {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let begun = *BEGUN;
+    u64::try_from((DAY + Instant::now().saturating_duration_since(begun)).as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A TCP connection whose reads and writes have time-outs, after which it can be used on.
+///
+/// A time-out of Winsock's (`SO_RCVTIMEO`, `SO_SNDTIMEO`) leaves a socket in a state that is not defined:
+/// bytes may be lost, or be half written. So the socket never blocks, and each call waits by `poll`. What a
+/// call takes or gives, it says.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    socket: TcpStream,
+    shared: Arc<SocketState>,
+}
+
+/// The same for all clones.
+#[derive(Debug)]
+struct SocketState {
+    /// Milliseconds; none: the most that there is.
+    read_timeout: AtomicU64,
+    write_timeout: AtomicU64,
+    is_shut: AtomicBool,
+}
+
+/// Takes in a socket that has been connected.
+pub(crate) fn socket(socket: TcpStream) -> io::Result<Socket> {
+    socket.set_nonblocking(true)?;
+    let shared = SocketState {
+        read_timeout: AtomicU64::new(u64::MAX),
+        write_timeout: AtomicU64::new(u64::MAX),
+        is_shut: AtomicBool::new(false),
+    };
+    Ok(Socket { socket, shared: Arc::new(shared) })
+}
+
+impl Socket {
+    pub(crate) fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        set(&self.shared.read_timeout, limit)
+    }
+
+    pub(crate) fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        set(&self.shared.write_timeout, limit)
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<Socket> {
+        Ok(Socket { socket: self.socket.try_clone()?, shared: Arc::clone(&self.shared) })
+    }
+
+    pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        // Pairs with `wait`. One that only says that it has sent all is still read.
+        if !matches!(how, Shutdown::Write) {
+            self.shared.is_shut.store(true, Ordering::SeqCst);
+        }
+        self.socket.shutdown(how)
+    }
+
+    /// Waits until `is_ready`, or for the time-out. Winsock does not say whether `shutdown` wakes a thread
+    /// that polls, so it looks.
+    fn wait(&self, limit: &AtomicU64, is_ready: impl Fn(&TcpStream, Duration) -> bool) -> io::Result<()> {
+        const LOOK: u64 = 100;
+        let mut left = limit.load(Ordering::Relaxed);
+        loop {
+            let part = left.min(LOOK);
+            if is_ready(&self.socket, Duration::from_millis(part))
+                || self.shared.is_shut.load(Ordering::SeqCst)
+            {
+                return Ok(());
+            }
+            left -= part;
+            if left == 0 {
+                return Err(io::ErrorKind::WouldBlock.into()); // as on Unix
+            }
+        }
+    }
+}
+
+/// A part of a millisecond is a whole one. Zero is refused, as by the system.
+fn set(timeout: &AtomicU64, limit: Option<Duration>) -> io::Result<()> {
+    if limit.is_some_and(|limit| limit.is_zero()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a time-out of zero"));
+    }
+    let millis = |limit: Duration| u64::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    timeout.store(limit.map_or(u64::MAX, millis), Ordering::Relaxed);
+    Ok(())
+}
+
+impl Read for &Socket {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.wait(&self.shared.read_timeout, |socket, part| has_bytes(socket, part))?;
+            match (&self.socket).read(buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.shared.is_shut.load(Ordering::SeqCst) {
+                        return Ok(0);
+                    }
+                }
+                read => return read,
+            }
+        }
+    }
+}
+
+impl Write for &Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match (&self.socket).write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.shared.is_shut.load(Ordering::SeqCst) {
+                        return Err(io::ErrorKind::BrokenPipe.into());
+                    }
+                    self.wait(&self.shared.write_timeout, |socket, part| has_room(socket, part))?;
+                }
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buf)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsSocket for Socket {
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        self.socket.as_socket()
+    }
+}
+
+/// A connection within the machine: there is none, since the standard library has no Unix sockets here.
+#[derive(Debug)]
+pub(crate) enum LocalSocket {}
+
+/// The reason in words why there are none; `None`: there are.
+pub(crate) const NO_LOCAL_SOCKETS: Option<&str> =
+    Some("Unix sockets are not supported on Windows: name a host and a port");
+
+impl LocalSocket {
+    pub(crate) fn connect(_path: &Path) -> io::Result<LocalSocket> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "Unix sockets are not supported on Windows"))
+    }
+
+    pub(crate) fn set_read_timeout(&self, _limit: Option<Duration>) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn set_write_timeout(&self, _limit: Option<Duration>) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn shutdown(&self, _how: Shutdown) -> io::Result<()> {
+        match *self {}
+    }
+}
+
+impl Read for &LocalSocket {
+    fn read(&mut self, _buf: &mut [u8]) -> io::Result<usize> {
+        match **self {}
+    }
+}
+
+impl Write for &LocalSocket {
+    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+        match **self {}
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match **self {}
+    }
+}
+
+impl AsSocket for LocalSocket {
+    fn as_socket(&self) -> BorrowedSocket<'_> {
+        match *self {}
+    }
+}
+
+/// The name of this machine.
+pub(crate) fn host_name() -> String {
+    let name = get_computer_name(ComputerNameKind::DnsHostname).unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// The start of the machine; `None`: the system does not say.
+pub(crate) fn boot_id() -> Option<String> {
+    None
+}
+
+/// The namespace of this process's clocks. Empty where there are none.
+#[cfg(feature = "sqlite")]
+pub(crate) fn clock_namespace() -> PathBuf {
+    PathBuf::new()
+}
+
+/// The number of the namespace that this process has its number in; 0 where the system has none.
+pub(crate) fn pid_namespace() -> u64 {
+    0
+}
+
+/// When this process was started; `None`: the system does not say.
+pub(crate) fn process_start() -> Option<u64> {
+    None
+}
+
+/// A file, by volume and index. No other has these while it is there or is open somewhere.
+pub(crate) type FileId = (u64, u64);
+
+/// The file that the path leads to.
+///
+/// It is opened for its attributes alone. That ends no lock on it: a lock belongs to the handle that made it.
+pub(crate) fn file_id(path: &Path) -> Option<FileId> {
+    const BACKUP_SEMANTICS: u32 = 0x0200_0000; // folders too
+    let file = OpenOptions::new().access_mode(0).custom_flags(BACKUP_SEMANTICS).open(path).ok()?;
+    id_of(&file)
+}
+
+/// The file that is open.
+pub(crate) fn id_of(file: &File) -> Option<FileId> {
+    let found = information(file).ok()?;
+    Some((found.volume_serial_number(), found.file_index()))
+}
+
+/// Nothing: a new file has the rights of its folder.
+#[cfg(feature = "sqlite")]
+pub(crate) fn share_group(_file: &Path, _like: &Path) {}
+
+/// Whether this user may not write a file that is there: `PermissionDenied`. Of a folder nothing is known.
+pub(crate) fn writing_refused(path: &Path) -> Option<io::ErrorKind> {
+    let found = fs::metadata(path).ok()?;
+    let is_refused = || match OpenOptions::new().write(true).open(path) {
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        Ok(_) => false,
+    };
+    (found.is_file() && is_refused()).then_some(io::ErrorKind::PermissionDenied)
+}
+
+/// The path behind the two slashes of a URL: `/C:/data/locks.db` is on a drive.
+#[cfg(feature = "sqlite")]
+pub(crate) fn local_path(path: String) -> PathBuf {
+    let is_on_a_drive = matches!(path.as_bytes(), [b'/', drive, b':', ..] if drive.is_ascii_alphabetic());
+    PathBuf::from(if is_on_a_drive { path.get(1..).unwrap_or_default() } else { path.as_str() })
+}

@@ -1,0 +1,243 @@
+//! Modes, owners and links, also in a folder that others write to.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use leasehold::fencing;
+use tempfile::TempDir;
+
+use super::{beside, fences, names, refused};
+use crate::support::as_other_user::prefix;
+use crate::support::{missing, run, test_name};
+
+const NEEDS_ROOT: &str = "only root can act for two users";
+/// Nobody's, as far as these tests know.
+const STRANGER: u32 = 54_321;
+
+/// A folder that everybody may write to, as /tmp is.
+fn shared() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    set_mode(folder.path(), 0o1777);
+    folder
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// Whether this process may give files to others.
+fn is_root(folder: &Path) -> bool {
+    fs::metadata(folder).unwrap().uid() == 0
+}
+
+#[test]
+fn a_file_that_is_replaced_keeps_its_mode_and_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("secret");
+    let (_, fence) = fences();
+    for kept in [0o600, 0o640, 0o444, 0o666] {
+        fs::write(&path, "old").unwrap();
+        set_mode(&path, kept);
+        assert!(fencing::write_file(&path, fence, b"new").unwrap());
+        assert_eq!(mode(&path), kept);
+        assert_eq!(mode(&beside(&path, ".fence")), kept & 0o666 | 0o600, "the register's");
+        fs::remove_file(&path).unwrap();
+        fs::remove_file(beside(&path, ".fence")).unwrap();
+    }
+    // A new content is not to run as somebody else.
+    fs::write(&path, "old").unwrap();
+    set_mode(&path, 0o6755);
+    assert!(fencing::write_file(&path, fence, b"new").unwrap());
+    assert_eq!(mode(&path), 0o755);
+    if !is_root(folder.path()) {
+        return missing(NEEDS_ROOT);
+    }
+    let path = folder.path().join("another's");
+    fs::write(&path, "old").unwrap();
+    chown(&path, Some(STRANGER), Some(STRANGER + 1)).unwrap();
+    set_mode(&path, 0o600);
+    assert!(fencing::write_file(&path, fence, b"new").unwrap());
+    for path in [path.clone(), beside(&path, ".fence")] {
+        let kept = fs::metadata(&path).unwrap();
+        assert_eq!((kept.uid(), kept.gid(), kept.mode() & 0o7777), (STRANGER, STRANGER + 1, 0o600));
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+}
+
+#[test]
+fn a_file_whose_owner_cannot_be_kept_is_refused_before_anything_is_written() {
+    const FOLDER: &str = "LEASEHOLD_TEST_FOLDER";
+    let (_, fence) = fences();
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        let folder = PathBuf::from(folder);
+        refused(fencing::write_file(&folder.join("root's"), fence, b"new"), "owner and group cannot be kept");
+        refused(
+            fencing::write_file(&folder.join("group's"), fence, b"new"),
+            "owner and group cannot be kept",
+        );
+        assert!(fencing::write_file(&folder.join("own"), fence, b"new").unwrap());
+        return;
+    }
+    let user = prefix(&["nobody", "daemon"]);
+    if user.is_empty() {
+        return missing(NEEDS_ROOT);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // The other user may read and run no file of this checkout, but those here.
+    let program = folder.path().join("test");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    set_mode(&program, 0o755);
+    let number = |option: &str| -> u32 {
+        let at = user.iter().position(|word| word == option).unwrap() + 1;
+        let (_, text) = run(&["id", "-u", &user[at]], |command| command);
+        text.trim().parse().or_else(|_| user[at].parse()).unwrap()
+    };
+    let uid = number("--reuid");
+    for (name, owner, group) in [("root's", 0, 0), ("group's", uid, 0), ("own", uid, u32::MAX)] {
+        let path = folder.path().join(name);
+        fs::write(&path, "old").unwrap();
+        let at = user.iter().position(|word| word == "--regid").unwrap() + 1;
+        let own: u32 = user[at].parse().unwrap();
+        chown(&path, Some(owner), Some(if group == u32::MAX { own } else { group })).unwrap();
+        set_mode(&path, 0o666);
+    }
+    set_mode(folder.path(), 0o777);
+    let name = test_name();
+    let command: Vec<&str> = user.iter().map(String::as_str).collect();
+    let command = [command, vec![program.to_str().unwrap(), "--exact", &name, "--nocapture"]].concat();
+    let (good, text) = run(&command, |command| command.env(FOLDER, folder.path()).current_dir(folder.path()));
+    assert!(good && text.contains("1 passed"), "{text}");
+    assert_eq!(fs::read(folder.path().join("root's")).unwrap(), b"old");
+    assert_eq!(fs::read(folder.path().join("own")).unwrap(), b"new");
+    // Root is not kept out by what that user tried.
+    assert_eq!(names(folder.path()), ["group's", "own", "own.fence", "root's", "test"]);
+    assert!(fencing::write_file(&folder.path().join("root's"), fence, b"new").unwrap());
+}
+
+#[test]
+fn planted_links_are_not_followed_and_no_victim_is_touched() {
+    let folder = shared();
+    let safe = tempfile::tempdir().unwrap();
+    let (_, fence) = fences();
+    let victim = safe.path().join("victim");
+    fs::write(&victim, "").unwrap(); // as a register without a token is
+    let planted = |name: &str, ending: &str| {
+        let path = folder.path().join(name);
+        symlink(&victim, beside(&path, ending)).unwrap();
+        path
+    };
+    // A name beside it that is nobody's.
+    let path = planted("by its draft", ".draft");
+    assert!(fencing::write_file(&path, fence, b"new").unwrap());
+    assert_eq!((fs::read(&path).unwrap(), fs::read(&victim).unwrap()), (b"new".to_vec(), vec![]));
+    let path = planted("by its register", ".fence");
+    assert!(fencing::write_file(&path, fence, b"new").is_err());
+    assert!(!path.exists());
+    // A hard link is no link to the kernel, but names the victim too.
+    let path = folder.path().join("by a second name");
+    let inside = folder.path().join("victim");
+    fs::write(&inside, "").unwrap();
+    fs::hard_link(&inside, beside(&path, ".fence")).unwrap();
+    refused(fencing::write_file(&path, fence, b"new"), "no register");
+    for victim in [&victim, &inside] {
+        assert_eq!(fs::read(victim).unwrap(), b"");
+    }
+    // A path that is no file is neither waited for nor replaced.
+    let path = folder.path().join("pipe");
+    let (good, text) =
+        run(&["mkfifo", path.to_str().unwrap(), beside(&path, "2.fence").to_str().unwrap()], |command| {
+            command
+        });
+    assert!(good, "{text}");
+    refused(fencing::write_file(&path, fence, b"new"), "no file");
+    refused(fencing::write_file(&beside(&path, "2"), fence, b"new"), "no register");
+    refused(fencing::write_file(folder.path(), fence, b"new"), "no file");
+    if !is_root(safe.path()) {
+        return missing(NEEDS_ROOT);
+    }
+    let path = planted("by itself", "");
+    lchown(&path, Some(STRANGER), None).unwrap();
+    refused(fencing::write_file(&path, fence, b"new"), "another user's link");
+    let path = folder.path().join("by another's register");
+    fs::write(beside(&path, ".fence"), "0").unwrap();
+    chown(beside(&path, ".fence"), Some(STRANGER), None).unwrap();
+    refused(fencing::write_file(&path, fence, b"new"), "no register");
+    assert_eq!(fs::read(&victim).unwrap(), b"");
+    assert_eq!(names(safe.path()), ["victim"]);
+}
+
+#[test]
+fn a_link_that_comes_and_goes_leads_no_write_away() {
+    let (folder, safe) = (shared(), tempfile::tempdir().unwrap());
+    if !is_root(safe.path()) {
+        return missing(NEEDS_ROOT);
+    }
+    let (_, fence) = fences();
+    let victim = safe.path().join("victim");
+    fs::write(&victim, "the victim's").unwrap();
+    let path = folder.path().join("report");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _end = crate::support::Raise(&over);
+        scope.spawn(|| {
+            let link = folder.path().join("link");
+            while !over.load(Ordering::SeqCst) {
+                symlink(&victim, &link).unwrap();
+                lchown(&link, Some(STRANGER), None).unwrap();
+                fs::rename(&link, &path).unwrap();
+                fs::write(&link, "a file").unwrap();
+                fs::rename(&link, &path).unwrap();
+            }
+        });
+        let mut written = 0;
+        for _ in 0..500 {
+            written += u32::from(fencing::write_file(&path, fence, b"new").is_ok());
+        }
+        assert!(written > 0);
+    });
+    assert_eq!(fs::read(&victim).unwrap(), b"the victim's");
+    assert_eq!(names(safe.path()), ["victim"]);
+}
+
+#[test]
+fn a_path_through_a_link_is_held_to_the_same_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    let path = inner.join("report");
+    let (old, new) = fences();
+    // Links to the file, to a link, through a folder; and one whose file is not there yet.
+    let links = ["one", "two", "folder", "absolute"].map(|name| folder.path().join(name));
+    symlink("inner/report", &links[0]).unwrap();
+    symlink("one", &links[1]).unwrap();
+    symlink("inner", &links[2]).unwrap();
+    symlink(&path, &links[3]).unwrap();
+    let ways = [links[0].clone(), links[1].clone(), links[2].join("report"), links[3].clone()];
+    assert!(fencing::write_file(&ways[1], new, b"new").unwrap());
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    for way in ways.iter().chain([&path]) {
+        assert!(!fencing::write_file(way, old, b"old").unwrap(), "{}", way.display());
+        assert!(fencing::write_file(way, new, b"again").unwrap(), "{}", way.display());
+    }
+    assert!(links[..2].iter().all(|link| link.is_symlink()), "a link stays a link");
+    assert_eq!(names(&inner), ["report", "report.fence"]);
+    assert_eq!(names(folder.path()), ["absolute", "folder", "inner", "one", "two"]);
+    // Links in a circle end.
+    symlink("circle", folder.path().join("circle")).unwrap();
+    assert!(fencing::write_file(&folder.path().join("circle"), new, b"x").is_err());
+}
+
+#[test]
+fn a_new_file_has_the_mode_of_every_new_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report");
+    assert!(fencing::write_file(&path, fences().0, b"first").unwrap());
+    fs::write(folder.path().join("plain"), "").unwrap();
+    assert_eq!(mode(&path), mode(&folder.path().join("plain")));
+}

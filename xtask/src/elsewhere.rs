@@ -1,0 +1,80 @@
+//! The parts for systems that are not this one: what is compiled for them, and what runs under wine.
+
+use std::path::Path;
+
+use crate::build::tested;
+use crate::job::{Job, Run, path_of};
+
+const WINDOWS: &str = "x86_64-pc-windows-gnu";
+const TARGETS: &[&str] = &[WINDOWS, "x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl"];
+/// Everything of the workspace that users get.
+const OURS: &str = "--locked --workspace --exclude xtask --all-features";
+
+/// Whether the compiler has the standard library of that system.
+fn has(job: &Job<'_>, target: &str) -> bool {
+    let asked = Run::new("rustc").args(["--print", "target-libdir", "--target", target]);
+    job.answer(&asked).is_some_and(|folder| Path::new(&folder).is_dir())
+}
+
+/// The library with all features and the program, checked for the other systems by one cargo: what runs while
+/// it compiles is built once. Nothing is linked, so nothing needs a C compiler for them: a script that makes
+/// empty files stands for it, and for the archiver's input too.
+pub fn targets(job: &Job<'_>) -> bool {
+    let (there, missing): (Vec<&str>, Vec<&str>) = TARGETS.iter().partition(|target| has(job, target));
+    for target in missing {
+        // Not fetched, and no failure: as with the toolchain of the stated minimum.
+        job.say(&format!("SKIPPED compiling for {target}: rustup target add {target}"));
+    }
+    if there.is_empty() {
+        return true;
+    }
+    let stand_in = std::path::absolute("scripts/no-compiler.sh").unwrap_or_default().display().to_string();
+    let mut run = Run::cargo(&format!("check {OURS} --lib --bins"));
+    for target in there {
+        let name = target.replace('-', "_");
+        run = run.args(["--target", target]);
+        run = run.with(&format!("CC_{name}"), &*stand_in).with(&format!("AR_{name}"), "ar");
+    }
+    job.run(&run).good
+}
+
+/// The tests that need no Unix, as programs for Windows under wine: the unit tests, the contracts on memory
+/// and on a Redis of this machine, and the program. A file of SQLite is too slow there for the contracts.
+pub fn windows(job: &Job<'_>) -> bool {
+    let needs = [
+        ("wine", path_of("wine").is_some(), "apt-get install wine wine64"),
+        (
+            "a C compiler for Windows",
+            path_of("x86_64-w64-mingw32-gcc").is_some(),
+            "apt-get install gcc-mingw-w64-x86-64",
+        ),
+        ("the target", has(job, WINDOWS), "rustup target add x86_64-pc-windows-gnu"),
+    ];
+    for (what, is_there, how) in needs {
+        if !is_there {
+            return job.skipped(&format!("the tests under wine, for want of {what}: {how}"));
+        }
+    }
+    let prefix = std::path::absolute(job.gate.target.join("wine")).unwrap_or_default().display().to_string();
+    // Programs wait for each other, and for wine's server; more at a time are late for their bounds.
+    const THREADS: &str = "--test-threads=4";
+    // Neither wine's own words, nor a question for what .NET and HTML would need.
+    let job = job.also().with_limit(3600).with("WINEPREFIX", &*prefix).with("WINEDEBUG", "-all");
+    let job = job.with("WINEDLLOVERRIDES", "mscoree,mshtml=");
+    let library = format!("{prefix}/drive_c/windows/system32/bcryptprimitives.dll");
+    let compile = format!("-shared -O1 -o {library} tests/support/wine/bcryptprimitives.c -ladvapi32");
+    let made = job.run(&Run::new("wine").args(["wineboot", "--init"])).good
+        && job.run(&Run::new("x86_64-w64-mingw32-gcc").args(compile.split_whitespace())).good;
+    if !made {
+        return job.failed("wine cannot be set up");
+    }
+    let test = |arguments: &str| {
+        let cargo = format!("scripts/with-redis.sh cargo test {OURS} --target {WINDOWS} {arguments}");
+        let run = Run::new("bash").args(cargo.split_whitespace()).args([THREADS]);
+        tested(&job, run.with("CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER", "wine"))
+    };
+    test("--lib --bins --")
+        & test("--test contract -- memory:: redis:: every_store no_contract")
+        & test("--test stores -- files:: memory:: memory_faults::")
+        & test("--test anywhere --")
+}
