@@ -149,7 +149,7 @@ fn is_lock(hash: &redis::Value) -> bool {
         let [field, value] = pair else { return false };
         let (field, value) = (text(field), text(value));
         if field == "mode" && (value == "read" || value == "write")
-            || ["leasehold:about", "leasehold:kept"].contains(&field)
+            || ["leasehold:about", "leasehold:kept"].contains(&field.as_str())
         {
             continue;
         }
