@@ -149,7 +149,7 @@ first_lock() { # root url install…
 test_files() {
     (cd "$files" && sha256sum --quiet --check SHA256SUMS) || fail "checksums differ"
     local target name url
-    LC_ALL=C groff -man -ww -z "$files/leasehold.1" 2>"$roots/groff.log" || true
+    groff -K utf8 -T utf8 -man -ww -z "$files/leasehold.1" 2>"$roots/groff.log" || true
     [ ! -s "$roots/groff.log" ] || fail "the man page: $(head -n 5 "$roots/groff.log")"
     for name in $("$(program_of "$(uname -m)-unknown-linux-musl")" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
         grep -qi "^\.SH \"LEASEHOLD $name\"" "$files/leasehold.1" || fail "the man page does not tell of $name"
