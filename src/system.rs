@@ -18,7 +18,9 @@ mod unix;
 #[cfg(windows)]
 mod windows;
 
-pub(crate) use self::poll::{PollFd, any_ready, for_bytes, has_bytes, has_room};
+#[cfg(feature = "etcd")]
+pub(crate) use self::poll::has_bytes;
+pub(crate) use self::poll::{PollFd, any_ready, for_bytes, has_room};
 #[cfg(unix)]
 pub(crate) use self::unix::*;
 #[cfg(windows)]
@@ -112,6 +114,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "sqlite")]
     fn files_are_told_apart_also_when_one_takes_the_others_place() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) = (folder.path().join("one"), folder.path().join("two"));

@@ -3,11 +3,15 @@
 use std::fs;
 use std::io;
 use std::net::TcpStream;
+#[cfg(feature = "sqlite")]
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+#[cfg(feature = "sqlite")]
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "sqlite")]
 use rustix::fs::{Access, Gid};
+#[cfg(feature = "sqlite")]
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -72,14 +76,17 @@ pub(crate) fn process_start() -> Option<u64> {
 }
 
 /// A file, by device and inode. No other has these while it is there or is open somewhere.
+#[cfg(feature = "sqlite")]
 pub(crate) type FileId = (u64, u64);
 
 /// The file that the path leads to. It is not opened.
+#[cfg(feature = "sqlite")]
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// Gives `file` the group of `like`, if it is this user's and has another.
+#[cfg(feature = "sqlite")]
 pub(crate) fn share_group(file: &Path, like: &Path) {
     let (Ok(file_now), Ok(like)) = (fs::metadata(file), fs::metadata(like)) else { return };
     if file_now.gid() != like.gid() {
@@ -90,6 +97,7 @@ pub(crate) fn share_group(file: &Path, like: &Path) {
 
 /// Whether this user may not write a file that is there, and why: `ReadOnlyFilesystem` or
 /// `PermissionDenied`.
+#[cfg(feature = "sqlite")]
 pub(crate) fn writing_refused(path: &Path) -> Option<io::ErrorKind> {
     match rustix::fs::access(path, Access::WRITE_OK) {
         Err(Errno::ROFS) => Some(io::ErrorKind::ReadOnlyFilesystem),

@@ -1,6 +1,8 @@
 //! Windows 10 and later.
 
-use std::fs::{self, File, OpenOptions};
+#[cfg(feature = "sqlite")]
+use std::fs;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::windows::fs::OpenOptionsExt;
@@ -266,6 +268,7 @@ pub(crate) fn id_of(file: &File) -> Option<FileId> {
 pub(crate) fn share_group(_file: &Path, _like: &Path) {}
 
 /// Whether this user may not write a file that is there: `PermissionDenied`. Of a folder nothing is known.
+#[cfg(feature = "sqlite")]
 pub(crate) fn writing_refused(path: &Path) -> Option<io::ErrorKind> {
     let found = fs::metadata(path).ok()?;
     let is_refused = || match OpenOptions::new().write(true).open(path) {
