@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154 # the variables of ./release
+# shellcheck shell=bash disable=SC2015,SC2016,SC2031,SC2154 # words for other programs; the variables of ./release; a test ends by `fail`
 # The part `test` of ./release: each file of a release is installed, used and removed in a root folder of its own.
 
 # shellcheck source=scripts/servers.sh
@@ -71,6 +71,7 @@ examples() { # lacks-fair
     [ "$1" = no ] || blocks=${blocks/ --fair/}
     [ "$(grep -c '^leasehold ' <<<"$crontab"$'\n'"$blocks")" = 5 ] || fail "docs/command-line.md has not five examples"
     cat <<'END'
+# shellcheck disable=SC2015,SC2016,SC2031
 set -eu
 mkdir /tmp/examples && cd /tmp/examples
 for name in migrate shop deploy.sh scheduler report.sh; do
