@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154 # the variables of ./release
-# The part `pack` of ./release. Two runs on the same commit write the same bytes.
+# The part `pack` of ./release. Two runs on the same commit are to write the same bytes: `./release again` compares them.
 
 repository() { sed -n 's/^repository = "\(.*\)"/\1/p' "$home/cli/Cargo.toml"; }
 
