@@ -98,7 +98,7 @@ fn until_asked(threads_each: usize, trouble: usize) {
     }
     if trouble > 0 {
         let is_over = || ended.load(Ordering::SeqCst) == threads.len();
-        pass_time(&world.clock, Duration::from_millis(300), 300, is_over);
+        pass_time(&world.clock, Duration::from_millis(700), 60, is_over);
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(trouble > 0 || world.grants.load(Ordering::SeqCst) == 2 * threads_each * (4 - threads_each));
