@@ -47,8 +47,8 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     let _calls: Vec<Call> = wanted.iter().map(|wanted| wanted.engine.calls.begin()).collect();
     let mut came = Vec::with_capacity(wanted.len());
     let groups = by_request(wanted.iter().enumerate(), |(_, wanted)| {
-        // A hold with a note for people needs a request of its own.
-        let is_plain = wanted.want.terms.max_hold.is_none();
+        // A hold of which the store keeps more than its owner needs a request of its own.
+        let is_plain = wanted.want.terms.max_hold.is_none() && wanted.want.keeps().is_none();
         together(wanted.engine, wanted.want.kind, wanted.want.name).filter(|_| is_plain)
     });
     let asked: Vec<BatchRequest<'_>> =
@@ -256,7 +256,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         }
     }
     let groups = by_request(left.into_iter(), |(one, left)| match left {
-        0 if one.hold.claim().note.is_none() => together(&one.engine, one.hold.kind(), one.hold.name()),
+        0 if !one.hold.claim().has_more() => together(&one.engine, one.hold.kind(), one.hold.name()),
         _ => None,
     });
     let sent: Vec<_> = groups.into_iter().map(release).collect();

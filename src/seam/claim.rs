@@ -67,6 +67,12 @@ impl Claim {
         }
     }
 
+    /// Whether the store may keep more of the hold than its owner: a request for several locks does not see to
+    /// that.
+    pub(crate) fn has_more(&self) -> bool {
+        self.note.is_some() || self.keeps.is_some()
+    }
+
     /// The claim to what was granted under this one: nobody waits under it.
     pub(crate) fn of_hold(self) -> Claim {
         Claim {

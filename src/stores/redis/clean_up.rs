@@ -19,7 +19,7 @@ pub(super) fn at_a_time(kind: Kind) -> u32 {
 
 /// Whether a claim may go into the script for several: what that does not remove it must not have.
 fn goes_together(claim: &Claim) -> bool {
-    kinds::of(claim.kind).is_batched() && claim.note.is_none()
+    kinds::of(claim.kind).is_batched() && !claim.has_more()
 }
 
 /// Has each claim's owner hold nothing. With `settles`, the server is asked whether anything in doubt can

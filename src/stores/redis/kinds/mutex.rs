@@ -56,9 +56,7 @@ impl RedisKind for MutexKind {
     fn removal(&self, claim: &Claim, left: u32) -> Command {
         let lock = claim.name.key();
         let command = RELEASE.on(&[lock]).arg(claim.owner).arg(left).arg(millis(claim.lease));
-        command
-            .arg(u8::from(claim.note.is_some() || claim.keeps.is_some()))
-            .arg(keys::in_parts(Part::LockChannel, lock))
+        command.arg(u8::from(claim.has_more())).arg(keys::in_parts(Part::LockChannel, lock))
     }
 
     fn renewal(&self, claim: &Claim) -> Option<Command> {
@@ -85,7 +83,7 @@ impl RedisKind for MutexKind {
         let command = command.arg(from.owner).arg(to.owner).arg(millis(to.lease));
         Some(match &to.note {
             Some(note) => saying(command, note),
-            None if from.note.is_some() || from.keeps.is_some() => command.arg("").arg(""),
+            None if from.has_more() => command.arg("").arg(""),
             None => command,
         })
     }

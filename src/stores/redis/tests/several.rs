@@ -218,3 +218,21 @@ fn fences_of_several_grow_whatever_happens_to_their_counters_and_each_release_is
     assert_eq!(ask(&store, &wishes(&["a"]), true).done(), []);
     store.close();
 }
+
+/// The field beside the owner would be a lock that nobody holds.
+#[test]
+fn clean_ups_of_several_locks_that_are_kept_leave_nothing_of_them() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let kept = |key| Claim { keeps: Some(Duration::ZERO), ..claim(Kind::Mutex, key, 30_000) };
+    let all = [kept("a"), kept("b"), claim(Kind::Mutex, "c", 30_000), claim(Kind::Mutex, "d", 30_000)];
+    for claim in &all {
+        granted(store.attempt(claim, 1, soon()));
+    }
+    assert_eq!(locks(&server), ["a", "b", "c", "d"]);
+    for answer in store.clean_up(&all, soon()) {
+        assert_eq!(answer.done(), Release::Freed { others: Others::Nobody });
+    }
+    assert_eq!(locks(&server), [""; 0]);
+    store.close();
+}
