@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::engine::hold::LockEntry;
 use crate::park::Service;
 use crate::sync::{Mutex, OnceLock, Waker};
+use crate::time::Moment;
 
 /// The thread that gives back kept holds, once there was one, and the locks it looks at.
 #[derive(Default)]
@@ -15,6 +16,15 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
+    /// Has the thread look at the lock by `moment`; `is_new`: it does not look at it yet.
+    pub(crate) fn watch(&self, service: &Service, lock: &Arc<LockEntry>, is_new: bool, moment: Moment) {
+        if is_new {
+            // Listed first, woken second: it looks at what is listed.
+            self.locks.lock().push(Arc::clone(lock));
+        }
+        service.look_by(moment);
+    }
+
     pub(crate) fn stop(&self) {
         if let Some(Some((service, _))) = self.service.get() {
             service.stop();

@@ -39,37 +39,41 @@ impl Engine {
         let under = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMark::current();
-        let granted =
-            match call.entry.find(call.by_thread.then(|| thread.id()), self.asks_first(call, begun), begun) {
-                Found::Calm(asking) => {
-                    self.ask_first(Request::new(self, call, lease, &thread, begun), asking)
-                }
-                Found::Kept(hold) => match self.take_again(call, hold, (begun, &under)) {
+        let granted = match call.entry.find(
+            call.by_thread.then(|| thread.id()),
+            self.asks_first(call, begun),
+            call.keeps(),
+            begun,
+        ) {
+            Found::Calm(asking) => self.ask_first(Request::new(self, call, lease, &thread, begun), asking),
+            Found::Kept { hold, is_usable } => {
+                match self.take_again(call, (hold, is_usable), (begun, &under)) {
                     Some(granted) => self.unless_shut_down(call, granted).map(Some),
                     None => self.wait_for(Request::new(self, call, lease, &thread, begun)),
-                },
-                Found::Leaving => {
-                    let request = Request::new(self, call, lease, &thread, begun);
-                    self.wait_for(request.under(unbound_number()))
                 }
-                Found::Used => self.wait_for(Request::new(self, call, lease, &thread, begun)),
-                Found::Own(hold) => {
-                    if hold.is_live(self.clock.now(), &self.reporter) {
-                        if !hold.holder.is_this_task() {
-                            return self.would_wait_for_itself(call, OTHER_TASK);
-                        }
-                        if call.kind.is_token() || !call.terms.reentrant {
-                            return self.would_wait_for_itself(call, NOT_REENTRANT);
-                        }
-                        if let Some(granted) = self.reenter(call, &hold, lease)? {
-                            return Ok(Some(granted));
-                        }
+            }
+            Found::Leaving => {
+                let request = Request::new(self, call, lease, &thread, begun);
+                self.wait_for(request.under(unbound_number()))
+            }
+            Found::Used => self.wait_for(Request::new(self, call, lease, &thread, begun)),
+            Found::Own(hold) => {
+                if hold.is_live(self.clock.now(), &self.reporter) {
+                    if !hold.holder.is_this_task() {
+                        return self.would_wait_for_itself(call, OTHER_TASK);
                     }
-                    // It was lost. A new hold follows, under a number that nothing late can be under: see
-                    // `Hold::lose`.
-                    self.wait_for(Request::new(self, call, lease, &thread, begun))
+                    if call.kind.is_token() || !call.terms.reentrant {
+                        return self.would_wait_for_itself(call, NOT_REENTRANT);
+                    }
+                    if let Some(granted) = self.reenter(call, &hold, lease)? {
+                        return Ok(Some(granted));
+                    }
                 }
-            };
+                // It was lost. A new hold follows, under a number that nothing late can be under: see
+                // `Hold::lose`.
+                self.wait_for(Request::new(self, call, lease, &thread, begun))
+            }
+        };
         granted.map_err(|error| error.during(call.action).on(call.name.given()))
     }
 

@@ -7,7 +7,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::engine::hold::turn::{IDLE, Keeping, Turns, Watched};
+use crate::engine::hold::turn::{Keeping, Turns, Watched};
 use crate::engine::hold::until_asked::{KeepTerms, KeptStep, UntilAsked};
 use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
@@ -144,8 +144,9 @@ pub(crate) enum Next {
 pub(crate) enum Found<H: Held> {
     /// This thread's hold, live or lost.
     Own(Arc<H>),
-    /// This thread's last hold, which was kept. It is the thread's again, without a level.
-    Kept(Arc<H>),
+    /// This thread's last hold, which was kept. It is the thread's again, without a level; unless `is_usable` it
+    /// is to be given back.
+    Kept { hold: Arc<H>, is_usable: bool },
     /// Another thread is giving that one back. This thread's request could come before the release, which would
     /// then free what was granted; and the lock could be handed to it from itself. So it asks under another
     /// number.
@@ -188,11 +189,13 @@ impl<H: Held> Entry<H> {
     }
 
     /// How a thread finds the lock that is about to ask for it; `thread` is none where a guard is to be the
-    /// owner. It is found calm only by one that `asks`, and then waits or does not.
+    /// owner. It is found calm only by one that `asks`, and then waits or does not. `keep`: for how long it would
+    /// keep the lock until others ask.
     pub(crate) fn find(
         self: &Arc<Entry<H>>,
         thread: Option<u64>,
         asks: Option<FirstAttempt>,
+        keep: Option<Duration>,
         now: Moment,
     ) -> Found<H> {
         let mut state = self.state();
@@ -202,7 +205,8 @@ impl<H: Held> Entry<H> {
                 return Found::Own(hold);
             }
             if let Some(hold) = state.turns.take(now, |kept| kept.is_of_thread(thread)) {
-                return Found::Kept(hold);
+                let is_usable = state.until_asked.use_again(&hold, keep, now);
+                return Found::Kept { hold, is_usable };
             }
             // Looked at under the mutex. Pairs with `take_kept` and `watch_turn`: a thread finds its hold before
             // they take it, or finds here that they have.
@@ -302,22 +306,19 @@ impl<H: Held> Entry<H> {
 
     /// Takes the hold that is kept, whichever thread had it: it is to be given back. Pairs with `find`.
     pub(crate) fn take_kept(&self) -> Option<Arc<H>> {
-        self.has_turn().then(|| self.state().turns.take_to_leave()).flatten()
+        self.has_turn().then(|| self.state().take_to_leave()).flatten()
     }
 
     /// The next step of whoever watches this lock.
     pub(crate) fn watch(&self, now: Moment) -> Watched<H> {
         let mut state = self.state();
-        let LockState { turns, until_asked, .. } = &mut *state;
-        match until_asked.watch(now) {
-            Some(KeptStep::GiveBack) => {
-                // Another thread may be giving it back already.
-                turns.take_to_leave().map_or(Watched::Until(now.plus(IDLE)), Watched::Idle)
-            }
-            Some(KeptStep::Look(hold, idle)) => Watched::Look(hold, idle),
-            Some(KeptStep::Until(moment)) => Watched::Until(moment),
-            None => turns.watch(now),
-        }
+        let leaving = match state.until_asked.watch(now) {
+            Some(KeptStep::GiveBack) => state.take_to_leave(),
+            Some(KeptStep::Look(hold, idle)) => return Watched::Look(hold, idle),
+            Some(KeptStep::Until(moment)) => return Watched::Until(moment),
+            None => None,
+        };
+        leaving.map_or_else(|| state.turns.watch(now), Watched::Idle)
     }
 
     // ---- kept until asked for
@@ -344,11 +345,6 @@ impl<H: Held> Entry<H> {
         (state.until_asked.begin(hold, terms, now), state.turns.begin_watch())
     }
 
-    /// As [`UntilAsked::use_again`].
-    pub(crate) fn use_again(&self, hold: &Arc<H>, most: Duration, now: Moment) -> bool {
-        self.state().until_asked.use_again(hold, most, now)
-    }
-
     /// As [`UntilAsked::end_in_use`].
     pub(crate) fn end_in_use(&self, hold: &Arc<H>) -> bool {
         self.state().until_asked.end_in_use(hold)
@@ -358,7 +354,7 @@ impl<H: Held> Entry<H> {
     pub(crate) fn note_wanted(&self, hold: &Arc<H>, now: Moment) -> Option<Arc<H>> {
         let mut state = self.state();
         let is_idle = state.until_asked.note_wanted(hold, now);
-        is_idle.then(|| state.turns.take_to_leave()).flatten()
+        is_idle.then(|| state.take_to_leave()).flatten()
     }
 
     /// Whether a hold is kept here until others ask for it, and not in use.
@@ -444,6 +440,14 @@ impl<H: Held> LockState<H> {
 
     fn is_contended(&self, now: Moment) -> bool {
         self.contended.is_some_and(|(since, _)| now.since(since) < CONTENDED)
+    }
+
+    /// Takes the kept hold out to be given back. What is idle until others ask is kept, too: the two change
+    /// together.
+    fn take_to_leave(&mut self) -> Option<Arc<H>> {
+        let hold = self.turns.take_to_leave()?;
+        self.until_asked.forget(&hold);
+        Some(hold)
     }
 
     /// Takes a hold out.

@@ -251,12 +251,13 @@ impl Hold {
         self.state.lock().levels.add(lease)
     }
 
-    /// Whether it can be kept, and be had again as if it were granted anew: nothing is left of its levels.
-    pub(crate) fn can_be_kept(&self) -> bool {
+    /// Whether it can be kept, and be had again as if it were granted anew: nothing is left of its levels. Only one
+    /// whose guard was dropped is kept for a turn: `unlock` promises that the lock is free.
+    pub(crate) fn can_be_kept(&self, is_dropped: bool) -> bool {
         let state = self.state.lock();
         // One that is kept until others ask has the same fence throughout, as by re-entries, and looks that are
         // under way concern no other hold than this.
-        let is_plain = state.until_asked || self.may_be_kept && state.fence.is_none();
+        let is_plain = state.until_asked || is_dropped && self.may_be_kept && state.fence.is_none();
         let is_sound = !state.renewal_has_failed
             && if state.until_asked { !state.is_spent } else { !state.is_in_doubt() };
         let is_nobodys = self.bound.is_none() && state.listeners.is_empty() && !self.span.is_open();

@@ -152,15 +152,20 @@ impl<H> UntilAsked<H> {
         Some(now.plus(kept.terms.most))
     }
 
-    /// It was taken again, to be kept for `most` from its next end on; `false`: others want it, so it is not to
-    /// be used again.
-    pub(crate) fn use_again(&mut self, hold: &Arc<H>, most: Duration, now: Moment) -> bool {
-        let is_wanted = self.is_wanted(now);
+    /// A hold that was kept is taken out, to be used again and then kept for `most`; `None`: not in this way.
+    /// `false`: it is to be given back, since others want it, or it was asked for otherwise. One that was kept
+    /// for a turn is none of these.
+    pub(crate) fn use_again(&mut self, hold: &Arc<H>, most: Option<Duration>, now: Moment) -> bool {
+        let most = most.filter(|_| !self.is_wanted(now));
         let Some(kept) = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold)) else {
+            return true;
+        };
+        let Some(most) = most else {
+            self.hold = None;
             return false;
         };
         (kept.idle_since, kept.terms.most) = (None, most);
-        !is_wanted
+        true
     }
 
     /// Ends it for a hold that is in use: from now on the hold is as any other. `false`: it is kept.
@@ -252,12 +257,12 @@ mod tests {
         let (mut kept, channel, hold) = granted();
         for now in [1, 3] {
             assert!(kept.may_stay(&hold, at(now)).is_some() && kept.is_idle());
-            assert!(kept.use_again(&hold, MS * 1000, at(now + 1)) && !kept.is_idle());
+            assert!(kept.use_again(&hold, Some(MS * 1000), at(now + 1)) && !kept.is_idle());
         }
         assert!(kept.may_stay(&hold, at(5)).is_some());
         channel.take(b"recall");
         assert_eq!(kept.watch(at(6)), Some(KeptStep::GiveBack));
-        assert!(!kept.use_again(&hold, MS, at(6)), "the thread does not get it again");
+        assert!(!kept.use_again(&hold, Some(MS), at(6)), "the thread does not get it again");
         let (mut kept, channel, hold) = granted();
         channel.take(b"recall");
         assert!(matches!(kept.watch(at(1)), Some(KeptStep::Until(_))), "it is in use");
@@ -331,7 +336,7 @@ mod tests {
         let (mut kept, _channel, hold) = granted();
         assert!(kept.may_stay(&hold, at(1)).is_some());
         assert!(!kept.end_in_use(&hold));
-        assert!(kept.use_again(&hold, MS, at(2)));
+        assert!(kept.use_again(&hold, Some(MS), at(2)));
         assert!(kept.end_in_use(&hold));
         assert!(kept.may_stay(&hold, at(3)).is_none() && kept.watch(at(3)).is_none());
         assert!(kept.clear().is_some() && !kept.listens());

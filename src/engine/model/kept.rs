@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::acquire::terms::Terms;
+use crate::engine::hold::LockEntry;
 
 /// Guards are dropped and taken again within turns, beside calls that ask for something else, questions, and
 /// time that passes: one has the lock at a time, and nobody is left behind when it is given back.
@@ -13,38 +14,71 @@ fn a_hold_that_is_kept_for_a_turn_has_one_owner_and_strands_nobody() {
 }
 
 fn turns(threads_each: usize, trouble: usize) {
-    let world = World::new();
-    let exchange = Arc::new(Exchange { has_line: true, ..Exchange::default() });
-    let far: Vec<_> = (0..2).map(|_| Far::new(&world, &exchange, trouble)).collect();
-    let ended = Arc::new(AtomicUsize::new(0));
-    let (mut clients, mut threads, mut readers) = (Vec::new(), Vec::new(), Vec::new());
-    for (store, reading) in far {
-        let client = world.client_on(store);
-        let entry = client.engine.registry.entry(Kind::Mutex, &name());
-        entry.count_on_return();
-        for _ in 0..threads_each {
-            let (client, ended) = (client.clone(), Arc::clone(&ended));
-            threads.push(spawn(move || {
-                (0..2).for_each(|_| client.turn());
-                // Gives back what is kept. Nobody else does, should time have stopped by now.
-                drop(client.lock().is_locked());
-                ended.fetch_add(1, Ordering::SeqCst);
-            }));
-        }
-        clients.push((client, entry));
-        readers.push(reading);
-    }
+    let crowd =
+        Crowd::start(threads_each, trouble, Exchange { has_line: true, ..Exchange::default() }, |client| {
+            (0..2).for_each(|_| client.turn());
+            // Gives back what is kept. Nobody else does, should time have stopped by now.
+            drop(client.lock().is_locked());
+        });
     // A turn is over after six of these steps, a time-out never comes where none is needed.
     let step = Duration::from_micros(if trouble > 0 { 400_000 } else { 350 });
-    let is_over = || ended.load(Ordering::SeqCst) == threads.len();
-    pass_time(&world.clock, step, 60, is_over);
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    for (client, entry) in clients {
-        client.engine.shutdown().unwrap();
-        assert!(entry.take_kept().is_none());
+    crowd.pass_time(step, 60);
+    assert_eq!(crowd.end(trouble > 0), 2 * threads_each * 2, "each thread had it as often as it asked");
+}
+
+/// The threads of two clients at one lock, whose requests go to one server.
+struct Crowd {
+    world: Arc<World>,
+    ended: Arc<AtomicUsize>,
+    stores: Vec<Arc<Far>>,
+    clients: Vec<(Client, Arc<LockEntry>)>,
+    threads: Vec<thread::JoinHandle<()>>,
+    readers: Vec<thread::JoinHandle<()>>,
+}
+
+impl Crowd {
+    fn start(each: usize, trouble: usize, exchange: Exchange, work: fn(&Client)) -> Crowd {
+        let (world, exchange, ended) = (World::new(), Arc::new(exchange), Arc::new(AtomicUsize::new(0)));
+        let (stores, readers): (Vec<_>, Vec<_>) =
+            (0..2).map(|_| Far::new(&world, &exchange, trouble)).unzip();
+        let (mut clients, mut threads) = (Vec::new(), Vec::new());
+        for store in &stores {
+            let client = world.client_on(Arc::<Far>::clone(store));
+            // As a lock value has it: it lasts from one hold to the next.
+            let entry = client.engine.registry.entry(Kind::Mutex, &name());
+            entry.count_on_return();
+            for _ in 0..each {
+                let (client, ended) = (client.clone(), Arc::clone(&ended));
+                threads.push(spawn(move || {
+                    work(&client);
+                    ended.fetch_add(1, Ordering::SeqCst);
+                }));
+            }
+            clients.push((client, entry));
+        }
+        Crowd { world, ended, stores, clients, threads, readers }
     }
-    assert!(trouble > 0 || !world.client().lock().is_locked().unwrap(), "it is left until its lease ends");
-    readers.into_iter().for_each(|reading| reading.join().unwrap());
+
+    /// Moves the time on by steps, so many at most, until all threads have ended.
+    fn pass_time(&self, step: Duration, steps: usize) {
+        let is_over = || self.ended.load(Ordering::SeqCst) == self.threads.len();
+        pass_time(&self.world.clock, step, steps, is_over);
+    }
+
+    /// Waits for the threads, and ends the clients, whose requests do not get lost any more: no time passes in
+    /// which they could be repeated. Returns the number of grants.
+    fn end(self, had_trouble: bool) -> usize {
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        self.stores.iter().for_each(|store| store.trouble.store(0, Ordering::SeqCst));
+        for (client, entry) in self.clients {
+            client.engine.shutdown().unwrap();
+            assert!(entry.take_kept().is_none());
+        }
+        let is_free = || !self.world.client().lock().is_locked().unwrap();
+        assert!(had_trouble || is_free(), "it is left until its lease ends");
+        self.readers.into_iter().for_each(|reading| reading.join().unwrap());
+        self.world.grants.load(Ordering::SeqCst)
+    }
 }
 
 impl Client {
@@ -69,45 +103,27 @@ impl Client {
 }
 
 /// A client keeps the lock after each use until the other asks for it: one has it at a time, and a recall alone
-/// gets it, while time stands still.
+/// gets it, while time stands still. With lost requests, answers and recalls time goes on.
 #[test]
 fn a_hold_that_is_kept_until_others_ask_has_one_owner_and_strands_nobody() {
-    for (threads_each, trouble) in [(1, 0), (2, 0)] {
+    for (threads_each, trouble) in [(1, 0), (2, 0), (2, 1)] {
         check(move || until_asked(threads_each, trouble));
     }
 }
 
 fn until_asked(threads_each: usize, trouble: usize) {
-    let world = World::new();
-    let exchange = Arc::new(Exchange { loses_recalls: trouble > 0, ..Exchange::default() });
-    let far: Vec<_> = (0..2).map(|_| Far::new(&world, &exchange, trouble)).collect();
-    let ended = Arc::new(AtomicUsize::new(0));
-    let (mut clients, mut threads, mut readers) = (Vec::new(), Vec::new(), Vec::new());
-    for (store, reading) in far {
-        let client = world.client_on(store);
-        let entry = client.engine.registry.entry(Kind::Mutex, &name());
-        for _ in 0..threads_each {
-            let (client, ended) = (client.clone(), Arc::clone(&ended));
-            threads.push(spawn(move || {
-                (0..4 - threads_each).for_each(|_| client.kept_cycle());
-                ended.fetch_add(1, Ordering::SeqCst);
-            }));
-        }
-        clients.push((client, entry));
-        readers.push(reading);
-    }
+    let exchange = Exchange { loses_recalls: trouble > 0, ..Exchange::default() };
+    let work = if threads_each == 1 { kept_cycles::<3> } else { kept_cycles::<2> };
+    let crowd = Crowd::start(threads_each, trouble, exchange, work);
     if trouble > 0 {
-        let is_over = || ended.load(Ordering::SeqCst) == threads.len();
-        pass_time(&world.clock, Duration::from_millis(700), 60, is_over);
+        crowd.pass_time(Duration::from_millis(700), 60);
     }
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert!(trouble > 0 || world.grants.load(Ordering::SeqCst) == 2 * threads_each * (4 - threads_each));
-    for (client, entry) in clients {
-        client.engine.shutdown().unwrap();
-        assert!(entry.take_kept().is_none());
-    }
-    assert!(trouble > 0 || !world.client().lock().is_locked().unwrap(), "it is left until its lease ends");
-    readers.into_iter().for_each(|reading| reading.join().unwrap());
+    let grants = crowd.end(trouble > 0);
+    assert_eq!(grants, 2 * threads_each * (4 - threads_each), "each thread had it as often as it asked");
+}
+
+fn kept_cycles<const COUNT: usize>(client: &Client) {
+    (0..COUNT).for_each(|_| client.kept_cycle());
 }
 
 impl Client {

@@ -30,10 +30,7 @@ impl Engine {
     /// Keeps a hold whose last level ended at `now`, if others are to ask for it first, or, of a guard that was
     /// dropped, if the thread is likely to be back at once; whether it is kept. If not, it is to be released.
     pub(super) fn keeps(&self, hold: &Arc<Hold>, is_dropped: bool, now: Moment) -> bool {
-        if !is_dropped && !hold.is_until_asked() {
-            return false; // `unlock` promises that the lock is free
-        }
-        if !hold.can_be_kept() || hold.loss_at(now).is_some() || self.calls.is_closed() {
+        if !hold.can_be_kept(is_dropped) || hold.loss_at(now).is_some() || self.calls.is_closed() {
             return false;
         }
         let Some((keeper, _)) = self.keeper() else { return false };
@@ -47,13 +44,7 @@ impl Engine {
                 return false;
             }
             Keeping::UntilAsked { at_most } => keeper.look_by(at_most),
-            Keeping::Kept { is_new } => {
-                if is_new {
-                    // Listed first, woken second: it looks at what is listed.
-                    self.core.keeper.locks.lock().push(Arc::clone(entry));
-                }
-                keeper.look_by(now.plus(IDLE));
-            }
+            Keeping::Kept { is_new } => self.core.keeper.watch(keeper, entry, is_new, now.plus(IDLE)),
         }
         self.tell_released(hold, held);
         true
@@ -97,12 +88,8 @@ impl Engine {
     /// Keeps a hold that was just granted until others ask for it, from the end of its use on.
     pub(crate) fn keep_until_asked(&self, hold: &Arc<Hold>, terms: KeepTerms) {
         let (next, is_new) = hold.entry().keep_until_asked(hold, terms, self.clock.now());
-        if is_new {
-            // Listed first, woken second: it looks at what is listed.
-            self.core.keeper.locks.lock().push(Arc::clone(hold.entry()));
-        }
         if let Some((keeper, _)) = self.keeper() {
-            keeper.look_by(next);
+            self.core.keeper.watch(keeper, hold.entry(), is_new, next);
         }
     }
 
@@ -111,15 +98,11 @@ impl Engine {
     pub(crate) fn take_again(
         &self,
         call: &AcquireCall<'_>,
-        hold: Arc<Hold>,
+        (hold, is_usable): (Arc<Hold>, bool),
         (begun, under): (Moment, &Call),
     ) -> Option<Granted> {
         let is_until_asked = hold.is_until_asked();
-        let is_wanted_so = match call.keeps() {
-            Some(most) if is_until_asked => hold.entry().use_again(&hold, most, self.clock.now()),
-            _ => !is_until_asked && call.may_keep(),
-        };
-        if !is_wanted_so || !hold.holder.is_this_task() {
+        if !is_usable || !is_until_asked && !call.may_keep() || !hold.holder.is_this_task() {
             self.core.give_back(&hold, self.clock.now(), under.another());
             return None;
         }

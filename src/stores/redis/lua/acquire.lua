@@ -55,14 +55,6 @@ if not held then
     -- versions of this crate without a line, have version 4.
     if holder and holder:find('^%x+%-%x+%-8%x%x%x%-%x+%-%x+:%d+$') and holder:sub(15, 15) == '8' then
       why = 'ours'
-      if is_kept then
-        -- Once for each hold: what is told is taken out. If nobody listens, the keeper has seen that by itself.
-        local wake = 'leasehold_wake:' .. (lock:find('{', 1, true) and lock or '{' .. lock .. '}') .. ':'
-        local receivers = redis.pcall('publish', wake .. holder:sub(1, 36), 'recall')
-        if type(receivers) == 'number' and receivers > 0 then
-          redis.pcall('hdel', lock, 'leasehold:kept')
-        end
-      end
     end
   elseif turn == 'next' then
     is_next = true
@@ -75,6 +67,13 @@ if not held then
       return {'busy', wait_ms}
     end
     local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+    if is_kept and why == 'ours' then
+      -- Once for each hold: what is told is taken out. If nobody listens, the keeper has seen that by itself.
+      local receivers = redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. holder:sub(1, 36), 'recall')
+      if type(receivers) == 'number' and receivers > 0 then
+        redis.pcall('hdel', lock, 'leasehold:kept')
+      end
+    end
     local line = 'leasehold_lock_line:' .. tag
     local time = redis.pcall('time')
     if time.err then

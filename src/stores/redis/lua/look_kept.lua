@@ -16,15 +16,10 @@
 local lock = KEYS[1]
 local owner, lease_ms, idle_ms, channel, own = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
-if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
-  redis.call('hdel', lock, owner)
+if not prolong(lock, owner, lease_ms) then
   return {'lost'}
 end
-if redis.call('pttl', lock) < lease_ms then
-  redis.call('pexpire', lock, lease_ms)
-end
--- Where sharded channels are unknown, nobody listens to one.
+-- Nobody listens to a sharded channel on a server that knows none.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
 local others = (plain[2] or own + 1) + (sharded[2] or 0) - own
 if others > 0 then

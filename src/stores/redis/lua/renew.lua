@@ -9,12 +9,7 @@
 local lock = KEYS[1]
 local owner, lease_ms = ARGV[1], tonumber(ARGV[2])
 
-if redis.call('hexists', lock, owner) == 0 then
-  -- Removes nothing, but a replica refuses it: what only a replica says is no loss.
-  redis.call('hdel', lock, owner)
-  return {'lost'}
+if prolong(lock, owner, lease_ms) then
+  return {'renewed'}
 end
-if redis.call('pttl', lock) < lease_ms then
-  redis.call('pexpire', lock, lease_ms)
-end
-return {'renewed'}
+return {'lost'}
