@@ -177,7 +177,9 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
 fn a_run_that_is_suspended_past_its_lease_has_lost_when_it_goes_on() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
+    // A lease shorter than a request may take is warned of, at some moment of the run.
     shell.types("$run --lease 2s one -- cat\n");
+    shell.shows("make it less than a third of the lease");
     eventually("it is held", || server.keys() == ["one"]);
     shell.types("typed\n");
     shell.shows("typed\r\ntyped");

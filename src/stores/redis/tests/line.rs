@@ -158,12 +158,20 @@ fn a_grant_to_one_who_was_not_told_takes_its_client_out_of_the_line() {
     store.close();
 }
 
-/// A place in the line of one that joined `joined_s` ago and last asked `asked_s` ago.
-fn stand(server: &Server, client: &str, joined_s: i64, asked_s: i64) {
-    let (seconds, _micros): (i64, i64) = redis::from_redis_value(server.run(&["TIME"])).unwrap();
-    let score = (seconds - joined_s) * 1_000_000 + (seconds - asked_s) % 100;
-    server.run(&["ZADD", LINE, &score.to_string(), client]);
-    server.run(&["PEXPIRE", LINE, "60000"]);
+/// Places in the line of clients that joined and last asked so many seconds ago. All take them at the same
+/// moment, whatever the machine does.
+fn stand(server: &Server, places: &[(&String, i64, i64)]) {
+    let script = "local now = redis.call('time')[1]
+        for i = 1, #ARGV, 3 do
+          redis.call('zadd', KEYS[1], (now - ARGV[i + 1]) * 1000000 + (now - ARGV[i + 2]) % 100, ARGV[i])
+        end
+        redis.call('pexpire', KEYS[1], 60000)";
+    let places = places.iter().flat_map(|(client, joined_s, asked_s)| {
+        [(*client).clone(), joined_s.to_string(), asked_s.to_string()]
+    });
+    let words: Vec<String> =
+        ["EVAL", script, "1", LINE].map(str::to_owned).into_iter().chain(places).collect();
+    server.run(&words.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
 /// They died just now: no time says so yet.
@@ -173,7 +181,8 @@ fn a_release_passes_over_a_thousand_clients_that_listen_no_more() {
     let store = server.store();
     let (holder, alive, behind) = (waiter(), waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
-    (0..1_000).for_each(|_| stand(&server, &client(&waiter()), 1, 1));
+    let dead: Vec<_> = (0..1_000).map(|_| client(&waiter())).collect();
+    stand(&server, &dead.iter().map(|dead| (dead, 1, 1)).collect::<Vec<_>>());
     in_line(&store, &alive);
     in_line(&store, &waiter()); // dead, and the first behind the one that is told
     in_line(&store, &behind);
@@ -196,24 +205,23 @@ fn clients_that_have_not_asked_for_five_seconds_stand_in_the_line_no_more() {
     in_line(&store, &long);
     let dead: Vec<_> = (0..40).map(|_| client(&waiter())).collect();
     let ages = [(0, 7), (3_600, 7), (3_600, 40)].into_iter().cycle();
-    for (dead, (joined_s, asked_s)) in dead.iter().zip(ages) {
-        stand(&server, dead, joined_s, asked_s);
-    }
     let lives = client(&waiter());
-    stand(&server, &lives, 3_600, 1);
-    let before = line(&server).len();
-    assert_eq!(before, dead.len() + 2);
+    let (long_lives, new_lives) = (client(&long), client(&new));
+    let mut places: Vec<_> =
+        dead.iter().zip(ages).map(|(dead, (joined, asked))| (dead, joined, asked)).collect();
+    places.extend([(&lives, 3_600, 1), (&long_lives, 0, 1)]);
+    stand(&server, &places);
     in_line(&store, &new);
     // In the order in which they came; whoever asks again keeps its place, and its time.
-    assert_eq!(line(&server), [lives.clone(), client(&long), client(&new)]);
+    assert_eq!(line(&server), [&lives, &long_lives, &new_lives].map(String::clone));
+    stand(&server, &places);
     in_line(&store, &by(&long, Turn::StandsInLine));
-    assert_eq!(line(&server), [lives, client(&long), client(&new)]);
+    assert_eq!(line(&server), [&lives, &long_lives, &new_lives].map(String::clone));
     // The first clears up behind itself too.
-    server.run(&["ZREM", LINE, &line(&server)[0]]);
-    stand(&server, &client(&long), 2, 2);
-    stand(&server, &dead[0], -1, 9);
+    server.run(&["ZREM", LINE, &lives]);
+    stand(&server, &[(&long_lives, 2, 2), (&dead[0], -1, 9), (&new_lives, -2, 1)]);
     in_line(&store, &by(&long, Turn::StandsInLine));
-    assert_eq!(line(&server), [client(&long), client(&new)]);
+    assert_eq!(line(&server), [long_lives, new_lives]);
     store.close();
 }
 
@@ -225,7 +233,7 @@ fn a_client_that_stood_in_the_line_before_the_servers_clock_was_set_back_stays_i
     let (holder, new) = (waiter(), waiter());
     granted(store.attempt(&holder, 1, soon()));
     let ahead = client(&waiter());
-    stand(&server, &ahead, 3_600, -20);
+    stand(&server, &[(&ahead, 3_600, -20)]);
     in_line(&store, &new);
     assert_eq!(line(&server), [ahead, client(&new)]);
     store.close();
@@ -241,13 +249,13 @@ fn who_joins_a_line_keeps_its_end_and_who_asks_again_moves_it_on() {
     server.run(&["PEXPIRE", LINE, "20000"]);
     in_line(&store, &second);
     assert!((1..=20_000).contains(&server.number(&["PTTL", LINE])));
-    stand(&server, &client(&second), 2, 2);
+    stand(&server, &[(&client(&second), 2, 2)]);
     server.run(&["PEXPIRE", LINE, "20000"]);
     in_line(&store, &by(&second, Turn::StandsInLine));
     assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
     // Of a line of the dead nobody else does.
     server.run(&["DEL", LINE]);
-    stand(&server, &client(&waiter()), 50, 30);
+    stand(&server, &[(&client(&waiter()), 50, 30)]);
     server.run(&["PEXPIRE", LINE, "1000"]);
     in_line(&store, &waiter());
     assert!((40_000..=60_000).contains(&server.number(&["PTTL", LINE])));
