@@ -6,7 +6,7 @@
 
 roots=$home/target/release-roots # what takes long to make, and what is thrown away
 
-# What it needs beside Rust, and the package of Debian that has it.
+# The programs that it needs beside Rust, and the package of Debian that has it.
 TEST_NEEDS='debootstrap:debootstrap qemu-aarch64-static:qemu-user-static rpm:rpm lintian:lintian umoci:umoci skopeo:skopeo
     busybox:busybox-static nsenter:util-linux groff:groff'
 
@@ -27,7 +27,7 @@ fresh_debian() { # folder
         rm -rf "$made"
         mkdir -p "$made"
         suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-        # Where this machine has its own packages from.
+        # The same mirror that this machine has its own packages from.
         mirror=$(apt-get indextargets --format '$(REPO_URI)' "Codename: $suite" | head -n 1)
         say "making a fresh Debian, once"
         debootstrap --variant=minbase "$suite" "$made/root" "$mirror" >"$roots/debootstrap.log" 2>&1 ||
@@ -95,7 +95,7 @@ use_in() { # root
         examples "$lacks" >"$root/tmp/examples.sh"
         "${runs[@]}" "$root" env "LEASEHOLD_URL=$url" sh /tmp/examples.sh >"$roots/examples.log" 2>&1 ||
             fail "the examples failed in $root on ${url%%:*}: $(tail -n 20 "$roots/examples.log")"
-        # What they left in the store is no part of the system.
+        # Their locks in the store are no part of the system.
         rm -f "$root/tmp/examples.sh" "$root"/tmp/locks.db*
         flush
     done
@@ -246,7 +246,7 @@ test_image() {
     umoci unpack --image "$layout:amd64" "$bundle" >&2
     root=$bundle/rootfs
     [ "$(cd "$root" && find . -type f | sort | head -n 1)" = ./usr/bin/leasehold ] || fail "the image has something else first"
-    # What a runtime mounts, and a shell for the command.
+    # The files that a runtime mounts, and a shell for the command.
     mkdir -p "$root/proc" "$root/tmp" "$root/bin" "$root/dev"
     mknod -m 666 "$root/dev/null" c 1 3
     chmod 1777 "$root/tmp"

@@ -24,7 +24,7 @@ if [ "${1:-}" = inside ]; then
     mount -t tmpfs tmpfs /run && mkdir -p /run/lock /run/systemd/system && install -d -m 700 /etc/leasehold || exit
     install -m 755 "$work/leasehold" /usr/bin/leasehold || exit
     (umask 077 && echo redis://127.0.0.1:6379 >/etc/leasehold/url) || exit
-    # What a service may not see, it finds out for itself.
+    # The scheduler finds out for itself that it may not see these.
     cat >/usr/local/bin/scheduler <<'END'
 #!/bin/sh
 echo "leads as $(id -un) with term $LEASEHOLD_FENCE"

@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(seen, (0..=255).collect::<Vec<u8>>(), "{late} reads were late");
     }
 
-    /// What a full socket has taken is what the other end gets.
+    /// The other end gets as much as a full socket has taken.
     #[test]
     fn a_write_says_how_much_it_has_written_also_when_its_time_is_over() {
         let (ours, mut theirs) = pair();

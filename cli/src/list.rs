@@ -97,6 +97,7 @@ pub(crate) fn lock_as_json(lock: &ListedLock) -> Value {
         object.insert("owner".to_owned(), json!(holder.owner));
         object.insert("mode".to_owned(), json!(holder.mode.map(|mode| mode.to_string())));
         object.insert("held_for_seconds".to_owned(), json!(seconds(holder.held_for)));
+        object.insert("unused_for_seconds".to_owned(), json!(seconds(holder.unused_for)));
         Value::Object(object)
     });
     json!({

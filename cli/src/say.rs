@@ -5,6 +5,7 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, Format};
+use crate::exit::Exit;
 
 /// How much is said, and in what form.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +58,12 @@ impl Say {
     /// Why the program does not do what it was asked. Also said with `-q`: no exit code says it all.
     pub(crate) fn error(self, words: &str) {
         self.write(Level::Quiet, "error", words, &json!({}));
+    }
+
+    /// Says that the system starts no thread, and returns what the program ends with.
+    pub(crate) fn no_thread(self, error: &std::io::Error) -> Exit {
+        self.error(&format!("a thread cannot be started: {error}"));
+        Exit::Internal
     }
 
     fn write(self, least: Level, event: &str, words: &str, fields: &Value) {

@@ -207,7 +207,7 @@ pub(crate) trait Keeping: Send + Sync {
     fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>>;
 }
 
-/// What a look at a kept hold has found.
+/// The result of a look at a kept hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeptLook {
     /// Nobody else wants it.

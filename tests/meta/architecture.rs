@@ -679,7 +679,7 @@ fn check_rust(file: &Source, modules: &Modules, complain: &mut Complain<'_>) {
 /// Attributes are no tokens here, so they are looked for in the text, before the tests in it.
 fn check_lints(file: &Source, reported: &mut BTreeSet<String>) {
     let code = file.text.split("#[cfg(test)]").next().unwrap_or_default();
-    // What stands directly above it is the tests' own.
+    // An attribute directly above it is the tests' own.
     let code = code.trim_end().strip_suffix("#[cfg(unix)]").unwrap_or(code);
     let code = code.trim_end().strip_suffix("#[cfg(all(unix, not(leasehold_shuttle)))]").unwrap_or(code);
     let panics = ["unwrap_used", "expect_used", "panic", "unreachable", "todo", "unimplemented"];

@@ -69,7 +69,7 @@ fn a_register_that_is_another_files_second_name_or_no_file_is_refused() {
     assert!(!path.exists());
 }
 
-/// Where the owner of a link cannot be told, none is followed; and a stream within a file is no file.
+/// No link is followed on a system that does not tell its owner; and a stream within a file is no file.
 #[cfg(windows)]
 #[test]
 fn a_read_only_file_and_a_stream_of_a_file_are_refused_before_anything_is_written() {

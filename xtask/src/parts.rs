@@ -164,7 +164,7 @@ pub fn web(job: &Job<'_>) -> bool {
     is_tidy(job, manifest, &target) & tested(job, Run::cargo(&test))
 }
 
-/// What a release consists of: built twice with the same bytes, packed, and installed, used and removed.
+/// The files of a release: built twice with the same bytes, packed, and installed, used and removed.
 pub fn release(job: &Job<'_>) -> bool {
     let is_root = job.answer(&Run::new("id").args(["-u"])).is_some_and(|id| id == "0");
     if !(is_root && cfg!(target_os = "linux") && path_of("apt-get").is_some() && path_of("go").is_some()) {

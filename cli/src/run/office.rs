@@ -77,10 +77,7 @@ impl Office {
     pub(super) fn reach(&self, client: &LockClient, name: &str, say: Say) -> Result<(), Exit> {
         let (client, name) = (client.clone(), name.to_owned());
         let fresh = Fresh::start("ready", move |_| client.inspect(&name).map(drop), |_| {});
-        let fresh = fresh.map_err(|error| {
-            say.error(&format!("a thread cannot be started: {error}"));
-            Exit::Internal
-        })?;
+        let fresh = fresh.map_err(|error| say.no_thread(&error))?;
         fresh.want(); // the first who asks does not wait for it
         self.store.set(fresh).ok(); // once a process
         Ok(())

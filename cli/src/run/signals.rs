@@ -114,11 +114,11 @@ impl Caught {
         act: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Exit> {
         let (done, is_done) = bounded(1);
-        let working = std::thread::Builder::new().name(what.to_owned()).spawn(move || drop(done.send(act())));
-        if let Err(error) = working {
-            say.error(&format!("a thread cannot be started: {error}"));
-            return Err(Exit::Internal);
-        }
+        let act = move || drop(done.send(act()));
+        std::thread::Builder::new()
+            .name(what.to_owned())
+            .spawn(act)
+            .map_err(|error| say.no_thread(&error))?;
         loop {
             select! {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),

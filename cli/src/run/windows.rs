@@ -95,10 +95,10 @@ pub(crate) mod signals {
         ) -> Result<T, Exit> {
             let (done, is_done) = bounded(1);
             let act = move || drop(done.send(act()));
-            if let Err(error) = std::thread::Builder::new().name(what.to_owned()).spawn(act) {
-                say.error(&format!("a thread cannot be started: {error}"));
-                return Err(Exit::Internal);
-            }
+            std::thread::Builder::new()
+                .name(what.to_owned())
+                .spawn(act)
+                .map_err(|error| say.no_thread(&error))?;
             select! {
                 recv(is_done) -> outcome => outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => is_done

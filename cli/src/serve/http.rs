@@ -111,10 +111,7 @@ pub(crate) fn start(
 ) -> Result<(), Exit> {
     let accepts =
         std::thread::Builder::new().name("accept".to_owned()).spawn(move || serve(&listener, answer));
-    accepts.map(drop).map_err(|error| {
-        say.error(&format!("a thread cannot be started: {error}"));
-        Exit::Internal
-    })
+    accepts.map(drop).map_err(|error| say.no_thread(&error))
 }
 
 fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Answer + Send + Sync + 'static) {

@@ -60,8 +60,7 @@ fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit
     let address = listener.local_addr().map_err(|error| refused("cannot listen", &error))?;
     let caught =
         Caught::start(Inherited::take()).map_err(|error| refused("signals cannot be caught", &error))?;
-    let site =
-        Site::start(client, args, say).map_err(|error| refused("a thread cannot be started", &error))?;
+    let site = Site::start(client, args, say).map_err(|error| say.no_thread(&error))?;
     http::start(listener, move |request| site.answer(request), say)?;
     if let Some(words) = warning(address) {
         say.notice("warning", &words, &json!({}));

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use leasehold::{Inspection, ListedLock, ObjectKind};
+use leasehold::{Holder, Inspection, ListedLock, ObjectKind};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::clock::Moment;
@@ -259,7 +259,7 @@ fn compare(order: Order, one: &Row, other: &Row) -> Ordering {
 }
 
 fn row(lock: &ListedLock, fence: Option<u64>) -> Row {
-    let mut holder = lock.holders.first().map_or(String::new(), |holder| {
+    let named = |holder: &Holder| {
         let Some(place) = &holder.whereabouts else { return holder.owner.clone() };
         let what = place.label.as_ref().unwrap_or(&place.program);
         let mut words = format!("{what} {}:{}", place.host, place.pid);
@@ -267,7 +267,11 @@ fn row(lock: &ListedLock, fence: Option<u64>) -> Row {
             words += &format!(" {}", place.thread);
         }
         words.trim_start().to_owned()
-    });
+    };
+    let mut holder = lock.holders.first().map_or(String::new(), named);
+    if lock.holders.iter().any(|holder| holder.unused_for.is_some()) {
+        holder += ", kept"; // until others ask for it
+    }
     if lock.holders.len() > 1 {
         holder += &format!(" and {} more", lock.holders.len() - 1);
     }

@@ -23,7 +23,7 @@ pub(crate) struct Top {
 }
 
 impl Top {
-    fn start(url: &str, arguments: &[&str]) -> Top {
+    pub(crate) fn start(url: &str, arguments: &[&str]) -> Top {
         Top::sized(url, arguments, ROWS, COLUMNS)
     }
 
@@ -54,7 +54,7 @@ impl Top {
         self.terminal.write_all(text.as_bytes()).unwrap();
     }
 
-    fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let screen = self.screen.lock().unwrap();
         let lines = screen.screen().rows(0, screen.screen().size().1.get());
         lines.map(|line| line.trim_end().to_owned()).collect()

@@ -326,7 +326,7 @@ mod tests {
             "redis+unix://?pass=S3CR3T",
         ] {
             let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));
-            // Where there are no Unix sockets, that is what is said of any.
+            // Any is refused so on a system without Unix sockets.
             let is_refused = url.starts_with("redis+unix") && NO_LOCAL_SOCKETS.is_some();
             let kind = if is_refused { ErrorKind::Unsupported } else { ErrorKind::InvalidInput };
             assert_eq!(error.kind(), kind, "{url}");

@@ -45,7 +45,7 @@ impl FileLocation {
             .share_mode(SHARE_READ_AND_WRITE)
             .custom_flags(BACKUP_SEMANTICS | OPEN_REPARSE_POINT)
             .open(&folder)?;
-        // What was put there between the two lines above.
+        // Another may have been put there between the two lines above.
         if !is_plain(&held.metadata()?) || !held.metadata()?.is_dir() {
             return Err(refused("the path was changed while it was resolved"));
         }
