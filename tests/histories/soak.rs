@@ -17,7 +17,7 @@ use crate::support::{
 };
 use crate::trouble::World;
 use crate::worker::{
-    GO, Kind, LATCH, LOCKS, Line, Orders, WAITING, connect, mono, nanos, wait_as_a_crowd, work,
+    GO, KEPT, Kind, LATCH, LOCKS, Line, Orders, WAITING, connect, mono, nanos, wait_as_a_crowd, work,
 };
 
 const ORDERS: &str = "LEASEHOLD_HISTORIES_ORDERS";
@@ -97,6 +97,7 @@ fn kinds(client: &LockClient, lease: Duration) -> Vec<Kind> {
     let probe = "kinds";
     let fails = [
         (Kind::Plain, client.lock(probe).is_locked().err()),
+        (Kind::Kept, client.lock_with("kinds-kept").keep(KEPT).build().try_acquire().err()),
         (Kind::Fenced, client.fenced_lock(probe).try_acquire().err()),
         (Kind::Fair, client.fair_lock(probe).is_locked().err()),
         (Kind::ReadWrite, client.read_write_lock(probe).read().is_locked().err()),
@@ -319,7 +320,7 @@ impl Trouble {
         let client = connect(&self.orders);
         let names: BTreeSet<&str> = operations.iter().map(|operation| operation.lock.as_str()).collect();
         let is_free = |name: &str| match name.split('-').next() {
-            Some("Plain" | "Fenced" | "Job") => client.lock(name).is_locked().map(|held| !held),
+            Some("Plain" | "Kept" | "Fenced" | "Job") => client.lock(name).is_locked().map(|held| !held),
             Some("Fair") => client.fair_lock(name).is_locked().map(|held| !held),
             Some("ReadWrite") => {
                 let lock = client.read_write_lock(name);

@@ -41,6 +41,8 @@ pub(crate) struct Orders {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Plain,
+    /// A plain lock that a client keeps after each use until others ask for it.
+    Kept,
     Fenced,
     Fair,
     ReadWrite,
@@ -86,6 +88,8 @@ pub(crate) const UNITS: u32 = 3;
 pub(crate) const LATCH: u32 = 500;
 const RESERVE: i64 = 100;
 const MOST_WAITED: Duration = ms(400);
+/// How long a lock is kept that nobody uses.
+pub(crate) const KEPT: Duration = ms(300);
 
 /// Nanoseconds of the clock that all processes of this machine share.
 pub(crate) fn mono() -> u64 {
@@ -181,9 +185,11 @@ pub(crate) fn wait_as_a_crowd(orders: &Orders) {
     std::thread::scope(|scope| {
         for (at, client) in clients.iter().enumerate() {
             scope.spawn(move || {
-                let lock = u64::try_from(at).unwrap() % LOCKS;
+                let at = u64::try_from(at).unwrap();
+                let is_kept = at.is_multiple_of(2) && orders.kinds.contains(&Kind::Kept);
+                let kind = if is_kept { Kind::Kept } else { Kind::Plain };
                 loop {
-                    let name = orders.name(Kind::Plain, lock, mono());
+                    let name = orders.name(kind, at % LOCKS, mono());
                     if let Ok(Some(guard)) = client.lock(&name).try_acquire_for(LONG) {
                         let_pass(orders.lease / 4, "it holds");
                         drop(guard);
@@ -263,8 +269,18 @@ impl Worker<'_> {
             made.mode = mode.to_owned();
             made
         };
+        let comes_back = random().is_multiple_of(8);
         match kind {
+            Kind::Plain if comes_back => self.come_back(&client.lock(&name)),
             Kind::Plain => self.lock(&client.lock(&name), operation(Model::Mutex, ""), true),
+            Kind::Kept => {
+                let lock = client.lock_with(&name).keep(KEPT).build();
+                if comes_back {
+                    self.come_back(&lock);
+                } else {
+                    self.lock(&lock, operation(Model::Mutex, ""), true);
+                }
+            }
             Kind::Fair => self.lock(&client.fair_lock(&name), operation(Model::Mutex, ""), true),
             Kind::Fenced => self.fenced(client, operation(Model::Mutex, "")),
             Kind::ReadWrite => {
@@ -292,6 +308,16 @@ impl Worker<'_> {
         });
         if is_seen_free && random().is_multiple_of(4) {
             self.look(lock);
+        }
+    }
+
+    /// Takes a lock again and again without a pause, by which a hold is kept for a turn, or until others ask.
+    fn come_back(&self, lock: &RedisLock) {
+        for _ in 0..20 {
+            let time = (mono(), None);
+            let made = Operation::new(lock.name(), Model::Mutex, Doing::Acquire, self.number(), time);
+            let taken = lock.try_acquire_for(MOST_WAITED);
+            self.hold_for(Some(Duration::ZERO), taken, made, |_| None::<(bool, Guard)>);
         }
     }
 
@@ -428,6 +454,17 @@ impl Worker<'_> {
     fn hold<G: Held, H: Held>(
         &self,
         taken: leasehold::Result<Option<G>>,
+        made: Operation,
+        again: impl FnOnce(&G) -> Option<(bool, H)>,
+    ) {
+        self.hold_for(None, taken, made, again);
+    }
+
+    /// The same, for so long, if that is given.
+    fn hold_for<G: Held, H: Held>(
+        &self,
+        span: Option<Duration>,
+        taken: leasehold::Result<Option<G>>,
         mut made: Operation,
         again: impl FnOnce(&G) -> Option<(bool, H)>,
     ) {
@@ -453,9 +490,10 @@ impl Worker<'_> {
                 self.entered(Operation { call, ..nested }, *is_same, inner);
             }
             // A few are long enough to be renewed.
-            let (pieces, piece) = match random() % 200 {
-                0 => (1 + random() % 8, self.orders.lease / 3),
-                _ => (1, ms(random() % 4)),
+            let (pieces, piece) = match (span, random() % 200) {
+                (Some(span), _) => (1, span),
+                (None, 0) => (1 + random() % 8, self.orders.lease / 3),
+                (None, _) => (1, ms(random() % 4)),
             };
             for _ in 0..pieces {
                 let_pass(piece, "it works");
@@ -493,7 +531,7 @@ trait Held {
 }
 
 macro_rules! held {
-    ($guard:ty) => {
+    ($guard:ty, $unlock:expr) => {
         impl Held for $guard {
             fn owner(&self) -> String {
                 <$guard>::owner(self).to_string()
@@ -512,11 +550,14 @@ macro_rules! held {
             }
 
             fn unlocks(self) -> leasehold::Result<()> {
-                self.unlock()
+                $unlock(self)
             }
         }
     };
 }
 
-held!(Guard);
-held!(OwnedGuard);
+// A guard that is dropped may be kept for a turn. Its release may fail in silence: then nobody has the lock until
+// the lease ends, which no operation here sees.
+held!(Guard, |guard: Guard| if random().is_multiple_of(2) { Ok(drop(guard)) } else { guard.unlock() });
+// A permit that was not given back is seen by those who count.
+held!(OwnedGuard, OwnedGuard::unlock);

@@ -90,16 +90,25 @@ fn a_java_process_gets_its_turn_beside_a_busy_rust_process() {
 fn count_up(url: &str, times: usize) {
     let client = rust(url, LEASE);
     let server = redis::Client::open(url).unwrap();
+    let client = &client;
     std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
+        for number in 0..THREADS {
+            let server = &server;
+            scope.spawn(move || {
                 let mut connection = server.get_connection().unwrap();
-                let lock = client.lock("work");
+                // Half of them keep it until others ask, and half drop guards, which may keep it for a turn.
+                let is_kept = number % 2 == 0;
+                let (kept, plain) = (client.lock_with("work").keep(LEASE).build(), client.lock("work"));
+                let lock = if is_kept { kept } else { plain };
                 for _ in 0..times {
-                    lock.lock().unwrap();
+                    let guard = lock.acquire().unwrap();
                     let so_far: u64 = connection.get("counter").unwrap();
                     let _: () = connection.set("counter", so_far + 1).unwrap();
-                    lock.unlock().unwrap();
+                    if is_kept {
+                        guard.unlock().unwrap();
+                    } else {
+                        drop(guard);
+                    }
                 }
             });
         }

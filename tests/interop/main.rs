@@ -30,6 +30,7 @@ mod fair;
 mod fenced;
 mod handwritten;
 mod holding;
+mod kept;
 mod kinds;
 mod multi;
 mod redlock;
