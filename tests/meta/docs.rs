@@ -248,6 +248,34 @@ fn both_crates_and_the_change_log_have_one_version() {
     assert!(parts.len() == 3 && parts.iter().all(|part| part.parse::<u32>().is_ok()), "{date}");
 }
 
+/// These are built with `--locked`, and not by the gate.
+#[test]
+fn each_lock_file_beside_has_the_dependencies_that_the_library_always_has() {
+    let manifest = read("Cargo.toml");
+    let tables = manifest.split("\n[").filter(|table| {
+        let head = table.split(']').next().unwrap_or_default();
+        head == "dependencies" || head.starts_with("target.") && head.ends_with(".dependencies")
+    });
+    let lines = tables.flat_map(|table| table.lines().skip(1));
+    let always: Vec<&str> = lines
+        .filter(|line| !line.contains("optional = true"))
+        .filter_map(|line| line.split_once(" = ").map(|(name, _)| name.trim()))
+        .filter(|name| !name.starts_with('#'))
+        .collect();
+    assert!(always.contains(&"redis") && always.contains(&"winapi-util"), "{always:?}");
+    for file in ["benches/peers/Cargo.lock", "examples/web/Cargo.lock"] {
+        let text = read(file);
+        let entry =
+            text.split("[[package]]").find(|entry| entry.contains("\nname = \"leasehold\"\n")).unwrap();
+        for name in &always {
+            assert!(
+                entry.contains(&format!("\n \"{name}")),
+                "{file} has no {name}: build there without --locked once"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_commands_of_the_readme_can_be_run() {
     let text = read("README.md");

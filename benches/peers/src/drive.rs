@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Barrier, OnceLock};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -60,6 +60,7 @@ pub fn drive(load: &Load) -> Result<()> {
 pub struct Guarded {
     numbers: Vec<AtomicU64>,
     file: Option<File>,
+    work: Duration,
 }
 
 impl Guarded {
@@ -68,7 +69,8 @@ impl Guarded {
             Some(path) => Some(OpenOptions::new().read(true).write(true).open(path)?),
             None => None,
         };
-        Ok(Guarded { numbers: (0..load.keys).map(|_| AtomicU64::new(0)).collect(), file })
+        let numbers = (0..load.keys).map(|_| AtomicU64::new(0)).collect();
+        Ok(Guarded { numbers, file, work: Duration::from_micros(load.work_us) })
     }
 
     pub fn enter(&self, key: usize) -> Result<()> {
@@ -79,6 +81,12 @@ impl Guarded {
         }
         let number = self.numbers.get(key).context("no such key")?;
         number.store(number.load(Ordering::Acquire) + 1, Ordering::Release);
+        if !self.work.is_zero() {
+            let begun = Instant::now();
+            while begun.elapsed() < self.work {
+                std::hint::spin_loop();
+            }
+        }
         Ok(())
     }
 

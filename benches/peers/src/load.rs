@@ -69,6 +69,9 @@ pub struct Load {
     /// The prefix of the keys' names.
     #[arg(long, default_value = "bench")]
     pub name: String,
+    /// Microseconds of work between lock and unlock; for the peers in Rust.
+    #[arg(long, default_value_t = 0)]
+    pub work_us: u64,
     /// A file that holds one number in eight bytes, for which the processes need the lock.
     #[arg(long)]
     pub counter: Option<PathBuf>,

@@ -127,7 +127,7 @@ impl Report {
             None => writeln!(out, "Whether the machine was quiet cannot be told here.\n")?,
         }
         // Two ways to use one library are one version.
-        let of_libraries = self.versions.iter().filter(|(peer, _)| *peer != "leasehold-lock");
+        let of_libraries = self.versions.iter().filter(|(peer, _)| !peer.starts_with("leasehold-"));
         let versions: Vec<String> = of_libraries.map(|(peer, version)| format!("{peer} {version}")).collect();
         if !versions.is_empty() {
             writeln!(out, "Versions: {}.\n", versions.join(", "))?;
@@ -364,6 +364,7 @@ fn name(peer: &str) -> &str {
     match peer {
         "leasehold" => "**leasehold**, guards",
         "leasehold-lock" => "**leasehold**, `lock`/`unlock`",
+        "leasehold-keep" => "**leasehold**, `lock`/`unlock`, `keep(1 s)`",
         "redisson" => "Redisson",
         other => other,
     }
@@ -374,6 +375,7 @@ fn chart_name(peer: &str) -> &str {
     match peer {
         "leasehold" => "leasehold guard",
         "leasehold-lock" => "leasehold lock",
+        "leasehold-keep" => "leasehold keep",
         "redisson" => "Redisson",
         other => other,
     }

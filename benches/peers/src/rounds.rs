@@ -279,6 +279,9 @@ impl Bench<'_> {
             Sort::ReadWrite => Some("read-write"),
         };
         arguments.extend(sort.into_iter().flat_map(|sort| ["--sort".to_owned(), sort.to_owned()]));
+        if workload.work_us > 0 {
+            arguments.extend(["--work-us".to_owned(), workload.work_us.to_string()]);
+        }
         let server = self.server.to_string();
         let watch = Watch::start(move || Some(process(&server)?.own));
         let pinned = workload.cores.map(|cores| Pinned::new(self.server, cores)).transpose();

@@ -10,6 +10,8 @@ pub struct Workload {
     pub processes: usize,
     pub threads: usize,
     pub keys: usize,
+    /// Microseconds of work between lock and unlock.
+    pub work_us: u64,
     pub peers: &'static [&'static str],
     /// The cores that the server and the drivers are pinned to, if they are.
     pub cores: Option<Cores>,
@@ -29,6 +31,7 @@ pub enum Cores {
 const LOCKS: &[&str] = &[
     "leasehold",
     "leasehold-lock",
+    "leasehold-keep",
     "redisson",
     "redsync",
     "rueidislock",
@@ -43,6 +46,7 @@ const ALL: &[&str] = &[
     "raw",
     "leasehold",
     "leasehold-lock",
+    "leasehold-keep",
     "redisson",
     "redsync",
     "rueidislock",
@@ -53,6 +57,8 @@ const ALL: &[&str] = &[
     "redis-py",
     "article",
 ];
+/// Those in Rust, which can have work of a length.
+const RUST: &[&str] = &["leasehold", "leasehold-lock", "leasehold-keep", "rslock", "rlock"];
 /// The clients that renew many locks in batches.
 const RENEWING: &[&str] = &["leasehold-lock", "redisson"];
 /// The clients that have read-write locks and semaphores.
@@ -76,6 +82,7 @@ const fn cycles(
         processes,
         threads,
         keys,
+        work_us: 0,
         peers,
         cores: None,
     }
@@ -89,6 +96,10 @@ const fn shared(id: &'static str, title: &'static str, processes: usize, sort: S
     Workload { sort, peers: SHARING, ..cycles(id, title, processes, 1, 1) }
 }
 
+const fn working(id: &'static str, title: &'static str, processes: usize) -> Workload {
+    Workload { work_us: 50, peers: RUST, ..cycles(id, title, processes, 1, 1) }
+}
+
 pub const WORKLOADS: &[Workload] = &[
     alone("one", "1 thread, 1 key, one core", Cores::One),
     alone("one2", "1 thread, 1 key, two cores", Cores::Two),
@@ -100,6 +111,9 @@ pub const WORKLOADS: &[Workload] = &[
     cycles("procs4x8", "4 processes × 8 threads, one key", 4, 8, 1),
     cycles("procs16x1", "16 processes × 1 thread, one key", 16, 1, 1),
     cycles("procs64x1", "64 processes × 1 thread, one key", 64, 1, 1),
+    Workload { peers: RUST, ..cycles("procs500x1", "500 processes × 1 thread, one key", 500, 1, 1) },
+    working("work16", "16 processes × 1 thread, one key, 50 µs of work inside", 16),
+    working("work64", "64 processes × 1 thread, one key, 50 µs of work inside", 64),
     shared("permits16", "16 processes × 1 thread, a semaphore of 4 permits", 16, Sort::Permits),
     shared("permits64", "64 processes × 1 thread, a semaphore of 4 permits", 64, Sort::Permits),
     shared("rw16", "16 processes × 1 thread, a read-write lock, 1 of 10 writes", 16, Sort::ReadWrite),
@@ -112,6 +126,7 @@ pub const WORKLOADS: &[Workload] = &[
         processes: 2,
         threads: 1,
         keys: 1,
+        work_us: 0,
         peers: LOCKS,
         cores: None,
     },
@@ -124,6 +139,7 @@ pub const WORKLOADS: &[Workload] = &[
         processes: 1,
         threads: 500,
         keys: 1,
+        work_us: 0,
         peers: LOCKS,
         cores: None,
     },
@@ -135,6 +151,7 @@ pub const WORKLOADS: &[Workload] = &[
         processes: 1,
         threads: 1,
         keys: 10_000,
+        work_us: 0,
         peers: RENEWING,
         cores: None,
     },
@@ -147,6 +164,7 @@ pub const WORKLOADS: &[Workload] = &[
         processes: 1,
         threads: 1000,
         keys: 1,
+        work_us: 0,
         peers: WAITING,
         cores: None,
     },

@@ -24,6 +24,7 @@ pub fn open(load: &Load) -> Result<(Box<dyn Peer>, String)> {
         }
         "leasehold" => (Box::new(ours::Guards::connect(&load.url)?), locked_version("leasehold")),
         "leasehold-lock" => (Box::new(ours::Calls::connect(&load.url)?), locked_version("leasehold")),
+        "leasehold-keep" => (Box::new(ours::Calls::keeping(&load.url)?), locked_version("leasehold")),
         "raw" => (Box::new(raw::Raw::learn(&load.url)?), String::new()),
         "article" => (Box::new(article::Article::connect(&load.url, threads)?), String::new()),
         "redlock" => (Box::new(redlock::Redlock::connect(&load.url)), locked_version("redlock")),

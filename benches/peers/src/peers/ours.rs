@@ -1,6 +1,7 @@
 //! leasehold, both ways.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use leasehold::{Guard, LockClient, Permit, ReadWriteLock, RedisLock, Semaphore};
@@ -8,11 +9,14 @@ use leasehold::{Guard, LockClient, Permit, ReadWriteLock, RedisLock, Semaphore};
 use crate::drive::{Peer, Session};
 use crate::load::{PERMITS, Sort, WRITES_EVERY};
 
+/// How long a lock is kept that nobody uses.
+const KEPT: Duration = Duration::from_secs(1);
+
 /// `acquire()`, and the guard dropped.
 pub struct Guards(LockClient);
 
-/// `lock()` and `unlock()`.
-pub struct Calls(LockClient);
+/// `lock()` and `unlock()`; kept until others ask, if that is so long.
+pub struct Calls(LockClient, Option<Duration>);
 
 /// Locks that several may hold, by guards.
 pub struct Shared(LockClient, Sort);
@@ -45,7 +49,11 @@ impl Guards {
 
 impl Calls {
     pub fn connect(url: &str) -> Result<Calls> {
-        Ok(Calls(LockClient::connect(url)?))
+        Ok(Calls(LockClient::connect(url)?, None))
+    }
+
+    pub fn keeping(url: &str) -> Result<Calls> {
+        Ok(Calls(LockClient::connect(url)?, Some(KEPT)))
     }
 }
 
@@ -78,7 +86,11 @@ impl Session for GuardSession {
 
 impl Peer for Calls {
     fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>> {
-        Ok(Box::new(CallSession { locks: locks(&self.0, names) }))
+        let lock = |name: &String| match self.1 {
+            Some(kept) => self.0.lock_with(name).keep(kept).build(),
+            None => self.0.lock(name),
+        };
+        Ok(Box::new(CallSession { locks: names.iter().map(lock).collect() }))
     }
 }
 
