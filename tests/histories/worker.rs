@@ -556,8 +556,16 @@ macro_rules! held {
     };
 }
 
-// A guard that is dropped may be kept for a turn. Its release may fail in silence: then nobody has the lock until
-// the lease ends, which no operation here sees.
-held!(Guard, |guard: Guard| if random().is_multiple_of(2) { Ok(drop(guard)) } else { guard.unlock() });
+/// Half of them are dropped, by which a hold may be kept for a turn. A release by a drop fails in silence: then
+/// nobody has the lock until the lease ends, which no operation here sees.
+fn end(guard: Guard) -> leasehold::Result<()> {
+    if random().is_multiple_of(2) {
+        drop(guard);
+        return Ok(());
+    }
+    guard.unlock()
+}
+
+held!(Guard, end);
 // A permit that was not given back is seen by those who count.
 held!(OwnedGuard, OwnedGuard::unlock);
