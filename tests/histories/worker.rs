@@ -269,13 +269,11 @@ impl Worker<'_> {
             made.mode = mode.to_owned();
             made
         };
-        let comes_back = random().is_multiple_of(8);
         match kind {
-            Kind::Plain if comes_back => self.come_back(&client.lock(&name)),
-            Kind::Plain => self.lock(&client.lock(&name), operation(Model::Mutex, ""), true),
-            Kind::Kept => {
-                let lock = client.lock_with(&name).keep(KEPT).build();
-                if comes_back {
+            Kind::Plain | Kind::Kept => {
+                let builder = client.lock_with(&name);
+                let lock = if kind == Kind::Kept { builder.keep(KEPT) } else { builder }.build();
+                if random().is_multiple_of(8) {
                     self.come_back(&lock);
                 } else {
                     self.lock(&lock, operation(Model::Mutex, ""), true);

@@ -60,6 +60,7 @@ pub fn drive(load: &Load) -> Result<()> {
 pub struct Guarded {
     numbers: Vec<AtomicU64>,
     file: Option<File>,
+    /// Busy for so long besides.
     work: Duration,
 }
 
