@@ -265,7 +265,7 @@ fn a_ring_with_a_holder_that_died_is_told_and_then_told_to_be_over() {
         builder.build_in_memory(&store).unwrap()
     };
     let ((observer, told), (other, _nothing)) = (told(), self::told());
-    let (survivor, dies) = (client(observer, Duration::from_secs(30)), client(other, ms(2_000)));
+    let (survivor, dies) = (client(observer, Duration::from_secs(30)), client(other, ms(4_000)));
     let own = survivor.lock("survivor's").acquire().unwrap();
     let interrupt = Interrupt::new();
     let dead = {
@@ -275,13 +275,9 @@ fn a_ring_with_a_holder_that_died_is_told_and_then_told_to_be_over() {
             assert!(dies.lock("survivor's").lock_interruptibly(&interrupt).is_err());
         })
     };
-    // It is told what this one waits for, and then nothing more.
-    let says = || {
-        survivor
-            .clients()
-            .flatten()
-            .any(|client| client.uses.iter().any(|one| one.waits && one.since > ms(50)))
-    };
+    // It is told what this one waits for, with the id by which others rely on it, and then nothing more. An
+    // entry without the id is written first.
+    let says = || survivor.clients().flatten().any(|client| format!("{client:?}").contains("ToldWait"));
     assert!(eventually(LONG, says));
     let stopped = store.pause_client(&dies).unwrap();
     survivor.lock("dead's").acquire().unwrap().unlock().unwrap();
