@@ -396,7 +396,7 @@ impl Store for Far {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        let in_line = u32::from(self.line.exchange.has_line && toss());
+        let in_line = if self.line.exchange.has_line && toss() { 1 + u32::from(toss()) } else { 0 };
         self.ask(|| {
             let mut is_kept = self.line.exchange.is_kept.lock();
             match self.server.attempt(claim, count, deadline) {

@@ -271,6 +271,7 @@ mod tests {
             fence: None,
             bound: None,
             may_be_kept: false,
+            asks_to_keep: false,
             until_asked: false,
         };
         let hold = Hold::new(grant, &entry);

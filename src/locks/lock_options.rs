@@ -93,7 +93,8 @@ impl LockOptions {
     /// provided that its hold was shorter than 0.5 ms and that the thread has lately come back within 0.2 ms.
     /// The thread then has the lock again without a request. It is given back when the turn is over, when
     /// nobody has come back for 0.3 ms, and before this value, or another of the lock, asks about it.
-    /// [`unlock`](RedisLock::unlock) and [`Guard::unlock`](crate::Guard::unlock) keep nothing.
+    /// [`unlock`](RedisLock::unlock) and [`Guard::unlock`](crate::Guard::unlock) keep nothing, unless with
+    /// [`keep`](Self::keep).
     ///
     /// Threads that fight over a lock have it many times as often so. Those behind them wait for a turn each,
     /// not for a hold each: with n clients in line about 64 ms more, or n times 2 ms if that is less.
@@ -114,7 +115,8 @@ impl LockOptions {
     /// own questions give it back first.
     ///
     /// A client that waits for it sends a recall, once; the lock is given back at once, or at the end of its
-    /// present use. One that has been recalled twice within 100 ms keeps nothing for a second. A waiter that
+    /// present use. One that has been recalled twice within 100 ms keeps nothing in this way for a second. Where others
+    /// stand in line, a plain lock is kept for a [turn](Self::turn), by `unlock` as by a dropped guard. A waiter that
     /// sends none (Redisson) is seen by a look in the server: 50 ms after the grant, and then each time after
     /// twice as long, every 500 ms at the latest. Another thread of this client takes it by two requests.
     ///

@@ -49,15 +49,43 @@ fn clients(world: &World) -> (Vec<LockClient>, Vec<Grants>) {
 /// One thread for each lock, which takes it and drops the guard at once, until `is_over`. Panics if two had
 /// it at a time.
 fn contend(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
+    contend_by(
+        |lock, work| {
+            let _guard = lock.acquire().unwrap();
+            work();
+        },
+        locks,
+        is_over,
+    )
+}
+
+/// The same with `lock` and `unlock`.
+fn contend_by_unlock(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
+    contend_by(
+        |lock, work| {
+            lock.lock().unwrap();
+            work();
+            lock.unlock().unwrap();
+        },
+        locks,
+        is_over,
+    )
+}
+
+fn contend_by(
+    cycle: impl Fn(&RedisLock, &dyn Fn()) + Sync,
+    locks: &[RedisLock],
+    is_over: impl FnOnce() -> bool,
+) -> bool {
     let (inside, twice, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     let is_over = thread::scope(|scope| {
         for lock in locks {
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
-                    let guard = lock.acquire().unwrap();
-                    twice.fetch_add(inside.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    drop(guard);
+                    cycle(lock, &|| {
+                        twice.fetch_add(inside.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    });
                 }
             });
         }
@@ -83,6 +111,42 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
         // Nobody asks about it or ends a client: what is kept is given back all the same.
         assert!(eventually(LONG, || world.is_free("hot")));
         drop(locks);
+    });
+}
+
+#[test]
+fn a_lock_that_is_to_be_kept_is_kept_for_a_turn_by_unlock_where_others_want_it() {
+    scenario(|world| {
+        let (clients, grants) = clients(world);
+        let kept = |client: &LockClient| client.lock_with("hot").keep(LONG).build();
+        let locks: Vec<_> = clients.iter().map(kept).collect();
+        let of = |one: &Grants| [one.all() - one.unasked(), one.unasked()];
+        let mut before = Vec::new();
+        let had_turns = contend_by_unlock(&locks, || {
+            // Until keeping is switched off, since they recall each other: then turns alone save requests.
+            let ask = || grants.iter().all(|one| of(one)[0] > 300);
+            let have_asked = eventually(LONG, ask);
+            before = grants.iter().map(of).collect();
+            let has_turns = |(one, before): (&Grants, &[usize; 2])| {
+                of(one)[1] - before[1] > 500 + 5 * (of(one)[0] - before[0])
+            };
+            have_asked && eventually(LONG, || grants.iter().zip(&before).all(has_turns))
+        });
+        assert!(had_turns, "asked and not: {before:?}, {:?}", grants.iter().map(of).collect::<Vec<_>>());
+        drop((locks, clients)); // one of them keeps it, since nobody asks any more
+        assert!(eventually(LONG, || world.is_free("hot")));
+    });
+}
+
+#[test]
+fn unlock_leaves_the_lock_free_where_nothing_is_to_be_kept() {
+    scenario(|world| {
+        let (clients, grants) = clients(world);
+        let locks: Vec<_> = clients.iter().map(|client| client.lock("hot")).collect();
+        assert!(contend_by_unlock(&locks, || eventually(LONG, || grants.iter().all(|one| one.all() > 200))));
+        assert_eq!(grants.iter().map(Grants::unasked).sum::<usize>(), 0);
+        assert!(world.is_free("hot"));
+        drop((locks, clients));
     });
 }
 

@@ -43,6 +43,7 @@ impl Engine {
             fence,
             bound,
             may_be_kept: call.may_keep(),
+            asks_to_keep: call.keeps().is_some(),
             until_asked: keep.is_some(),
         };
         let (hold, level) = Hold::new(grant, call.entry);

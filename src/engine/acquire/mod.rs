@@ -46,12 +46,10 @@ impl Engine {
             begun,
         ) {
             Found::Calm(asking) => self.ask_first(Request::new(self, call, lease, &thread, begun), asking),
-            Found::Kept { hold, is_usable } => {
-                match self.take_again(call, (hold, is_usable), (begun, &under)) {
-                    Some(granted) => self.unless_shut_down(call, granted).map(Some),
-                    None => self.wait_for(Request::new(self, call, lease, &thread, begun)),
-                }
-            }
+            Found::Kept(hold, reuse) => match self.take_again(call, (hold, reuse), (begun, &under)) {
+                Some(granted) => self.unless_shut_down(call, granted).map(Some),
+                None => self.wait_for(Request::new(self, call, lease, &thread, begun)),
+            },
             Found::Leaving => {
                 let request = Request::new(self, call, lease, &thread, begun);
                 self.wait_for(request.under(unbound_number()))
@@ -81,7 +79,7 @@ impl Engine {
     #[cold]
     fn wait_for(&self, request: Request<'_>) -> Result<Option<Granted>> {
         let call = request.call;
-        if !call.by_thread || call.limit.is_over(request.begun) || call.entry.is_kept_idle() {
+        if !call.by_thread || call.limit.is_over(request.begun) {
             self.give_back_kept(call.entry); // no thread holds it
         }
         if let Some(words) = self.own_hold_in_the_way(call, request.thread) {

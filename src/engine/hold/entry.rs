@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::engine::hold::turn::{Keeping, Turns, Watched};
-use crate::engine::hold::until_asked::{KeepTerms, KeptStep, UntilAsked};
+use crate::engine::hold::until_asked::{KeepTerms, KeptStep, Reuse, UntilAsked};
 use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
 use crate::fork::is_forked;
@@ -144,9 +144,8 @@ pub(crate) enum Next {
 pub(crate) enum Found<H: Held> {
     /// This thread's hold, live or lost.
     Own(Arc<H>),
-    /// This thread's last hold, which was kept. It is the thread's again, without a level; unless `is_usable` it
-    /// is to be given back.
-    Kept { hold: Arc<H>, is_usable: bool },
+    /// This thread's last hold, which was kept. It is the thread's again, without a level.
+    Kept(Arc<H>, Reuse),
     /// Another thread is giving that one back. This thread's request could come before the release, which would
     /// then free what was granted; and the lock could be handed to it from itself. So it asks under another
     /// number.
@@ -205,8 +204,8 @@ impl<H: Held> Entry<H> {
                 return Found::Own(hold);
             }
             if let Some(hold) = state.turns.take(now, |kept| kept.is_of_thread(thread)) {
-                let is_usable = state.until_asked.use_again(&hold, keep, now);
-                return Found::Kept { hold, is_usable };
+                let reuse = state.until_asked.use_again(&hold, keep, now);
+                return Found::Kept(hold, reuse);
             }
             // Looked at under the mutex. Pairs with `take_kept` and `watch_turn`: a thread finds its hold before
             // they take it, or finds here that they have.
@@ -295,6 +294,7 @@ impl<H: Held> Entry<H> {
         if !holds.iter().any(|other| Arc::ptr_eq(other, hold)) {
             return Keeping::Ends;
         }
+        // Pairs with `Waiting::note_join`.
         if queue.is_empty()
             && let Some(at_most) = until_asked.may_stay(hold, now)
         {
@@ -302,6 +302,11 @@ impl<H: Held> Entry<H> {
             return Keeping::UntilAsked { at_most };
         }
         if by_turn { turns.dropped((hold, thread), queue.len(), now) } else { Keeping::Ends }
+    }
+
+    /// As [`Turns::note_return`].
+    pub(crate) fn note_return(&self, thread: u64, now: Moment) {
+        self.state().turns.note_return(thread, now);
     }
 
     /// Takes the hold that is kept, whichever thread had it: it is to be given back. Pairs with `find`.
@@ -312,13 +317,34 @@ impl<H: Held> Entry<H> {
     /// The next step of whoever watches this lock.
     pub(crate) fn watch(&self, now: Moment) -> Watched<H> {
         let mut state = self.state();
-        let leaving = match state.until_asked.watch(now) {
-            Some(KeptStep::GiveBack) => state.take_to_leave(),
+        let next_look = match state.until_asked.watch(now) {
+            Some(KeptStep::GiveBack) => {
+                if let Some(hold) = state.take_to_leave() {
+                    return Watched::Idle(hold);
+                }
+                None
+            }
             Some(KeptStep::Look(hold, idle)) => return Watched::Look(hold, idle),
-            Some(KeptStep::Until(moment)) => return Watched::Until(moment),
+            Some(KeptStep::Until(moment)) => Some(moment),
             None => None,
         };
-        leaving.map_or_else(|| state.turns.watch(now), Watched::Idle)
+        // One that may be kept until others ask is kept for a turn where they have.
+        match next_look {
+            Some(next_look) if state.until_asked.is_idle() => Watched::Until(next_look),
+            Some(next_look) => match state.turns.watch(now) {
+                Watched::Until(moment) => Watched::Until(moment.min(next_look)),
+                Watched::Over => {
+                    state.turns.begin_watch();
+                    Watched::Until(next_look)
+                }
+                Watched::Idle(hold) => {
+                    state.until_asked.forget(&hold);
+                    Watched::Idle(hold)
+                }
+                look => look,
+            },
+            None => state.turns.watch(now),
+        }
     }
 
     // ---- kept until asked for
@@ -528,5 +554,42 @@ impl<H: Held> Drop for QueuePlace<H> {
         let mut state = self.entry.state();
         state.queue.leave(&self.ticket);
         state.forget_if_unused();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct One;
+
+    impl Held for One {
+        fn is_of_thread(&self, thread: u64) -> bool {
+            thread == 1
+        }
+
+        fn stands_until(&self, now: Moment) -> Option<Moment> {
+            Some(now)
+        }
+    }
+
+    #[test]
+    fn what_may_be_kept_until_others_ask_goes_at_the_end_of_its_turn_where_they_have() {
+        let at = |us| Moment::from_nanos(0).plus(Duration::from_micros(us));
+        let key = LockKey::new(Kind::Mutex, &Arc::new(LockName::new(&"a".into(), "a".to_owned()).unwrap()));
+        let (entry, hold) = (Entry::new(key, &Arc::default()), Arc::new(One));
+        entry.state().holds.push(Arc::clone(&hold));
+        for _ in 0..3 {
+            entry.state().turns.dropped((&hold, 1), 0, at(0));
+            entry.state().turns.note_asked(1, at(0));
+        }
+        entry.begin_turn(2, at(0));
+        let terms = KeepTerms { most: Duration::from_secs(600), heard: 0, is_wanted: true };
+        assert_eq!(entry.keep_until_asked(&hold, terms, at(0)), (at(50_000), true));
+        assert!(matches!(entry.watch(at(10)), Watched::Until(next) if next == at(310)), "it is in use");
+        assert_eq!(entry.keep((&hold, 1), true, at(20)), Keeping::Kept { is_new: false });
+        assert!(matches!(entry.watch(at(30)), Watched::Until(next) if next == at(320)));
+        assert!(matches!(entry.watch(at(320)), Watched::Idle(idle) if Arc::ptr_eq(&idle, &hold)));
+        assert!(matches!(entry.watch(at(2_000)), Watched::Over), "and with it what could be kept");
     }
 }

@@ -102,6 +102,8 @@ struct State {
     has_lapsed: bool,
     /// See `note_kept`.
     is_kept: bool,
+    /// The present use began by a call that asks for the hold to be kept.
+    asks_to_keep: bool,
     /// It is one that is kept until others ask for it: the keeper looks after it, and not the watchdog.
     until_asked: bool,
     /// The thread that acquires more locks to go with it.
@@ -148,6 +150,7 @@ impl Hold {
                 is_abandoned: false,
                 has_lapsed: false,
                 is_kept: false,
+                asks_to_keep: grant.asks_to_keep,
                 until_asked: grant.until_asked,
                 acquires_more: None,
                 slot: AgendaSlot::Out,
@@ -251,22 +254,17 @@ impl Hold {
         self.state.lock().levels.add(lease)
     }
 
-    /// Whether it can be kept, and be had again as if it were granted anew: nothing is left of its levels. Only one
-    /// whose guard was dropped is kept for a turn: `unlock` promises that the lock is free.
-    pub(crate) fn can_be_kept(&self, is_dropped: bool) -> bool {
+    /// Whether it can be kept, and be had again as if it were granted anew: nothing is left of its levels. `Some`:
+    /// whether for a turn too. `unlock` promises that the lock is free, where `keep` was not asked for.
+    pub(crate) fn can_be_kept(&self, is_dropped: bool) -> Option<bool> {
         let state = self.state.lock();
         // One that is kept until others ask has the same fence throughout, as by re-entries, and looks that are
         // under way concern no other hold than this.
-        let is_plain = state.until_asked || is_dropped && self.may_be_kept && state.fence.is_none();
+        let by_turn = self.may_be_kept && (is_dropped || state.asks_to_keep) && state.fence.is_none();
         let is_sound = !state.renewal_has_failed
             && if state.until_asked { !state.is_spent } else { !state.is_in_doubt() };
         let is_nobodys = self.bound.is_none() && state.listeners.is_empty() && !self.span.is_open();
-        is_plain && is_sound && is_nobodys
-    }
-
-    /// Whether it may be kept for a turn.
-    pub(crate) fn may_be_kept(&self) -> bool {
-        self.may_be_kept
+        ((state.until_asked || by_turn) && is_sound && is_nobodys).then_some(by_turn)
     }
 
     /// Whether it is one that is kept until others ask for it.
@@ -290,10 +288,10 @@ impl Hold {
         self.state.lock().is_kept
     }
 
-    /// The first level of a hold that was kept, for a thread that asked at `since`.
-    pub(crate) fn begin_again(&self, since: Moment) -> u64 {
+    /// The first level of a hold that was kept, for a thread that asked at `since`, and asks to keep it or not.
+    pub(crate) fn begin_again(&self, since: Moment, asks_to_keep: bool) -> u64 {
         let mut state = self.state.lock();
-        (state.since, state.is_kept) = (since, false);
+        (state.since, state.is_kept, state.asks_to_keep) = (since, false, asks_to_keep);
         state.levels.add(Lease::Renewed)
     }
 

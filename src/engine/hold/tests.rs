@@ -19,6 +19,7 @@ fn hold(lease: Lease, sent: Moment) -> Hold {
         fence: None,
         bound: None,
         may_be_kept: false,
+        asks_to_keep: false,
         until_asked: false,
     };
     Hold::new(grant, &entry).0

@@ -50,7 +50,7 @@ pub(crate) struct Turns<H> {
     began: Moment,
     /// When the hold was taken, or given back: the last that happened in the turn.
     last: Moment,
-    /// This thread dropped a guard then, and has not asked since.
+    /// This thread gave the lock back then, in a way that may keep it, and has not asked since.
     dropped: Option<(Moment, u64)>,
     score: u8,
     /// The part of the last turn in which this process did not run: the next one lasts longer by it.
@@ -140,7 +140,8 @@ impl<H> Turns<H> {
         (self.began, self.last) = (now, now);
     }
 
-    /// A guard of this hold, its last, is dropped by that thread; so many threads here wait for the lock.
+    /// The last level of this hold is ended by that thread, by a guard that is dropped or where `keep` was asked
+    /// for; so many threads here wait for the lock.
     pub(crate) fn dropped(&mut self, (hold, thread): (&Arc<H>, u64), waiting: usize, now: Moment) -> Keeping {
         self.dropped = Some((now, thread));
         let Some(ends) = self.ends else { return Keeping::Ends };
@@ -152,6 +153,14 @@ impl<H> Turns<H> {
         }
         self.kept = Some(Arc::clone(hold));
         Keeping::Kept { is_new: self.begin_watch() }
+    }
+
+    /// That thread waited for the release of its hold, which was not kept, and goes on: it can come back from now
+    /// on.
+    pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
+        if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
+            *dropped = now;
+        }
     }
 
     /// Keeps a hold for another reason than a turn: see `until_asked.rs`.
@@ -290,8 +299,13 @@ mod tests {
         assert_eq!(turns.score, MOST, "another thread is no return");
         turns.note_asked(1, at(10).plus(AT_ONCE).plus(US));
         assert_eq!(turns.score, MOST - LATE);
+        turns.dropped((&hold, 1), 0, at(3000));
+        turns.note_return(2, at(4000));
+        turns.note_return(1, at(4900));
         turns.note_asked(1, at(5000));
-        assert_eq!(turns.score, MOST - LATE, "another question is no return");
+        assert_eq!(turns.score, MOST - LATE + 1, "it waited for its release until then");
+        turns.note_asked(1, at(9000));
+        assert_eq!(turns.score, MOST - LATE + 1, "another question is no return");
     }
 
     #[test]

@@ -68,6 +68,17 @@ pub(crate) enum KeptStep<H> {
     Until(Moment),
 }
 
+/// How a hold that was kept is used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// It was kept until others ask, and nobody has.
+    UntilAsked,
+    /// It was kept for a turn.
+    InTurn,
+    /// Not at all: others want it, or this call would not keep it. It is to be given back.
+    Never,
+}
+
 impl<H> Default for UntilAsked<H> {
     fn default() -> UntilAsked<H> {
         UntilAsked { recalls: None, hold: None, recalled: None, paused_until: None }
@@ -153,19 +164,23 @@ impl<H> UntilAsked<H> {
     }
 
     /// A hold that was kept is taken out, to be used again and then kept for `most`; `None`: not in this way.
-    /// `false`: it is to be given back, since others want it, or it was asked for otherwise. One that was kept
-    /// for a turn is none of these.
-    pub(crate) fn use_again(&mut self, hold: &Arc<H>, most: Option<Duration>, now: Moment) -> bool {
-        let most = most.filter(|_| !self.is_wanted(now));
+    /// In its turn it is used again though others want it, as they do then.
+    pub(crate) fn use_again(&mut self, hold: &Arc<H>, most: Option<Duration>, now: Moment) -> Reuse {
+        let is_wanted = self.is_wanted(now);
         let Some(kept) = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold)) else {
-            return true;
+            return Reuse::InTurn;
         };
-        let Some(most) = most else {
-            self.hold = None;
-            return false;
-        };
-        (kept.idle_since, kept.terms.most) = (None, most);
-        true
+        let is_idle = kept.idle_since.take().is_some();
+        match most {
+            Some(_) if is_idle && is_wanted => {}
+            Some(most) => {
+                kept.terms.most = most;
+                return if is_idle { Reuse::UntilAsked } else { Reuse::InTurn };
+            }
+            None => {}
+        }
+        self.hold = None;
+        Reuse::Never
     }
 
     /// Ends it for a hold that is in use: from now on the hold is as any other. `false`: it is kept.
@@ -257,12 +272,13 @@ mod tests {
         let (mut kept, channel, hold) = granted();
         for now in [1, 3] {
             assert!(kept.may_stay(&hold, at(now)).is_some() && kept.is_idle());
-            assert!(kept.use_again(&hold, Some(MS * 1000), at(now + 1)) && !kept.is_idle());
+            assert_eq!(kept.use_again(&hold, Some(MS * 1000), at(now + 1)), Reuse::UntilAsked);
+            assert!(!kept.is_idle());
         }
         assert!(kept.may_stay(&hold, at(5)).is_some());
         channel.take(b"recall");
         assert_eq!(kept.watch(at(6)), Some(KeptStep::GiveBack));
-        assert!(!kept.use_again(&hold, Some(MS), at(6)), "the thread does not get it again");
+        assert_eq!(kept.use_again(&hold, Some(MS), at(6)), Reuse::Never, "the thread does not get it again");
         let (mut kept, channel, hold) = granted();
         channel.take(b"recall");
         assert!(matches!(kept.watch(at(1)), Some(KeptStep::Until(_))), "it is in use");
@@ -282,6 +298,21 @@ mod tests {
         kept.begin(&hold, KeepTerms { most: MS, heard, is_wanted: true }, at(1));
         assert!(kept.may_stay(&hold, at(2)).is_none());
         assert!(kept.may_stay(&Arc::new(0), at(2)).is_none(), "nor does another than the granted one");
+    }
+
+    #[test]
+    fn a_hold_that_was_kept_for_a_turn_is_used_again_though_others_want_it() {
+        let (mut kept, channel, hold) = granted();
+        assert_eq!(
+            kept.use_again(&Arc::new(1), None, at(1)),
+            Reuse::InTurn,
+            "it is none of those granted so"
+        );
+        channel.take(b"recall");
+        assert_eq!(kept.use_again(&hold, Some(MS), at(1)), Reuse::InTurn);
+        assert!(kept.may_stay(&hold, at(2)).is_none(), "it does not stay beyond the turn");
+        assert_eq!(kept.use_again(&hold, None, at(2)), Reuse::Never, "the call would not keep it");
+        assert!(kept.watch(at(3)).is_none());
     }
 
     #[test]
@@ -336,7 +367,7 @@ mod tests {
         let (mut kept, _channel, hold) = granted();
         assert!(kept.may_stay(&hold, at(1)).is_some());
         assert!(!kept.end_in_use(&hold));
-        assert!(kept.use_again(&hold, Some(MS), at(2)));
+        assert_eq!(kept.use_again(&hold, Some(MS), at(2)), Reuse::UntilAsked);
         assert!(kept.end_in_use(&hold));
         assert!(kept.may_stay(&hold, at(3)).is_none() && kept.watch(at(3)).is_none());
         assert!(kept.clear().is_some() && !kept.listens());

@@ -38,9 +38,13 @@ struct Crowd {
 
 impl Crowd {
     fn start(each: usize, trouble: usize, exchange: Exchange, work: fn(&Client)) -> Crowd {
+        Crowd::of(2, each, trouble, exchange, work)
+    }
+
+    fn of(clients: usize, each: usize, trouble: usize, exchange: Exchange, work: fn(&Client)) -> Crowd {
         let (world, exchange, ended) = (World::new(), Arc::new(exchange), Arc::new(AtomicUsize::new(0)));
         let (stores, readers): (Vec<_>, Vec<_>) =
-            (0..2).map(|_| Far::new(&world, &exchange, trouble)).unzip();
+            (0..clients).map(|_| Far::new(&world, &exchange, trouble)).unzip();
         let (mut clients, mut threads) = (Vec::new(), Vec::new());
         for store in &stores {
             let client = world.client_on(Arc::<Far>::clone(store));
@@ -120,6 +124,31 @@ fn until_asked(threads_each: usize, trouble: usize) {
     }
     let grants = crowd.end(trouble > 0);
     assert_eq!(grants, 2 * threads_each * (4 - threads_each), "each thread had it as often as it asked");
+}
+
+/// Nobody recalls what a thread of the own client keeps: one that comes to wait for it has it given back.
+#[test]
+fn a_thread_waits_for_no_hold_that_its_own_client_keeps() {
+    check(|| {
+        let crowd = Crowd::of(1, 2, 0, Exchange::default(), kept_cycles::<3>);
+        assert_eq!(crowd.end(false), 6);
+    });
+}
+
+/// The same where others stand in line, so that it is kept for turns too, also by `unlock`.
+#[test]
+fn a_hold_that_is_kept_for_a_turn_or_until_others_ask_has_one_owner_and_strands_nobody() {
+    for threads_each in [1, 2] {
+        check(move || {
+            let exchange = Exchange { has_line: true, ..Exchange::default() };
+            let crowd = Crowd::start(threads_each, 0, exchange, |client| {
+                (0..2).for_each(|_| client.kept_cycle());
+                drop(client.lock().is_locked());
+            });
+            crowd.pass_time(Duration::from_micros(350), 200);
+            assert_eq!(crowd.end(false), 4 * threads_each, "each thread had it as often as it asked");
+        });
+    }
 }
 
 fn kept_cycles<const COUNT: usize>(client: &Client) {

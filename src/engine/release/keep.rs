@@ -12,7 +12,7 @@ use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::calls::{Call, Calls};
 use crate::engine::core::Core;
 use crate::engine::hold::turn::{IDLE, Keeping, Watched};
-use crate::engine::hold::until_asked::{KeepTerms, LAST_LOOK};
+use crate::engine::hold::until_asked::{KeepTerms, LAST_LOOK, Reuse};
 use crate::engine::hold::{Hold, LockEntry};
 use crate::engine::release::handoff::HandoffStart;
 use crate::engine::renewals::CHUNK;
@@ -28,16 +28,18 @@ use crate::time::Moment;
 
 impl Engine {
     /// Keeps a hold whose last level ended at `now`, if others are to ask for it first, or, of a guard that was
-    /// dropped, if the thread is likely to be back at once; whether it is kept. If not, it is to be released.
+    /// dropped or where `keep` was asked for, if the thread is likely to be back at once; whether it is kept. If
+    /// not, it is to be released.
     pub(super) fn keeps(&self, hold: &Arc<Hold>, is_dropped: bool, now: Moment) -> bool {
-        if !hold.can_be_kept(is_dropped) || hold.loss_at(now).is_some() || self.calls.is_closed() {
+        let Some(by_turn) = hold.can_be_kept(is_dropped) else { return false };
+        if hold.loss_at(now).is_some() || self.calls.is_closed() {
             return false;
         }
         let Some((keeper, _)) = self.keeper() else { return false };
         let held = now.since(hold.since());
         // Noted first: from the next step on others may give it back.
         hold.note_kept(true);
-        let (entry, by_turn) = (hold.entry(), is_dropped && hold.may_be_kept());
+        let entry = hold.entry();
         match entry.keep((hold, ThreadMark::current().id()), by_turn, now) {
             Keeping::Ends => {
                 hold.note_kept(false);
@@ -98,15 +100,19 @@ impl Engine {
     pub(crate) fn take_again(
         &self,
         call: &AcquireCall<'_>,
-        (hold, is_usable): (Arc<Hold>, bool),
+        (hold, reuse): (Arc<Hold>, Reuse),
         (begun, under): (Moment, &Call),
     ) -> Option<Granted> {
-        let is_until_asked = hold.is_until_asked();
-        if !is_usable || !is_until_asked && !call.may_keep() || !hold.holder.is_this_task() {
+        let is_meant = match reuse {
+            Reuse::UntilAsked => true,
+            Reuse::InTurn => call.may_keep(),
+            Reuse::Never => false,
+        };
+        if !is_meant || !hold.holder.is_this_task() {
             self.core.give_back(&hold, self.clock.now(), under.another());
             return None;
         }
-        let level = hold.begin_again(begun);
+        let level = hold.begin_again(begun, call.keeps().is_some());
         let now = self.clock.now();
         // Begun first, looked second. Pairs with `Hold::lose`, which changes the phase first, and looks second
         // whether anybody is to hear of it.
@@ -116,7 +122,7 @@ impl Engine {
             self.core.give_back(&hold, now, under.another());
             return None;
         }
-        if !is_until_asked {
+        if !hold.is_until_asked() {
             self.watch(&hold); // without a level it was not to be renewed
         }
         self.registry.note_grant();

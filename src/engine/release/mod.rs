@@ -17,7 +17,7 @@ use crate::engine::hold::LockEntry;
 use crate::engine::release::handoff::HandoffStart;
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
-use crate::ident::{LockName, Owner};
+use crate::ident::{LockName, Owner, ThreadMark};
 use crate::observe::LossReason;
 use crate::observe::event::Event;
 use crate::park::Parker;
@@ -76,13 +76,18 @@ impl Engine {
         if !self.still_held(hold, left, begun) {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         }
-        if left == 0
-            && let Some(outcome) = self.hand_off(hold, begun)
-        {
-            return self.handed_off(action, hold, outcome, begun);
+        let handed_off = if left == 0 { self.hand_off(hold, begun) } else { None };
+        let left_behind = match handed_off {
+            Some(outcome) => self.handed_off(action, hold, outcome, begun),
+            None => {
+                let outcome = self.send_release(hold, left, begun.plus(self.options.patience), None);
+                self.released(action, hold, left, outcome)
+            }
+        };
+        if hold.entry().has_turn() {
+            hold.entry().note_return(ThreadMark::current().id(), self.clock.now());
         }
-        let outcome = self.send_release(hold, left, begun.plus(self.options.patience), None);
-        self.released(action, hold, left, outcome)
+        left_behind
     }
 
     /// Ends a hold that has one level, but leaves the lock taken until `at_least` has passed since it was

@@ -181,10 +181,16 @@ impl<'a> Waiting<'a> {
         self.unless_shut_down(ended)
     }
 
-    /// The thread before it may have joined the line for its client.
+    /// The thread before it may have joined the line for its client. And none of this client recalls what a
+    /// thread here keeps until others ask for it.
     fn note_join(&mut self, place: &QueuePlace) {
         if !place.ticket().is_head() {
             self.manner.become_in_doubt();
+        }
+        // Joined first, looked second. Pairs with `Entry::keep`, which keeps nothing that others here wait for.
+        let Request { engine, call, .. } = self.request;
+        if call.entry.is_kept_idle() {
+            engine.give_back_kept(call.entry);
         }
     }
 

@@ -25,7 +25,16 @@ fn by(claim: &Claim, turn: Turn) -> Claim {
     Claim { turn, ..claim.clone() }
 }
 
+/// Places are told apart by tenths of a millisecond: the next is behind all that were taken before.
+fn begin_place() {
+    let begun = Clock::System.now();
+    while Clock::System.now().since(begun) < Duration::from_micros(150) {
+        std::hint::spin_loop();
+    }
+}
+
 fn in_line(store: &RedisStore, claim: &Claim) -> (Duration, ListensFor) {
+    begin_place();
     match store.attempt(claim, 1, soon()).done() {
         Attempt::InLine { retry_after: Some(after), listens_for, .. } => (after, listens_for),
         other => panic!("not in line but {other:?}"),
@@ -264,9 +273,12 @@ fn who_joins_a_line_keeps_its_end_and_who_asks_again_moves_it_on() {
 
 #[test]
 fn the_first_in_the_line_is_its_lookout_under_a_holder_of_ours() {
-    let is_lookout = |store: &RedisStore, claim: &Claim| match store.attempt(claim, 1, soon()).done() {
-        Attempt::InLine { is_lookout, .. } => is_lookout,
-        other => panic!("not in line but {other:?}"),
+    let is_lookout = |store: &RedisStore, claim: &Claim| {
+        begin_place();
+        match store.attempt(claim, 1, soon()).done() {
+            Attempt::InLine { is_lookout, .. } => is_lookout,
+            other => panic!("not in line but {other:?}"),
+        }
     };
     let server = Server::start(&[]);
     let store = server.store();
