@@ -2,12 +2,12 @@
 //! none.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::{Event, LockClient, Observer};
-use postgres::Client;
 use postgres::fallible_iterator::FallibleIterator;
+use postgres::{Client, Row};
 
 use crate::databases::Database;
 use crate::support::postgres::PostgresServer;
@@ -301,13 +301,59 @@ fn without_the_table_or_permission_for_it_waiters_are_woken_as_without_a_line() 
     assert!(took <= BY_MESSAGE, "{took:?}");
 }
 
+/// Counts the grants of its client for which nothing was asked.
+struct Unasked(Arc<AtomicU32>);
+
+impl Observer for Unasked {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::Acquired { attempts: 0, .. } = event {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// As on Redis: `faults turns::` has the rest.
+#[test]
+fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every_client() {
+    let Some(server) = shared() else { return };
+    let (name, inside, stop) = (fresh("hot"), AtomicU32::new(0), AtomicBool::new(false));
+    let unasked: Vec<_> = (0..3).map(|_| Arc::new(AtomicU32::new(0))).collect();
+    std::thread::scope(|scope| {
+        let _end = crate::support::Raise(&stop);
+        for unasked in &unasked {
+            let (name, inside, stop) = (&name, &inside, &stop);
+            scope.spawn(move || {
+                let client = server.options().observer(Unasked(Arc::clone(unasked))).build().unwrap();
+                let lock = client.lock(name);
+                while !stop.load(Ordering::SeqCst) {
+                    let guard = lock.acquire().unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "held twice");
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(guard);
+                }
+            });
+        }
+        let have_turns = || unasked.iter().all(|unasked| unasked.load(Ordering::SeqCst) > 500);
+        assert!(eventually(LONG, have_turns), "{unasked:?}");
+    });
+    assert!(
+        !server.client().lock(&name).is_locked().unwrap(),
+        "the end of a client gives back what it keeps"
+    );
+}
+
 // ---- the statements
 
 /// One client's request; whether it was granted, for how long the lock is kept for another, and whether it
 /// was freed while this wrote to the line.
 fn ask(connection: &mut Client, name: &str, client: &str) -> (bool, Option<i64>, bool) {
+    let row = asked(connection, name, client);
+    (row.get::<_, Option<i64>>(0).is_some(), row.get(5), row.get(6))
+}
+
+fn asked(connection: &mut Client, name: &str, client: &str) -> Row {
     let owner = format!("{client}:1");
-    let row = connection
+    connection
         .query_one(
             TAKE_IN_LINE,
             &[
@@ -323,8 +369,7 @@ fn ask(connection: &mut Client, name: &str, client: &str) -> (bool, Option<i64>,
                 &client,
             ],
         )
-        .unwrap();
-    (row.get::<_, Option<i64>>(0).is_some(), row.get(5), row.get(6))
+        .unwrap()
 }
 
 /// The version that a lock's row has.
@@ -389,6 +434,25 @@ fn clients_are_told_in_the_order_in_which_they_came() {
     leave(&mut admin, &name, "a");
     assert!(ask(&mut admin, &name, "d").0);
     assert_eq!(line(&mut admin, &name), []);
+}
+
+#[test]
+fn a_grant_out_of_the_line_says_how_many_clients_stood_in_it() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin) = (fresh("crowd"), server.admin());
+    // Now and in a minute: on a busy machine it counts as alive all the same.
+    for (client, asked_ago) in [("first", "0"), ("second", "-1 minute"), ("dead", "6 seconds")] {
+        stand(&mut admin, &name, client, asked_ago);
+    }
+    let mut takes = |client: &str| {
+        let row = asked(&mut admin, &name, client);
+        assert!(row.get::<_, Option<i64>>(0).is_some());
+        let in_line: Option<i64> = row.get(8);
+        leave(&mut admin, &name, client);
+        in_line
+    };
+    assert_eq!(takes("other"), None, "it did not stand there");
+    assert_eq!([takes("first"), takes("second"), takes("first")], [Some(2), Some(1), None]);
 }
 
 #[test]

@@ -84,10 +84,15 @@ impl Engine {
                 self.released(action, hold, left, outcome)
             }
         };
+        self.note_return(hold);
+        left_behind
+    }
+
+    /// A thread that waited for its release goes on.
+    fn note_return(&self, hold: &Hold) {
         if hold.entry().has_turn() {
             hold.entry().note_return(ThreadMark::current().id(), self.clock.now());
         }
-        left_behind
     }
 
     /// Ends a hold that has one level, but leaves the lock taken until `at_least` has passed since it was
@@ -242,6 +247,7 @@ impl Engine {
                 }
             }
         }
+        self.note_return(hold); // not every store sends without waiting
     }
 
     /// Asks the store to leave `left` levels, again after failures until `give_up` or the end of the window.

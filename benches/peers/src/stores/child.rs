@@ -26,6 +26,8 @@ use crate::tally::Waits;
 pub enum Kind {
     /// Lock and unlock one key without a pause.
     Cycles,
+    /// The same, with guards that are dropped.
+    Guards,
     /// Two: each keeps the lock a few ms, stays away a little, and wants it again.
     Handoff,
     /// All wait for a lock that is held, then pass it on once.
@@ -90,15 +92,23 @@ struct Maker<'a> {
     is_first: AtomicBool,
 }
 
-struct Leased(RedisLock);
+struct Leased {
+    lock: RedisLock,
+    /// Its guards are dropped, and not unlocked.
+    drops: bool,
+}
 
 impl Contender for Leased {
     fn visit(&mut self, until: Instant, inside: &mut dyn FnMut()) -> Result<bool> {
-        let Some(guard) = self.0.acquire_with(&AcquireOptions::new().deadline(until))? else {
+        let Some(guard) = self.lock.acquire_with(&AcquireOptions::new().deadline(until))? else {
             return Ok(false);
         };
         inside();
-        guard.unlock()?;
+        if self.drops {
+            drop(guard);
+        } else {
+            guard.unlock()?;
+        }
         Ok(true)
     }
 }
@@ -131,7 +141,7 @@ impl<'a> Maker<'a> {
         };
         let name = &self.one.name;
         let lock = if self.one.store == "redis-fair" { client.fair_lock(name) } else { client.lock(name) };
-        Ok(Box::new(Leased(lock)))
+        Ok(Box::new(Leased { lock, drops: self.one.kind == Kind::Guards }))
     }
 
     /// Not known of transactions: they wait in the server.
@@ -147,7 +157,7 @@ impl<'a> Maker<'a> {
 pub fn run(one: &One) -> Result<()> {
     let maker = Maker::new(one)?;
     let metrics = match one.kind {
-        Kind::Cycles => cycles(&maker, one)?,
+        Kind::Cycles | Kind::Guards => cycles(&maker, one)?,
         Kind::Handoff => handoff(&maker, one)?,
         Kind::Crowd => crowd(&maker, one)?,
     };

@@ -79,6 +79,7 @@ const WORKLOADS: &[Workload] = &[
     Workload { id: "one", title: "Uncontended", kind: Kind::Cycles, contenders: 1 },
     Workload { id: "eight", title: "8 contenders", kind: Kind::Cycles, contenders: 8 },
     Workload { id: "sixtyfour", title: "64 contenders", kind: Kind::Cycles, contenders: 64 },
+    Workload { id: "guards64", title: "64 contenders, dropped guards", kind: Kind::Guards, contenders: 64 },
     Workload { id: "handoff", title: "Hand-off", kind: Kind::Handoff, contenders: 2 },
     Workload { id: "crowd", title: "A crowd of 500", kind: Kind::Crowd, contenders: 500 },
 ];

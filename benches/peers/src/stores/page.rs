@@ -63,7 +63,7 @@ const CROWD: &[Column] = &[
 
 fn columns(kind: Kind) -> &'static [Column] {
     match kind {
-        Kind::Cycles => CYCLES,
+        Kind::Cycles | Kind::Guards => CYCLES,
         Kind::Handoff => HANDOFF,
         Kind::Crowd => CROWD,
     }
@@ -225,7 +225,7 @@ impl Report<'_> {
 /// A workload's charts: the file's last part, the title, the metric.
 fn charts(workload: &Workload) -> &'static [(&'static str, &'static str, &'static str)] {
     match workload.kind {
-        Kind::Cycles => &[("cycles", "cycles/s", "cycles_per_s")],
+        Kind::Cycles | Kind::Guards => &[("cycles", "cycles/s", "cycles_per_s")],
         Kind::Handoff => &[("p50", "ms from unlock to lock, median", "handoff_p50_ms")],
         Kind::Crowd => &[("drain", "s until all were served", "drain_s")],
     }

@@ -14,6 +14,7 @@ use tokio_postgres::Row as PgRow;
 use tokio_postgres::types::ToSql;
 
 use crate::config::ServerOptions;
+use crate::ident::Fence;
 use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, ListensFor, Others, Turn};
 use crate::stores::sql::postgres::place::{Place, create_beside};
 use crate::stores::sql::postgres::refusal::{is_of_table, or_unheard};
@@ -122,7 +123,12 @@ impl Postgres {
         loop {
             let row = self.ask(link, &self.queries.take_in_line, claim, Some(&channel), deadline)?;
             let seen = match change(&row)?.map(fence) {
-                Change::Made(fence) => return Ok(granted(claim, fence)),
+                Change::Made(fence) => {
+                    let in_line = column::<Option<i64>>(&row, 8)?.unwrap_or(0);
+                    let in_line = u32::try_from(in_line).unwrap_or(u32::MAX);
+                    let fence = claim.wants_fence.then(|| Fence::new(fence));
+                    return Ok(Attempt::Granted { fence, in_line });
+                }
                 Change::None(seen) => of_kind(seen, claim.kind)?,
             };
             let was_freed = column(&row, 6)?;

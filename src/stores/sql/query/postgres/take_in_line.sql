@@ -10,7 +10,8 @@
 -- $9 client  $10 its channel
 --
 -- Returns one row: the fence (NULL: not taken), token, owner, holds, remaining_ms as they were before, for how many ms the
--- lock is kept for another (NULL: it is not), whether this wrote to the line of a lock that is free by now, and how it wrote.
+-- lock is kept for another (NULL: it is not), whether this wrote to the line of a lock that is free by now, how it wrote, and,
+-- if it took the lock out of the line, how many clients stood there.
 WITH seen AS MATERIALIZED (
     SELECT token, owner, holds, expires_at FROM leasehold_locks WHERE id = sha256($1)
 ), kept AS MATERIALIZED (
@@ -43,6 +44,7 @@ WITH seen AS MATERIALIZED (
     RETURNING held.fence
 ), gone AS (
     DELETE FROM leasehold_locks_line WHERE id = sha256($1) AND client = $9 AND EXISTS (SELECT FROM took)
+    RETURNING true
 ), joined AS (
     INSERT INTO leasehold_locks_line AS place (id, client, channel, since, seen, is_told)
     SELECT sha256($1), $9, $10, statement_timestamp(), statement_timestamp(), false
@@ -64,5 +66,10 @@ SELECT took.fence, seen.token, seen.owner, seen.holds::bigint,
     ceil(extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000)::bigint,
     ceil(extract(epoch FROM kept.until - clock_timestamp()) * 1000)::bigint,
     EXISTS (SELECT FROM joined) AND NOT EXISTS (SELECT FROM touched),
-    CASE WHEN EXISTS (SELECT FROM joined) THEN set_config('synchronous_commit', 'off', true) END
+    CASE WHEN EXISTS (SELECT FROM joined) THEN set_config('synchronous_commit', 'off', true) END,
+    -- As they stood before.
+    CASE WHEN EXISTS (SELECT FROM gone) THEN (
+        SELECT count(*) FROM leasehold_locks_line
+        WHERE id = sha256($1) AND (client = $9 OR seen > clock_timestamp() - interval '5 seconds')
+    ) END
 FROM kept LEFT JOIN took ON true LEFT JOIN seen ON true
