@@ -327,9 +327,10 @@ fn a_session_lock_that_is_released_wakes_its_waiter() {
 #[test]
 fn a_session_that_the_server_ends_is_noticed_at_once() {
     let Some(server) = shared() else { return };
-    let client = connect_session(&server.url(), Duration::from_secs(60)).unwrap();
     let mut admin = server.admin();
     for round in 0..3 {
+        // Each of its own: one looks again no sooner than a second after it noticed an end.
+        let client = connect_session(&server.url(), Duration::from_secs(60)).unwrap();
         let held = client.lock(fresh("ended")).acquire().unwrap();
         let lock = client.lock(fresh("other"));
         let other = std::thread::scope(|scope| scope.spawn(|| lock.acquire_owned()).join().unwrap().unwrap());
