@@ -579,10 +579,8 @@ mod tests {
         let key = LockKey::new(Kind::Mutex, &Arc::new(LockName::new(&"a".into(), "a".to_owned()).unwrap()));
         let (entry, hold) = (Entry::new(key, &Arc::default()), Arc::new(One));
         entry.state().holds.push(Arc::clone(&hold));
-        for _ in 0..3 {
-            entry.state().turns.dropped((&hold, 1), 0, at(0));
-            entry.state().turns.note_asked(1, at(0));
-        }
+        entry.state().turns.dropped((&hold, 1), 0, at(0));
+        entry.state().turns.note_asked(1, at(0));
         entry.begin_turn(2, at(0));
         let terms = KeepTerms { most: Duration::from_secs(600), heard: 0, is_wanted: true };
         assert_eq!(entry.keep_until_asked(&hold, terms, at(0)), (at(50_000), true));

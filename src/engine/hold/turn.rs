@@ -28,7 +28,9 @@ const AT_ONCE: Duration = Duration::from_micros(200);
 pub(crate) const IDLE: Duration = Duration::from_micros(300);
 
 /// The score of a lock goes up by one when a thread here comes back at once, down by `LATE` when not, and
-/// stays at `MOST` at most. From `LEAST` on a hold is kept.
+/// stays at `MOST` at most. From `LEAST` on a hold is kept. Where nothing is known yet one return is enough:
+/// in a crowd of hundreds grants are seconds apart.
+const UNKNOWN: u8 = 2;
 const LEAST: u8 = 3;
 const MOST: u8 = 8;
 const LATE: u8 = 4;
@@ -97,7 +99,7 @@ impl<H> Default for Turns<H> {
             began: never,
             last: never,
             dropped: None,
-            score: 0,
+            score: UNKNOWN,
             missed: Duration::ZERO,
             kept: None,
             leaving: None,
@@ -258,7 +260,7 @@ mod tests {
 
     /// A lock to which a thread here has come back at once as often as is asked for, in its turn since zero.
     fn in_turn(clients: u32, comes_back: u8) -> (Turns<u8>, Arc<u8>) {
-        let mut turns = Turns::default();
+        let mut turns = Turns { score: 0, ..Turns::default() };
         for _ in 0..comes_back {
             turns.dropped = Some((at(0), 1));
             turns.note_asked(1, at(0).plus(AT_ONCE));
@@ -285,6 +287,11 @@ mod tests {
             is_kept(&mut turns, &hold, 0, at(now))
         };
         assert_eq!([keeps(2, 10), keeps(3, 10), keeps(3, 999), keeps(3, 1000)], [false, true, true, false]);
+        let (mut turns, hold) = (Turns::default(), Arc::new(0));
+        turns.begin(64, at(0));
+        assert!(!is_kept(&mut turns, &hold, 0, at(10)), "nothing is known of it");
+        turns.note_asked(1, at(20));
+        assert!(is_kept(&mut turns, &hold, 0, at(30)), "which one return changes");
         let (mut turns, hold) = in_turn(64, 8);
         assert!(!is_kept(&mut turns, &hold, 0, at(500)), "it was held for half a millisecond");
         let mut turns = Turns { score: MOST, ..Turns::default() };
