@@ -244,8 +244,7 @@ pub struct FakeSentinel {
 struct Said {
     epoch: u64,
     master: u16,
-    /// How often it says so; then it is silent.
-    times: usize,
+    is_silent: bool,
 }
 
 impl FakeSentinel {
@@ -253,7 +252,7 @@ impl FakeSentinel {
     pub fn start(epoch: u64, master: u16) -> FakeSentinel {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let said = Said { epoch, master, times: usize::MAX };
+        let said = Said { epoch, master, is_silent: false };
         let (answer, ended) = (Arc::new(Mutex::new(said)), Arc::new(AtomicBool::new(false)));
         let (answers, ends) = (Arc::clone(&answer), Arc::clone(&ended));
         let serve = move || {
@@ -271,12 +270,12 @@ impl FakeSentinel {
     }
 
     pub fn says(&self, epoch: u64, master: u16) {
-        *self.answer.lock() = Said { epoch, master, times: usize::MAX };
+        *self.answer.lock() = Said { epoch, master, is_silent: false };
     }
 
-    /// As [`says`](Self::says), but to the next who asks, and nothing to who asks after that.
-    pub fn says_once(&self, epoch: u64, master: u16) {
-        *self.answer.lock() = Said { epoch, master, times: 1 };
+    /// Says nothing to those who ask from now on.
+    pub fn falls_silent(&self) {
+        self.answer.lock().is_silent = true;
     }
 
     pub fn place(&self) -> String {
@@ -302,9 +301,10 @@ fn talk(mut socket: &TcpStream, answer: &Mutex<Said>) {
         let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
         let said = match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
             ["sentinel", "get-master-addr-by-name", _] => {
-                let mut said = answer.lock();
-                let Some(times) = said.times.checked_sub(1) else { continue };
-                said.times = times;
+                let said = answer.lock();
+                if said.is_silent {
+                    continue;
+                }
                 format!("*2\r\n{}{}", bulk("127.0.0.1"), bulk(&said.master.to_string()))
             }
             ["sentinel", "master", _] => {

@@ -131,14 +131,24 @@ fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
         let replica = RedisServer::builder(&binary).config(&of).start();
         let fake = FakeSentinel::start(1, replica.port());
         let url = format!("redis-sentinel://{}/{MASTER}", fake.place());
-        let build = || LockClient::builder().url(&url).connect_timeout(ms(2_000)).command_timeout(T).build();
+        let build =
+            || LockClient::builder().url(&url).connect_timeout(ms(2_000)).command_timeout(ms(2_000)).build();
         // A Sentinel that falls silent meanwhile hides nothing of what was met.
-        for is_silent_after in [false, true] {
-            if is_silent_after {
-                fake.says_once(1, replica.port());
-            }
-            let begun = now();
-            let error = build().unwrap_err();
+        let mut admin = replica.admin();
+        let mut connects = || {
+            let info: redis::InfoDict = redis::cmd("INFO").arg("stats").query(&mut admin).unwrap();
+            info.get::<u64>("total_connections_received").unwrap()
+        };
+        for falls_silent in [false, true] {
+            let (begun, before) = (now(), connects());
+            let error = std::thread::scope(|scope| {
+                let connecting = scope.spawn(build);
+                if falls_silent {
+                    assert!(eventually(LONG, || connects() > before));
+                    fake.falls_silent();
+                }
+                connecting.join().unwrap().unwrap_err()
+            });
             within(begun, ms(2_000), "connecting");
             assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
             let said = error.to_string();
