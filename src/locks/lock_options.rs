@@ -116,7 +116,8 @@ impl LockOptions {
     ///
     /// A client that waits for it sends a recall, once; the lock is given back at once, or at the end of its
     /// present use. One that has been recalled twice within 100 ms keeps nothing in this way for a second. Where others
-    /// stand in line, a plain lock is kept for a [turn](Self::turn), by `unlock` as by a dropped guard. A waiter that
+    /// stand in line, a plain lock is kept for a [turn](Self::turn), by `unlock` as by a dropped guard, and under
+    /// the client's lease. A waiter that
     /// sends none (Redisson) is seen by a look in the server: 50 ms after the grant, and then each time after
     /// twice as long, every 500 ms at the latest. Another thread of this client takes it by two requests.
     ///

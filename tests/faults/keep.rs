@@ -325,6 +325,20 @@ fn fencing_tokens_stay_while_a_lock_is_kept_and_grow_with_the_next_owner() {
 }
 
 #[test]
+fn a_fenced_lock_asks_for_its_token_where_the_plain_lock_of_its_name_is_kept() {
+    scenario(|world| {
+        let client = client(world);
+        let _plain = kept(world, &client, "stock", LONG);
+        let fenced = client.lock_with("stock").keep(LONG).build_fenced();
+        let first = fenced.lock_and_get_token().unwrap();
+        fenced.unlock().unwrap();
+        use_until_kept(world, &fenced);
+        assert!(fenced.lock_and_get_token().unwrap() >= first);
+        fenced.unlock().unwrap();
+    });
+}
+
+#[test]
 fn two_clients_that_recall_each_other_have_the_lock_in_turn() {
     scenario(|world| {
         let clients = [client(world), client(world)];

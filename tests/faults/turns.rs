@@ -7,7 +7,7 @@ use std::thread;
 use leasehold::{Event, LockClient, Observer, RedisLock};
 
 use super::world::{World, scenario};
-use crate::support::{LONG, eventually, ms};
+use crate::support::{LONG, Raise, eventually, ms};
 
 /// Counts the grants, those for which nothing was asked, and the releases.
 #[derive(Clone, Default)]
@@ -79,6 +79,7 @@ fn contend_by(
 ) -> bool {
     let (inside, twice, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     let is_over = thread::scope(|scope| {
+        let _end = Raise(&stop);
         for lock in locks {
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
@@ -89,9 +90,7 @@ fn contend_by(
                 }
             });
         }
-        let is_over = is_over();
-        stop.store(true, Ordering::SeqCst);
-        is_over
+        is_over()
     });
     assert_eq!(twice.load(Ordering::SeqCst), 0, "held twice");
     is_over
@@ -120,15 +119,21 @@ fn a_lock_that_is_to_be_kept_is_kept_for_a_turn_by_unlock_where_others_want_it()
         let (clients, grants) = clients(world);
         let kept = |client: &LockClient| client.lock_with("hot").keep(LONG).build();
         let locks: Vec<_> = clients.iter().map(kept).collect();
-        let of = |one: &Grants| [one.all() - one.unasked(), one.unasked()];
+        // Read in this order: meanwhile there are more.
+        let of = |one: &Grants| {
+            let unasked = one.unasked();
+            [one.all().saturating_sub(unasked), unasked]
+        };
         let mut before = Vec::new();
         let had_turns = contend_by_unlock(&locks, || {
-            // Until keeping is switched off, since they recall each other: then turns alone save requests.
+            // Since they recall each other, keeping is switched off most of the time: then turns alone save
+            // requests.
             let ask = || grants.iter().all(|one| of(one)[0] > 300);
             let have_asked = eventually(LONG, ask);
             before = grants.iter().map(of).collect();
             let has_turns = |(one, before): (&Grants, &[usize; 2])| {
-                of(one)[1] - before[1] > 500 + 5 * (of(one)[0] - before[0])
+                let [asked, unasked] = of(one);
+                unasked.saturating_sub(before[1]) > 500 + 5 * asked.saturating_sub(before[0])
             };
             have_asked && eventually(LONG, || grants.iter().zip(&before).all(has_turns))
         });

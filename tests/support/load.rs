@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// How long a thread holds a lock at a time.
 const HELD: Duration = Duration::from_millis(2);
 /// And how long it waits for one before it tries again.
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// One lock, for which all threads compete.
 struct Subject {

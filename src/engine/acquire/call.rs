@@ -54,7 +54,7 @@ impl<'a> AcquireCall<'a> {
         }
     }
 
-    /// Whether the hold may be kept for a turn when its guard is dropped, and taken again by this call: the
+    /// Whether the hold may be kept for a turn after its last level, and taken again by this call: the
     /// client renews it, and nothing tells its grants apart.
     pub(crate) fn may_keep(&self) -> bool {
         let Terms { turns, fenced, max_hold, backoff, .. } = self.terms;

@@ -84,8 +84,8 @@ impl<'a> Request<'a> {
         claim.keeps.map(|_| KeepTerms { most, heard, is_wanted: in_line > 1 })
     }
 
-    /// The claim under which another thread may hand the lock to this one: whoever is handed it keeps nothing,
-    /// as others here want it.
+    /// The claim under which another thread may hand the lock to this one: whoever is handed it keeps it for a
+    /// turn at most, as others here want it.
     pub(super) fn to_be_handed(&self, claim: Claim) -> Claim {
         Claim { keeps: None, lease: self.lease, ..claim }
     }

@@ -80,7 +80,8 @@ impl Hasher for OwnHash {
 #[derive(Debug)]
 pub(crate) struct Entry<H> {
     pub(crate) key: LockKey,
-    /// This client has its turn at the lock, or had it a moment ago: to be looked at without the mutex.
+    /// This client has, or had, a turn at the lock or a hold that may be kept: to be looked at without the
+    /// mutex.
     has_turn: AtomicBool,
     state: Mutex<LockState<H>>,
     /// The registry's, to be taken out of in the end.
@@ -280,7 +281,7 @@ impl<H: Held> Entry<H> {
         self.state().turns.count_on_return();
     }
 
-    /// Whether a guard that is dropped is to ask whether its hold is [kept](Self::keep). Read by the thread
+    /// Whether the end of a hold is to ask whether that is [kept](Self::keep). Read by the thread
     /// that began the turn, or was handed the lock since.
     pub(crate) fn has_turn(&self) -> bool {
         self.has_turn.load(Ordering::Relaxed)

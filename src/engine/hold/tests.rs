@@ -7,6 +7,11 @@ use crate::time::ManualClock;
 const LEASE: Duration = Duration::from_secs(30);
 
 fn hold(lease: Lease, sent: Moment) -> Hold {
+    hold_by((lease, false), sent)
+}
+
+/// `asks_to_keep`: as of a thread whose call asks to keep the lock.
+fn hold_by((lease, asks_to_keep): (Lease, bool), sent: Moment) -> Hold {
     let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
     let entry = Registry::default().entry(Kind::Mutex, &name);
     let grant = Grant {
@@ -18,8 +23,8 @@ fn hold(lease: Lease, sent: Moment) -> Hold {
         ceiling: None,
         fence: None,
         bound: None,
-        may_be_kept: false,
-        asks_to_keep: false,
+        may_be_kept: asks_to_keep,
+        asks_to_keep,
         until_asked: false,
     };
     Hold::new(grant, &entry).0
@@ -28,6 +33,19 @@ fn hold(lease: Lease, sent: Moment) -> Hold {
 /// A confirmation that comes at once.
 fn confirm(hold: &Hold, sent: Moment, lease: Duration) {
     assert!(hold.confirm(sent, lease, &Clock::Manual(ManualClock::new())));
+}
+
+#[test]
+fn unlock_keeps_what_the_present_use_asks_to_keep() {
+    let hold = hold_by((Lease::Renewed, true), ManualClock::new().now());
+    let now = hold.since();
+    assert_eq!([false, true].map(|is_dropped| hold.can_be_kept(is_dropped)), [Some(true), Some(true)]);
+    hold.end_level(None);
+    hold.begin_again(now, false);
+    assert_eq!([false, true].map(|is_dropped| hold.can_be_kept(is_dropped)), [None, Some(true)]);
+    hold.end_level(None);
+    hold.begin_again(now, true);
+    assert_eq!(hold.can_be_kept(false), Some(true));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The turn of this client at a lock that others stand in line for: until it is over, a guard that is dropped
-//! leaves the hold in the store, and the thread takes it again without a request.
+//! The turn of this client at a lock that others stand in line for: until it is over, a guard that is dropped,
+//! or an `unlock` with `keep`, leaves the hold in the store, and the thread takes it again without a request.
 //!
 //! To all others the lock is held meanwhile, by an owner whose lease runs. So a turn needs no keys and no
 //! messages, and the release that ends it hands over as any other. As eventual fairness in parking_lot and
@@ -29,7 +29,7 @@ pub(crate) const IDLE: Duration = Duration::from_micros(300);
 
 /// The score of a lock goes up by one when a thread here comes back at once, down by `LATE` when not, and
 /// stays at `MOST` at most. From `LEAST` on a hold is kept. Where nothing is known yet one return is enough:
-/// in a crowd of hundreds grants are seconds apart.
+/// in a crowd of hundreds a client has few grants a second.
 const UNKNOWN: u8 = 2;
 const LEAST: u8 = 3;
 const MOST: u8 = 8;

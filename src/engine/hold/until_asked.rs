@@ -155,7 +155,7 @@ impl<H> UntilAsked<H> {
         is_idle
     }
 
-    /// The last level of this hold ended; until when it stays at most. `None`: it is to be given back.
+    /// The last level of this hold ended; until when it stays at most. `None`: it does not, beyond a turn.
     pub(crate) fn may_stay(&mut self, hold: &Arc<H>, now: Moment) -> Option<Moment> {
         let is_wanted = self.is_wanted(now);
         let kept = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold) && !is_wanted)?;

@@ -104,7 +104,8 @@ impl Engine {
         (begun, under): (Moment, &Call),
     ) -> Option<Granted> {
         let is_meant = match reuse {
-            Reuse::UntilAsked => true,
+            // The plain and the fenced lock of a name are one.
+            Reuse::UntilAsked => !call.wants_fence() || hold.fence().is_some(),
             Reuse::InTurn => call.may_keep(),
             Reuse::Never => false,
         };

@@ -90,8 +90,9 @@ impl Engine {
 
     /// A thread that waited for its release goes on.
     fn note_return(&self, hold: &Hold) {
-        if hold.entry().has_turn() {
-            hold.entry().note_return(ThreadMark::current().id(), self.clock.now());
+        let thread = ThreadMark::current().id();
+        if hold.entry().has_turn() && hold.is_of_thread(thread) {
+            hold.entry().note_return(thread, self.clock.now());
         }
     }
 

@@ -6,7 +6,7 @@ use crate::engine::hold::LockEntry;
 const US: Duration = Duration::from_micros(1);
 
 /// A client whose turn it is at the lock, by a clock that stands still, and to which the thread has come back
-/// at once before. The guard that it has is the third.
+/// at once before. The guard that it has is the second.
 struct InTurn {
     store: Arc<Odd>,
     clock: ManualClock,
