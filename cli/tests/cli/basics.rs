@@ -286,7 +286,7 @@ fn a_file_is_a_store_too() {
     let run = |arguments: &[&str]| outcome(leasehold(arguments).env("LEASEHOLD_URL", &url)).0;
     assert_eq!(run(&["run", "filed", "--", "sh", "-c", "exit 3"]), 3);
     assert_eq!(run(&["run", "filed", "--", inner, "run", "-qn", "filed", "--", "true"]), 75);
-    assert_eq!(run(&["run", "--lease", "2s", "filed", "--", "sleep", "3"]), 0);
+    assert_eq!(run(&["run", "--lease", "5s", "filed", "--", "sleep", "6"]), 0);
     assert_eq!(run(&["run", "--max-hold", "1s", "filed", "--", "sleep", "60"]), 124);
 }
 
