@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::{Error, HoldState, NotHeld, RedisLock};
 
-use super::world::{KEPT, L, OWN, PATIENCE, R, T, World, about, play, releases, scenario};
+use super::world::{KEPT, L, OWN, PATIENCE, R, T, World, about, play_with_leases, releases, scenario};
 use crate::support::netns::{Lost, Netns};
 use crate::support::proxy::{Do, Fault, Proxy, Then, Which};
 use crate::support::server::{RedisServer, default_server};
@@ -222,7 +222,7 @@ fn releases_that_the_kernel_delivers_late_free_nothing() {
     alone(|| {
         let (Some(binary), Some(net)) = (default_server(), Netns::new()) else { return };
         let server = net.start(RedisServer::builder(&binary));
-        play(server, |world| {
+        play_with_leases(LEASE, server, |world| {
             let client = world.direct();
             let lock = client.lock("kernel");
             for way in ["unlock", "drop"] {
