@@ -345,7 +345,12 @@ fn a_session_that_the_server_ends_is_noticed_at_once() {
         assert!(took < ms(100 + 250) + stalled, "round {round}: {took:?}, of which stalled {stalled:?}");
         assert!(held.unlock().unwrap_err().is_lost());
         other.check().unwrap();
-        other.unlock().unwrap();
+        let lost = other.lost();
+        assert_eq!(admin.query(end, &[&format!("leasehold {}", other.owner())]).unwrap().len(), 1);
+        let ended = now();
+        assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Gone);
+        let (took, stalled) = (ended.elapsed(), stalled_since(ended));
+        assert!(took < ms(1_100 + 250) + stalled, "the second: {took:?}, of which stalled {stalled:?}");
     }
 }
 

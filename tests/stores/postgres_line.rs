@@ -301,30 +301,21 @@ fn without_the_table_or_permission_for_it_waiters_are_woken_as_without_a_line() 
     assert!(took <= BY_MESSAGE, "{took:?}");
 }
 
-/// Counts the grants of its client for which nothing was asked.
-struct Unasked(Arc<AtomicU32>);
-
-impl Observer for Unasked {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::Acquired { attempts: 0, .. } = event {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-}
-
 /// As on Redis: `faults turns::` has the rest.
 #[test]
 fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every_client() {
     let Some(server) = shared() else { return };
     let (name, inside, stop) = (fresh("hot"), AtomicU32::new(0), AtomicBool::new(false));
-    let unasked: Vec<_> = (0..3).map(|_| Arc::new(AtomicU32::new(0))).collect();
+    let client = || {
+        let asked = Arc::new(AtomicU32::new(0));
+        (server.options().observer(Counting(Arc::clone(&asked))).build().unwrap(), asked)
+    };
+    let clients: Vec<_> = (0..3).map(|_| client()).collect();
     std::thread::scope(|scope| {
         let _end = crate::support::Raise(&stop);
-        for unasked in &unasked {
-            let (name, inside, stop) = (&name, &inside, &stop);
-            scope.spawn(move || {
-                let client = server.options().observer(Unasked(Arc::clone(unasked))).build().unwrap();
-                let lock = client.lock(name);
+        for (client, _) in &clients {
+            scope.spawn(|| {
+                let lock = client.lock(&name);
                 while !stop.load(Ordering::SeqCst) {
                     let guard = lock.acquire().unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "held twice");
@@ -333,9 +324,12 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
                 }
             });
         }
-        let have_turns = || unasked.iter().all(|unasked| unasked.load(Ordering::SeqCst) > 500);
-        assert!(eventually(LONG, have_turns), "{unasked:?}");
+        let has_turns = |(client, asked): &(LockClient, Arc<AtomicU32>)| {
+            client.stats().grants > 500 + u64::from(asked.load(Ordering::SeqCst))
+        };
+        assert!(eventually(LONG, || clients.iter().all(has_turns)));
     });
+    drop(clients);
     assert!(
         !server.client().lock(&name).is_locked().unwrap(),
         "the end of a client gives back what it keeps"

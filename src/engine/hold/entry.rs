@@ -208,7 +208,7 @@ impl<H: Held> Entry<H> {
                 let reuse = state.until_asked.use_again(&hold, keep, now);
                 return Found::Kept(hold, reuse);
             }
-            // Looked at under the mutex. Pairs with `take_kept` and `watch_turn`: a thread finds its hold before
+            // Looked at under the mutex. Pairs with `take_kept` and `watch`: a thread finds its hold before
             // they take it, or finds here that they have.
             if state.turns.is_leaving(|leaving| leaving.is_of_thread(thread)) {
                 return Found::Leaving;
@@ -326,25 +326,22 @@ impl<H: Held> Entry<H> {
                 None
             }
             Some(KeptStep::Look(hold, idle)) => return Watched::Look(hold, idle),
+            Some(KeptStep::Until(moment)) if state.until_asked.is_idle() => return Watched::Until(moment),
             Some(KeptStep::Until(moment)) => Some(moment),
             None => None,
         };
         // One that may be kept until others ask is kept for a turn where they have.
-        match next_look {
-            Some(next_look) if state.until_asked.is_idle() => Watched::Until(next_look),
-            Some(next_look) => match state.turns.watch(now) {
-                Watched::Until(moment) => Watched::Until(moment.min(next_look)),
-                Watched::Over => {
-                    state.turns.begin_watch();
-                    Watched::Until(next_look)
-                }
-                Watched::Idle(hold) => {
-                    state.until_asked.forget(&hold);
-                    Watched::Idle(hold)
-                }
-                look => look,
-            },
-            None => state.turns.watch(now),
+        let step = state.turns.watch(now);
+        if let Watched::Idle(hold) = &step {
+            state.until_asked.forget(hold);
+        }
+        match (step, next_look) {
+            (Watched::Until(moment), Some(next_look)) => Watched::Until(moment.min(next_look)),
+            (Watched::Over, Some(next_look)) => {
+                state.turns.begin_watch();
+                Watched::Until(next_look)
+            }
+            (step, _) => step,
         }
     }
 

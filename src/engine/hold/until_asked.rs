@@ -171,16 +171,12 @@ impl<H> UntilAsked<H> {
             return Reuse::InTurn;
         };
         let is_idle = kept.idle_since.take().is_some();
-        match most {
-            Some(_) if is_idle && is_wanted => {}
-            Some(most) => {
-                kept.terms.most = most;
-                return if is_idle { Reuse::UntilAsked } else { Reuse::InTurn };
-            }
-            None => {}
-        }
-        self.hold = None;
-        Reuse::Never
+        let Some(most) = most.filter(|_| !(is_idle && is_wanted)) else {
+            self.hold = None;
+            return Reuse::Never;
+        };
+        kept.terms.most = most;
+        if is_idle { Reuse::UntilAsked } else { Reuse::InTurn }
     }
 
     /// Ends it for a hold that is in use: from now on the hold is as any other. `false`: it is kept.

@@ -77,7 +77,7 @@ impl Engine {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         }
         let handed_off = if left == 0 { self.hand_off(hold, begun) } else { None };
-        let left_behind = match handed_off {
+        let ended = match handed_off {
             Some(outcome) => self.handed_off(action, hold, outcome, begun),
             None => {
                 let outcome = self.send_release(hold, left, begun.plus(self.options.patience), None);
@@ -85,13 +85,16 @@ impl Engine {
             }
         };
         self.note_return(hold);
-        left_behind
+        ended
     }
 
     /// A thread that waited for its release goes on.
     fn note_return(&self, hold: &Hold) {
+        if !hold.entry().has_turn() {
+            return;
+        }
         let thread = ThreadMark::current().id();
-        if hold.entry().has_turn() && hold.is_of_thread(thread) {
+        if hold.is_of_thread(thread) {
             hold.entry().note_return(thread, self.clock.now());
         }
     }
