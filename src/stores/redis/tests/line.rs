@@ -218,7 +218,8 @@ fn clients_that_have_not_asked_for_five_seconds_stand_in_the_line_no_more() {
     let (long_lives, new_lives) = (client(&long), client(&new));
     let mut places: Vec<_> =
         dead.iter().zip(ages).map(|(dead, (joined, asked))| (dead, joined, asked)).collect();
-    places.extend([(&lives, 3_600, 1), (&long_lives, 100, 1)]);
+    // Behind the dead: places of one second are in the order of the second in which their clients last asked.
+    places.extend([(&lives, 3_599, 1), (&long_lives, 100, 1)]);
     stand(&server, &places);
     in_line(&store, &new);
     // In the order in which they came; whoever asks again keeps its place, and its time.
