@@ -42,6 +42,8 @@ pub(crate) enum Need {
     Counting,
     /// A directory of clients, and lists of locks.
     Directory,
+    /// Locks that a client keeps until others ask for them.
+    Keeping,
 }
 
 impl Need {
@@ -56,6 +58,9 @@ impl Need {
             Need::Fair => client.fair_lock("lacking").try_lock().map(drop),
             Need::ReadWrite => client.read_write_lock("lacking").read().try_lock().map(drop),
             Need::Token => client.token_lock("lacking").try_lock().map(drop),
+            Need::Keeping => {
+                client.lock_with("lacking").keep(Duration::from_secs(1)).build().try_lock().map(drop)
+            }
             Need::Counting => client.semaphore("lacking").try_acquire(1).map(drop),
             Need::Directory => {
                 assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);

@@ -98,6 +98,7 @@ mod guards;
 mod input;
 mod inspect;
 mod interrupts;
+mod keep;
 mod latch;
 mod leader;
 mod leases;

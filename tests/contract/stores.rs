@@ -38,7 +38,7 @@ fn memory_store() -> Store {
     Store {
         kinds: usual_kinds(),
         late: Duration::ZERO,
-        lacks: &[],
+        lacks: &[Need::Keeping],
         rows_say_who: false,
         survives_restart: false,
         sessions: Sessions::None,
@@ -120,7 +120,7 @@ fn redlock_on(urls: Box<dyn Fn() -> Vec<String> + Send + Sync>) -> Store {
             .into_iter()
             .filter(|kind| !["fair_lock", "write_lock"].contains(&kind.label))
             .collect(),
-        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting],
+        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping],
         rows_say_who: false,
         late: Duration::ZERO,
         survives_restart: true,
@@ -257,7 +257,7 @@ fn ring_of(servers: &[RedisServer]) -> Store {
     let nodes: Vec<String> = servers.iter().map(RedisServer::url).collect();
     Store {
         kinds: usual_kinds(),
-        lacks: &[Need::Counting],
+        lacks: &[Need::Counting, Need::Keeping],
         rows_say_who: false,
         late: Duration::ZERO,
         survives_restart: true,
@@ -300,7 +300,7 @@ pub(crate) fn etcd() -> Option<Store> {
 fn etcd_with(open: Open) -> Store {
     Store {
         kinds: queueing_kinds().into_iter().filter(|kind| kind.label != "write_lock").collect(),
-        lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token],
+        lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token, Need::Keeping],
         rows_say_who: false,
         // Whole seconds and one more, and the server looks each half a second for leases that have ended.
         late: Duration::from_millis(1_000 + 500),
@@ -332,7 +332,7 @@ pub(crate) fn zookeeper() -> Option<Store> {
 fn zookeeper_with(open: Open) -> Store {
     Store {
         kinds: queueing_kinds(),
-        lacks: &[Need::Counting, Need::RunOnce, Need::Token],
+        lacks: &[Need::Counting, Need::RunOnce, Need::Token, Need::Keeping],
         rows_say_who: true,
         late: Duration::ZERO,
         survives_restart: true,
@@ -365,8 +365,8 @@ fn zookeeper_without_session() -> (Store, EndSessions) {
     (store, Box::new(end))
 }
 
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-const DATABASES_LACK: &[Need] = &[Need::Fair, Need::ReadWrite, Need::Counting];
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+const DATABASES_LACK: &[Need] = &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping];
 
 /// A PostgreSQL that this program started for itself.
 #[cfg(feature = "postgres")]
@@ -380,7 +380,7 @@ pub(crate) fn postgres() -> Option<Store> {
 fn postgres_with(open: Open) -> Store {
     Store {
         kinds: kinds_alike(true, Duration::from_millis(1_200)),
-        lacks: DATABASES_LACK,
+        lacks: &[Need::Fair, Need::ReadWrite, Need::Counting],
         rows_say_who: true,
         late: Duration::ZERO,
         survives_restart: true,

@@ -38,6 +38,8 @@ mod orders;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]
+mod postgres_keep;
+#[cfg(feature = "postgres")]
 mod postgres_line;
 #[cfg(feature = "postgres")]
 mod postgres_settings;

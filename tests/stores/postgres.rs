@@ -90,7 +90,7 @@ fn every_statement_finds_its_row_by_the_key() {
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
     let fill =
-        "INSERT INTO planned SELECT sha256(n::text::bytea), '', false, '', 0, now(), 0, '', 0, '', now()
+        "INSERT INTO planned SELECT sha256(n::text::bytea), '', false, '', 0, now(), 0, '', 0, '', now(), NULL, NULL
         FROM generate_series(1, 20000) AS n; ANALYZE planned;
         INSERT INTO planned_line SELECT sha256((n % 20)::text::bytea), n::text, '', now(), now(), false, NULL
         FROM generate_series(1, 20000) AS n; ANALYZE planned_line";
@@ -99,7 +99,7 @@ fn every_statement_finds_its_row_by_the_key() {
     for (text, arguments) in [
         (
             include_str!("../../src/stores/sql/query/postgres/take.sql"),
-            format!("{name}, false, 'o', 1000, true, 'h', 1, 't'"),
+            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', NULL"),
         ),
         (
             include_str!("../../src/stores/sql/query/postgres/retake.sql"),
@@ -115,11 +115,11 @@ fn every_statement_finds_its_row_by_the_key() {
         (include_str!("../../src/stores/sql/query/postgres/force.sql"), format!("{name}, false, 'c'")),
         (
             include_str!("../../src/stores/sql/query/postgres/take_in_line.sql"),
-            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', 'c', 'd'"),
+            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', 'c', 'd', NULL"),
         ),
         (
             include_str!("../../src/stores/sql/query/postgres/take_kept.sql"),
-            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', 'c'"),
+            format!("{name}, false, 'o', 1000, true, 'h', 1, 't', 'c', NULL"),
         ),
         (
             include_str!("../../src/stores/sql/query/postgres/free_unawaited.sql"),
@@ -127,6 +127,11 @@ fn every_statement_finds_its_row_by_the_key() {
         ),
         (include_str!("../../src/stores/sql/query/postgres/tell.sql"), format!("{name}, 'c'")),
         (include_str!("../../src/stores/sql/query/postgres/leave_line.sql"), format!("{name}, 'c'")),
+        (include_str!("../../src/stores/sql/query/postgres/recall.sql"), format!("{name}, 'c'")),
+        (
+            include_str!("../../src/stores/sql/query/postgres/look_kept.sql"),
+            format!("{name}, false, 'o', 1000, 5, 'c'"),
+        ),
         // On the caller's own transaction.
         ("SELECT 1 FROM leasehold_names WHERE id = sha256($1) FOR UPDATE", name.to_owned()),
     ] {

@@ -238,7 +238,20 @@ fn a_lock_that_is_freed_by_force_or_by_time_goes_to_one_who_waits() {
 /// As any client takes a lock that it need not wait for.
 fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
     let row = connection
-        .query_one(TAKE, &[&name.as_bytes(), &false, &owner, &lease_ms, &false, &"host", &1_i64, &"thread"])
+        .query_one(
+            TAKE,
+            &[
+                &name.as_bytes(),
+                &false,
+                &owner,
+                &lease_ms,
+                &false,
+                &"host",
+                &1_i64,
+                &"thread",
+                &None::<String>,
+            ],
+        )
         .unwrap();
     assert!(row.get::<_, Option<i64>>(0).is_some());
 }
@@ -342,7 +355,7 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
 /// was freed while this wrote to the line.
 fn ask(connection: &mut Client, name: &str, client: &str) -> (bool, Option<i64>, bool) {
     let row = asked(connection, name, client);
-    (row.get::<_, Option<i64>>(0).is_some(), row.get(5), row.get(6))
+    (row.get::<_, Option<i64>>(0).is_some(), row.get(6), row.get(7))
 }
 
 fn asked(connection: &mut Client, name: &str, client: &str) -> Row {
@@ -361,6 +374,7 @@ fn asked(connection: &mut Client, name: &str, client: &str) -> Row {
                 &"thread",
                 &client,
                 &client,
+                &None::<String>,
             ],
         )
         .unwrap()
@@ -441,7 +455,7 @@ fn a_grant_out_of_the_line_says_how_many_clients_stood_in_it() {
     let mut takes = |client: &str| {
         let row = asked(&mut admin, &name, client);
         assert!(row.get::<_, Option<i64>>(0).is_some());
-        let in_line: Option<i64> = row.get(8);
+        let in_line: Option<i64> = row.get(9);
         leave(&mut admin, &name, client);
         in_line
     };

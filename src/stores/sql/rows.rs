@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::{Holder, Inspection, ObjectKind, Whereabouts};
-use crate::seam::capabilities::{Capabilities, ConnectionWatch, Lines, Sweeping, TableInUse};
+use crate::seam::capabilities::{
+    Capabilities, ConnectionWatch, Keeping, KeptLook, Lines, Sweeping, TableInUse,
+};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named};
@@ -43,6 +45,8 @@ pub(super) struct Told {
     pub(super) pid: i64,
     pub(super) thread: String,
     pub(super) held_ms: i64,
+    /// For how long nobody has used what its client keeps, as far as that is told.
+    pub(super) unused_ms: Option<i64>,
 }
 
 /// A row of a list.
@@ -78,6 +82,7 @@ pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection
         holds: u32::try_from(row.holds).ok(),
         remaining,
         held_for: u64::try_from(told.held_ms).ok().map(Duration::from_millis),
+        unused_for: told.unused_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis),
         whereabouts: Some(place),
         ..Holder::new(row.owner)
     });
@@ -116,7 +121,7 @@ pub(super) trait Rows: Database {
     const POLL_EVERY: (Duration, Duration);
     /// Whether releases elsewhere wake waiters here.
     const WAKES: bool = false;
-    /// Whether clients that wait for a lock may stand in a line.
+    /// Whether clients that wait for a lock may stand in a line, and ask who keeps it for it.
     const HAS_LINE: bool = false;
 
     /// Asks once for the lock with count one.
@@ -165,6 +170,13 @@ pub(super) trait Rows: Database {
 
     /// Has each claim's lock run for its lease from now on if it is its owner's.
     fn renew(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
+
+    /// The same for locks that their client keeps until others ask for them, and whether others do. What cannot be
+    /// seen counts as asked for.
+    fn look_kept(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+        let renewed = self.renew(link, claims, deadline).into_iter();
+        renewed.map(|held| Ok(if held? { KeptLook::Wanted } else { KeptLook::Lost })).collect()
+    }
 
     /// Has the lock end when `rest` has passed, if it is its owner's.
     fn expire_in(
@@ -323,6 +335,7 @@ impl<D: Rows> Store for RowStore<D> {
             connections: Some(self),
             sweeping: Some(self),
             lines: if D::HAS_LINE { Some(self) } else { None },
+            keeping: if D::HAS_LINE { Some(self) } else { None },
             directory: Some(self),
             listing: Some(self),
             table: self.pool.database().table(),
@@ -469,6 +482,16 @@ impl<D: Rows> Lines for RowStore<D> {
         // An entry that stays is passed over when its client has not asked for a while.
         let left = self.pool.with(deadline, |database, link| database.leave_line(link, claim, deadline));
         drop(left);
+    }
+}
+
+impl<D: Rows> Keeping for RowStore<D> {
+    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+        let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
+            database.look_kept(link, claims, deadline)
+        });
+        let outcomes = claims.iter().zip(outcomes);
+        outcomes.map(|(claim, outcome)| named(outcome, "renew", claim.name.given())).collect()
     }
 }
 

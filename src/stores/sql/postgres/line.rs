@@ -15,6 +15,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::config::ServerOptions;
 use crate::ident::Fence;
+use crate::seam::capabilities::KeptLook;
 use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, ListensFor, Others, Turn};
 use crate::stores::sql::postgres::place::{Place, create_beside};
 use crate::stores::sql::postgres::refusal::{is_of_table, or_unheard};
@@ -122,16 +123,19 @@ impl Postgres {
         let mut has_asked_again = false;
         loop {
             let row = self.ask(link, &self.queries.take_in_line, claim, Some(&channel), deadline)?;
-            let seen = match change(&row)?.map(fence) {
+            let taken = change(&row)?.map(fence);
+            // Behind the statement that joins the line: a look of the keeper's saw that, or this makes it give the lock back.
+            self.recall(link, claim, (&taken, &row), deadline)?;
+            let seen = match taken {
                 Change::Made(fence) => {
-                    let in_line = column::<Option<i64>>(&row, 8)?.unwrap_or(0);
+                    let in_line = column::<Option<i64>>(&row, 9)?.unwrap_or(0);
                     let in_line = u32::try_from(in_line).unwrap_or(u32::MAX);
                     let fence = claim.wants_fence.then(|| Fence::new(fence));
                     return Ok(Attempt::Granted { fence, in_line });
                 }
                 Change::None(seen) => of_kind(seen, claim.kind)?,
             };
-            let was_freed = column(&row, 6)?;
+            let was_freed = column(&row, 7)?;
             if was_freed && !has_asked_again {
                 has_asked_again = true;
                 continue;
@@ -164,7 +168,62 @@ impl Postgres {
         if let Some(channel) = &channel {
             params.push(channel);
         }
+        let keeper = self.keeper(claim);
+        params.push(&keeper);
         link.one(statement, &params, deadline)
+    }
+
+    /// The channel on which this client is asked for a lock that it keeps until others ask for it.
+    pub(super) fn keeper(&self, claim: &Claim) -> Option<String> {
+        let is_heard = claim.keeps.is_some() && self.has_line(claim.kind);
+        is_heard.then(|| self.listener.turn_channel(&claim.name, claim.owner.client()))
+    }
+
+    /// If the claim's client waits for a lock that its holder keeps until others ask for it, it asks. The keeper sees by
+    /// itself what does not come.
+    pub(super) fn recall(
+        &self,
+        link: &mut PostgresConnection,
+        claim: &Claim,
+        (taken, row): (&Change<u64>, &PgRow),
+        deadline: Moment,
+    ) -> Answer<()> {
+        if let Change::None(Some(seen)) = taken
+            && claim.waits
+            && seen.is_live()
+            && let Some(keeper) = column::<Option<String>>(row, 5)?
+        {
+            drop(link.rows(&self.queries.recall, &[&claim.name.key().as_bytes(), &keeper], deadline));
+        }
+        Ok(())
+    }
+
+    /// Has each lock run for its lease from now on, and looks whether others than this client stand in its line or
+    /// have asked for it.
+    pub(super) fn look_in_line(
+        &self,
+        link: &mut PostgresConnection,
+        claims: &[Claim],
+        deadline: Moment,
+    ) -> Vec<Answer<KeptLook>> {
+        let params = claims.iter().map(|claim| -> Vec<Box<dyn ToSql + Sync + Send>> {
+            let unused = claim.keeps.filter(|unused| !unused.is_zero()).map(lease_ms);
+            vec![
+                Box::new(claim.name.key().as_bytes().to_vec()),
+                Box::new(claim.kind.is_token()),
+                Box::new(claim.owner.to_string()),
+                Box::new(lease_ms(claim.lease)),
+                Box::new(unused),
+                Box::new(claim.owner.client().to_string()),
+            ]
+        });
+        let answers = link.each(&self.queries.look_kept, params, deadline);
+        let looked = |rows: Vec<PgRow>| match rows.first() {
+            None => Ok(KeptLook::Lost),
+            Some(row) if column(row, 0)? => Ok(KeptLook::Wanted),
+            Some(_) => Ok(KeptLook::Stays),
+        };
+        answers.into_iter().map(|answer| answer.and_then(looked)).collect()
     }
 
     /// Frees a lock whoever holds it, and notifies those who listen to its releases.
@@ -292,7 +351,7 @@ impl Postgres {
 
 /// For how long a free lock is kept for another client.
 fn kept(row: &PgRow) -> Answer<Option<Duration>> {
-    Ok(column::<Option<i64>>(row, 5)?.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
+    Ok(column::<Option<i64>>(row, 6)?.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
 }
 
 /// When a waiter asks again, as a time and the bounds of a random part that is added; and the messages that

@@ -138,14 +138,14 @@ impl PostgresConnection {
         Ok((only(first?)?, second.and_then(only)))
     }
 
-    /// Sends the statement once for each list of parameters without waiting in between; how many rows each
+    /// Sends the statement once for each list of parameters without waiting in between; the rows that each
     /// returned.
     pub(super) fn each(
         &mut self,
         sql: &str,
         params: impl Iterator<Item = Vec<Box<dyn ToSql + Sync + Send>>>,
         deadline: Moment,
-    ) -> Vec<Answer<usize>> {
+    ) -> Vec<Answer<Vec<Row>>> {
         let params: Vec<_> = params.collect();
         let count = params.len();
         let refused = |error: Error| (0..count).map(|_| Err(Failure::Refused(error.copy()))).collect();
@@ -174,7 +174,7 @@ impl PostgresConnection {
             Ok(answers) => answers,
             Err(error) => return refused(error),
         };
-        answers.into_iter().map(|answer| self.judge(answer).map(|rows| rows.len())).collect()
+        answers.into_iter().map(|answer| self.judge(answer)).collect()
     }
 
     /// Prepares a statement once for each connection; until it is, nothing was asked for.

@@ -30,7 +30,7 @@ use crate::config::ServerOptions;
 use crate::error::Result;
 use crate::ident::LockName;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::TableInUse;
+use crate::seam::capabilities::{KeptLook, TableInUse};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Store, Turn};
 use crate::stores::sql::lease_ms;
@@ -90,7 +90,7 @@ fn setup(options: &ServerOptions) -> String {
 
 queries!(
     "postgres": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, tidy, entry, entries,
-    take_kept, take_in_line, free_unawaited, tell, leave_line, tidy_line,
+    take_kept, take_in_line, free_unawaited, tell, leave_line, tidy_line, recall, look_kept,
 );
 
 struct Postgres {
@@ -138,6 +138,7 @@ fn told(row: &PgRow) -> Answer<Told> {
         pid: column(row, 6)?,
         thread: column(row, 7)?,
         held_ms: column(row, 8)?,
+        unused_ms: column(row, 9)?,
     })
 }
 
@@ -188,10 +189,13 @@ impl Rows for Postgres {
                 &here.host,
                 &i64::from(here.pid),
                 &here.thread,
+                &self.keeper(claim),
             ],
             deadline,
         )?;
-        Ok(change(&row)?.map(fence))
+        let taken = change(&row)?.map(fence);
+        self.recall(link, claim, (&taken, &row), deadline)?;
+        Ok(taken)
     }
 
     fn retake(
@@ -257,7 +261,16 @@ impl Rows for Postgres {
             ]
         });
         let answers = link.each(&self.queries.renew, params, deadline);
-        answers.into_iter().map(|answer| answer.map(|rows| rows > 0)).collect()
+        answers.into_iter().map(|answer| answer.map(|rows| !rows.is_empty())).collect()
+    }
+
+    fn look_kept(
+        &self,
+        link: &mut PostgresConnection,
+        claims: &[Claim],
+        deadline: Moment,
+    ) -> Vec<Answer<KeptLook>> {
+        self.look_in_line(link, claims, deadline)
     }
 
     fn expire_in(
@@ -299,7 +312,7 @@ impl Rows for Postgres {
     fn list(&self, link: &mut PostgresConnection, after: &[u8], deadline: Moment) -> Answer<Vec<ListedRow>> {
         let rows = link.rows(&self.queries.list, &[&after], deadline)?;
         let read = |row: &PgRow| {
-            let (id, name) = (column(row, 9)?, column(row, 10)?);
+            let (id, name) = (column(row, 10)?, column(row, 11)?);
             Ok(ListedRow { id, name, row: seen(row, 0)?, told: told(row)? })
         };
         rows.iter().map(read).collect()

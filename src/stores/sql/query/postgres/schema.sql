@@ -9,5 +9,7 @@ CREATE TABLE IF NOT EXISTS leasehold_locks (
     host       text NOT NULL,          -- who took it, for people to see
     pid        bigint NOT NULL,
     thread     text NOT NULL,
-    since      timestamptz NOT NULL
+    since      timestamptz NOT NULL,
+    keeper     text,                   -- its client keeps it until others ask for it on this channel; NULL: it does not, or they have
+    used_at    timestamptz             -- when that client used it last; NULL: it does at the moment, or that is not told
 ) WITH (fillfactor = 50)

@@ -1,0 +1,205 @@
+//! A lock that its client keeps until others ask for it: `lock_with(name).keep(most)`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::{Event, LockClient, Observer, RedisLock};
+
+use super::harness::{Store, fresh};
+use crate::support::{
+    LONG, Waiter, call, elsewhere, eventually, let_pass, median, ms, now, slack_since, stalled_since, start,
+};
+
+contracts!(needs Keeping:
+    a_thread_that_comes_back_has_a_kept_lock_without_asking_for_it,
+    a_client_that_waits_gets_a_kept_lock_before_its_keeper_looks,
+    a_client_that_waits_gets_a_kept_lock_at_the_end_of_its_use,
+    to_other_clients_a_kept_lock_is_held_and_its_own_client_gives_it_back,
+    a_lock_is_kept_for_no_longer_than_was_asked,
+    what_a_thread_kept_that_has_ended_is_free_soon,
+    a_long_use_of_a_kept_lock_outlives_its_short_lease,
+    a_kept_lock_keeps_its_token_and_the_next_owner_has_a_greater_one,
+    clients_that_ask_each_other_for_a_kept_lock_have_it_in_turn,
+);
+
+/// The lease of what is kept, and the longest time between two looks at it.
+const LEASE: Duration = ms(1500);
+const LOOK: Duration = ms(500);
+
+fn cycle(lock: &RedisLock) {
+    lock.lock().unwrap();
+    lock.unlock().unwrap();
+}
+
+/// Uses a lock until its client keeps it, as `other` sees.
+#[track_caller]
+fn use_until_kept(lock: &RedisLock, other: &LockClient) {
+    let is_kept = || {
+        cycle(lock);
+        other.lock(lock.name()).is_locked().unwrap()
+    };
+    assert!(eventually(LONG, is_kept), "it is given back each time");
+}
+
+/// A lock that this client keeps, and another client.
+#[track_caller]
+fn kept(store: &Store, most: Duration) -> (RedisLock, LockClient) {
+    let other = store.client();
+    let lock = store.client().lock_with(fresh("kept")).keep(most).build();
+    use_until_kept(&lock, &other);
+    (lock, other)
+}
+
+#[track_caller]
+fn is_free_within(lock: &RedisLock, other: &LockClient, limit: Duration) {
+    let since = now();
+    let theirs = other.lock(lock.name());
+    assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
+    assert!(since.elapsed() <= limit + slack_since(since), "it was given back after {:?}", since.elapsed());
+}
+
+/// Counts what its client asked for.
+struct Attempts(Arc<AtomicU32>);
+
+impl Observer for Attempts {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::Acquired { attempts, .. } = event {
+            self.0.fetch_add(*attempts, Ordering::SeqCst);
+        }
+    }
+}
+
+fn a_thread_that_comes_back_has_a_kept_lock_without_asking_for_it(store: &Store) {
+    let asked = Arc::new(AtomicU32::new(0));
+    let (client, other) =
+        (store.client_with(|options| options.observer(Attempts(Arc::clone(&asked)))), store.client());
+    let lock = client.lock_with(fresh("again")).keep(LONG).build();
+    use_until_kept(&lock, &other);
+    let (before, grants) = (asked.load(Ordering::SeqCst), client.stats().grants);
+    for _ in 0..500 {
+        cycle(&lock);
+        drop(lock.acquire().unwrap());
+    }
+    assert_eq!(client.stats().grants - grants, 1000, "each is counted");
+    let asked = asked.load(Ordering::SeqCst) - before;
+    // On a busy machine a look may come too late, and the next use asks.
+    assert!(asked <= 50, "asked {asked} times for 1,000 grants");
+    assert_eq!(client.stats().holds, 0, "nobody holds it");
+    client.shutdown().unwrap();
+    assert!(!other.lock(lock.name()).is_locked().unwrap(), "the end of a client gives back what it keeps");
+}
+
+fn a_client_that_waits_gets_a_kept_lock_before_its_keeper_looks(store: &Store) {
+    let (lock, other) = kept(store, LONG);
+    let begun = now();
+    let round = |_| {
+        let_pass(ms(1_000), "until looks are half a second apart");
+        let (theirs, asked) = (other.lock(lock.name()), now());
+        elsewhere(|| cycle(&theirs));
+        let took = asked.elapsed();
+        use_until_kept(&lock, &other);
+        took
+    };
+    let rounds: Vec<Duration> = (0..5).map(round).collect();
+    assert!(median(rounds.clone()) <= ms(100) + stalled_since(begun) / 5, "{rounds:?}");
+}
+
+fn a_client_that_waits_gets_a_kept_lock_at_the_end_of_its_use(store: &Store) {
+    let (lock, other) = kept(store, LONG);
+    let round = |_| {
+        lock.lock().unwrap();
+        let theirs = other.lock(lock.name());
+        let waiter = Waiter::start(move || {
+            theirs.lock().unwrap();
+            let had = now();
+            theirs.unlock().unwrap();
+            had
+        });
+        let ended = now();
+        lock.unlock().unwrap();
+        let (had, _) = waiter.returns_within(LOOK);
+        use_until_kept(&lock, &other);
+        had.saturating_duration_since(ended)
+    };
+    let begun = now();
+    let rounds: Vec<Duration> = (0..5).map(round).collect();
+    assert!(median(rounds.clone()) <= ms(50) + stalled_since(begun) / 5, "{rounds:?}");
+}
+
+fn to_other_clients_a_kept_lock_is_held_and_its_own_client_gives_it_back(store: &Store) {
+    let (lock, other) = kept(store, LONG);
+    let theirs = other.lock(lock.name());
+    assert!(!theirs.try_lock().unwrap());
+    let seen = || other.inspect(lock.name()).unwrap();
+    let is_told = || seen().holders.first().is_some_and(|holder| holder.unused_for.is_some());
+    assert!(eventually(LONG, is_told), "{:?}", seen());
+    assert!(seen().to_string().contains("kept until asked for, not used for"), "{}", seen());
+    let mine = lock.clone();
+    let (taken, _) = call(move || mine.try_lock().inspect(|_| mine.unlock().unwrap())).outcome();
+    assert!(taken.unwrap(), "to another thread of its client it is free");
+    use_until_kept(&lock, &other);
+    assert!(!lock.is_locked().unwrap(), "to the program it is free");
+    assert!(!theirs.is_locked().unwrap(), "and then to all");
+}
+
+fn a_lock_is_kept_for_no_longer_than_was_asked(store: &Store) {
+    let (lock, other) = kept(store, ms(300));
+    is_free_within(&lock, &other, ms(300));
+}
+
+fn what_a_thread_kept_that_has_ended_is_free_soon(store: &Store) {
+    let other = store.client();
+    let lock = store.client().lock_with(fresh("ended")).keep(LONG).build();
+    let (mine, theirs) = (lock.clone(), other.clone());
+    start(move || use_until_kept(&mine, &theirs)).join().unwrap();
+    is_free_within(&lock, &other, LOOK);
+}
+
+fn a_long_use_of_a_kept_lock_outlives_its_short_lease(store: &Store) {
+    let (lock, other) = kept(store, LONG);
+    lock.lock().unwrap();
+    let_pass(LEASE + LOOK, "longer than the lease of what is kept");
+    assert!(!other.lock(lock.name()).try_lock().unwrap());
+    assert!(lock.is_held_by_current_thread().unwrap());
+    lock.unlock().unwrap();
+    is_free_within(&lock, &other, Duration::ZERO);
+}
+
+fn a_kept_lock_keeps_its_token_and_the_next_owner_has_a_greater_one(store: &Store) {
+    let (keeper, other) = (store.client(), store.client());
+    let lock = keeper.lock_with(fresh("fenced")).keep(LONG).build_fenced();
+    let token = || {
+        let guard = lock.acquire().unwrap();
+        guard.fence()
+    };
+    let mut last = token();
+    let stays = || token() == std::mem::replace(&mut last, token());
+    assert!(eventually(LONG, stays));
+    let theirs = other.fenced_lock(lock.name()).acquire().unwrap();
+    assert!(theirs.fence() > last);
+    let last = theirs.fence();
+    theirs.unlock().unwrap();
+    assert!(token() > last);
+}
+
+fn clients_that_ask_each_other_for_a_kept_lock_have_it_in_turn(store: &Store) {
+    let (clients, name) = ([store.client(), store.client()], fresh("turns"));
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = clients
+        .iter()
+        .map(|client| {
+            let (lock, stop) = (client.lock_with(&name).keep(LONG).build(), Arc::clone(&stop));
+            start(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    cycle(&lock);
+                }
+            })
+        })
+        .collect();
+    let have = || clients.iter().all(|client| client.stats().grants > 50);
+    let had = eventually(LONG, have);
+    stop.store(true, Ordering::SeqCst);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(had, "{:?}", clients.each_ref().map(|client| client.stats().grants));
+}
