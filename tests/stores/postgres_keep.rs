@@ -11,10 +11,6 @@ use crate::support::postgres::PostgresServer;
 use crate::support::stalls::stalled_since;
 use crate::support::{LONG, SLACK, eventually, fresh, let_pass, ms, now, start};
 
-const TAKE: &str = include_str!("../../src/stores/sql/query/postgres/take.sql");
-const RECALL: &str = include_str!("../../src/stores/sql/query/postgres/recall.sql");
-const LOOK_KEPT: &str = include_str!("../../src/stores/sql/query/postgres/look_kept.sql");
-
 /// The longest time between two looks at what is kept, and the time from a grant to the first.
 const LOOK: Duration = ms(500);
 const FIRST_LOOK: Duration = ms(50);
@@ -48,45 +44,72 @@ fn kept_by(client: &LockClient, label: &str, admin: &mut Client) -> RedisLock {
     lock
 }
 
-#[test]
-fn a_hold_is_recalled_once_and_a_look_sees_that_or_who_stands_in_line() {
-    let Some(server) = PostgresServer::start() else { return };
-    server.client();
-    let (mut admin, name) = (server.admin(), fresh("recalled"));
-    let (key, channel) = (name.as_bytes(), "leasehold_keeper");
-    admin.batch_execute(&format!("LISTEN {channel}")).unwrap();
-    let take = |admin: &mut Client, keeper: Option<&str>| {
-        let row = admin.query_one(
-            TAKE,
-            &[&key, &false, &"keeper:1", &30_000_i64, &false, &"host", &1_i64, &"thread", &keeper],
-        );
-        row.unwrap().get::<_, Option<String>>(5)
-    };
-    let look = |admin: &mut Client| {
-        let idle = Some(20_i64);
-        let rows =
-            admin.query(LOOK_KEPT, &[&key, &false, &"keeper:1", &30_000_i64, &idle, &"keeper"]).unwrap();
-        rows.first().map(|row| row.get::<_, bool>(0))
-    };
-    let recall = |admin: &mut Client| admin.query(RECALL, &[&key, &channel]).unwrap().len();
-    assert_eq!(look(&mut admin), None, "nobody holds it");
-    assert_eq!(take(&mut admin, Some(channel)), None);
-    assert_eq!(look(&mut admin), Some(false));
-    assert_eq!([recall(&mut admin), recall(&mut admin)], [1, 0]);
-    let told = admin.notifications().timeout_iter(LONG).next().unwrap().unwrap();
-    assert_eq!((told.channel(), told.payload()), (channel, "recall"));
-    assert_eq!(look(&mut admin), Some(true), "it was recalled");
-    take(&mut admin, None);
-    assert_eq!((look(&mut admin), recall(&mut admin)), (Some(true), 0), "it is not kept");
-    take(&mut admin, Some(channel));
-    let stand = "INSERT INTO leasehold_locks_line (id, client, channel, since, seen, is_told)
+/// The channel on which the holder of a lock is asked for it.
+fn keeper(name: &str, admin: &mut Client) -> Option<String> {
+    let text = "SELECT keeper FROM leasehold_locks WHERE id = sha256($1)";
+    admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)
+}
+
+/// Has a client stand in line that sends no recall.
+fn stand(name: &str, client: &str, asked_ago: &str, admin: &mut Client) {
+    let text = "INSERT INTO leasehold_locks_line (id, client, channel, since, seen, is_told)
         VALUES (sha256($1), $2, 'nobody', now(), clock_timestamp() - $3::text::interval, false)";
-    for (client, asked_ago, is_wanted) in
-        [("keeper", "0", false), ("dead", "6 seconds", false), ("waits", "-1 minute", true)]
-    {
-        admin.execute(stand, &[&key, &client, &asked_ago]).unwrap();
-        assert_eq!(look(&mut admin), Some(is_wanted), "{client}");
+    admin.execute(text, &[&name.as_bytes(), &client, &asked_ago]).unwrap();
+}
+
+#[test]
+fn a_row_says_whether_its_holder_keeps_it_whoever_had_it_before() {
+    let Some(server) = PostgresServer::start() else { return };
+    let (keeps, plain, mut admin) = (server.client(), server.client(), server.admin());
+    let name = &fresh("row");
+    let kept = keeps.lock_with(name).keep(LONG).build();
+    let theirs = plain.lock(name);
+    use_until_kept(&kept, &mut admin);
+    // By each of the statements that take a lock.
+    let tries = || theirs.try_lock().unwrap();
+    let waits = || theirs.lock().is_ok();
+    for takes in [&tries as &dyn Fn() -> bool, &waits] {
+        kept.lock().unwrap();
+        assert!(keeper(name, &mut admin).is_some());
+        kept.unlock().unwrap();
+        theirs.force_unlock().unwrap();
+        assert!(takes());
+        assert_eq!(keeper(name, &mut admin), None);
+        theirs.unlock().unwrap();
+        use_until_kept(&kept, &mut admin);
     }
+    theirs.lock().unwrap();
+    let mine = kept.clone();
+    let waiter = start(move || mine.lock().map(|()| mine));
+    let text = "SELECT count(*) FROM leasehold_locks_line WHERE id = sha256($1)";
+    let stands = || admin.query_one(text, &[&name.as_bytes()]).unwrap().get::<_, i64>(0) == 1;
+    assert!(eventually(LONG, stands));
+    theirs.unlock().unwrap();
+    drop(waiter.join().unwrap().unwrap());
+    assert!(keeper(name, &mut admin).is_some());
+}
+
+#[test]
+fn a_holder_is_asked_once_however_many_wait() {
+    let Some(server) = PostgresServer::start() else { return };
+    let (client, mut admin) = (server.client(), server.admin());
+    let lock = kept_by(&client, "once", &mut admin);
+    lock.lock().unwrap();
+    let channel = keeper(lock.name(), &mut admin).unwrap();
+    admin.batch_execute(&format!("LISTEN {channel}")).unwrap();
+    let waiters: Vec<_> = (0..4)
+        .map(|_| {
+            let theirs = server.client().lock(lock.name());
+            start(move || theirs.lock().and_then(|()| theirs.unlock()))
+        })
+        .collect();
+    let text = "SELECT count(*) FROM leasehold_locks_line WHERE id = sha256($1)";
+    let key = lock.name().as_bytes();
+    assert!(eventually(LONG, || admin.query_one(text, &[&key]).unwrap().get::<_, i64>(0) == 4));
+    lock.unlock().unwrap();
+    waiters.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
+    let told = admin.notifications().iter().map(|told| Ok(told.payload().to_owned())).collect::<Vec<_>>();
+    assert_eq!(told.unwrap(), ["recall"]);
 }
 
 /// One of a version that sends no recall, or that died before it did.
@@ -95,11 +118,28 @@ fn who_stands_in_line_and_sends_no_recall_is_seen_by_a_look() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "unasked", &mut admin);
-    let text = "INSERT INTO leasehold_locks_line (id, client, channel, since, seen, is_told)
-        VALUES (sha256($1), 'silent', 'nobody', now(), clock_timestamp() + interval '1 minute', false)";
     let stands = now();
-    admin.execute(text, &[&lock.name().as_bytes()]).unwrap();
+    // On a busy machine it counts as alive all the same.
+    stand(lock.name(), "silent", "-1 minute", &mut admin);
     is_free_within(&lock, &mut admin, stands, LOOK);
+    // Neither the client itself nor one that died wants it.
+    let lock = kept_by(&client, "own", &mut admin);
+    let text = "SELECT split_part(owner, ':', 1) FROM leasehold_locks WHERE id = sha256($1)";
+    let own: String = admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get(0);
+    stand(lock.name(), &own, "-1 minute", &mut admin);
+    stand(lock.name(), "dead", "6 seconds", &mut admin);
+    let kept_for = |admin: &mut Client| {
+        let text =
+            "SELECT clock_timestamp() - since > '1.2 seconds' FROM leasehold_locks WHERE id = sha256($1)";
+        admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get::<_, bool>(0)
+    };
+    assert!(eventually(LONG, || kept_for(&mut admin) || is_free(&lock, &mut admin)));
+    assert!(!is_free(&lock, &mut admin), "it was given back to nobody");
+    // Its message was lost.
+    let text = "UPDATE leasehold_locks SET keeper = NULL WHERE id = sha256($1)";
+    let recalled = now();
+    admin.execute(text, &[&lock.name().as_bytes()]).unwrap();
+    is_free_within(&lock, &mut admin, recalled, LOOK);
 }
 
 #[test]

@@ -174,8 +174,7 @@ pub(super) trait Rows: Database {
     /// The same for locks that their client keeps until others ask for them, and whether others do. What cannot be
     /// seen counts as asked for.
     fn look_kept(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
-        let renewed = self.renew(link, claims, deadline).into_iter();
-        renewed.map(|held| Ok(if held? { KeptLook::Wanted } else { KeptLook::Lost })).collect()
+        wanted_if_held(self.renew(link, claims, deadline))
     }
 
     /// Has the lock end when `rest` has passed, if it is its owner's.
@@ -255,6 +254,12 @@ pub(super) trait Rows: Database {
     }
 
     fn close(&self) {}
+}
+
+/// What is kept where nobody sees who wants it, by whether it was renewed.
+pub(super) fn wanted_if_held(renewed: Vec<Answer<bool>>) -> Vec<Answer<KeptLook>> {
+    let look = |held| if held { KeptLook::Wanted } else { KeptLook::Lost };
+    renewed.into_iter().map(|held| held.map(look)).collect()
 }
 
 /// Keeps locks in a table.

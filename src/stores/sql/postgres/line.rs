@@ -175,8 +175,7 @@ impl Postgres {
 
     /// The channel on which this client is asked for a lock that it keeps until others ask for it.
     pub(super) fn keeper(&self, claim: &Claim) -> Option<String> {
-        let is_heard = claim.keeps.is_some() && self.has_line(claim.kind);
-        is_heard.then(|| self.listener.turn_channel(&claim.name, claim.owner.client()))
+        claim.keeps.map(|_| self.listener.turn_channel(&claim.name, claim.owner.client()))
     }
 
     /// If the claim's client waits for a lock that its holder keeps until others ask for it, it asks. The keeper sees by

@@ -36,7 +36,9 @@ use crate::seam::{Answer, Attempt, Claim, Failure, Others, Store, Turn};
 use crate::stores::sql::lease_ms;
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
+use crate::stores::sql::rows::{
+    Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row, wanted_if_held,
+};
 use crate::stores::sql::sessions::SessionStore;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, millis};
@@ -270,6 +272,9 @@ impl Rows for Postgres {
         claims: &[Claim],
         deadline: Moment,
     ) -> Vec<Answer<KeptLook>> {
+        if self.line.is_refused() {
+            return wanted_if_held(self.renew(link, claims, deadline));
+        }
         self.look_in_line(link, claims, deadline)
     }
 
