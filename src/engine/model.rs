@@ -476,6 +476,10 @@ impl Store for Far {
 }
 
 impl Keeping for Far {
+    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.listen(&claim.by_own_turn(), waker)
+    }
+
     fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
         (0..20).for_each(|_| thread::sleep(Duration::ZERO)); // on its way
         let one = |claim: &Claim| {

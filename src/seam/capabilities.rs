@@ -12,6 +12,8 @@ use crate::seam::claim::{Bound, Claim};
 use crate::seam::directory::{Directory, Listing};
 use crate::seam::failure::Answer;
 use crate::seam::kind::Kind;
+use crate::seam::subscription::Subscription;
+use crate::sync::Waker;
 use crate::time::Moment;
 
 /// The optional abilities of a store. No I/O: it is asked often.
@@ -199,9 +201,11 @@ pub(crate) trait Lines: Send + Sync {
     }
 }
 
-/// A store in which those who wait for a lock can ask its holder for it: they send a recall to those who
-/// [listen](super::Store::listen) for their own turn under the holder's claim.
+/// A store in which those who wait for a lock can ask its holder for it: by a recall, or by standing there.
 pub(crate) trait Keeping: Send + Sync {
+    /// Has `waker` woken when others ask for what the claim's client keeps of this lock.
+    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
+
     /// For each claim that [`keeps`](Claim::keeps): has it run for at least its lease from now on, and looks
     /// whether others want it. One answer per claim, in order.
     fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>>;

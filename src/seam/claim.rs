@@ -67,6 +67,11 @@ impl Claim {
         }
     }
 
+    /// The same, listening for its client's own turn.
+    pub(crate) fn by_own_turn(&self) -> Claim {
+        Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
+    }
+
     /// Whether the store may keep more of the hold than its owner: a request for several locks does not see to
     /// that.
     pub(crate) fn has_more(&self) -> bool {

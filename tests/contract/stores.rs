@@ -300,7 +300,7 @@ pub(crate) fn etcd() -> Option<Store> {
 fn etcd_with(open: Open) -> Store {
     Store {
         kinds: queueing_kinds().into_iter().filter(|kind| kind.label != "write_lock").collect(),
-        lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token, Need::Keeping],
+        lacks: &[Need::ReadWrite, Need::RunOnce, Need::Counting, Need::Token],
         rows_say_who: false,
         // Whole seconds and one more, and the server looks each half a second for leases that have ended.
         late: Duration::from_millis(1_000 + 500),

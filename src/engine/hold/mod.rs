@@ -260,10 +260,14 @@ impl Hold {
         let state = self.state.lock();
         // One that is kept until others ask has the same fence throughout, as by re-entries, and looks that are
         // under way concern no other hold than this.
-        let by_turn = self.may_be_kept && (is_dropped || state.asks_to_keep) && state.fence.is_none();
+        // What a session bounds is looked at as what a lease does: `until` is the end of both.
+        let by_turn = self.may_be_kept
+            && (is_dropped || state.asks_to_keep)
+            && state.fence.is_none()
+            && self.bound.is_none();
         let is_sound = !state.renewal_has_failed
             && if state.until_asked { !state.is_spent } else { !state.is_in_doubt() };
-        let is_nobodys = self.bound.is_none() && state.listeners.is_empty() && !self.span.is_open();
+        let is_nobodys = state.listeners.is_empty() && !self.span.is_open();
         ((state.until_asked || by_turn) && is_sound && is_nobodys).then_some(by_turn)
     }
 

@@ -22,7 +22,7 @@ use crate::observe::LossReason;
 use crate::observe::spans::WaitSpan;
 use crate::park::Service;
 use crate::seam::capabilities::KeptLook;
-use crate::seam::{Claim, Kind, ListensFor};
+use crate::seam::{Claim, Kind};
 use crate::sync::Waker;
 use crate::time::Moment;
 
@@ -74,17 +74,16 @@ impl Engine {
         if matches!(call.kind, Kind::Mutex | Kind::Fenced) && self.store.capabilities().keeping.is_some() {
             return Ok(());
         }
-        let words = "keep is for plain and fenced locks on one Redis, with Sentinels or in a cluster, and in a table of PostgreSQL: \
+        let words = "keep is for plain and fenced locks on one Redis, with Sentinels or in a cluster, in a table of PostgreSQL and on etcd: \
                      elsewhere nobody who waits could ask for the lock. Leave keep out";
         Err(Error::new(ErrorKind::Unsupported, call.action, words))
     }
 
     /// The recalls of a lock that have come so far, if all are heard.
     pub(crate) fn heard(&self, entry: &LockEntry, claim: &Claim) -> Option<u64> {
-        self.store.capabilities().keeping?;
+        let keeping = self.store.capabilities().keeping?;
         let (_, waker) = self.keeper()?;
-        let listens = Claim { listens_for: ListensFor::OwnTurn, ..claim.clone() };
-        entry.heard(self.clock.now(), || self.store.listen(&listens, waker))
+        entry.heard(self.clock.now(), || keeping.hear(claim, waker))
     }
 
     /// Keeps a hold that was just granted until others ask for it, from the end of its use on.

@@ -3,15 +3,18 @@
 //! An owner that wants a lock puts a key; the first created holds it, every other watches the one in front.
 //! `message` says what the keys are and what is asked about them, `lease` keeps the leases that end them,
 //! `members` has the connections and reads refusals, `watch` knows who waits and wakes them, `early` which
-//! holds may end early, `show` says who stands there, and `directory` who is there at all.
+//! holds may end early, `recalls` which locks are kept until others ask for them, `keeping` looks at those, `show`
+//! says who stands there, and `directory` who is there at all.
 
 mod address;
 mod directory;
 mod early;
 mod http;
+mod keeping;
 mod lease;
 mod members;
 mod message;
+mod recalls;
 mod requests;
 mod show;
 #[cfg(test)]
@@ -105,6 +108,7 @@ impl Store for EtcdStore {
             queues: |_| true,
             cleaned_up_at_a_time: |_| BATCH_OF_CLAIMS,
             sessions: Some(self),
+            keeping: Some(self),
             directory: Some(self),
             listing: Some(self),
             ..Capabilities::default()

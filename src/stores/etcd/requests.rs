@@ -137,6 +137,9 @@ impl EtcdStore {
         let lease = self.leases.take(&self.wire, claim.lease, deadline)?;
         let put = put(&key, &value(claim.owner, 1, lease.ttl), lease.id);
         self.watch.asks(&id(claim));
+        if claim.keeps.is_some() {
+            self.watch.keeps(&line, &key);
+        }
         let body = if claim.waits {
             // In this order: who is the last before the key is there.
             txn(&[is_absent(&key)], &[line.last(None), put], &[get(&key)])
@@ -160,7 +163,9 @@ impl EtcdStore {
         deadline: Moment,
     ) -> Answer<Stands> {
         let (line, key) = (self.line(&claim.name), self.key(claim));
-        let looks = [get(&key), line.last(Some(place.created))];
+        // The last: whether others wait behind one who keeps the lock.
+        let last = claim.keeps.map(|_| line.last(None));
+        let looks: Vec<Value> = [get(&key), line.last(Some(place.created))].into_iter().chain(last).collect();
         let done = match &front {
             // Mostly nothing has changed, and the server need not go through all who stand there.
             Some(front) => {
@@ -177,6 +182,12 @@ impl EtcdStore {
             return Ok(Stands::Nowhere { busy: false });
         }
         let front = done.found_front(1).map_err(Failure::Refused)?;
+        if claim.keeps.is_some()
+            && front.is_none()
+            && done.found_front(2).map_err(Failure::Refused)?.is_some_and(|last| last.key != key)
+        {
+            self.watch.wanted(&line);
+        }
         Ok(Stands::at(place, front))
     }
 

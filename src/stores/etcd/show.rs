@@ -9,7 +9,7 @@ use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::time_to_live;
 use crate::stores::etcd::members::not_sent;
 use crate::stores::etcd::message::txn;
-use crate::time::Moment;
+use crate::time::{Moment, wall_ms};
 
 /// The most of those who stand at a lock that are shown.
 const MOST_SHOWN: u32 = 100;
@@ -31,8 +31,10 @@ impl EtcdStore {
             (seen.kind, seen.remaining) = (ObjectKind::FairLock, left);
             // Whether its holder asked for a token or not, the creation of its key is one.
             seen.fence = u64::try_from(held.created).ok().map(Fence::new);
+            let unused_for =
+                held.unused_since.map(|since| Duration::from_millis(wall_ms().saturating_sub(since)));
             let holder = Holder::new(held.owner);
-            seen.holders.push(Holder { holds: Some(held.count), remaining: left, ..holder });
+            seen.holders.push(Holder { holds: Some(held.count), remaining: left, unused_for, ..holder });
         }
         seen.waiting = all.saturating_sub(1);
         seen.waiters = stand.map(|waiter| Waiter::new(waiter.owner, None)).collect();

@@ -2,7 +2,9 @@
 //!
 //! One thread per client reads one watch: on the key that this client's only waiter stands behind, so that a
 //! release is reported to one waiter of all; where several wait, on all keys below the prefix. If leases may
-//! end early, the keys of holds are watched with them. The gateway takes no further keys for a watch that
+//! end early, the keys of holds are watched with them. Where a lock is kept until others ask for it, the watch
+//! also reports keys that are put: in that lock's line, or in all if more is watched than this one. The gateway
+//! takes no further keys for a watch that
 //! stands, and of several at once it may lose some. When a watch stands, it is asked whether the keys in
 //! front are still there. (A watch could start from an earlier revision on, but the server reports past
 //! changes up to 100 ms late.)
@@ -27,7 +29,8 @@ use crate::seam::{Claim, Failure};
 use crate::stores::etcd::early::{End, Holds};
 use crate::stores::etcd::http::{Connection, HangerUp};
 use crate::stores::etcd::members::{Members, Transport, refusal, refusal_in, unreadable};
-use crate::stores::etcd::message::{self, BATCH, Done, Front, get, number, txn};
+use crate::stores::etcd::message::{self, BATCH, Done, Front, KeyLine, get, number, txn};
+use crate::stores::etcd::recalls::Recalls;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard, Waker};
 use crate::time::{Clock, Moment, random_between};
@@ -67,9 +70,10 @@ struct WatchState {
     is_idle: bool,
     /// How often a watch was given up for another.
     renewals: u64,
-    /// The watch is on this key; or on all.
-    watched: Option<String>,
-    is_wide: bool,
+    /// The locks that are kept here until others ask for them.
+    recalls: Recalls,
+    /// What the watch is on.
+    scope: Option<Scope>,
     /// It stands: keys that go from now on are reported.
     is_up: bool,
     connection: Option<HangerUp>,
@@ -93,6 +97,34 @@ struct Watcher {
 pub(super) struct WatchPlace {
     pub(super) created: i64,
     pub(super) lease: i64,
+}
+
+/// What a watch reports.
+#[derive(Debug, PartialEq, Eq)]
+enum Scope {
+    /// That this key goes.
+    Key(String),
+    /// That keys of this line come or go.
+    Line(KeyLine),
+    /// That keys go; and, if it says so, that they come.
+    All { with_puts: bool },
+}
+
+impl Scope {
+    fn is_wide(&self) -> bool {
+        matches!(self, Scope::All { .. })
+    }
+
+    /// Whether it reports what the other does.
+    fn covers(&self, other: &Scope) -> bool {
+        match self {
+            Scope::All { with_puts: true } => true,
+            Scope::All { with_puts: false } => {
+                matches!(other, Scope::Key(_) | Scope::All { with_puts: false })
+            }
+            Scope::Key(_) | Scope::Line(_) => self == other,
+        }
+    }
 }
 
 /// Why a watch ended.
@@ -169,16 +201,55 @@ impl Watch {
         if state.closed {
             return false;
         }
-        if state.is_wide {
+        if state.is_wide() {
             return state.is_up;
         }
+        self.begin_anew(&mut state);
+        false
+    }
+
+    /// Has another watch opened, for more is to be watched.
+    fn begin_anew(&self, state: &mut WatchState) {
         state.renewals += 1;
         if let Some(connection) = state.connection.take() {
             connection.hang_up();
         }
         self.changed.notify_all();
-        self.run_thread(&mut state);
-        false
+        self.run_thread(state);
+    }
+
+    /// Has `waker` woken when somebody comes to wait for a lock that this client keeps. Never waits for the
+    /// server.
+    pub(super) fn hear(&self, line: KeyLine, waker: &Waker) -> Option<Subscription> {
+        let me = self.me.upgrade()?;
+        let mut state = self.state.lock();
+        if state.closed {
+            return None;
+        }
+        let channel = state.recalls.channel(line);
+        let listening = Subscription::new(channel, me, waker);
+        if !state.is_covered(Clock::System.now()) {
+            self.begin_anew(&mut state);
+        }
+        drop(state);
+        Some(listening)
+    }
+
+    /// A lock is about to be asked for by this key, to be kept.
+    pub(super) fn keeps(&self, line: &KeyLine, key: &str) {
+        self.state.lock().recalls.keeps(line, key);
+    }
+
+    /// Others wait for a lock that is to be kept.
+    pub(super) fn wanted(&self, line: &KeyLine) {
+        let channel = self.state.lock().recalls.wanted(line);
+        channel.into_iter().for_each(|channel| channel.notify());
+    }
+
+    /// A key was put: whoever keeps the lock of its line is asked for that.
+    fn put(&self, key: &str) {
+        let channel = self.state.lock().recalls.put(key);
+        channel.into_iter().for_each(|channel| channel.notify());
     }
 
     fn run_thread(&self, state: &mut WatchState) {
@@ -324,7 +395,7 @@ impl Watch {
         let mut state = self.state.lock();
         while !state.closed {
             let now = Clock::System.now();
-            if state.targets(now).next().is_some() {
+            if state.wanted(now).is_some() {
                 return true;
             }
             match state.next_settles(now) {
@@ -346,7 +417,7 @@ impl Watch {
         if !state.closed && !state.waiters.is_empty() {
             self.tell_down(&mut state, error);
         }
-        let channels: Vec<_> = state.waiters.values().map(|waiter| Arc::clone(&waiter.channel)).collect();
+        let channels: Vec<_> = state.channels().cloned().collect();
         MutexGuard::unlocked(&mut state, || {
             channels.iter().filter(|channel| channel.is_up()).for_each(|channel| channel.set_up(false));
         });
@@ -369,7 +440,7 @@ impl Watch {
             None => Ok(Ended::Unneeded),
         });
         let mut state = self.state.lock();
-        (state.connection, state.watched, state.is_wide, state.is_up) = (None, None, false, false);
+        (state.connection, state.scope, state.is_up) = (None, None, false);
         match read {
             Ok(ended) => ended,
             // This client itself hung up, because there is more to watch.
@@ -388,22 +459,20 @@ impl Watch {
             if state.closed {
                 return Err(Error::new(ErrorKind::ShutDown, "watch", "the client was shut down"));
             }
-            let (first, is_wide) = {
-                let mut targets = state.targets(Clock::System.now());
-                let first = targets.next().map(str::to_owned);
-                let is_wide = first.as_deref().is_some_and(|first| targets.any(|other| other != first));
-                (first, is_wide)
-            };
-            let Some(first) = first else { return Ok(None) };
-            state.is_wide = is_wide;
+            let Some(scope) = state.wanted(Clock::System.now()) else { return Ok(None) };
             state.connection = connection.hanger_up().ok();
-            let ask =
-                if is_wide { message::all(&self.members.address.prefix) } else { json!({ "key": first }) };
-            state.watched = Some(first);
-            ask
+            let all = || message::all(&self.members.address.prefix);
+            let (ask, with_puts) = match &scope {
+                Scope::Key(key) => (json!({ "key": key }), false),
+                Scope::Line(line) => (line.range(), true),
+                Scope::All { with_puts } => (all(), *with_puts),
+            };
+            state.scope = Some(scope);
+            (ask, if with_puts { json!([]) } else { json!(["NOPUT"]) })
         };
+        let (ask, filters) = ask;
         let (key, end) = (ask.get("key"), ask.get("range_end"));
-        let asked = json!({ "create_request": { "key": key, "range_end": end, "filters": ["NOPUT"] } });
+        let asked = json!({ "create_request": { "key": key, "range_end": end, "filters": filters } });
         // A member that has lost its leader ends the watch then, instead of standing still.
         let extra = "Grpc-Metadata-hasleader: true\r\n";
         let request = self.members.request(member, "/v3/watch", &asked.to_string(), extra);
@@ -447,10 +516,10 @@ impl Watch {
                 }
             }
             let (state, now) = (self.state.lock(), Clock::System.now());
-            if state.closed || state.targets(now).next().is_none() {
+            if state.closed || state.wanted(now).is_none() {
                 return Ok(Ended::Unneeded);
             }
-            if !state.is_wide && state.targets(now).any(|key| Some(key) != state.watched.as_deref()) {
+            if !state.is_covered(now) {
                 return Ok(Ended::Anew);
             }
         }
@@ -458,20 +527,21 @@ impl Watch {
 
     /// From now on it is notified when keys go; some may have gone before.
     fn stands(&self) -> Result<()> {
-        let (fronts, down): (Vec<Front>, Vec<Arc<Channel>>) = {
+        let (fronts, lines, down): (Vec<Front>, Vec<KeyLine>, Vec<Arc<Channel>>) = {
             let mut state = self.state.lock();
             state.is_up = true;
             if std::mem::take(&mut state.told_down) {
                 self.reporter.wakeups(None);
             }
-            let channels = state.waiters.values().map(|waiter| &waiter.channel);
             let held = state.holds.iter().flat_map(|holds| holds.fronts(Clock::System.now()));
             (
                 state.fronts().cloned().chain(held).collect(),
-                channels.filter(|channel| !channel.is_up()).cloned().collect(),
+                state.recalls.all().map(|(line, _)| line.clone()).collect(),
+                state.channels().filter(|channel| !channel.is_up()).cloned().collect(),
             )
         };
         down.iter().for_each(|channel| channel.set_up(true));
+        self.look_at_lines(&lines)?;
         for fronts in fronts.chunks(BATCH) {
             let deadline = Clock::System.after(self.members.address.connect_timeout);
             let looks: Vec<Value> = fronts.iter().map(|front| get(&front.key)).collect();
@@ -481,6 +551,23 @@ impl Watch {
                 if done.found_front(at)?.as_ref() != Some(front) {
                     self.lost(&front.key, |created| created == front.created);
                     self.gone(&front.key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for what is kept here where others have come to wait before the watch stood.
+    fn look_at_lines(&self, lines: &[KeyLine]) -> Result<()> {
+        for lines in lines.chunks(BATCH) {
+            let deadline = Clock::System.after(self.members.address.connect_timeout);
+            let looks: Vec<Value> = lines.iter().map(|line| line.last(None)).collect();
+            let answer = self.wire.call("/v3/kv/txn", &txn(&[], &looks, &[]), deadline);
+            let done = Done::read(&answer.map_err(Failure::into_error)?);
+            for (at, line) in lines.iter().enumerate() {
+                let last = done.found_front(at)?;
+                if last.is_some_and(|last| self.state.lock().recalls.is_other(line, &last)) {
+                    self.wanted(line);
                 }
             }
         }
@@ -516,8 +603,14 @@ impl Watch {
                 self.stands()?;
             }
             let events = line.pointer("/result/events").and_then(Value::as_array);
-            for pair in events.into_iter().flatten().filter_map(|event| event.get("kv")) {
+            for event in events.into_iter().flatten() {
+                let Some(pair) = event.get("kv") else { continue };
                 let Some(key) = pair.get("key").and_then(Value::as_str) else { continue };
+                // The type of an event that is a put is left out.
+                if event.get("type").and_then(Value::as_str) != Some("DELETE") {
+                    self.put(key);
+                    continue;
+                }
                 // The key may have been put again since.
                 let revision = number(pair, "mod_revision").unwrap_or(0);
                 self.lost(key, |created| created < revision);
@@ -528,9 +621,11 @@ impl Watch {
     }
 }
 
-/// Nothing ends with the last listener: it leaves by giving up its place.
+/// A waiter leaves by giving up its place; nothing else ends with the last listener but that a lock is kept.
 impl ChannelSource for Watch {
-    fn left(&self, _topic: &Arc<Channel>) {}
+    fn left(&self, channel: &Arc<Channel>) {
+        self.state.lock().recalls.left(channel);
+    }
 }
 
 impl WatchState {
@@ -550,9 +645,39 @@ impl WatchState {
         self.fronts().map(|front| front.key.as_str()).chain(holds)
     }
 
+    /// What is to be watched; `None`: nothing.
+    fn wanted(&self, now: Moment) -> Option<Scope> {
+        let mut targets = self.targets(now);
+        let first = targets.next();
+        match (self.recalls.only(), first) {
+            (Some(line), None) => Some(Scope::Line(line.clone())),
+            _ if !self.recalls.is_empty() => Some(Scope::All { with_puts: true }),
+            (_, Some(first)) if targets.all(|other| other == first) => Some(Scope::Key(first.to_owned())),
+            (_, Some(_)) => Some(Scope::All { with_puts: false }),
+            (_, None) => None,
+        }
+    }
+
+    /// Whether the watch reports all that is to be watched, or will when it stands.
+    fn is_covered(&self, now: Moment) -> bool {
+        let wanted = self.wanted(now);
+        wanted.is_none_or(|wanted| self.scope.as_ref().is_some_and(|scope| scope.covers(&wanted)))
+    }
+
+    fn is_wide(&self) -> bool {
+        self.scope.as_ref().is_some_and(Scope::is_wide)
+    }
+
     /// When a hold is to be watched as well for which the watch would have to be another.
     fn next_settles(&self, now: Moment) -> Option<Moment> {
-        self.holds.as_ref().filter(|_| !self.is_wide)?.next_settles(now)
+        self.holds.as_ref().filter(|_| !self.is_wide())?.next_settles(now)
+    }
+
+    fn channels(&self) -> impl Iterator<Item = &Arc<Channel>> {
+        self.waiters
+            .values()
+            .map(|waiter| &waiter.channel)
+            .chain(self.recalls.all().map(|(_, channel)| channel))
     }
 
     fn fronts(&self) -> impl Iterator<Item = &Front> {

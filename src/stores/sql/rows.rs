@@ -491,6 +491,10 @@ impl<D: Rows> Lines for RowStore<D> {
 }
 
 impl<D: Rows> Keeping for RowStore<D> {
+    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.listen(&claim.by_own_turn(), waker)
+    }
+
     fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
         let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
             database.look_kept(link, claims, deadline)

@@ -1,0 +1,78 @@
+//! Looks at holds that their client keeps until others ask for them. Others ask by coming to wait: the watch reports
+//! their keys, see `recalls`.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::seam::capabilities::{Keeping, KeptLook};
+use crate::seam::subscription::Subscription;
+use crate::seam::{Answer, Claim, named};
+use crate::stores::etcd::EtcdStore;
+use crate::stores::etcd::members::not_sent;
+use crate::stores::etcd::message::{
+    BATCH, HeldKey, for_each_of, get, is_at, put_as_leased, txn, unanswered, value_unused,
+};
+use crate::sync::Waker;
+use crate::time::{Moment, millis, wall_ms};
+
+/// A look is two questions about each lock.
+const BATCH_OF_LOOKS: usize = BATCH / 2;
+
+/// What is shown to people is not written again if it is not further off than this, and nothing is shown of what
+/// was used since: a write goes to the disks of a majority.
+const SHOWN: Duration = Duration::from_millis(500);
+
+impl Keeping for EtcdStore {
+    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.watch.hear(self.line(&claim.name), waker)
+    }
+
+    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+        let looks = claims.chunks(BATCH_OF_LOOKS).flat_map(|batch| match self.look_batch(batch, deadline) {
+            Ok(looks) => looks,
+            Err(failure) => for_each_of(batch.len(), not_sent(failure)).map(Err).collect(),
+        });
+        looks.zip(claims).map(|(look, claim)| named(look, "renew", claim.name.given())).collect()
+    }
+}
+
+impl EtcdStore {
+    fn look_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<KeptLook>>> {
+        let renewed = self.renew_batch(claims, deadline)?;
+        let questions = |claim: &Claim| [get(&self.key(claim)), self.line(&claim.name).last(None)];
+        let questions: Vec<Value> = claims.iter().flat_map(questions).collect();
+        let done = self.txn(&self.renewals, &txn(&[], &questions, &[]), deadline)?;
+        let mut shown = Vec::new();
+        let looks = claims.iter().zip(renewed).enumerate().map(|(at, (claim, renewed))| {
+            if !renewed? {
+                return Ok(KeptLook::Lost);
+            }
+            let held = done.found(2 * at).map_err(|_error| unanswered())?;
+            let last = done.found_front(2 * at + 1).map_err(|_error| unanswered())?;
+            let Some(held) = held.filter(|held| held.is_of(claim.owner)) else { return Ok(KeptLook::Lost) };
+            if last.is_some_and(|last| last.key != held.key) {
+                return Ok(KeptLook::Wanted);
+            }
+            shown.extend(show(&held, claim.keeps.unwrap_or_default()));
+            Ok(KeptLook::Stays)
+        });
+        let looks = looks.collect();
+        if !shown.is_empty() {
+            // Only for people: whether it was written does not matter.
+            drop(self.txn(&self.renewals, &txn(&[], &shown, &[]), deadline));
+        }
+        Ok(looks)
+    }
+}
+
+/// Writes for people since when a lock is unused, if they are not told that already.
+fn show(held: &HeldKey, unused: Duration) -> Option<Value> {
+    let since = (unused >= SHOWN).then(|| wall_ms().saturating_sub(millis(unused)));
+    let is_told = match (since, held.unused_since) {
+        (Some(since), Some(told)) => u128::from(since.abs_diff(told)) <= SHOWN.as_millis(),
+        (since, told) => since == told,
+    };
+    let write = put_as_leased(&held.key, &value_unused(held, since));
+    (!is_told).then(|| json!({ "request_txn": txn(&[is_at(&held.key, held.revision)], &[write], &[]) }))
+}
