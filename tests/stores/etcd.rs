@@ -18,8 +18,8 @@ use leasehold::{ClientBuilder, ErrorKind, Event, HoldState, Interrupt, LockClien
 use crate::support::etcd::{Etcd, say_missing};
 use crate::support::processes::increments;
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, connected, fresh, leased, median, ms, now, receive,
-    slack_since, stalled_since, test_command, test_name, throughout,
+    Holding, LONG, SLACK, Waiter, comes_true_within, connected, eventually, fresh, leased, let_pass, median,
+    ms, now, receive, slack_since, stalled_since, start, test_command, test_name, throughout,
 };
 
 /// How much longer than asked a lease holds a lock at most: see the decision about leases of etcd.
@@ -741,4 +741,68 @@ fn what_lies_below_the_prefix_of_a_lock_is_in_nobodys_way() {
     guard.unlock().unwrap();
     inner.unlock().unwrap();
     assert_eq!(at("app/%25/x").unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+/// By one watch on all locks, as by the one on a single lock in the contracts.
+#[test]
+fn each_of_several_kept_locks_is_given_back_to_the_client_that_waits_for_it() {
+    let server = some_or_skip!(Etcd::start());
+    let (keeper, other) = (client(&server.url()), client(&server.url()));
+    let locks: Vec<_> = (0..8).map(|_| keeper.lock_with(fresh("kept")).keep(LONG).build()).collect();
+    for lock in &locks {
+        let is_kept = || {
+            lock.lock().unwrap();
+            lock.unlock().unwrap();
+            !queue_of(&server, lock.name()).is_empty()
+        };
+        assert!(eventually(LONG, is_kept), "it is given back each time");
+    }
+    let_pass(ms(1_000), "until looks are half a second apart");
+    let begun = now();
+    let took = |lock: &leasehold::RedisLock| {
+        let (theirs, asked) = (other.lock(lock.name()), now());
+        theirs.lock().unwrap();
+        theirs.unlock().unwrap();
+        asked.elapsed()
+    };
+    let took: Vec<_> = locks.iter().map(took).collect();
+    assert!(median(took.clone()) <= ms(100) + stalled_since(begun) / 8, "{took:?}");
+}
+
+#[test]
+fn a_client_that_waited_keeps_nothing_that_others_wait_for_behind_it() {
+    let server = some_or_skip!(Etcd::start());
+    let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));
+    let name = fresh("behind");
+    let lock = keeper.lock_with(&name).keep(LONG).build();
+    let is_kept = || {
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+        !queue_of(&server, &name).is_empty()
+    };
+    assert!(eventually(LONG, is_kept), "it is given back each time");
+    let held = holder.lock(&name).acquire().unwrap();
+    let (mine, (sender, go)) = (lock.clone(), unbounded());
+    let first = start(move || {
+        mine.lock().unwrap();
+        receive(&go, LONG).unwrap();
+        mine.unlock().unwrap();
+    });
+    assert!(eventually(LONG, || queue_of(&server, &name).len() == 2));
+    let theirs = other.lock(&name);
+    let second = start(move || {
+        theirs.lock().unwrap();
+        theirs.unlock().unwrap();
+    });
+    assert!(eventually(LONG, || queue_of(&server, &name).len() == 3));
+    held.unlock().unwrap();
+    assert!(eventually(LONG, || queue_of(&server, &name).len() == 2));
+    sender.send(()).unwrap();
+    first.join().unwrap();
+    let is_theirs = |key: &serde_json::Value| {
+        let owner = String::from_utf8(STANDARD.decode(key["value"].as_str().unwrap()).unwrap()).unwrap();
+        owner.starts_with(&other.id().to_string())
+    };
+    assert!(queue_of(&server, &name).iter().all(is_theirs), "its key is gone when `unlock` returns");
+    second.join().unwrap();
 }

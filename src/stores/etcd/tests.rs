@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::ident::{ClientId, unbound_number};
+use crate::seam::capabilities::{Keeping, KeptLook};
 use crate::seam::{Answer, Failure, Others};
 use crate::stores::etcd::message::value;
 use crate::sync::thread;
@@ -28,6 +29,8 @@ struct Member {
     kept: Vec<i64>,
     revoked: Vec<i64>,
     transactions: VecDeque<Value>,
+    /// What the last transaction asked.
+    asked: Value,
 }
 
 impl Member {
@@ -55,7 +58,10 @@ impl Member {
                 self.revoked.extend(number("ID"));
                 json!({})
             }
-            "/v3/kv/txn" => self.transactions.pop_front().expect("no test asks for more"),
+            "/v3/kv/txn" => {
+                self.asked = asked.clone();
+                self.transactions.pop_front().expect("no test asks for more")
+            }
             "/v3/kv/range" => json!({}),
             "/v3/maintenance/status" => json!({ "version": "3.6.0" }),
             _ => return None,
@@ -267,5 +273,47 @@ fn a_lease_serves_again_or_is_revoked_when_its_hold_has_ended() {
     let freed = store.clean_up(std::slice::from_ref(&short), soon()).pop();
     assert!(matches!(freed, Some(Ok(Release::Freed { .. }))), "{freed:?}");
     assert_eq!(member.lock().revoked, [2, STRANGE]);
+    store.close();
+}
+
+// ---- locks that are kept until others ask for them
+
+/// Also those who came unseen, while there was no watch.
+#[test]
+fn a_look_sees_who_stands_behind_what_is_kept_and_writes_for_people_since_when_it_is_unused() {
+    let (member, store) = start();
+    let unused = |time| Claim { keeps: Some(time), ..claim(LEASE, false) };
+    let look = |claim: &Claim, held: &Value, last: &Value| {
+        let renewed = done(true, 8, &[found(std::slice::from_ref(held))]);
+        let seen = done(true, 8, &[found(std::slice::from_ref(held)), found(std::slice::from_ref(last))]);
+        member.lock().transactions.extend([renewed, seen, done(true, 9, &[])]);
+        let look = Keeping::look(&store, std::slice::from_ref(claim), soon()).pop().unwrap().unwrap();
+        // The last is for a write, if there was one.
+        (look, member.lock().transactions.drain(..).count() == 0)
+    };
+    let used = unused(Duration::ZERO);
+    let held = key_of(&used, 5, STRANGE);
+    let mut behind = key_of(&used, 6, STRANGE);
+    behind["key"] = json!("b3RoZXI=");
+    assert_eq!(look(&used, &held, &behind), (KeptLook::Wanted, false));
+    assert_eq!(look(&used, &held, &held), (KeptLook::Stays, false));
+    assert_eq!(look(&claim(LEASE, false), &held, &held).0, KeptLook::Lost, "it is another's");
+    let idle = unused(Duration::from_secs(3));
+    let held = key_of(&idle, 5, STRANGE);
+    let just_now = Claim { keeps: Some(Duration::from_millis(400)), ..idle.clone() };
+    assert_eq!(look(&just_now, &held, &held), (KeptLook::Stays, false), "not worth a write");
+    assert_eq!(look(&idle, &held, &held), (KeptLook::Stays, true));
+    let write = member.lock().asked["success"][0]["request_txn"].clone();
+    let written = &write["success"][0]["request_put"];
+    let mut held = held;
+    held["value"] = written["value"].clone();
+    assert_eq!(written["ignore_lease"], true);
+    assert_eq!(write["compare"][0]["mod_revision"], "5", "unless it was changed");
+    // It is told already; and no more when it is used.
+    assert_eq!(look(&idle, &held, &held), (KeptLook::Stays, false));
+    let used = Claim { keeps: Some(Duration::ZERO), ..idle };
+    assert_eq!(look(&used, &held, &held), (KeptLook::Stays, true));
+    let written = member.lock().asked["success"][0]["request_txn"]["success"][0]["request_put"].clone();
+    assert_eq!(written["value"], value(used.owner, 1, lease::ttl_of(LEASE)));
     store.close();
 }

@@ -227,10 +227,12 @@ impl Watch {
             return None;
         }
         let channel = state.recalls.channel(line);
-        let listening = Subscription::new(channel, me, waker);
         if !state.is_covered(Clock::System.now()) {
             self.begin_anew(&mut state);
+        } else if state.is_up && !channel.is_up() {
+            channel.set_up(true); // else when the watch stands
         }
+        let listening = Subscription::new(channel, me, waker);
         drop(state);
         Some(listening)
     }
