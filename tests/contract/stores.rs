@@ -332,7 +332,7 @@ pub(crate) fn zookeeper() -> Option<Store> {
 fn zookeeper_with(open: Open) -> Store {
     Store {
         kinds: queueing_kinds(),
-        lacks: &[Need::Counting, Need::RunOnce, Need::Token, Need::Keeping],
+        lacks: &[Need::Counting, Need::RunOnce, Need::Token],
         rows_say_who: true,
         late: Duration::ZERO,
         survives_restart: true,

@@ -11,7 +11,7 @@ use leasehold::{LockClient, NotHeld, RedisLock};
 use crate::agent::{Agent, Peer};
 use crate::scene::{alone, between, build_once, monotonic, source};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{call, now, stalled_since, wait_until};
+use crate::support::{call, let_pass, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(10);
@@ -253,4 +253,32 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     assert!(java.is("two", "write-try-for", &[path, "2000"]));
     assert!(!lock.read().try_lock().unwrap());
     java.get("two", "write-unlock", &[path]);
+}
+
+/// Curator's waiter only stands in line, as ever: who keeps the lock watches that.
+#[test]
+fn curator_gets_a_lock_that_rust_keeps_before_rust_looks() {
+    let _alone = alone();
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let Some(java) = curator(&server) else { return };
+    let path = "/locks/kept";
+    let (client, other) = (rust(&server), rust(&server));
+    let lock = client.lock_with(path).keep(LEASE).build();
+    let begun = now();
+    let round = |_| {
+        wait_until("it is kept", SOON, || {
+            lock.lock().unwrap();
+            lock.unlock().unwrap();
+            other.lock(path).is_locked().unwrap()
+        });
+        let_pass(Duration::from_secs(1), "until looks are half a second apart");
+        let asked = monotonic();
+        let had = java.ask("one", "lock", &[path]).wait().ended;
+        assert!(!lock.try_lock().unwrap());
+        java.get("one", "unlock", &[path]);
+        between(asked, had)
+    };
+    let mut spans: Vec<_> = (0..5).map(round).collect();
+    spans.sort_unstable();
+    assert!(spans[2] <= Duration::from_millis(100) + stalled_since(begun) / 5, "{spans:?}");
 }

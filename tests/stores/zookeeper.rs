@@ -878,3 +878,60 @@ fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
     });
     assert!(writer_is_seen && is_told, "the writer was seen: {writer_is_seen}, the deadlock: {is_told}");
 }
+
+// ---- locks that are kept until others ask for them
+
+/// A lock that its client keeps, used until another client finds it held.
+fn kept(keeper: &LockClient, other: &LockClient, name: &str) -> leasehold::RedisLock {
+    let lock = keeper.lock_with(name).keep(LONG).build();
+    let is_kept = || {
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+        other.lock(name).is_locked().unwrap()
+    };
+    assert!(eventually(LONG, is_kept), "it is given back each time");
+    lock
+}
+
+#[test]
+fn what_is_kept_is_given_back_when_the_connection_breaks_by_which_others_ask_for_it() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let relay = Relay::before(&server);
+    let (keeper, other) = (client(&relay.url()), client(&server.url()));
+    let lock = kept(&keeper, &other, "deaf");
+    let cut = now();
+    relay.cut();
+    let theirs = other.lock(lock.name());
+    assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
+    // It has to connect anew for that.
+    assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
+}
+
+#[test]
+fn a_client_that_waited_keeps_nothing_that_others_wait_for_behind_it() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));
+    let lock = kept(&keeper, &other, "behind");
+    let held = holder.lock("behind").acquire().unwrap();
+    let (sender, go) = unbounded();
+    let first = Waiter::start(move || {
+        lock.lock().unwrap();
+        receive(&go, LONG).unwrap();
+        lock.unlock().unwrap();
+    });
+    let theirs = other.lock("behind");
+    let second = Waiter::start(move || {
+        theirs.lock().unwrap();
+        theirs.unlock().unwrap();
+    });
+    let stand = || holder.inspect("behind").unwrap();
+    assert!(eventually(LONG, || stand().waiting == 2));
+    held.unlock().unwrap();
+    assert!(eventually(LONG, || stand().waiting == 1));
+    sender.send(()).unwrap();
+    first.returns_within(LONG);
+    let keepers = keeper.id().to_string();
+    let holders = stand().holders;
+    assert!(holders.iter().all(|holder| !holder.owner.starts_with(&keepers)), "{holders:?}");
+    second.returns_within(LONG);
+}

@@ -74,8 +74,8 @@ impl Engine {
         if matches!(call.kind, Kind::Mutex | Kind::Fenced) && self.store.capabilities().keeping.is_some() {
             return Ok(());
         }
-        let words = "keep is for plain and fenced locks on one Redis, with Sentinels or in a cluster, in a table of PostgreSQL and on etcd: \
-                     elsewhere nobody who waits could ask for the lock. Leave keep out";
+        let words = "keep is for plain and fenced locks on one Redis, with Sentinels or in a cluster, in a table of PostgreSQL, on etcd \
+                     and on ZooKeeper: elsewhere nobody who waits could ask for the lock. Leave keep out";
         Err(Error::new(ErrorKind::Unsupported, call.action, words))
     }
 

@@ -8,7 +8,7 @@ use crate::inspect::Whereabouts;
 use crate::seam::{Answer, Claim, Failure, named};
 use crate::stores::zookeeper::jute::code;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
-use crate::time::millis;
+use crate::time::{millis, wall_ms};
 
 /// The outcome of taking a node away.
 pub(super) fn deleted(outcome: Replied) -> Found<bool> {
@@ -24,6 +24,22 @@ pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
     let Whereabouts { host, pid, thread, .. } = Whereabouts::here();
     let (owner, lease_ms) = (claim.owner, millis(claim.lease));
     format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
+}
+
+/// The same of a lock that its client keeps and nobody has used since then, in milliseconds since 1970 by that
+/// client's wall clock.
+pub(super) fn with_unused_since(mut data: Vec<u8>, since: Option<u64>) -> Vec<u8> {
+    data.extend(since.map(|since| format!("{UNUSED_SINCE}{since}\n")).unwrap_or_default().into_bytes());
+    data
+}
+
+const UNUSED_SINCE: &str = "unused_since=";
+
+/// For how long nobody has used it, if its node says so.
+pub(super) fn unused_for(data: &[u8]) -> Option<Duration> {
+    let text = String::from_utf8_lossy(data);
+    let since: u64 = text.lines().find_map(|line| line.strip_prefix(UNUSED_SINCE)?.parse().ok())?;
+    Some(Duration::from_millis(wall_ms().saturating_sub(since)))
 }
 
 /// The owner that a node's data names, and its lease. Of a node that is not ours: what its maker wrote

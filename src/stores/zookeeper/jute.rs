@@ -79,6 +79,10 @@ pub(super) enum Operation<'a> {
     Children {
         path: &'a str,
     },
+    /// The same, and a word when one comes or goes.
+    WatchChildren {
+        path: &'a str,
+    },
     /// Has what is read next be no older than the leader's state now.
     Sync {
         path: &'a str,
@@ -137,6 +141,7 @@ impl Operation<'_> {
             Operation::Watch { path } => to.question(4, path, true),
             Operation::Data { path } => to.question(4, path, false),
             Operation::Children { path } => to.question(8, path, false),
+            Operation::WatchChildren { path } => to.question(8, path, true),
             Operation::Sync { path } => {
                 to.int(9);
                 to.text(path);

@@ -3,8 +3,8 @@
 //! Each who wants a lock makes a node that the servers number and that goes with the client's session; the
 //! lowest number has the lock, every other watches the one in front. `path` names the nodes, as Curator does;
 //! `session` carries requests in the encoding of `jute` over the connections of `link`; `life` is how long a
-//! hold can count on a session, and `places` what this client has where, which `keep` looks after; `answer`
-//! puts replies into words.
+//! hold can count on a session, and `places` what this client has where, which `keep` looks after; `keeping` is about
+//! locks that are kept until others ask for them; `answer` puts replies into words.
 
 mod address;
 mod answer;
@@ -13,6 +13,7 @@ mod directory;
 mod fake;
 mod jute;
 mod keep;
+mod keeping;
 mod life;
 mod link;
 mod path;
@@ -86,6 +87,7 @@ impl Store for ZooKeeperStore {
             outlasts_leases: true,
             poll_every: |_| POLL,
             sessions: Some(self),
+            keeping: Some(self),
             directory: Some(self),
             listing: Some(self),
             ..Capabilities::default()

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::ident::Owner;
 use crate::room::CrowdMap;
 use crate::seam::Family;
-use crate::seam::subscription::Channel;
+use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::stores::zookeeper::life::{Life, Window};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, Waker};
 use crate::time::Moment;
 
 /// A lock, by its path, and the owner.
@@ -55,17 +55,21 @@ pub(super) struct HeldNode {
     pub(super) window: Arc<Window>,
     /// Its node is being taken away.
     ending: bool,
+    /// Since when it is unused, as its node tells people.
+    pub(super) shown_unused_since: Option<u64>,
 }
 
 impl HeldNode {
     pub(super) fn new(count: u32, until: Moment, window: Arc<Window>) -> HeldNode {
-        HeldNode { count, until, window, ending: false }
+        HeldNode { count, until, window, ending: false, shown_unused_since: None }
     }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct NodePlaces {
     entries: Mutex<CrowdMap<PlaceKey, NodePlace>>,
+    /// Of locks, by their paths, that are kept until others ask for them: told when they do.
+    recalls: Mutex<CrowdMap<Box<str>, Arc<Channel>>>,
 }
 
 /// The known state of a place before an attempt.
@@ -140,6 +144,35 @@ impl NodePlaces {
         }
     }
 
+    pub(super) fn note_shown(&self, key: &PlaceKey, unused_since: Option<u64>) {
+        if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
+            held.shown_unused_since = unused_since;
+        }
+    }
+
+    /// The channel on which this client is told that others want what it keeps of a lock. A break of the connection is
+    /// told there, too: watches go with it.
+    pub(super) fn hear(&self, path: &str, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
+        // Joined under the lock that `left` also takes: a channel that has just been joined is not forgotten.
+        let mut recalls = self.recalls.lock();
+        let channel = recalls.entry(path.into()).or_insert_with(|| Arc::new(Channel::new(path, true)));
+        Subscription::new(Arc::clone(channel), source, waker)
+    }
+
+    /// The same, if somebody listens to it.
+    pub(super) fn recalls(&self, path: &str) -> Option<Arc<Channel>> {
+        self.recalls.lock().get(path).cloned()
+    }
+
+    /// Forgets a channel for recalls that nobody listens to any more.
+    pub(super) fn left(&self, channel: &Arc<Channel>) {
+        let mut recalls = self.recalls.lock();
+        let own = recalls.get(channel.channel());
+        if own.is_some_and(|own| Arc::ptr_eq(own, channel) && channel.listeners() == 0) {
+            recalls.remove(channel.channel());
+        }
+    }
+
     /// Forgets a place.
     pub(super) fn remove(&self, key: &PlaceKey) {
         let mut entries = self.entries.lock();
@@ -165,7 +198,8 @@ impl NodePlaces {
 
     /// Has everyone who waits look again.
     pub(super) fn wake_all(&self) {
-        let topics: Vec<_> = self.entries.lock().values().map(|place| Arc::clone(&place.topic)).collect();
+        let mut topics: Vec<_> = self.entries.lock().values().map(|place| Arc::clone(&place.topic)).collect();
+        topics.extend(self.recalls.lock().values().cloned());
         topics.iter().for_each(|topic| topic.notify());
     }
 
@@ -203,5 +237,33 @@ impl NodePlaces {
 impl NodePlace {
     fn new(key: &PlaceKey) -> NodePlace {
         NodePlace { topic: Arc::new(Channel::new(&key.path, true)), node: None, in_doubt: false, held: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl ChannelSource for Nobody {
+        fn left(&self, _channel: &Arc<Channel>) {}
+    }
+
+    #[test]
+    fn a_channel_for_recalls_is_there_as_long_as_somebody_listens_to_it() {
+        let places = NodePlaces::default();
+        let hear = || places.hear("/a", Arc::new(Nobody), &Waker::default());
+        let (one, other) = (hear(), hear());
+        let channel = places.recalls("/a").unwrap();
+        let before = (one.message_count(), other.message_count());
+        places.wake_all();
+        assert_eq!((one.message_count(), other.message_count()), (before.0 + 1, before.1 + 1));
+        drop(one);
+        places.left(&channel);
+        assert!(places.recalls("/a").is_some() && places.recalls("/b").is_none());
+        drop(other);
+        places.left(&channel);
+        assert!(places.recalls("/a").is_none());
     }
 }

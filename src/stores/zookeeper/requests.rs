@@ -96,6 +96,9 @@ impl ZooKeeperStore {
                     let until = Clock::System.after(claim.lease);
                     self.session.places.set_held(&key, HeldNode::new(count, until, node.life.window()));
                     self.session.look_by(until);
+                    if claim.keeps.is_some() {
+                        self.watch_for_others(&key, deadline);
+                    }
                     return Ok(granted(&node));
                 }
                 Ok(Ahead::Somebody) => return Ok(Attempt::Busy { retry_after: None }),
@@ -378,7 +381,9 @@ fn writing(key: &PlaceKey) -> PlaceKey {
     PlaceKey { family: Family::Write, ..key.clone() }
 }
 
-/// Nothing ends with the last listener: the watch goes with the node in front.
+/// A waiter's watch goes with the node in front; nothing else ends with the last listener but that a lock is kept.
 impl ChannelSource for Session {
-    fn left(&self, _topic: &Arc<Channel>) {}
+    fn left(&self, topic: &Arc<Channel>) {
+        self.places.left(topic);
+    }
 }

@@ -1,0 +1,92 @@
+//! Holds that their client keeps until others ask for them. Others ask by coming to wait: each makes a node, and the
+//! server tells who watches the lock's children. So Curator's waiters ask, too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::seam::capabilities::{Keeping, KeptLook};
+use crate::seam::subscription::{ChannelSource, Subscription};
+use crate::seam::{Answer, Claim, Store};
+use crate::stores::zookeeper::ZooKeeperStore;
+use crate::stores::zookeeper::answer::{answer, inscription, with_unused_since};
+use crate::stores::zookeeper::jute::{self, Operation, code};
+use crate::stores::zookeeper::places::PlaceKey;
+use crate::stores::zookeeper::session::{Found, NoReply, Replied, Session};
+use crate::sync::Waker;
+use crate::time::{Moment, millis, wall_ms};
+
+/// What is shown to people is not written again if it is not further off than this, and nothing is shown of what
+/// was used since: a write goes to the disks of a majority.
+const SHOWN: Duration = Duration::from_millis(500);
+
+impl Keeping for ZooKeeperStore {
+    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        let source: Arc<dyn ChannelSource> = Arc::<Session>::clone(&self.session);
+        Some(self.session.places.hear(&self.path_of(&claim.name).ok()?, source, waker))
+    }
+
+    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+        let renewed = self.renew(claims, deadline);
+        let paths: Vec<String> =
+            claims.iter().map(|claim| self.path_of(&claim.name).unwrap_or_default()).collect();
+        let asked: Vec<_> = paths.iter().map(|path| Operation::Children { path }).collect();
+        let lines = self.session.call_all(&asked, deadline);
+        let looks = claims.iter().zip(&paths).zip(renewed).zip(lines);
+        looks
+            .map(|(((claim, path), renewed), line)| {
+                if !renewed? {
+                    return Ok(KeptLook::Lost);
+                }
+                let look = match self.is_alone(path, line, deadline) {
+                    Ok(true) => Ok(KeptLook::Stays),
+                    Ok(false) => Ok(KeptLook::Wanted),
+                    Err(NoReply::Code(code::NO_NODE)) => Ok(KeptLook::Lost),
+                    Err(failure) => Err(failure),
+                };
+                if matches!(look, Ok(KeptLook::Stays)) {
+                    self.show_unused(claim, deadline);
+                }
+                answer(look, "renew", &claim.name)
+            })
+            .collect()
+    }
+}
+
+impl ZooKeeperStore {
+    /// Has this client told when somebody comes to wait for a lock that was just granted, to be kept. Those who have
+    /// come before, and what cannot be seen, count as told.
+    pub(super) fn watch_for_others(&self, key: &PlaceKey, deadline: Moment) {
+        let Some(channel) = self.session.places.recalls(&key.path) else { return };
+        self.session.watch(&key.path, &channel);
+        let line = self.session.call(&Operation::WatchChildren { path: &key.path }, deadline);
+        if !self.is_alone(&key.path, line, deadline).unwrap_or(false) {
+            channel.notify();
+        }
+    }
+
+    /// Whether only one stands at a lock, given the answer about its children.
+    fn is_alone(&self, path: &str, children: Replied, deadline: Moment) -> Found<bool> {
+        let line = self.line_of(path, jute::children(&children?.body)?, deadline)?;
+        Ok(line.all().count() <= 1)
+    }
+
+    /// Writes for people since when a lock is unused, if they are not told that already.
+    fn show_unused(&self, claim: &Claim, deadline: Moment) {
+        let Ok(key) = self.key(claim) else { return };
+        let Some((node, held)) = self.session.places.holding(&key) else { return };
+        let unused = claim.keeps.filter(|unused| *unused >= SHOWN);
+        let since = unused.map(|unused| wall_ms().saturating_sub(millis(unused)));
+        let is_told = match (since, held.shown_unused_since) {
+            (Some(since), Some(told)) => u128::from(since.abs_diff(told)) <= SHOWN.as_millis(),
+            (since, told) => since == told,
+        };
+        if is_told {
+            return;
+        }
+        self.session.places.note_shown(&key, since);
+        let data = with_unused_since(inscription(claim), since);
+        // Nobody waits for it: whether it was written does not matter.
+        let write = Operation::SetData { path: &node.path(&key), data: &data };
+        self.session.post(&write, deadline, Box::new(drop));
+    }
+}
