@@ -114,7 +114,7 @@ impl LockOptions {
     /// all others it is held, also to `try_lock`, and to [`inspect`](crate::LockClient::inspect). This client's
     /// own questions give it back first.
     ///
-    /// A client that waits for it sends a recall, once; the lock is given back at once, or at the end of its
+    /// A client that waits for it sends a recall, once, or asks by standing in line (etcd, ZooKeeper); the lock is given back at once, or at the end of its
     /// present use. One that has been recalled twice within 100 ms keeps nothing in this way for a second. Where others
     /// stand in line, a plain lock is kept for a [turn](Self::turn), by `unlock` as by a dropped guard, and under
     /// the client's lease. A waiter that
@@ -122,12 +122,12 @@ impl LockOptions {
     /// twice as long, every 500 ms at the latest. Another thread of this client takes it by two requests.
     ///
     /// It is held under a lease of 1.5 s, or the client's if that is shorter: a program that stops or dies while it keeps the
-    /// lock shuts others out for as long. A use that lasts longer than 500 ms goes on under the client's lease,
+    /// lock shuts others out for as long; on etcd for 3 s, on ZooKeeper for its session. A use that lasts longer than 500 ms goes on under the client's lease,
     /// and is given back at its end. The first use of a lock value is never kept. Fencing tokens are those of
     /// the store's grants: they do not change while the hold is kept, as they do not by re-entering.
     ///
-    /// For plain and fenced locks on one Redis, with Sentinels, or in a cluster; else acquiring fails with
-    /// [`Unsupported`](crate::ErrorKind::Unsupported). It cannot be had with `max_hold` or `spin`
+    /// For plain and fenced locks on one Redis, with Sentinels, or in a cluster, in a table of PostgreSQL, on etcd and
+    /// on ZooKeeper; else acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported). It cannot be had with `max_hold` or `spin`
     /// ([`InvalidInput`](crate::ErrorKind::InvalidInput)). Owned guards, leases of a call's own, and groups of locks are not
     /// kept.
     pub fn keep(mut self, most: Duration) -> Self {
