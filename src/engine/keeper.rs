@@ -1,8 +1,9 @@
 //! The thread that gives back what is kept: see `release/keep.rs`.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::engine::hold::LockEntry;
+use crate::engine::hold::{Hold, LockEntry};
 use crate::park::Service;
 use crate::sync::{Mutex, OnceLock, Waker};
 use crate::time::Moment;
@@ -13,6 +14,8 @@ pub(crate) struct Keeper {
     /// `None` inside: it could not be started, so nothing is kept.
     pub(crate) service: OnceLock<Option<(Arc<Service>, Waker)>>,
     pub(crate) locks: Mutex<Vec<Arc<LockEntry>>>,
+    /// Taken out to be given back, the oldest first.
+    pub(crate) leaving: Mutex<VecDeque<Arc<Hold>>>,
 }
 
 impl Keeper {

@@ -122,7 +122,7 @@ impl LockOptions {
     /// twice as long, every 500 ms at the latest. Another thread of this client takes it by two requests.
     ///
     /// It is held under a lease of 1.5 s, or the client's if that is shorter: a program that stops or dies while it keeps the
-    /// lock shuts others out for as long; on etcd for 3 s, on ZooKeeper for its session. A use that lasts longer than 500 ms goes on under the client's lease,
+    /// lock shuts others out for as long; on etcd for 3.5 s, on ZooKeeper for its session. A use that lasts longer than 500 ms goes on under the client's lease,
     /// and is given back at its end. The first use of a lock value is never kept. Fencing tokens are those of
     /// the store's grants: they do not change while the hold is kept, as they do not by re-entering.
     ///

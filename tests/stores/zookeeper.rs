@@ -908,6 +908,22 @@ fn what_is_kept_is_given_back_when_the_connection_breaks_by_which_others_ask_for
 }
 
 #[test]
+fn what_is_kept_has_the_clients_lease_and_is_kept_again_after_a_long_use() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    let (keeper, other) = (client(&server.url()), client(&server.url()));
+    let lock = kept(&keeper, &other, "long");
+    let theirs = other.lock(lock.name());
+    // A shorter one would free nothing sooner: the servers know of no lease.
+    assert!(theirs.remaining_lease().unwrap() > Some(ms(1_500)));
+    let guard = lock.acquire().unwrap();
+    crate::support::let_pass(ms(1_000), "a use of more than half a second is not kept");
+    drop(guard);
+    // The end of its own node asks for nothing, however late that is told.
+    drop(lock.acquire().unwrap());
+    assert!(theirs.is_locked().unwrap());
+}
+
+#[test]
 fn a_client_that_waited_keeps_nothing_that_others_wait_for_behind_it() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));

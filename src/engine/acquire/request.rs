@@ -62,9 +62,11 @@ impl<'a> Request<'a> {
         // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
         self.heard = call.keeps().and_then(|_| engine.heard(call.entry, &claim));
         let keeps = self.heard.is_some() && self.unbound.is_none();
+        // Where servers know of no lease, a short one frees nothing sooner.
+        let outlasts_leases = engine.store.capabilities().outlasts_leases;
         Claim {
             keeps: keeps.then_some(Duration::ZERO),
-            lease: if keeps { claim.lease.min(until_asked::LEASE) } else { claim.lease },
+            lease: if keeps && !outlasts_leases { claim.lease.min(until_asked::LEASE) } else { claim.lease },
             waits,
             turn,
             listens_for,

@@ -26,6 +26,9 @@ use crate::seam::{Claim, Kind};
 use crate::sync::Waker;
 use crate::time::Moment;
 
+/// For so long what is kept is given back before the rest is looked at.
+const SLICE: Duration = Duration::from_millis(100);
+
 impl Engine {
     /// Keeps a hold whose last level ended at `now`, if others are to ask for it first, or, of a guard that was
     /// dropped or where `keep` was asked for, if the thread is likely to be back at once; whether it is kept. If
@@ -159,7 +162,8 @@ impl Core {
     /// thread runs it: it sends on nobody's time.
     fn watch_kept(self: &Arc<Core>, calls: &Arc<Calls>) -> Moment {
         let locks = std::mem::take(&mut *self.keeper.locks.lock());
-        let mut next = Moment::NEVER;
+        let mut leaving = std::mem::take(&mut *self.keeper.leaving.lock());
+        let (begun, mut next) = (self.clock.now(), Moment::NEVER);
         let (mut watched, mut looks) = (Vec::new(), Vec::new());
         for entry in locks {
             let now = self.clock.now();
@@ -167,7 +171,7 @@ impl Core {
                 Watched::Over => continue,
                 Watched::Until(moment) => next = next.min(moment),
                 Watched::Idle(hold) => {
-                    self.give_back(&hold, now, calls.begin().detached());
+                    leaving.push_back(hold);
                     next = next.min(now.plus(IDLE));
                 }
                 Watched::Look(hold, idle) => {
@@ -178,6 +182,18 @@ impl Core {
             watched.push(entry);
         }
         self.keeper.locks.lock().append(&mut watched);
+        // In slices: where a release waits for its answer, those of many would keep holds in use from their looks.
+        while let Some(hold) = leaving.pop_front() {
+            let now = self.clock.now();
+            self.give_back(&hold, now, calls.begin().detached());
+            if now.since(begun) >= SLICE {
+                break;
+            }
+        }
+        if !leaving.is_empty() {
+            next = self.clock.now();
+            *self.keeper.leaving.lock() = leaving;
+        }
         for looks in looks.chunks(CHUNK) {
             self.look(looks, calls);
         }
@@ -195,6 +211,8 @@ impl Core {
         for (hold, idle) in looks {
             if hold.is_orphaned() {
                 give_back(hold.entry().note_wanted(hold, sent), sent); // its thread does not come back
+            } else if hold.loss_at(sent).is_some() {
+                give_back(hold.entry().note_wanted(hold, sent), sent); // its session ended, say
             } else if idle.is_none() && sent.since(hold.since()) >= LAST_LOOK {
                 self.end_until_asked(hold); // used for long
             } else if let Some(claim) = hold.begin_look() {

@@ -39,18 +39,15 @@ impl Keeping for EtcdStore {
 
 impl EtcdStore {
     fn look_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<KeptLook>>> {
-        let renewed = self.renew_batch(claims, deadline)?;
         let questions = |claim: &Claim| [get(&self.key(claim)), self.line(&claim.name).last(None)];
         let questions: Vec<Value> = claims.iter().flat_map(questions).collect();
         let done = self.txn(&self.renewals, &txn(&[], &questions, &[]), deadline)?;
+        let renewed = self.prolong(claims, (0..claims.len()).map(|at| done.found(2 * at)), deadline)?;
         let mut shown = Vec::new();
         let looks = claims.iter().zip(renewed).enumerate().map(|(at, (claim, renewed))| {
-            if !renewed? {
-                return Ok(KeptLook::Lost);
-            }
             let held = done.found(2 * at).map_err(|_error| unanswered())?;
+            let (true, Some(held)) = (renewed?, held) else { return Ok(KeptLook::Lost) };
             let last = done.found_front(2 * at + 1).map_err(|_error| unanswered())?;
-            let Some(held) = held.filter(|held| held.is_of(claim.owner)) else { return Ok(KeptLook::Lost) };
             if last.is_some_and(|last| last.key != held.key) {
                 return Ok(KeptLook::Wanted);
             }

@@ -65,7 +65,7 @@ impl Recalls {
         (kept.own.as_deref() != Some(key)).then(|| Arc::clone(&kept.channel))
     }
 
-    /// The lines, and their channels; whether who is the last there wants the lock.
+    /// The lines, and their channels.
     pub(super) fn all(&self) -> impl Iterator<Item = (&KeyLine, &Arc<Channel>)> {
         self.lines.values().map(|kept| (&kept.line, &kept.channel))
     }
@@ -79,6 +79,11 @@ impl Recalls {
     pub(super) fn only(&self) -> Option<&KeyLine> {
         let mut lines = self.lines.values();
         lines.next().filter(|_| lines.next().is_none()).map(|kept| &kept.line)
+    }
+
+    /// Whether a key is one of a line.
+    pub(super) fn is_in(line: &KeyLine, key: &str) -> bool {
+        STANDARD.decode(key).is_ok_and(|key| key.starts_with(line.text().as_bytes()))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -116,6 +121,7 @@ mod tests {
         let front = |key: &String| Front { key: key.clone(), created: 1 };
         assert_eq!([&own, &theirs].map(|key| recalls.is_other(&line, &front(key))), [false, true]);
         assert!(recalls.only().is_some());
+        assert_eq!([&line, &other].map(|line| Recalls::is_in(line, &own)), [true, false]);
         let second = recalls.channel(other);
         assert!(recalls.only().is_none());
         // One who listens keeps a line.

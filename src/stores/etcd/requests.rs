@@ -48,6 +48,9 @@ impl EtcdStore {
     /// A first hold.
     pub(super) fn take(&self, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         let id = id(claim);
+        if claim.keeps.is_some() {
+            self.watch.keeps(&self.line(&claim.name), &self.key(claim));
+        }
         // Its key is there. A waiter's is taken away when the wait ends; that of a try has to be cleaned up.
         let in_doubt = |failure: Failure| {
             if claim.waits { failure } else { Failure::Unknown(failure.into_error()) }
@@ -60,6 +63,7 @@ impl EtcdStore {
             match stands {
                 Stands::First(place) => {
                     if self.counts(claim, place, deadline).map_err(in_doubt)? {
+                        self.keeps_no_longer(claim, place);
                         self.watch.leave(&id, true);
                         self.watch.holds(self.key(claim), place.created);
                         let fence = claim.wants_fence.then(|| Fence::new(place.created.unsigned_abs()));
@@ -67,8 +71,9 @@ impl EtcdStore {
                     }
                 }
                 Stands::Behind { place, front } if claim.waits => {
-                    let third = Duration::from_secs(ttl_of(claim.lease)) / 3;
                     let lease = self.leases.lent(place.lease);
+                    let ttl = lease.map_or_else(|| ttl_of(claim.lease), |lease| lease.ttl);
+                    let third = Duration::from_secs(ttl) / 3;
                     // It has to live until the next look.
                     let until = Clock::System.after(third * 2);
                     if let Some(lease) = lease
@@ -92,15 +97,25 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
     }
 
+    /// A key that was put before its lock was to be kept has a longer lease: a client that died would keep others out for
+    /// that. So it is not kept.
+    fn keeps_no_longer(&self, claim: &Claim, place: WatchPlace) {
+        let is_short = self.leases.lent(place.lease).is_some_and(|lease| lease.ttl <= ttl_of(claim.lease));
+        if claim.keeps.is_some() && !is_short {
+            self.watch.wanted(&self.line(&claim.name));
+        }
+    }
+
     /// Whether the hold of one who has come first can be counted on for the claim's lease.
     pub(super) fn counts(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {
-            Some(lease) => {
+            // Shorter than what is asked for now, it was put by an attempt that would have kept the lock.
+            Some(lease) if lease.ttl >= ttl_of(claim.lease) => {
                 let until = Clock::System.after(claim.lease);
                 self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)
             }
-            // A key left by an earlier attempt.
-            None => Ok(self.change(claim, None, |_| 1, true, deadline)?.is_some()),
+            // Or a key left by an earlier attempt.
+            _ => Ok(self.change(claim, None, |_| 1, true, deadline)?.is_some()),
         }
     }
 
@@ -137,9 +152,6 @@ impl EtcdStore {
         let lease = self.leases.take(&self.wire, claim.lease, deadline)?;
         let put = put(&key, &value(claim.owner, 1, lease.ttl), lease.id);
         self.watch.asks(&id(claim));
-        if claim.keeps.is_some() {
-            self.watch.keeps(&line, &key);
-        }
         let body = if claim.waits {
             // In this order: who is the last before the key is there.
             txn(&[is_absent(&key)], &[line.last(None), put], &[get(&key)])
@@ -335,11 +347,21 @@ impl EtcdStore {
     pub(super) fn renew_batch(&self, claims: &[Claim], deadline: Moment) -> Answer<Vec<Answer<bool>>> {
         let looks: Vec<Value> = claims.iter().map(|claim| get(&self.key(claim))).collect();
         let done = self.txn(&self.renewals, &txn(&[], &looks, &[]), deadline)?;
+        self.prolong(claims, (0..claims.len()).map(|place| done.found(place)), deadline)
+    }
+
+    /// Has each claim's key live on that was found for it just now; whether it does.
+    pub(super) fn prolong(
+        &self,
+        claims: &[Claim],
+        found: impl Iterator<Item = Result<Option<HeldKey>, Error>>,
+        deadline: Moment,
+    ) -> Answer<Vec<Answer<bool>>> {
         // A key that stands now, under a lease that is kept alive after that, stands for the whole lease.
         let mut alike = Vec::new();
         let mut outcomes: Vec<Option<Answer<bool>>> = Vec::with_capacity(claims.len());
-        for (place, claim) in claims.iter().enumerate() {
-            outcomes.push(match done.found(place) {
+        for (claim, found) in claims.iter().zip(found) {
+            outcomes.push(match found {
                 Err(error) => Some(Err(Failure::Refused(error))),
                 Ok(Some(held)) if held.is_of(claim.owner) => {
                     if held.ttl == ttl_of(claim.lease) {

@@ -278,15 +278,41 @@ fn a_lease_serves_again_or_is_revoked_when_its_hold_has_ended() {
 
 // ---- locks that are kept until others ask for them
 
+/// Else its holder would count on far more time than its key has.
+#[test]
+fn a_waiter_that_would_have_kept_the_lock_and_does_not_has_its_key_under_the_longer_lease() {
+    let (member, store) = start();
+    let waits = claim(LEASE, true);
+    let short = Duration::from_millis(1_500);
+    let keeps = Claim { keeps: Some(Duration::ZERO), lease: short, ..waits.clone() };
+    let in_front = key_of(&claim(LEASE, true), 3, STRANGE);
+    member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
+    let busy = store.attempt(&keeps, 1, soon());
+    assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
+    // The recalls of others are not heard any more.
+    let own = key_of(&keeps, 5, 1);
+    let is_first = done(false, 8, &[found(std::slice::from_ref(&own)), found(&[])]);
+    let seen = done(true, 8, &[found(std::slice::from_ref(&own))]);
+    let put = done(true, 9, &[json!({ "response_put": {} })]);
+    member.lock().transactions.extend([is_first, seen, put]);
+    assert_eq!(fence(store.attempt(&waits, 1, soon())), 5);
+    assert_eq!(member.lock().granted, [1, 2]);
+    let put = member.lock().asked["success"][0]["request_put"].clone();
+    assert_eq!(
+        (put["lease"].clone(), put["value"].clone()),
+        (json!("2"), json!(value(waits.owner, 1, 1_001)))
+    );
+    store.close();
+}
+
 /// Also those who came unseen, while there was no watch.
 #[test]
 fn a_look_sees_who_stands_behind_what_is_kept_and_writes_for_people_since_when_it_is_unused() {
     let (member, store) = start();
     let unused = |time| Claim { keeps: Some(time), ..claim(LEASE, false) };
     let look = |claim: &Claim, held: &Value, last: &Value| {
-        let renewed = done(true, 8, &[found(std::slice::from_ref(held))]);
         let seen = done(true, 8, &[found(std::slice::from_ref(held)), found(std::slice::from_ref(last))]);
-        member.lock().transactions.extend([renewed, seen, done(true, 9, &[])]);
+        member.lock().transactions.extend([seen, done(true, 9, &[])]);
         let look = Keeping::look(&store, std::slice::from_ref(claim), soon()).pop().unwrap().unwrap();
         // The last is for a write, if there was one.
         (look, member.lock().transactions.drain(..).count() == 0)

@@ -653,6 +653,11 @@ impl WatchState {
         let first = targets.next();
         match (self.recalls.only(), first) {
             (Some(line), None) => Some(Scope::Line(line.clone())),
+            (Some(line), Some(first))
+                if Recalls::is_in(line, first) && targets.all(|key| Recalls::is_in(line, key)) =>
+            {
+                Some(Scope::Line(line.clone()))
+            }
             _ if !self.recalls.is_empty() => Some(Scope::All { with_puts: true }),
             (_, Some(first)) if targets.all(|other| other == first) => Some(Scope::Key(first.to_owned())),
             (_, Some(_)) => Some(Scope::All { with_puts: false }),

@@ -41,6 +41,7 @@ mod pool;
 mod pooled;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+mod row_abilities;
 mod rows;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sessions;

@@ -5,13 +5,12 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::{Holder, Inspection, ObjectKind, Whereabouts};
-use crate::seam::capabilities::{
-    Capabilities, ConnectionWatch, Keeping, KeptLook, Lines, Sweeping, TableInUse,
-};
+use crate::seam::capabilities::{Capabilities, KeptLook, TableInUse};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named};
 use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::row_abilities::wanted_if_held;
 use crate::sync::Waker;
 use crate::sync::atomic::AtomicBool;
 use crate::time::Moment;
@@ -256,12 +255,6 @@ pub(super) trait Rows: Database {
     fn close(&self) {}
 }
 
-/// What is kept where nobody sees who wants it, by whether it was renewed.
-pub(super) fn wanted_if_held(renewed: Vec<Answer<bool>>) -> Vec<Answer<KeptLook>> {
-    let look = |held| if held { KeptLook::Wanted } else { KeptLook::Lost };
-    renewed.into_iter().map(|held| held.map(look)).collect()
-}
-
 /// Keeps locks in a table.
 #[derive(Debug)]
 pub(super) struct RowStore<D: Rows> {
@@ -469,49 +462,5 @@ impl<D: Rows> Inspect for RowStore<D> {
         let outcome = self.pool.with(deadline, |database, link| database.show(link, name, deadline));
         let outcome = outcome.map(|row| described(name, row)).map_err(Failure::of_reading);
         named(outcome, "inspect", name.given())
-    }
-}
-
-impl<D: Rows> ConnectionWatch for RowStore<D> {
-    fn hung_up(&self) -> Option<bool> {
-        self.pool.database().hung_up()
-    }
-}
-
-impl<D: Rows> Lines for RowStore<D> {
-    fn is_refused(&self) -> bool {
-        self.pool.database().is_line_refused()
-    }
-
-    fn leave_line(&self, claim: &Claim, deadline: Moment) {
-        // An entry that stays is passed over when its client has not asked for a while.
-        let left = self.pool.with(deadline, |database, link| database.leave_line(link, claim, deadline));
-        drop(left);
-    }
-}
-
-impl<D: Rows> Keeping for RowStore<D> {
-    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.listen(&claim.by_own_turn(), waker)
-    }
-
-    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
-        let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
-            database.look_kept(link, claims, deadline)
-        });
-        let outcomes = claims.iter().zip(outcomes);
-        outcomes.map(|(claim, outcome)| named(outcome, "renew", claim.name.given())).collect()
-    }
-}
-
-impl<D: Rows> Sweeping for RowStore<D> {
-    fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64> {
-        match self.pool.with(deadline, |database, link| database.sweep(link, age, deadline)) {
-            Ok(removed) => Ok(removed),
-            Err(Failure::Refused(error)) => Err(Failure::Refused(error.during("sweep"))),
-            Err(Failure::Unknown(error)) => {
-                Err(Failure::Unknown(error.during("sweep").with_unknown_outcome()))
-            }
-        }
     }
 }

@@ -8,7 +8,7 @@ use crate::seam::capabilities::{Keeping, KeptLook};
 use crate::seam::subscription::{ChannelSource, Subscription};
 use crate::seam::{Answer, Claim, Store};
 use crate::stores::zookeeper::ZooKeeperStore;
-use crate::stores::zookeeper::answer::{answer, inscription, with_unused_since};
+use crate::stores::zookeeper::answer::{answer, with_unused_since};
 use crate::stores::zookeeper::jute::{self, Operation, code};
 use crate::stores::zookeeper::places::PlaceKey;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied, Session};
@@ -64,6 +64,13 @@ impl ZooKeeperStore {
         }
     }
 
+    /// Ends that, before its node is taken away: that it goes asks this client for nothing.
+    pub(super) fn watch_no_others(&self, key: &PlaceKey) {
+        if let Some(channel) = self.session.places.recalls(&key.path) {
+            self.session.unwatch(&key.path, &channel);
+        }
+    }
+
     /// Whether only one stands at a lock, given the answer about its children.
     fn is_alone(&self, path: &str, children: Replied, deadline: Moment) -> Found<bool> {
         let line = self.line_of(path, jute::children(&children?.body)?, deadline)?;
@@ -84,7 +91,7 @@ impl ZooKeeperStore {
             return;
         }
         self.session.places.note_shown(&key, since);
-        let data = with_unused_since(inscription(claim), since);
+        let data = with_unused_since(node.inscription.to_vec(), since);
         // Nobody waits for it: whether it was written does not matter.
         let write = Operation::SetData { path: &node.path(&key), data: &data };
         self.session.post(&write, deadline, Box::new(drop));

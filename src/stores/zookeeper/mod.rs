@@ -119,6 +119,7 @@ impl Store for ZooKeeperStore {
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         let found = self.key(claim).ok().and_then(|key| Some((self.session.places.holding(&key)?.0, key)));
         let Some((node, key)) = found else { return done(Store::release(self, claim, 0, deadline)) };
+        self.watch_no_others(&key);
         let (session, name, path) = (Arc::clone(&self.session), Arc::clone(&claim.name), node.path(&key));
         let read = move |outcome: Replied| {
             let freed = deleted(outcome).map(|was_there| {

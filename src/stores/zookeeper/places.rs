@@ -37,6 +37,8 @@ pub(super) struct LockNode {
     pub(super) name: Arc<str>,
     /// The transaction that made it: later ones are greater, for all locks of an ensemble.
     pub(super) transaction: u64,
+    /// What it says for people.
+    pub(super) inscription: Arc<[u8]>,
     pub(super) life: Arc<Life>,
 }
 

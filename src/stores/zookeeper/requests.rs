@@ -175,7 +175,7 @@ impl ZooKeeperStore {
         })?;
         let (path, transaction) = jute::created(&reply.body)?;
         let name = path.rsplit('/').next().unwrap_or_default().into();
-        let node = LockNode { name, transaction, life: reply.life };
+        let node = LockNode { name, transaction, inscription: data.into(), life: reply.life };
         self.session.places.set_node(key, Some(node.clone()));
         Ok(node)
     }
@@ -258,12 +258,18 @@ impl ZooKeeperStore {
                 self.session.places.keep(&key, Some(left), held.until);
                 return Ok(Release::StillHeld);
             }
-        } else if self.delete(&node.path(&key), deadline)? {
+        } else if self.delete_own(&key, &node, deadline)? {
             self.session.places.remove(&key);
             return Ok(Release::Freed { others: Others::Nobody });
         }
         self.session.places.remove(&key);
         Ok(Release::NotHeld { holder: self.holder(&key, deadline)? })
+    }
+
+    /// The same of one that has the lock.
+    fn delete_own(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
+        self.watch_no_others(key);
+        self.delete(&node.path(key), deadline)
     }
 
     /// Takes a node away; `false`: it was not there.

@@ -8,6 +8,7 @@
 //!
 //! Source: docs/decisions/0032.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio_postgres::Row as PgRow;
@@ -192,7 +193,10 @@ impl Postgres {
             && seen.is_live()
             && let Some(keeper) = column::<Option<String>>(row, 5)?
         {
-            drop(link.rows(&self.queries.recall, &[&claim.name.key().as_bytes(), &keeper], deadline));
+            let asked = link.rows(&self.queries.recall, &[&claim.name.key().as_bytes(), &keeper], deadline);
+            if matches!(asked, Err(Failure::Unknown(_))) {
+                link.end(); // its answer would be waited for by the next request
+            }
         }
         Ok(())
     }
@@ -205,24 +209,31 @@ impl Postgres {
         claims: &[Claim],
         deadline: Moment,
     ) -> Vec<Answer<KeptLook>> {
-        let params = claims.iter().map(|claim| -> Vec<Box<dyn ToSql + Sync + Send>> {
-            let unused = claim.keeps.filter(|unused| !unused.is_zero()).map(lease_ms);
-            vec![
-                Box::new(claim.name.key().as_bytes().to_vec()),
-                Box::new(claim.kind.is_token()),
-                Box::new(claim.owner.to_string()),
-                Box::new(lease_ms(claim.lease)),
-                Box::new(unused),
-                Box::new(claim.owner.client().to_string()),
-            ]
-        });
-        let answers = link.each(&self.queries.look_kept, params, deadline);
-        let looked = |rows: Vec<PgRow>| match rows.first() {
-            None => Ok(KeptLook::Lost),
-            Some(row) if column(row, 0)? => Ok(KeptLook::Wanted),
-            Some(_) => Ok(KeptLook::Stays),
+        let Some(client) = claims.first().map(|claim| claim.owner.client().to_string()) else {
+            return Vec::new();
         };
-        answers.into_iter().map(|answer| answer.and_then(looked)).collect()
+        let names: Vec<&[u8]> = claims.iter().map(|claim| claim.name.key().as_bytes()).collect();
+        let tokens: Vec<bool> = claims.iter().map(|claim| claim.kind.is_token()).collect();
+        let owners: Vec<String> = claims.iter().map(|claim| claim.owner.to_string()).collect();
+        let leases: Vec<i64> = claims.iter().map(|claim| lease_ms(claim.lease)).collect();
+        let unused = |claim: &Claim| claim.keeps.filter(|unused| !unused.is_zero()).map(lease_ms);
+        let unused: Vec<Option<i64>> = claims.iter().map(unused).collect();
+        let looked = link
+            .rows(&self.queries.look_kept, &[&names, &tokens, &owners, &leases, &unused, &client], deadline)
+            .and_then(|rows| {
+                let of_one = |row: &PgRow| Ok((column::<i64>(row, 0)?, column::<bool>(row, 1)?));
+                rows.iter().map(of_one).collect::<Answer<HashMap<_, _>>>()
+            });
+        let look = |at: i64| match &looked {
+            Ok(wanted) => Ok(match wanted.get(&at) {
+                Some(true) => KeptLook::Wanted,
+                Some(false) => KeptLook::Stays,
+                None => KeptLook::Lost,
+            }),
+            Err(Failure::Refused(error)) => Err(Failure::Refused(error.copy())),
+            Err(Failure::Unknown(error)) => Err(Failure::Unknown(error.copy())),
+        };
+        (1..).zip(claims).map(|(at, _)| look(at)).collect()
     }
 
     /// Frees a lock whoever holds it, and notifies those who listen to its releases.

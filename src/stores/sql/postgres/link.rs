@@ -82,6 +82,11 @@ impl PostgresConnection {
         Ok(last_word(&self.judge(answer)?))
     }
 
+    /// Has nobody use it again.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+    }
+
     /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did
     /// meanwhile.
     pub(super) fn is_alive(&self) -> bool {
@@ -138,14 +143,14 @@ impl PostgresConnection {
         Ok((only(first?)?, second.and_then(only)))
     }
 
-    /// Sends the statement once for each list of parameters without waiting in between; the rows that each
+    /// Sends the statement once for each list of parameters without waiting in between; how many rows each
     /// returned.
     pub(super) fn each(
         &mut self,
         sql: &str,
         params: impl Iterator<Item = Vec<Box<dyn ToSql + Sync + Send>>>,
         deadline: Moment,
-    ) -> Vec<Answer<Vec<Row>>> {
+    ) -> Vec<Answer<usize>> {
         let params: Vec<_> = params.collect();
         let count = params.len();
         let refused = |error: Error| (0..count).map(|_| Err(Failure::Refused(error.copy()))).collect();
@@ -174,7 +179,7 @@ impl PostgresConnection {
             Ok(answers) => answers,
             Err(error) => return refused(error),
         };
-        answers.into_iter().map(|answer| self.judge(answer)).collect()
+        answers.into_iter().map(|answer| self.judge(answer).map(|rows| rows.len())).collect()
     }
 
     /// Prepares a statement once for each connection; until it is, nothing was asked for.

@@ -36,9 +36,8 @@ use crate::seam::{Answer, Attempt, Claim, Failure, Others, Store, Turn};
 use crate::stores::sql::lease_ms;
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::rows::{
-    Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row, wanted_if_held,
-};
+use crate::stores::sql::row_abilities::wanted_if_held;
+use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
 use crate::stores::sql::sessions::SessionStore;
 use crate::sync::Waker;
 use crate::time::{Clock, Moment, millis};
@@ -263,7 +262,7 @@ impl Rows for Postgres {
             ]
         });
         let answers = link.each(&self.queries.renew, params, deadline);
-        answers.into_iter().map(|answer| answer.map(|rows| !rows.is_empty())).collect()
+        answers.into_iter().map(|answer| answer.map(|rows| rows > 0)).collect()
     }
 
     fn look_kept(

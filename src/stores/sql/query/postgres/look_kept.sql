@@ -1,15 +1,18 @@
--- Has a lock that the owner holds run for the lease at least, and looks whether others want it, as its client keeps it only so
--- long.
+-- Has locks that their owners hold run for their leases at least, and looks whether others want them, as their client keeps them
+-- only so long.
 --
--- A client that joins the line at the same time is not seen. It asks for the lock by recall.sql behind that.
+-- A client that joins a line at the same time is not seen. It asks for the lock by recall.sql behind that.
 --
--- $1 name  $2 token  $3 owner  $4 lease_ms  $5 for how many ms nobody has used it (NULL: it is in use)  $6 client
+-- Of each lock: $1 name  $2 token  $3 owner  $4 lease_ms  $5 for how many ms nobody has used it (NULL: it is in use)  of all: $6 client
 --
--- Returns whether others want it: they have asked, or stand in its line. No row: the owner does not hold it.
+-- Returns of each that its owner holds: its place in the list, from 1; and whether others want it: they have asked, or stand in its
+-- line.
 UPDATE leasehold_locks AS held SET
-    expires_at = greatest(held.expires_at, clock_timestamp() + $4::bigint * interval '1 millisecond'),
-    used_at = clock_timestamp() - $5::bigint * interval '1 millisecond'
-WHERE id = sha256($1) AND token = $2 AND owner = $3 AND expires_at > clock_timestamp()
-RETURNING held.keeper IS NULL OR coalesce((
-    SELECT max(seen) FROM leasehold_locks_line WHERE id = sha256($1) AND client <> $6::text
+    expires_at = greatest(held.expires_at, clock_timestamp() + asked.lease_ms * interval '1 millisecond'),
+    used_at = clock_timestamp() - asked.unused_ms * interval '1 millisecond'
+FROM unnest($1::bytea[], $2::boolean[], $3::text[], $4::bigint[], $5::bigint[]) WITH ORDINALITY
+    AS asked (name, token, owner, lease_ms, unused_ms, at)
+WHERE held.id = sha256(asked.name) AND held.token = asked.token AND held.owner = asked.owner AND held.expires_at > clock_timestamp()
+RETURNING asked.at, held.keeper IS NULL OR coalesce((
+    SELECT max(seen) FROM leasehold_locks_line WHERE id = held.id AND client <> $6::text
 ) > clock_timestamp() - interval '5 seconds', false)
