@@ -221,3 +221,11 @@ pub(crate) enum KeptLook {
     /// Its owner does not hold it.
     Lost,
 }
+
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+impl KeptLook {
+    /// The result where nobody sees who wants it, but whether its owner holds it.
+    pub(crate) fn unseen(is_held: bool) -> KeptLook {
+        if is_held { KeptLook::Wanted } else { KeptLook::Lost }
+    }
+}

@@ -9,12 +9,6 @@ use crate::stores::sql::rows::{RowStore, Rows};
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// What is kept where nobody sees who wants it, by whether it was renewed.
-pub(super) fn wanted_if_held(renewed: Vec<Answer<bool>>) -> Vec<Answer<KeptLook>> {
-    let look = |held| if held { KeptLook::Wanted } else { KeptLook::Lost };
-    renewed.into_iter().map(|held| held.map(look)).collect()
-}
-
 impl<D: Rows> ConnectionWatch for RowStore<D> {
     fn hung_up(&self) -> Option<bool> {
         self.pool().database().hung_up()

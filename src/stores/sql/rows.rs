@@ -10,7 +10,6 @@ use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named};
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::row_abilities::wanted_if_held;
 use crate::sync::Waker;
 use crate::sync::atomic::AtomicBool;
 use crate::time::Moment;
@@ -173,7 +172,8 @@ pub(super) trait Rows: Database {
     /// The same for locks that their client keeps until others ask for them, and whether others do. What cannot be
     /// seen counts as asked for.
     fn look_kept(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
-        wanted_if_held(self.renew(link, claims, deadline))
+        let renewed = self.renew(link, claims, deadline).into_iter();
+        renewed.map(|held| held.map(KeptLook::unseen)).collect()
     }
 
     /// Has the lock end when `rest` has passed, if it is its owner's.
@@ -237,7 +237,7 @@ pub(super) trait Rows: Database {
         false
     }
 
-    /// See [`ConnectionWatch::hung_up`].
+    /// See [`ConnectionWatch::hung_up`](crate::seam::capabilities::ConnectionWatch::hung_up).
     fn hung_up(&self) -> Option<bool> {
         None
     }

@@ -36,7 +36,6 @@ use crate::seam::{Answer, Attempt, Claim, Failure, Others, Store, Turn};
 use crate::stores::sql::lease_ms;
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::{Database, Pool};
-use crate::stores::sql::row_abilities::wanted_if_held;
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
 use crate::stores::sql::sessions::SessionStore;
 use crate::sync::Waker;
@@ -272,7 +271,8 @@ impl Rows for Postgres {
         deadline: Moment,
     ) -> Vec<Answer<KeptLook>> {
         if self.line.is_refused() {
-            return wanted_if_held(self.renew(link, claims, deadline));
+            let renewed = self.renew(link, claims, deadline).into_iter();
+            return renewed.map(|held| held.map(KeptLook::unseen)).collect();
         }
         self.look_in_line(link, claims, deadline)
     }
