@@ -48,6 +48,7 @@ pub const SUITES: &[Suite] = &[
     suite("stores", "stores", "mysql_settings::"),
     suite("stores", "stores", "orders::"),
     suite("stores", "stores", "postgres::"),
+    suite("stores", "stores", "postgres_keep::"),
     suite("stores", "stores", "postgres_line::"),
     suite("stores", "stores", "postgres_settings::"),
     suite("stores", "stores", "redis::"),
