@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::seam::capabilities::{Keeping, KeptLook};
 use crate::seam::subscription::Subscription;
+use crate::seam::unused::to_be_told;
 use crate::seam::{Answer, Claim, named};
 use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::members::not_sent;
@@ -14,14 +15,10 @@ use crate::stores::etcd::message::{
     BATCH, HeldKey, for_each_of, get, is_at, put_as_leased, txn, unanswered, value_unused,
 };
 use crate::sync::Waker;
-use crate::time::{Moment, millis, wall_ms};
+use crate::time::Moment;
 
 /// A look is two questions about each lock.
 const BATCH_OF_LOOKS: usize = BATCH / 2;
-
-/// What is shown to people is not written again if it is not further off than this, and nothing is shown of what
-/// was used since: a write goes to the disks of a majority.
-const SHOWN: Duration = Duration::from_millis(500);
 
 impl Keeping for EtcdStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -65,11 +62,7 @@ impl EtcdStore {
 
 /// Writes for people since when a lock is unused, if they are not told that already.
 fn show(held: &HeldKey, unused: Duration) -> Option<Value> {
-    let since = (unused >= SHOWN).then(|| wall_ms().saturating_sub(millis(unused)));
-    let is_told = match (since, held.unused_since) {
-        (Some(since), Some(told)) => u128::from(since.abs_diff(told)) <= SHOWN.as_millis(),
-        (since, told) => since == told,
-    };
+    let since = to_be_told(unused, held.unused_since)?;
     let write = put_as_leased(&held.key, &value_unused(held, since));
-    (!is_told).then(|| json!({ "request_txn": txn(&[is_at(&held.key, held.revision)], &[write], &[]) }))
+    Some(json!({ "request_txn": txn(&[is_at(&held.key, held.revision)], &[write], &[]) }))
 }

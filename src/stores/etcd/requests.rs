@@ -63,7 +63,7 @@ impl EtcdStore {
             match stands {
                 Stands::First(place) => {
                     if self.counts(claim, place, deadline).map_err(in_doubt)? {
-                        self.keeps_no_longer(claim, place);
+                        self.wanted_if_long(claim, place);
                         self.watch.leave(&id, true);
                         self.watch.holds(self.key(claim), place.created);
                         let fence = claim.wants_fence.then(|| Fence::new(place.created.unsigned_abs()));
@@ -99,7 +99,7 @@ impl EtcdStore {
 
     /// A key that was put before its lock was to be kept has a longer lease: a client that died would keep others out for
     /// that. So it is not kept.
-    fn keeps_no_longer(&self, claim: &Claim, place: WatchPlace) {
+    fn wanted_if_long(&self, claim: &Claim, place: WatchPlace) {
         let is_short = self.leases.lent(place.lease).is_some_and(|lease| lease.ttl <= ttl_of(claim.lease));
         if claim.keeps.is_some() && !is_short {
             self.watch.wanted(&self.line(&claim.name));

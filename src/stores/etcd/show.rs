@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use crate::ident::{Fence, LockName};
 use crate::inspect::{Holder, Inspection, ObjectKind, Waiter};
+use crate::seam::unused::unused_for;
 use crate::seam::{Answer, Failure};
 use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::time_to_live;
 use crate::stores::etcd::members::not_sent;
 use crate::stores::etcd::message::txn;
-use crate::time::{Moment, wall_ms};
+use crate::time::Moment;
 
 /// The most of those who stand at a lock that are shown.
 const MOST_SHOWN: u32 = 100;
@@ -31,8 +32,7 @@ impl EtcdStore {
             (seen.kind, seen.remaining) = (ObjectKind::FairLock, left);
             // Whether its holder asked for a token or not, the creation of its key is one.
             seen.fence = u64::try_from(held.created).ok().map(Fence::new);
-            let unused_for =
-                held.unused_since.map(|since| Duration::from_millis(wall_ms().saturating_sub(since)));
+            let unused_for = unused_for(held.unused_since);
             let holder = Holder::new(held.owner);
             seen.holders.push(Holder { holds: Some(held.count), remaining: left, unused_for, ..holder });
         }

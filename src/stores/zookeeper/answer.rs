@@ -8,7 +8,7 @@ use crate::inspect::Whereabouts;
 use crate::seam::{Answer, Claim, Failure, named};
 use crate::stores::zookeeper::jute::code;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
-use crate::time::{millis, wall_ms};
+use crate::time::millis;
 
 /// The outcome of taking a node away.
 pub(super) fn deleted(outcome: Replied) -> Found<bool> {
@@ -35,11 +35,10 @@ pub(super) fn with_unused_since(mut data: Vec<u8>, since: Option<u64>) -> Vec<u8
 
 const UNUSED_SINCE: &str = "unused_since=";
 
-/// For how long nobody has used it, if its node says so.
-pub(super) fn unused_for(data: &[u8]) -> Option<Duration> {
+/// Since when nobody has used it, if its node says so.
+pub(super) fn unused_since(data: &[u8]) -> Option<u64> {
     let text = String::from_utf8_lossy(data);
-    let since: u64 = text.lines().find_map(|line| line.strip_prefix(UNUSED_SINCE)?.parse().ok())?;
-    Some(Duration::from_millis(wall_ms().saturating_sub(since)))
+    text.lines().find_map(|line| line.strip_prefix(UNUSED_SINCE)?.parse().ok())
 }
 
 /// The owner that a node's data names, and its lease. Of a node that is not ours: what its maker wrote

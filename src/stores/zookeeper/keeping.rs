@@ -2,10 +2,10 @@
 //! server tells who watches the lock's children. So Curator's waiters ask, too.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::seam::capabilities::{Keeping, KeptLook};
 use crate::seam::subscription::{ChannelSource, Subscription};
+use crate::seam::unused::to_be_told;
 use crate::seam::{Answer, Claim, Store};
 use crate::stores::zookeeper::ZooKeeperStore;
 use crate::stores::zookeeper::answer::{answer, with_unused_since};
@@ -13,11 +13,7 @@ use crate::stores::zookeeper::jute::{self, Operation, code};
 use crate::stores::zookeeper::places::PlaceKey;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied, Session};
 use crate::sync::Waker;
-use crate::time::{Moment, millis, wall_ms};
-
-/// What is shown to people is not written again if it is not further off than this, and nothing is shown of what
-/// was used since: a write goes to the disks of a majority.
-const SHOWN: Duration = Duration::from_millis(500);
+use crate::time::Moment;
 
 impl Keeping for ZooKeeperStore {
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -81,15 +77,9 @@ impl ZooKeeperStore {
     fn show_unused(&self, claim: &Claim, deadline: Moment) {
         let Ok(key) = self.key(claim) else { return };
         let Some((node, held)) = self.session.places.holding(&key) else { return };
-        let unused = claim.keeps.filter(|unused| *unused >= SHOWN);
-        let since = unused.map(|unused| wall_ms().saturating_sub(millis(unused)));
-        let is_told = match (since, held.shown_unused_since) {
-            (Some(since), Some(told)) => u128::from(since.abs_diff(told)) <= SHOWN.as_millis(),
-            (since, told) => since == told,
-        };
-        if is_told {
+        let Some(since) = to_be_told(claim.keeps.unwrap_or_default(), held.shown_unused_since) else {
             return;
-        }
+        };
         self.session.places.note_shown(&key, since);
         let data = with_unused_since(node.inscription.to_vec(), since);
         // Nobody waits for it: whether it was written does not matter.

@@ -3,8 +3,9 @@
 use crate::ident::{Fence, LockName};
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, Waiter};
 use crate::seam::Family;
+use crate::seam::unused::unused_for;
 use crate::stores::zookeeper::ZooKeeperStore;
-use crate::stores::zookeeper::answer::{described, unused_for, whereabouts};
+use crate::stores::zookeeper::answer::{described, unused_since, whereabouts};
 use crate::stores::zookeeper::jute::{Operation, code, data, maker};
 use crate::stores::zookeeper::path::NodeLine;
 use crate::stores::zookeeper::session::{Found, NoReply};
@@ -71,7 +72,7 @@ impl ZooKeeperStore {
             let remaining = left.or(lease);
             seen.remaining = seen.remaining.max(remaining);
             let whereabouts = whereabouts(&said);
-            let unused_for = unused_for(&said);
+            let unused_for = unused_for(unused_since(&said));
             seen.holders.push(Holder { mode, remaining, whereabouts, unused_for, ..Holder::new(owner) });
         }
         Ok(seen)

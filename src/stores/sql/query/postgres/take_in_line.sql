@@ -10,8 +10,9 @@
 -- $9 client  $10 its channel  $11 the same, if it keeps it until others ask for it (NULL: it does not)
 --
 -- Returns one row: the fence (NULL: not taken), token, owner, holds, remaining_ms as they were before, the channel on which
--- its holder can be asked for it (NULL: on none), for how many ms the lock is kept for another (NULL: it is not), whether this wrote to the line of a lock that is free by now, how it wrote, and,
--- if it took the lock out of the line, how many clients stood there.
+-- its holder can be asked for it (NULL: on none), for how many ms the lock is kept for another (NULL: it is not), whether this
+-- wrote to the line of a lock that is free by now, how it wrote, and, if it took the lock out of the line, how many clients stood
+-- there.
 WITH seen AS MATERIALIZED (
     SELECT token, owner, holds, expires_at, keeper FROM leasehold_locks WHERE id = sha256($1)
 ), kept AS MATERIALIZED (
