@@ -303,28 +303,6 @@ fn a_level_with_a_lease_of_its_own_has_it_and_a_reentry_keeps_the_lock_kept() {
 }
 
 #[test]
-fn fencing_tokens_stay_while_a_lock_is_kept_and_grow_with_the_next_owner() {
-    scenario(|world| {
-        let (keeper, other) = (client(world), client(world));
-        let lock = keeper.lock_with("stock").keep(LONG).build_fenced();
-        let token = || {
-            let guard = lock.acquire().unwrap();
-            let token = guard.fence();
-            drop(guard);
-            token
-        };
-        let mut last = token();
-        let stays = || token() == std::mem::replace(&mut last, token());
-        assert!(eventually(LONG, stays));
-        let theirs = other.fenced_lock("stock").acquire().unwrap();
-        assert!(theirs.fence() > last);
-        let last = theirs.fence();
-        theirs.unlock().unwrap();
-        assert!(token() > last);
-    });
-}
-
-#[test]
 fn a_fenced_lock_asks_for_its_token_where_the_plain_lock_of_its_name_is_kept() {
     scenario(|world| {
         let client = client(world);

@@ -62,7 +62,7 @@ impl<'a> Request<'a> {
         // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
         self.heard = call.keeps().and_then(|_| engine.heard(call.entry, &claim));
         let keeps = self.heard.is_some() && self.unbound.is_none();
-        // Where servers know of no lease, a short one frees nothing sooner.
+        // A short lease frees nothing sooner where servers know of none.
         let outlasts_leases = engine.store.capabilities().outlasts_leases;
         Claim {
             keeps: keeps.then_some(Duration::ZERO),

@@ -260,7 +260,7 @@ impl Hold {
         let state = self.state.lock();
         // One that is kept until others ask has the same fence throughout, as by re-entries, and looks that are
         // under way concern no other hold than this.
-        // What a session bounds is looked at as what a lease does: `until` is the end of both.
+        // A hold that a session bounds may stay as well: `until` is the end of both.
         let by_turn = self.may_be_kept
             && (is_dropped || state.asks_to_keep)
             && state.fence.is_none()

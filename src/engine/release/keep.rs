@@ -209,10 +209,9 @@ impl Core {
         };
         let (mut holds, mut asked) = (Vec::new(), Vec::new());
         for (hold, idle) in looks {
-            if hold.is_orphaned() {
-                give_back(hold.entry().note_wanted(hold, sent), sent); // its thread does not come back
-            } else if hold.loss_at(sent).is_some() {
-                give_back(hold.entry().note_wanted(hold, sent), sent); // its session ended, say
+            // Its thread does not come back, or its session has ended, say.
+            if hold.is_orphaned() || hold.loss_at(sent).is_some() {
+                give_back(hold.entry().note_wanted(hold, sent), sent);
             } else if idle.is_none() && sent.since(hold.since()) >= LAST_LOOK {
                 self.end_until_asked(hold); // used for long
             } else if let Some(claim) = hold.begin_look() {
