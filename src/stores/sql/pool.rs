@@ -164,8 +164,10 @@ impl<D: Database> Pool<D> {
     }
 
     /// Has `talk`, for the watchdog, use the connection for renewals, which it may open; or, where a request
-    /// over that might take longer than renewals can wait, one of its own. Callers are not to find theirs in
-    /// use by what they do not know of: of those it takes one only if it is idle, and no other can be had.
+    /// over that might take longer than renewals can wait, one of its own. Before the first renewal one of the
+    /// requests' does that is idle, if they can have another: a client that only waits has no more sessions than it
+    /// needs. Otherwise callers are not to find theirs in use by what they do not know of: of those it takes one only
+    /// if it is idle, and no other can be had.
     pub(super) fn with_another<T>(
         &self,
         deadline: Moment,
@@ -174,6 +176,17 @@ impl<D: Database> Pool<D> {
         if !self.database.ends_within(deadline.since(Clock::System.now())) {
             let mut link = self.database.connect_briefly(deadline).map_err(Failure::Refused)?;
             return talk(&self.database, &mut link);
+        }
+        let none_renewed = || self.renewals.try_lock().is_some_and(|own| own.is_none());
+        if D::HAS_SERVERS
+            && self.size > 1
+            && none_renewed()
+            && let Some(mut place) = self.idle_place()
+        {
+            let mut link = place.standing(deadline)?;
+            let outcome = talk(&self.database, &mut link);
+            place.link = self.kept(link, Shown::by(&outcome));
+            return outcome;
         }
         self.over_renewals(Clock::System.now(), deadline, |database, link| {
             let outcome = talk(database, link);
@@ -269,6 +282,17 @@ impl<D: Database> Pool<D> {
         state.placed += 1;
         let link = state.take_idle(false);
         Ok(Place { pool: self, is_open: link.is_some(), link, is_counted: true })
+    }
+
+    /// A place with an idle connection, if there is one now.
+    fn idle_place(&self) -> Option<Place<'_, D>> {
+        let mut state = self.state.lock();
+        if state.is_closed || state.placed >= self.size {
+            return None;
+        }
+        let link = state.take_idle(false)?;
+        state.placed += 1;
+        Some(Place { pool: self, link: Some(link), is_counted: true, is_open: true })
     }
 
     /// The connection, or a new one if it is not to be used any more.
@@ -613,6 +637,20 @@ mod tests {
         // The last one breaks: nobody waits for it.
         let in_doubt = Err(Failure::Unknown(timed_out("no answer")));
         assert_eq!((used(&pool, in_doubt), used(&pool, Ok(())), renewed(&pool)), (Some(0), None, None));
+    }
+
+    #[test]
+    fn the_directory_opens_no_connection_while_one_is_idle_before_the_first_renewal() {
+        let directory = |pool: &Pool<Numbered>| pool.with_another(soon(), |_, link| Ok(*link)).unwrap();
+        let pool = pool(LASTING, 2);
+        assert_eq!(directory(&pool), 0, "the requests'");
+        let beside = pool.with(soon(), |_, link| Ok((*link, directory(&pool)))).unwrap();
+        assert_eq!(beside, (0, 1), "a request has it: one for renewals");
+        assert_eq!(directory(&pool), 1);
+        let pool = self::pool(LASTING, 2);
+        assert_eq!((renewed(&pool), directory(&pool)), (Some(1), 1), "that for renewals is there");
+        // A request would wait for it.
+        assert_eq!(directory(&self::pool(LASTING, 1)), 1);
     }
 
     /// A way of using a connection: the number of the one over which a request ended so.
