@@ -175,27 +175,6 @@ fn terminated_backends_are_replaced() {
     });
 }
 
-/// Sessions are few: the server has room for 100 unless told otherwise.
-#[test]
-fn a_client_that_only_waits_has_a_session_to_ask_and_one_to_listen() {
-    let Some(server) = shared() else { return };
-    let (name, role, mut admin) = (fresh("few"), fresh("waiting").replace('-', "_"), server.admin());
-    admin.batch_execute(&format!("CREATE ROLE {role} LOGIN SUPERUSER")).unwrap();
-    let held = server.client().lock(&name).acquire().unwrap();
-    let client = LockClient::builder().url(server.url_as(&role)).build().unwrap();
-    let (waiter, lock) = (client.clone(), name.clone());
-    let waiting = start(move || waiter.lock(&lock).lock().map(|()| waiter.lock(&lock).unlock()));
-    let told = "SELECT count(*) FROM leasehold_locks_clients WHERE client = $1";
-    let id = client.id().to_string();
-    assert!(eventually(LONG, || admin.query_one(told, &[&id]).unwrap().get::<_, i64>(0) == 1));
-    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE usename = $1";
-    let mut sessions = || admin.query_one(sessions, &[&role]).unwrap().get::<_, i64>(0);
-    assert!(eventually(LONG, || sessions() >= 2), "it listens");
-    assert_eq!(sessions(), 2, "its entry in the directory took none of its own");
-    held.unlock().unwrap();
-    waiting.join().unwrap().unwrap().unwrap();
-}
-
 fn listeners(admin: &mut Client) -> i64 {
     // The only sessions whose last word is LISTEN.
     let text = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN leasehold%'";

@@ -164,10 +164,10 @@ impl<D: Database> Pool<D> {
     }
 
     /// Has `talk`, for the watchdog, use the connection for renewals, which it may open; or, where a request
-    /// over that might take longer than renewals can wait, one of its own. Before the first renewal one of the
-    /// requests' does that is idle, if they can have another: a client that only waits has no more sessions than it
-    /// needs. Otherwise callers are not to find theirs in use by what they do not know of: of those it takes one only
-    /// if it is idle, and no other can be had.
+    /// over that might take longer than renewals can wait, one of its own. While there is none for renewals, one of
+    /// the requests' does that is idle and stands, if a request that comes meanwhile has a place, too: a client that
+    /// only waits needs no session more. Otherwise callers are not to find theirs in use by what they do not know of: of
+    /// those it takes one only if it is idle, and no other can be had.
     pub(super) fn with_another<T>(
         &self,
         deadline: Moment,
@@ -177,13 +177,11 @@ impl<D: Database> Pool<D> {
             let mut link = self.database.connect_briefly(deadline).map_err(Failure::Refused)?;
             return talk(&self.database, &mut link);
         }
-        let none_renewed = || self.renewals.try_lock().is_some_and(|own| own.is_none());
+        let has_none_for_renewals = || self.renewals.try_lock().is_some_and(|own| own.is_none());
         if D::HAS_SERVERS
-            && self.size > 1
-            && none_renewed()
-            && let Some(mut place) = self.idle_place()
+            && has_none_for_renewals()
+            && let Some((mut place, mut link)) = self.idle()
         {
-            let mut link = place.standing(deadline)?;
             let outcome = talk(&self.database, &mut link);
             place.link = self.kept(link, Shown::by(&outcome));
             return outcome;
@@ -284,15 +282,22 @@ impl<D: Database> Pool<D> {
         Ok(Place { pool: self, is_open: link.is_some(), link, is_counted: true })
     }
 
-    /// A place with an idle connection, if there is one now.
-    fn idle_place(&self) -> Option<Place<'_, D>> {
+    /// An idle connection that stands, and a place for its use, which is not the last.
+    fn idle(&self) -> Option<(Place<'_, D>, PooledLink<D::Link>)> {
         let mut state = self.state.lock();
-        if state.is_closed || state.placed >= self.size {
+        if state.is_closed || state.placed.saturating_add(1) >= self.size {
             return None;
         }
         let link = state.take_idle(false)?;
         state.placed += 1;
-        Some(Place { pool: self, link: Some(link), is_counted: true, is_open: true })
+        drop(state);
+        let mut place = Place { pool: self, link: None, is_counted: true, is_open: true };
+        let now = Clock::System.now();
+        if now.since(link.used) >= self.limits.idle || now >= link.replace_at {
+            place.link = Some(link); // the next request replaces it
+            return None;
+        }
+        Some((place, self.alive(link)?))
     }
 
     /// The connection, or a new one if it is not to be used any more.
@@ -639,18 +644,47 @@ mod tests {
         assert_eq!((used(&pool, in_doubt), used(&pool, Ok(())), renewed(&pool)), (Some(0), None, None));
     }
 
+    fn of_directory(pool: &Pool<Numbered>, ended: Answer<()>) -> Option<usize> {
+        let mut number = None;
+        drop(pool.with_another(soon(), |_, link| {
+            number = Some(*link);
+            ended
+        }));
+        number
+    }
+
     #[test]
-    fn the_directory_opens_no_connection_while_one_is_idle_before_the_first_renewal() {
-        let directory = |pool: &Pool<Numbered>| pool.with_another(soon(), |_, link| Ok(*link)).unwrap();
-        let pool = pool(LASTING, 2);
-        assert_eq!(directory(&pool), 0, "the requests'");
-        let beside = pool.with(soon(), |_, link| Ok((*link, directory(&pool)))).unwrap();
-        assert_eq!(beside, (0, 1), "a request has it: one for renewals");
-        assert_eq!(directory(&pool), 1);
+    fn the_directory_opens_no_connection_while_one_is_idle_and_none_is_for_renewals() {
+        let pool = pool(LASTING, 3);
+        assert_eq!(of_directory(&pool, Ok(())), Some(0), "the requests'");
+        let beside = pool.with(soon(), |_, _| Ok(of_directory(&pool, Ok(()))));
+        assert_eq!(beside.unwrap(), Some(1), "a request has it: one for renewals");
+        assert_eq!((of_directory(&pool, Ok(())), renewed(&pool)), (Some(1), Some(1)));
         let pool = self::pool(LASTING, 2);
-        assert_eq!((renewed(&pool), directory(&pool)), (Some(1), 1), "that for renewals is there");
-        // A request would wait for it.
-        assert_eq!(directory(&self::pool(LASTING, 1)), 1);
+        let in_doubt = Err(Failure::Unknown(timed_out("no answer")));
+        assert_eq!(of_directory(&pool, in_doubt), Some(0));
+        assert_eq!(used(&pool, Ok(())), Some(1), "one in doubt is not used again");
+        let state = pool.state.lock();
+        assert_eq!((state.placed, state.busy, state.idle.len()), (0, 0, 1));
+    }
+
+    /// Nobody is to wait behind what he does not know of.
+    #[test]
+    fn the_directory_leaves_requests_a_place_and_waits_for_no_connection_of_theirs() {
+        assert_eq!(of_directory(&pool(LASTING, 1), Ok(())), Some(1), "the only place is for requests");
+        let pool = pool(LASTING, 2);
+        let two = pool.with(soon(), |_, first| Ok((*first, used(&pool, Ok(())))));
+        assert_eq!(two.unwrap(), (0, Some(1)), "both are idle now");
+        let last = pool.with(soon(), |_, _| Ok(of_directory(&pool, Ok(()))));
+        assert_eq!(last.unwrap(), Some(2), "the last place is for requests");
+        for limits in [Limits { age: (NO_TIME, NO_TIME), ..LASTING }, Limits { idle: NO_TIME, ..LASTING }] {
+            let pool = self::pool(limits, 2);
+            assert_eq!(
+                of_directory(&pool, Ok(())),
+                Some(1),
+                "it is not the one to replace another: {limits:?}"
+            );
+        }
     }
 
     /// A way of using a connection: the number of the one over which a request ended so.
