@@ -235,7 +235,8 @@ impl<D: Database> Pool<D> {
         talk: impl FnOnce(&D, &mut D::Link) -> (T, Shown),
     ) -> Answer<T> {
         let in_use = || Failure::Refused(timed_out("the connection for renewals is in use"));
-        let mut own = self.renewals.try_lock_for(patience.since(Clock::System.now())).ok_or_else(in_use)?;
+        // Whoever has it ends by a deadline of his own.
+        let mut own = self.renewals.try_lock_for(deadline.since(Clock::System.now())).ok_or_else(in_use)?;
         match self.standing(own.take(), true, self.connects_by(deadline)) {
             Ok(mut link) => {
                 let (result, shown) = talk(&self.database, &mut link);
@@ -685,6 +686,27 @@ mod tests {
                 "it is not the one to replace another: {limits:?}"
             );
         }
+    }
+
+    /// The record of a run is written by the thread that ran it, while the watchdog may renew.
+    #[test]
+    fn what_goes_over_the_connection_for_renewals_waits_while_that_is_in_use() {
+        let pool = pool(LASTING, 1);
+        let (begins, has_begun) = crate::sync::channel::bounded(1);
+        let (ends, has_ended) = crate::sync::channel::bounded(1);
+        std::thread::scope(|scope| {
+            let renewed = pool.with_renewals(1, soon(), |_, link| {
+                scope.spawn(|| {
+                    begins.send(()).unwrap();
+                    ends.send(of_directory(&pool, Ok(()))).unwrap();
+                });
+                has_begun.recv().unwrap();
+                assert!(has_ended.recv_timeout(Duration::from_millis(50)).is_err(), "it waits");
+                vec![Ok(*link)]
+            });
+            assert!(matches!(renewed.as_slice(), [Ok(1)]));
+            assert_eq!(has_ended.recv().unwrap(), Some(1));
+        });
     }
 
     /// A way of using a connection: the number of the one over which a request ended so.
