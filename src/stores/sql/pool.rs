@@ -163,7 +163,7 @@ impl<D: Database> Pool<D> {
         }
     }
 
-    /// Has `talk`, for the watchdog, use the connection for renewals, which it may open; or, where a request
+    /// Has `talk`, for the directory and the records of runs, use the connection for renewals, which it may open; or, where a request
     /// over that might take longer than renewals can wait, one of its own. While there is none for renewals, one of
     /// the requests' does that is idle and stands, if a request that comes meanwhile has a place, too: a client that
     /// only waits needs no session more. Otherwise callers are not to find theirs in use by what they do not know of: of
