@@ -17,9 +17,9 @@ fn main() {
 fn holding(others: usize) -> (LockClient, RedisLock) {
     let client = LockClient::in_memory();
     for number in 0..others {
-        client.lock(format!("other:{number}")).lock().unwrap();
+        client.get_lock(format!("other:{number}")).lock().unwrap();
     }
-    let lock = client.lock("stock:42");
+    let lock = client.get_lock("stock:42");
     (client, lock)
 }
 
@@ -66,7 +66,7 @@ mod alone {
     #[divan::bench]
     fn fenced(bencher: Bencher<'_, '_>) {
         let client = LockClient::in_memory();
-        let lock = client.fenced_lock("stock:42");
+        let lock = client.get_fenced_lock("stock:42");
         bencher.bench_local(|| {
             black_box(lock.lock_and_get_token().unwrap());
             lock.unlock().unwrap();
@@ -77,8 +77,8 @@ mod alone {
     fn busy_elsewhere(bencher: Bencher<'_, '_>) {
         let store = MemoryStore::new();
         let (ours, theirs) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-        theirs.lock("stock:42").lock().unwrap();
-        let lock = ours.lock("stock:42");
+        theirs.get_lock("stock:42").lock().unwrap();
+        let lock = ours.get_lock("stock:42");
         bencher.bench_local(|| assert!(!lock.try_lock().unwrap()));
     }
 
@@ -108,12 +108,12 @@ mod together {
     #[divan::bench(threads = THREADS, sample_size = 1000)]
     fn own_keys(bencher: Bencher<'_, '_>) {
         let client = LockClient::in_memory();
-        bencher.with_inputs(|| client.lock(format!("stock:{:?}", std::thread::current().id()))).bench_refs(
-            |lock| {
+        bencher
+            .with_inputs(|| client.get_lock(format!("stock:{:?}", std::thread::current().id())))
+            .bench_refs(|lock| {
                 lock.lock().unwrap();
                 lock.unlock().unwrap();
-            },
-        );
+            });
     }
 }
 
@@ -135,19 +135,19 @@ mod names {
     #[divan::bench]
     fn plain(bencher: Bencher<'_, '_>) {
         let client = LockClient::in_memory();
-        bencher.bench_local(|| client.lock(black_box(NAME)));
+        bencher.bench_local(|| client.get_lock(black_box(NAME)));
     }
 
     #[divan::bench]
     fn prefixed(bencher: Bencher<'_, '_>) {
         let client = with_prefix();
-        bencher.bench_local(|| client.lock(black_box(NAME)));
+        bencher.bench_local(|| client.get_lock(black_box(NAME)));
     }
 
     #[divan::bench]
     fn mapped_by_a_function(bencher: Bencher<'_, '_>) {
         let client = mapped();
-        bencher.bench_local(|| client.lock(black_box(NAME)));
+        bencher.bench_local(|| client.get_lock(black_box(NAME)));
     }
 
     #[divan::bench]

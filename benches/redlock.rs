@@ -29,7 +29,7 @@ fn main() {
     let servers: Vec<RedisServer> = (0..5).map(|_| RedisServer::builder(&binary).start()).collect();
     let one = LockClient::connect(servers[0].url()).unwrap();
     let five = LockClient::redlock(servers.iter().map(RedisServer::url)).unwrap();
-    let (one, five) = (one.lock("bench-one"), five.lock("bench-five"));
+    let (one, five) = (one.get_lock("bench-one"), five.get_lock("bench-five"));
     let unlock = |lock: &RedisLock| {
         lock.lock().unwrap();
         lock.unlock().unwrap();

@@ -14,7 +14,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    let lock = client.token_lock("example:article");
+    let lock = client.get_token_lock("example:article");
     // Those libraries announce no release, so this asks again each 50–100 ms.
     let Some(guard) = lock.try_acquire_for(Duration::from_secs(10))? else {
         println!("somebody keeps it");

@@ -38,7 +38,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    let lock = client.read_write_lock("example:cache");
+    let lock = client.get_read_write_lock("example:cache");
     let cache = AtomicU32::new(0);
     for version in 1..=2 {
         thread::scope(|scope| {

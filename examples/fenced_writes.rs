@@ -27,12 +27,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Not renewed, as if the whole process stood still and its watchdog too.
     let not_renewed = AcquireOptions::new().lease(LEASE);
-    let paused = slow.fenced_lock("example:report").acquire_with(&not_renewed)?.ok_or("busy")?;
+    let paused = slow.get_fenced_lock("example:report").acquire_with(&not_renewed)?.ok_or("busy")?;
     let old = paused.fence().ok_or("no fence")?;
     println!("slow has it, with token {old}, and stops");
     thread::sleep(LEASE * 2);
 
-    let guard = quick.fenced_lock("example:report").acquire()?;
+    let guard = quick.get_fenced_lock("example:report").acquire()?;
     let new = guard.fence().ok_or("no fence")?;
     println!(
         "quick has it, with token {new}; written: {}",

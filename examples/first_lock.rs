@@ -13,7 +13,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    let lock = client.lock("example:first");
+    let lock = client.get_lock("example:first");
 
     // The Rust way: the guard is the hold, and dropping it releases.
     println!("{} waits for {}", client.current_owner(), lock.name());

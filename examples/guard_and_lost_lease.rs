@@ -17,7 +17,7 @@ fn main() -> Result<()> {
 
     // A lease given explicitly is never renewed. (`acquire()` would be, for as long as this process runs.)
     let options = AcquireOptions::new().lease(Duration::from_secs(10));
-    let Some(guard) = ours.lock("example:report").acquire_with(&options)? else { return Ok(()) };
+    let Some(guard) = ours.get_lock("example:report").acquire_with(&options)? else { return Ok(()) };
     println!("granted: {:?}, {:?} left", guard.state(), guard.remaining());
     let (told, heard) = bounded::<()>(0);
     // Called on a thread of the client, once.
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
     // Nothing is left of ten seconds after eleven; another client may take the lock.
     clock.advance(Duration::from_secs(11));
     println!("eleven seconds later: {:?}", guard.state());
-    let other = theirs.lock("example:report").try_acquire()?;
+    let other = theirs.get_lock("example:report").try_acquire()?;
     println!("another client gets it: {}", other.is_some());
 
     // Ask before anything that cannot be taken back. It is a look at the clock, no round trip.

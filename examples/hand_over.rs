@@ -26,13 +26,13 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
 
     for night in ["Monday", "Tuesday"] {
         // Waits until the worker has released the night before.
-        let guard = client.lock("example:backup").acquire_owned()?;
+        let guard = client.get_lock("example:backup").acquire_owned()?;
         println!("main: took {} as {}, handing it over", guard.name(), guard.owner());
         jobs.send((guard, format!("backup of {night}")))?;
     }
 
     drop(jobs);
     worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    println!("main: free again, {}", !client.lock("example:backup").is_locked()?);
+    println!("main: free again, {}", !client.get_lock("example:backup").is_locked()?);
     Ok(())
 }

@@ -10,7 +10,7 @@ use leasehold::{AcquireOptions, Interrupt, LockClient, Result};
 
 fn main() -> Result<()> {
     let client = LockClient::in_memory();
-    let lock = client.lock("example:interrupt");
+    let lock = client.get_lock("example:interrupt");
     let interrupt = Interrupt::new();
     let guard = lock.acquire()?;
 

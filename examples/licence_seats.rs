@@ -14,7 +14,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    let seats = client.semaphore("example:seats");
+    let seats = client.get_semaphore("example:seats");
     // The first process sets it up; the others find it so.
     seats.try_set_permits(3)?;
 

@@ -72,7 +72,7 @@ fn main() -> Result<()> {
         started.recv().ok();
         import(&second, "bob", None)?;
         // He tries again when it is over at the latest, and need not ask anybody to kill anything.
-        if second.lock(NAME).try_acquire_for(MAX_HOLD * 2)?.is_some() {
+        if second.get_lock(NAME).try_acquire_for(MAX_HOLD * 2)?.is_some() {
             println!("bob may now");
         }
         if let Ok(ada) = ada {

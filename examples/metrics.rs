@@ -60,7 +60,7 @@ fn work(client: &LockClient, worker: u32, is_over: &AtomicBool) {
         if is_over.load(Relaxed) {
             return;
         }
-        let lock = client.lock(format!("stock:{}", 41 + round % 2));
+        let lock = client.get_lock(format!("stock:{}", 41 + round % 2));
         let wait = if (round + worker).is_multiple_of(4) { Duration::ZERO } else { Duration::from_secs(1) };
         if let Ok(Some(_piece)) = lock.try_acquire_for(wait) {
             thread::sleep(Duration::from_millis(2));

@@ -150,7 +150,7 @@ impl Guards {
     fn place(self, url: &str, locks: &LockClient, number: &str, lease: Duration, pause: impl FnOnce()) {
         let mut shop = Database::open(url);
         let options = AcquireOptions::new().lease(lease);
-        let lock = self.lock.then(|| locks.fenced_lock("purchase:42"));
+        let lock = self.lock.then(|| locks.get_fenced_lock("purchase:42"));
         let guard = lock.and_then(|lock| lock.acquire_with(&options).unwrap());
         if !self.is_placed(&mut shop, number) {
             shop.run(&format!("INSERT INTO orders_payments VALUES ('{number}')")).unwrap();

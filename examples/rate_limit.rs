@@ -27,7 +27,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    let slots = client.expirable_semaphore("example:downstream");
+    let slots = client.get_expirable_semaphore("example:downstream");
     // The first process sets it up.
     println!("set up here: {}", slots.try_set_permits(AT_ONCE)?);
 

@@ -26,7 +26,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    let account = client.lock("example:account");
+    let account = client.get_lock("example:account");
     transfer(&account)?;
     println!("afterwards: locked {}", account.is_locked()?);
 

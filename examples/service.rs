@@ -69,7 +69,7 @@ fn answer(request: &Request, lock: &FencedLock, redis: &mut Connection) -> Resul
 }
 
 fn serve(server: &Server, client: &LockClient, redis: &mut Connection, stop: &AtomicBool) -> Result<()> {
-    let lock = client.fenced_lock("{shop}:lock");
+    let lock = client.get_fenced_lock("{shop}:lock");
     while !stop.load(Relaxed) {
         let Some(request) = server.recv_timeout(Duration::from_millis(200))? else { continue };
         let (status, body) = answer(&request, &lock, redis).unwrap_or_else(|e| {

@@ -28,7 +28,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    let loaded = client.count_down_latch("example:loaded");
+    let loaded = client.get_count_down_latch("example:loaded");
     // Set up before anybody waits: a latch that nobody has set up is open.
     loaded.try_set_count(WORKERS)?;
     thread::scope(|scope| {

@@ -23,12 +23,12 @@ fn main() -> Result<()> {
     let doors = [connect(&store)?, connect(&store)?];
     let [front, back] = &doors;
     let desk = "example:desk";
-    let busy = front.fair_lock(desk).acquire()?;
+    let busy = front.get_fair_lock(desk).acquire()?;
     let (looking, looked) = bounded::<()>(0);
     thread::scope(|scope| {
         let mut customers = Vec::new();
         for (number, door) in (0..6).zip(doors.iter().cycle()) {
-            let (lock, looked) = (door.fair_lock(desk), looked.clone());
+            let (lock, looked) = (door.get_fair_lock(desk), looked.clone());
             customers.push(scope.spawn(move || {
                 let _turn = lock.acquire()?;
                 println!("customer {number} is served");
@@ -43,7 +43,7 @@ fn main() -> Result<()> {
         // Somebody who only looks in does not go before those who wait.
         println!("they wait: {}", back.inspect(desk)?.waiting);
         busy.unlock()?;
-        println!("one who only looks in is served: {}", back.fair_lock(desk).try_lock()?);
+        println!("one who only looks in is served: {}", back.get_fair_lock(desk).try_lock()?);
         drop(looking);
         for customer in customers {
             customer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;

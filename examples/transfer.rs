@@ -50,8 +50,8 @@ fn transfer(
     to: &'static str,
     cents: i64,
 ) -> Result<bool> {
-    let locks = [from, to].map(|name| client.fenced_lock(format!("example:account:{name}")));
-    let Some(both) = client.multi_lock(locks).try_acquire_for(Duration::from_secs(10))? else {
+    let locks = [from, to].map(|name| client.get_fenced_lock(format!("example:account:{name}")));
+    let Some(both) = client.get_multi_lock(locks).try_acquire_for(Duration::from_secs(10))? else {
         return Ok(false);
     };
     // Read, think, write: a write in between would be overwritten.

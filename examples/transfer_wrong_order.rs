@@ -17,10 +17,10 @@ use leasehold::{ErrorKind, LockClient, MemoryStore, Result};
 /// Takes one account and then the other. `meet` has both tellers hold their first, which is what happens now
 /// and then.
 fn transfer(client: &LockClient, from: &str, to: &str, meet: &Barrier, wait: Duration) -> Result<bool> {
-    let first = client.lock(format!("example:wrong:{from}")).acquire()?;
+    let first = client.get_lock(format!("example:wrong:{from}")).acquire()?;
     meet.wait();
     // An error ends the function, and so releases the first.
-    let second = client.lock(format!("example:wrong:{to}")).try_acquire_for(wait)?;
+    let second = client.get_lock(format!("example:wrong:{to}")).try_acquire_for(wait)?;
     let is_done = second.is_some();
     drop(second);
     first.unlock()?;
@@ -82,8 +82,8 @@ fn main() -> Result<()> {
     for _ in 0..again {
         // In one order for all, as `multi_lock` takes them, there is no deadlock to be broken.
         let [one, _] = &clients;
-        let accounts = ["Ada", "Ben"].map(|name| one.lock(format!("example:wrong:{name}")));
-        one.multi_lock(accounts).acquire()?.unlock()?;
+        let accounts = ["Ada", "Ben"].map(|name| one.get_lock(format!("example:wrong:{name}")));
+        one.get_multi_lock(accounts).acquire()?.unlock()?;
         println!("made again, with both locks at once");
     }
     clients.iter().try_for_each(LockClient::shutdown)

@@ -10,7 +10,7 @@ use leasehold::{LockClient, Result};
 
 fn main() -> Result<()> {
     let client = LockClient::in_memory();
-    let lock = client.lock("example:printer");
+    let lock = client.get_lock("example:printer");
     let guard = lock.acquire()?;
 
     thread::scope(|scope| {

@@ -52,7 +52,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    let lock = client.lock("example:orders");
+    let lock = client.get_lock("example:orders");
     let (not_empty, not_full) = (lock.condition("not_empty"), lock.condition("not_full"));
     let queue = Queue { lock, not_empty, not_full, items: Mutex::default() };
     let consumer = |name: &'static str| {

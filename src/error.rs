@@ -39,7 +39,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// }
 ///
 /// let client = LockClient::in_memory();
-/// let error = client.lock("stock:42").unlock().unwrap_err();
+/// let error = client.get_lock("stock:42").unlock().unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::NotHeld);
 /// assert_eq!(error.lock_name(), Some("stock:42"));
 /// assert!(!error.outcome_unknown()); // nothing of it may still happen
@@ -69,7 +69,7 @@ struct ErrorParts {
 ///
 /// let client = LockClient::in_memory();
 /// client.shutdown()?;
-/// let error = client.lock("stock:42").lock().unwrap_err();
+/// let error = client.get_lock("stock:42").lock().unwrap_err();
 /// match error.kind() {
 ///     ErrorKind::ShutDown => println!("the program is ending"),
 ///     ErrorKind::Unreachable | ErrorKind::TimedOut => println!("try again later"),
@@ -144,7 +144,7 @@ pub enum ErrorKind {
 /// use leasehold::{LockClient, NotHeld};
 ///
 /// let client = LockClient::in_memory();
-/// let lock = client.lock("stock:42");
+/// let lock = client.get_lock("stock:42");
 /// assert_eq!(lock.unlock().unwrap_err().not_held(), Some(&NotHeld::Free));
 ///
 /// let guard = lock.acquire_owned()?; // held by the guard, not by this thread

@@ -157,7 +157,7 @@ impl fmt::Debug for ClientId {
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.lock("stock:42").acquire()?;
+/// let guard = client.get_lock("stock:42").acquire()?;
 /// let owner = guard.owner();
 /// assert_eq!(owner, client.current_owner());
 /// assert_eq!(owner.to_string(), format!("{}:{}", client.id(), owner.number()));
@@ -235,7 +235,7 @@ impl fmt::Debug for Owner {
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::in_memory();
-/// let ledger = client.fenced_lock("ledger");
+/// let ledger = client.get_fenced_lock("ledger");
 /// let first = ledger.lock_and_get_token()?;
 /// ledger.unlock()?;
 /// let second = ledger.lock_and_get_token()?;

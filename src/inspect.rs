@@ -17,7 +17,7 @@ use crate::system;
 /// use leasehold::{LockClient, ObjectKind};
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.lock("stock:42").acquire()?;
+/// let guard = client.get_lock("stock:42").acquire()?;
 /// let shown = client.inspect("stock:42")?;
 /// assert!(shown.is_held());
 /// assert_eq!(shown.kind, ObjectKind::Lock);
@@ -73,7 +73,7 @@ pub struct Inspection {
 ///
 /// let client = LockClient::in_memory();
 /// assert_eq!(client.inspect("gate")?.kind, ObjectKind::Absent);
-/// let guard = client.fenced_lock("gate").acquire()?;
+/// let guard = client.get_fenced_lock("gate").acquire()?;
 /// assert_eq!(client.inspect("gate")?.kind, ObjectKind::FencedLock);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -122,7 +122,7 @@ pub enum ObjectKind {
 /// use leasehold::{LockClient, Mode, ObjectKind};
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.read_write_lock("catalogue").read().acquire()?;
+/// let guard = client.get_read_write_lock("catalogue").read().acquire()?;
 /// let shown = client.inspect("catalogue")?;
 /// assert_eq!(shown.kind, ObjectKind::ReadWriteLock { mode: Mode::Read });
 /// assert_eq!(shown.holders[0].mode, Some(Mode::Read));
@@ -145,7 +145,7 @@ pub enum Mode {
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::in_memory();
-/// let lock = client.lock("stock:42");
+/// let lock = client.get_lock("stock:42");
 /// lock.lock()?;
 /// lock.lock()?; // taken again by the same thread
 /// let holder = client.inspect("stock:42")?.holders.remove(0);
@@ -203,7 +203,7 @@ impl Holder {
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.fair_lock("desk").acquire()?;
+/// let guard = client.get_fair_lock("desk").acquire()?;
 /// for waiter in client.inspect("desk")?.waiters {
 ///     println!("{} waits, and keeps its place for {:?}", waiter.owner, waiter.remaining);
 /// }
@@ -242,7 +242,7 @@ impl Waiter {
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::in_memory();
-/// let seats = client.expirable_semaphore("seats");
+/// let seats = client.get_expirable_semaphore("seats");
 /// seats.try_set_permits(2)?;
 /// let permit = seats.acquire()?;
 /// let out = client.inspect("seats")?.permits.remove(0);

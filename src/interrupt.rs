@@ -19,9 +19,9 @@ use crate::sync::{Mutex, Waker};
 ///
 /// let client = LockClient::in_memory();
 /// let interrupt = Interrupt::new();
-/// let holder = client.lock("report").acquire_owned()?;
+/// let holder = client.get_lock("report").acquire_owned()?;
 /// let waiter = std::thread::spawn({
-///     let (lock, interrupt) = (client.lock("report"), interrupt.clone());
+///     let (lock, interrupt) = (client.get_lock("report"), interrupt.clone());
 ///     move || lock.lock_interruptibly(&interrupt)
 /// });
 /// interrupt.interrupt();

@@ -15,7 +15,7 @@
 //! fn main() -> leasehold::Result<()> {
 //!     // One client per process. A clone is the same client.
 //!     let client = LockClient::connect("redis://127.0.0.1:6379")?;
-//!     let lock = client.lock("stock:42");
+//!     let lock = client.get_lock("stock:42");
 //!
 //!     let Some(guard) = lock.try_acquire_for(Duration::from_secs(3))? else {
 //!         println!("busy: another thread sells this item"); // no error
@@ -41,15 +41,15 @@
 //! | Type | For | Made by |
 //! |---|---|---|
 //! | [`LockClient`], [`ClientBuilder`] | the connection to a store, one per process; its options | [`LockClient::connect`], [`LockClient::builder`] |
-//! | [`RedisLock`] | one thread at a time: `lock` … `unlock` as in Java, or `acquire` for a guard | [`LockClient::lock`], [`fair_lock`](LockClient::fair_lock), [`token_lock`](LockClient::token_lock), [`lock_with`](LockClient::lock_with) |
+//! | [`RedisLock`] | one thread at a time: `lock` … `unlock` as in Java, or `acquire` for a guard | [`LockClient::get_lock`], [`get_fair_lock`](LockClient::get_fair_lock), [`get_token_lock`](LockClient::get_token_lock), [`lock_with`](LockClient::lock_with) |
 //! | [`Guard`] | a hold that ends when it is dropped; it stays on its thread | [`RedisLock::acquire`], [`try_acquire_for`](RedisLock::try_acquire_for) |
 //! | [`OwnedGuard`] | the same for a hold that may go to another thread | [`RedisLock::acquire_owned`] |
 //! | [`AcquireOptions`] | a wait or a deadline, a lease and an interrupt of one call | [`AcquireOptions::new`], for [`RedisLock::acquire_with`] |
-//! | [`FencedLock`], [`Fence`] | a lock with a number that grows with each grant, so that a resource can refuse a late writer | [`LockClient::fenced_lock`] |
-//! | [`ReadWriteLock`] | many readers or one writer | [`LockClient::read_write_lock`] |
-//! | [`MultiLock`], [`MultiGuard`] | several locks, all or none | [`LockClient::multi_lock`] |
-//! | [`Semaphore`], [`ExpirableSemaphore`], [`Permit`] | at most n at a time | [`LockClient::semaphore`], [`expirable_semaphore`](LockClient::expirable_semaphore) |
-//! | [`CountDownLatch`], [`Condition`] | waiting for what others do | [`LockClient::count_down_latch`], [`RedisLock::condition`] |
+//! | [`FencedLock`], [`Fence`] | a lock with a number that grows with each grant, so that a resource can refuse a late writer | [`LockClient::get_fenced_lock`] |
+//! | [`ReadWriteLock`] | many readers or one writer | [`LockClient::get_read_write_lock`] |
+//! | [`MultiLock`], [`MultiGuard`] | several locks, all or none | [`LockClient::get_multi_lock`] |
+//! | [`Semaphore`], [`ExpirableSemaphore`], [`Permit`] | at most n at a time | [`LockClient::get_semaphore`], [`get_expirable_semaphore`](LockClient::get_expirable_semaphore) |
+//! | [`CountDownLatch`], [`Condition`] | waiting for what others do | [`LockClient::get_count_down_latch`], [`RedisLock::condition`] |
 //! | [`Leader`] | one process that is in charge; see [`LockClient::run_once`] for one run of a job | [`LockClient::leader`] |
 //! | [`HoldState`], [`Loss`], [`Observer`], [`Event`], [`Stats`] | how a hold stands, why it was lost, what happens to all of them, in numbers | [`Guard::state`], [`Guard::on_lost`], [`ClientBuilder::observer`], [`LockClient::stats`], [`LockClient::contended`] |
 //! | [`Interrupt`] | ending a wait from another thread | [`Interrupt::new`] |

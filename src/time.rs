@@ -165,7 +165,7 @@ pub(crate) fn window(lease: Duration) -> Duration {
 ///
 /// let clock = ManualClock::new();
 /// let client = LockClient::in_memory_with(&MemoryStore::with_clock(clock.clone()));
-/// let lock = client.lock("nightly");
+/// let lock = client.get_lock("nightly");
 /// lock.lock()?; // no lease given: renewed
 /// clock.advance(Duration::from_secs(3600));
 /// assert!(lock.is_held_by_current_thread()?);

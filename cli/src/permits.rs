@@ -16,7 +16,7 @@ pub(crate) fn permits(common: &Common, args: &PermitsArgs) -> Exit {
         Ok(client) => client,
         Err(exit) => return exit,
     };
-    let semaphore = client.expirable_semaphore(&args.name);
+    let semaphore = client.get_expirable_semaphore(&args.name);
     let act = || {
         if args.remove {
             let was_there = semaphore.delete()?;

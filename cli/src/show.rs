@@ -78,7 +78,7 @@ fn look(client: &LockClient, name: &str, as_token: bool) -> leasehold::Result<In
     let mut shown = client.inspect(name)?;
     if as_token
         && matches!(shown.kind, ObjectKind::Foreign { .. } | ObjectKind::Counter | ObjectKind::Semaphore)
-        && let Some(holder) = client.token_lock(name).holder()?
+        && let Some(holder) = client.get_token_lock(name).holder()?
     {
         shown.kind = ObjectKind::TokenLock;
         shown.count = None;
@@ -145,12 +145,12 @@ pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Resul
         return Ok(Forced::IsAnothers);
     }
     let forced = match &now.kind {
-        Lock | FencedLock => client.lock(name).force_unlock(),
-        FairLock => client.fair_lock(name).force_unlock(),
+        Lock | FencedLock => client.get_lock(name).force_unlock(),
+        FairLock => client.get_fair_lock(name).force_unlock(),
         // A half is released only if it is that which is held.
-        ReadWriteLock { mode: Mode::Read } => client.read_write_lock(name).read().force_unlock(),
-        ReadWriteLock { .. } => client.read_write_lock(name).write().force_unlock(),
-        TokenLock => client.token_lock(name).force_unlock(),
+        ReadWriteLock { mode: Mode::Read } => client.get_read_write_lock(name).read().force_unlock(),
+        ReadWriteLock { .. } => client.get_read_write_lock(name).write().force_unlock(),
+        TokenLock => client.get_token_lock(name).force_unlock(),
         _ => return Ok(Forced::Impossible),
     };
     Ok(if forced? { Forced::Yes } else { Forced::WasFree })
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn the_half_that_is_held_is_released_by_force() {
         let client = LockClient::in_memory();
-        let lock = client.read_write_lock("halves");
+        let lock = client.get_read_write_lock("halves");
         let readers = [lock.read().acquire_owned().unwrap(), lock.read().acquire_owned().unwrap()];
         assert_eq!(evict(&client, &client.inspect("halves").unwrap()).unwrap(), Forced::Yes);
         assert!(!client.inspect("halves").unwrap().is_held());
@@ -320,11 +320,11 @@ mod tests {
     #[test]
     fn a_holder_that_was_not_shown_keeps_the_lock() {
         let client = LockClient::in_memory();
-        let first = client.lock("held").acquire_owned().unwrap();
+        let first = client.get_lock("held").acquire_owned().unwrap();
         let shown = client.inspect("held").unwrap();
         first.unlock().unwrap();
         assert_eq!(evict(&client, &shown).unwrap(), Forced::WasFree);
-        let second = client.lock("held").acquire_owned().unwrap();
+        let second = client.get_lock("held").acquire_owned().unwrap();
         assert_eq!(evict(&client, &shown).unwrap(), Forced::IsAnothers);
         second.unlock().unwrap();
     }
@@ -333,7 +333,7 @@ mod tests {
     fn no_text_of_others_has_a_line_of_its_own() {
         let client = LockClient::in_memory();
         let name = "a\nb: a lock, held by \u{202e}me\u{9b}2J";
-        let guard = client.lock(name).acquire_owned().unwrap();
+        let guard = client.get_lock(name).acquire_owned().unwrap();
         let mut shown = client.inspect(name).unwrap();
         for holder in &mut shown.holders {
             holder.owner = "x\ny".to_owned();

@@ -6,14 +6,14 @@ use crate::Result;
 use crate::rows::{Sale, Seller};
 use crate::worker::Till;
 
-/// `client.lock(name)`: as good as a lock can be on its own.
+/// `client.get_lock(name)`: as good as a lock can be on its own.
 pub(crate) struct Renewed {
     lock: RedisLock,
 }
 
 impl Renewed {
     pub(crate) fn new(till: &Till<'_>) -> Result<Renewed> {
-        Ok(Renewed { lock: till.client()?.lock(till.shop.lock_name()) })
+        Ok(Renewed { lock: till.client()?.get_lock(till.shop.lock_name()) })
     }
 }
 
@@ -40,7 +40,7 @@ impl Seller for Renewed {
     }
 }
 
-/// `client.fenced_lock(name)`: every grant brings a larger number, and the data remembers the largest it has
+/// `client.get_fenced_lock(name)`: every grant brings a larger number, and the data remembers the largest it has
 /// seen.
 pub(crate) struct Fenced {
     lock: FencedLock,
@@ -48,7 +48,7 @@ pub(crate) struct Fenced {
 
 impl Fenced {
     pub(crate) fn new(till: &Till<'_>) -> Result<Fenced> {
-        Ok(Fenced { lock: till.client()?.fenced_lock(till.shop.lock_name()) })
+        Ok(Fenced { lock: till.client()?.get_fenced_lock(till.shop.lock_name()) })
     }
 }
 

@@ -32,7 +32,7 @@ use crate::topologies::ring::plan::Ring;
 ///     .command_timeout(Duration::from_secs(1))
 ///     .key_prefix("shop:")
 ///     .build()?;
-/// assert_eq!(client.lock("stock:42").name(), "stock:42");
+/// assert_eq!(client.get_lock("stock:42").name(), "stock:42");
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Default)]
@@ -222,7 +222,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Uses no scripts, for servers that refuse them: only [`LockClient::token_lock`] works then.
+    /// Uses no scripts, for servers that refuse them: only [`LockClient::get_token_lock`] works then.
     pub fn without_scripts(mut self) -> Self {
         self.server.scripts = false;
         self
@@ -297,7 +297,7 @@ impl ClientBuilder {
     ///
     /// Each hold is a connection of its own, and ends when that ends: the page on databases says what
     /// [session locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks)
-    /// promise and cost. Only [`LockClient::lock`] works then: such locks have neither fences nor tokens.
+    /// promise and cost. Only [`LockClient::get_lock`] works then: such locks have neither fences nor tokens.
     pub fn session_locks(mut self) -> Self {
         self.server.table.session_locks = true;
         self

@@ -23,7 +23,7 @@ use crate::seam::directory::{Listing, Page, Place, Wanted};
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.lock("stock:42").acquire()?;
+/// let guard = client.get_lock("stock:42").acquire()?;
 /// for lock in client.list("stock:*") {
 ///     let lock = lock?;
 ///     println!("{} is {}, held by {}", lock.name, lock.kind, lock.holders[0]);
@@ -157,7 +157,7 @@ impl LockClient {
     /// use leasehold::LockClient;
     ///
     /// let client = LockClient::in_memory();
-    /// let guard = client.lock("stock:42").acquire()?;
+    /// let guard = client.get_lock("stock:42").acquire()?;
     /// let mut locks = client.list("stock:*");
     /// while let Some(lock) = locks.next().transpose()? {
     ///     println!("{} for {:?} more, by {}", lock.name, lock.remaining, lock.holders[0].owner);

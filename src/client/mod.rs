@@ -64,7 +64,7 @@ pub use paused::PausedClient;
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::connect("redis://127.0.0.1:6379")?;
-/// let lock = client.lock("stock:42");
+/// let lock = client.get_lock("stock:42");
 /// lock.lock()?;
 /// // … one thread of all processes at a time …
 /// lock.unlock()?;
@@ -123,7 +123,7 @@ impl LockClient {
     /// use leasehold::{ErrorKind, LockClient};
     ///
     /// let client = LockClient::connect_lazily("redis://127.0.0.1:1")?; // nobody listens there
-    /// assert_eq!(client.lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unreachable);
+    /// assert_eq!(client.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unreachable);
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn connect_lazily(url: impl AsRef<str>) -> Result<LockClient> {
@@ -135,7 +135,7 @@ impl LockClient {
     /// Three or five servers that share nothing: no replication, no machine, no power. Use it like any other
     /// client; its locks survive the loss of a minority of servers.
     /// [Its limits](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/topologies.md#redlock-and-servers-that-forget):
-    /// like every lease it wants [`fenced_lock`](Self::fenced_lock) beside it, and a server that lost its
+    /// like every lease it wants [`get_fenced_lock`](Self::get_fenced_lock) beside it, and a server that lost its
     /// data must stay out for at least the longest lease. Short for the builder's
     /// [`redlock`](ClientBuilder::redlock).
     ///
@@ -157,7 +157,7 @@ impl LockClient {
     /// use leasehold::LockClient;
     ///
     /// let client = LockClient::redlock(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-    /// let guard = client.lock("stock:42").acquire()?;
+    /// let guard = client.get_lock("stock:42").acquire()?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn redlock<N: Into<RedlockNode>>(nodes: impl IntoIterator<Item = N>) -> Result<LockClient> {
@@ -323,13 +323,13 @@ impl LockClient {
     /// No I/O and no error: a bad name (empty, over 64 KiB, or one that belongs to another lock's
     /// bookkeeping) is an error at first use.
     #[must_use]
-    pub fn lock(&self, name: impl AsRef<str>) -> RedisLock {
+    pub fn get_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Mutex, name.as_ref())
     }
 
     /// The same lock, with a fencing token for each grant: Redisson's `RFencedLock`.
     #[must_use]
-    pub fn fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
+    pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
         FencedLock::new(RedisLock::new(&self.engine, Kind::Fenced, name.as_ref()))
     }
 
@@ -338,10 +338,10 @@ impl LockClient {
     ///
     /// Not reentrant (a thread that waits for its own gets an error of kind
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock)), and waits by polling each 50–100 ms, since those
-    /// libraries announce no release. Everything else is as with [`lock`](Self::lock): guards, watchdog,
+    /// libraries announce no release. Everything else is as with [`get_lock`](Self::get_lock): guards, watchdog,
     /// states and errors.
     #[must_use]
-    pub fn token_lock(&self, name: impl AsRef<str>) -> RedisLock {
+    pub fn get_token_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Token, name.as_ref())
     }
 
@@ -352,37 +352,37 @@ impl LockClient {
     /// a waiter that died is passed over within about 6 s (Redisson's own dead waiters keep their place for
     /// up to five minutes). A `try_lock` without a wait gets the lock only if nobody waits for it.
     ///
-    /// Hand-over takes a message and a request per grant, so it is slower than [`lock`](Self::lock); use it
+    /// Hand-over takes a message and a request per grant, so it is slower than [`get_lock`](Self::get_lock); use it
     /// where order matters. It shares the name's key with `lock`, but whoever takes it by that goes before
     /// everybody and, letting go of it, wakes nobody here: use one or the other for a name.
     #[must_use]
-    pub fn fair_lock(&self, name: impl AsRef<str>) -> RedisLock {
+    pub fn get_fair_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_with(name).fair().build()
     }
 
     /// Many readers or one writer under this name: Redisson's `RReadWriteLock`. See [`ReadWriteLock`].
     #[must_use]
-    pub fn read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
+    pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
         ReadWriteLock::new(&self.engine, name.as_ref())
     }
 
     /// A number of permits under this name: Redisson's `RSemaphore`. See [`Semaphore`].
     #[must_use]
-    pub fn semaphore(&self, name: impl AsRef<str>) -> Semaphore {
+    pub fn get_semaphore(&self, name: impl AsRef<str>) -> Semaphore {
         Semaphore::new(&self.engine, name.as_ref())
     }
 
     /// A number of permits with ids and leases under this name: Redisson's `RPermitExpirableSemaphore`. See
     /// [`ExpirableSemaphore`].
     #[must_use]
-    pub fn expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
+    pub fn get_expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
         ExpirableSemaphore::new(&self.engine, name.as_ref())
     }
 
     /// A count under this name, and those who wait for it to come to zero: Redisson's `RCountDownLatch`. See
     /// [`CountDownLatch`].
     #[must_use]
-    pub fn count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
+    pub fn get_count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
         CountDownLatch::new(&self.engine, name.as_ref())
     }
 
@@ -392,17 +392,17 @@ impl LockClient {
     /// No I/O and no error: an empty list, a lock that is there twice, and a bad name are errors at first
     /// use.
     #[must_use]
-    pub fn multi_lock(&self, locks: impl IntoLocks) -> MultiLock {
+    pub fn get_multi_lock(&self, locks: impl IntoLocks) -> MultiLock {
         MultiLock::new(&self.engine.clock, locks.into_locks())
     }
 
-    /// The same lock as [`lock`](Self::lock), used on terms of its own: not reentrant, not for longer than so
+    /// The same lock as [`get_lock`](Self::get_lock), used on terms of its own: not reentrant, not for longer than so
     /// long, or waited for by asking again and again.
     pub fn lock_with(&self, name: impl AsRef<str>) -> LockOptions {
         LockOptions::new(&self.engine, name.as_ref())
     }
 
-    /// The same lock as [`lock`](Self::lock), waited for by asking again and again, with sleeps that double
+    /// The same lock as [`get_lock`](Self::get_lock), waited for by asking again and again, with sleeps that double
     /// from 1 ms to 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockOptions::spin`].
     ///
     /// It subscribes to nothing, so it suits users without that right, and locks that are rarely waited for.
@@ -410,7 +410,7 @@ impl LockClient {
     /// still queue in order, among themselves: those that wait for a message do not wait for a spinning one
     /// to wake up.
     #[must_use]
-    pub fn spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
+    pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_with(name).spin(Backoff::default()).build()
     }
 
@@ -441,7 +441,7 @@ impl LockClient {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn with_lock<R>(&self, name: impl AsRef<str>, work: impl FnOnce(&Guard) -> R) -> Result<R> {
-        let lock = self.lock(name);
+        let lock = self.get_lock(name);
         AcquireOptions::new().with_lock(&lock, work)?.ok_or_else(|| lock.unending("with_lock"))
     }
 
@@ -541,7 +541,7 @@ impl LockClient {
     /// use leasehold::ObjectKind;
     ///
     /// # let client = leasehold::LockClient::in_memory();
-    /// let guard = client.lock("import").acquire()?;
+    /// let guard = client.get_lock("import").acquire()?;
     /// let seen = client.inspect("import")?;
     /// assert_eq!((seen.kind.clone(), seen.holders[0].holds), (ObjectKind::Lock, Some(1)));
     /// assert!(seen.holders[0].by_this_client);
@@ -550,7 +550,7 @@ impl LockClient {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<Inspection> {
-        self.engine.describe("inspect", self.lock(name).checked("inspect")?)
+        self.engine.describe("inspect", self.get_lock(name).checked("inspect")?)
     }
 
     /// The numbers of this client: holds by state, waiters, grants, losses, renewals, wake-ups by cause.
@@ -571,7 +571,7 @@ impl LockClient {
     ///
     /// ```
     /// let client = leasehold::LockClient::in_memory();
-    /// client.lock("stock:42").acquire()?.unlock()?;
+    /// client.get_lock("stock:42").acquire()?.unlock()?;
     /// let stats = client.stats();
     /// println!("{} held, {} lost of {}", stats.holds, stats.lost(), stats.grants);
     /// # Ok::<(), leasehold::Error>(())
@@ -633,7 +633,7 @@ impl LockClient {
     ///
     /// The name is bad, the client was shut down, or the system could not start a thread.
     pub fn leader(&self, name: impl AsRef<str>) -> Result<Leader> {
-        Leader::stand(&self.engine, Arc::clone(self.fenced_lock(name).checked("leader")?))
+        Leader::stand(&self.engine, Arc::clone(self.get_fenced_lock(name).checked("leader")?))
     }
 
     /// Runs `job` if none of the processes that do the same is at it or was within `at_least`; `None` if one
@@ -689,7 +689,13 @@ impl LockClient {
         at_most: Duration,
         job: impl FnOnce(&OwnedGuard) -> R,
     ) -> Result<Option<R>> {
-        run_once(&self.engine, (Kind::Mutex, self.lock(name).checked("run_once")?), at_least, at_most, job)
+        run_once(
+            &self.engine,
+            (Kind::Mutex, self.get_lock(name).checked("run_once")?),
+            at_least,
+            at_most,
+            job,
+        )
     }
 
     /// Releases what this client holds and ends its threads. Waiters return with an error, holders are

@@ -39,10 +39,10 @@ impl MemoryStore {
     /// let clock = ManualClock::new();
     /// let store = MemoryStore::with_clock(clock.clone());
     /// let client = LockClient::in_memory_with(&store);
-    /// let guard = client.lock("a").acquire()?;
+    /// let guard = client.get_lock("a").acquire()?;
     /// let paused = store.pause_client(&client)?;
     /// clock.advance(Duration::from_secs(60)); // its lease of 30 s is over
-    /// assert!(LockClient::in_memory_with(&store).lock("a").try_lock()?);
+    /// assert!(LockClient::in_memory_with(&store).get_lock("a").try_lock()?);
     /// drop(paused);
     /// assert!(guard.check().unwrap_err().is_lost());
     /// # Ok::<(), leasehold::Error>(())
@@ -72,7 +72,7 @@ impl MemoryStore {
 /// let clock = ManualClock::new();
 /// let store = MemoryStore::with_clock(clock.clone());
 /// let client = LockClient::in_memory_with(&store);
-/// let guard = client.lock("a").acquire()?;
+/// let guard = client.get_lock("a").acquire()?;
 /// {
 ///     let _paused = store.pause_client(&client)?;
 ///     clock.advance(Duration::from_secs(60)); // nothing is renewed

@@ -12,7 +12,7 @@ use crate::seam::Kind;
 impl LockClient {
     /// As [`run_once`](Self::run_once), and the guard that the job is given has a fencing token: a resource
     /// refuses with it what a run writes that took longer than `at_most`. Its lock is the
-    /// [fenced](Self::fenced_lock) one of the name.
+    /// [fenced](Self::get_fenced_lock) one of the name.
     ///
     /// # Blocking
     ///
@@ -46,7 +46,7 @@ impl LockClient {
         at_most: Duration,
         job: impl FnOnce(&OwnedGuard) -> R,
     ) -> Result<Option<R>> {
-        let lock = self.fenced_lock(name);
+        let lock = self.get_fenced_lock(name);
         run_once(&self.engine, (Kind::Fenced, lock.checked("run_once")?), at_least, at_most, job)
     }
 
@@ -74,7 +74,7 @@ impl LockClient {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn record_run(&self, guard: &OwnedGuard, code: u8, took: Duration) -> Result<()> {
-        let lock = self.lock(guard.name());
+        let lock = self.get_lock(guard.name());
         self.engine.record_run(lock.checked("record_run")?, guard.owner(), code, took)
     }
 
@@ -100,6 +100,6 @@ impl LockClient {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn last_run(&self, name: impl AsRef<str>) -> Result<Option<LastRun>> {
-        self.engine.last_run(self.lock(name).checked("last_run")?)
+        self.engine.last_run(self.get_lock(name).checked("last_run")?)
     }
 }

@@ -45,7 +45,7 @@ pub(crate) const LONGEST_TEXT: usize = 64;
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.lock("stock:42").acquire()?;
+/// let guard = client.get_lock("stock:42").acquire()?;
 /// for other in client.clients() {
 ///     let other = other?;
 ///     println!("{} is {} in process {} on {}", other.id, other.program, other.pid, other.host);
@@ -92,7 +92,7 @@ pub struct ClientInfo {
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.lock("stock:42").acquire()?;
+/// let guard = client.get_lock("stock:42").acquire()?;
 /// for other in client.clients() {
 ///     for one in other?.uses {
 ///         println!("{} {} for {:?}", if one.waits { "waits for" } else { "holds" }, one.name, one.since);

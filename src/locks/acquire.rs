@@ -182,7 +182,7 @@ macro_rules! acquire_methods {
             /// use leasehold::{AcquireOptions, Interrupt, LockClient};
             /// use std::time::{Duration, Instant};
             ///
-            /// let lock = LockClient::in_memory().lock("report");
+            /// let lock = LockClient::in_memory().get_lock("report");
             /// let stop = Interrupt::new();
             /// // Java's lockInterruptibly(10, SECONDS), with a deadline besides:
             /// let options = AcquireOptions::new().lease(Duration::from_secs(10)).interrupt(&stop);
@@ -300,7 +300,7 @@ impl AcquireOptions {
     /// use leasehold::{AcquireOptions, LockClient};
     /// use std::time::Duration;
     ///
-    /// let ledger = LockClient::in_memory().fenced_lock("ledger");
+    /// let ledger = LockClient::in_memory().get_fenced_lock("ledger");
     /// let options = AcquireOptions::new().wait(Duration::from_secs(3));
     /// let Some(token) = options.with_lock(&ledger, |guard| guard.fence())? else {
     ///     return Ok(()); // busy, and nothing was done

@@ -39,7 +39,7 @@ use crate::time::Lease;
 /// use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// # let client = leasehold::LockClient::in_memory();
-/// let lock = client.lock("queue");
+/// let lock = client.get_lock("queue");
 /// let not_empty = lock.condition("not_empty");
 /// let has_work = AtomicBool::new(false);
 /// thread::scope(|scope| {

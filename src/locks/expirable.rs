@@ -19,7 +19,7 @@ use crate::time::checked_lease;
 ///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
-/// let slots = client.expirable_semaphore("workers");
+/// let slots = client.get_expirable_semaphore("workers");
 /// slots.try_set_permits(1)?;
 /// let permit = slots.acquire()?;
 /// let id = permit.ids().remove(0); // any process may release it by this
@@ -92,7 +92,7 @@ impl ExpirableSemaphore {
     /// use leasehold::{AcquireOptions, LockClient};
     /// use std::time::Duration;
     ///
-    /// let slots = LockClient::in_memory().expirable_semaphore("workers");
+    /// let slots = LockClient::in_memory().get_expirable_semaphore("workers");
     /// slots.try_set_permits(3)?;
     /// let options = AcquireOptions::new().wait(Duration::from_secs(1)).lease(Duration::from_secs(60));
     /// let two = slots.acquire_with(2, &options)?.expect("three are there");
@@ -133,7 +133,7 @@ impl ExpirableSemaphore {
     /// ```
     /// use leasehold::{AcquireOptions, LockClient};
     ///
-    /// let slots = LockClient::in_memory().expirable_semaphore("workers");
+    /// let slots = LockClient::in_memory().get_expirable_semaphore("workers");
     /// slots.try_set_permits(3)?;
     /// let two = slots.acquire_with(2, &AcquireOptions::new())?.unwrap();
     /// assert!(slots.release_many(&two.ids())?);

@@ -25,7 +25,7 @@ use crate::locks::options::AcquireOptions;
 ///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
-/// let lock = client.fenced_lock("ledger");
+/// let lock = client.get_fenced_lock("ledger");
 /// let first = lock.lock_and_get_token()?;
 /// lock.unlock()?;
 /// let guard = lock.acquire()?;

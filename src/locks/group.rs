@@ -164,7 +164,7 @@ impl Drop for Group {
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
 /// let client = leasehold::LockClient::in_memory();
-/// send(client.multi_lock([client.lock("a"), client.lock("b")]).acquire().unwrap());
+/// send(client.get_multi_lock([client.get_lock("a"), client.get_lock("b")]).acquire().unwrap());
 /// ```
 ///
 /// # Blocking
@@ -185,14 +185,14 @@ pub struct MultiGuard {
 ///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
-/// let both = client.multi_lock([client.lock("from"), client.lock("to")]);
+/// let both = client.get_multi_lock([client.get_lock("from"), client.get_lock("to")]);
 /// let guard = both.acquire_owned()?;
 /// let worker = std::thread::spawn(move || {
 ///     // … transfer …
 ///     guard.unlock()
 /// });
 /// worker.join().unwrap()?;
-/// assert!(!client.lock("from").is_locked()?);
+/// assert!(!client.get_lock("from").is_locked()?);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[must_use = "the locks are released as soon as the guard is dropped"]

@@ -26,7 +26,7 @@ use crate::time::Moment;
 /// use leasehold::{HoldState, LockClient};
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.lock("stock:42").acquire()?;
+/// let guard = client.get_lock("stock:42").acquire()?;
 /// match guard.state() {
 ///     HoldState::Held => println!("go on"),
 ///     HoldState::AtRisk { until } => println!("begin nothing new; the hold ends at {until:?}"),
@@ -79,14 +79,14 @@ pub enum HoldState {
 ///
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
-/// send(leasehold::LockClient::in_memory().lock("a").acquire().unwrap());
+/// send(leasehold::LockClient::in_memory().get_lock("a").acquire().unwrap());
 /// ```
 ///
 /// # Examples
 ///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
-/// let guard = client.lock("stock:42").acquire()?;
+/// let guard = client.get_lock("stock:42").acquire()?;
 /// // … read, decide …
 /// guard.check()?; // still ours? no round trip
 /// // … write …
@@ -117,13 +117,13 @@ pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 ///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
-/// let guard = client.lock("upload").acquire_owned()?;
+/// let guard = client.get_lock("upload").acquire_owned()?;
 /// let worker = std::thread::spawn(move || {
 ///     // … work …
 ///     guard.unlock()
 /// });
 /// worker.join().unwrap()?;
-/// assert!(!client.lock("upload").is_locked()?);
+/// assert!(!client.get_lock("upload").is_locked()?);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[must_use = "the lock is released as soon as the guard is dropped: bind it to a name, `let _guard = …`"]

@@ -26,7 +26,7 @@ use crate::seam::{Counting, Kind};
 /// use std::thread;
 ///
 /// # let client = leasehold::LockClient::in_memory();
-/// let ready = client.count_down_latch("ready");
+/// let ready = client.get_count_down_latch("ready");
 /// ready.try_set_count(2)?;
 /// thread::scope(|scope| {
 ///     for _ in 0..2 {

@@ -22,8 +22,8 @@ use crate::locks::named::RedisLock;
 /// }
 ///
 /// let client = LockClient::in_memory();
-/// transfer(&client.lock("account:1"))?;
-/// transfer(&client.fenced_lock("account:2"))?;
+/// transfer(&client.get_lock("account:1"))?;
+/// transfer(&client.get_fenced_lock("account:2"))?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 pub trait Lock {

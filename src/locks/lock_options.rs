@@ -48,7 +48,7 @@ impl LockOptions {
     }
 
     /// Serves those who wait in the order in which they came; see
-    /// [`LockClient::fair_lock`](crate::LockClient::fair_lock). Defaults to no order among processes.
+    /// [`LockClient::get_fair_lock`](crate::LockClient::get_fair_lock). Defaults to no order among processes.
     pub fn fair(mut self) -> Self {
         self.is_fair = true;
         self
@@ -136,7 +136,7 @@ impl LockOptions {
     }
 
     /// Waits by polling instead of being notified; see
-    /// [`LockClient::spin_lock`](crate::LockClient::spin_lock). Defaults to being notified.
+    /// [`LockClient::get_spin_lock`](crate::LockClient::get_spin_lock). Defaults to being notified.
     pub fn spin(mut self, backoff: Backoff) -> Self {
         self.terms.backoff = Some(backoff);
         self

@@ -22,9 +22,9 @@ use crate::time::{Clock, Lease, Moment};
 ///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
-/// let (ledger, rates) = (client.fenced_lock("ledger"), client.read_write_lock("rates"));
-/// let mixed = client.multi_lock((&ledger, rates.read(), client.lock("stock:42")));
-/// let alike = client.multi_lock(["account:3", "account:7"].map(|name| client.lock(name)));
+/// let (ledger, rates) = (client.get_fenced_lock("ledger"), client.get_read_write_lock("rates"));
+/// let mixed = client.get_multi_lock((&ledger, rates.read(), client.get_lock("stock:42")));
+/// let alike = client.get_multi_lock(["account:3", "account:7"].map(|name| client.get_lock(name)));
 /// assert_eq!((mixed.names().count(), alike.names().count()), (3, 2));
 /// ```
 #[diagnostic::on_unimplemented(
@@ -80,7 +80,7 @@ tuples_into_locks!(A B C D E F G H);
 
 /// Several locks that are taken and released as one: all or none. Redisson's `RedissonMultiLock`.
 ///
-/// Made by [`LockClient::multi_lock`](crate::LockClient::multi_lock) from locks of any kinds and of any
+/// Made by [`LockClient::get_multi_lock`](crate::LockClient::get_multi_lock) from locks of any kinds and of any
 /// clients, on other stores too: plain and fenced ones, fair ones, halves of read-write locks, token locks,
 /// those with [options](crate::LockClient::lock_with). A multi-lock keeps nothing of its own in the store. So
 /// it excludes all who use one of its locks, alone or with others, in whatever language.
@@ -119,7 +119,7 @@ tuples_into_locks!(A B C D E F G H);
 ///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
-/// let transfer = client.multi_lock([client.lock("account:7"), client.lock("account:3")]);
+/// let transfer = client.get_multi_lock([client.get_lock("account:7"), client.get_lock("account:3")]);
 /// let both = transfer.acquire()?;
 /// // … take from one, check, give to the other …
 /// both.check()?;
@@ -133,8 +133,8 @@ tuples_into_locks!(A B C D E F G H);
 /// use std::time::Duration;
 ///
 /// # let client = leasehold::LockClient::in_memory();
-/// let (ledger, rates) = (client.fenced_lock("ledger"), client.read_write_lock("rates"));
-/// if let Some(guard) = client.multi_lock((ledger, rates.read())).try_acquire_for(Duration::from_secs(3))? {
+/// let (ledger, rates) = (client.get_fenced_lock("ledger"), client.get_read_write_lock("rates"));
+/// if let Some(guard) = client.get_multi_lock((ledger, rates.read())).try_acquire_for(Duration::from_secs(3))? {
 ///     println!("writing with token {:?}", guard.fence_of("ledger"));
 /// }
 /// # Ok::<(), leasehold::Error>(())

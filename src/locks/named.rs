@@ -22,7 +22,7 @@ use crate::time::Lease;
 /// It is the same type for every store: on Redis it is Redisson's `RLock`, over several Redis (see
 /// [`LockClient::redlock`](crate::LockClient::redlock)) Redlock, elsewhere that store's lock of the name.
 ///
-/// Made by [`LockClient::lock`](crate::LockClient::lock); cheap to clone and immutable: whatever belongs to
+/// Made by [`LockClient::get_lock`](crate::LockClient::get_lock); cheap to clone and immutable: whatever belongs to
 /// one hold (its count, its lease) is with the hold, never with this value. Any number of values for one name
 /// are one lock.
 ///
@@ -53,7 +53,7 @@ use crate::time::Lease;
 /// use std::time::Duration;
 ///
 /// let client = LockClient::in_memory();
-/// let lock = client.lock("stock:42");
+/// let lock = client.get_lock("stock:42");
 ///
 /// lock.lock()?; // the Java way
 /// lock.unlock()?;
@@ -157,7 +157,7 @@ impl RedisLock {
 
     /// The holder, whoever it is, as the server knows it; `None` if the lock is free.
     ///
-    /// For a [token lock](crate::LockClient::token_lock) that is its token, whichever library wrote it. It is
+    /// For a [token lock](crate::LockClient::get_token_lock) that is its token, whichever library wrote it. It is
     /// a secret of its holder's, since it releases the lock. ([`inspect`](crate::LockClient::inspect) is not
     /// told the kind, so it takes a string for a lock only if this crate wrote it.)
     ///

@@ -23,7 +23,7 @@ use crate::time::{Clock, Lease, Moment};
 ///
 /// let client = LockClient::in_memory();
 /// let options = AcquireOptions::new().wait(Duration::from_secs(3)).lease(Duration::from_secs(10));
-/// match client.lock("stock:42").acquire_with(&options)? {
+/// match client.get_lock("stock:42").acquire_with(&options)? {
 ///     Some(guard) => guard.unlock()?,
 ///     None => println!("somebody else kept it"),
 /// }

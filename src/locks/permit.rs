@@ -17,7 +17,7 @@ use crate::locks::guard::OwnedGuard;
 /// use leasehold::{LockClient, Permit};
 ///
 /// let client = LockClient::in_memory();
-/// let seats = client.semaphore("seats");
+/// let seats = client.get_semaphore("seats");
 /// seats.try_set_permits(2)?;
 /// let seat: Permit = seats.acquire(1)?;
 /// std::thread::spawn(move || seat.unlock()).join().unwrap()?; // from any thread

@@ -29,7 +29,7 @@ use crate::seam::Kind;
 ///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
-/// let cache = client.read_write_lock("cache");
+/// let cache = client.get_read_write_lock("cache");
 /// {
 ///     let _reading = cache.read().acquire()?;
 ///     // … look …
@@ -100,7 +100,7 @@ impl ReadWriteLock {
     ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
-    /// let cache = client.read_write_lock("cache").writers_first();
+    /// let cache = client.get_read_write_lock("cache").writers_first();
     /// let _reading = cache.read().acquire()?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```

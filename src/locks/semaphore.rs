@@ -26,7 +26,7 @@ use crate::time::checked_lease;
 ///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
-/// let slots = client.semaphore("downstream");
+/// let slots = client.get_semaphore("downstream");
 /// slots.try_set_permits(2)?;
 /// let one = slots.acquire(1)?;
 /// let other = slots.acquire(1)?;

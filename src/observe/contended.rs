@@ -17,7 +17,7 @@ const MOST_NAMES: usize = 256;
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::in_memory();
-/// client.lock("stock:42").acquire()?.unlock()?; // nobody waited
+/// client.get_lock("stock:42").acquire()?.unlock()?; // nobody waited
 /// assert!(client.contended(20).is_empty());
 /// # Ok::<(), leasehold::Error>(())
 /// ```

@@ -31,9 +31,9 @@ use crate::observe::loss::Loss;
 ///
 /// let (sender, given_up) = channel();
 /// let store = MemoryStore::new();
-/// let held = LockClient::builder().build_in_memory(&store)?.lock("import").acquire()?;
+/// let held = LockClient::builder().build_in_memory(&store)?.get_lock("import").acquire()?;
 /// let client = LockClient::builder().observer(Waits(sender)).build_in_memory(&store)?;
-/// assert!(!client.lock("import").try_lock()?);
+/// assert!(!client.get_lock("import").try_lock()?);
 /// assert_eq!(given_up.recv().unwrap(), "lock import");
 /// # drop(held);
 /// # Ok::<(), leasehold::Error>(())

@@ -10,7 +10,7 @@ use crate::ident::Owner;
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.lock("stock:42").acquire()?;
+/// let guard = client.get_lock("stock:42").acquire()?;
 /// let lost = guard.lost();
 /// client.shutdown()?; // takes the lock from the guard
 /// let loss = lost.recv().unwrap();
@@ -36,7 +36,7 @@ pub struct Loss {
 /// use leasehold::{LockClient, LossReason};
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.lock("stock:42").acquire()?;
+/// let guard = client.get_lock("stock:42").acquire()?;
 /// guard.on_lost(|loss| match loss.reason {
 ///     LossReason::Expired => eprintln!("nothing renewed it in time: was this process stopped?"),
 ///     LossReason::Gone => eprintln!("the store has it no longer: forced, evicted, or failed over"),

@@ -70,7 +70,7 @@ const MOST_GROUPS: usize = 64;
 ///
 /// let metrics = Metrics::new().group_names(|name| name.split(':').next().unwrap_or_default().to_owned());
 /// let client = LockClient::builder().observer(metrics.clone()).build_in_memory(&MemoryStore::new())?;
-/// client.lock("stock:42").acquire()?.unlock()?; // a series of the group "stock"
+/// client.get_lock("stock:42").acquire()?.unlock()?; // a series of the group "stock"
 /// metrics.sample(&client.stats()); // before each scrape
 /// # Ok::<(), leasehold::Error>(())
 /// ```

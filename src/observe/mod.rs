@@ -89,7 +89,7 @@ pub use crate::observe::loss::{Loss, LossReason};
 /// let metrics = Arc::new(Metrics::default());
 /// let builder = LockClient::builder().observer(Counting(Arc::clone(&metrics)));
 /// let client = builder.build_in_memory(&MemoryStore::new())?;
-/// client.lock("stock:42").acquire()?.unlock()?;
+/// client.get_lock("stock:42").acquire()?.unlock()?;
 /// assert_eq!(metrics.acquired.load(Ordering::Relaxed), 1);
 /// # Ok::<(), leasehold::Error>(())
 /// ```

@@ -15,7 +15,7 @@ use crate::observe::loss::LossReason;
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.lock("stock:42").acquire()?;
+/// let guard = client.get_lock("stock:42").acquire()?;
 /// let stats = client.stats();
 /// assert_eq!((stats.grants, stats.holds, stats.waiters), (1, 1, 0));
 /// # drop(guard);

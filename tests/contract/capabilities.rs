@@ -108,12 +108,12 @@ fn every_kind_is_a_lock_to_generic_code(store: &Store) {
         assert!(lock.unlock().unwrap_err().is_not_held());
     }
     let client = store.client();
-    one_visit(&client.fenced_lock(fresh("generic")));
+    one_visit(&client.get_fenced_lock(fresh("generic")));
     for kind in &store.kinds {
         one_visit(&(kind.make)(&client, &fresh("generic")));
     }
     let mixed: [Box<dyn Lock>; 2] =
-        [Box::new(client.lock(fresh("boxed"))), Box::new(client.fenced_lock(fresh("boxed")))];
+        [Box::new(client.get_lock(fresh("boxed"))), Box::new(client.get_fenced_lock(fresh("boxed")))];
     for lock in &mixed {
         lock.lock().unwrap();
         lock.unlock().unwrap();
@@ -161,20 +161,20 @@ fn a_hold_survives_a_restart_exactly_if_the_store_says_so(store: &Store) {
     let (before, restart) = (store.restartable)();
     let name = fresh("restart");
     let client = before.client();
-    let guard = client.fenced_lock(&name).acquire().unwrap();
+    let guard = client.get_fenced_lock(&name).acquire().unwrap();
     let after = restart();
     let rival = after.client();
-    assert_eq!(rival.lock(&name).is_locked().unwrap(), store.survives_restart);
+    assert_eq!(rival.get_lock(&name).is_locked().unwrap(), store.survives_restart);
     if store.survives_restart {
-        assert!(!rival.lock(&name).try_lock().unwrap());
-        assert!(rival.fenced_lock(&name).try_lock_and_get_token(ms(0)).unwrap().is_none());
+        assert!(!rival.get_lock(&name).try_lock().unwrap());
+        assert!(rival.get_fenced_lock(&name).try_lock_and_get_token(ms(0)).unwrap().is_none());
         guard.check().unwrap();
         let fence = guard.fence();
         guard.unlock().unwrap();
-        assert!(rival.fenced_lock(&name).acquire().unwrap().fence() > fence);
+        assert!(rival.get_fenced_lock(&name).acquire().unwrap().fence() > fence);
     } else {
         // Tokens go up all the same.
-        assert!(rival.fenced_lock(&name).acquire().unwrap().fence() > guard.fence());
+        assert!(rival.get_fenced_lock(&name).acquire().unwrap().fence() > guard.fence());
     }
 }
 
@@ -187,22 +187,22 @@ fn a_hold_outlives_its_clients_connections_exactly_if_the_store_says_so(store: &
     };
     let (own, end) = make();
     let (client, name) = (own.client(), fresh("sessions"));
-    let guard = client.lock(&name).acquire().unwrap();
+    let guard = client.get_lock(&name).acquire().unwrap();
     let rival = own.client();
     let lost = guard.lost();
     end();
     if binds {
         receive(&lost, LONG).expect("it is told");
-        assert!(rival.lock(&name).try_lock_for(LONG).unwrap());
+        assert!(rival.get_lock(&name).try_lock_for(LONG).unwrap());
         assert!(guard.unlock().unwrap_err().is_lost());
-        assert!(rival.lock(&name).is_held_by_current_thread().unwrap());
+        assert!(rival.get_lock(&name).is_held_by_current_thread().unwrap());
     } else {
         // Some stores do not look at a connection that was used a moment ago, and notice its end by a call
         // that fails.
         throughout(ms(1_200), || guard.check().is_ok());
-        assert!(!rival.lock(&name).try_lock_for(ms(50)).unwrap());
+        assert!(!rival.get_lock(&name).try_lock_for(ms(50)).unwrap());
         guard.unlock().unwrap();
-        assert!(rival.lock(&name).try_lock_for(LONG).unwrap());
+        assert!(rival.get_lock(&name).try_lock_for(LONG).unwrap());
     }
 }
 
@@ -211,9 +211,9 @@ fn a_lease_ends_as_exactly_as_the_store_says(store: &Store) {
     let (lock, rival) = (store.client(), store.client());
     let name = fresh("exact");
     let before = now();
-    lock.lock(&name).lock_with_lease(lease).unwrap();
+    lock.get_lock(&name).lock_with_lease(lease).unwrap();
     let after = now();
-    comes_true_within(store.freed_within(lease) + SLACK, || !rival.lock(&name).is_locked().unwrap());
+    comes_true_within(store.freed_within(lease) + SLACK, || !rival.get_lock(&name).is_locked().unwrap());
     let took = after.elapsed();
     assert!(before.elapsed() >= lease - ms(2), "{took:?}");
     assert!(took <= store.freed_within(lease) + slack_since(after), "{took:?}");
@@ -221,5 +221,5 @@ fn a_lease_ends_as_exactly_as_the_store_says(store: &Store) {
         assert!(took > lease + SLACK, "it ended as exactly as if it were not late: {took:?}");
     }
     // To the one who had it, it has ended when it was to end.
-    assert!(lock.lock(&name).unlock().unwrap_err().is_lost());
+    assert!(lock.get_lock(&name).unlock().unwrap_err().is_lost());
 }

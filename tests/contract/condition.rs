@@ -53,13 +53,13 @@ fn waiting<T: Send + 'static>(
 fn a_waiter_releases_the_lock_and_acquires_it_again_when_notified(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
-    let waiter = waiting(other.lock(&name), |lock, mut guard| {
+    let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
         lock.condition("changed").wait(&mut guard).unwrap();
         assert!(lock.is_held_by_current_thread().unwrap());
         guard.check().unwrap();
         guard.unlock().unwrap();
     });
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     lock.lock().unwrap();
     let notified = now();
     assert!(lock.condition("changed").notify_one().unwrap());
@@ -73,7 +73,7 @@ fn a_waiter_releases_the_lock_and_acquires_it_again_when_notified(store: &Store)
 fn a_notified_waiter_has_its_whole_hold_count_again(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
-    let waiter = waiting(other.lock(&name), |lock, mut guard| {
+    let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
         // Levels without a guard: those of a caller that took the lock the Java way.
         (0..2).for_each(|_| lock.lock().unwrap());
         lock.condition("c").wait(&mut guard).unwrap();
@@ -82,7 +82,7 @@ fn a_notified_waiter_has_its_whole_hold_count_again(store: &Store) {
         guard.check().unwrap();
         guard.unlock().unwrap();
     });
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     assert!(lock.try_lock_for(LONG).unwrap(), "all three levels were given up");
     assert!(lock.condition("c").notify_one().unwrap());
     lock.unlock().unwrap();
@@ -97,14 +97,14 @@ fn waiters_are_notified_in_the_order_in_which_they_came(store: &Store) {
     let waiters: Vec<_> = (0..5)
         .map(|turn| {
             let tell = tell.clone();
-            waiting(clients[turn % 2].lock(&name), move |lock, mut guard| {
+            waiting(clients[turn % 2].get_lock(&name), move |lock, mut guard| {
                 lock.condition("c").wait(&mut guard).unwrap();
                 tell.send(turn).unwrap();
                 guard.unlock().unwrap();
             })
         })
         .collect();
-    let lock = clients[0].lock(&name);
+    let lock = clients[0].get_lock(&name);
     for turn in 0..5 {
         lock.lock().unwrap();
         assert!(lock.condition("c").notify_one().unwrap());
@@ -123,14 +123,14 @@ fn all_are_notified_at_once_and_go_on_one_by_one(store: &Store) {
     let waiters: Vec<_> = (0..4)
         .map(|at| {
             let inside = Arc::clone(&inside);
-            waiting(clients[at % 2].lock(&name), move |lock, mut guard| {
+            waiting(clients[at % 2].get_lock(&name), move |lock, mut guard| {
                 lock.condition("c").wait(&mut guard).unwrap();
                 drop(inside.try_lock().expect("one at a time"));
                 guard.unlock().unwrap();
             })
         })
         .collect();
-    let lock = store.client().lock(&name);
+    let lock = store.client().get_lock(&name);
     lock.lock().unwrap();
     assert_eq!(lock.condition("c").notify_all().unwrap(), 4);
     lock.unlock().unwrap();
@@ -141,7 +141,7 @@ fn all_are_notified_at_once_and_go_on_one_by_one(store: &Store) {
 
 fn a_wait_that_ends_by_itself_has_the_lock_again(store: &Store) {
     let client = store.client();
-    let lock = client.lock(fresh("cond"));
+    let lock = client.get_lock(fresh("cond"));
     lock.lock().unwrap();
     let mut guard = lock.acquire().unwrap();
     let begun = now();
@@ -161,7 +161,7 @@ fn a_wait_that_is_interrupted_has_the_lock_again(store: &Store) {
     let name = fresh("cond");
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
-        let (lock, interrupt) = (client.lock(&name), interrupt.clone());
+        let (lock, interrupt) = (client.get_lock(&name), interrupt.clone());
         move || {
             let mut guard = lock.acquire().unwrap();
             let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
@@ -176,7 +176,7 @@ fn a_wait_that_is_interrupted_has_the_lock_again(store: &Store) {
 
 fn a_wait_that_was_interrupted_before_it_began_leaves_nobody_in_the_queue(store: &Store) {
     let client = store.client();
-    let lock = client.lock(fresh("cond"));
+    let lock = client.get_lock(fresh("cond"));
     let interrupt = Interrupt::new();
     interrupt.interrupt();
     let mut guard = lock.acquire().unwrap();
@@ -187,7 +187,7 @@ fn a_wait_that_was_interrupted_before_it_began_leaves_nobody_in_the_queue(store:
 }
 
 fn a_notification_to_nobody_is_not_kept(store: &Store) {
-    let lock = store.client().lock(fresh("cond"));
+    let lock = store.client().get_lock(fresh("cond"));
     let mut guard = lock.acquire().unwrap();
     assert!(!lock.condition("c").notify_one().unwrap());
     assert_eq!(lock.condition("c").notify_all().unwrap(), 0);
@@ -198,7 +198,7 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let interrupt = Interrupt::new();
-    let first = waiting(client.lock(&name), {
+    let first = waiting(client.get_lock(&name), {
         let interrupt = interrupt.clone();
         move |lock, mut guard| {
             let ended = lock.condition("c").wait_interruptibly(&mut guard, &interrupt);
@@ -206,11 +206,11 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
             ended.is_ok()
         }
     });
-    let second = waiting(other.lock(&name), |lock, mut guard| {
+    let second = waiting(other.get_lock(&name), |lock, mut guard| {
         lock.condition("c").wait(&mut guard).unwrap();
         guard.unlock().unwrap();
     });
-    let lock = store.client().lock(&name);
+    let lock = store.client().get_lock(&name);
     lock.lock().unwrap();
     // The first is interrupted and notified at about the same time: whichever comes first, one notification
     // is not lost. If the first took it, it says so, and the second gets one of its own.
@@ -227,21 +227,21 @@ fn a_notification_that_its_waiter_leaves_goes_to_the_next(store: &Store) {
 
 fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
     let (client, operator) = (store.client(), store.client());
-    let lock = client.lock(fresh("cond"));
+    let lock = client.get_lock(fresh("cond"));
     let condition = lock.condition("c");
     assert!(condition.notify_one().unwrap_err().is_not_held());
     assert!(condition.notify_all().unwrap_err().is_not_held());
     let mut guard = lock.acquire().unwrap();
     assert_eq!(lock.condition("").notify_one().unwrap_err().kind(), ErrorKind::InvalidInput);
     // A guard of another lock, and one of the same name of another client.
-    let mut others = client.lock(fresh("other")).acquire().unwrap();
-    let mut strangers = operator.lock(fresh("other")).acquire().unwrap();
+    let mut others = client.get_lock(fresh("other")).acquire().unwrap();
+    let mut strangers = operator.get_lock(fresh("other")).acquire().unwrap();
     for wrong in [&mut others, &mut strangers] {
         assert_eq!(condition.wait_for(wrong, ms(10)).unwrap_err().kind(), ErrorKind::InvalidInput);
         wrong.check().unwrap();
     }
     // One whose hold was lost, or given back behind its back.
-    operator.lock(lock.name()).force_unlock().unwrap();
+    operator.get_lock(lock.name()).force_unlock().unwrap();
     assert!(!lock.is_held_by_current_thread().unwrap());
     assert!(condition.wait_for(&mut guard, ms(10)).unwrap_err().is_lost());
     drop(guard);
@@ -253,7 +253,7 @@ fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
 }
 
 fn a_hold_that_another_guard_has_a_part_in_is_not_given_up(store: &Store) {
-    let lock = store.client().lock(fresh("cond"));
+    let lock = store.client().get_lock(fresh("cond"));
     let outer = lock.acquire().unwrap();
     let mut guard = lock.acquire().unwrap();
     let refused = lock.condition("c").wait_for(&mut guard, ms(10)).unwrap_err();
@@ -270,7 +270,7 @@ fn a_wait_goes_on_while_what_it_is_for_is_not_there(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let (items, asked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let waiter = waiting(other.lock(&name), {
+    let waiter = waiting(other.get_lock(&name), {
         let (items, asked) = (Arc::clone(&items), Arc::clone(&asked));
         move |lock, mut guard| {
             let is_missing = |guard: &Guard| {
@@ -284,7 +284,7 @@ fn a_wait_goes_on_while_what_it_is_for_is_not_there(store: &Store) {
             guard.unlock().unwrap();
         }
     });
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     let put = || {
         let guard = lock.acquire().unwrap();
         items.fetch_add(1, Ordering::SeqCst);
@@ -311,7 +311,7 @@ fn a_wait_goes_on_while_what_it_is_for_is_not_there(store: &Store) {
 fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
     let (client, other) = (store.client_with(|options| options.lease(RENEWED)), store.client());
     let name = fresh("cond");
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     let mut guard = lock.acquire().unwrap();
     let (told, tell) = (guard.lost(), bounded(2));
     guard.on_lost(move |loss| tell.0.send(loss.clone()).unwrap());
@@ -319,17 +319,17 @@ fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
     assert!(!lock.condition("c").wait_for(&mut guard, ms(10)).unwrap());
     // Renewed, kept from others, and told of: once, with the owner that it has now.
     throughout(RENEWED, || guard.check().is_ok());
-    assert!(!other.lock(&name).try_lock().unwrap());
+    assert!(!other.get_lock(&name).try_lock().unwrap());
     assert!(told.is_empty() && tell.1.is_empty(), "the waits gave the lock up and lost nothing");
-    assert!(other.lock(&name).force_unlock().unwrap());
+    assert!(other.get_lock(&name).force_unlock().unwrap());
     assert_eq!(receive(&told, RENEWED / 3 + SLACK).unwrap().owner, guard.owner());
     assert_eq!(receive(&tell.1, SLACK).unwrap().owner, guard.owner());
     assert!(guard.unlock().unwrap_err().is_lost());
     // One with a token has a new one, also by the condition of the plain lock of the name.
-    let fenced = client.fenced_lock(fresh("fenced"));
+    let fenced = client.get_fenced_lock(fresh("fenced"));
     let mut guard = fenced.acquire().unwrap();
     let token = guard.fence().unwrap();
-    assert!(!client.lock(fenced.name()).condition("c").wait_for(&mut guard, ms(10)).unwrap());
+    assert!(!client.get_lock(fenced.name()).condition("c").wait_for(&mut guard, ms(10)).unwrap());
     assert!(guard.fence().is_some_and(|new| new > token));
     guard.unlock().unwrap();
     // A failed notification leaves nothing behind: the guard releases.
@@ -343,11 +343,11 @@ fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
 fn conditions_of_one_lock_are_apart(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
-    let waiter = waiting(other.lock(&name), |lock, mut guard| {
+    let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
         lock.condition("one").wait(&mut guard).unwrap();
         guard.unlock().unwrap();
     });
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     lock.lock().unwrap();
     assert!(!lock.condition("other").notify_one().unwrap());
     throughout(ms(100), || !waiter.is_over());
@@ -360,7 +360,7 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
     let (client, ending) = (store.client(), store.client());
     let name = fresh("cond");
     let waits = |client: &leasehold::LockClient| {
-        waiting(client.lock(&name), |lock, mut guard| {
+        waiting(client.get_lock(&name), |lock, mut guard| {
             lock.condition("c").wait(&mut guard)?;
             guard.unlock()
         })
@@ -368,10 +368,10 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
     let first = waits(&ending);
     let second = waits(&client);
     // The next holder finds both waiting.
-    client.lock(&name).acquire().unwrap().unlock().unwrap();
+    client.get_lock(&name).acquire().unwrap().unlock().unwrap();
     ending.shutdown().unwrap();
     assert!(first.returns_within(SLACK * 2).0.is_err());
-    let lock = store.client().lock(&name);
+    let lock = store.client().get_lock(&name);
     lock.lock().unwrap();
     assert!(lock.condition("c").notify_one().unwrap());
     assert!(!lock.condition("c").notify_one().unwrap(), "one waits, and not the one that has gone");
@@ -385,7 +385,7 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
 fn a_value_that_is_not_reentrant_has_all_levels_again(store: &Store) {
     let client = store.client();
     let name = fresh("cond");
-    let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.lock(&name));
+    let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.get_lock(&name));
     let mut guard = once.acquire().unwrap();
     often.lock().unwrap();
     assert!(!once.condition("c").wait_for(&mut guard, ms(10)).unwrap());
@@ -403,7 +403,7 @@ fn nothing_is_lost_between_producers_and_consumers(store: &Store) {
     let begun = now();
     thread::scope(|scope| {
         for (at, client) in clients.iter().enumerate() {
-            let (lock, queue) = (client.lock(&name), Arc::clone(&queue));
+            let (lock, queue) = (client.get_lock(&name), Arc::clone(&queue));
             scope.spawn(move || {
                 let (not_empty, not_full) = (lock.condition("not_empty"), lock.condition("not_full"));
                 for item in 0..EACH {
@@ -427,6 +427,6 @@ fn nothing_is_lost_between_producers_and_consumers(store: &Store) {
         }
     });
     assert!(queue.lock().unwrap().is_empty());
-    comes_true_within(SLACK, || !clients[0].lock(&name).is_locked().unwrap());
+    comes_true_within(SLACK, || !clients[0].get_lock(&name).is_locked().unwrap());
     assert!(begun.elapsed() < ms(5_000) + slack_since(begun), "{:?}", begun.elapsed());
 }

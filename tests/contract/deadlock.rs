@@ -182,7 +182,7 @@ fn the_youngest_wait_of_a_deadlock_ends_within_three_seconds_where_that_is_asked
     let (a, b) = (fresh("a"), fresh("b"));
     let members = [Member::new(store, true), Member::new(store, true)];
     let (gate, interrupt) = (gate_of(3), Interrupt::new());
-    let lock = |member: usize, name: &str| members[member].client.lock(name);
+    let lock = |member: usize, name: &str| members[member].client.get_lock(name);
     let orders = [(&a, &b), (&b, &a)];
     let threads = [0, 1].map(|member| {
         let (first, second) = orders[member];
@@ -219,14 +219,14 @@ fn a_wait_of_a_multi_lock_ends_too_and_its_thread_keeps_what_it_held_before(stor
     let quick = Duration::from_millis(200);
     let (one, many) = (Member::looking_after(store, quick, true), Member::looking_after(store, quick, true));
     let (gate, interrupt) = (gate_of(2), Interrupt::new());
-    let held = many.client.lock(&a).acquire().unwrap();
-    let thread = wants(one.client.lock(&b), one.client.lock(&a), &gate, &interrupt);
+    let held = many.client.get_lock(&a).acquire().unwrap();
+    let thread = wants(one.client.get_lock(&b), one.client.get_lock(&a), &gate, &interrupt);
     gate.wait();
     assert!(eventually(LONG, || is_known_to_wait(&one)));
-    let both = many.client.multi_lock([many.client.lock(&b), many.client.lock(&c)]);
+    let both = many.client.get_multi_lock([many.client.get_lock(&b), many.client.get_lock(&c)]);
     let error = both.try_acquire_for(LONG).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
-    assert!(!one.client.lock(&c).is_locked().unwrap(), "what the multi-lock had is given back");
+    assert!(!one.client.get_lock(&c).is_locked().unwrap(), "what the multi-lock had is given back");
     held.check().unwrap();
     held.unlock().unwrap();
     thread.join().unwrap().unwrap();
@@ -243,7 +243,7 @@ fn a_wait_that_takes_a_lock_again_after_a_condition_does_not_end_but_an_older_on
     let gives_up = gate_of(2);
     let thread = {
         let (first, lock, gives_up) =
-            (again.client.lock(&a), again.client.lock(&waited), Arc::clone(&gives_up));
+            (again.client.get_lock(&a), again.client.get_lock(&waited), Arc::clone(&gives_up));
         crate::support::start(move || {
             let _held = first.acquire()?;
             let mut guard = lock.acquire()?;
@@ -255,8 +255,8 @@ fn a_wait_that_takes_a_lock_again_after_a_condition_does_not_end_but_an_older_on
         })
     };
     gives_up.wait();
-    let held = other.client.lock(&waited).acquire().unwrap();
-    let error = other.client.lock(&a).acquire().map(drop).unwrap_err();
+    let held = other.client.get_lock(&waited).acquire().unwrap();
+    let error = other.client.get_lock(&a).acquire().map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
     held.unlock().unwrap();
     thread.join().unwrap().unwrap();
@@ -268,11 +268,12 @@ fn a_deadlock_whose_youngest_wait_is_of_a_client_that_does_not_break_stays(store
     let (breaks, other) = (Member::looking_after(store, quick, true), Member::quick(store));
     let interrupt = Interrupt::new();
     let gate = gate_of(2);
-    let held = other.client.lock(&b).acquire().unwrap();
-    let older = wants(breaks.client.lock(&a), breaks.client.lock(&b), &gate, &interrupt);
+    let held = other.client.get_lock(&b).acquire().unwrap();
+    let older = wants(breaks.client.get_lock(&a), breaks.client.get_lock(&b), &gate, &interrupt);
     gate.wait();
     assert!(eventually(LONG, || is_known_to_wait(&breaks)));
-    let (lock, options) = (other.client.lock(&a), AcquireOptions::new().wait(LONG * 4).interrupt(&interrupt));
+    let (lock, options) =
+        (other.client.get_lock(&a), AcquireOptions::new().wait(LONG * 4).interrupt(&interrupt));
     let ends = std::thread::scope(|scope| {
         scope.spawn(|| {
             let told = [other.next(true).0, breaks.next(true).0];
@@ -304,7 +305,7 @@ fn ring_of(store: &Store, count: usize) {
         .iter()
         .enumerate()
         .map(|(at, member)| {
-            let lock = |at: usize| member.client.lock(&names_of[at % count]);
+            let lock = |at: usize| member.client.get_lock(&names_of[at % count]);
             wants(lock(at), lock(at + 1), &gate, &interrupt)
         })
         .collect();
@@ -320,7 +321,7 @@ fn a_ring_within_one_client_is_told(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let member = Member::quick(store);
     let (gate, interrupt) = (gate_of(3), Interrupt::new());
-    let lock = |name: &str| member.client.lock(name);
+    let lock = |name: &str| member.client.get_lock(name);
     let threads =
         [(&a, &b), (&b, &a)].map(|(first, second)| wants(lock(first), lock(second), &gate, &interrupt));
     gate.wait();
@@ -337,11 +338,11 @@ fn a_ring_within_one_client_is_told(store: &Store) {
 fn a_wait_for_a_thread_that_goes_on_is_no_deadlock(store: &Store) {
     let (a, b, c) = (fresh("a"), fresh("b"), fresh("c"));
     let (waiting, holding) = (Member::quick(store), Member::quick(store));
-    let held = holding.client.lock(&b).acquire().unwrap();
-    let owned = waiting.client.lock(&c).acquire_owned().unwrap();
+    let held = holding.client.get_lock(&b).acquire().unwrap();
+    let owned = waiting.client.get_lock(&c).acquire_owned().unwrap();
     let (gate, interrupt) = (gate_of(3), Interrupt::new());
     let threads = [(a, b), (fresh("d"), c)].map(|(first, second)| {
-        wants(waiting.client.lock(&first), waiting.client.lock(&second), &gate, &interrupt)
+        wants(waiting.client.get_lock(&first), waiting.client.get_lock(&second), &gate, &interrupt)
     });
     gate.wait();
     // More than one look at each.
@@ -355,11 +356,11 @@ fn a_wait_for_a_thread_that_goes_on_is_no_deadlock(store: &Store) {
 fn a_wait_that_was_over_before_is_not_part_of_a_deadlock(store: &Store) {
     let (a, b) = (fresh("a"), fresh("b"));
     let (early, late) = (Member::quick(store), Member::quick(store));
-    let first = early.client.lock(&a).acquire().unwrap();
-    let held = late.client.lock(&b).acquire().unwrap();
+    let first = early.client.get_lock(&a).acquire().unwrap();
+    let held = late.client.get_lock(&b).acquire().unwrap();
     // Told, and over after that; what its thread holds stays.
-    assert!(early.client.lock(&b).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
-    assert!(late.client.lock(&a).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
+    assert!(early.client.get_lock(&b).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
+    assert!(late.client.get_lock(&a).try_acquire_for(Duration::from_millis(900)).unwrap().is_none());
     assert!(early.is_told_nothing() && late.is_told_nothing());
     drop((first, held));
 }
@@ -369,8 +370,8 @@ fn a_multi_lock_that_waits_with_a_lock_held_is_seen(store: &Store) {
         let (one, many) = (Member::quick(store), Member::quick(store));
         let (first, second) = (fresh("a"), fresh("b"));
         // The multi-lock has the first, and waits for the second with that.
-        let (held, interrupt) = (one.client.lock(&second).acquire().unwrap(), Interrupt::new());
-        let both = many.client.multi_lock([many.client.lock(&second), many.client.lock(&first)]);
+        let (held, interrupt) = (one.client.get_lock(&second).acquire().unwrap(), Interrupt::new());
+        let both = many.client.get_multi_lock([many.client.get_lock(&second), many.client.get_lock(&first)]);
         let taking = crate::support::start({
             let options = AcquireOptions::new().wait(LONG).interrupt(&interrupt);
             move || {
@@ -381,7 +382,7 @@ fn a_multi_lock_that_waits_with_a_lock_held_is_seen(store: &Store) {
                 }
             }
         });
-        let wanted = one.client.lock(&first);
+        let wanted = one.client.get_lock(&first);
         assert!(eventually(LONG, || wanted.is_locked().unwrap()));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -402,13 +403,13 @@ fn a_ring_through_a_read_hold_is_seen(store: &Store) {
     }
     let (halves, lock) = (fresh("halves"), fresh("lock"));
     let (reader, writer, other) = (Member::quick(store), Member::quick(store), store.client());
-    let reads_too = other.read_write_lock(&halves).read().acquire_owned().unwrap();
+    let reads_too = other.get_read_write_lock(&halves).read().acquire_owned().unwrap();
     let (gate, interrupt) = (gate_of(3), Interrupt::new());
-    let read = reader.client.read_write_lock(&halves).read().clone();
-    let write = writer.client.read_write_lock(&halves).write().clone();
+    let read = reader.client.get_read_write_lock(&halves).read().clone();
+    let write = writer.client.get_read_write_lock(&halves).write().clone();
     let threads = [
-        wants(read, reader.client.lock(&lock), &gate, &interrupt),
-        wants(writer.client.lock(&lock), write, &gate, &interrupt),
+        wants(read, reader.client.get_lock(&lock), &gate, &interrupt),
+        wants(writer.client.get_lock(&lock), write, &gate, &interrupt),
     ];
     gate.wait();
     for member in [&reader, &writer] {
@@ -428,11 +429,11 @@ fn a_ring_through_a_reader_behind_a_writer_that_waits_is_seen(store: &Store) {
     }
     let (halves, lock) = (fresh("halves"), fresh("lock"));
     let (reads, behind, writer) = (Member::quick(store), Member::quick(store), Member::quick(store));
-    let first = |member: &Member| member.client.read_write_lock(&halves).writers_first();
+    let first = |member: &Member| member.client.get_read_write_lock(&halves).writers_first();
     let (gate, interrupt) = (gate_of(3), Interrupt::new());
     let mut threads = vec![
-        wants(first(&reads).read().clone(), reads.client.lock(&lock), &gate, &interrupt),
-        wants(behind.client.lock(&lock), first(&behind).read().clone(), &gate, &interrupt),
+        wants(first(&reads).read().clone(), reads.client.get_lock(&lock), &gate, &interrupt),
+        wants(behind.client.get_lock(&lock), first(&behind).read().clone(), &gate, &interrupt),
     ];
     let probe = first(&writer).read().clone();
     assert!(eventually(LONG, || probe.is_locked().unwrap()));
@@ -462,10 +463,10 @@ fn a_ring_through_a_fair_lock_and_a_write_hold_is_seen(store: &Store) {
     let (fair, halves) = (fresh("fair"), fresh("halves"));
     let members = [Member::quick(store), Member::quick(store)];
     let (gate, interrupt) = (gate_of(3), Interrupt::new());
-    let write = |member: &Member| member.client.read_write_lock(&halves).write().clone();
+    let write = |member: &Member| member.client.get_read_write_lock(&halves).write().clone();
     let threads = [
-        wants(members[0].client.fair_lock(&fair), write(&members[0]), &gate, &interrupt),
-        wants(write(&members[1]), members[1].client.fair_lock(&fair), &gate, &interrupt),
+        wants(members[0].client.get_fair_lock(&fair), write(&members[0]), &gate, &interrupt),
+        wants(write(&members[1]), members[1].client.get_fair_lock(&fair), &gate, &interrupt),
     ];
     gate.wait();
     let begun = now();
@@ -502,7 +503,7 @@ fn what_a_thread_has_by_an_owned_guard_or_by_another_client_is_not_seen(store: &
             got
         })
     };
-    let lock = |member: &Member, at: usize| member.client.lock(&names[at]);
+    let lock = |member: &Member, at: usize| member.client.get_lock(&names[at]);
     let threads = [
         waiting(Hold::Owned(lock(&one, 0)), lock(&one, 1)),
         waiting(Hold::Threads(lock(&other, 1)), lock(&other, 0)),
@@ -528,17 +529,17 @@ fn a_ring_is_seen_beside_more_waits_than_an_entry_has_room_for(store: &Store) {
     let (one, many, busy) = (Member::quick(store), Member::quick(store), store.client());
     let (own, other) = (long("own", 0), long("other", 0));
     let held: Vec<_> = (1..THREADS)
-        .map(|at| (long("own", at), busy.lock(long("busy", at)).acquire_owned().unwrap()))
+        .map(|at| (long("own", at), busy.get_lock(long("busy", at)).acquire_owned().unwrap()))
         .collect();
     let interrupt = Interrupt::new();
     let gate = gate_of(3);
     let waits = |own: &str, wanted: &str, gate: &Arc<Barrier>| {
-        wants(many.client.lock(own), many.client.lock(wanted), gate, &interrupt)
+        wants(many.client.get_lock(own), many.client.get_lock(wanted), gate, &interrupt)
     };
     // It holds something itself, and waits when all others do.
     let full = gate_of(2);
     let closes = {
-        let (first, second) = (one.client.lock(&other), one.client.lock(&own));
+        let (first, second) = (one.client.get_lock(&other), one.client.get_lock(&own));
         let (gate, full, interrupt) = (Arc::clone(&gate), Arc::clone(&full), interrupt.clone());
         crate::support::start(move || {
             let held = first.acquire()?;

@@ -109,7 +109,7 @@ fn those_who_wait_for_permits_and_to_read_are_shown(store: &Store) {
     };
     if !store.lacks.contains(&Need::Counting) {
         let name = fresh("permits");
-        let (one, another) = (holding.semaphore(&name), waiting.semaphore(&name));
+        let (one, another) = (holding.get_semaphore(&name), waiting.get_semaphore(&name));
         one.try_set_permits(1).unwrap();
         let permit = one.acquire(1).unwrap();
         std::thread::scope(|scope| {
@@ -121,9 +121,9 @@ fn those_who_wait_for_permits_and_to_read_are_shown(store: &Store) {
     }
     if !store.lacks.contains(&Need::ReadWrite) {
         let name = fresh("halves");
-        let writing = Holding::take(holding.read_write_lock(&name).write());
+        let writing = Holding::take(holding.get_read_write_lock(&name).write());
         std::thread::scope(|scope| {
-            let read = || waiting.read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
+            let read = || waiting.get_read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
             let waiter = scope.spawn(move || named("reading thread", read));
             seen_to_wait(&name, "reading thread");
             writing.release();
@@ -135,9 +135,9 @@ fn those_who_wait_for_permits_and_to_read_are_shown(store: &Store) {
 fn clients_are_listed_with_what_they_hold_and_wait_for(store: &Store) {
     let (holding, waiting, other) = (quick(store, "holding"), quick(store, "waiting"), store.client());
     let name = fresh("listed");
-    let guard = holding.lock(&name).acquire_owned().unwrap();
+    let guard = holding.get_lock(&name).acquire_owned().unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| waiting.lock(&name).acquire().unwrap().unlock().unwrap());
+        let waiter = scope.spawn(|| waiting.get_lock(&name).acquire().unwrap().unlock().unwrap());
         let uses = |id| {
             let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
             let client = clients.into_iter().find(|client| client.id == id)?;
@@ -161,8 +161,8 @@ fn a_client_whose_directory_is_off_is_an_id(store: &Store) {
     let off = store.client_with(|options| options.lease(Duration::from_secs(9)).directory(false));
     let (on, other) = (quick(store, "on"), store.client());
     let (silent, telling) = (fresh("silent"), fresh("telling"));
-    let guard = off.lock(&silent).acquire().unwrap();
-    let second = on.lock(&telling).acquire().unwrap();
+    let guard = off.get_lock(&silent).acquire().unwrap();
+    let second = on.get_lock(&telling).acquire().unwrap();
     let program = |seen: &Inspection| seen.holders[0].whereabouts.as_ref().map(|place| place.program.clone());
     shown(&other, &telling, |seen| program(seen).is_some_and(|program| !program.is_empty()));
     // An entry is written with each renewal: one of the silent client has come since.
@@ -180,7 +180,7 @@ fn an_entry_is_gone_after_shutdown(store: &Store) {
     // With a lease that does not end meanwhile.
     let (client, other) = (store.client(), store.client());
     let is_listed = || other.clients().any(|client_seen| client_seen.unwrap().id == client.id());
-    let guard = client.lock(fresh("short")).acquire_owned().unwrap();
+    let guard = client.get_lock(fresh("short")).acquire_owned().unwrap();
     assert!(eventually(LONG, is_listed));
     guard.unlock().unwrap();
     client.shutdown().unwrap();
@@ -229,8 +229,8 @@ fn a_prefix_is_left_out_of_names_and_is_no_pattern(store: &Store) {
     let (one, other) = (format!("{series}[a]:"), format!("{series}a:"));
     let with_prefix = |prefix: &str| store.client_with(|options| options.key_prefix(prefix));
     let clients = [&one, &other].map(|prefix| with_prefix(prefix));
-    let guards =
-        [("x", &clients[0]), ("y", &clients[1])].map(|(name, client)| client.lock(name).acquire().unwrap());
+    let guards = [("x", &clients[0]), ("y", &clients[1])]
+        .map(|(name, client)| client.get_lock(name).acquire().unwrap());
     let listed = |client: &LockClient| {
         let names = client.list("*").map(|lock| lock.unwrap().name);
         names.collect::<Vec<String>>()

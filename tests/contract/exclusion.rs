@@ -53,7 +53,7 @@ impl Unprotected {
 }
 
 fn threads_of_one_client_exclude_each_other(store: &Store) {
-    let lock = store.client().lock(fresh("threads"));
+    let lock = store.client().get_lock(fresh("threads"));
     let held = Holding::take(&lock);
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(30)).unwrap());
@@ -66,7 +66,7 @@ fn threads_of_one_client_exclude_each_other(store: &Store) {
 
 fn clients_exclude_each_other(store: &Store) {
     let name = fresh("clients");
-    let (one, other) = (store.client().lock(&name), store.client().lock(&name));
+    let (one, other) = (store.client().get_lock(&name), store.client().get_lock(&name));
     for (holder, rival) in [(&one, &other), (&other, &one)] {
         holder.lock().unwrap();
         elsewhere(|| assert!(!rival.try_lock().unwrap()));
@@ -83,21 +83,21 @@ fn two_clients_are_two_owners_even_on_one_thread(store: &Store) {
     let (one, other) = (store.client(), store.client());
     assert_ne!(one.id(), other.id());
     assert_ne!(one.current_owner(), other.current_owner());
-    one.lock(&name).lock().unwrap();
-    assert!(one.lock(&name).is_held_by_current_thread().unwrap());
-    assert!(!other.lock(&name).is_held_by_current_thread().unwrap());
-    assert_eq!(other.lock(&name).hold_count().unwrap(), 0);
-    assert!(!other.lock(&name).try_lock().unwrap());
-    assert!(other.lock(&name).unlock().unwrap_err().is_not_held());
-    assert_eq!(one.lock(&name).hold_count().unwrap(), 1);
-    one.lock(&name).unlock().unwrap();
+    one.get_lock(&name).lock().unwrap();
+    assert!(one.get_lock(&name).is_held_by_current_thread().unwrap());
+    assert!(!other.get_lock(&name).is_held_by_current_thread().unwrap());
+    assert_eq!(other.get_lock(&name).hold_count().unwrap(), 0);
+    assert!(!other.get_lock(&name).try_lock().unwrap());
+    assert!(other.get_lock(&name).unlock().unwrap_err().is_not_held());
+    assert_eq!(one.get_lock(&name).hold_count().unwrap(), 1);
+    one.get_lock(&name).unlock().unwrap();
 }
 
 fn every_handle_for_a_name_is_the_same_lock(store: &Store) {
     let client = store.client();
     let name = fresh("handles");
-    let first = client.lock(&name);
-    let (second, third, fourth) = (client.lock(&name), first.clone(), client.clone().lock(&name));
+    let first = client.get_lock(&name);
+    let (second, third, fourth) = (client.get_lock(&name), first.clone(), client.clone().get_lock(&name));
     first.lock().unwrap();
     second.lock().unwrap();
     assert_eq!(third.hold_count().unwrap(), 2);
@@ -127,7 +127,7 @@ fn all_kinds_exclude_threads_and_clients(store: &Store) {
 fn exactly_one_of_two_clients_holds(store: &Store) {
     for _ in 0..20 {
         let name = fresh("either");
-        let locks = [store.client().lock(&name), store.client().lock(&name)];
+        let locks = [store.client().get_lock(&name), store.client().get_lock(&name)];
         let held: Vec<bool> = thread::scope(|scope| {
             let tries: Vec<_> = locks
                 .iter()
@@ -165,17 +165,17 @@ fn count(locks: &[RedisLock], rounds: u64) {
 
 fn sixteen_clients_count_exactly(store: &Store) {
     let name = fresh("counter");
-    let locks: Vec<_> = (0..16).map(|_| store.client().lock(&name)).collect();
+    let locks: Vec<_> = (0..16).map(|_| store.client().get_lock(&name)).collect();
     count(&locks, 20);
 }
 
 fn sixteen_threads_of_one_client_count_exactly(store: &Store) {
-    let lock = store.client().lock(fresh("counter"));
+    let lock = store.client().get_lock(fresh("counter"));
     count(&vec![lock; 16], 60);
 }
 
 fn ten_threads_on_one_handle_are_never_two_inside(store: &Store) {
-    let lock = &store.client().lock(fresh("room"));
+    let lock = &store.client().get_lock(fresh("room"));
     let room = &Room::default();
     thread::scope(|scope| {
         for index in 0..10_u32 {
@@ -223,7 +223,7 @@ fn functions_that_lock_and_call_each_other_nest_on_two_threads(store: &Store) {
     let room = &Room::default();
     thread::scope(|scope| {
         for client in &clients {
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             scope.spawn(move || (0..10).for_each(|_| foo(&lock, room)));
         }
     });
@@ -241,11 +241,11 @@ fn many_threads_over_few_names_all_get_through(store: &Store) {
                 for round in 0..8 {
                     let place = (thread + round) % names.len();
                     // Two names at a time, always in the same order.
-                    let outer = client.lock(&names[place]);
+                    let outer = client.get_lock(&names[place]);
                     assert!(outer.try_lock_for(4 * crate::support::LONG).unwrap());
                     rooms[place].visit(|| {
                         if let Some(next) = names.get(place + 1) {
-                            let inner = client.lock(next).acquire().unwrap();
+                            let inner = client.get_lock(next).acquire().unwrap();
                             rooms[place + 1].visit(thread::yield_now);
                             inner.unlock().unwrap();
                         }
@@ -255,13 +255,13 @@ fn many_threads_over_few_names_all_get_through(store: &Store) {
             });
         }
     });
-    assert!(names.iter().all(|name| !clients[0].lock(name).is_locked().unwrap()));
+    assert!(names.iter().all(|name| !clients[0].get_lock(name).is_locked().unwrap()));
 }
 
 fn a_storm_of_try_lock_keeps_exclusion_and_renewal(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let name = fresh("storm");
-    let lock = &client.lock(&name);
+    let lock = &client.get_lock(&name);
     let room = &Room::default();
     thread::scope(|scope| {
         for _ in 0..16 {
@@ -279,7 +279,7 @@ fn a_storm_of_try_lock_keeps_exclusion_and_renewal(store: &Store) {
     assert!(!lock.is_locked().unwrap());
     // The watchdog's registry still works after the storm's entries.
     let guard = lock.acquire().unwrap();
-    let rival = store.client().lock(&name);
+    let rival = store.client().get_lock(&name);
     throughout(RENEWED + ms(200), || rival.is_locked().unwrap() && guard.check().is_ok());
     guard.unlock().unwrap();
 }

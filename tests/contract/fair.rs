@@ -30,7 +30,7 @@ contracts!(needs Fair:
 
 /// Has a thread wait for the lock; it is in the queue when this returns.
 fn queue_up(client: &LockClient, name: &str, done: impl FnOnce() + Send + 'static) -> Waiter<()> {
-    let lock = client.fair_lock(name);
+    let lock = client.get_fair_lock(name);
     queued(client, name, move || {
         let guard = lock.acquire().unwrap();
         done();
@@ -54,7 +54,7 @@ fn queued<T: Send + 'static>(
 fn waiters_of_several_clients_are_served_in_the_order_in_which_they_came(store: &Store) {
     let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
     let name = fresh("order");
-    let held = Holding::take(&store.client().fair_lock(&name));
+    let held = Holding::take(&store.client().get_fair_lock(&name));
     let (tell, told) = unbounded();
     let waiters: Vec<_> = (0..7)
         .map(|turn| {
@@ -73,34 +73,34 @@ fn waiters_of_several_clients_are_served_in_the_order_in_which_they_came(store: 
 fn a_try_does_not_overtake_waiters(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("barge");
-    let held = Holding::take(&client.fair_lock(&name));
+    let held = Holding::take(&client.get_fair_lock(&name));
     let (go, gone) = unbounded::<()>();
     let waiter = queue_up(&other, &name, move || while gone.recv().is_ok() {});
     held.release();
     // Free for a moment, or held by the waiter: not ours in either case.
-    throughout(ms(100), || !client.fair_lock(&name).try_lock().unwrap());
+    throughout(ms(100), || !client.get_fair_lock(&name).try_lock().unwrap());
     drop(go);
     waiter.returns_within(LONG);
-    comes_true_within(SLACK, || client.fair_lock(&name).try_acquire().unwrap().is_some());
+    comes_true_within(SLACK, || client.get_fair_lock(&name).try_acquire().unwrap().is_some());
 }
 
 fn a_single_try_leaves_no_place_in_the_queue(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("once");
-    let held = Holding::take(&client.fair_lock(&name));
-    assert!(!other.fair_lock(&name).try_lock().unwrap());
-    assert!(!other.fair_lock(&name).try_lock_for(ms(0)).unwrap());
+    let held = Holding::take(&client.get_fair_lock(&name));
+    assert!(!other.get_fair_lock(&name).try_lock().unwrap());
+    assert!(!other.get_fair_lock(&name).try_lock_for(ms(0)).unwrap());
     let is_over = AcquireOptions::new().deadline(now());
-    assert!(other.fair_lock(&name).acquire_with(&is_over).unwrap().is_none());
+    assert!(other.get_fair_lock(&name).acquire_with(&is_over).unwrap().is_none());
     held.release();
-    assert!(elsewhere(|| client.fair_lock(&name).try_acquire().unwrap().is_some()));
+    assert!(elsewhere(|| client.get_fair_lock(&name).try_acquire().unwrap().is_some()));
 }
 
 fn a_waiter_whose_time_is_over_holds_nobody_up(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("deadline");
-    let held = Holding::take(&client.fair_lock(&name));
-    assert!(!other.fair_lock(&name).try_lock_for(ms(50)).unwrap());
+    let held = Holding::take(&client.get_fair_lock(&name));
+    assert!(!other.get_fair_lock(&name).try_lock_for(ms(50)).unwrap());
     let waiter = queue_up(&client, &name, || ());
     let freed = held.release();
     let (_, returned) = waiter.returns_within(SLACK * 2);
@@ -110,10 +110,10 @@ fn a_waiter_whose_time_is_over_holds_nobody_up(store: &Store) {
 fn a_waiter_that_is_interrupted_holds_nobody_up(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("interrupt");
-    let held = Holding::take(&client.fair_lock(&name));
+    let held = Holding::take(&client.get_fair_lock(&name));
     let interrupt = Interrupt::new();
     let first = queued(&client, &name, {
-        let (lock, interrupt) = (other.fair_lock(&name), interrupt.clone());
+        let (lock, interrupt) = (other.get_fair_lock(&name), interrupt.clone());
         move || lock.lock_interruptibly(&interrupt)
     });
     let second = queue_up(&client, &name, || ());
@@ -127,9 +127,9 @@ fn a_waiter_that_is_interrupted_holds_nobody_up(store: &Store) {
 fn a_waiter_whose_client_ends_holds_nobody_up(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shutdown");
-    let held = Holding::take(&client.fair_lock(&name));
+    let held = Holding::take(&client.get_fair_lock(&name));
     let first = queued(&client, &name, {
-        let lock = other.fair_lock(&name);
+        let lock = other.get_fair_lock(&name);
         move || lock.lock()
     });
     let second = queue_up(&client, &name, || ());
@@ -146,12 +146,12 @@ fn leases_that_end_serve_the_waiters_in_their_order(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("leases");
     let lease = ms(1_000);
-    let held = Holding::take(&store.client().fair_lock(&name));
+    let held = Holding::take(&store.client().get_fair_lock(&name));
     let (tell, told) = unbounded();
     let begun = now();
     let waiters: Vec<_> = (0..6)
         .map(|turn| {
-            let (lock, tell) = (clients[turn % 2].fair_lock(&name), tell.clone());
+            let (lock, tell) = (clients[turn % 2].get_fair_lock(&name), tell.clone());
             queued(&clients[0], &name, move || {
                 lock.lock_with_lease(lease).unwrap();
                 tell.send(turn).unwrap();
@@ -174,7 +174,7 @@ fn leases_that_end_serve_the_waiters_in_their_order(store: &Store) {
 fn the_holder_acquires_again_before_the_waiters(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("again");
-    let lock = client.fair_lock(&name);
+    let lock = client.get_fair_lock(&name);
     lock.lock().unwrap();
     let waiter = queue_up(&other, &name, || ());
     assert!(lock.try_lock().unwrap());
@@ -192,7 +192,7 @@ fn a_fair_lock_can_have_fences(store: &Store) {
     lock.unlock().unwrap();
     assert!(lock.try_lock_and_get_token(ms(10)).unwrap().unwrap() > first);
     lock.unlock().unwrap();
-    assert_eq!(client.fair_lock(&name).acquire().unwrap().fence(), None);
+    assert_eq!(client.get_fair_lock(&name).acquire().unwrap().fence(), None);
 }
 
 fn many_threads_of_many_clients_lose_no_turn(store: &Store) {
@@ -207,7 +207,7 @@ fn many_threads_of_many_clients_lose_no_turn(store: &Store) {
                 let (inside, granted, tell, name) = (&inside, &granted, tell.clone(), &name);
                 scope.spawn(move || {
                     for _ in 0..10 {
-                        let guard = client.fair_lock(name).acquire().unwrap();
+                        let guard = client.get_fair_lock(name).acquire().unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         granted.lock().unwrap().push(now());
                         inside.fetch_sub(1, Ordering::SeqCst);
@@ -232,7 +232,7 @@ fn many_threads_of_many_clients_lose_no_turn(store: &Store) {
 fn waiters_are_shown_in_order_of_arrival(store: &Store) {
     let clients: Vec<_> = (0..2).map(|_| store.client()).collect();
     let name = fresh("shown");
-    let held = Holding::take(&clients[0].fair_lock(&name));
+    let held = Holding::take(&clients[0].get_fair_lock(&name));
     let waiters: Vec<_> = (0..4).map(|turn| queue_up(&clients[turn % 2], &name, || ())).collect();
     comes_true_within(LONG, || clients[0].inspect(&name).unwrap().waiting == 4);
     let seen = clients[0].inspect(&name).unwrap();

@@ -24,7 +24,7 @@ fn tokens_strictly_increase_across_threads_and_clients(store: &Store) {
     let clients = [store.client(), store.client(), store.client()];
     let mut last = 0;
     for round in 0..12 {
-        let lock = clients[round % 3].fenced_lock(&name);
+        let lock = clients[round % 3].get_fenced_lock(&name);
         let take = || {
             let token = lock.lock_and_get_token().unwrap();
             lock.unlock().unwrap();
@@ -39,7 +39,7 @@ fn tokens_strictly_increase_across_threads_and_clients(store: &Store) {
 }
 
 fn every_way_to_take_a_fenced_lock_has_a_token(store: &Store) {
-    let lock = store.client().fenced_lock(fresh("ways"));
+    let lock = store.client().get_fenced_lock(fresh("ways"));
     let mut tokens = vec![lock.lock_and_get_token().unwrap()];
     lock.unlock().unwrap();
     tokens.push(lock.try_lock_and_get_token(ms(10)).unwrap().unwrap());
@@ -54,7 +54,7 @@ fn every_way_to_take_a_fenced_lock_has_a_token(store: &Store) {
 }
 
 fn reentry_keeps_the_token(store: &Store) {
-    let lock = store.client().fenced_lock(fresh("reentry"));
+    let lock = store.client().get_fenced_lock(fresh("reentry"));
     let token = lock.lock_and_get_token().unwrap();
     assert_eq!(lock.lock_and_get_token().unwrap(), token);
     assert_eq!(lock.try_lock_and_get_token(ms(10)).unwrap(), Some(token));
@@ -69,7 +69,7 @@ fn reentry_keeps_the_token(store: &Store) {
 
 fn the_token_of_a_holder_is_shown(store: &Store) {
     let name = fresh("shown");
-    let guard = store.client().fenced_lock(&name).acquire().unwrap();
+    let guard = store.client().get_fenced_lock(&name).acquire().unwrap();
     let seen = store.client().inspect(&name).unwrap();
     assert_eq!(seen.fence, guard.fence(), "{seen}");
     guard.unlock().unwrap();
@@ -78,14 +78,14 @@ fn the_token_of_a_holder_is_shown(store: &Store) {
 fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
     let name = fresh("one");
     let (client, stranger) = (store.client(), store.client());
-    let (plain, fenced) = (client.lock(&name), client.fenced_lock(&name));
+    let (plain, fenced) = (client.get_lock(&name), client.get_fenced_lock(&name));
     let held = Holding::take(&plain);
     assert_eq!(fenced.try_lock_and_get_token(ms(10)).unwrap(), None);
-    assert!(!stranger.fenced_lock(&name).try_lock().unwrap());
+    assert!(!stranger.get_fenced_lock(&name).try_lock().unwrap());
     held.release();
     let held = Holding::take(&fenced);
     assert!(!plain.try_lock().unwrap());
-    assert!(!stranger.lock(&name).try_lock().unwrap());
+    assert!(!stranger.get_lock(&name).try_lock().unwrap());
     held.release();
     // For the thread that holds one, the other is a re-entry, and either gives a level back.
     fenced.lock_and_get_token().unwrap();
@@ -99,37 +99,37 @@ fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
 fn a_fenced_reentry_of_a_plain_hold_gets_a_token(store: &Store) {
     let name = fresh("late");
     let client = store.client();
-    let first = client.fenced_lock(&name).acquire().unwrap().fence();
-    client.lock(&name).lock().unwrap();
-    let token = client.fenced_lock(&name).lock_and_get_token().unwrap();
+    let first = client.get_fenced_lock(&name).acquire().unwrap().fence();
+    client.get_lock(&name).lock().unwrap();
+    let token = client.get_fenced_lock(&name).lock_and_get_token().unwrap();
     assert!(Some(token) > first);
-    assert_eq!(client.fenced_lock(&name).lock_and_get_token().unwrap(), token);
-    (0..3).for_each(|_| client.lock(&name).unlock().unwrap());
-    assert!(client.fenced_lock(&name).acquire().unwrap().fence() > Some(token));
+    assert_eq!(client.get_fenced_lock(&name).lock_and_get_token().unwrap(), token);
+    (0..3).for_each(|_| client.get_lock(&name).unlock().unwrap());
+    assert!(client.get_fenced_lock(&name).acquire().unwrap().fence() > Some(token));
 }
 
 fn a_token_of_a_reentry_is_below_that_of_an_earlier_waiter(store: &Store) {
     let name = fresh("behind");
     let (client, other) = (store.client(), store.client());
-    client.lock(&name).lock().unwrap();
+    client.get_lock(&name).lock().unwrap();
     let waiter = Waiter::start({
-        let lock = other.fenced_lock(&name);
+        let lock = other.get_fenced_lock(&name);
         move || {
             let token = lock.lock_and_get_token().unwrap();
             lock.unlock().unwrap();
             token
         }
     });
-    let token = client.fenced_lock(&name).lock_and_get_token().unwrap();
-    (0..2).for_each(|_| client.lock(&name).unlock().unwrap());
+    let token = client.get_fenced_lock(&name).lock_and_get_token().unwrap();
+    (0..2).for_each(|_| client.get_lock(&name).unlock().unwrap());
     let (next, _) = waiter.returns_within(LONG);
     assert!(next > token, "{next} after {token}");
 }
 
 fn a_busy_fenced_lock_gives_no_token(store: &Store) {
     let name = fresh("busy");
-    let held = Holding::take(&store.client().fenced_lock(&name));
-    let lock = store.client().fenced_lock(&name);
+    let held = Holding::take(&store.client().get_fenced_lock(&name));
+    let lock = store.client().get_fenced_lock(&name);
     assert_eq!(lock.try_lock_and_get_token(ms(0)).unwrap(), None);
     assert_eq!(lock.try_lock_and_get_token(ms(20)).unwrap(), None);
     held.release();
@@ -138,11 +138,11 @@ fn a_busy_fenced_lock_gives_no_token(store: &Store) {
 fn tokens_increase_over_expiry_and_force(store: &Store) {
     let name = fresh("over");
     let (client, stranger) = (store.client(), store.client());
-    let expired = client.fenced_lock(&name).acquire_with(&leased(ms(50))).unwrap().unwrap();
-    let next = stranger.fenced_lock(&name).acquire().unwrap();
+    let expired = client.get_fenced_lock(&name).acquire_with(&leased(ms(50))).unwrap().unwrap();
+    let next = stranger.get_fenced_lock(&name).acquire().unwrap();
     assert!(next.fence() > expired.fence());
-    assert!(client.fenced_lock(&name).force_unlock().unwrap());
-    let last = client.fenced_lock(&name).acquire().unwrap();
+    assert!(client.get_fenced_lock(&name).force_unlock().unwrap());
+    let last = client.get_fenced_lock(&name).acquire().unwrap();
     assert!(last.fence() > next.fence());
     last.unlock().unwrap();
 }
@@ -154,7 +154,7 @@ fn tokens_of_a_contended_lock_come_in_the_order_of_the_grants(store: &Store) {
         for _ in 0..4 {
             let client = store.client();
             for _ in 0..2 {
-                let lock = client.fenced_lock(&name);
+                let lock = client.get_fenced_lock(&name);
                 let granted = &granted;
                 scope.spawn(move || {
                     for _ in 0..10 {

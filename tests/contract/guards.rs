@@ -50,7 +50,7 @@ fn dropping_a_guard_releases(store: &Store) {
 }
 
 fn a_guard_dropped_by_a_panic_releases(store: &Store) {
-    let lock = store.client().lock(fresh("panic"));
+    let lock = store.client().get_lock(fresh("panic"));
     let result = catch_unwind(AssertUnwindSafe(|| {
         let _outer = lock.acquire().unwrap();
         let _inner = lock.acquire().unwrap();
@@ -70,7 +70,7 @@ fn a_guard_that_outlives_its_threads_work_releases_at_the_threads_end(store: &St
         static LATE: RefCell<Option<Guard>> = const { RefCell::new(None) };
     }
     let client = store.client();
-    let (early, late) = (client.lock(fresh("early")), client.lock(fresh("late")));
+    let (early, late) = (client.get_lock(fresh("early")), client.get_lock(fresh("late")));
     elsewhere(|| {
         EARLY.with_borrow(|_| ()); // registered before the library's own storage, so dropped on the other side of it
         late.lock().unwrap();
@@ -97,25 +97,25 @@ fn unlocking_a_guard_releases_and_says_so(store: &Store) {
 fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
     let client = store.client();
     let name = fresh("knows");
-    let guard = client.lock(&name).acquire().unwrap();
+    let guard = client.get_lock(&name).acquire().unwrap();
     assert_eq!(guard.name(), name);
     assert_eq!(guard.owner(), client.current_owner());
     assert_eq!(guard.owner().client(), client.id());
     assert_eq!(guard.state(), HoldState::Held);
     guard.check().unwrap();
     assert!(format!("{guard:?}").contains(&name));
-    let inner = client.lock(&name).acquire().unwrap();
+    let inner = client.get_lock(&name).acquire().unwrap();
     assert_eq!(inner.owner(), guard.owner());
     drop(inner);
     // The owner is what others are told.
-    let error = elsewhere(|| client.lock(&name).unlock().unwrap_err());
+    let error = elsewhere(|| client.get_lock(&name).unlock().unwrap_err());
     assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(guard.owner().to_string())));
     guard.unlock().unwrap();
 }
 
 fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let leased = client.lock(fresh("leased")).acquire_with(&leased(ms(400))).unwrap().unwrap();
+    let leased = client.get_lock(fresh("leased")).acquire_with(&leased(ms(400))).unwrap().unwrap();
     let mut least = ms(400);
     comes_true_within(ms(400) + SLACK, || {
         let left = leased.remaining();
@@ -124,7 +124,7 @@ fn the_remaining_time_goes_down_and_a_renewal_raises_it(store: &Store) {
         left.is_zero()
     });
     assert!(leased.check().is_err());
-    let renewed = client.lock(fresh("renewed")).acquire().unwrap();
+    let renewed = client.get_lock(fresh("renewed")).acquire().unwrap();
     let mut last = renewed.remaining();
     assert!(last <= RENEWED);
     comes_true_within(RENEWED / 3 + SLACK, || {
@@ -153,12 +153,12 @@ fn dropping_a_guard_of_a_lost_hold_touches_nobody(store: &Store) {
     let name = fresh("lost");
     let (client, stranger) = (store.client(), store.client());
     for heir in [&client, &stranger] {
-        let lock = client.lock(&name);
+        let lock = client.get_lock(&name);
         let (dropped, unlocked) = (
             lock.acquire_with(&leased(ms(60))).unwrap().unwrap(),
             lock.acquire_with(&leased(ms(60))).unwrap().unwrap(),
         );
-        let held = Holding::take(&heir.lock(&name));
+        let held = Holding::take(&heir.get_lock(&name));
         drop(dropped);
         assert!(unlocked.unlock().unwrap_err().is_lost());
         assert!(lock.is_locked().unwrap());
@@ -184,7 +184,7 @@ fn an_owned_guard_may_be_released_by_another_thread(store: &Store) {
 
 fn an_owned_guard_is_not_the_threads_own(store: &Store) {
     let client = store.client();
-    let lock = client.lock(fresh("owned"));
+    let lock = client.get_lock(fresh("owned"));
     let guard = lock.acquire_owned().unwrap();
     assert_ne!(guard.owner(), client.current_owner());
     assert!(lock.is_locked().unwrap());
@@ -207,14 +207,14 @@ fn an_owned_guard_is_not_the_threads_own(store: &Store) {
 
 fn an_owned_guard_is_renewed_after_its_thread_has_ended(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let lock = client.lock(fresh("owned"));
+    let lock = client.get_lock(fresh("owned"));
     let guard = elsewhere(|| lock.acquire_owned().unwrap());
     throughout(RENEWED + ms(200), || lock.is_locked().unwrap() && guard.check().is_ok());
     guard.unlock().unwrap();
 }
 
 fn an_owned_guard_waits_its_turn(store: &Store) {
-    let lock = store.client().lock(fresh("owned"));
+    let lock = store.client().get_lock(fresh("owned"));
     lock.lock().unwrap();
     let waiter = Waiter::start({
         let lock = lock.clone();
@@ -232,7 +232,7 @@ fn an_owned_guard_waits_its_turn(store: &Store) {
 fn with_lock_runs_under_the_lock_and_releases(store: &Store) {
     let client = store.client();
     let name = fresh("with");
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     let result = client.with_lock(&name, |guard| {
         assert_eq!(guard.name(), name);
         guard.check().unwrap();
@@ -249,13 +249,13 @@ fn with_lock_releases_when_the_work_panics(store: &Store) {
     let name = fresh("with");
     let result = catch_unwind(AssertUnwindSafe(|| client.with_lock(&name, |_| quiet_panic())));
     assert!(result.is_err());
-    comes_true_within(SLACK, || !client.lock(&name).is_locked().unwrap());
+    comes_true_within(SLACK, || !client.get_lock(&name).is_locked().unwrap());
     client.with_lock(&name, |_| ()).unwrap();
 }
 
 fn with_lock_says_when_the_hold_did_not_last(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("with");
-    let result = client.with_lock(&name, |_| assert!(operator.lock(&name).force_unlock().unwrap()));
+    let result = client.with_lock(&name, |_| assert!(operator.get_lock(&name).force_unlock().unwrap()));
     assert!(result.unwrap_err().is_lost());
 }

@@ -55,13 +55,13 @@ impl Need {
         let client = store.client();
         let refused = match self {
             Need::Nothing => panic!("no store lacks nothing"),
-            Need::Fair => client.fair_lock("lacking").try_lock().map(drop),
-            Need::ReadWrite => client.read_write_lock("lacking").read().try_lock().map(drop),
-            Need::Token => client.token_lock("lacking").try_lock().map(drop),
+            Need::Fair => client.get_fair_lock("lacking").try_lock().map(drop),
+            Need::ReadWrite => client.get_read_write_lock("lacking").read().try_lock().map(drop),
+            Need::Token => client.get_token_lock("lacking").try_lock().map(drop),
             Need::Keeping => {
                 client.lock_with("lacking").keep(Duration::from_secs(1)).build().try_lock().map(drop)
             }
-            Need::Counting => client.semaphore("lacking").try_acquire(1).map(drop),
+            Need::Counting => client.get_semaphore("lacking").try_acquire(1).map(drop),
             Need::Directory => {
                 assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
                 client.clients().next().unwrap().map(drop)
@@ -164,20 +164,20 @@ fn kinds(wakes: bool, polls_within: Duration, token: (bool, Duration)) -> Vec<Ki
     let spin = Traits { wakes: false, polls_within: Duration::from_millis(128), ..mutex };
     let token = Traits { reentrant: false, wakes: token.0, polls_within: token.1, ..mutex };
     vec![
-        Kind { label: "lock", make: |client, name| client.lock(name), traits: mutex },
+        Kind { label: "lock", make: |client, name| client.get_lock(name), traits: mutex },
         Kind {
             label: "fenced_lock",
-            make: |client, name| RedisLock::clone(&client.fenced_lock(name)),
+            make: |client, name| RedisLock::clone(&client.get_fenced_lock(name)),
             traits: fenced,
         },
-        Kind { label: "fair_lock", make: |client, name| client.fair_lock(name), traits: fair },
+        Kind { label: "fair_lock", make: |client, name| client.get_fair_lock(name), traits: fair },
         Kind {
             label: "write_lock",
-            make: |client, name| client.read_write_lock(name).write().clone(),
+            make: |client, name| client.get_read_write_lock(name).write().clone(),
             traits: mutex,
         },
-        Kind { label: "spin_lock", make: |client, name| client.spin_lock(name), traits: spin },
-        Kind { label: "token_lock", make: |client, name| client.token_lock(name), traits: token },
+        Kind { label: "spin_lock", make: |client, name| client.get_spin_lock(name), traits: spin },
+        Kind { label: "token_lock", make: |client, name| client.get_token_lock(name), traits: token },
     ]
 }
 

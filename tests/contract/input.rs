@@ -53,7 +53,7 @@ fn leases_that_cannot_be_kept_are_refused_and_leave_nothing(store: &Store) {
 }
 
 fn a_refused_lease_does_not_disturb_a_hold(store: &Store) {
-    let lock = store.client().lock(fresh("held"));
+    let lock = store.client().get_lock(fresh("held"));
     let taken = now();
     lock.lock_with_lease(ms(10_000)).unwrap();
     for lease in NO_LEASES {
@@ -124,7 +124,7 @@ fn names_that_cannot_be_used_are_refused_by_every_call(store: &Store) {
                 refused(&result.unwrap_err(), action, &lock);
             }
         }
-        let lock = client.fenced_lock(name);
+        let lock = client.get_fenced_lock(name);
         refused(&lock.lock_and_get_token().unwrap_err(), "lock_and_get_token", &lock);
         refused(&lock.try_lock_and_get_token(ms(10)).unwrap_err(), "try_lock_and_get_token", &lock);
         assert_eq!(client.with_lock(name, |_| ()).unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -137,7 +137,7 @@ fn a_prefix_or_a_mapping_can_make_a_name_unusable(store: &Store) {
     let emptied = store.client_with(|options| options.map_names(|_| String::new()));
     let reserved = store.client_with(|options| options.key_prefix("redisson_lock_token:"));
     for client in [long, emptied, reserved] {
-        let lock = client.lock("a");
+        let lock = client.get_lock("a");
         for (action, result) in every_call(&lock) {
             refused(&result.unwrap_err(), action, &lock);
         }

@@ -63,7 +63,7 @@ fn inspecting_a_name_that_cannot_be_read_is_an_error(store: &Store) {
 
 fn a_holder_is_shown_with_its_process_to_its_own_client(store: &Store) {
     let (client, name) = (store.client(), fresh("own"));
-    let guard = client.lock(&name).acquire().unwrap();
+    let guard = client.get_lock(&name).acquire().unwrap();
     let seen = client.inspect(&name).unwrap();
     let place = seen.holders[0].whereabouts.clone().unwrap();
     assert_eq!(place.pid, std::process::id());

@@ -51,8 +51,8 @@ fn an_interrupted_wait_leaves_nothing_held_or_renewed(store: &Store) {
     let name = fresh("nothing");
     let (client, stranger) = (store.client_with_lease(ms(3_000)), store.client());
     for holder in [&client, &stranger] {
-        let held = Holding::take(&holder.lock(&name));
-        let lock = client.lock(&name);
+        let held = Holding::take(&holder.get_lock(&name));
+        let lock = client.get_lock(&name);
         let interrupt = Interrupt::new();
         let waiter = Waiter::start({
             let (lock, interrupt) = (lock.clone(), interrupt.clone());
@@ -74,14 +74,14 @@ fn an_interrupted_waiter_passes_its_place_on(store: &Store) {
     let name = fresh("place");
     let (client, stranger) = (store.client(), store.client());
     for holder in [&client, &stranger] {
-        let held = Holding::take(&holder.lock(&name));
+        let held = Holding::take(&holder.get_lock(&name));
         let interrupt = Interrupt::new();
         let [first, second] = [(); 2].map(|()| {
-            let (lock, interrupt) = (client.lock(&name), interrupt.clone());
+            let (lock, interrupt) = (client.get_lock(&name), interrupt.clone());
             Waiter::start(move || lock.lock_interruptibly(&interrupt).is_err())
         });
         let next = Waiter::start({
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             move || {
                 lock.lock().unwrap();
                 let had = now();
@@ -128,7 +128,7 @@ fn an_interrupt_set_before_the_call_means_no_wait(store: &Store) {
 
 /// Java's `lockInterruptibly` looks at the interrupt on entry, whoever holds the lock.
 fn an_interrupt_set_before_the_call_also_ends_a_reentry(store: &Store) {
-    let lock = store.client().lock(fresh("reentry"));
+    let lock = store.client().get_lock(fresh("reentry"));
     let interrupt = Interrupt::new();
     interrupt.interrupt();
     lock.lock().unwrap();
@@ -141,11 +141,11 @@ fn an_interrupt_set_before_the_call_also_ends_a_reentry(store: &Store) {
 fn one_interrupt_ends_all_waits_that_have_it(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     let names = [fresh("all"), fresh("all")];
-    let held: Vec<_> = names.iter().map(|name| Holding::take(&stranger.lock(name))).collect();
+    let held: Vec<_> = names.iter().map(|name| Holding::take(&stranger.get_lock(name))).collect();
     let interrupt = Interrupt::new();
     let waiters: Vec<_> = names
         .iter()
-        .flat_map(|name| [client.lock(name), client.lock(name), stranger.lock(name)])
+        .flat_map(|name| [client.get_lock(name), client.get_lock(name), stranger.get_lock(name)])
         .map(|lock| {
             let interrupt = interrupt.clone();
             Waiter::start(move || lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted())
@@ -162,7 +162,7 @@ fn one_interrupt_ends_all_waits_that_have_it(store: &Store) {
 }
 
 fn an_interrupt_that_is_never_set_changes_nothing(store: &Store) {
-    let lock = store.client().lock(fresh("unset"));
+    let lock = store.client().get_lock(fresh("unset"));
     let held = Holding::take(&lock);
     let waiter = Waiter::start({
         let lock = lock.clone();

@@ -37,7 +37,7 @@ fn cycle(lock: &RedisLock) {
 fn use_until_kept(lock: &RedisLock, other: &LockClient) {
     let is_kept = || {
         cycle(lock);
-        other.lock(lock.name()).is_locked().unwrap()
+        other.get_lock(lock.name()).is_locked().unwrap()
     };
     assert!(eventually(LONG, is_kept), "it is given back each time");
 }
@@ -54,7 +54,7 @@ fn kept(store: &Store, most: Duration) -> (RedisLock, LockClient) {
 #[track_caller]
 fn is_free_within(lock: &RedisLock, other: &LockClient, limit: Duration) {
     let since = now();
-    let theirs = other.lock(lock.name());
+    let theirs = other.get_lock(lock.name());
     assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
     assert!(since.elapsed() <= limit + slack_since(since), "it was given back after {:?}", since.elapsed());
 }
@@ -87,7 +87,10 @@ fn a_thread_that_comes_back_has_a_kept_lock_without_asking_for_it(store: &Store)
     assert!(asked <= 50, "asked {asked} times for 1,000 grants");
     assert_eq!(client.stats().holds, 0, "nobody holds it");
     client.shutdown().unwrap();
-    assert!(!other.lock(lock.name()).is_locked().unwrap(), "the end of a client gives back what it keeps");
+    assert!(
+        !other.get_lock(lock.name()).is_locked().unwrap(),
+        "the end of a client gives back what it keeps"
+    );
 }
 
 fn a_client_that_waits_gets_a_kept_lock_before_its_keeper_looks(store: &Store) {
@@ -95,7 +98,7 @@ fn a_client_that_waits_gets_a_kept_lock_before_its_keeper_looks(store: &Store) {
     let begun = now();
     let round = |_| {
         let_pass(ms(1_000), "until looks are half a second apart");
-        let (theirs, asked) = (other.lock(lock.name()), now());
+        let (theirs, asked) = (other.get_lock(lock.name()), now());
         elsewhere(|| cycle(&theirs));
         let took = asked.elapsed();
         use_until_kept(&lock, &other);
@@ -109,7 +112,7 @@ fn a_client_that_waits_gets_a_kept_lock_at_the_end_of_its_use(store: &Store) {
     let (lock, other) = kept(store, LONG);
     let round = |_| {
         lock.lock().unwrap();
-        let theirs = other.lock(lock.name());
+        let theirs = other.get_lock(lock.name());
         let waiter = Waiter::start(move || {
             theirs.lock().unwrap();
             let had = now();
@@ -129,7 +132,7 @@ fn a_client_that_waits_gets_a_kept_lock_at_the_end_of_its_use(store: &Store) {
 
 fn to_other_clients_a_kept_lock_is_held_and_its_own_client_gives_it_back(store: &Store) {
     let (lock, other) = kept(store, LONG);
-    let theirs = other.lock(lock.name());
+    let theirs = other.get_lock(lock.name());
     assert!(!theirs.try_lock().unwrap());
     let seen = || other.inspect(lock.name()).unwrap();
     let is_told = || seen().holders.first().is_some_and(|holder| holder.unused_for.is_some());
@@ -160,7 +163,7 @@ fn a_long_use_of_a_kept_lock_outlives_its_short_lease(store: &Store) {
     let (lock, other) = kept(store, LONG);
     lock.lock().unwrap();
     let_pass(LEASE + LOOK, "longer than the lease of what is kept");
-    assert!(!other.lock(lock.name()).try_lock().unwrap());
+    assert!(!other.get_lock(lock.name()).try_lock().unwrap());
     assert!(lock.is_held_by_current_thread().unwrap());
     lock.unlock().unwrap();
     is_free_within(&lock, &other, Duration::ZERO);
@@ -176,7 +179,7 @@ fn a_kept_lock_keeps_its_token_and_the_next_owner_has_a_greater_one(store: &Stor
     let mut last = token();
     let stays = || token() == std::mem::replace(&mut last, token());
     assert!(eventually(LONG, stays));
-    let theirs = other.fenced_lock(lock.name()).acquire().unwrap();
+    let theirs = other.get_fenced_lock(lock.name()).acquire().unwrap();
     assert!(theirs.fence() > last);
     let last = theirs.fence();
     theirs.unlock().unwrap();

@@ -17,7 +17,7 @@ contracts!(needs Counting:
 );
 
 fn a_latch_that_nobody_set_up_is_open(store: &Store) {
-    let latch = store.client().count_down_latch(fresh("latch"));
+    let latch = store.client().get_count_down_latch(fresh("latch"));
     latch.wait().unwrap();
     assert!(latch.wait_for(ms(0)).unwrap());
     assert_eq!(latch.count().unwrap(), 0);
@@ -27,17 +27,17 @@ fn a_latch_that_nobody_set_up_is_open(store: &Store) {
 fn a_latch_opens_with_the_last_count_and_for_everybody(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("latch");
-    let latch = store.client().count_down_latch(&name);
+    let latch = store.client().get_count_down_latch(&name);
     assert!(latch.try_set_count(3).unwrap());
     assert!(!latch.try_set_count(9).unwrap());
     let waiters: Vec<_> = (0..6)
         .map(|at| {
-            let latch = clients[at % 2].count_down_latch(&name);
+            let latch = clients[at % 2].get_count_down_latch(&name);
             Waiter::start(move || latch.wait().unwrap())
         })
         .collect();
     assert_eq!(latch.count_down().unwrap(), 2);
-    assert_eq!(clients[0].count_down_latch(&name).count_down().unwrap(), 1);
+    assert_eq!(clients[0].get_count_down_latch(&name).count_down().unwrap(), 1);
     throughout(ms(30), || waiters.iter().all(|waiter| !waiter.is_over()));
     let opened = now();
     assert_eq!(latch.count_down().unwrap(), 0);
@@ -48,7 +48,7 @@ fn a_latch_opens_with_the_last_count_and_for_everybody(store: &Store) {
 }
 
 fn a_count_below_zero_does_not_happen(store: &Store) {
-    let latch = store.client().count_down_latch(fresh("latch"));
+    let latch = store.client().get_count_down_latch(fresh("latch"));
     latch.try_set_count(1).unwrap();
     assert_eq!(latch.count_down().unwrap(), 0);
     assert_eq!(latch.count_down().unwrap(), 0);
@@ -57,7 +57,7 @@ fn a_count_below_zero_does_not_happen(store: &Store) {
 }
 
 fn waits_at_a_latch_end_as_asked(store: &Store) {
-    let latch = store.client().count_down_latch(fresh("latch"));
+    let latch = store.client().get_count_down_latch(fresh("latch"));
     latch.try_set_count(1).unwrap();
     let begun = now();
     assert!(!latch.wait_for(ms(60)).unwrap());
@@ -76,19 +76,19 @@ fn waits_at_a_latch_end_as_asked(store: &Store) {
 fn a_latch_that_is_deleted_opens(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("latch");
-    client.count_down_latch(&name).try_set_count(5).unwrap();
+    client.get_count_down_latch(&name).try_set_count(5).unwrap();
     let waiter = Waiter::start({
-        let latch = other.count_down_latch(&name);
+        let latch = other.get_count_down_latch(&name);
         move || latch.wait().unwrap()
     });
     let deleted = now();
-    assert!(client.count_down_latch(&name).delete().unwrap());
+    assert!(client.get_count_down_latch(&name).delete().unwrap());
     let (_, returned) = waiter.returns_within(SLACK * 4);
     assert!(returned.duration_since(deleted) < ms(50) + slack_since(deleted));
 }
 
 fn a_latch_can_be_set_up_again_once_open(store: &Store) {
-    let latch = store.client().count_down_latch(fresh("latch"));
+    let latch = store.client().get_count_down_latch(fresh("latch"));
     for _ in 0..3 {
         assert!(latch.try_set_count(1).unwrap());
         assert!(!latch.wait_for(ms(5)).unwrap());
@@ -98,7 +98,7 @@ fn a_latch_can_be_set_up_again_once_open(store: &Store) {
 }
 
 fn a_latch_of_nothing_is_open_and_stands_in_nobodys_way(store: &Store) {
-    let latch = store.client().count_down_latch(fresh("latch"));
+    let latch = store.client().get_count_down_latch(fresh("latch"));
     assert!(latch.try_set_count(0).unwrap());
     latch.wait().unwrap();
     assert!(!latch.delete().unwrap(), "it is as if nobody had set it up");
@@ -111,7 +111,7 @@ fn a_latch_of_nothing_is_open_and_stands_in_nobodys_way(store: &Store) {
 fn a_latch_is_shown_with_its_count(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("latch");
-    let latch = client.count_down_latch(&name);
+    let latch = client.get_count_down_latch(&name);
     latch.try_set_count(2).unwrap();
     let seen = other.inspect(&name).unwrap();
     // If a number is all that is kept, the waiters tell its kind.

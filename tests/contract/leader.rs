@@ -77,7 +77,7 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
     // Between clients there is an order only where the store keeps one.
     let is_fair = store.kinds.iter().any(|kind| kind.label == "fenced_lock" && kind.traits.fair);
     for other in [&client, &client, &client].into_iter().chain(is_fair.then_some(&stranger)) {
-        let lock = other.fenced_lock(&name);
+        let lock = other.get_fenced_lock(&name);
         let waiter = Waiter::start(move || lock.acquire_owned().unwrap());
         if is_fair {
             // Its place is what counts; a thread that only waits for an answer has none yet.
@@ -149,7 +149,7 @@ fn a_leader_that_lost_its_hold_is_notified_and_becomes_a_candidate_again(store: 
     let name = fresh("lost");
     let leader = store.client_with_lease(RENEWED).leader(&name).unwrap();
     let term = elected(&leader);
-    assert!(store.client().fenced_lock(&name).force_unlock().unwrap());
+    assert!(store.client().get_fenced_lock(&name).force_unlock().unwrap());
     assert_eq!(stepped_down(&leader), Some(LossReason::Gone));
     assert!(elected(&leader) > term);
 }
@@ -175,5 +175,5 @@ fn a_leader_that_is_dropped_leads_no_longer(store: &Store) {
     let leader = client.leader(&name).unwrap();
     elected(&leader);
     drop(leader);
-    assert!(!client.lock(&name).is_locked().unwrap());
+    assert!(!client.get_lock(&name).is_locked().unwrap());
 }

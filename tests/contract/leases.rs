@@ -38,8 +38,8 @@ fn an_explicit_lease_ends_and_the_next_gets_in_near_its_end(store: &Store) {
     let lease = ms(400);
     let clients = (store.client(), store.client());
     // The next may be a thread of the same client or of another.
-    for next in [clients.0.lock(&name), clients.1.lock(&name)] {
-        let lock = clients.0.lock(&name);
+    for next in [clients.0.get_lock(&name), clients.1.get_lock(&name)] {
+        let lock = clients.0.get_lock(&name);
         let before = now();
         lock.lock_with_lease(lease).unwrap();
         let after = now();
@@ -55,7 +55,7 @@ fn an_explicit_lease_ends_and_the_next_gets_in_near_its_end(store: &Store) {
         let latest = store.freed_within(lease) + slack_since(after);
         assert!(had.duration_since(after) <= latest, "{:?}", had.duration_since(after));
         // The late unlock is told, and touches nobody.
-        let held = crate::support::Holding::take(&clients.1.lock(&name));
+        let held = crate::support::Holding::take(&clients.1.get_lock(&name));
         let late = lock.unlock().unwrap_err();
         assert_eq!(late.not_held(), Some(&NotHeld::Expired), "{late}");
         assert!(lock.is_locked().unwrap());
@@ -66,7 +66,7 @@ fn an_explicit_lease_ends_and_the_next_gets_in_near_its_end(store: &Store) {
 fn an_explicit_lease_is_never_renewed(store: &Store) {
     // The watchdog's interval passes several times within this lease.
     let client = store.client_with_lease(ms(120));
-    let lock = client.lock(fresh("explicit"));
+    let lock = client.get_lock(fresh("explicit"));
     let lease = ms(600);
     let asked = now();
     lock.lock_with_lease(lease).unwrap();
@@ -117,7 +117,7 @@ fn a_renewed_hold_outlives_its_lease(store: &Store) {
 
 fn reentering_never_shortens(store: &Store) {
     let client = store.client_with_lease(ms(1_000));
-    let lock = client.lock(fresh("nested"));
+    let lock = client.get_lock(fresh("nested"));
     lock.lock_with_lease(ms(60_000)).unwrap();
     let before = remaining(&lock);
     assert!(before > ms(30_000) && before <= ms(60_000), "{before:?}");
@@ -130,7 +130,7 @@ fn reentering_never_shortens(store: &Store) {
 }
 
 fn reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing(store: &Store) {
-    let lock = store.client().lock(fresh("nested"));
+    let lock = store.client().get_lock(fresh("nested"));
     lock.lock_with_lease(ms(20_000)).unwrap();
     lock.lock_with_lease(ms(60_000)).unwrap();
     let long = remaining(&lock);
@@ -149,7 +149,7 @@ fn reentering_with_more_lengthens_and_a_partial_unlock_changes_nothing(store: &S
 
 fn a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let lock = client.lock(fresh("levels"));
+    let lock = client.get_lock(fresh("levels"));
     let outer = lock.acquire_with(&leased(RENEWED - ms(300))).unwrap().unwrap();
     let inner = lock.acquire().unwrap();
     throughout(RENEWED + ms(200), || lock.is_locked().unwrap() && outer.check().is_ok());
@@ -161,7 +161,7 @@ fn a_level_without_a_lease_keeps_a_leased_hold_alive_while_it_is_open(store: &St
 
 fn a_leased_level_does_not_end_the_renewal_of_the_hold(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let lock = client.lock(fresh("levels"));
+    let lock = client.get_lock(fresh("levels"));
     lock.lock().unwrap();
     lock.lock_with_lease(ms(150)).unwrap();
     throughout(RENEWED + ms(200), || lock.is_locked().unwrap());
@@ -173,7 +173,7 @@ fn a_leased_level_does_not_end_the_renewal_of_the_hold(store: &Store) {
 
 fn the_level_that_a_guard_ends_is_its_own(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let (ends, lives) = (client.lock(fresh("ends")), client.lock(fresh("lives")));
+    let (ends, lives) = (client.get_lock(fresh("ends")), client.get_lock(fresh("lives")));
     // The one that asked for renewal goes first: what is left is a lease.
     let renewed = ends.acquire().unwrap();
     let brief = ends.acquire_with(&leased(RENEWED + ms(100))).unwrap().unwrap();
@@ -189,7 +189,7 @@ fn the_level_that_a_guard_ends_is_its_own(store: &Store) {
 }
 
 fn short_leased_levels_do_not_put_off_the_renewal(store: &Store) {
-    let lock = store.client_with_lease(RENEWED).lock(fresh("levels"));
+    let lock = store.client_with_lease(RENEWED).get_lock(fresh("levels"));
     let guard = lock.acquire().unwrap();
     throughout(RENEWED + ms(200), || {
         lock.lock_with_lease(ms(20)).unwrap();
@@ -201,7 +201,7 @@ fn short_leased_levels_do_not_put_off_the_renewal(store: &Store) {
 
 fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let lock = &client.lock(fresh("renewed"));
+    let lock = &client.get_lock(fresh("renewed"));
     elsewhere(|| {
         lock.lock().unwrap();
         lock.lock().unwrap();
@@ -219,9 +219,9 @@ fn after_nested_locking_another_threads_hold_is_still_renewed(store: &Store) {
 /// Redisson's watchdog goes on asking for the thread that lost it, once for each of its levels.
 fn a_nested_hold_that_was_lost_does_not_keep_the_next_from_being_renewed(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
-    let lock = &client.lock(fresh("stale"));
+    let lock = &client.get_lock(fresh("stale"));
     (0..8).for_each(|_| lock.lock().unwrap());
-    assert!(operator.lock(lock.name()).force_unlock().unwrap());
+    assert!(operator.get_lock(lock.name()).force_unlock().unwrap());
     elsewhere(|| {
         let guard = lock.acquire().unwrap();
         throughout(RENEWED + ms(200), || lock.is_held_by_current_thread().unwrap());
@@ -232,7 +232,7 @@ fn a_nested_hold_that_was_lost_does_not_keep_the_next_from_being_renewed(store: 
 
 /// Redisson's remembers the last one that it was asked for.
 fn a_lease_belongs_to_its_hold_and_not_to_the_value_it_was_asked_of(store: &Store) {
-    let lock = &store.client().lock(fresh("shared"));
+    let lock = &store.client().get_lock(fresh("shared"));
     elsewhere(|| {
         lock.lock_with_lease(ms(5_000)).unwrap();
         lock.unlock().unwrap();
@@ -260,10 +260,10 @@ fn a_hold_whose_thread_ended_ends_with_its_lease(store: &Store) {
         |lock| std::mem::forget(lock.acquire().unwrap()),
     ];
     for leave in leave {
-        let lock = client.lock(&name);
+        let lock = client.get_lock(&name);
         elsewhere(|| leave(&lock));
         let ended = now();
-        for next in [client.lock(&name), stranger.lock(&name)] {
+        for next in [client.get_lock(&name), stranger.get_lock(&name)] {
             let waiter = Waiter::start(move || next.lock().and_then(|()| next.unlock()));
             let (result, had) = waiter.returns_within(lease + LONG);
             result.unwrap();
@@ -277,7 +277,7 @@ fn a_hold_whose_thread_ended_ends_with_its_lease(store: &Store) {
 }
 
 fn a_timed_try_takes_an_explicit_lease(store: &Store) {
-    let lock = store.client_with_lease(ms(120)).lock(fresh("timed"));
+    let lock = store.client_with_lease(ms(120)).get_lock(fresh("timed"));
     let taken = now();
     assert!(lock.try_lock_for_with_lease(ms(10), ms(1_000)).unwrap());
     let freed = comes_true_within(store.freed_within(ms(1_000)) + SLACK, || !lock.is_locked().unwrap());
@@ -289,7 +289,7 @@ fn a_timed_try_takes_an_explicit_lease(store: &Store) {
 
 fn the_remaining_lease_is_the_one_asked_for(store: &Store) {
     let client = store.client();
-    let lock = client.lock(fresh("remaining"));
+    let lock = client.get_lock(fresh("remaining"));
     assert_eq!(lock.remaining_lease().unwrap(), None);
     lock.lock_with_lease(ms(3_600_000)).unwrap();
     assert!(remaining(&lock) > ms(3_590_000) && remaining(&lock) <= ms(3_600_000));
@@ -303,7 +303,7 @@ fn the_remaining_lease_is_the_one_asked_for(store: &Store) {
 }
 
 fn a_lease_of_a_part_of_a_millisecond_more_is_rounded_up(store: &Store) {
-    let lock = store.client().lock(fresh("tiny"));
+    let lock = store.client().get_lock(fresh("tiny"));
     let lease = ms(3_000) + Duration::from_nanos(1);
     let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
     assert!(guard.remaining() > ms(2_000));

@@ -28,31 +28,32 @@ fn shutdown_releases_all_that_is_held(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     let name = fresh("held");
     let names: Vec<_> = (0..5).map(|index| format!("{name}-{index}")).collect();
-    client.lock(&names[0]).lock().unwrap();
-    (0..2).for_each(|_| client.lock(&names[1]).lock().unwrap());
-    let guard = client.fenced_lock(&names[2]).acquire().unwrap();
+    client.get_lock(&names[0]).lock().unwrap();
+    (0..2).for_each(|_| client.get_lock(&names[1]).lock().unwrap());
+    let guard = client.get_fenced_lock(&names[2]).acquire().unwrap();
     // Of the kind that is most unlike the others.
     let other = store.kinds.last().unwrap().make;
     let owned = other(&client, &names[3]).acquire_owned().unwrap();
-    elsewhere(|| client.lock(&names[4]).lock_with_lease(ms(60_000)).unwrap());
-    let kind =
-        |index: usize| if index == 3 { other(&stranger, &names[3]) } else { stranger.lock(&names[index]) };
+    elsewhere(|| client.get_lock(&names[4]).lock_with_lease(ms(60_000)).unwrap());
+    let kind = |index: usize| {
+        if index == 3 { other(&stranger, &names[3]) } else { stranger.get_lock(&names[index]) }
+    };
     assert!((0..5).all(|index| kind(index).is_locked().unwrap()));
     client.shutdown().unwrap();
     // By then, not some time after.
     for index in 0..5 {
         assert!(!kind(index).is_locked().unwrap(), "{index}");
     }
-    let successor = stranger.fenced_lock(&names[2]).acquire().unwrap();
+    let successor = stranger.get_fenced_lock(&names[2]).acquire().unwrap();
     drop((guard, owned));
     successor.check().unwrap();
-    assert!(stranger.lock(&names[2]).is_held_by_current_thread().unwrap());
+    assert!(stranger.get_lock(&names[2]).is_held_by_current_thread().unwrap());
     successor.unlock().unwrap();
 }
 
 fn shutdown_is_reported_to_the_holders(store: &Store) {
     let client = store.client();
-    let guard = client.lock(fresh("told")).acquire().unwrap();
+    let guard = client.get_lock(fresh("told")).acquire().unwrap();
     let lost = guard.lost();
     let (tell, told) = unbounded();
     guard.on_lost(move |loss| tell.send(loss.reason).unwrap());
@@ -104,7 +105,7 @@ fn shutdown_ends_every_wait(store: &Store) {
 fn after_shutdown_every_call_says_so(store: &Store) {
     let client = store.client();
     let name = fresh("after");
-    let (held, clone) = (client.lock(&name), client.clone());
+    let (held, clone) = (client.get_lock(&name), client.clone());
     held.lock().unwrap();
     client.shutdown().unwrap();
     let begun = now();
@@ -140,7 +141,7 @@ fn after_shutdown_every_call_says_so(store: &Store) {
 
 fn shutdown_may_be_repeated_and_concerns_one_client(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client_with_lease(RENEWED));
-    let guard = other.lock(fresh("other")).acquire().unwrap();
+    let guard = other.get_lock(fresh("other")).acquire().unwrap();
     client.shutdown().unwrap();
     client.shutdown().unwrap();
     client.clone().shutdown().unwrap();
@@ -157,7 +158,7 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
         let (tell, told) = unbounded();
         thread::scope(|scope| {
             for worker in 0..6 {
-                let (lock, tell) = (client.lock(&names[worker % 2]), tell.clone());
+                let (lock, tell) = (client.get_lock(&names[worker % 2]), tell.clone());
                 scope.spawn(move || {
                     let mut rounds = 0;
                     let error = loop {
@@ -187,7 +188,7 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
         });
         for name in &names {
             comes_true_within(store.freed_within(lease) + SLACK, || {
-                !stranger.lock(name).is_locked().unwrap()
+                !stranger.get_lock(name).is_locked().unwrap()
             });
         }
     }
@@ -196,43 +197,43 @@ fn shutdown_in_the_middle_of_work_leaves_nothing(store: &Store) {
 fn shutdown_from_a_callback_returns(store: &Store) {
     let (client, operator) = (store.client_with_lease(ms(1_000)), store.client());
     let name = fresh("callback");
-    let guard = client.lock(&name).acquire().unwrap();
+    let guard = client.get_lock(&name).acquire().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost({
         let client = client.clone();
         move |_| tell.send(client.shutdown()).unwrap()
     });
-    assert!(operator.lock(&name).force_unlock().unwrap());
+    assert!(operator.get_lock(&name).force_unlock().unwrap());
     receive(&told, LONG).expect("it returns").unwrap();
-    assert_eq!(client.lock(&name).try_lock().unwrap_err().kind(), ErrorKind::ShutDown);
+    assert_eq!(client.get_lock(&name).try_lock().unwrap_err().kind(), ErrorKind::ShutDown);
 }
 
 fn dropping_the_last_clone_releases(store: &Store) {
     let stranger = store.client();
     let name = fresh("dropped");
     let client = store.client();
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     lock.lock().unwrap();
     drop(client);
-    assert!(stranger.lock(&name).is_locked().unwrap(), "its lock keeps it");
+    assert!(stranger.get_lock(&name).is_locked().unwrap(), "its lock keeps it");
     drop(lock);
     // Far sooner than the lease of 20 s would end.
-    comes_true_within(SLACK, || !stranger.lock(&name).is_locked().unwrap());
+    comes_true_within(SLACK, || !stranger.get_lock(&name).is_locked().unwrap());
 }
 
 fn locks_and_guards_keep_their_client_alive(store: &Store) {
     let stranger = store.client();
     let names = [fresh("kept"), fresh("kept")];
-    let guard = store.client_with_lease(RENEWED).lock(&names[0]).acquire().unwrap();
-    let owned = store.client_with_lease(RENEWED).lock(&names[1]).acquire_owned().unwrap();
+    let guard = store.client_with_lease(RENEWED).get_lock(&names[0]).acquire().unwrap();
+    let owned = store.client_with_lease(RENEWED).get_lock(&names[1]).acquire_owned().unwrap();
     throughout(RENEWED + ms(200), || {
-        let is_kept = names.iter().all(|name| stranger.lock(name).is_locked().unwrap());
+        let is_kept = names.iter().all(|name| stranger.get_lock(name).is_locked().unwrap());
         is_kept && guard.check().is_ok() && owned.check().is_ok()
     });
     guard.unlock().unwrap();
     drop(owned);
     for name in &names {
-        comes_true_within(SLACK, || !stranger.lock(name).is_locked().unwrap());
+        comes_true_within(SLACK, || !stranger.get_lock(name).is_locked().unwrap());
     }
 }
 
@@ -254,11 +255,11 @@ fn a_client_leaves_no_thread_behind(store: &Store) {
             let name = fresh("threads");
             for client in &clients {
                 // A wait, a loss, a hold: whatever starts threads has started them.
-                let held = Holding::take(&client.lock(&name));
-                assert!(!client.lock(&name).try_lock_for(ms(50)).unwrap());
-                assert!(!clients[1].lock(&name).try_lock_for(ms(50)).unwrap());
+                let held = Holding::take(&client.get_lock(&name));
+                assert!(!client.get_lock(&name).try_lock_for(ms(50)).unwrap());
+                assert!(!clients[1].get_lock(&name).try_lock_for(ms(50)).unwrap());
                 held.release();
-                let lost = client.lock(&name).acquire_with(&leased(ms(50))).unwrap().unwrap();
+                let lost = client.get_lock(&name).acquire_with(&leased(ms(50))).unwrap().unwrap();
                 let (tell, told) = unbounded();
                 lost.on_lost(move |_| tell.send(()).unwrap());
                 receive(&told, ms(50) + SLACK).unwrap();

@@ -30,7 +30,7 @@ contracts!(
 );
 
 fn check_fails_at_once_when_the_window_ends(store: &Store) {
-    let lock = store.client().lock(fresh("window"));
+    let lock = store.client().get_lock(fresh("window"));
     let lease = ms(400);
     let before = now();
     let guard = lock.acquire_with(&leased(lease)).unwrap().unwrap();
@@ -52,14 +52,14 @@ fn check_fails_at_once_when_the_window_ends(store: &Store) {
 fn every_callback_is_called_once_for_a_loss_also_late_ones(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("callbacks");
-    let guard = client.lock(&name).acquire().unwrap();
-    let inner = client.lock(&name).acquire().unwrap();
+    let guard = client.get_lock(&name).acquire().unwrap();
+    let inner = client.get_lock(&name).acquire().unwrap();
     let (tell, told) = unbounded();
     for (who, guard) in [(0, &guard), (1, &guard), (2, &inner)] {
         let tell = tell.clone();
         guard.on_lost(move |loss| tell.send((who, loss.clone())).unwrap());
     }
-    assert!(operator.lock(&name).force_unlock().unwrap());
+    assert!(operator.get_lock(&name).force_unlock().unwrap());
     let mut losses: Vec<_> = (0..3).map(|_| receive(&told, RENEWED / 3 + SLACK).unwrap()).collect();
     losses.sort_by_key(|(who, _)| *who);
     for (place, (who, loss)) in losses.into_iter().enumerate() {
@@ -75,20 +75,20 @@ fn every_callback_is_called_once_for_a_loss_also_late_ones(store: &Store) {
 
 fn a_panicking_callback_does_not_keep_others_from_being_called(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let guard = client.lock(fresh("panics")).acquire_with(&leased(ms(100))).unwrap().unwrap();
+    let guard = client.get_lock(fresh("panics")).acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost(|_| crate::support::quiet_panic());
     guard.on_lost(move |_| tell.send(()).unwrap());
     receive(&told, ms(100) + SLACK).unwrap();
     // The watchdog lives on.
-    let other = client.lock(fresh("panics")).acquire().unwrap();
+    let other = client.get_lock(fresh("panics")).acquire().unwrap();
     throughout(RENEWED + ms(200), || other.check().is_ok());
     other.unlock().unwrap();
 }
 
 fn a_callback_may_use_its_client(store: &Store) {
     let client = store.client_with_lease(RENEWED);
-    let lock = client.lock(fresh("uses"));
+    let lock = client.get_lock(fresh("uses"));
     let guard = lock.acquire_with(&leased(ms(100))).unwrap().unwrap();
     let (tell, told) = unbounded();
     guard.on_lost({
@@ -112,7 +112,7 @@ fn a_callback_may_use_its_client(store: &Store) {
 fn a_callback_is_not_run_after_a_release(store: &Store) {
     let client = store.client_with_lease(ms(1_000));
     let called = Arc::new(AtomicUsize::new(0));
-    let lock = client.lock(fresh("released"));
+    let lock = client.get_lock(fresh("released"));
     for unlock in [true, false] {
         for lease in [None, Some(ms(1_000))] {
             let guard = match lease {
@@ -132,10 +132,10 @@ fn a_callback_is_not_run_after_a_release(store: &Store) {
 fn the_channel_gets_the_loss_and_ends(store: &Store) {
     let (client, operator) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("channel");
-    let guard = client.lock(&name).acquire().unwrap();
+    let guard = client.get_lock(&name).acquire().unwrap();
     let (early, other) = (guard.lost(), guard.lost());
     assert_eq!(early.try_recv(), Err(TryRecvError::Empty));
-    assert!(operator.lock(&name).force_unlock().unwrap());
+    assert!(operator.get_lock(&name).force_unlock().unwrap());
     // As a program would wait for it beside its work.
     select! {
         recv(early) -> loss => assert_eq!(loss.unwrap().reason, LossReason::Gone),
@@ -149,7 +149,7 @@ fn the_channel_gets_the_loss_and_ends(store: &Store) {
 }
 
 fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {
-    let lock = store.client().lock(fresh("channel"));
+    let lock = store.client().get_lock(fresh("channel"));
     let (unlocked, dropped) = {
         let guard = lock.acquire().unwrap();
         let lost = guard.lost();
@@ -167,7 +167,7 @@ fn the_channel_ends_without_a_loss_after_a_release(store: &Store) {
 
 fn a_leased_hold_with_listeners_is_reported_near_its_end(store: &Store) {
     // The watchdog's own interval is far longer than this lease.
-    let lock = store.client().lock(fresh("leased"));
+    let lock = store.client().get_lock(fresh("leased"));
     // Its window opens when the request leaves, however long that takes.
     let asked = now();
     let guard = lock.acquire_with(&leased(ms(200))).unwrap().unwrap();
@@ -196,10 +196,10 @@ fn a_no_from_the_server_marks_the_hold_lost(store: &Store) {
 fn a_hold_count_of_zero_from_the_server_marks_the_hold_lost(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("count");
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     let guard = lock.acquire().unwrap();
-    assert!(operator.lock(&name).force_unlock().unwrap());
-    let held = Holding::take(&operator.lock(&name));
+    assert!(operator.get_lock(&name).force_unlock().unwrap());
+    let held = Holding::take(&operator.get_lock(&name));
     assert_eq!(lock.hold_count().unwrap(), 0);
     assert_eq!(guard.state(), HoldState::Lost);
     assert!(guard.unlock().unwrap_err().is_lost());
@@ -243,9 +243,9 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
 fn locking_after_a_loss_counts_from_one_for_nested_holds_too(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("recount");
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     (0..3).for_each(|_| lock.lock().unwrap());
-    assert!(operator.lock(&name).force_unlock().unwrap());
+    assert!(operator.get_lock(&name).force_unlock().unwrap());
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 1);
     lock.unlock().unwrap();
@@ -256,10 +256,10 @@ fn locking_after_a_loss_counts_from_one_for_nested_holds_too(store: &Store) {
 fn a_hold_that_was_taken_over_in_silence_is_lost_by_the_next_reentry(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     let name = fresh("silent");
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     let guard = lock.acquire().unwrap();
-    assert!(stranger.lock(&name).force_unlock().unwrap());
-    let held = Holding::take(&stranger.lock(&name));
+    assert!(stranger.get_lock(&name).force_unlock().unwrap());
+    let held = Holding::take(&stranger.get_lock(&name));
     // This thread believes that it holds the lock. It must not be let in a second time.
     assert!(!lock.try_lock().unwrap());
     assert_eq!(guard.state(), HoldState::Lost);

@@ -61,14 +61,14 @@ fn in_one_slot(count: usize) -> Vec<String> {
 }
 
 fn group(client: &LockClient, names: &[String]) -> MultiLock {
-    client.multi_lock(names.iter().rev().map(|name| client.lock(name)).collect::<Vec<_>>())
+    client.get_multi_lock(names.iter().rev().map(|name| client.get_lock(name)).collect::<Vec<_>>())
 }
 
 /// After a release that was waited for: no lease has ended since.
 #[track_caller]
 fn all_free_at_once(client: &LockClient, names: &[String]) {
     for name in names {
-        assert!(!client.lock(name).is_locked().unwrap(), "{name} was not given back");
+        assert!(!client.get_lock(name).is_locked().unwrap(), "{name} was not given back");
     }
 }
 
@@ -76,7 +76,7 @@ fn all_free_at_once(client: &LockClient, names: &[String]) {
 fn all_free(client: &LockClient, names: &[String]) {
     for name in names {
         // A dropped guard's release is only sent.
-        comes_true_within(SECOND, || !client.lock(name).is_locked().unwrap());
+        comes_true_within(SECOND, || !client.get_lock(name).is_locked().unwrap());
     }
 }
 
@@ -95,15 +95,15 @@ fn all_are_taken_and_given_back_together(store: &Store) {
             take(&multi);
             assert!(multi.is_held_by_current_thread().unwrap());
             for name in &names {
-                assert!(client.lock(name).is_held_by_current_thread().unwrap());
-                assert!(!other.lock(name).try_lock().unwrap());
-                elsewhere(|| assert!(!client.lock(name).try_lock().unwrap()));
+                assert!(client.get_lock(name).is_held_by_current_thread().unwrap());
+                assert!(!other.get_lock(name).try_lock().unwrap());
+                elsewhere(|| assert!(!client.get_lock(name).try_lock().unwrap()));
             }
             elsewhere(|| assert!(!multi.try_lock().unwrap()));
             multi.unlock().unwrap();
             assert!(!multi.is_held_by_current_thread().unwrap());
             for name in &names {
-                assert!(!other.lock(name).is_locked().unwrap());
+                assert!(!other.get_lock(name).is_locked().unwrap());
             }
         }
         let error = multi.unlock().unwrap_err();
@@ -128,7 +128,7 @@ fn one_that_is_busy_leaves_none_taken(store: &Store) {
     for names in [names(3), in_one_slot(3)] {
         let multi = group(&client, &names);
         for busy in &names {
-            let holding = Holding::take(&other.lock(busy));
+            let holding = Holding::take(&other.get_lock(busy));
             assert!(!multi.try_lock().unwrap());
             assert!(multi.try_acquire().unwrap().is_none());
             let begun = now();
@@ -146,7 +146,7 @@ fn one_deadline_is_for_all(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let multi = group(&client, &names);
-    let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.lock(name))).collect();
+    let mut holding: Vec<_> = names.iter().map(|name| Holding::take(&other.get_lock(name))).collect();
     let begun = now();
     let waiter = Waiter::start(move || multi.try_lock_for(ms(600)));
     // Each wait begins anew, and the time goes on.
@@ -171,15 +171,15 @@ fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
 fn a_multi_lock_that_waits_for_one_holds_those_before_it_and_none_after_it(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
-    let holding = Holding::take(&other.lock(&names[1]));
+    let holding = Holding::take(&other.get_lock(&names[1]));
     let multi = group(&client, &names);
     let waiter = Waiter::start(move || {
         multi.lock().unwrap();
         multi.unlock().unwrap();
     });
-    comes_true_within(SECOND, || other.lock(&names[0]).is_locked().unwrap());
+    comes_true_within(SECOND, || other.get_lock(&names[0]).is_locked().unwrap());
     throughout(ms(60), || {
-        other.lock(&names[0]).is_locked().unwrap() && !other.lock(&names[2]).is_locked().unwrap()
+        other.get_lock(&names[0]).is_locked().unwrap() && !other.get_lock(&names[2]).is_locked().unwrap()
     });
     let released = holding.release();
     let ((), had) = waiter.returns_within(LONG);
@@ -197,7 +197,8 @@ fn groups_in_any_order_do_not_wait_for_each_other_for_ever(store: &Store) {
             let client = store.client();
             // Two of three, each pair in both orders.
             let (first, second) = [(0, 1), (1, 0), (2, 1), (0, 2)][number];
-            let multi = client.multi_lock([client.lock(&names[first]), client.lock(&names[second])]);
+            let multi =
+                client.get_multi_lock([client.get_lock(&names[first]), client.get_lock(&names[second])]);
             let counters = Arc::clone(&counters);
             Waiter::start(move || {
                 for _ in 0..ROUNDS {
@@ -256,14 +257,14 @@ fn of_many_that_try_at_once_exactly_one_has_the_group(store: &Store) {
 fn every_end_of_a_wait_releases_the_locks_acquired_so_far(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(3);
-    let holding = Holding::take(&other.lock(&names[2]));
+    let holding = Holding::take(&other.get_lock(&names[2]));
     let multi = group(&client, &names);
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
         let (multi, interrupt) = (multi.clone(), interrupt.clone());
         move || multi.lock_interruptibly(&interrupt)
     });
-    comes_true_within(LONG, || names[..2].iter().all(|name| other.lock(name).is_locked().unwrap()));
+    comes_true_within(LONG, || names[..2].iter().all(|name| other.get_lock(name).is_locked().unwrap()));
     interrupt.interrupt();
     let (ended, _) = waiter.returns_within(LONG);
     assert!(ended.unwrap_err().is_interrupted());
@@ -278,7 +279,7 @@ fn every_end_of_a_wait_releases_the_locks_acquired_so_far(store: &Store) {
         let multi = group(&leaving, &names);
         move || multi.lock()
     });
-    comes_true_within(LONG, || other.lock(&names[1]).is_locked().unwrap());
+    comes_true_within(LONG, || other.get_lock(&names[1]).is_locked().unwrap());
     leaving.shutdown().unwrap();
     let (ended, _) = waiter.returns_within(LONG);
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::ShutDown);
@@ -296,16 +297,16 @@ fn every_end_of_a_wait_releases_the_locks_acquired_so_far(store: &Store) {
 fn a_bad_list_is_refused_before_anything_happens(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(2);
-    let [a, b] = [client.lock(&names[0]), client.lock(&names[1])];
+    let [a, b] = [client.get_lock(&names[0]), client.get_lock(&names[1])];
     let none: [RedisLock; 0] = [];
-    let rw = client.read_write_lock(&names[0]);
+    let rw = client.get_read_write_lock(&names[0]);
     let lists = [
-        client.multi_lock(none),
-        client.multi_lock([&a, &b, &a]),
-        client.multi_lock((&a, client.fenced_lock(&names[0]))),
-        client.multi_lock([a.clone(), other.lock(&names[0])]),
-        client.multi_lock([&b, &client.lock("")]),
-        client.multi_lock([rw.read(), rw.write()]),
+        client.get_multi_lock(none),
+        client.get_multi_lock([&a, &b, &a]),
+        client.get_multi_lock((&a, client.get_fenced_lock(&names[0]))),
+        client.get_multi_lock([a.clone(), other.get_lock(&names[0])]),
+        client.get_multi_lock([&b, &client.get_lock("")]),
+        client.get_multi_lock([rw.read(), rw.write()]),
     ];
     client.shutdown().unwrap(); // what asked anything now would say that instead
     for (number, list) in lists.iter().enumerate() {
@@ -322,12 +323,12 @@ fn a_bad_list_is_refused_before_anything_happens(store: &Store) {
         assert_eq!(list.names().count(), 0);
     }
     assert!(lists[1].lock().unwrap_err().to_string().contains(&names[0]));
-    let good = client.multi_lock([&a, &b]);
+    let good = client.get_multi_lock([&a, &b]);
     assert_eq!(good.lock().unwrap_err().kind(), ErrorKind::ShutDown);
     let client = store.client();
     let error = group(&client, &names).lock_with_lease(Duration::ZERO).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    assert!(!client.lock(&names[0]).is_locked().unwrap());
+    assert!(!client.get_lock(&names[0]).is_locked().unwrap());
 }
 
 fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
@@ -338,14 +339,14 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
         let mut locks: Vec<RedisLock> =
             store.kinds.iter().map(|kind| (kind.make)(client, &named(kind.label))).collect();
         if !store.lacks.contains(&Need::ReadWrite) {
-            locks.push(client.read_write_lock(named("read")).read().clone());
-            locks.push(client.read_write_lock(named("write")).write_fenced().into());
+            locks.push(client.get_read_write_lock(named("read")).read().clone());
+            locks.push(client.get_read_write_lock(named("write")).write_fenced().into());
         }
-        locks.push(client.spin_lock(named("spin")));
+        locks.push(client.get_spin_lock(named("spin")));
         locks.push(client.lock_with(named("once")).non_reentrant().build());
         locks
     };
-    let multi = client.multi_lock(make(&client));
+    let multi = client.get_multi_lock(make(&client));
     for round in 0..3 {
         let guard = multi.acquire().unwrap();
         for lock in make(&other) {
@@ -387,8 +388,8 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
 fn locks_of_several_clients_and_stores_are_one_group(store: &Store) {
     let (first, second, apart) = (store.client(), store.client(), LockClient::in_memory());
     let names = names(3);
-    let locks = || [apart.lock(&names[1]), second.lock(&names[2]), first.lock(&names[0])];
-    let multi = first.multi_lock(locks());
+    let locks = || [apart.get_lock(&names[1]), second.get_lock(&names[2]), first.get_lock(&names[0])];
+    let multi = first.get_multi_lock(locks());
     for _ in 0..2 {
         let guard = multi.acquire().unwrap();
         for lock in locks() {
@@ -405,25 +406,26 @@ fn locks_of_several_clients_and_stores_are_one_group(store: &Store) {
         waiter.returns_within(LONG);
     }
     // The same name on two stores is two locks.
-    let guard = first.multi_lock([first.lock(&names[0]), apart.lock(&names[0])]).acquire().unwrap();
+    let guard =
+        first.get_multi_lock([first.get_lock(&names[0]), apart.get_lock(&names[0])]).acquire().unwrap();
     assert_eq!(guard.names().count(), 2);
 }
 
 fn a_group_is_reentrant_as_its_locks_are(store: &Store) {
     let client = store.client();
     let names = names(2);
-    let (multi, single) = (group(&client, &names), client.lock(&names[1]));
+    let (multi, single) = (group(&client, &names), client.get_lock(&names[1]));
     single.lock().unwrap();
     multi.lock().unwrap();
     assert!(multi.try_lock().unwrap());
     let guard = multi.acquire().unwrap();
     assert_eq!(single.hold_count().unwrap(), 4);
-    assert_eq!(client.lock(&names[0]).hold_count().unwrap(), 3);
+    assert_eq!(client.get_lock(&names[0]).hold_count().unwrap(), 3);
     multi.unlock().unwrap();
     drop(guard);
     comes_true_within(SECOND, || single.hold_count().unwrap() == 2);
     multi.unlock().unwrap();
-    assert!(!client.lock(&names[0]).is_locked().unwrap());
+    assert!(!client.get_lock(&names[0]).is_locked().unwrap());
     assert_eq!(single.hold_count().unwrap(), 1);
     // Remaining holds are released, and lost ones are reported.
     let error = multi.unlock().unwrap_err();
@@ -437,7 +439,7 @@ fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store
     let (client, other) = (store.client(), store.client());
     let names = names(3);
     let multi = group(&client, &names);
-    let holding = Holding::take(&other.lock(&names[2]));
+    let holding = Holding::take(&other.get_lock(&names[2]));
     let waiter = Waiter::start(move || {
         let guard = multi.acquire_with(&leased(lease).wait(LONG)).unwrap().unwrap();
         let had = now();
@@ -448,7 +450,7 @@ fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store
     });
     let_pass(lease * 3 / 5, "more than half of the lease");
     holding.release();
-    let left = |name: &String| other.lock(name).remaining_lease().unwrap();
+    let left = |name: &String| other.get_lock(name).remaining_lease().unwrap();
     comes_true_within(SECOND, || names.iter().all(|name| left(name).is_some()));
     // A second round asks for no more than was wanted: Redisson's takes milliseconds for seconds then.
     assert!(names.iter().all(|name| left(name).unwrap_or_default() <= store.freed_within(lease)));
@@ -464,8 +466,8 @@ fn a_multi_locks_lease_is_for_all_and_counts_from_the_last_acquire(store: &Store
 fn a_groups_lease_cuts_no_longer_one_of_its_thread(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(2);
-    let (multi, single) = (group(&client, &names), client.lock(&names[0]));
-    let holding = Holding::take(&other.lock(&names[1]));
+    let (multi, single) = (group(&client, &names), client.get_lock(&names[0]));
+    let holding = Holding::take(&other.get_lock(&names[1]));
     let waiter = Waiter::start(move || {
         single.lock_with_lease(SECOND * 60).unwrap();
         let guard = multi.acquire_with(&leased(SECOND * 20)).unwrap().unwrap();
@@ -484,14 +486,14 @@ fn locks_acquired_first_are_kept_while_another_is_waited_for(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let names = names(2);
     let multi = group(&client, &names);
-    let holding = Holding::take(&other.lock(&names[1]));
+    let holding = Holding::take(&other.get_lock(&names[1]));
     let waiter = Waiter::start(move || {
         let guard = multi.acquire_with(&leased(lease)).unwrap().unwrap();
         guard.check().unwrap();
         guard.unlock()
     });
-    comes_true_within(LONG, || other.lock(&names[0]).is_locked().unwrap());
-    throughout(lease * 2, || other.lock(&names[0]).is_locked().unwrap());
+    comes_true_within(LONG, || other.get_lock(&names[0]).is_locked().unwrap());
+    throughout(lease * 2, || other.get_lock(&names[0]).is_locked().unwrap());
     holding.release();
     waiter.returns_within(LONG).0.unwrap();
     all_free_at_once(&other, &names);
@@ -500,11 +502,11 @@ fn locks_acquired_first_are_kept_while_another_is_waited_for(store: &Store) {
 fn a_group_is_renewed_and_lasts_as_long_as_the_least_of_it(store: &Store) {
     let (short, long) = (store.client_with_lease(RENEWED), store.client());
     let names = names(2);
-    let guard = long.multi_lock([long.lock(&names[0]), short.lock(&names[1])]).acquire().unwrap();
+    let guard = long.get_multi_lock([long.get_lock(&names[0]), short.get_lock(&names[1])]).acquire().unwrap();
     assert!(guard.remaining() <= RENEWED, "{:?}", guard.remaining());
     throughout(RENEWED + ms(200), || guard.check().is_ok() && guard.remaining() <= RENEWED);
     for name in &names {
-        assert!(long.lock(name).is_locked().unwrap());
+        assert!(long.get_lock(name).is_locked().unwrap());
     }
     guard.unlock().unwrap();
 }
@@ -516,7 +518,7 @@ fn the_loss_of_one_is_the_loss_of_the_group(store: &Store) {
     let (tell, told) = unbounded();
     guard.on_lost(move |loss| tell.send(loss.clone()).unwrap());
     let lost = guard.lost();
-    assert!(operator.lock(&names[1]).force_unlock().unwrap());
+    assert!(operator.get_lock(&names[1]).force_unlock().unwrap());
     let loss = receive(&told, RENEWED / 3 + SLACK).unwrap();
     assert_eq!((loss.name.as_str(), loss.reason), (names[1].as_str(), LossReason::Gone));
     assert_eq!(receive(&lost, SLACK).unwrap().name, names[1]);
@@ -524,8 +526,8 @@ fn the_loss_of_one_is_the_loss_of_the_group(store: &Store) {
     assert!(error.is_lost() && error.lock_name() == Some(&names[1]), "{error}");
     assert_eq!((guard.state(), guard.remaining()), (HoldState::Lost, Duration::ZERO));
     // The others are kept for as long as the guard is.
-    throughout(RENEWED + ms(200), || operator.lock(&names[0]).is_locked().unwrap());
-    assert!(operator.lock(&names[2]).is_locked().unwrap());
+    throughout(RENEWED + ms(200), || operator.get_lock(&names[0]).is_locked().unwrap());
+    assert!(operator.get_lock(&names[2]).is_locked().unwrap());
     let error = guard.unlock().unwrap_err();
     assert!(error.is_lost() && error.lock_name() == Some(&names[1]), "{error}");
     all_free_at_once(&operator, &names);
@@ -538,11 +540,11 @@ fn one_that_was_lost_does_not_keep_the_others_from_being_released(store: &Store)
         let multi = group(&client, &names);
         for lost in &names {
             multi.lock().unwrap();
-            assert!(operator.lock(lost).force_unlock().unwrap());
+            assert!(operator.get_lock(lost).force_unlock().unwrap());
             let error = multi.unlock().unwrap_err();
             assert!(error.is_not_held() && error.lock_name() == Some(lost), "{error}");
             for name in &names {
-                assert!(!operator.lock(name).is_locked().unwrap(), "{name} after {lost} was lost");
+                assert!(!operator.get_lock(name).is_locked().unwrap(), "{name} after {lost} was lost");
             }
         }
     }
@@ -551,12 +553,12 @@ fn one_that_was_lost_does_not_keep_the_others_from_being_released(store: &Store)
 fn a_client_that_is_shut_down_does_not_keep_the_locks_of_another(store: &Store) {
     let (client, closed, operator) = (store.client(), store.client(), store.client());
     let names = names(2);
-    let multi = client.multi_lock([client.lock(&names[0]), closed.lock(&names[1])]);
+    let multi = client.get_multi_lock([client.get_lock(&names[0]), closed.get_lock(&names[1])]);
     multi.lock().unwrap();
     closed.shutdown().unwrap();
     assert_eq!(multi.unlock().unwrap_err().kind(), ErrorKind::ShutDown);
     for name in &names {
-        assert!(!operator.lock(name).is_locked().unwrap(), "{name}");
+        assert!(!operator.get_lock(name).is_locked().unwrap(), "{name}");
     }
 }
 
@@ -567,7 +569,7 @@ fn a_try_leaves_no_place_behind_where_it_is_busy(store: &Store) {
         let names = names(2);
         let held = (fair.make)(&operator, &names[1]).acquire_owned().unwrap();
         let multi =
-            client.multi_lock(names.iter().map(|name| (fair.make)(&client, name)).collect::<Vec<_>>());
+            client.get_multi_lock(names.iter().map(|name| (fair.make)(&client, name)).collect::<Vec<_>>());
         assert!(!multi.try_lock().unwrap(), "{}", fair.label);
         assert_eq!(operator.inspect(&names[1]).unwrap().waiting, 0, "{}", fair.label);
         held.unlock().unwrap();
@@ -581,14 +583,14 @@ fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) 
     let client = store.client_with(|options| options.observer(teller).lease(RENEWED));
     let operator = store.client();
     let names = names(2);
-    let holding = Holding::take(&operator.lock(&names[1]));
+    let holding = Holding::take(&operator.get_lock(&names[1]));
     let multi = group(&client, &names);
     let waiter = Waiter::start(move || {
         let guard = multi.acquire().unwrap();
         guard.check().unwrap();
         guard.unlock()
     });
-    comes_true_within(LONG, || operator.lock(&names[0]).force_unlock().unwrap());
+    comes_true_within(LONG, || operator.get_lock(&names[0]).force_unlock().unwrap());
     // A renewal finds that out.
     comes_true_within(LONG, || seen.try_iter().any(|seen| matches!(seen, Seen::Lost(_))));
     holding.release();
@@ -600,7 +602,7 @@ fn a_longest_hold_of_one_ends_the_group(store: &Store) {
     let client = store.client_with_lease(ms(3_000));
     let names = names(2);
     let limited = client.lock_with(&names[0]).max_hold(ms(3_600)).build();
-    let guard = client.multi_lock([limited, client.lock(&names[1])]).acquire().unwrap();
+    let guard = client.get_multi_lock([limited, client.get_lock(&names[1])]).acquire().unwrap();
     let loss = receive(&guard.lost(), LONG).unwrap();
     assert_eq!((loss.name.as_str(), loss.reason), (names[0].as_str(), LossReason::HeldTooLong));
     assert!(guard.check().unwrap_err().is_lost());
@@ -616,11 +618,11 @@ fn fences_of_a_group_go_up(store: &Store) {
         for round in 0..6 {
             let client = &clients[round % 2];
             let locks: [RedisLock; 3] = [
-                client.lock(&names[0]),
-                client.fenced_lock(&names[1]).into(),
-                client.fenced_lock(&names[2]).into(),
+                client.get_lock(&names[0]),
+                client.get_fenced_lock(&names[1]).into(),
+                client.get_fenced_lock(&names[2]).into(),
             ];
-            let guard = client.multi_lock(locks).acquire().unwrap();
+            let guard = client.get_multi_lock(locks).acquire().unwrap();
             assert_eq!(guard.fence(), guard.fence_of(&names[1]), "that of the first that has one");
             assert!(guard.fence() > last, "{:?} after {last:?}", guard.fence());
             assert!(guard.fence_of(&names[2]) > last_of_third);
@@ -628,7 +630,7 @@ fn fences_of_a_group_go_up(store: &Store) {
             (last, last_of_third) = (guard.fence(), guard.fence_of(&names[2]));
             guard.unlock().unwrap();
             // It is the lock's own, and goes on from there for who takes it alone.
-            let alone = client.fenced_lock(&names[2]).acquire().unwrap();
+            let alone = client.get_fenced_lock(&names[2]).acquire().unwrap();
             assert!(alone.fence() > last_of_third);
             last_of_third = alone.fence();
         }
@@ -661,11 +663,11 @@ fn a_release_wakes_waiters_of_each_lock(store: &Store) {
         let waiters: Vec<_> = names
             .iter()
             .map(|name| {
-                let lock = other.lock(name);
+                let lock = other.get_lock(name);
                 Waiter::start(move || lock.acquire().unwrap().unlock().unwrap())
             })
             .collect();
-        let here = client.lock(&names[1]);
+        let here = client.get_lock(&names[1]);
         let here = Waiter::start(move || here.acquire().unwrap().unlock().unwrap());
         let released = now();
         if by_drop {
@@ -692,7 +694,7 @@ fn a_dropped_release_does_not_meet_the_next_hold(store: &Store) {
     let mut released = 0;
     for round in 0..40 {
         for name in &names {
-            drop(client.lock(name).acquire().unwrap());
+            drop(client.get_lock(name).acquire().unwrap());
         }
         let guard = multi.acquire().unwrap();
         // Until each release has been answered, those of the groups before too: what they could harm is
@@ -706,7 +708,7 @@ fn a_dropped_release_does_not_meet_the_next_hold(store: &Store) {
         }
         guard.check().unwrap();
         for name in &names {
-            assert!(other.lock(name).is_locked().unwrap(), "a release met the next hold");
+            assert!(other.get_lock(name).is_locked().unwrap(), "a release met the next hold");
         }
         drop(guard);
     }

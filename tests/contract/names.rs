@@ -50,10 +50,10 @@ fn names_differ_by_case_and_by_every_character(store: &Store) {
     let client = store.client();
     let name = fresh("case");
     let others = [name.to_uppercase(), format!("{name} "), format!(" {name}"), format!("{name}\0")];
-    let held = Holding::take(&client.lock(&name));
+    let held = Holding::take(&client.get_lock(&name));
     for other in others {
-        assert!(client.lock(&other).try_lock().unwrap(), "{other:?}");
-        client.lock(&other).unlock().unwrap();
+        assert!(client.get_lock(&other).try_lock().unwrap(), "{other:?}");
+        client.get_lock(&other).unlock().unwrap();
     }
     held.release();
 }
@@ -62,24 +62,24 @@ fn a_prefix_is_part_of_the_key_and_not_of_the_name(store: &Store) {
     let name = fresh("name");
     let prefixed = store.client_with(|options| options.key_prefix("shop:"));
     let plain = store.client();
-    let guard = prefixed.lock(&name).acquire().unwrap();
+    let guard = prefixed.get_lock(&name).acquire().unwrap();
     assert_eq!(guard.name(), name);
-    assert!(plain.lock(&name).try_lock().unwrap(), "another key");
-    plain.lock(&name).unlock().unwrap();
-    assert!(!plain.lock(format!("shop:{name}")).try_lock().unwrap(), "the same key");
+    assert!(plain.get_lock(&name).try_lock().unwrap(), "another key");
+    plain.get_lock(&name).unlock().unwrap();
+    assert!(!plain.get_lock(format!("shop:{name}")).try_lock().unwrap(), "the same key");
     guard.unlock().unwrap();
 }
 
 fn mapped_names_that_meet_are_one_lock(store: &Store) {
     let name = fresh("Mapped");
     let client = store.client_with(|options| options.map_names(str::to_lowercase).key_prefix("p:"));
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     lock.lock().unwrap();
     // Mapped first, prefixed second.
     let key = format!("p:{}", name.to_lowercase());
-    assert!(!store.client().lock(&key).try_lock().unwrap());
+    assert!(!store.client().get_lock(&key).try_lock().unwrap());
     // One lock for this client's threads too, and one hold.
-    let alias = client.lock(name.to_uppercase());
+    let alias = client.get_lock(name.to_uppercase());
     assert_eq!(alias.hold_count().unwrap(), 1);
     alias.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
@@ -101,9 +101,9 @@ fn ids_and_owners_are_shown_as_uuid_and_number(store: &Store) {
     assert_eq!(client.current_owner(), owner, "a thread keeps its number");
     assert_ne!(elsewhere(|| client.current_owner()), owner);
     // It is what the holder's calls are under, and what others are shown.
-    let lock = client.lock(fresh("owner"));
+    let lock = client.get_lock(fresh("owner"));
     lock.lock().unwrap();
-    let error = store.client().lock(lock.name()).unlock().unwrap_err();
+    let error = store.client().get_lock(lock.name()).unlock().unwrap_err();
     assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(owner.to_string())));
     lock.unlock().unwrap();
     assert_eq!(client.current_owner(), owner, "an answered release gives no reason for a new number");
@@ -135,7 +135,7 @@ fn a_neighbour_of_any_shape_is_in_nobodys_way(store: &Store) {
     let (client, other) = (store.client(), store.client());
     for root in [fresh("shop"), format!("/{}", fresh("shop"))] {
         let refused = |name: &str| {
-            let tried = client.lock(name).try_lock();
+            let tried = client.get_lock(name).try_lock();
             tried.is_err_and(|error| error.kind() == ErrorKind::InvalidInput)
         };
         if refused(&format!("{root}a")) {
@@ -147,30 +147,30 @@ fn a_neighbour_of_any_shape_is_in_nobodys_way(store: &Store) {
         let neighbours: Vec<_> = names
             .iter()
             .map(|name| {
-                drop(client.lock(name).unlock()); // of the look whether it is refused
-                client.lock(name).acquire_owned().unwrap()
+                drop(client.get_lock(name).unlock()); // of the look whether it is refused
+                client.get_lock(name).acquire_owned().unwrap()
             })
             .collect();
-        let guard = other.lock(&root).try_acquire().unwrap().expect("nobody holds it");
+        let guard = other.get_lock(&root).try_acquire().unwrap().expect("nobody holds it");
         let seen = client.inspect(&root).unwrap();
         assert_eq!(seen.holders.len(), 1, "{seen}");
         assert_eq!((seen.holders[0].owner.clone(), seen.waiting), (guard.owner().to_string(), 0), "{seen}");
-        assert!(!client.lock(&root).try_lock().unwrap());
+        assert!(!client.get_lock(&root).try_lock().unwrap());
         for (name, neighbour) in names.iter().zip(&neighbours) {
             let seen = other.inspect(name).unwrap();
             assert_eq!(seen.holders.len(), 1, "{seen}");
             assert_eq!(seen.holders[0].owner, neighbour.owner().to_string(), "{seen}");
         }
         guard.unlock().unwrap();
-        assert!(!other.lock(&root).force_unlock().unwrap(), "nothing but the neighbours is held");
+        assert!(!other.get_lock(&root).force_unlock().unwrap(), "nothing but the neighbours is held");
         for neighbour in neighbours {
             neighbour.unlock().unwrap();
         }
         for name in &names {
-            assert!(other.lock(name).try_lock().unwrap(), "{name}");
-            other.lock(name).unlock().unwrap();
+            assert!(other.get_lock(name).try_lock().unwrap(), "{name}");
+            other.get_lock(name).unlock().unwrap();
         }
-        assert!(client.lock(&root).try_lock().unwrap());
-        client.lock(&root).unlock().unwrap();
+        assert!(client.get_lock(&root).try_lock().unwrap());
+        client.get_lock(&root).unlock().unwrap();
     }
 }

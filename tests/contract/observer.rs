@@ -117,8 +117,8 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     let (teller, seen) = Teller::new();
     let (client, stranger) = (store.client_with(|options| options.observer(teller)), store.client());
     let name = fresh("wait");
-    let held = Holding::take(&stranger.lock(&name));
-    let lock = client.lock(&name);
+    let held = Holding::take(&stranger.get_lock(&name));
+    let lock = client.get_lock(&name);
     let begun = now();
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
     // Until then it may have slept for a connection, which is before the wait.
@@ -139,11 +139,11 @@ fn attempts_that_got_nothing_are_not_observed_as_grants(store: &Store) {
     let (teller, seen) = Teller::new();
     let (client, stranger) = (store.client_with(|options| options.observer(teller)), store.client());
     let name = fresh("busy");
-    let held = Holding::take(&stranger.lock(&name));
-    assert!(!client.lock(&name).try_lock().unwrap());
-    assert!(!client.lock(&name).try_lock_for(ms(20)).unwrap());
-    assert!(client.lock(&name).unlock().is_err());
-    assert!(client.lock(&name).lock_with_lease(Duration::ZERO).is_err());
+    let held = Holding::take(&stranger.get_lock(&name));
+    assert!(!client.get_lock(&name).try_lock().unwrap());
+    assert!(!client.get_lock(&name).try_lock_for(ms(20)).unwrap());
+    assert!(client.get_lock(&name).unlock().is_err());
+    assert!(client.get_lock(&name).lock_with_lease(Duration::ZERO).is_err());
     held.release();
     assert!(seen.is_empty(), "{:?}", seen.try_recv());
 }
@@ -153,13 +153,13 @@ fn a_loss_is_observed_once(store: &Store) {
     let (client, operator) =
         (store.client_with(|options| options.observer(teller).lease(RENEWED)), store.client());
     let name = fresh("lost");
-    let guard = client.lock(&name).acquire().unwrap();
+    let guard = client.get_lock(&name).acquire().unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
-    assert!(operator.lock(&name).force_unlock().unwrap());
+    assert!(operator.get_lock(&name).force_unlock().unwrap());
     let expected = |reason, owner| move |seen: Seen| matches!(seen, Seen::Lost(loss) if loss.reason == reason && loss.owner == owner);
     assert!(expected(LossReason::Gone, guard.owner())(receive(&seen, RENEWED / 3 + SLACK).unwrap()));
     assert!(guard.unlock().is_err());
-    let leased = client.lock(&name).acquire_with(&leased(ms(60))).unwrap().unwrap();
+    let leased = client.get_lock(&name).acquire_with(&leased(ms(60))).unwrap().unwrap();
     assert!(matches!(seen.recv().unwrap(), Seen::Acquired { .. }));
     // Nobody asks: the watchdog's next look tells, a third of the client's lease later at most.
     assert!(expected(LossReason::Expired, leased.owner())(
@@ -178,7 +178,7 @@ fn a_thread_that_ended_with_the_lock_is_observed_once(store: &Store) {
         |lock: &leasehold::RedisLock| lock.lock(),
         |lock: &leasehold::RedisLock| lock.lock_with_lease(ms(400)),
     ] {
-        let lock = client.lock(&name);
+        let lock = client.get_lock(&name);
         let owner = elsewhere(|| {
             take(&lock).unwrap();
             client.current_owner()
@@ -212,7 +212,7 @@ fn a_panicking_observer_harms_nothing(store: &Store) {
     }
     let was_told = Arc::new(AtomicBool::new(false));
     let client = store.client_with(|options| options.observer(Panics(Arc::clone(&was_told))).lease(RENEWED));
-    let lock = client.lock(fresh("panics"));
+    let lock = client.get_lock(fresh("panics"));
     lock.lock().unwrap();
     assert!(was_told.load(Ordering::SeqCst));
     assert_eq!(lock.hold_count().unwrap(), 1);
@@ -220,7 +220,7 @@ fn a_panicking_observer_harms_nothing(store: &Store) {
     drop(lock.acquire().unwrap());
     elsewhere(|| lock.lock_with_lease(ms(100)).unwrap());
     let lost = lock.acquire().unwrap();
-    store.client().lock(lock.name()).force_unlock().unwrap();
+    store.client().get_lock(lock.name()).force_unlock().unwrap();
     receive(&lost.lost(), RENEWED / 3 + SLACK).unwrap();
     drop(lost);
     // Watchdog and callbacks go on.
@@ -278,12 +278,12 @@ fn each_event_is_reported_when_it_should_be(store: &Store) {
     let (events, seen) = observed();
     let (client, stranger) = (store.client_with(|options| options.observer(events)), store.client());
     let name = fresh("events");
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     lock.acquire().unwrap().unlock().unwrap();
     let all = |seen: &Receiver<String>| seen.try_iter().collect::<Vec<_>>();
     assert_eq!(all(&seen), [format!("acquired lock {name}"), format!("released lock {name}")]);
     // A waiter, and the release by another client.
-    let held = Holding::take(&stranger.lock(&name));
+    let held = Holding::take(&stranger.get_lock(&name));
     let waiting = lock.clone();
     let waiter = Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock()));
     assert_eq!(receive(&seen, LONG), Ok(format!("waiting lock {name}")));
@@ -295,7 +295,7 @@ fn each_event_is_reported_when_it_should_be(store: &Store) {
     assert_eq!(rest, [format!("acquired lock {name}"), format!("released lock {name}")]);
     // A loss.
     let guard = lock.acquire().unwrap();
-    assert!(stranger.lock(&name).force_unlock().unwrap());
+    assert!(stranger.get_lock(&name).force_unlock().unwrap());
     guard.unlock().unwrap_err();
     let lost = || receive(&seen, LONG);
     assert_eq!(lost(), Ok(format!("acquired lock {name}")));
@@ -306,8 +306,8 @@ fn a_wait_that_ends_without_the_lock_is_reported_with_its_reason(store: &Store) 
     let (events, seen) = observed();
     let (client, stranger) = (store.client_with(|options| options.observer(events)), store.client());
     let name = fresh("gives up");
-    let held = Holding::take(&stranger.lock(&name));
-    let lock = client.lock(&name);
+    let held = Holding::take(&stranger.get_lock(&name));
+    let lock = client.get_lock(&name);
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(50)).unwrap());
     let interrupt = Interrupt::new();
@@ -342,7 +342,7 @@ fn each_request_that_changes_something_is_reported(store: &Store) {
     let (sender, asked) = unbounded();
     let client = store.client_with(|options| options.observer(Requests(sender)).lease(RENEWED));
     let all = || asked.try_iter().collect::<Vec<_>>();
-    let lock = client.lock(fresh("requests"));
+    let lock = client.get_lock(fresh("requests"));
     let guard = lock.acquire().unwrap();
     lock.lock().unwrap(); // a re-entry asks as well
     assert_eq!(all(), ["acquire", "acquire"]);
@@ -353,7 +353,7 @@ fn each_request_that_changes_something_is_reported(store: &Store) {
     drop(guard);
     while receive(&asked, LONG).unwrap() != "release" {}
     // A refusal is an answer as good as a grant.
-    let held = Holding::take(&store.client().lock(lock.name()));
+    let held = Holding::take(&store.client().get_lock(lock.name()));
     assert!(!lock.try_lock().unwrap());
     while receive(&asked, LONG).unwrap() != "acquire" {}
     held.release();
@@ -373,7 +373,7 @@ fn renewals_are_reported_and_an_observer_that_blocks_does_not_stop_them(store: &
     let (sender, renewed) = unbounded();
     let (free, blocked) = unbounded::<()>();
     let client = store.client_with(|options| options.observer(Blocks(sender, blocked)).lease(RENEWED));
-    let guard = client.lock(fresh("blocks")).acquire().unwrap();
+    let guard = client.get_lock(fresh("blocks")).acquire().unwrap();
     assert_eq!(receive(&renewed, LONG), Ok(()));
     throughout(RENEWED * 2, || guard.check().is_ok());
     drop(free);
@@ -384,7 +384,7 @@ fn stats_and_contended_agree_with_what_was_done(store: &Store) {
     let (client, stranger) = (store.client_with(|options| options.lease(RENEWED)), store.client());
     let (free, waited_for) = (fresh("free"), fresh("waited for"));
     for _ in 0..3 {
-        client.lock(&free).acquire().unwrap().unlock().unwrap();
+        client.get_lock(&free).acquire().unwrap().unlock().unwrap();
     }
     let before = client.stats();
     assert_eq!((before.grants, before.holds, before.waits, before.waiters), (3, 0, 0, 0));
@@ -392,13 +392,13 @@ fn stats_and_contended_agree_with_what_was_done(store: &Store) {
     assert!(client.contended(20).is_empty());
     // One that gives up, and one that waits and gets it. It counts as a waiter before it sleeps: if the lock is free
     // by then, nothing wakes it, and another comes.
-    let held = Holding::take(&stranger.lock(&waited_for));
-    assert!(!client.lock(&waited_for).try_lock().unwrap());
+    let held = Holding::take(&stranger.get_lock(&waited_for));
+    assert!(!client.get_lock(&waited_for).try_lock().unwrap());
     held.release();
     let mut waited = 0;
     let is_woken = || {
-        let held = Holding::take(&stranger.lock(&waited_for));
-        let lock = client.lock(&waited_for);
+        let held = Holding::take(&stranger.get_lock(&waited_for));
+        let lock = client.get_lock(&waited_for);
         let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
         assert!(eventually(LONG, || client.stats().waiters == 1));
         held.release();
@@ -414,12 +414,12 @@ fn stats_and_contended_agree_with_what_was_done(store: &Store) {
     let [only] = contended.as_slice() else { panic!("{contended:?}") };
     assert_eq!((only.name.as_str(), only.waits, only.overcount), (waited_for.as_str(), waited, 0));
     // A renewal and a loss.
-    let guard = client.lock(&free).acquire().unwrap();
+    let guard = client.get_lock(&free).acquire().unwrap();
     assert!(eventually(LONG, || client.stats().renewals > 0));
     let stats = client.stats();
     assert_eq!((stats.holds, stats.grants), (1, 4 + waited));
     assert!(stats.shortest_window.is_some_and(|left| left <= RENEWED));
-    assert!(stranger.lock(&free).force_unlock().unwrap());
+    assert!(stranger.get_lock(&free).force_unlock().unwrap());
     guard.unlock().unwrap_err();
     let stats = client.stats();
     assert_eq!((stats.holds, stats.holds_lost, stats.lost_gone, stats.lost()), (0, 0, 1, 1));
@@ -432,8 +432,8 @@ fn a_lock_that_is_handed_off_says_from_where() {
         let memory = MemoryStore::new();
         let client = LockClient::builder().observer(events).build_in_memory(&memory).unwrap();
         let other = LockClient::builder().build_in_memory(&memory).unwrap();
-        let held = Holding::take(&if is_local { &client } else { &other }.lock("a"));
-        let lock = client.lock("a");
+        let held = Holding::take(&if is_local { &client } else { &other }.get_lock("a"));
+        let lock = client.get_lock("a");
         let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
         held.release();
         waiter.returns_within(LONG).0.unwrap();
@@ -466,7 +466,7 @@ impl Observer for CallsBack {
         if IS_CALLING.replace(true) {
             return;
         }
-        for lock in [client.lock("called back"), client.lock("another")] {
+        for lock in [client.get_lock("called back"), client.get_lock("another")] {
             for outcome in [lock.try_lock().map(drop), lock.unlock(), lock.try_lock_for(ms(1)).map(drop)] {
                 let is_refused = outcome.is_err_and(|error| error.kind() == ErrorKind::WouldDeadlock);
                 self.1[usize::from(is_refused)].fetch_add(1, Ordering::SeqCst);
@@ -482,7 +482,7 @@ fn an_observer_that_calls_back_for_the_same_name_breaks_nothing(store: &Store) {
     let client = store.client_with(|options| options.observer(observer).key_prefix(&prefix));
     assert!(cell.set(client.clone()).is_ok());
     let stranger = store.client_with(|options| options.key_prefix(&prefix));
-    let (lock, others) = (client.lock("called back"), stranger.lock("called back"));
+    let (lock, others) = (client.get_lock("called back"), stranger.get_lock("called back"));
     let is_held_once = || {
         assert_eq!(lock.hold_count().unwrap(), 1);
         assert!(!others.try_lock().unwrap());
@@ -500,7 +500,7 @@ fn an_observer_that_calls_back_for_the_same_name_breaks_nothing(store: &Store) {
     let guard = lock.acquire().unwrap();
     is_held_once();
     guard.unlock().unwrap();
-    for lock in [others, stranger.lock("another")] {
+    for lock in [others, stranger.get_lock("another")] {
         assert!(lock.try_lock().unwrap(), "{} was left held", lock.name());
         lock.unlock().unwrap();
     }

@@ -45,7 +45,7 @@ fn options_that_wait_for_no_time_make_one_attempt(store: &Store) {
 }
 
 fn options_with_a_wait_or_a_deadline_wait_and_no_longer(store: &Store) {
-    let lock = store.client().lock(fresh("waits"));
+    let lock = store.client().get_lock(fresh("waits"));
     let holding = Holding::take(&lock);
     let begun = now();
     assert!(lock.acquire_with(&AcquireOptions::new().wait(ms(50))).unwrap().is_none());
@@ -67,7 +67,7 @@ fn options_with_a_wait_or_a_deadline_wait_and_no_longer(store: &Store) {
 
 fn options_with_a_lease_are_not_renewed(store: &Store) {
     let client = store.client();
-    let lock = client.lock(fresh("leased"));
+    let lock = client.get_lock(fresh("leased"));
     let lease = ms(400);
     let options = AcquireOptions::new().lease(lease);
     let guard = lock.acquire_owned_with(&options).unwrap().unwrap();
@@ -78,7 +78,7 @@ fn options_with_a_lease_are_not_renewed(store: &Store) {
 
 /// Java's `lockInterruptibly(lease, unit)`, for which there is no call with durations.
 fn options_with_an_interrupt_end_a_wait_that_has_a_lease(store: &Store) {
-    let lock = store.client().lock(fresh("interrupted"));
+    let lock = store.client().get_lock(fresh("interrupted"));
     let holding = Holding::take(&lock);
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
@@ -93,7 +93,7 @@ fn options_with_an_interrupt_end_a_wait_that_has_a_lease(store: &Store) {
 }
 
 fn options_that_cannot_be_used_are_refused_by_the_call(store: &Store) {
-    let lock = store.client().lock(fresh("refused"));
+    let lock = store.client().get_lock(fresh("refused"));
     let options = AcquireOptions::new().wait(MINUTE).lease(Duration::ZERO);
     for (action, error) in [
         ("acquire_with", lock.acquire_with(&options).map(drop).unwrap_err()),
@@ -125,12 +125,12 @@ fn work_is_run_under_the_lock_or_not_at_all(store: &Store) {
     }
     let name = fresh("by name");
     let is_kept =
-        client.with_lock(&name, |_| elsewhere(|| client.lock(&name).try_acquire().unwrap().is_none()));
+        client.with_lock(&name, |_| elsewhere(|| client.get_lock(&name).try_acquire().unwrap().is_none()));
     assert!(is_kept.unwrap());
 }
 
 fn work_with_a_wait_gets_the_lock_when_it_is_free(store: &Store) {
-    let lock = store.client().lock(fresh("work"));
+    let lock = store.client().get_lock(fresh("work"));
     let holding = Holding::take(&lock);
     let waiter = Waiter::start({
         let lock = lock.clone();
@@ -142,7 +142,7 @@ fn work_with_a_wait_gets_the_lock_when_it_is_free(store: &Store) {
 
 fn work_that_panics_frees_the_lock(store: &Store) {
     let (client, name) = (store.client(), fresh("panic"));
-    let (lock, options) = (client.lock(&name), AcquireOptions::new());
+    let (lock, options) = (client.get_lock(&name), AcquireOptions::new());
     let once = options.clone().wait(Duration::ZERO);
     let results = [
         catch_unwind(AssertUnwindSafe(|| drop(client.with_lock(&name, |_| quiet_panic())))),
@@ -171,7 +171,7 @@ fn every_way_to_an_owned_guard_has_the_lock(store: &Store) {
             elsewhere(move || guard.unlock().unwrap());
         }
     }
-    let lock = client.lock(fresh("bounded"));
+    let lock = client.get_lock(fresh("bounded"));
     let lease = ms(400);
     let guard = lock.acquire_owned_with(&leased(lease)).unwrap().unwrap();
     comes_true_within(store.freed_within(lease) + SLACK, || guard.check().is_err());
@@ -193,7 +193,7 @@ fn an_owned_guard_is_refused_to_a_thread_that_holds_the_lock(store: &Store) {
         let lock = (kind.make)(&client, &name);
         let guard = lock.acquire().unwrap();
         let begun = now();
-        let multi = client.multi_lock([lock.clone()]);
+        let multi = client.get_multi_lock([lock.clone()]);
         for error in [
             lock.acquire_owned().map(drop).unwrap_err(),
             lock.acquire_owned_with(&leased(MINUTE)).map(drop).unwrap_err(),
@@ -266,5 +266,5 @@ fn a_client_that_connects_lazily_is_like_any_other(store: &Store) {
     unused.shutdown().unwrap();
     let pinged = store.client_with(|options| options.connect_lazily());
     assert_eq!(pinged.ping().unwrap().store, other.ping().unwrap().store);
-    assert!(pinged.lock("").lock().is_err());
+    assert!(pinged.get_lock("").lock().is_err());
 }

@@ -20,7 +20,7 @@ contracts!(
 fn the_count_is_visible_as_0_1_2_1_0(store: &Store) {
     let name = fresh("count");
     let client = store.client();
-    let (lock, rival) = (client.lock(&name), store.client().lock(&name));
+    let (lock, rival) = (client.get_lock(&name), store.client().get_lock(&name));
     let seen = |count: u32| {
         assert_eq!(lock.hold_count().unwrap(), count);
         assert_eq!(lock.is_held_by_current_thread().unwrap(), count > 0);
@@ -46,7 +46,7 @@ fn the_count_is_visible_as_0_1_2_1_0(store: &Store) {
 }
 
 fn another_thread_gets_in_only_after_the_last_unlock(store: &Store) {
-    let lock = store.client().lock(fresh("levels"));
+    let lock = store.client().get_lock(fresh("levels"));
     assert!(lock.try_lock().unwrap());
     assert!(lock.try_lock().unwrap());
     elsewhere(|| assert!(!lock.try_lock().unwrap()));
@@ -57,7 +57,7 @@ fn another_thread_gets_in_only_after_the_last_unlock(store: &Store) {
 }
 
 fn every_try_form_reenters(store: &Store) {
-    let lock = store.client().lock(fresh("forms"));
+    let lock = store.client().get_lock(fresh("forms"));
     lock.lock().unwrap();
     assert!(lock.try_lock().unwrap());
     assert!(lock.try_lock_for(ms(10)).unwrap());
@@ -81,7 +81,7 @@ fn every_try_form_reenters(store: &Store) {
 }
 
 fn a_hundred_levels_are_a_hundred_unlocks(store: &Store) {
-    let lock = store.client().lock(fresh("deep"));
+    let lock = store.client().get_lock(fresh("deep"));
     (0..100).for_each(|_| lock.lock().unwrap());
     assert_eq!(lock.hold_count().unwrap(), 100);
     (0..99).for_each(|_| lock.unlock().unwrap());
@@ -92,7 +92,7 @@ fn a_hundred_levels_are_a_hundred_unlocks(store: &Store) {
 }
 
 fn guards_and_calls_are_levels_of_one_hold(store: &Store) {
-    let lock = store.client().lock(fresh("mixed"));
+    let lock = store.client().get_lock(fresh("mixed"));
     lock.lock().unwrap();
     let guard = lock.acquire().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
@@ -103,7 +103,7 @@ fn guards_and_calls_are_levels_of_one_hold(store: &Store) {
 }
 
 fn guards_may_be_dropped_in_any_order(store: &Store) {
-    let lock = store.client().lock(fresh("order"));
+    let lock = store.client().get_lock(fresh("order"));
     let (first, second, third) = (lock.acquire().unwrap(), lock.acquire().unwrap(), lock.acquire().unwrap());
     drop(first);
     assert_eq!(lock.hold_count().unwrap(), 2);
@@ -117,7 +117,7 @@ fn guards_may_be_dropped_in_any_order(store: &Store) {
 
 /// Two ways in and two ways out leave nothing, also when the call's way out comes before the guard's.
 fn a_call_and_a_guard_are_two_levels_whichever_ends_first(store: &Store) {
-    let lock = store.client().lock(fresh("mixed"));
+    let lock = store.client().get_lock(fresh("mixed"));
     lock.lock().unwrap();
     let guard = lock.acquire().unwrap();
     lock.unlock().unwrap();
@@ -129,7 +129,7 @@ fn a_call_and_a_guard_are_two_levels_whichever_ends_first(store: &Store) {
 }
 
 fn a_guard_whose_level_was_unlocked_by_a_call_holds_nothing(store: &Store) {
-    let lock = store.client().lock(fresh("mixed"));
+    let lock = store.client().get_lock(fresh("mixed"));
     let guard = lock.acquire().unwrap();
     let early = guard.lost();
     lock.unlock().unwrap();

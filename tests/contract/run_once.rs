@@ -37,7 +37,7 @@ fn of_many_timers_one_runs_the_job(store: &Store) {
         }
     });
     assert_eq!(ran.load(Ordering::SeqCst), 1);
-    store.client().lock(&name).force_unlock().unwrap();
+    store.client().get_lock(&name).force_unlock().unwrap();
 }
 
 fn a_short_job_keeps_others_out_for_its_least_time_and_no_longer(store: &Store) {
@@ -69,7 +69,7 @@ fn a_job_that_panics_counts_as_run(store: &Store) {
     let ended = catch_unwind(AssertUnwindSafe(|| client.run_once(&name, LONG, LONG, |_| quiet_panic())));
     assert!(ended.is_err());
     assert_eq!(client.run_once(&name, LONG, LONG, |_| ()).unwrap(), None);
-    client.lock(&name).force_unlock().unwrap();
+    client.get_lock(&name).force_unlock().unwrap();
 }
 
 fn a_job_that_outlasts_its_most_says_so(store: &Store) {

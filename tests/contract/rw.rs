@@ -48,9 +48,9 @@ contracts!(needs ReadWrite:
 fn a_name_that_a_plain_lock_has_is_refused(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("plain");
-    let held = client.lock(&name).acquire().unwrap();
+    let held = client.get_lock(&name).acquire().unwrap();
     for asking in [&client, &other] {
-        let lock = asking.read_write_lock(&name);
+        let lock = asking.get_read_write_lock(&name);
         for half in [lock.read(), lock.write()] {
             for wait in [Duration::ZERO, LONG] {
                 let error = elsewhere(|| half.try_lock_for(wait).unwrap_err());
@@ -60,7 +60,7 @@ fn a_name_that_a_plain_lock_has_is_refused(store: &Store) {
         }
     }
     held.unlock().unwrap();
-    let lock = other.read_write_lock(&name);
+    let lock = other.get_read_write_lock(&name);
     assert!(lock.write().try_lock().unwrap());
     lock.write().unlock().unwrap();
 }
@@ -68,36 +68,36 @@ fn a_name_that_a_plain_lock_has_is_refused(store: &Store) {
 fn readers_read_together_and_keep_writers_out(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("rw");
-    let first = client.read_write_lock(&name).read().acquire().unwrap();
-    let second = elsewhere(|| client.read_write_lock(&name).read().acquire_owned().unwrap());
-    let third = other.read_write_lock(&name).read().try_acquire().unwrap().unwrap();
-    for lock in [client.read_write_lock(&name), other.read_write_lock(&name)] {
+    let first = client.get_read_write_lock(&name).read().acquire().unwrap();
+    let second = elsewhere(|| client.get_read_write_lock(&name).read().acquire_owned().unwrap());
+    let third = other.get_read_write_lock(&name).read().try_acquire().unwrap().unwrap();
+    for lock in [client.get_read_write_lock(&name), other.get_read_write_lock(&name)] {
         elsewhere(|| assert!(!lock.write().try_lock().unwrap()));
     }
     first.unlock().unwrap();
     second.unlock().unwrap();
-    elsewhere(|| assert!(!client.read_write_lock(&name).write().try_lock().unwrap()));
+    elsewhere(|| assert!(!client.get_read_write_lock(&name).write().try_lock().unwrap()));
     third.unlock().unwrap();
-    assert!(client.read_write_lock(&name).write().try_acquire().unwrap().is_some());
+    assert!(client.get_read_write_lock(&name).write().try_acquire().unwrap().is_some());
 }
 
 fn a_writer_keeps_everybody_else_out(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("rw");
-    let writing = client.read_write_lock(&name).write().acquire().unwrap();
-    for lock in [client.read_write_lock(&name), other.read_write_lock(&name)] {
+    let writing = client.get_read_write_lock(&name).write().acquire().unwrap();
+    for lock in [client.get_read_write_lock(&name), other.get_read_write_lock(&name)] {
         elsewhere(|| {
             assert!(!lock.read().try_lock().unwrap());
             assert!(!lock.write().try_lock().unwrap());
         });
     }
     writing.unlock().unwrap();
-    assert!(other.read_write_lock(&name).read().try_acquire().unwrap().is_some());
+    assert!(other.get_read_write_lock(&name).read().try_acquire().unwrap().is_some());
 }
 
 fn both_halves_are_reentrant(store: &Store) {
     let client = store.client();
-    let lock = client.read_write_lock(fresh("rw"));
+    let lock = client.get_read_write_lock(fresh("rw"));
     for half in [lock.read(), lock.write()] {
         for count in 1..=3 {
             half.lock().unwrap();
@@ -116,7 +116,7 @@ fn both_halves_are_reentrant(store: &Store) {
 fn a_writer_may_read_and_go_on_reading(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("rw");
-    let (lock, foreign) = (client.read_write_lock(&name), other.read_write_lock(&name));
+    let (lock, foreign) = (client.get_read_write_lock(&name), other.get_read_write_lock(&name));
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
     assert!(!foreign.read().try_lock().unwrap());
@@ -137,11 +137,11 @@ fn a_writer_may_read_and_go_on_reading(store: &Store) {
 fn a_downgrade_lets_waiting_readers_in(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("rw");
-    let lock = client.read_write_lock(&name);
+    let lock = client.get_read_write_lock(&name);
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
     let waiter = Waiter::start({
-        let foreign = other.read_write_lock(&name);
+        let foreign = other.get_read_write_lock(&name);
         move || foreign.read().lock().unwrap()
     });
     waiter.settle();
@@ -155,7 +155,7 @@ fn a_downgrade_lets_waiting_readers_in(store: &Store) {
 
 fn a_writer_may_read_before_readers_of_its_own_client_that_wait(store: &Store) {
     let client = store.client();
-    let lock = client.read_write_lock(fresh("rw"));
+    let lock = client.get_read_write_lock(fresh("rw"));
     let writing = lock.write().acquire().unwrap();
     let waiter = Waiter::start({
         let lock = lock.clone();
@@ -170,7 +170,7 @@ fn a_writer_may_read_before_readers_of_its_own_client_that_wait(store: &Store) {
 
 fn a_reader_cannot_become_the_writer(store: &Store) {
     let client = store.client();
-    let lock = client.read_write_lock(fresh("rw"));
+    let lock = client.get_read_write_lock(fresh("rw"));
     let reading = lock.read().acquire().unwrap();
     let begun = now();
     assert_eq!(lock.write().lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
@@ -179,13 +179,13 @@ fn a_reader_cannot_become_the_writer(store: &Store) {
     assert!(!lock.write().try_lock().unwrap());
     assert!(lock.write().try_acquire().unwrap().is_none());
     // Not by another client of the same thread: that is another owner, and would really wait.
-    assert!(!store.client().read_write_lock(lock.read().name()).write().try_lock_for(ms(20)).unwrap());
+    assert!(!store.client().get_read_write_lock(lock.read().name()).write().try_lock_for(ms(20)).unwrap());
     reading.unlock().unwrap();
     assert!(lock.write().try_acquire().unwrap().is_some());
 }
 
 fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
-    let lock = store.client().read_write_lock(fresh("rw"));
+    let lock = store.client().get_read_write_lock(fresh("rw"));
     let begun = now();
     let reading = lock.read().acquire().unwrap();
     assert_eq!(lock.write().acquire_owned().map(drop).unwrap_err().kind(), ErrorKind::WouldDeadlock);
@@ -212,12 +212,12 @@ fn a_reader_that_died_is_not_kept_alive_by_the_others(store: &Store) {
     let name = fresh("zombie");
     // The remains of a dead holder: a hold that nobody renews or releases.
     let lease = RENEWED + ms(200);
-    elsewhere(|| client.read_write_lock(&name).read().lock_with_lease(lease).unwrap());
-    let reading = elsewhere(|| client.read_write_lock(&name).read().acquire_owned().unwrap());
+    elsewhere(|| client.get_read_write_lock(&name).read().lock_with_lease(lease).unwrap());
+    let reading = elsewhere(|| client.get_read_write_lock(&name).read().acquire_owned().unwrap());
     let taken = now();
     throughout(lease + ms(300), || reading.check().is_ok());
     let waiter = Waiter::start({
-        let lock = other.read_write_lock(&name);
+        let lock = other.get_read_write_lock(&name);
         move || lock.write().acquire().unwrap().unlock().unwrap()
     });
     throughout(ms(30), || !waiter.is_over());
@@ -231,14 +231,14 @@ fn a_reader_that_died_is_not_kept_alive_by_the_others(store: &Store) {
 fn readers_follow_a_writers_lease_and_a_writer_the_longest_readers(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("leases");
-    let lock = store.client().read_write_lock(&name);
+    let lock = store.client().get_read_write_lock(&name);
     let begun = now();
     lock.write().lock_with_lease(ms(200)).unwrap();
     let readers: Vec<_> = [ms(100), ms(400)]
         .into_iter()
         .zip(&clients)
         .map(|(lease, client)| {
-            let lock = client.read_write_lock(&name);
+            let lock = client.get_read_write_lock(&name);
             Waiter::start(move || lock.read().lock_with_lease(lease).unwrap())
         })
         .collect();
@@ -248,7 +248,7 @@ fn readers_follow_a_writers_lease_and_a_writer_the_longest_readers(store: &Store
     }
     let read = now();
     let writer = Waiter::start({
-        let lock = clients[0].read_write_lock(&name);
+        let lock = clients[0].get_read_write_lock(&name);
         move || lock.write().lock().unwrap()
     });
     let (_, returned) = writer.returns_within(store.freed_within(ms(400)) + SLACK);
@@ -263,7 +263,7 @@ fn names_with_braces_of_their_own_serve_both_halves(store: &Store) {
     thread::scope(|scope| {
         for _ in 0..10 {
             scope.spawn(|| {
-                let lock = client.read_write_lock(&name);
+                let lock = client.get_read_write_lock(&name);
                 for _ in 0..10 {
                     let writing = lock.write().acquire().unwrap();
                     let seen = count.load(Ordering::SeqCst);
@@ -276,13 +276,13 @@ fn names_with_braces_of_their_own_serve_both_halves(store: &Store) {
         }
     });
     assert_eq!(count.into_inner(), 100);
-    assert!(!client.read_write_lock(&name).read().is_locked().unwrap());
+    assert!(!client.get_read_write_lock(&name).read().is_locked().unwrap());
 }
 
 fn each_half_of_a_read_write_lock_shows_its_own_holds(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("rw");
-    let (lock, foreign) = (client.read_write_lock(&name), other.read_write_lock(&name));
+    let (lock, foreign) = (client.get_read_write_lock(&name), other.get_read_write_lock(&name));
     let locked = || (foreign.read().is_locked().unwrap(), foreign.write().is_locked().unwrap());
     assert_eq!(locked(), (false, false));
     let reading = lock.read().acquire().unwrap();
@@ -303,10 +303,10 @@ fn each_half_of_a_read_write_lock_shows_its_own_holds(store: &Store) {
 fn the_last_reader_wakes_the_writer(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("rw");
-    let lock = client.read_write_lock(&name);
+    let lock = client.get_read_write_lock(&name);
     let readers = [lock.read().acquire_owned().unwrap(), lock.read().acquire_owned().unwrap()];
     let waiter = Waiter::start({
-        let foreign = other.read_write_lock(&name);
+        let foreign = other.get_read_write_lock(&name);
         move || foreign.write().lock().unwrap()
     });
     let [first, last] = readers;
@@ -321,11 +321,11 @@ fn the_last_reader_wakes_the_writer(store: &Store) {
 fn a_writer_wakes_all_readers(store: &Store) {
     let clients = [store.client(), store.client()];
     let name = fresh("rw");
-    let writing = store.client().read_write_lock(&name).write().acquire_owned().unwrap();
+    let writing = store.client().get_read_write_lock(&name).write().acquire_owned().unwrap();
     let inside = Arc::new(AtomicU32::new(0));
     let waiters: Vec<_> = (0..6)
         .map(|at| {
-            let (lock, inside) = (clients[at % 2].read_write_lock(&name), Arc::clone(&inside));
+            let (lock, inside) = (clients[at % 2].get_read_write_lock(&name), Arc::clone(&inside));
             Waiter::start(move || {
                 let guard = lock.read().acquire().unwrap();
                 inside.fetch_add(1, Ordering::SeqCst);
@@ -345,26 +345,26 @@ fn a_writer_wakes_all_readers(store: &Store) {
 fn a_reader_that_ends_early_does_not_end_the_others(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("rw");
-    let staying = client.read_write_lock(&name).read().acquire().unwrap();
+    let staying = client.get_read_write_lock(&name).read().acquire().unwrap();
     for _ in 0..3 {
-        let foreign = other.read_write_lock(&name);
+        let foreign = other.get_read_write_lock(&name);
         foreign.read().lock_with_lease(ms(60_000)).unwrap();
         foreign.read().lock().unwrap();
         foreign.read().unlock().unwrap();
         foreign.read().unlock().unwrap();
     }
     staying.check().unwrap();
-    assert!(client.read_write_lock(&name).read().is_held_by_current_thread().unwrap());
-    elsewhere(|| assert!(!other.read_write_lock(&name).write().try_lock().unwrap()));
+    assert!(client.get_read_write_lock(&name).read().is_held_by_current_thread().unwrap());
+    elsewhere(|| assert!(!other.get_read_write_lock(&name).write().try_lock().unwrap()));
     assert_eq!(staying.state(), HoldState::Held);
 }
 
 fn read_holds_are_renewed(store: &Store) {
     let (client, other) = (store.client_with_lease(RENEWED), store.client());
     let name = fresh("rw");
-    let lock = client.read_write_lock(&name);
+    let lock = client.get_read_write_lock(&name);
     let guards = (lock.read().acquire().unwrap(), lock.read().acquire().unwrap());
-    let foreign = other.read_write_lock(&name);
+    let foreign = other.get_read_write_lock(&name);
     throughout(RENEWED + ms(200), || !foreign.write().try_lock().unwrap());
     guards.0.check().unwrap();
     assert_eq!(lock.read().hold_count().unwrap(), 2);
@@ -373,17 +373,17 @@ fn read_holds_are_renewed(store: &Store) {
 fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("rw");
-    let lock = client.read_write_lock(&name);
+    let lock = client.get_read_write_lock(&name);
     let (lease, taken) = (ms(2_000), now());
     let leased = lock.read().acquire_with(&leased(lease)).unwrap().unwrap();
-    let foreign = other.read_write_lock(&name);
+    let foreign = other.get_read_write_lock(&name);
     foreign.read().lock_with_lease(ms(100)).unwrap();
     comes_true_within(SLACK, || {
         !foreign.read().is_held_by_current_thread().unwrap() || taken.elapsed() > ms(300)
     });
     leased.check().unwrap();
     let (_, returned) = Waiter::start({
-        let lock = store.client().read_write_lock(&name);
+        let lock = store.client().get_read_write_lock(&name);
         move || lock.write().lock().unwrap()
     })
     .returns_within(lease + SLACK * 4);
@@ -395,7 +395,7 @@ fn a_reader_with_a_lease_outlasts_those_with_shorter_ones(store: &Store) {
 fn a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("inner");
-    let lock = client.read_write_lock(&name);
+    let lock = client.get_read_write_lock(&name);
     let taken = now();
     let short = ms(1_500);
     let outer = lock.read().acquire_with(&leased(short)).unwrap().unwrap();
@@ -404,20 +404,20 @@ fn a_reader_that_leaves_an_inner_level_keeps_the_time_that_its_guard_counts_on(s
     inner.unlock().unwrap();
     middle.unlock().unwrap();
     // Each reader that comes or goes sets the lock's time to the longest that the others have left.
-    other.read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
+    other.get_read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
     comes_true_within(short * 2, || taken.elapsed() > short + ms(100));
     outer.check().unwrap();
-    elsewhere(|| assert!(!other.read_write_lock(&name).write().try_lock().unwrap(), "it reads"));
-    other.read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
-    elsewhere(|| assert!(!other.read_write_lock(&name).write().try_lock().unwrap(), "it reads on"));
+    elsewhere(|| assert!(!other.get_read_write_lock(&name).write().try_lock().unwrap(), "it reads"));
+    other.get_read_write_lock(&name).read().acquire().unwrap().unlock().unwrap();
+    elsewhere(|| assert!(!other.get_read_write_lock(&name).write().try_lock().unwrap(), "it reads on"));
     outer.unlock().unwrap();
-    assert!(other.read_write_lock(&name).write().try_acquire().unwrap().is_some());
+    assert!(other.get_read_write_lock(&name).write().try_acquire().unwrap().is_some());
 }
 
 fn a_downgrade_leaves_a_reader_the_time_of_its_own_lease(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("down");
-    let lock = client.read_write_lock(&name);
+    let lock = client.get_read_write_lock(&name);
     let lease = ms(700);
     // It reads on, and its time ends after the writing; or had ended before.
     for is_over in [false, true] {
@@ -430,7 +430,7 @@ fn a_downgrade_leaves_a_reader_the_time_of_its_own_lease(store: &Store) {
         let freed = now();
         writing.unlock().unwrap();
         let writer = Waiter::start({
-            let lock = other.read_write_lock(&name);
+            let lock = other.get_read_write_lock(&name);
             move || lock.write().acquire().unwrap().unlock().unwrap()
         });
         let (_, returned) = writer.returns_within(LONG);
@@ -444,7 +444,7 @@ fn a_downgrade_leaves_a_reader_the_time_of_its_own_lease(store: &Store) {
 fn a_write_that_ran_out_beside_its_owners_reading_keeps_no_reader_out(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("beside");
-    let (lock, foreign) = (client.read_write_lock(&name), other.read_write_lock(&name));
+    let (lock, foreign) = (client.get_read_write_lock(&name), other.get_read_write_lock(&name));
     let lease = ms(700);
     let taken = now();
     let writing = lock.write().acquire_with(&leased(lease)).unwrap().unwrap();
@@ -471,7 +471,7 @@ fn a_write_that_ran_out_beside_its_owners_reading_keeps_no_reader_out(store: &St
 fn force_unlock_frees_only_the_half_that_holds(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("rw");
-    let (lock, foreign) = (client.read_write_lock(&name), operator.read_write_lock(&name));
+    let (lock, foreign) = (client.get_read_write_lock(&name), operator.get_read_write_lock(&name));
     lock.read().lock().unwrap();
     assert!(!foreign.write().force_unlock().unwrap());
     assert!(foreign.read().force_unlock().unwrap());
@@ -484,7 +484,7 @@ fn force_unlock_frees_only_the_half_that_holds(store: &Store) {
 
 fn writers_have_fences_that_go_up(store: &Store) {
     let client = store.client();
-    let lock = client.read_write_lock(fresh("rw"));
+    let lock = client.get_read_write_lock(fresh("rw"));
     let mut last = None;
     for _ in 0..3 {
         let guard = lock.write_fenced().acquire().unwrap();
@@ -504,7 +504,7 @@ fn readers_and_writers_never_meet(store: &Store) {
     thread::scope(|scope| {
         for client in &clients {
             for number in 0..4 {
-                let (inside, lock) = (&inside, client.read_write_lock(&name));
+                let (inside, lock) = (&inside, client.get_read_write_lock(&name));
                 scope.spawn(move || {
                     while now() < until {
                         if number == 0 {
@@ -524,14 +524,14 @@ fn readers_and_writers_never_meet(store: &Store) {
         }
     });
     assert_eq!(inside.load(Ordering::SeqCst), 0);
-    let foreign = store.client().read_write_lock(&name);
+    let foreign = store.client().get_read_write_lock(&name);
     comes_true_within(SLACK, || foreign.write().try_acquire().unwrap().is_some());
 }
 
 fn readers_and_the_writer_are_shown(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shown");
-    let lock = client.read_write_lock(&name);
+    let lock = client.get_read_write_lock(&name);
     let writing = lock.write().acquire().unwrap();
     let reading = lock.read().acquire().unwrap();
     let seen = other.inspect(&name).unwrap();
@@ -541,7 +541,7 @@ fn readers_and_the_writer_are_shown(store: &Store) {
     let owner = writing.owner().to_string();
     assert_eq!(modes, [(owner.clone(), Some(Mode::Write)), (owner.clone(), Some(Mode::Read))]);
     writing.unlock().unwrap();
-    let theirs = other.read_write_lock(&name).read().acquire().unwrap();
+    let theirs = other.get_read_write_lock(&name).read().acquire().unwrap();
     let seen = client.inspect(&name).unwrap();
     assert_eq!(seen.kind, ObjectKind::ReadWriteLock { mode: Mode::Read });
     let mut readers: Vec<_> =
@@ -565,7 +565,8 @@ fn is_refused(lock: &ReadWriteLock) -> bool {
 
 fn a_writer_that_waits_comes_before_readers_that_come_later(store: &Store) {
     let name = fresh("rw");
-    let [reading, writing, late] = [(); 3].map(|()| store.client().read_write_lock(&name).writers_first());
+    let [reading, writing, late] =
+        [(); 3].map(|()| store.client().get_read_write_lock(&name).writers_first());
     let order = Arc::new(Mutex::new(Vec::new()));
     let first = reading.read().acquire_owned().unwrap();
     assert!(!is_refused(&late), "nobody waits yet");
@@ -600,12 +601,12 @@ fn a_writer_that_waits_comes_before_readers_that_come_later(store: &Store) {
 fn no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first(store: &Store) {
     let name = fresh("rw");
     let clients = [store.client(), store.client()];
-    let locks = clients.each_ref().map(|client| client.read_write_lock(&name).writers_first());
+    let locks = clients.each_ref().map(|client| client.get_read_write_lock(&name).writers_first());
     // Each reader lets go only when the next reads, so that there is never a gap.
     let mut reading = locks[0].read().acquire_owned().unwrap();
     for round in 0..3 {
         let writer = Waiter::start({
-            let lock = store.client().read_write_lock(&name).writers_first();
+            let lock = store.client().get_read_write_lock(&name).writers_first();
             move || lock.write().acquire().unwrap().unlock().unwrap()
         });
         let mut turns = 0;
@@ -630,7 +631,7 @@ fn no_reader_of_a_stream_is_let_in_before_a_writer_that_comes_first(store: &Stor
 
 fn a_reader_or_writer_reenters_before_a_waiting_writer(store: &Store) {
     let name = fresh("rw");
-    let [lock, writing, late] = [(); 3].map(|()| store.client().read_write_lock(&name).writers_first());
+    let [lock, writing, late] = [(); 3].map(|()| store.client().get_read_write_lock(&name).writers_first());
     let write = || {
         let writing = writing.clone();
         Waiter::start(move || writing.write().acquire().unwrap().unlock().unwrap())
@@ -656,7 +657,7 @@ fn a_reader_or_writer_reenters_before_a_waiting_writer(store: &Store) {
 
 fn a_writer_that_gives_up_lets_readers_in(store: &Store) {
     let name = fresh("rw");
-    let [lock, writing, late] = [(); 3].map(|()| store.client().read_write_lock(&name).writers_first());
+    let [lock, writing, late] = [(); 3].map(|()| store.client().get_read_write_lock(&name).writers_first());
     let reading = lock.read().acquire_owned().unwrap();
     let interrupt = Interrupt::new();
     let writer = Waiter::start({

@@ -44,12 +44,12 @@ contracts!(needs Counting:
 fn permits_are_set_up_once(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("sem");
-    let semaphore = client.semaphore(&name);
+    let semaphore = client.get_semaphore(&name);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
     assert!(semaphore.try_acquire(1).unwrap().is_none());
     assert!(semaphore.try_set_permits(3).unwrap());
-    assert!(!other.semaphore(&name).try_set_permits(5).unwrap());
-    assert_eq!(other.semaphore(&name).available_permits().unwrap(), 3);
+    assert!(!other.get_semaphore(&name).try_set_permits(5).unwrap());
+    assert_eq!(other.get_semaphore(&name).available_permits().unwrap(), 3);
     assert!(semaphore.delete().unwrap());
     assert!(!semaphore.delete().unwrap());
     assert_eq!(semaphore.available_permits().unwrap(), 0);
@@ -58,19 +58,19 @@ fn permits_are_set_up_once(store: &Store) {
 fn no_more_permits_are_out_than_there_are(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("sem");
-    client.semaphore(&name).try_set_permits(3).unwrap();
-    let two = client.semaphore(&name).acquire(2).unwrap();
-    assert!(other.semaphore(&name).try_acquire(2).unwrap().is_none());
-    let one = other.semaphore(&name).try_acquire(1).unwrap().unwrap();
-    assert!(client.semaphore(&name).try_acquire(1).unwrap().is_none());
+    client.get_semaphore(&name).try_set_permits(3).unwrap();
+    let two = client.get_semaphore(&name).acquire(2).unwrap();
+    assert!(other.get_semaphore(&name).try_acquire(2).unwrap().is_none());
+    let one = other.get_semaphore(&name).try_acquire(1).unwrap().unwrap();
+    assert!(client.get_semaphore(&name).try_acquire(1).unwrap().is_none());
     two.unlock().unwrap();
-    assert_eq!(other.semaphore(&name).available_permits().unwrap(), 2);
+    assert_eq!(other.get_semaphore(&name).available_permits().unwrap(), 2);
     one.unlock().unwrap();
-    assert_eq!(other.semaphore(&name).available_permits().unwrap(), 3);
+    assert_eq!(other.get_semaphore(&name).available_permits().unwrap(), 3);
 }
 
 fn permits_are_counted_as_they_come_and_go(store: &Store) {
-    let semaphore = store.client().semaphore(fresh("sem"));
+    let semaphore = store.client().get_semaphore(fresh("sem"));
     semaphore.try_set_permits(2).unwrap();
     assert_eq!(semaphore.add_permits(3).unwrap(), 5);
     assert_eq!(semaphore.add_permits(-4).unwrap(), 1);
@@ -84,10 +84,10 @@ fn permits_are_counted_as_they_come_and_go(store: &Store) {
 fn a_waiter_is_woken_by_permits_that_come_back(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("sem");
-    client.semaphore(&name).try_set_permits(1).unwrap();
-    let permit = client.semaphore(&name).acquire(1).unwrap();
+    client.get_semaphore(&name).try_set_permits(1).unwrap();
+    let permit = client.get_semaphore(&name).acquire(1).unwrap();
     let waiter = Waiter::start({
-        let semaphore = other.semaphore(&name);
+        let semaphore = other.get_semaphore(&name);
         move || semaphore.acquire(1).unwrap()
     });
     let freed = now();
@@ -100,14 +100,14 @@ fn a_waiter_is_woken_by_permits_that_come_back(store: &Store) {
 fn one_that_wants_more_does_not_hold_up_one_that_wants_less(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("sem");
-    client.semaphore(&name).try_set_permits(1).unwrap();
-    let permit = client.semaphore(&name).acquire(1).unwrap();
+    client.get_semaphore(&name).try_set_permits(1).unwrap();
+    let permit = client.get_semaphore(&name).acquire(1).unwrap();
     let greedy = Waiter::start({
-        let semaphore = other.semaphore(&name);
+        let semaphore = other.get_semaphore(&name);
         move || semaphore.acquire(3).unwrap().unlock().unwrap()
     });
     let modest = Waiter::start({
-        let semaphore = other.semaphore(&name);
+        let semaphore = other.get_semaphore(&name);
         move || semaphore.acquire(1).unwrap()
     });
     let freed = now();
@@ -115,7 +115,7 @@ fn one_that_wants_more_does_not_hold_up_one_that_wants_less(store: &Store) {
     let (_permit, returned) = modest.returns_within(SLACK * 4);
     assert!(returned.duration_since(freed) < ms(50) + slack_since(freed));
     assert!(!greedy.is_over());
-    client.semaphore(&name).add_permits(3).unwrap();
+    client.get_semaphore(&name).add_permits(3).unwrap();
     greedy.returns_within(SLACK * 4);
 }
 
@@ -123,17 +123,17 @@ fn a_waiter_is_woken_by_permits_that_are_added(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("sem");
     let waiter = Waiter::start({
-        let semaphore = other.semaphore(&name);
+        let semaphore = other.get_semaphore(&name);
         move || semaphore.acquire(2).unwrap().keep()
     });
     let added = now();
-    assert!(client.semaphore(&name).try_set_permits(2).unwrap());
+    assert!(client.get_semaphore(&name).try_set_permits(2).unwrap());
     let (_, returned) = waiter.returns_within(SLACK * 4);
     assert!(returned.duration_since(added) < ms(50) + slack_since(added));
 }
 
 fn waits_for_permits_end_as_asked(store: &Store) {
-    let semaphore = store.client().semaphore(fresh("sem"));
+    let semaphore = store.client().get_semaphore(fresh("sem"));
     let begun = now();
     assert!(semaphore.try_acquire_for(1, ms(60)).unwrap().is_none());
     assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
@@ -149,7 +149,7 @@ fn waits_for_permits_end_as_asked(store: &Store) {
 }
 
 fn kept_permits_are_released_by_hand(store: &Store) {
-    let semaphore = store.client().semaphore(fresh("sem"));
+    let semaphore = store.client().get_semaphore(fresh("sem"));
     semaphore.try_set_permits(1).unwrap();
     semaphore.acquire(1).unwrap().keep();
     assert_eq!(semaphore.available_permits().unwrap(), 0);
@@ -159,8 +159,8 @@ fn kept_permits_are_released_by_hand(store: &Store) {
 
 fn none_are_not_asked_for(store: &Store) {
     let client = store.client();
-    assert_eq!(client.semaphore("none").acquire(0).unwrap_err().kind(), ErrorKind::InvalidInput);
-    let semaphore = client.expirable_semaphore("none");
+    assert_eq!(client.get_semaphore("none").acquire(0).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let semaphore = client.get_expirable_semaphore("none");
     assert_eq!(
         semaphore.acquire_with(0, &AcquireOptions::new().wait(ms(1))).unwrap_err().kind(),
         ErrorKind::InvalidInput
@@ -171,11 +171,11 @@ fn none_are_not_asked_for(store: &Store) {
 fn a_permit_with_a_lease_comes_back_by_itself(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("permits");
-    client.expirable_semaphore(&name).try_set_permits(1).unwrap();
+    client.get_expirable_semaphore(&name).try_set_permits(1).unwrap();
     let taken = now();
-    let permit = client.expirable_semaphore(&name).acquire_with(1, &leased(ms(300))).unwrap().unwrap();
+    let permit = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(300))).unwrap().unwrap();
     let waiter = Waiter::start({
-        let semaphore = other.expirable_semaphore(&name);
+        let semaphore = other.get_expirable_semaphore(&name);
         move || semaphore.acquire().unwrap()
     });
     let (_next, returned) = waiter.returns_within(ms(300) + SLACK * 4);
@@ -184,16 +184,16 @@ fn a_permit_with_a_lease_comes_back_by_itself(store: &Store) {
     assert!(after >= ms(295) && after < ms(350) + slack_since(taken), "{after:?}");
     assert_eq!(permit.state(), HoldState::Lost);
     assert!(permit.unlock().is_err());
-    assert_eq!(other.expirable_semaphore(&name).available_permits().unwrap(), 0);
+    assert_eq!(other.get_expirable_semaphore(&name).available_permits().unwrap(), 0);
 }
 
 fn a_permit_without_a_lease_is_renewed(store: &Store) {
     let client = store.client_with_lease(RENEWED);
     let name = fresh("permits");
-    let semaphore = client.expirable_semaphore(&name);
+    let semaphore = client.get_expirable_semaphore(&name);
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire().unwrap();
-    let other = store.client().expirable_semaphore(&name);
+    let other = store.client().get_expirable_semaphore(&name);
     throughout(RENEWED + ms(200), || other.try_acquire().unwrap().is_none());
     permit.check().unwrap();
     permit.unlock().unwrap();
@@ -203,13 +203,13 @@ fn a_permit_without_a_lease_is_renewed(store: &Store) {
 fn a_permit_is_given_back_by_its_id(store: &Store) {
     let (client, operator) = (store.client_with_lease(ms(3_000)), store.client());
     let name = fresh("permits");
-    let semaphore = client.expirable_semaphore(&name);
+    let semaphore = client.get_expirable_semaphore(&name);
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire().unwrap();
     let ids = permit.ids();
     assert_eq!((ids.len(), ids[0].len()), (1, 32));
     let lost = permit.lost();
-    let foreign = operator.expirable_semaphore(&name);
+    let foreign = operator.get_expirable_semaphore(&name);
     assert!(foreign.release(&ids[0]).unwrap());
     assert!(!foreign.release(&ids[0]).unwrap());
     assert_eq!(foreign.available_permits().unwrap(), 1);
@@ -217,7 +217,7 @@ fn a_permit_is_given_back_by_its_id(store: &Store) {
 }
 
 fn several_permits_are_acquired_at_once_or_not_at_all(store: &Store) {
-    let semaphore = store.client().expirable_semaphore(fresh("permits"));
+    let semaphore = store.client().get_expirable_semaphore(fresh("permits"));
     semaphore.try_set_permits(3).unwrap();
     let two = semaphore.acquire_with(2, &AcquireOptions::new().wait(ms(1))).unwrap().unwrap();
     let mut ids = two.ids();
@@ -230,7 +230,7 @@ fn several_permits_are_acquired_at_once_or_not_at_all(store: &Store) {
 }
 
 fn a_semaphore_ends_with_its_lease(store: &Store) {
-    let semaphore = store.client().semaphore(fresh("sem"));
+    let semaphore = store.client().get_semaphore(fresh("sem"));
     assert!(semaphore.try_set_permits_with_lease(2, ms(2_000)).unwrap());
     assert_eq!(semaphore.available_permits().unwrap(), 2);
     comes_true_within(ms(2_000) + SLACK, || semaphore.available_permits().unwrap() == 0);
@@ -240,20 +240,20 @@ fn a_semaphore_ends_with_its_lease(store: &Store) {
 fn permits_of_a_deleted_semaphore_do_not_bring_it_back(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("deleted");
-    let semaphore = client.semaphore(&name);
+    let semaphore = client.get_semaphore(&name);
     semaphore.try_set_permits(3).unwrap();
     let (unlocked, dropped) = (semaphore.acquire(1).unwrap(), semaphore.acquire(1).unwrap());
-    assert!(operator.semaphore(&name).delete().unwrap());
+    assert!(operator.get_semaphore(&name).delete().unwrap());
     unlocked.unlock().unwrap();
     drop(dropped);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
     assert!(semaphore.try_set_permits(1).unwrap(), "nobody has set it up since");
     let name = fresh("deleted");
-    let semaphore = client.expirable_semaphore(&name);
+    let semaphore = client.get_expirable_semaphore(&name);
     semaphore.try_set_permits(3).unwrap();
     let (unlocked, over) =
         (semaphore.acquire().unwrap(), semaphore.acquire_with(1, &leased(ms(30))).unwrap().unwrap());
-    assert!(operator.expirable_semaphore(&name).delete().unwrap());
+    assert!(operator.get_expirable_semaphore(&name).delete().unwrap());
     drop(unlocked.unlock()); // gone, or over by now
     comes_true_within(SLACK, || over.state() == HoldState::Lost);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
@@ -262,7 +262,7 @@ fn permits_of_a_deleted_semaphore_do_not_bring_it_back(store: &Store) {
 
 /// As in Java: whoever gives what it has not taken, adds.
 fn permits_that_nobody_took_can_be_given(store: &Store) {
-    let semaphore = store.client().semaphore(fresh("given"));
+    let semaphore = store.client().get_semaphore(fresh("given"));
     semaphore.release(2).unwrap();
     assert_eq!(semaphore.available_permits().unwrap(), 2);
     semaphore.acquire(2).unwrap().unlock().unwrap();
@@ -273,19 +273,19 @@ fn as_many_permits_as_java_can_count_are_acquired_and_released(store: &Store) {
     const MOST: u32 = i32::MAX.unsigned_abs();
     let (client, other) = (store.client(), store.client());
     let name = fresh("max");
-    assert!(client.semaphore(&name).try_set_permits(MOST).unwrap());
-    let all = client.semaphore(&name).acquire(MOST).unwrap();
+    assert!(client.get_semaphore(&name).try_set_permits(MOST).unwrap());
+    let all = client.get_semaphore(&name).acquire(MOST).unwrap();
     let waiter = Waiter::start({
-        let semaphore = other.semaphore(&name);
+        let semaphore = other.get_semaphore(&name);
         move || semaphore.acquire(1).unwrap().unlock().unwrap()
     });
     all.unlock().unwrap();
     waiter.returns_within(SLACK * 4);
-    assert_eq!(other.semaphore(&name).available_permits().unwrap(), i64::from(MOST));
+    assert_eq!(other.get_semaphore(&name).available_permits().unwrap(), i64::from(MOST));
 }
 
 fn a_permit_that_is_over_is_not_given_back_by_its_id(store: &Store) {
-    let semaphore = store.client().expirable_semaphore(fresh("over"));
+    let semaphore = store.client().get_expirable_semaphore(fresh("over"));
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire_with(1, &leased(ms(30))).unwrap().unwrap();
     let id = permit.ids().remove(0);
@@ -298,13 +298,13 @@ fn a_permit_that_is_over_is_not_given_back_by_its_id(store: &Store) {
 fn a_crowd_never_exceeds_the_permits(store: &Store) {
     let name = fresh("crowd");
     let clients: Vec<_> = (0..3).map(|_| store.client()).collect();
-    clients[0].semaphore(&name).try_set_permits(3).unwrap();
+    clients[0].get_semaphore(&name).try_set_permits(3).unwrap();
     let inside = Arc::new(AtomicI32::new(0));
     let begun = now();
     thread::scope(|scope| {
         for client in &clients {
             for number in 0..4 {
-                let (semaphore, inside) = (client.semaphore(&name), Arc::clone(&inside));
+                let (semaphore, inside) = (client.get_semaphore(&name), Arc::clone(&inside));
                 scope.spawn(move || {
                     let units = 1 + number % 2;
                     for _ in 0..15 {
@@ -317,7 +317,7 @@ fn a_crowd_never_exceeds_the_permits(store: &Store) {
             }
         }
     });
-    comes_true_within(SLACK, || clients[1].semaphore(&name).available_permits().unwrap() == 3);
+    comes_true_within(SLACK, || clients[1].get_semaphore(&name).available_permits().unwrap() == 3);
     // A lost wake-up costs the rest of a poll of a second.
     assert!(begun.elapsed() < Duration::from_secs(3) + slack_since(begun), "{:?}", begun.elapsed());
 }
@@ -325,7 +325,7 @@ fn a_crowd_never_exceeds_the_permits(store: &Store) {
 fn permits_are_shown_as_they_come_and_go(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shown");
-    let semaphore = client.semaphore(&name);
+    let semaphore = client.get_semaphore(&name);
     semaphore.try_set_permits(2).unwrap();
     let permit = semaphore.acquire(1).unwrap();
     let seen = other.inspect(&name).unwrap();
@@ -344,9 +344,9 @@ fn permits_are_shown_as_they_come_and_go(store: &Store) {
 fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shown");
-    client.expirable_semaphore(&name).try_set_permits(3).unwrap();
-    let long = client.expirable_semaphore(&name).acquire_with(1, &leased(ms(20_000))).unwrap().unwrap();
-    let short = other.expirable_semaphore(&name).acquire_with(1, &leased(ms(5_000))).unwrap().unwrap();
+    client.get_expirable_semaphore(&name).try_set_permits(3).unwrap();
+    let long = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(20_000))).unwrap().unwrap();
+    let short = other.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(5_000))).unwrap().unwrap();
     let seen = client.inspect(&name).unwrap();
     assert_eq!((&seen.kind, seen.count, seen.out), (&ObjectKind::ExpirableSemaphore, Some(1), 2), "{seen}");
     let out: Vec<_> = seen.permits.iter().map(|permit| (permit.id.clone(), permit.by_this_client)).collect();
@@ -356,7 +356,7 @@ fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
     short.unlock().unwrap();
     long.unlock().unwrap();
     // One whose lease is over is to be had again, before anybody has asked for it.
-    let over = client.expirable_semaphore(&name).acquire_with(1, &leased(ms(2_000))).unwrap().unwrap();
+    let over = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(2_000))).unwrap().unwrap();
     assert_eq!(other.inspect(&name).unwrap().out, 1);
     comes_true_within(LONG, || other.inspect(&name).unwrap().out == 0);
     assert_eq!(other.inspect(&name).unwrap().count, Some(3));
@@ -366,11 +366,11 @@ fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
 fn permits_go_back_only_where_there_are_some_if_so_asked(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("sem");
-    let semaphore = client.semaphore(&name);
+    let semaphore = client.get_semaphore(&name);
     assert!(!semaphore.release_if_exists(3).unwrap());
     assert!(semaphore.try_set_permits(1).unwrap(), "it was not made by that");
     let waiter = Waiter::start({
-        let semaphore = other.semaphore(&name);
+        let semaphore = other.get_semaphore(&name);
         move || semaphore.acquire(3).unwrap().keep()
     });
     let added = now();
@@ -383,7 +383,7 @@ fn permits_go_back_only_where_there_are_some_if_so_asked(store: &Store) {
 fn several_permits_are_waited_for_and_come_back_with_their_lease(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("permits");
-    let semaphore = client.expirable_semaphore(&name);
+    let semaphore = client.get_expirable_semaphore(&name);
     semaphore.try_set_permits(3).unwrap();
     let lease = ms(2_000); // outlasts some requests
     let taken = now();
@@ -395,7 +395,7 @@ fn several_permits_are_waited_for_and_come_back_with_their_lease(store: &Store) 
     assert_eq!(semaphore.release_many(&many).unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(semaphore.acquire_with(2, &AcquireOptions::new().wait(ms(1)).lease(ms(300))).unwrap().is_none());
     let waiter = Waiter::start({
-        let semaphore = other.expirable_semaphore(&name);
+        let semaphore = other.get_expirable_semaphore(&name);
         move || semaphore.acquire_with(3, &AcquireOptions::new()).unwrap().unwrap()
     });
     let (all, returned) = waiter.returns_within(lease + SLACK * 4);
@@ -416,11 +416,11 @@ fn several_permits_are_waited_for_and_come_back_with_their_lease(store: &Store) 
 fn permits_are_given_back_by_their_ids_all_or_none(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("permits");
-    let semaphore = client.expirable_semaphore(&name);
+    let semaphore = client.get_expirable_semaphore(&name);
     semaphore.try_set_permits(4).unwrap();
     let three = semaphore.acquire_with(3, &AcquireOptions::new()).unwrap().unwrap();
     let short = semaphore.acquire_with(1, &leased(ms(20))).unwrap().unwrap();
-    let foreign = operator.expirable_semaphore(&name);
+    let foreign = operator.get_expirable_semaphore(&name);
     let ids = three.ids();
     let unknown = "0".repeat(32);
     assert!(!foreign.release_many(&[ids[0].as_str(), &unknown]).unwrap());
@@ -440,11 +440,11 @@ fn permits_are_given_back_by_their_ids_all_or_none(store: &Store) {
 fn the_lease_of_a_permit_is_asked_for_and_changed_by_its_id(store: &Store) {
     let (client, operator) = (store.client(), store.client());
     let name = fresh("permits");
-    let semaphore = client.expirable_semaphore(&name);
+    let semaphore = client.get_expirable_semaphore(&name);
     semaphore.try_set_permits(1).unwrap();
     let permit = semaphore.acquire_with(1, &leased(ms(60_000))).unwrap().unwrap();
     let id = permit.ids().remove(0);
-    let foreign = operator.expirable_semaphore(&name);
+    let foreign = operator.get_expirable_semaphore(&name);
     let left = || foreign.remaining_lease(&id).unwrap();
     let seconds = Duration::from_secs;
     assert!(left().unwrap() > seconds(50) && left().unwrap() <= seconds(60));
@@ -469,9 +469,9 @@ fn the_lease_of_a_permit_is_asked_for_and_changed_by_its_id(store: &Store) {
 fn the_number_of_permits_is_changed_while_some_are_out(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("permits");
-    let semaphore = client.expirable_semaphore(&name);
+    let semaphore = client.get_expirable_semaphore(&name);
     let counts = || {
-        let foreign = other.expirable_semaphore(&name);
+        let foreign = other.get_expirable_semaphore(&name);
         let (all, out) = (foreign.permits().unwrap(), foreign.acquired_permits().unwrap());
         (all, out, foreign.available_permits().unwrap())
     };
@@ -481,7 +481,7 @@ fn the_number_of_permits_is_changed_while_some_are_out(store: &Store) {
     let two = semaphore.acquire_with(2, &AcquireOptions::new()).unwrap().unwrap();
     assert_eq!(counts(), (2, 2, 0));
     let waiter = Waiter::start({
-        let foreign = other.expirable_semaphore(&name);
+        let foreign = other.get_expirable_semaphore(&name);
         move || foreign.acquire().unwrap()
     });
     let raised = now();

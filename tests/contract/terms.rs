@@ -37,7 +37,7 @@ fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
 fn a_non_reentrant_handle_is_the_same_lock_as_a_reentrant_one(store: &Store) {
     let client = store.client();
     let name = fresh("same");
-    let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.lock(&name));
+    let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.get_lock(&name));
     once.lock().unwrap();
     assert!(often.try_lock().unwrap(), "it is this value that does not mind");
     assert_eq!(once.hold_count().unwrap(), 2);
@@ -53,7 +53,7 @@ fn a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost(store: &Store) 
     let taken = now();
     let guard = client.lock_with(&name).max_hold(ms(4_000)).build().acquire().unwrap();
     let waiter = Waiter::start({
-        let lock = other.lock(&name);
+        let lock = other.get_lock(&name);
         move || {
             lock.lock().unwrap();
             let had = now();
@@ -80,7 +80,7 @@ fn re_entering_does_not_put_the_end_of_a_hold_off(store: &Store) {
     let lost = outer.lost();
     // Neither by the same value, nor by one that has no most.
     let _inner = lock.acquire().unwrap();
-    let _other = client.lock(&name).acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
+    let _other = client.get_lock(&name).acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
     assert_eq!(receive(&lost, ms(3_600) + SLACK).unwrap().reason, LossReason::HeldTooLong);
     assert!(taken.elapsed() < ms(3_600) + slack_since(taken), "{:?}", taken.elapsed());
     crate::support::comes_true_within(store.freed_within(SLACK), || !lock.is_locked().unwrap());
@@ -92,7 +92,7 @@ fn a_most_that_is_shorter_than_the_lease_is_the_lease(store: &Store) {
     let taken = now();
     let guard = client.lock_with(&name).max_hold(ms(300)).build_fenced().acquire().unwrap();
     assert!(guard.fence().is_some());
-    match store.client().lock(&name).remaining_lease().unwrap() {
+    match store.client().get_lock(&name).remaining_lease().unwrap() {
         Some(remaining) => assert!(remaining <= ms(300), "{remaining:?}"),
         None => assert!(taken.elapsed() >= ms(300), "it ended after {:?}", taken.elapsed()),
     }
@@ -110,17 +110,17 @@ fn options_that_cannot_be_used_are_refused_before_anything_happens(store: &Store
         assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{lock:?}");
         assert_eq!(lock.try_acquire().unwrap_err().kind(), ErrorKind::InvalidInput, "{lock:?}");
     }
-    assert!(!client.lock(&name).is_locked().unwrap());
+    assert!(!client.get_lock(&name).is_locked().unwrap());
 }
 
 fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("spin");
-    let spin = client.spin_lock(&name);
+    let spin = client.get_spin_lock(&name);
     let guard = spin.acquire().unwrap();
-    assert!(!other.lock(&name).try_lock().unwrap() && !other.spin_lock(&name).try_lock().unwrap());
+    assert!(!other.get_lock(&name).try_lock().unwrap() && !other.get_spin_lock(&name).try_lock().unwrap());
     let waiter = Waiter::start({
-        let lock = other.lock(&name);
+        let lock = other.get_lock(&name);
         move || {
             lock.lock().unwrap();
             let had = now();
@@ -139,9 +139,9 @@ fn a_spin_lock_excludes_and_wakes_subscribed_waiters(store: &Store) {
 fn a_spin_lock_that_waits_has_the_lock_soon_after_it_is_free(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("spinning");
-    let held = Holding::take(&client.lock(&name));
+    let held = Holding::take(&client.get_lock(&name));
     let waiter = Waiter::start({
-        let lock = other.spin_lock(&name);
+        let lock = other.get_spin_lock(&name);
         move || {
             lock.lock().unwrap();
             lock.unlock().unwrap();
@@ -159,13 +159,13 @@ fn a_waiter_behind_a_spin_lock_does_not_poll_at_its_pace(store: &Store) {
     }
     let (client, other) = (store.client(), store.client());
     let name = fresh("pace");
-    let held = Holding::take(&client.lock(&name));
+    let held = Holding::take(&client.get_lock(&name));
     let spinning = Waiter::start({
         let lock = other.lock_with(&name).spin(Backoff::constant(LONG * 6)).build();
         move || lock.acquire().and_then(leasehold::Guard::unlock)
     });
     let waiter = Waiter::start({
-        let lock = other.lock(&name);
+        let lock = other.get_lock(&name);
         move || {
             let guard = lock.acquire().unwrap();
             let had = now();

@@ -16,7 +16,7 @@ contracts!(needs Token:
 );
 
 fn waiting_for_ones_own_token_lock_would_be_a_deadlock(store: &Store) {
-    let lock = store.client().token_lock(fresh("own"));
+    let lock = store.client().get_token_lock(fresh("own"));
     lock.lock().unwrap();
     let begun = now();
     let interrupt = leasehold::Interrupt::new();
@@ -41,7 +41,7 @@ fn waiting_for_ones_own_token_lock_would_be_a_deadlock(store: &Store) {
 }
 
 fn a_token_locks_hold_count_is_one_or_nothing(store: &Store) {
-    let lock = store.client().token_lock(fresh("count"));
+    let lock = store.client().get_token_lock(fresh("count"));
     assert_eq!(lock.hold_count().unwrap(), 0);
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 1);
@@ -58,7 +58,7 @@ fn a_token_locks_hold_count_is_one_or_nothing(store: &Store) {
 /// A token is compared, not counted: were it used twice, a late release could free the next hold.
 fn every_token_hold_has_an_owner_of_its_own(store: &Store) {
     let client = store.client();
-    let lock = client.token_lock(fresh("tokens"));
+    let lock = client.get_token_lock(fresh("tokens"));
     let mut owners = std::collections::HashSet::new();
     for _ in 0..5 {
         let guard = lock.acquire().unwrap();
@@ -73,9 +73,9 @@ fn every_token_hold_has_an_owner_of_its_own(store: &Store) {
 fn a_name_in_use_by_a_reentrant_lock_is_the_wrong_type_for_a_token_lock(store: &Store) {
     let name = fresh("type");
     let (client, stranger) = (store.client(), store.client());
-    for holder in [client.lock(&name), leasehold::RedisLock::clone(&client.fenced_lock(&name))] {
+    for holder in [client.get_lock(&name), leasehold::RedisLock::clone(&client.get_fenced_lock(&name))] {
         let held = Holding::take(&holder);
-        for wrong in [client.token_lock(&name), stranger.token_lock(&name)] {
+        for wrong in [client.get_token_lock(&name), stranger.get_token_lock(&name)] {
             refused_at_once(&wrong);
         }
         held.release();
@@ -85,12 +85,15 @@ fn a_name_in_use_by_a_reentrant_lock_is_the_wrong_type_for_a_token_lock(store: &
 fn a_name_in_use_by_a_token_lock_is_the_wrong_type_for_a_reentrant_lock(store: &Store) {
     let name = fresh("type");
     let (client, stranger) = (store.client(), store.client());
-    let held = Holding::take(&client.token_lock(&name));
-    for wrong in [client.lock(&name), stranger.lock(&name)] {
+    let held = Holding::take(&client.get_token_lock(&name));
+    for wrong in [client.get_lock(&name), stranger.get_lock(&name)] {
         refused_at_once(&wrong);
     }
-    refused_at_once(&client.fenced_lock(&name));
-    assert_eq!(stranger.fenced_lock(&name).lock_and_get_token().unwrap_err().kind(), ErrorKind::WrongType);
+    refused_at_once(&client.get_fenced_lock(&name));
+    assert_eq!(
+        stranger.get_fenced_lock(&name).lock_and_get_token().unwrap_err().kind(),
+        ErrorKind::WrongType
+    );
     held.release();
 }
 
@@ -132,7 +135,7 @@ fn a_name_is_free_for_the_other_kind_once_released(store: &Store) {
 fn a_token_lock_is_shown_with_its_token(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("shown");
-    let guard = client.token_lock(&name).acquire_with(&leased(ms(20_000))).unwrap().unwrap();
+    let guard = client.get_token_lock(&name).acquire_with(&leased(ms(20_000))).unwrap().unwrap();
     let seen = other.inspect(&name).unwrap();
     assert_eq!(seen.kind, ObjectKind::TokenLock);
     assert_eq!(seen.holders[0].owner, guard.owner().to_string());

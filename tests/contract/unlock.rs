@@ -70,7 +70,7 @@ fn an_unlock_after_the_lease_says_expired_and_only_once(store: &Store) {
 }
 
 fn every_level_of_an_expired_hold_says_expired(store: &Store) {
-    let lock = store.client().lock(fresh("levels"));
+    let lock = store.client().get_lock(fresh("levels"));
     // Long enough for a slow store to enter three times within it.
     (0..3).for_each(|_| lock.lock_with_lease(ms(2_000)).unwrap());
     comes_true_within(store.freed_within(ms(2_000)) + SLACK, || !lock.is_locked().unwrap());
@@ -196,7 +196,7 @@ fn a_thread_may_lock_and_unlock_while_its_thread_locals_are_destroyed(store: &St
         static LAST: std::cell::RefCell<Option<Last>> = const { std::cell::RefCell::new(None) };
     }
     let client = store.client();
-    let (before, within) = (client.lock(fresh("before")), client.lock(fresh("within")));
+    let (before, within) = (client.get_lock(fresh("before")), client.get_lock(fresh("within")));
     let (tell, told) = unbounded();
     let last = Last { before: before.clone(), within: within.clone(), tell };
     let taken = before.clone();

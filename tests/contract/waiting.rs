@@ -37,7 +37,7 @@ fn a_wait_that_is_over_as_soon_as_it_begins_is_one_attempt(store: &Store) {
         }
     }
     if !store.lacks.contains(&Need::Counting) {
-        let semaphore = store.client().semaphore(fresh("moment"));
+        let semaphore = store.client().get_semaphore(fresh("moment"));
         semaphore.try_set_permits(1).unwrap();
         for _ in 0..3 {
             drop(semaphore.try_acquire_for(1, moment).unwrap().expect("it is free"));
@@ -87,15 +87,15 @@ fn a_try_until_a_past_instant_is_one_attempt(store: &Store) {
     let name = fresh("past");
     let (client, stranger) = (store.client(), store.client());
     let past = now();
-    let held = Holding::take(&client.lock(&name));
-    for lock in [client.lock(&name), stranger.lock(&name)] {
+    let held = Holding::take(&client.get_lock(&name));
+    for lock in [client.get_lock(&name), stranger.get_lock(&name)] {
         let begun = now();
         assert!(lock.acquire_owned_with(&AcquireOptions::new().deadline(past)).unwrap().is_none());
         assert!(lock.acquire_with(&AcquireOptions::new().deadline(past)).unwrap().is_none());
         assert!(begun.elapsed() < slack_since(begun));
     }
     held.release();
-    for lock in [client.lock(&name), stranger.lock(&name)] {
+    for lock in [client.get_lock(&name), stranger.get_lock(&name)] {
         let guard = lock.acquire_with(&AcquireOptions::new().deadline(past)).unwrap();
         guard.unwrap().unlock().unwrap();
     }
@@ -104,8 +104,8 @@ fn a_try_until_a_past_instant_is_one_attempt(store: &Store) {
 fn a_try_until_an_instant_keeps_to_it(store: &Store) {
     let name = fresh("until");
     let (client, stranger) = (store.client(), store.client());
-    let held = Holding::take(&client.lock(&name));
-    for lock in [client.lock(&name), stranger.lock(&name)] {
+    let held = Holding::take(&client.get_lock(&name));
+    for lock in [client.get_lock(&name), stranger.get_lock(&name)] {
         let begun = now();
         let until = begun + ms(200);
         assert!(lock.acquire_with(&AcquireOptions::new().deadline(until)).unwrap().is_none());
@@ -133,7 +133,7 @@ fn a_timed_try_ends_early_when_the_lock_is_released(store: &Store) {
 }
 
 fn threads_of_one_client_are_served_in_the_order_in_which_they_came(store: &Store) {
-    let lock = store.client().lock(fresh("order"));
+    let lock = store.client().get_lock(fresh("order"));
     lock.lock().unwrap();
     let (tell, order) = unbounded();
     let waiters: Vec<_> = (0..6)
@@ -157,13 +157,13 @@ fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     // The lock is held by a thread of the same client, or by another client; the head of the queue gives up.
     for holder in [&client, &stranger] {
-        let held = Holding::take(&holder.lock(&name));
+        let held = Holding::take(&holder.get_lock(&name));
         let head = Waiter::start({
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             move || lock.try_lock_for(ms(150)).unwrap()
         });
         let next = Waiter::start({
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             move || {
                 let guard = lock.acquire().unwrap();
                 let had = now();
@@ -186,17 +186,17 @@ fn a_waiter_that_gives_up_passes_its_place_on(store: &Store) {
 fn a_release_at_the_moment_of_giving_up_is_not_lost(store: &Store) {
     let name = fresh("tie");
     let (client, stranger) = (store.client(), store.client());
-    let holder = stranger.lock(&name);
+    let holder = stranger.get_lock(&name);
     for round in 0..8 {
         holder.lock().unwrap();
         let wait = ms(60);
         let begun = now();
         let head = Waiter::start({
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             move || lock.try_lock_for(wait).unwrap() && lock.unlock().is_ok()
         });
         let next = Waiter::start({
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             move || {
                 lock.lock().unwrap();
                 let had = now();
@@ -222,10 +222,10 @@ fn a_release_at_the_moment_of_giving_up_is_not_lost(store: &Store) {
 fn waits_without_end_are_taken_as_such(store: &Store) {
     let name = fresh("endless");
     let (client, stranger) = (store.client(), store.client());
-    for lock in [client.lock(&name), stranger.lock(&name)] {
+    for lock in [client.get_lock(&name), stranger.get_lock(&name)] {
         assert!(lock.try_lock_for(Duration::MAX).unwrap());
         lock.unlock().unwrap();
-        let held = Holding::take(&client.lock(&name));
+        let held = Holding::take(&client.get_lock(&name));
         let waiter = Waiter::start({
             let lock = lock.clone();
             move || lock.try_lock_for(Duration::MAX).unwrap() && lock.unlock().is_ok()
@@ -233,7 +233,7 @@ fn waits_without_end_are_taken_as_such(store: &Store) {
         assert!(!waiter.is_over());
         held.release();
         assert!(waiter.returns_within(LONG).0);
-        let held = Holding::take(&client.lock(&name));
+        let held = Holding::take(&client.get_lock(&name));
         let waiter = Waiter::start(move || {
             let far = now() + Duration::from_secs(365 * 24 * 3_600);
             let guard = lock.acquire_with(&AcquireOptions::new().deadline(far)).unwrap();
@@ -247,10 +247,10 @@ fn waits_without_end_are_taken_as_such(store: &Store) {
 
 fn one_waiter_of_each_client_is_served_in_the_end(store: &Store) {
     let name = fresh("many");
-    let held = Holding::take(&store.client().lock(&name));
+    let held = Holding::take(&store.client().get_lock(&name));
     let waiters: Vec<_> = (0..6)
         .map(|_| {
-            let lock = store.client().lock(&name);
+            let lock = store.client().get_lock(&name);
             Waiter::start(move || lock.lock().and_then(|()| lock.unlock()))
         })
         .collect();
@@ -269,7 +269,7 @@ fn one_waiter_of_each_client_is_served_in_the_end(store: &Store) {
 
 fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
     let name = fresh("turns");
-    let locks = [store.client().lock(&name), store.client().lock(&name)];
+    let locks = [store.client().get_lock(&name), store.client().get_lock(&name)];
     let begun = now();
     let longest = std::thread::scope(|scope| {
         let turns: Vec<_> = locks

@@ -28,7 +28,7 @@ fn ways() -> Vec<Do> {
 fn connections_that_died_while_idle_are_not_noticed_by_a_caller() {
     scenario(|world| {
         let client = world.client();
-        let lock = client.lock("idle");
+        let lock = client.get_lock("idle");
         for then in [Then::Close, Then::Reset] {
             lock.lock().unwrap();
             assert!(world.proxy.kill(Which::All, then) > 0);
@@ -47,7 +47,7 @@ fn connections_that_died_while_idle_are_not_noticed_by_a_caller() {
 fn a_server_that_hangs_up_before_a_request_arrives_is_asked_again() {
     scenario(|world| {
         let client = world.client();
-        let lock = client.lock("dropped");
+        let lock = client.get_lock("dropped");
         for then in ENDS {
             let fault = world.proxy.next(about("dropped"), Do::DropRequest(then));
             lock.lock_with_lease(LEASE).unwrap();
@@ -68,15 +68,15 @@ fn a_try_is_sent_once_whatever_becomes_of_its_connection() {
         for (number, how) in ways().into_iter().enumerate() {
             let name = format!("once-{number}");
             world.proxy.next(about(&name), how.clone());
-            let error = client.lock(&name).try_lock().unwrap_err();
+            let error = client.get_lock(&name).try_lock().unwrap_err();
             assert!(error.outcome_unknown(), "{how:?}: {error}");
             world.is_given_back(&name, L);
             assert_eq!(world.proxy.count(no_releases(&name)), 1, "{how:?}: sent again");
         }
         // Without any fault a lock and an unlock are one script each.
         let unhurried = world.builder().command_timeout(LONG).build().unwrap();
-        unhurried.lock("plain").lock_with_lease(LEASE).unwrap();
-        unhurried.lock("plain").unlock().unwrap();
+        unhurried.get_lock("plain").lock_with_lease(LEASE).unwrap();
+        unhurried.get_lock("plain").unlock().unwrap();
         assert_eq!(world.proxy.count(about("plain")), 2);
     });
 }
@@ -87,7 +87,7 @@ fn a_re_entry_whose_reply_is_lost_counts_once() {
         for (number, how) in ways().into_iter().enumerate() {
             let client = world.client();
             let name = format!("nested-{number}");
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             lock.lock_with_lease(LEASE).unwrap();
             let owner = client.current_owner();
             let fault = world.proxy.next(about(&name), how.clone());
@@ -108,11 +108,11 @@ fn a_re_entry_whose_reply_is_lost_counts_once() {
 fn a_re_entry_whose_answer_comes_after_the_window_is_no_grant() {
     scenario(|world| {
         let client = world.builder().command_timeout(LONG).build().unwrap();
-        let other = world.direct().lock("nested");
+        let other = world.direct().get_lock("nested");
         let fault = world.proxy.next(|command| is_level(command, "nested", 2), Do::HoldReply);
         let (had, is_had) = bounded(1);
         let nested = call({
-            let lock = client.lock("nested");
+            let lock = client.get_lock("nested");
             move || {
                 let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
                 let inner = lock.acquire_with(&leased(L).wait(L)).map(|inner| inner.is_some());
@@ -145,7 +145,7 @@ fn a_reentry_granted_after_the_end_of_the_lease_is_undone() {
         let client = world.builder().command_timeout(LONG).build().unwrap();
         let fault = world.proxy.next(|command| is_level(command, "longer", 2), Do::HoldReply);
         let nested = call({
-            let lock = client.lock("longer");
+            let lock = client.get_lock("longer");
             move || {
                 let outer = lock.acquire_with(&leased(L)).unwrap().unwrap();
                 let begun = now();
@@ -177,7 +177,7 @@ fn is_level(command: &Command, name: &str, count: u32) -> bool {
 fn a_downgrade_whose_reply_is_lost_fails_and_does_not_wait_for_itself() {
     scenario(|world| {
         let client = world.client();
-        let lock = client.read_write_lock("downgrade");
+        let lock = client.get_read_write_lock("downgrade");
         for how in ways() {
             lock.write().lock_with_lease(LEASE).unwrap();
             world.proxy.next(about("downgrade"), how.clone());
@@ -202,7 +202,7 @@ fn a_re_entry_that_fails_leaves_the_outer_hold_as_it_was() {
         for (number, how) in ways().into_iter().enumerate() {
             let client = world.client();
             let name = format!("inner-{number}");
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             let outer = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             world.proxy.next(about(&name), how.clone());
             let begun = now();
@@ -224,7 +224,7 @@ fn a_release_whose_reply_is_lost_succeeds_and_lets_the_next_in() {
         for (number, how) in ways().into_iter().enumerate() {
             let client = world.client();
             let name = format!("release-{number}");
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             lock.lock_with_lease(LEASE).unwrap();
             let fault = world.proxy.next(releases(&name), how.clone());
             let begun = now();
@@ -236,12 +236,12 @@ fn a_release_whose_reply_is_lost_succeeds_and_lets_the_next_in() {
                 "{outcome:?}"
             );
             let unlocked = now();
-            other.lock(&name).lock().unwrap();
+            other.get_lock(&name).lock().unwrap();
             within(unlocked, ms(50), "the next owner's turn");
             // Repetitions of the release that may still be under way are not for the new owner.
             throughout(T, || world.fields(&name).len() == 1);
             world.assert_held_by(&name, &other, 1);
-            other.lock(&name).unlock().unwrap();
+            other.get_lock(&name).unlock().unwrap();
         }
     });
 }
@@ -252,7 +252,7 @@ fn a_partial_release_whose_reply_is_lost_skips_no_level() {
         for (number, how) in ways().into_iter().enumerate() {
             let client = world.client();
             let name = format!("partial-{number}");
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             (0..3).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
             let owner = lock.hold_count().map(|_| client.current_owner()).unwrap();
             let fault = world.proxy.next(releases(&name), how.clone());
@@ -274,7 +274,7 @@ fn a_dropped_guards_release_whose_reply_is_lost_frees_the_lock() {
         for (number, how) in ways().into_iter().enumerate() {
             let client = world.client();
             let name = format!("dropped-{number}");
-            let guard = client.lock(&name).acquire_with(&leased(LEASE)).unwrap().unwrap();
+            let guard = client.get_lock(&name).acquire_with(&leased(LEASE)).unwrap().unwrap();
             let fault = world.proxy.next(releases(&name), how.clone());
             let begun = now();
             drop(guard);
@@ -282,7 +282,7 @@ fn a_dropped_guards_release_whose_reply_is_lost_frees_the_lock() {
             comes_within(begun, T, "the release", || world.is_free(&name));
             fault.wait_for(1, LONG);
             // The thread goes on at once, with a hold that the first one's release cannot touch.
-            let again = client.lock(&name).acquire_with(&leased(LEASE)).unwrap().unwrap();
+            let again = client.get_lock(&name).acquire_with(&leased(LEASE)).unwrap().unwrap();
             throughout(2 * T, || world.fields(&name) == [(again.owner().to_string(), "1".to_owned())].into());
             again.unlock().unwrap();
             assert!(world.is_free(&name), "{how:?}");
@@ -296,7 +296,7 @@ fn a_renewal_whose_reply_is_lost_is_made_up_for() {
         let holds: Vec<_> = (ways().into_iter().enumerate())
             .map(|(number, how)| {
                 let (client, seen) = world.watched_keeping();
-                let guard = client.lock(format!("renewal-{number}")).acquire().unwrap();
+                let guard = client.get_lock(format!("renewal-{number}")).acquire().unwrap();
                 let fault = world.proxy.next(about(guard.name()), how.clone());
                 (how, client, seen, guard, fault)
             })
@@ -319,7 +319,7 @@ fn a_window_counts_from_the_sending_and_never_outlasts_the_key() {
         let client = world.client();
         let late = ms(120);
         world.proxy.delay_replies(late);
-        let guard = client.lock("window").acquire().unwrap();
+        let guard = client.get_lock("window").acquire().unwrap();
         let remaining = guard.remaining();
         assert!(remaining <= L - late, "{remaining:?} of {L:?} although the reply took {late:?}");
         let mut renewed = 0;
@@ -342,7 +342,7 @@ fn a_window_counts_from_the_sending_and_never_outlasts_the_key() {
 fn a_renewal_reply_that_comes_after_the_window_revives_nothing() {
     scenario(|world| {
         let (client, seen) = world.watched();
-        let guard = client.lock("late").acquire().unwrap();
+        let guard = client.get_lock("late").acquire().unwrap();
         // Requests arrive and are carried out; the server keeps the key alive, and nobody here learns of it.
         world.proxy.hold(Direction::ToClient, Which::All);
         let cut = now();
@@ -360,18 +360,18 @@ fn a_renewal_reply_that_comes_after_the_window_revives_nothing() {
 fn requests_that_pass_while_replies_do_not_leave_no_orphans() {
     scenario(|world| {
         let client = world.client();
-        client.lock("asymmetric").try_lock_for(ms(0)).unwrap();
-        client.lock("asymmetric").unlock().unwrap();
+        client.get_lock("asymmetric").try_lock_for(ms(0)).unwrap();
+        client.get_lock("asymmetric").unlock().unwrap();
         world.proxy.hold(Direction::ToClient, Which::All);
         let begun = now();
-        let error = client.lock("asymmetric").try_lock_for(T).unwrap_err();
+        let error = client.get_lock("asymmetric").try_lock_for(T).unwrap_err();
         within(begun, 2 * T, "a wait of T");
         assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{error}");
         world.proxy.resume();
         world.is_given_back("asymmetric", L);
-        client.lock("asymmetric").lock().unwrap();
+        client.get_lock("asymmetric").lock().unwrap();
         world.assert_held_by("asymmetric", &client, 1);
-        client.lock("asymmetric").unlock().unwrap();
+        client.get_lock("asymmetric").unlock().unwrap();
     });
 }
 

@@ -31,50 +31,52 @@ fn guarded(lock: &RedisLock) {
 fn uses() -> Vec<Use> {
     const MOST: Duration = Duration::from_secs(60);
     vec![
-        ("lock", 2, |client| cycle(&client.lock("lock"))),
-        ("a dropped guard", 2, |client| guarded(&client.lock("dropped"))),
-        ("fenced", 2, |client| cycle(&client.fenced_lock("fenced"))),
-        ("fair", 2, |client| cycle(&client.fair_lock("fair"))),
-        ("fair, dropped", 2, |client| guarded(&client.fair_lock("fair"))),
+        ("lock", 2, |client| cycle(&client.get_lock("lock"))),
+        ("a dropped guard", 2, |client| guarded(&client.get_lock("dropped"))),
+        ("fenced", 2, |client| cycle(&client.get_fenced_lock("fenced"))),
+        ("fair", 2, |client| cycle(&client.get_fair_lock("fair"))),
+        ("fair, dropped", 2, |client| guarded(&client.get_fair_lock("fair"))),
         ("fair and fenced", 2, |client| cycle(&client.lock_with("fair-fenced").fair().build_fenced())),
-        ("read", 2, |client| cycle(client.read_write_lock("read").read())),
-        ("read, dropped", 2, |client| guarded(client.read_write_lock("read").read())),
-        ("write", 2, |client| cycle(client.read_write_lock("write").write())),
-        ("write, fenced", 2, |client| cycle(&client.read_write_lock("write-fenced").write_fenced())),
-        ("spin", 2, |client| cycle(&client.spin_lock("spin"))),
+        ("read", 2, |client| cycle(client.get_read_write_lock("read").read())),
+        ("read, dropped", 2, |client| guarded(client.get_read_write_lock("read").read())),
+        ("write", 2, |client| cycle(client.get_read_write_lock("write").write())),
+        ("write, fenced", 2, |client| cycle(&client.get_read_write_lock("write-fenced").write_fenced())),
+        ("spin", 2, |client| cycle(&client.get_spin_lock("spin"))),
         ("non-reentrant", 2, |client| cycle(&client.lock_with("once").non_reentrant().build())),
         ("with a longest hold", 2, |client| cycle(&client.lock_with("most").max_hold(MOST).build())),
-        ("semaphore", 2, |client| client.semaphore("sem").acquire(2).unwrap().unlock().unwrap()),
-        ("semaphore, dropped", 2, |client| drop(client.semaphore("sem").acquire(1).unwrap())),
-        ("permit", 2, |client| client.expirable_semaphore("permits").acquire().unwrap().unlock().unwrap()),
+        ("semaphore", 2, |client| client.get_semaphore("sem").acquire(2).unwrap().unlock().unwrap()),
+        ("semaphore, dropped", 2, |client| drop(client.get_semaphore("sem").acquire(1).unwrap())),
+        ("permit", 2, |client| {
+            client.get_expirable_semaphore("permits").acquire().unwrap().unlock().unwrap()
+        }),
         ("permits", 2, |client| {
-            let semaphore = client.expirable_semaphore("permits");
+            let semaphore = client.get_expirable_semaphore("permits");
             drop(semaphore.acquire_with(2, &AcquireOptions::new().wait(T)).unwrap().unwrap());
         }),
-        ("a latch that is open", 1, |client| client.count_down_latch("open").wait().unwrap()),
+        ("a latch that is open", 1, |client| client.get_count_down_latch("open").wait().unwrap()),
         ("a latch that is shut", 1, |client| {
-            assert!(!client.count_down_latch("latch").wait_for(Duration::ZERO).unwrap());
+            assert!(!client.get_count_down_latch("latch").wait_for(Duration::ZERO).unwrap());
         }),
         // Joins, gives the lock up, asks, leaves, and takes the lock again; between a lock and an unlock.
         ("a condition", 2 + 5, |client| {
-            let lock = client.lock("condition");
+            let lock = client.get_lock("condition");
             let mut guard = lock.acquire().unwrap();
             assert!(!lock.condition("c").wait_for(&mut guard, Duration::ZERO).unwrap());
             guard.unlock().unwrap();
         }),
         ("a notification", 2 + 1, |client| {
-            let lock = client.lock("condition");
+            let lock = client.get_lock("condition");
             lock.lock().unwrap();
             assert!(!lock.condition("c").notify_one().unwrap());
             lock.unlock().unwrap();
         }),
-        ("a lock that is busy", 1, |client| assert!(!client.lock("busy").try_lock().unwrap())),
+        ("a lock that is busy", 1, |client| assert!(!client.get_lock("busy").try_lock().unwrap())),
         ("a fair lock that is busy", 1, |client| {
-            assert!(!client.fair_lock("busy-fair").try_lock_for(Duration::ZERO).unwrap());
+            assert!(!client.get_fair_lock("busy-fair").try_lock_for(Duration::ZERO).unwrap());
         }),
         ("a fair lock that is busy, until a moment ago", 1, |client| {
             let is_over = AcquireOptions::new().deadline(now());
-            assert!(client.fair_lock("busy-fair").acquire_with(&is_over).unwrap().is_none());
+            assert!(client.get_fair_lock("busy-fair").acquire_with(&is_over).unwrap().is_none());
         }),
     ]
 }
@@ -82,26 +84,28 @@ fn uses() -> Vec<Use> {
 /// Changes of what is counted: one script each.
 fn changes() -> Vec<Use> {
     vec![
-        ("try_set_permits", 1, |client| assert!(!client.semaphore("sem").try_set_permits(9).unwrap())),
-        ("available_permits", 1, |client| ask(client.semaphore("sem").available_permits().unwrap())),
-        ("add_permits", 1, |client| ask(client.semaphore("sem").add_permits(1).unwrap())),
-        ("release", 1, |client| client.semaphore("sem").release(1).unwrap()),
-        ("drain_permits", 1, |client| ask(client.semaphore("sem").drain_permits().unwrap())),
-        ("delete", 1, |client| ask(client.semaphore("sem").delete().unwrap())),
-        ("permits", 1, |client| ask(client.expirable_semaphore("permits").available_permits().unwrap())),
-        ("try_set_count", 1, |client| assert!(!client.count_down_latch("latch").try_set_count(9).unwrap())),
-        ("count", 1, |client| ask(client.count_down_latch("latch").count().unwrap())),
-        ("count_down", 1, |client| ask(client.count_down_latch("latch").count_down().unwrap())),
+        ("try_set_permits", 1, |client| assert!(!client.get_semaphore("sem").try_set_permits(9).unwrap())),
+        ("available_permits", 1, |client| ask(client.get_semaphore("sem").available_permits().unwrap())),
+        ("add_permits", 1, |client| ask(client.get_semaphore("sem").add_permits(1).unwrap())),
+        ("release", 1, |client| client.get_semaphore("sem").release(1).unwrap()),
+        ("drain_permits", 1, |client| ask(client.get_semaphore("sem").drain_permits().unwrap())),
+        ("delete", 1, |client| ask(client.get_semaphore("sem").delete().unwrap())),
+        ("permits", 1, |client| ask(client.get_expirable_semaphore("permits").available_permits().unwrap())),
+        ("try_set_count", 1, |client| {
+            assert!(!client.get_count_down_latch("latch").try_set_count(9).unwrap())
+        }),
+        ("count", 1, |client| ask(client.get_count_down_latch("latch").count().unwrap())),
+        ("count_down", 1, |client| ask(client.get_count_down_latch("latch").count_down().unwrap())),
     ]
 }
 
 /// Objects of the counted kinds, and locks that are busy for as long as the result lives.
 fn set_up(client: &LockClient) -> [leasehold::OwnedGuard; 2] {
-    client.semaphore("sem").try_set_permits(5).unwrap();
-    client.expirable_semaphore("permits").try_set_permits(5).unwrap();
-    client.count_down_latch("latch").try_set_count(5_000).unwrap();
+    client.get_semaphore("sem").try_set_permits(5).unwrap();
+    client.get_expirable_semaphore("permits").try_set_permits(5).unwrap();
+    client.get_count_down_latch("latch").try_set_count(5_000).unwrap();
     ["busy", "busy-fair"].map(|name| {
-        let lock = if name == "busy" { client.lock(name) } else { client.fair_lock(name) };
+        let lock = if name == "busy" { client.get_lock(name) } else { client.get_fair_lock(name) };
         lock.acquire_owned().unwrap()
     })
 }
@@ -182,9 +186,9 @@ fn records_no_longer_needed_are_dropped_without_a_wait() {
         let client = world.client();
         drop(set_up(&world.direct()));
         let uses: [(&str, Act); 3] = [
-            ("DEL", |client| client.semaphore("sem").acquire(1).unwrap().unlock().unwrap()),
-            ("DEL", |client| drop(client.semaphore("sem").acquire(1).unwrap())),
-            ("DEL", |client| ask(client.semaphore("sem").add_permits(1).unwrap())),
+            ("DEL", |client| client.get_semaphore("sem").acquire(1).unwrap().unlock().unwrap()),
+            ("DEL", |client| drop(client.get_semaphore("sem").acquire(1).unwrap())),
+            ("DEL", |client| ask(client.get_semaphore("sem").add_permits(1).unwrap())),
         ];
         for (word, use_it) in uses {
             let before = world.proxy.count(verb(word));
@@ -221,24 +225,24 @@ fn a_thousand_cycles_of_every_kind_leave_nothing() {
         }
         // Those who wait in vain, and those who are woken.
         for round in 0..20 {
-            assert!(!client.lock("busy").try_lock_for(ms(1)).unwrap());
-            assert!(!client.fair_lock("busy-fair").try_lock_for(ms(1)).unwrap());
-            assert!(client.semaphore("sem").try_acquire_for(99, ms(1)).unwrap().is_none());
+            assert!(!client.get_lock("busy").try_lock_for(ms(1)).unwrap());
+            assert!(!client.get_fair_lock("busy-fair").try_lock_for(ms(1)).unwrap());
+            assert!(client.get_semaphore("sem").try_acquire_for(99, ms(1)).unwrap().is_none());
             assert!(
                 client
-                    .expirable_semaphore("permits")
+                    .get_expirable_semaphore("permits")
                     .acquire_with(99, &AcquireOptions::new().wait(ms(1)))
                     .unwrap()
                     .is_none()
             );
-            assert!(!client.count_down_latch("latch").wait_for(ms(1)).unwrap());
-            let lock = client.lock("condition");
+            assert!(!client.get_count_down_latch("latch").wait_for(ms(1)).unwrap());
+            let lock = client.get_lock("condition");
             let mut guard = lock.acquire().unwrap();
             assert!(!lock.condition("c").wait_for(&mut guard, ms(1)).unwrap());
             guard.unlock().unwrap();
-            let rw = other.read_write_lock("rw");
+            let rw = other.get_read_write_lock("rw");
             let writing = rw.write().acquire().unwrap();
-            let waiting = client.read_write_lock("rw");
+            let waiting = client.get_read_write_lock("rw");
             assert!(
                 !waiting.read().try_lock_for(ms(1)).unwrap() && !waiting.write().try_lock_for(ms(1)).unwrap()
             );
@@ -248,10 +252,10 @@ fn a_thousand_cycles_of_every_kind_leave_nothing() {
             if round % 5 == 0 {
                 // A client that comes, has one of each, waits, and goes without giving anything back.
                 let guest = unhurried();
-                guest.fair_lock("fair").lock().unwrap();
-                guest.read_write_lock("read").read().lock().unwrap();
-                guest.read_write_lock("write").write().lock().unwrap();
-                let waiter = guest.fair_lock("busy-fair");
+                guest.get_fair_lock("fair").lock().unwrap();
+                guest.get_read_write_lock("read").read().lock().unwrap();
+                guest.get_read_write_lock("write").write().lock().unwrap();
+                let waiter = guest.get_fair_lock("busy-fair");
                 let waiting = call(move || waiter.lock());
                 assert!(eventually(LONG, || !world.is_free("redisson_lock_queue:{busy-fair}")));
                 guest.shutdown().unwrap();
@@ -274,8 +278,8 @@ fn a_thousand_cycles_of_every_kind_leave_nothing() {
             (0..100).for_each(|_| use_it(&client));
         }
         for _ in 0..500 {
-            client.semaphore("sem").release(1).unwrap();
-            client.semaphore("sem").acquire(1).unwrap().keep();
+            client.get_semaphore("sem").release(1).unwrap();
+            client.get_semaphore("sem").acquire(1).unwrap().keep();
         }
         let is_request = |key: &String| key.starts_with("leasehold_request:");
         let gone = eventually(LONG, || {
@@ -303,9 +307,9 @@ fn a_lease_shorter_than_the_round_trip_ends_in_an_error_that_names_both_and_cost
     const LEASE: Duration = ms(20);
     scenario(|world| {
         let client = world.builder().lease(LONG).patience(ms(1_500)).command_timeout(LONG).build().unwrap();
-        client.lock("slow").acquire().unwrap().unlock().unwrap();
+        client.get_lock("slow").acquire().unwrap().unlock().unwrap();
         world.proxy.delay_replies(LEASE + LEASE / 2);
-        let lock = client.lock("slow");
+        let lock = client.get_lock("slow");
         let once = || lock.try_lock_for_with_lease(Duration::ZERO, LEASE).map(drop);
         let timed = || lock.try_lock_for_with_lease(ms(500), LEASE).map(drop);
         let endless = || lock.lock_with_lease(LEASE);

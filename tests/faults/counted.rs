@@ -28,20 +28,26 @@ type Change = (&'static str, &'static str, fn(&LockClient) -> Result<i64>, i64, 
 
 fn changes() -> Vec<Change> {
     vec![
-        ("try_set_permits", "", |client| client.semaphore("k").try_set_permits(5).map(i64::from), 1, Some(5)),
-        ("add_permits", "5", |client| client.semaphore("k").add_permits(3), 8, Some(8)),
-        ("release", "5", |client| client.semaphore("k").release(2).map(|()| 0), 0, Some(7)),
-        ("drain_permits", "5", |client| client.semaphore("k").drain_permits(), 5, Some(0)),
-        ("delete", "5", |client| client.semaphore("k").delete().map(i64::from), 1, None),
+        (
+            "try_set_permits",
+            "",
+            |client| client.get_semaphore("k").try_set_permits(5).map(i64::from),
+            1,
+            Some(5),
+        ),
+        ("add_permits", "5", |client| client.get_semaphore("k").add_permits(3), 8, Some(8)),
+        ("release", "5", |client| client.get_semaphore("k").release(2).map(|()| 0), 0, Some(7)),
+        ("drain_permits", "5", |client| client.get_semaphore("k").drain_permits(), 5, Some(0)),
+        ("delete", "5", |client| client.get_semaphore("k").delete().map(i64::from), 1, None),
         (
             "try_set_count",
             "",
-            |client| client.count_down_latch("k").try_set_count(3).map(i64::from),
+            |client| client.get_count_down_latch("k").try_set_count(3).map(i64::from),
             1,
             Some(3),
         ),
-        ("count_down", "3", |client| client.count_down_latch("k").count_down(), 2, Some(2)),
-        ("the last count_down", "1", |client| client.count_down_latch("k").count_down(), 0, None),
+        ("count_down", "3", |client| client.get_count_down_latch("k").count_down(), 2, Some(2)),
+        ("the last count_down", "1", |client| client.get_count_down_latch("k").count_down(), 0, None),
     ]
 }
 
@@ -77,10 +83,10 @@ fn a_change_whose_reply_is_lost_is_made_once_and_reported_as_made() {
 fn permits_whose_answers_are_lost_are_taken_once_and_given_back_once() {
     scenario(|world| {
         let client = world.client();
-        assert!(client.semaphore("k").try_set_permits(5).unwrap());
-        client.semaphore("k").acquire(1).unwrap().unlock().unwrap();
+        assert!(client.get_semaphore("k").try_set_permits(5).unwrap());
+        client.get_semaphore("k").acquire(1).unwrap().unlock().unwrap();
         for how in ways() {
-            let semaphore = client.semaphore("k");
+            let semaphore = client.get_semaphore("k");
             let taking = world.proxy.next(about("{k}"), how.clone());
             let permit = semaphore.acquire(2).unwrap();
             assert_eq!(taking.hits(), 1, "{how:?}");
@@ -118,7 +124,7 @@ fn permits_whose_answers_are_lost_are_taken_once_and_given_back_once() {
 fn a_permit_given_back_by_its_id_without_an_answer_is_back_once() {
     scenario(|world| {
         let client = world.client();
-        let semaphore = client.expirable_semaphore("k");
+        let semaphore = client.get_expirable_semaphore("k");
         semaphore.try_set_permits(2).unwrap();
         let give_back = || {
             let permit = semaphore.acquire_with(1, &leased(Duration::from_secs(60))).unwrap().unwrap();
@@ -145,7 +151,7 @@ fn a_notification_whose_waiter_has_died_is_given_to_another() {
     scenario(|world| {
         let (dying, living, notifying) = (world.client(), world.direct(), world.direct());
         let waiting = |client: &LockClient| {
-            let lock = client.lock("k");
+            let lock = client.get_lock("k");
             call(move || {
                 let mut guard = lock.acquire()?;
                 lock.condition("c").wait(&mut guard)?;
@@ -163,7 +169,7 @@ fn a_notification_whose_waiter_has_died_is_given_to_another() {
         // From here on nothing of the first client's arrives: to the server it is dead.
         world.proxy.hold(Direction::ToServer, Which::All);
         world.proxy.hold(Direction::ToClient, Which::All);
-        let lock = notifying.lock("k");
+        let lock = notifying.get_lock("k");
         lock.lock().unwrap();
         assert!(lock.condition("c").notify_one().unwrap());
         let notified = now();
@@ -187,8 +193,8 @@ fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
         let client = world.builder().lease(2 * L).build().unwrap();
         // On a busy machine a renewal may have failed before, and then a second failure is no news.
         let failures = || client.stats().renewals_failed;
-        let other = world.direct().read_write_lock("downgrade");
-        let lock = client.read_write_lock("downgrade");
+        let other = world.direct().get_read_write_lock("downgrade");
+        let lock = client.get_read_write_lock("downgrade");
         for how in ways() {
             lock.write().lock().unwrap();
             let owner = client.current_owner();
@@ -221,9 +227,9 @@ fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
 fn waiters_of_a_fair_lock_outlast_a_paused_server_and_leave_no_place() {
     scenario(|world| {
         let client = world.builder().patience(LONG).build().unwrap();
-        let held = world.direct().fair_lock("paused").acquire_with(&leased(LONG)).unwrap().unwrap();
+        let held = world.direct().get_fair_lock("paused").acquire_with(&leased(LONG)).unwrap().unwrap();
         let [first, second] = [ms(1_500), LONG].map(|wait| {
-            let lock = client.fair_lock("paused");
+            let lock = client.get_fair_lock("paused");
             call(move || lock.try_acquire_for(wait).map(|guard| guard.is_some()))
         });
         let queue = "redisson_lock_queue:{paused}";
@@ -248,7 +254,7 @@ fn waiters_of_a_fair_lock_outlast_a_paused_server_and_leave_no_place() {
 fn a_wait_that_could_not_give_the_lock_up_leaves_no_place() {
     scenario(|world| {
         let client = world.client();
-        let lock = client.lock("k");
+        let lock = client.get_lock("k");
         let mut guard = lock.acquire().unwrap();
         let fault = world.proxy.each(releases("k"), Do::DropRequest(Then::Close));
         let begun = now();

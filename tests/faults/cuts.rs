@@ -17,15 +17,15 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
     scenario(|world| {
         let (client, seen) = world.watched();
         let other = world.direct();
-        let kept = client.lock("kept").acquire().unwrap();
-        let given_back = client.lock("given-back").acquire().unwrap();
-        let dropped = client.lock("dropped").acquire().unwrap();
+        let kept = client.get_lock("kept").acquire().unwrap();
+        let given_back = client.get_lock("given-back").acquire().unwrap();
+        let dropped = client.get_lock("dropped").acquire().unwrap();
         let (tell, told) = bounded(1);
         kept.on_lost(move |_loss| tell.send(now()).unwrap());
         world.proxy.hold(Direction::ToServer, Which::All);
         world.proxy.hold(Direction::ToClient, Which::All);
         let cut = now();
-        let on = |name: &'static str| client.lock(name);
+        let on = |name: &'static str| client.get_lock(name);
         let calls = [
             (
                 T,
@@ -85,7 +85,7 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         assert!(kept.check().is_err());
         seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
         // The server ends the lease by itself; then another has it.
-        let theirs = other.lock("kept").acquire().unwrap();
+        let theirs = other.get_lock("kept").acquire().unwrap();
         world.proxy.resume();
         // Late requests arrive now: renewals, releases and attempts of long ago.
         throughout(2 * T, || {
@@ -99,9 +99,9 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         // Also grants that nobody waited for any more when they came: they have their lease and no longer.
         comes_within(now(), L, "the end of all", || world.lock_keys().is_empty());
         // And all is well again.
-        client.lock("a").lock().unwrap();
+        client.get_lock("a").lock().unwrap();
         world.assert_held_by("a", &client, 1);
-        client.lock("a").unlock().unwrap();
+        client.get_lock("a").unlock().unwrap();
     });
 }
 
@@ -111,10 +111,10 @@ fn a_wait_in_the_servers_queue_ends_in_time_in_a_black_hole() {
     scenario(|world| {
         let (wait, timeout) = (ms(1_500), ms(1_500));
         let client = world.builder().command_timeout(timeout).connect_timeout(timeout).build().unwrap();
-        let held = world.direct().fair_lock("queued").acquire_with(&leased(LONG)).unwrap().unwrap();
+        let held = world.direct().get_fair_lock("queued").acquire_with(&leased(LONG)).unwrap().unwrap();
         let begun = now();
         let waiting = call({
-            let lock = client.fair_lock("queued");
+            let lock = client.get_fair_lock("queued");
             move || lock.try_lock_for(wait)
         });
         let is_queued = || world.run::<i64>(&["LLEN", "redisson_lock_queue:{queued}"]) == 1;
@@ -132,7 +132,7 @@ fn a_wait_in_the_servers_queue_ends_in_time_in_a_black_hole() {
 fn a_black_hole_shorter_than_the_lease_costs_no_hold() {
     scenario(|world| {
         let (client, seen) = world.watched_keeping();
-        let guard = client.lock("short-cut").acquire().unwrap();
+        let guard = client.get_lock("short-cut").acquire().unwrap();
         world.proxy.hold(Direction::ToServer, Which::All);
         world.proxy.hold(Direction::ToClient, Which::All);
         // From a renewal's time on it is at risk, and says until when.
@@ -151,8 +151,8 @@ fn a_black_hole_shorter_than_the_lease_costs_no_hold() {
 fn a_waiter_whose_subscription_is_half_open_takes_over_by_polling() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
-        let held = other.lock("half-open").acquire().unwrap();
-        let lock = client.lock("half-open");
+        let held = other.get_lock("half-open").acquire().unwrap();
+        let lock = client.get_lock("half-open");
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         world.await_subscription("half-open");
         world.proxy.hold(Direction::ToClient, Which::Subscribers);
@@ -170,13 +170,13 @@ fn on_a_slow_link_locks_exclude_and_are_kept() {
         world.proxy.delay_requests(ms(60));
         world.proxy.delay_replies(ms(60));
         let clients = [world.client(), world.client()];
-        let kept = clients[0].lock("kept").acquire().unwrap();
+        let kept = clients[0].get_lock("kept").acquire().unwrap();
         let history = History::new();
         std::thread::scope(|scope| {
             for client in clients.iter().chain(&clients) {
                 scope.spawn(|| {
                     for _ in 0..3 {
-                        let guard = client.lock("shared").acquire().unwrap();
+                        let guard = client.get_lock("shared").acquire().unwrap();
                         let open = history.acquired(guard.owner(), None);
                         guard.check().unwrap();
                         history.released(open);
@@ -197,20 +197,20 @@ fn a_reply_that_drips_takes_no_longer_than_one_that_does_not_come() {
         // Time enough for the answers that do not drip, on a busy machine too.
         let limit = 4 * T;
         let client = world.builder().command_timeout(limit).patience(LONG).build().unwrap();
-        client.lock("drip").lock().unwrap();
-        client.lock("drip").unlock().unwrap();
+        client.get_lock("drip").lock().unwrap();
+        client.get_lock("drip").unlock().unwrap();
         world.proxy.drip(Some((1, T)));
         let begun = now();
-        let error = client.lock("drip").try_lock().unwrap_err();
+        let error = client.get_lock("drip").try_lock().unwrap_err();
         within(begun, limit, "a try whose reply drips");
         assert!(error.outcome_unknown() && error.kind() == ErrorKind::TimedOut, "{error}");
         world.proxy.drip(None);
         // No later request gets the rest of that reply for its own.
         for _ in 0..20 {
-            client.lock("drip").lock().unwrap();
-            assert_eq!(client.lock("drip").hold_count().unwrap(), 1);
-            client.lock("drip").unlock().unwrap();
-            assert_eq!(client.lock("drip").hold_count().unwrap(), 0);
+            client.get_lock("drip").lock().unwrap();
+            assert_eq!(client.get_lock("drip").hold_count().unwrap(), 1);
+            client.get_lock("drip").unlock().unwrap();
+            assert_eq!(client.get_lock("drip").hold_count().unwrap(), 0);
         }
     });
 }
@@ -233,7 +233,7 @@ fn a_reply_that_is_not_redis_is_a_typed_error_and_ends_its_connection() {
         for (number, bytes) in garbage.into_iter().enumerate() {
             let client = client();
             let (name, what) = (format!("garbled-{number}"), String::from_utf8_lossy(bytes));
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             let fault = world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
             let begun = now();
             let error = lock.try_lock().unwrap_err();
@@ -253,7 +253,7 @@ fn a_reply_that_is_not_redis_is_a_typed_error_and_ends_its_connection() {
         let renewed: Vec<_> = (garbage.into_iter().enumerate())
             .map(|(number, bytes)| {
                 let (client, name) = (client(), format!("garbled-{number}"));
-                let guard = client.lock(&name).acquire().unwrap();
+                let guard = client.get_lock(&name).acquire().unwrap();
                 let fault = world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
                 (client, guard, fault)
             })
@@ -277,7 +277,7 @@ fn lengths_that_a_garbled_reply_claims_are_not_believed() {
             let name = format!("claimed-{number}");
             world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
             let (before, begun) = (resident(), now());
-            let error = client.lock(&name).try_lock().unwrap_err();
+            let error = client.get_lock(&name).try_lock().unwrap_err();
             within(begun, T, "a try");
             let kinds = [ErrorKind::Protocol, ErrorKind::TimedOut];
             assert!(kinds.contains(&error.kind()) && error.outcome_unknown(), "{error}");
@@ -299,9 +299,9 @@ fn resident() -> usize {
 fn garbage_on_the_subscription_costs_no_wake_up_for_good() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
-        let held = other.lock("noise").acquire().unwrap();
+        let held = other.get_lock("noise").acquire().unwrap();
         let fault = world.proxy.next(verb("SUBSCRIBE"), Do::GarbleReply(b"?noise\r\n".to_vec()));
-        let lock = client.lock("noise");
+        let lock = client.get_lock("noise");
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         fault.wait_for(1, LONG);
         let again = |command: &crate::support::proxy::Command| command.verb() == "SUBSCRIBE";
@@ -319,15 +319,15 @@ fn a_refused_connection_fails_at_once_and_is_not_retried_in_a_storm() {
         let client = world.builder().patience(ms(1000)).build().unwrap();
         world.proxy.refuse();
         world.proxy.kill(Which::All, Then::Reset);
-        let error = client.lock("refused").try_lock().unwrap_err();
+        let error = client.get_lock("refused").try_lock().unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Unreachable), "{error}");
         let begun = now();
-        let error = client.lock("refused").lock().unwrap_err();
+        let error = client.get_lock("refused").lock().unwrap_err();
         within(begun, ms(1000) + T, "an endless wait without a server");
         assert!(begun.elapsed() >= ms(1000), "patience is patience");
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
         // A waiter gets through as soon as there is a server.
-        let lock = client.lock("refused");
+        let lock = client.get_lock("refused");
         let waiter = call(move || {
             let taken = lock.try_lock_for(PATIENCE)?;
             lock.unlock().map(|()| taken)

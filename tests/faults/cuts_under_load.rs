@@ -65,7 +65,7 @@ fn no_hold_is_lost_while_connections_are_cut_and_scripts_forgotten() {
                     while !ended.load(Ordering::SeqCst) {
                         turn += 1;
                         let at = turn % LOCKS.len();
-                        let lock = client.lock(LOCKS[at]);
+                        let lock = client.get_lock(LOCKS[at]);
                         let is_alone = || {
                             if inside[at].fetch_add(1, Ordering::SeqCst) != 0 {
                                 broken.fetch_add(1, Ordering::SeqCst);

@@ -43,18 +43,18 @@ fn client(world: &World) -> LockClient {
 fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_its_first_second() {
     scenario(|world| {
         let (client, other) = (client(world), world.direct());
-        let busy = other.lock("busy").acquire_owned().unwrap();
+        let busy = other.get_lock("busy").acquire_owned().unwrap();
         // The server has the script that reads entries: it is sent once, however often it is looked.
         assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].whereabouts.is_some()));
         drop(client.inspect("busy").unwrap());
         let idle = reads(world);
         // Holds nothing, and waits for long.
-        assert!(client.lock("busy").try_acquire_for(ms(2_500)).unwrap().is_none());
+        assert!(client.get_lock("busy").try_acquire_for(ms(2_500)).unwrap().is_none());
         assert_eq!(reads(world), idle);
         // Holds something, and waits for less than a second.
-        let own = client.lock("own").acquire().unwrap();
+        let own = client.get_lock("own").acquire().unwrap();
         let begun = now();
-        assert!(client.lock("busy").try_acquire_for(ms(700)).unwrap().is_none());
+        assert!(client.get_lock("busy").try_acquire_for(ms(700)).unwrap().is_none());
         assert!(begun.elapsed() > ms(1_000) || reads(world) == idle);
         assert!(!entry(world, &client).contains("\nwait="), "{}", entry(world, &client));
         let before = reads(world);
@@ -67,7 +67,7 @@ fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_i
                 assert!(eventually(LONG, || reads(world) > before + 1));
                 interrupt.interrupt();
             });
-            let ended = client.lock("busy").lock_interruptibly(&interrupt);
+            let ended = client.get_lock("busy").lock_interruptibly(&interrupt);
             // A wait that is over is out of the entry before its call returns.
             assert!(!entry(world, &client).contains("\nwait="), "{}", entry(world, &client));
             assert!(ended.unwrap_err().is_interrupted());
@@ -104,10 +104,11 @@ fn a_look_follows_sixteen_owners_and_reads_two_things_of_each() {
                 let (client, meet, interrupt) = (client.clone(), Arc::clone(&meet), interrupt.clone());
                 let (own, next) = (name(at + 1), name(at + 2));
                 call(move || {
-                    let _own = client.lock(&own).acquire().unwrap();
+                    let _own = client.get_lock(&own).acquire().unwrap();
                     meet.wait();
                     assert!(
-                        at + 2 == LONG_CHAIN || client.lock(&next).lock_interruptibly(&interrupt).is_err()
+                        at + 2 == LONG_CHAIN
+                            || client.get_lock(&next).lock_interruptibly(&interrupt).is_err()
                     );
                     while !interrupt.is_interrupted() {
                         std::thread::park_timeout(ms(20));
@@ -127,8 +128,8 @@ fn a_look_follows_sixteen_owners_and_reads_two_things_of_each() {
         };
         assert!(eventually(LONG, told));
         let client = client(world);
-        let _own = client.lock(name(0)).acquire().unwrap();
-        assert!(client.lock(name(1)).try_acquire_for(ms(1_900)).unwrap().is_none());
+        let _own = client.get_lock(name(0)).acquire().unwrap();
+        assert!(client.get_lock(name(1)).try_acquire_for(ms(1_900)).unwrap().is_none());
         let count = reads(world);
         assert!((20..=32).contains(&count), "{count} reads");
         interrupt.interrupt();
@@ -142,12 +143,12 @@ fn a_thousand_threads_that_hold_and_wait_send_fifty_requests_a_second_at_most() 
     scenario(|world| {
         let (client, other) = (client(world), LockClient::connect(world.server.url()).unwrap());
         let held: Vec<_> =
-            (0..THREADS).map(|at| other.lock(format!("busy:{at}")).acquire_owned().unwrap()).collect();
+            (0..THREADS).map(|at| other.get_lock(format!("busy:{at}")).acquire_owned().unwrap()).collect();
         let (interrupt, holding) = (Interrupt::new(), Arc::new(AtomicUsize::new(0)));
         let wait = |at: usize| {
             let (client, interrupt, holding) = (client.clone(), interrupt.clone(), Arc::clone(&holding));
             start(move || {
-                let _own = client.lock(format!("own:{at}")).acquire().unwrap();
+                let _own = client.get_lock(format!("own:{at}")).acquire().unwrap();
                 holding.fetch_add(1, Ordering::SeqCst);
                 // Asks seldom by itself.
                 let busy = client.lock_with(format!("busy:{at}")).spin(Backoff::constant(LONG)).build();
@@ -205,13 +206,13 @@ fn a_waiter_that_cannot_see_other_processes_is_told_so_once() {
     let words = [&["ACL", "SETUSER", "narrow"][..], &rules.split(' ').collect::<Vec<_>>()].concat();
     redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
     let other = LockClient::connect(server.url()).unwrap();
-    let busy = other.lock("app:busy").acquire_owned().unwrap();
+    let busy = other.get_lock("app:busy").acquire_owned().unwrap();
     for (url, directory) in [(server.url(), false), (server.url_as("narrow", "secret"), true)] {
         let (observer, told) = told();
         let builder = LockClient::builder().url(&url).directory(directory).observer(observer);
         let client = builder.deadlocks_after(ms(50)).build().unwrap();
-        let _own = client.lock("app:own").acquire().unwrap();
-        let waits = || assert!(client.lock("app:busy").try_acquire_for(ms(2_300)).unwrap().is_none());
+        let _own = client.get_lock("app:own").acquire().unwrap();
+        let waits = || assert!(client.get_lock("app:busy").try_acquire_for(ms(2_300)).unwrap().is_none());
         waits();
         assert_eq!(told.recv_timeout(LONG), Ok("blind"));
         waits();
@@ -232,10 +233,10 @@ fn a_ring_through_java_may_be_a_deadlock_and_is_not_broken() {
     let (sender, told) = unbounded();
     let builder = LockClient::builder().url(server.url()).observer(Rings(sender)).break_deadlocks(true);
     let client = builder.deadlocks_after(ms(50)).build().unwrap();
-    let _own = client.fair_lock("ours").acquire().unwrap();
+    let _own = client.get_fair_lock("ours").acquire().unwrap();
     does(&["RPUSH", "redisson_lock_queue:{ours}", java]);
     does(&["ZADD", "redisson_lock_timeout:{ours}", "9999999999999", java]);
-    assert!(client.lock("java's").try_acquire_for(ms(1_500)).unwrap().is_none(), "it waits to its end");
+    assert!(client.get_lock("java's").try_acquire_for(ms(1_500)).unwrap().is_none(), "it waits to its end");
     let ring = told.recv_timeout(LONG).unwrap();
     assert!(!ring.is_certain && ring.steps.len() == 2, "{ring}");
     assert_eq!(client.stats().deadlocks, 0, "one that may be alarms nobody");
@@ -266,13 +267,13 @@ fn a_ring_with_a_holder_that_died_is_told_and_then_told_to_be_over() {
     };
     let ((observer, told), (other, _nothing)) = (told(), self::told());
     let (survivor, dies) = (client(observer, Duration::from_secs(30)), client(other, ms(4_000)));
-    let own = survivor.lock("survivor's").acquire().unwrap();
+    let own = survivor.get_lock("survivor's").acquire().unwrap();
     let interrupt = Interrupt::new();
     let dead = {
         let (dies, interrupt) = (dies.clone(), interrupt.clone());
         call(move || {
-            let _own = dies.lock("dead's").acquire().unwrap();
-            assert!(dies.lock("survivor's").lock_interruptibly(&interrupt).is_err());
+            let _own = dies.get_lock("dead's").acquire().unwrap();
+            assert!(dies.get_lock("survivor's").lock_interruptibly(&interrupt).is_err());
         })
     };
     // It is told what this one waits for, with the id by which others rely on it, and then nothing more. An
@@ -280,7 +281,7 @@ fn a_ring_with_a_holder_that_died_is_told_and_then_told_to_be_over() {
     let says = || survivor.clients().flatten().any(|client| format!("{client:?}").contains("ToldWait"));
     assert!(eventually(LONG, says));
     let stopped = store.pause_client(&dies).unwrap();
-    survivor.lock("dead's").acquire().unwrap().unlock().unwrap();
+    survivor.get_lock("dead's").acquire().unwrap().unlock().unwrap();
     assert_eq!(told.recv_timeout(LONG), Ok("deadlock"));
     assert_eq!(told.recv_timeout(LONG), Ok("over"));
     drop(stopped);

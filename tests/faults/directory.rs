@@ -22,12 +22,12 @@ fn entries(world: &World) -> Vec<String> {
 fn an_entry_is_one_write_for_each_round_however_many_holds_and_waiters() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
-        let busy = other.lock("busy").acquire_owned().unwrap();
+        let busy = other.get_lock("busy").acquire_owned().unwrap();
         let begun = now();
         let guards: Vec<_> =
-            (0..300).map(|n| client.lock(format!("lock:{n}")).acquire_owned().unwrap()).collect();
+            (0..300).map(|n| client.get_lock(format!("lock:{n}")).acquire_owned().unwrap()).collect();
         let waiting = ["busy", "busy"].map(|name| {
-            let lock = client.lock(name);
+            let lock = client.get_lock(name);
             call(move || lock.acquire_owned().unwrap().unlock().unwrap())
         });
         assert!(eventually(LONG, || world.proxy.count(writes) > 0), "it is written when something is held");
@@ -60,14 +60,14 @@ fn an_entry_is_one_write_for_each_round_however_many_holds_and_waiters() {
 fn a_client_that_does_nothing_writes_nothing() {
     scenario(|world| {
         let client = world.client();
-        let guard = client.lock("a").acquire().unwrap();
+        let guard = client.get_lock("a").acquire().unwrap();
         assert!(eventually(LONG, || world.proxy.count(writes) > 0));
         guard.unlock().unwrap();
         // A lock that is held no more is not renewed: the entry of a client that only was there ends.
         assert!(eventually(LONG, || entries(world).is_empty()));
         let written = world.proxy.count(writes);
         throughout(3 * R, || world.proxy.count(writes) == written);
-        assert!(!client.lock("a").is_locked().unwrap());
+        assert!(!client.get_lock("a").is_locked().unwrap());
     });
 }
 
@@ -76,7 +76,7 @@ fn entries_that_cannot_be_written_cost_no_hold() {
     scenario(|world| {
         let client = world.client();
         let fault = world.proxy.each(writes, Do::HoldReply);
-        let guard = client.lock("held").acquire().unwrap();
+        let guard = client.get_lock("held").acquire().unwrap();
         throughout(3 * L, || guard.check().is_ok());
         assert!(fault.hits() >= 2, "it is tried again: {}", fault.hits());
         fault.cancel();
@@ -97,7 +97,7 @@ fn a_user_without_rights_to_entries_is_refused_once_and_has_its_locks() {
     let client =
         || LockClient::builder().url(server.url_as("narrow", "secret")).lease(RENEWED).build().unwrap();
     let (one, other) = (client(), client());
-    let guard = one.lock("app:a").acquire().unwrap();
+    let guard = one.get_lock("app:a").acquire().unwrap();
     let refused = || match run(&["ACL", "LOG"]) {
         redis::Value::Array(entries) => format!("{entries:?}"),
         other => panic!("{other:?}"),
@@ -117,7 +117,7 @@ fn a_user_without_rights_to_entries_is_refused_once_and_has_its_locks() {
 fn an_owner_under_the_id_of_a_client_without_a_line_leads_to_its_entry() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).lease(Duration::from_secs(2)).build().unwrap();
-    let guard = client.lock("a").acquire().unwrap();
+    let guard = client.get_lock("a").acquire().unwrap();
     let other = LockClient::connect(server.url()).unwrap();
     let mut unlined = client.id().to_string();
     unlined.replace_range(14..15, "4");

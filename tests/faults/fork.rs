@@ -52,11 +52,11 @@ fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
         // Nor an entry in the directory.
         let client = world.builder().directory(false).build().unwrap();
         // Without renewals, so that every command would be the child's.
-        let lock = client.lock("parents");
+        let lock = client.get_lock("parents");
         let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         let mut nested = Some(lock.acquire_with(&leased(LEASE)).unwrap().unwrap());
         let (sent, connections) = (world.proxy.commands().len(), world.proxy.accepted());
-        let (fenced, token) = (client.fenced_lock("parents"), client.token_lock("token"));
+        let (fenced, token) = (client.get_fenced_lock("parents"), client.get_token_lock("token"));
         let code = in_forked_child(|| {
             all_forked([
                 lock.lock(),
@@ -76,7 +76,7 @@ fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
                 nested.take().map_or(Ok(()), leasehold::Guard::unlock),
                 fenced.lock_and_get_token().map(drop),
                 token.lock(),
-                client.lock("another").lock(),
+                client.get_lock("another").lock(),
                 client.with_lock("another", |_| ()),
             ])
         });
@@ -95,10 +95,10 @@ fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
 fn a_guard_dropped_in_a_forked_child_is_still_the_parents() {
     scenario(|world| {
         let (client, seen) = world.watched();
-        let kept = client.lock("kept").acquire().unwrap();
-        let nested = client.lock("kept").acquire().unwrap();
-        let owned = client.lock("owned").acquire_owned().unwrap();
-        let token = client.token_lock("token").acquire().unwrap();
+        let kept = client.get_lock("kept").acquire().unwrap();
+        let nested = client.get_lock("kept").acquire().unwrap();
+        let owned = client.get_lock("owned").acquire_owned().unwrap();
+        let token = client.get_token_lock("token").acquire().unwrap();
         let mut holds = Some((kept, nested, owned, token));
         let mut whole = Some(client.clone());
         let code = in_forked_child(|| {
@@ -116,8 +116,8 @@ fn a_guard_dropped_in_a_forked_child_is_still_the_parents() {
         for unlocked in [nested.unlock(), kept.unlock(), owned.unlock(), token.unlock()] {
             unlocked.unwrap();
         }
-        client.lock("kept").lock().unwrap();
-        client.lock("kept").unlock().unwrap();
+        client.get_lock("kept").lock().unwrap();
+        client.get_lock("kept").unlock().unwrap();
         assert!(world.lock_keys().is_empty());
         assert_eq!(seen.losses(), 0);
     });
@@ -128,7 +128,7 @@ fn a_forked_child_of_a_process_with_a_client_can_make_none() {
     scenario(|world| {
         // Without an entry in the directory, so that every command would be the child's.
         let client = world.builder().lease(LEASE).directory(false).build().unwrap();
-        let guard = client.lock("parents").acquire().unwrap();
+        let guard = client.get_lock("parents").acquire().unwrap();
         let (url, store) = (world.proxy.url(), MemoryStore::new());
         let (sent, connections) = (world.proxy.commands().len(), world.proxy.accepted());
         let code = in_forked_child(|| {
@@ -142,7 +142,7 @@ fn a_forked_child_of_a_process_with_a_client_can_make_none() {
         assert_eq!(world.proxy.commands().len(), sent, "the child sent something");
         assert_eq!(world.proxy.accepted(), connections, "the child connected");
         guard.unlock().unwrap();
-        world.direct().lock("parents").acquire().unwrap().unlock().unwrap();
+        world.direct().get_lock("parents").acquire().unwrap().unlock().unwrap();
     });
 }
 
@@ -164,7 +164,7 @@ fn a_fork_before_the_first_client_leaves_clients_possible_on_both_sides() {
             let own = client();
             contend(&own);
             // Left held, as by a process that is killed.
-            own.lock("childs").lock_with_lease(LEASE).expect("the lock");
+            own.get_lock("childs").lock_with_lease(LEASE).expect("the lock");
             kept = Some(own);
             0
         });
@@ -172,8 +172,8 @@ fn a_fork_before_the_first_client_leaves_clients_possible_on_both_sides() {
         drop(kept);
         let own = client();
         contend(&own);
-        assert!(!own.lock("childs").try_lock().unwrap(), "parent and child are one owner");
-        assert!(own.lock("childs").force_unlock().unwrap());
+        assert!(!own.get_lock("childs").try_lock().unwrap(), "parent and child are one owner");
+        assert!(own.get_lock("childs").force_unlock().unwrap());
     });
 }
 
@@ -182,7 +182,7 @@ fn a_forked_child_leaves_its_parents_entry_in_the_directory_alone() {
     scenario(|world| {
         // It is not due again meanwhile.
         let client = world.builder().lease(LEASE).build().unwrap();
-        let guard = client.lock("parents").acquire().unwrap();
+        let guard = client.get_lock("parents").acquire().unwrap();
         let about = |command: &Command| command.contains(ENTRIES);
         assert!(eventually(LONG, || world.proxy.count(about) > 0));
         let key = format!("{ENTRIES}{}", client.id());
@@ -191,7 +191,7 @@ fn a_forked_child_leaves_its_parents_entry_in_the_directory_alone() {
         let mut whole = Some(client.clone());
         let code = in_forked_child(|| {
             let client = whole.take().expect("it was put there");
-            drop(client.lock("another").lock());
+            drop(client.get_lock("another").lock());
             u8::from(client.shutdown().is_err())
         });
         assert_eq!(code, Some(0));
@@ -228,7 +228,7 @@ fn a_forked_child_with_the_same_process_number_in_another_namespace_is_refused()
     assert!(is_first());
     let store = MemoryStore::new();
     let client = LockClient::builder().lease(LEASE).build_in_memory(&store).unwrap();
-    let lock = client.lock("parents");
+    let lock = client.get_lock("parents");
     let mut guard = Some(lock.acquire().unwrap());
     // SAFETY: changes no more than the namespace of this process's children, of which there is one.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0, "a namespace in the namespace");

@@ -79,7 +79,7 @@ fn passed_on(world: &World, way: &str) {
     for (number, how) in ways().into_iter().enumerate() {
         let client = world.client();
         let (name, what) = (format!("{way}-{number}"), format!("{way}, {how:?}"));
-        let lock = client.lock(&name);
+        let lock = client.get_lock(&name);
         let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
         let next = Next::waits_for(&client, &lock);
         let fault = world.proxy.next(about(&name), how);
@@ -98,7 +98,7 @@ fn a_lock_that_is_passed_on_late_takes_nothing_from_later_owners() {
     scenario(|world| {
         for way in ["unlock", "drop"] {
             let client = world.client();
-            let lock = client.lock(way);
+            let lock = client.get_lock(way);
             let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let next = Next::waits_for(&client, &lock);
             let fault = world.proxy.next(about(way), Do::HoldRequest);
@@ -128,7 +128,7 @@ fn a_chain_of_threads_goes_on_while_scripts_are_forgotten() {
         let client = world.client();
         let threads: Vec<_> = (0..6)
             .map(|_| {
-                let lock = client.lock("chain");
+                let lock = client.get_lock("chain");
                 call(move || {
                     for round in 0..100 {
                         let guard = lock.acquire()?;
@@ -152,7 +152,7 @@ fn a_chain_of_threads_goes_on_while_scripts_are_forgotten() {
 fn a_lock_that_a_waiter_no_longer_wants_goes_to_the_next() {
     scenario(|world| {
         let client = world.client();
-        let lock = client.lock("given-up");
+        let lock = client.get_lock("given-up");
         for round in 0..20 {
             let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             // Waits that end about when the lock is passed on: taken in time or not, it is not left lying.

@@ -26,7 +26,7 @@ const CROWD: usize = 40_000;
 /// Locks these names for `lease` each, and leaves them to it.
 fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
     for n in names {
-        client.lock(format!("left-{n}")).try_lock_for_with_lease(Duration::ZERO, lease).unwrap();
+        client.get_lock(format!("left-{n}")).try_lock_for_with_lease(Duration::ZERO, lease).unwrap();
     }
 }
 
@@ -118,7 +118,7 @@ const MOST_BYTES: u64 = 3 << 10;
 fn a_lock_that_nobody_else_wants_costs_few_allocations_and_no_copy_of_a_script() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).command_timeout(LONG).build().unwrap();
-        let lock = client.lock("cycle");
+        let lock = client.get_lock("cycle");
         let waited_for = || {
             lock.lock().unwrap();
             lock.unlock().unwrap();
@@ -174,7 +174,7 @@ fn an_outage_leaves_no_memory_taken() {
         let client = builder.observer(blocked).build().unwrap();
         let before = live_bytes();
         let guards: Vec<OwnedGuard> =
-            (0..CROWD).map(|n| client.lock(format!("held-{n}")).acquire_owned().unwrap()).collect();
+            (0..CROWD).map(|n| client.get_lock(format!("held-{n}")).acquire_owned().unwrap()).collect();
         let most = live_bytes() - before;
         assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
         world.server.stop();
@@ -192,13 +192,13 @@ fn the_queue_behind_a_blocked_callback_is_bounded() {
     alone(|| {
         let (blocked, free) = Blocked::new();
         let client = LockClient::builder().observer(blocked).build_in_memory(&MemoryStore::new()).unwrap();
-        let lost = client.lock("lost").acquire_owned().unwrap();
-        assert!(client.lock("lost").force_unlock().unwrap());
+        let lost = client.get_lock("lost").acquire_owned().unwrap();
+        assert!(client.get_lock("lost").force_unlock().unwrap());
         assert!(lost.unlock().is_err());
         let before = live_bytes();
         let mut most = 0;
         // The events of each release, and the values owned by each callback that will not run.
-        let lock = client.lock("a");
+        let lock = client.get_lock("a");
         for _ in 0..CROWD {
             let guard = lock.acquire().unwrap();
             let owned = [0_u8; 1_000];
@@ -231,7 +231,7 @@ fn the_figures_of_leases_that_run_out_are_taken_when_they_are_asked_for() {
             let cycles = || {
                 let (begun, mut cycles) = (now(), 0);
                 while begun.elapsed() < ms(3_000) {
-                    client.lock("another").acquire().unwrap().unlock().unwrap();
+                    client.get_lock("another").acquire().unwrap().unlock().unwrap();
                     cycles += 1;
                 }
                 cycles

@@ -151,7 +151,7 @@ impl Worker {
     /// One turn with one lock.
     fn turn(&mut self, client: &LockClient) {
         let lock = random() as usize % LOCKS;
-        let fenced = client.fenced_lock(name(lock));
+        let fenced = client.get_fenced_lock(name(lock));
         let taken = match random() % 4 {
             0 => fenced.acquire_with(&leased(LEASE).wait(ms(500))),
             1 => fenced.try_acquire_for(ms(500)),
@@ -172,7 +172,7 @@ impl Worker {
         for at in first..first + COLLECTION {
             let lock = LOCKS + at % COLLECTED;
             let id = self.next_id();
-            match client.fenced_lock(name(lock)).try_acquire() {
+            match client.get_fenced_lock(name(lock)).try_acquire() {
                 Ok(Some(guard)) => {
                     self.claims(lock, id, &guard);
                     held.push((id, guard));
@@ -197,7 +197,8 @@ impl Worker {
     fn leave(&mut self, client: &LockClient) {
         let lock = LOCKS + COLLECTED + random() as usize % LEFT;
         let id = self.next_id();
-        match client.fenced_lock(name(lock)).acquire_with(&leased(ms(100 + random() % 400)).wait(ms(50))) {
+        match client.get_fenced_lock(name(lock)).acquire_with(&leased(ms(100 + random() % 400)).wait(ms(50)))
+        {
             Ok(Some(guard)) => {
                 let fence = guard.fence().unwrap().get();
                 match self.left.insert(lock, (id, fence)) {

@@ -77,7 +77,7 @@ fn a_client_that_waits_gets_a_kept_lock_at_once_and_its_keeper_does_not_take_it_
         let (keeper, other) = (client(world), client(world));
         let lock = kept(world, &keeper, "stock", LONG);
         for is_in_use in [false, true] {
-            let theirs = other.lock("stock");
+            let theirs = other.get_lock("stock");
             if is_in_use {
                 lock.lock().unwrap();
             } else {
@@ -107,8 +107,8 @@ fn to_others_a_kept_lock_is_held_and_nobody_has_it_for_longer_than_was_asked() {
     scenario(|world| {
         let (keeper, other) = (client(world), client(world));
         let lock = kept(world, &keeper, "stock", LONG);
-        assert!(!other.lock("stock").try_lock().unwrap());
-        assert!(other.lock("stock").is_locked().unwrap());
+        assert!(!other.get_lock("stock").try_lock().unwrap());
+        assert!(other.get_lock("stock").is_locked().unwrap());
         let longest = LEASE.as_millis().try_into().unwrap();
         assert!((1..=longest).contains(&world.ttl("stock")), "its lease is short");
         let is_told = || {
@@ -151,7 +151,7 @@ fn what_a_thread_kept_that_has_ended_is_given_back() {
         let ended = start(move || {
             let other = LockClient::builder().url(server).build().unwrap();
             // Its own client would take it back by asking.
-            while !other.lock("stock").is_locked().unwrap() {
+            while !other.get_lock("stock").is_locked().unwrap() {
                 cycle(&theirs);
             }
             now()
@@ -212,7 +212,7 @@ fn a_recall_that_is_lost_is_made_good_by_a_look() {
         let other = client(world);
         let lock = kept(world, &keeper, "stock", LONG);
         world.proxy.drop_messages(true);
-        let (theirs, asked) = (other.lock("stock"), now());
+        let (theirs, asked) = (other.get_lock("stock"), now());
         let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
         waiter.returns_within(asked, LOOK, "taking it").unwrap();
         world.proxy.drop_messages(false);
@@ -239,13 +239,13 @@ fn a_keeper_that_is_cut_off_shuts_others_out_for_its_short_lease() {
         let other = client(world);
         let lock = kept(world, &keeper, "stock", LONG);
         world.proxy.hold(Direction::ToServer, Which::All);
-        let (theirs, cut) = (other.lock("stock"), now());
+        let (theirs, cut) = (other.get_lock("stock"), now());
         let waiter = call(move || theirs.lock().map(|()| theirs));
         // Its lease ends unreleased: a waiter asks soon after, by a random time of 200 ms at most.
         waiter.returns_within(cut, LEASE + ms(200), "taking it").unwrap();
         world.proxy.resume();
         assert!(!lock.try_lock_for(P).unwrap(), "it is the other's");
-        other.lock("stock").force_unlock().unwrap();
+        other.get_lock("stock").force_unlock().unwrap();
     });
 }
 

@@ -58,9 +58,9 @@ fn await_line(world: &World, name: &str, count: usize) {
 fn each_release_wakes_one_of_many_waiting_clients() {
     const CLIENTS: usize = 24;
     scenario(|world| {
-        let holder = client(world).lock("crowd").acquire().unwrap();
+        let holder = client(world).get_lock("crowd").acquire().unwrap();
         let clients: Vec<_> = (0..CLIENTS).map(|_| client(world)).collect();
-        let waiting: Vec<_> = clients.iter().map(|client| call(turn(client.lock("crowd")))).collect();
+        let waiting: Vec<_> = clients.iter().map(|client| call(turn(client.get_lock("crowd")))).collect();
         await_line(world, "crowd", CLIENTS);
         let before = world.scripts_run();
         let begun = now();
@@ -78,16 +78,16 @@ fn each_release_wakes_one_of_many_waiting_clients() {
 #[test]
 fn clients_that_wait_are_served_in_the_order_in_which_they_came() {
     scenario(|world| {
-        let holder = client(world).lock("order").acquire().unwrap();
+        let holder = client(world).get_lock("order").acquire().unwrap();
         let clients: Vec<_> = (0..8).map(|_| client(world)).collect();
         let mut waiting = Vec::new();
         for (number, client) in clients.iter().enumerate() {
-            waiting.push(call(turn(client.lock("order"))));
+            waiting.push(call(turn(client.get_lock("order"))));
             await_line(world, "order", number + 1);
         }
         // The last client keeps its place when it asks again; one that only tries gets nothing before its
         // turn either.
-        assert!(!clients[7].lock("order").try_lock().unwrap());
+        assert!(!clients[7].get_lock("order").try_lock().unwrap());
         holder.unlock().unwrap();
         let turns: Vec<_> = waiting.into_iter().map(|waiter| waiter.outcome().0).collect();
         assert!(turns.is_sorted(), "{turns:?}");
@@ -97,11 +97,11 @@ fn clients_that_wait_are_served_in_the_order_in_which_they_came() {
 #[test]
 fn a_client_whose_last_waiter_gives_up_leaves_the_line() {
     scenario(|world| {
-        let holder = client(world).lock("left").acquire().unwrap();
+        let holder = client(world).get_lock("left").acquire().unwrap();
         let other = client(world);
         for _ in 0..5 {
             let waits = |limit| {
-                let lock = other.lock("left");
+                let lock = other.get_lock("left");
                 call(move || lock.try_acquire_for(limit).unwrap().is_none())
             };
             let (longer, shorter) = (waits(ms(300)), waits(ms(100)));
@@ -121,17 +121,17 @@ fn a_client_whose_last_waiter_gives_up_leaves_the_line() {
 #[test]
 fn a_client_whose_leaving_was_lost_listens_no_more() {
     scenario(|world| {
-        let held = client(world).lock("lost").acquire().unwrap();
+        let held = client(world).get_lock("lost").acquire().unwrap();
         let leaver = world.builder().lease(LEASE).linger(LEASE).build().unwrap();
         // Once with the script's body, in which all words are.
-        assert!(leaver.lock("lost").try_acquire_for(ms(100)).unwrap().is_none());
+        assert!(leaver.get_lock("lost").try_acquire_for(ms(100)).unwrap().is_none());
         assert!(eventually(LONG, || standing(world, "lost") == 0));
         let is_leaving = |command: &Command| {
             let is_attempt = ["wait", "stand", "next"].into_iter().any(|turn| command.contains(turn));
             command.is_script() && command.contains("lost") && !is_attempt
         };
         let fault = world.proxy.next(is_leaving, Do::DropRequest(Then::Close));
-        let lock = leaver.lock("lost");
+        let lock = leaver.get_lock("lost");
         let leaving = call(move || lock.try_acquire_for(ms(300)).unwrap().is_none());
         await_line(world, "lost", 1);
         assert!(leaving.outcome().0);
@@ -169,8 +169,8 @@ fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
             assert!(eventually(LONG, stands));
         }
         for _ in 0..100 {
-            let held = holder.lock("first").acquire().unwrap();
-            let waiting = call(turn(waiter.lock("first")));
+            let held = holder.get_lock("first").acquire().unwrap();
+            let waiting = call(turn(waiter.get_lock("first")));
             await_line(world, "first", 1);
             absent(world, "first", stopped);
             let released = now();
@@ -208,8 +208,8 @@ fn a_thousand_dead_clients_ahead_cost_one_release_and_not_50_ms() {
         let mut took = Vec::new();
         for round in 0..5 {
             let name = format!("thousand-{round}");
-            let held = holder.lock(&name).acquire().unwrap();
-            let waiting = call(turn(waiter.lock(&name)));
+            let held = holder.get_lock(&name).acquire().unwrap();
+            let waiting = call(turn(waiter.get_lock(&name)));
             await_line(world, &name, 1);
             let line = line(&name);
             let (seconds, _micros): (u64, u64) = world.run(&["TIME"]);
@@ -243,8 +243,8 @@ fn a_lock_that_is_forced_open_by_redisson_is_taken_over_within_50_ms() {
             let name = format!("forced-{round}");
             let channel = crate::support::channel(&name);
             let listeners = || world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel]).1;
-            let held = holder.lock(&name).acquire().unwrap();
-            let waiting: Vec<_> = waiters.iter().map(|waiter| call(turn(waiter.lock(&name)))).collect();
+            let held = holder.get_lock(&name).acquire().unwrap();
+            let waiting: Vec<_> = waiters.iter().map(|waiter| call(turn(waiter.get_lock(&name)))).collect();
             await_line(world, &name, waiting.len());
             if round % 2 == 0 {
                 assert!(eventually(LONG, || listeners() == 1), "{} listen", listeners());
@@ -278,7 +278,7 @@ fn a_release_by_a_stranger_whose_id_looks_like_ours_is_noticed_within_50_ms() {
             let name = format!("stranger-{round}");
             world.does(&["HSET", &name, "8a3f0e0e-0000-8000-8000-000000000001:7", "1"]);
             world.does(&["PEXPIRE", &name, "60000"]);
-            let waiting = call(turn(waiter.lock(&name)));
+            let waiting = call(turn(waiter.get_lock(&name)));
             await_line(world, &name, 1);
             let released = now();
             world.does(&["DEL", &name]);
@@ -303,8 +303,8 @@ fn a_waiter_without_rights_to_the_line_is_woken_by_the_release_as_before() {
             let builder = world.builder_to(&world.server.url()).lease(LEASE);
             let limited = builder.username("old").password("pw").build().unwrap();
             for _ in 0..5 {
-                let held = holder.lock("rights").acquire().unwrap();
-                let waiting = call(turn(limited.lock("rights")));
+                let held = holder.get_lock("rights").acquire().unwrap();
+                let waiting = call(turn(limited.get_lock("rights")));
                 let listens = || {
                     let channel = crate::support::channel("rights");
                     world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &channel]).1 == 1
@@ -323,9 +323,9 @@ fn a_waiter_without_rights_to_the_line_is_woken_by_the_release_as_before() {
 fn a_waiter_that_came_while_memory_was_out_is_woken_by_the_release() {
     scenario(|world| {
         let (holder, waiter) = (client(world), client(world));
-        let held = holder.lock("full").acquire().unwrap();
+        let held = holder.get_lock("full").acquire().unwrap();
         world.does(&["CONFIG", "SET", "maxmemory", "1"]);
-        let waiting = call(turn(waiter.lock("full")));
+        let waiting = call(turn(waiter.get_lock("full")));
         let listens =
             || world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &crate::support::channel("full")]).1 == 1;
         assert!(eventually(LONG, listens), "it does not listen to releases");
@@ -341,9 +341,9 @@ fn a_waiter_that_came_while_memory_was_out_is_woken_by_the_release() {
 fn after_a_loss_of_all_data_every_waiter_is_served_within_a_poll() {
     scenario(|world| {
         for _ in 0..3 {
-            let held = client(world).lock("data").acquire().unwrap();
+            let held = client(world).get_lock("data").acquire().unwrap();
             let clients: Vec<_> = (0..4).map(|_| client(world)).collect();
-            let waiting: Vec<_> = clients.iter().map(|client| call(turn(client.lock("data")))).collect();
+            let waiting: Vec<_> = clients.iter().map(|client| call(turn(client.get_lock("data")))).collect();
             await_line(world, "data", 4);
             let lost = now();
             world.does(&["FLUSHALL"]);
@@ -364,9 +364,9 @@ fn after_a_loss_of_all_data_every_waiter_is_served_within_a_poll() {
 #[test]
 fn a_key_that_is_deleted_under_a_line_is_taken_over_within_a_poll() {
     scenario(|world| {
-        let held = client(world).lock("deleted").acquire().unwrap();
+        let held = client(world).get_lock("deleted").acquire().unwrap();
         let waiter = client(world);
-        let waiting = call(turn(waiter.lock("deleted")));
+        let waiting = call(turn(waiter.get_lock("deleted")));
         await_line(world, "deleted", 1);
         let deleted = now();
         let removed: i64 = world.server.admin().del("deleted").unwrap();
@@ -388,11 +388,11 @@ fn the_release_of_a_holder_without_rights_to_the_line_wakes_those_who_stand_in_i
         let builder = world.builder_to(&world.server.url()).lease(LEASE);
         let holder = builder.username("old").password("pw").build().unwrap();
         let waiter = client(world);
-        holder.lock("rights").acquire().unwrap().unlock().unwrap();
+        holder.get_lock("rights").acquire().unwrap().unlock().unwrap();
         for _ in 0..5 {
-            let held = holder.lock("rights").acquire().unwrap();
+            let held = holder.get_lock("rights").acquire().unwrap();
             assert_eq!(&held.owner().to_string()[14..15], "4", "of {}", holder.id());
-            let waiting = call(turn(waiter.lock("rights")));
+            let waiting = call(turn(waiter.get_lock("rights")));
             await_line(world, "rights", 1);
             let listens = || {
                 world.run::<(String, i64)>(&["PUBSUB", "NUMSUB", &crate::support::channel("rights")]).1 == 1
@@ -416,7 +416,7 @@ fn a_release_that_may_not_tell_the_line_leaves_it_with_an_end() {
     scenario_on(user, |world| {
         let builder = world.builder_to(&world.server.url()).lease(LEASE);
         let holder = builder.username("mute").password("pw").build().unwrap();
-        let held = holder.lock("mute").acquire().unwrap();
+        let held = holder.get_lock("mute").acquire().unwrap();
         world.does(&["ZADD", &line("mute"), "1", "8a3f0e0e-0000-8000-8000-000000000001"]);
         world.does(&["PEXPIRE", &line("mute"), "30000"]);
         held.unlock().unwrap();
@@ -433,11 +433,11 @@ fn a_release_that_may_not_tell_the_line_leaves_it_with_an_end() {
 fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
     scenario(|world| {
         for _ in 0..5 {
-            let held = client(world).lock("handed").acquire().unwrap();
+            let held = client(world).get_lock("handed").acquire().unwrap();
             let other = client(world);
             let ((had, is_had), (go, may_go)) = (bounded(1), bounded::<()>(1));
             let waiting = call({
-                let lock = other.lock("handed");
+                let lock = other.get_lock("handed");
                 move || {
                     let guard = lock.acquire().unwrap();
                     had.send(()).unwrap();
@@ -449,7 +449,7 @@ fn a_waiter_that_is_handed_the_lock_by_its_own_process_leaves_the_line() {
             // Nobody is told. Another thread of the waiter's client takes it, unless the waiter polls just
             // now.
             world.does(&["DEL", "handed"]);
-            if let Some(tried) = other.lock("handed").try_acquire().unwrap() {
+            if let Some(tried) = other.get_lock("handed").try_acquire().unwrap() {
                 tried.unlock().unwrap();
             }
             drop(held);
@@ -471,14 +471,14 @@ fn a_group_that_does_not_wait_takes_what_is_kept_for_another_as_a_single_lock_is
             let stranger = "00000000-0000-8000-8000-000000000000";
             world.run::<()>(&["SET", &next, stranger, "PX", "50"]);
         };
-        for other in [client.lock("other"), client.fair_lock("fair")] {
+        for other in [client.get_lock("other"), client.get_fair_lock("fair")] {
             keep("kept");
-            let group = client.multi_lock([client.lock("kept"), other]);
+            let group = client.get_multi_lock([client.get_lock("kept"), other]);
             assert!(group.try_lock().unwrap());
             group.unlock().unwrap();
         }
         keep("kept");
-        assert!(client.lock("kept").try_lock().unwrap());
-        client.lock("kept").unlock().unwrap();
+        assert!(client.get_lock("kept").try_lock().unwrap());
+        client.get_lock("kept").unlock().unwrap();
     });
 }

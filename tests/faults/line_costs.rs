@@ -52,7 +52,7 @@ fn a_cycle_that_nobody_waits_for_is_nine_commands() {
         // Before Redis 7 a script cannot ask what its user may do, and tries two commands more.
         let most = if world.server.binary().version() < (7, 0, 0) { 11 } else { 9 };
         let client = client(world);
-        let lock = client.lock("alone");
+        let lock = client.get_lock("alone");
         lock.acquire().unwrap().unlock().unwrap(); // the server learns the scripts
         let before = commands_run(world);
         (0..CYCLES).for_each(|_| lock.acquire().unwrap().unlock().unwrap());
@@ -73,11 +73,11 @@ fn a_cycle_that_sixteen_clients_wait_for_is_twenty_commands() {
         let most = if world.server.binary().version() < (7, 0, 0) { 22 } else { 20 };
         let clients: Vec<_> = (0..CLIENTS).map(|_| client(world)).collect();
         for client in &clients {
-            client.lock("crowd").acquire().unwrap().unlock().unwrap();
+            client.get_lock("crowd").acquire().unwrap().unlock().unwrap();
         }
-        let held = clients[0].lock("crowd").acquire().unwrap();
+        let held = clients[0].get_lock("crowd").acquire().unwrap();
         let turns = |client: &LockClient| {
-            let lock = client.lock("crowd");
+            let lock = client.get_lock("crowd");
             call(move || (0..TURNS).for_each(|_| lock.acquire().unwrap().unlock().unwrap()))
         };
         let before = commands_run(world);

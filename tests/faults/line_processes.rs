@@ -38,7 +38,7 @@ fn is_first_in_line() -> bool {
             let client = &client;
             scope.spawn(move || {
                 for round in from..to {
-                    client.lock(name(round, number)).acquire().unwrap().unlock().unwrap();
+                    client.get_lock(name(round, number)).acquire().unwrap().unlock().unwrap();
                 }
             });
         }
@@ -74,7 +74,7 @@ fn round(
     await_lines(world, round, 1);
     let waiting: Vec<_> = (0..NAMES)
         .map(|number| {
-            let lock = waiter.lock(name(round, number));
+            let lock = waiter.get_lock(name(round, number));
             call(move || {
                 let guard = lock.acquire().unwrap();
                 let had = now();
@@ -110,7 +110,7 @@ fn assert_served(what: &str, took: Vec<Duration>) {
 }
 
 fn hold(holder: &LockClient, round: usize) -> Vec<OwnedGuard> {
-    (0..NAMES).map(|number| holder.lock(name(round, number)).acquire_owned().unwrap()).collect()
+    (0..NAMES).map(|number| holder.get_lock(name(round, number)).acquire_owned().unwrap()).collect()
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn is_the_dozen() -> bool {
         for _ in 0..12 {
             scope.spawn(|| {
                 let client = LockClient::builder().url(url).lease(LEASE).directory(false).build().unwrap();
-                client.lock(name).acquire().unwrap().unlock().unwrap();
+                client.get_lock(name).acquire().unwrap().unlock().unwrap();
             });
         }
     });
@@ -188,11 +188,11 @@ fn waiters_killed_by_the_dozen_hold_up_nobody_and_are_forgotten_while_the_lock_i
         let mut took = Vec::new();
         for round in 0..4 {
             let name = format!("dozen-{round}");
-            let held = holder.lock(&name).acquire().unwrap();
+            let held = holder.get_lock(&name).acquire().unwrap();
             let dozen = reexecuted(&test_name(), &[(DOZEN, &format!("{} {name}", world.server.url()))]);
             assert!(eventually(LONG, || standing(world, &name) == 12), "{} stand", standing(world, &name));
             let waiting = call({
-                let lock = waiter.lock(&name);
+                let lock = waiter.get_lock(&name);
                 move || {
                     let guard = lock.acquire().unwrap();
                     let had = now();

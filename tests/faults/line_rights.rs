@@ -25,20 +25,20 @@ type Take = fn(&LockClient) -> Box<dyn FnOnce()>;
 
 const TAKES: [(&str, Take); 4] = [
     ("lock", |client| {
-        let guard = client.lock(NAME).acquire_owned().unwrap();
+        let guard = client.get_lock(NAME).acquire_owned().unwrap();
         Box::new(move || guard.unlock().unwrap())
     }),
     ("try_lock", |client| {
-        let lock = client.lock(NAME);
+        let lock = client.get_lock(NAME);
         assert!(lock.try_lock().unwrap());
         Box::new(move || lock.unlock().unwrap())
     }),
     ("spin", |client| {
-        let guard = client.spin_lock(NAME).acquire_owned().unwrap();
+        let guard = client.get_spin_lock(NAME).acquire_owned().unwrap();
         Box::new(move || guard.unlock().unwrap())
     }),
     ("several", |client| {
-        let guard = client.multi_lock([client.lock(NAME)]).acquire_owned().unwrap();
+        let guard = client.get_multi_lock([client.get_lock(NAME)]).acquire_owned().unwrap();
         Box::new(move || guard.unlock().unwrap())
     }),
 ];
@@ -60,7 +60,7 @@ fn learns_by_its_first_release(rights: &str, builder: fn(&World) -> ClientBuilde
             let owner =
                 world.fields(NAME).into_keys().find(|field| !field.starts_with("leasehold:")).unwrap();
             assert_eq!(&owner[14..15], "4", "{way}: {owner} of {}", holder.id());
-            let lock = waiter.lock(NAME);
+            let lock = waiter.get_lock(NAME);
             let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
             let listens = || {
                 world.run::<usize>(&["ZCARD", LINE]) == 1
@@ -114,8 +114,8 @@ fn a_user_that_may_not_ask_for_the_time_waits_as_in_earlier_versions() {
         |world| {
             let holder = world.builder_to(&world.server.url()).lease(LEASE).build().unwrap();
             let waiter = as_user(world).lease(LEASE).build().unwrap();
-            let held = holder.lock(NAME).acquire().unwrap();
-            let lock = waiter.lock(NAME);
+            let held = holder.get_lock(NAME).acquire().unwrap();
+            let lock = waiter.get_lock(NAME);
             let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
             let listens = || listening_clients(NAME, "NUMSUB", |command| world.run(command)) == 1;
             assert!(eventually(LONG, listens), "it does not listen to releases");

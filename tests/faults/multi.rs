@@ -27,12 +27,12 @@ fn plain_and_fenced_locks_of_one_client_are_one_request_to_take_and_one_to_relea
     scenario(|world| {
         let client = client(world);
         let locks: [RedisLock; 4] = [
-            client.lock("a"),
-            client.fenced_lock("b").into(),
-            client.lock("c"),
-            client.fenced_lock("d").into(),
+            client.get_lock("a"),
+            client.get_fenced_lock("b").into(),
+            client.get_lock("c"),
+            client.get_fenced_lock("d").into(),
         ];
-        let multi = client.multi_lock(locks);
+        let multi = client.get_multi_lock(locks);
         multi.acquire().unwrap().unlock().unwrap(); // connects
         for _ in 0..3 {
             let before = requests(world);
@@ -48,14 +48,14 @@ fn plain_and_fenced_locks_of_one_client_are_one_request_to_take_and_one_to_relea
         }
         // Busy is one request too, and leaves nothing.
         let other = world.direct();
-        let held = other.lock("d").acquire().unwrap();
+        let held = other.get_lock("d").acquire().unwrap();
         let before = requests(world);
         assert!(!multi.try_lock().unwrap());
         assert_eq!(requests(world), before + 1);
         assert_eq!(world.lock_keys(), ["d"]);
         held.unlock().unwrap();
         // A hold of this process is no obstacle.
-        let held = client.lock("a").acquire_owned().unwrap();
+        let held = client.get_lock("a").acquire_owned().unwrap();
         let before = requests(world);
         assert!(!multi.try_lock().unwrap());
         assert_eq!(requests(world), before);
@@ -69,15 +69,16 @@ fn other_kinds_and_clients_are_asked_at_the_same_time() {
         let one = client(world);
         let (first, second) = (client(world), client(world));
         let kinds: [RedisLock; 4] = [
-            one.lock("mutex"),
-            one.fair_lock("fair"),
-            one.read_write_lock("read").read().clone(),
-            one.read_write_lock("write").write_fenced().into(),
+            one.get_lock("mutex"),
+            one.get_fair_lock("fair"),
+            one.get_read_write_lock("read").read().clone(),
+            one.get_read_write_lock("write").write_fenced().into(),
         ];
         let delay = ms(150);
-        for multi in
-            [one.multi_lock(kinds), one.multi_lock([first.lock("a"), second.lock("b"), one.lock("c")])]
-        {
+        for multi in [
+            one.get_multi_lock(kinds),
+            one.get_multi_lock([first.get_lock("a"), second.get_lock("b"), one.get_lock("c")]),
+        ] {
             let count = multi.names().count();
             for _ in 0..2 {
                 multi.acquire().unwrap().unlock().unwrap(); // connects, and makes the scripts known
@@ -103,7 +104,8 @@ fn other_kinds_and_clients_are_asked_at_the_same_time() {
 fn a_group_whose_grant_is_lost_leaves_nothing() {
     scenario(|world| {
         let client = world.client();
-        let multi = client.multi_lock([client.lock("lost-a"), client.fenced_lock("lost-b").into()]);
+        let multi =
+            client.get_multi_lock([client.get_lock("lost-a"), client.get_fenced_lock("lost-b").into()]);
         for then in [Then::Close, Then::Silent] {
             let fault = world.proxy.next(about("lost-a"), Do::SwallowReply(then));
             let error = multi.try_lock().unwrap_err();
@@ -128,7 +130,11 @@ fn a_group_whose_grant_is_lost_leaves_nothing() {
 fn a_group_whose_release_is_lost_is_released_once_more() {
     scenario(|world| {
         let client = world.client();
-        let multi = client.multi_lock([client.lock("gone-a"), client.lock("gone-b"), client.lock("gone-c")]);
+        let multi = client.get_multi_lock([
+            client.get_lock("gone-a"),
+            client.get_lock("gone-b"),
+            client.get_lock("gone-c"),
+        ]);
         for how in
             [Do::SwallowReply(Then::Close), Do::DropRequest(Then::Close), Do::SwallowReply(Then::Silent)]
         {
@@ -145,7 +151,8 @@ fn a_group_whose_release_is_lost_is_released_once_more() {
 fn a_key_of_another_kind_is_named_and_nothing_is_taken() {
     scenario(|world| {
         let client = client(world);
-        let multi = client.multi_lock([client.lock("k-1"), client.lock("k-2"), client.lock("k-3")]);
+        let multi =
+            client.get_multi_lock([client.get_lock("k-1"), client.get_lock("k-2"), client.get_lock("k-3")]);
         world.does(&["SET", "k-2", "something"]);
         for error in [
             multi.try_lock().unwrap_err(),
@@ -166,13 +173,13 @@ fn a_key_of_another_kind_is_named_and_nothing_is_taken() {
 fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
     scenario(|world| {
         let client = client(world);
-        let fenced = client.fenced_lock("f");
-        let locks = || [RedisLock::from(&fenced), client.fair_lock("q"), client.lock("m")];
-        let multi = client.multi_lock(locks());
+        let fenced = client.get_fenced_lock("f");
+        let locks = || [RedisLock::from(&fenced), client.get_fair_lock("q"), client.get_lock("m")];
+        let multi = client.get_multi_lock(locks());
         for contended in [false, true] {
             // With a wait for the last, what was had before it is prolonged in the end.
             let other = world.direct();
-            let holding = contended.then(|| other.fair_lock("q").acquire_owned().unwrap());
+            let holding = contended.then(|| other.get_fair_lock("q").acquire_owned().unwrap());
             let taking = call({
                 let multi = multi.clone();
                 move || multi.try_acquire_owned_for(LONG).map(|group| group.unwrap())
@@ -186,7 +193,7 @@ fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
             let fence = leased.fence().unwrap();
             assert_eq!(world.ttl("redisson_lock_token:{f}"), -1);
             let other = world.direct();
-            let waiting = call(move || other.fair_lock("q").try_acquire_owned_for(LONG));
+            let waiting = call(move || other.get_fair_lock("q").try_acquire_owned_for(LONG));
             let queue = ["redisson_lock_queue:{q}", "redisson_lock_timeout:{q}"];
             assert!(eventually(LONG, || queue.iter().all(|key| world.run::<i64>(&["EXISTS", key]) == 1)));
             let got = waiting.returns_within(now(), LONG, "the fair lock after the lease").unwrap();
@@ -207,9 +214,9 @@ fn the_late_release_of_a_dropped_guard_does_not_free_the_groups_hold() {
         // Some of them are on another connection than the first, over which the group's request goes.
         for number in 1..8 {
             let late = format!("late-{number}");
-            let multi = client.multi_lock([client.lock("late-0"), client.lock(&late)]);
+            let multi = client.get_multi_lock([client.get_lock("late-0"), client.get_lock(&late)]);
             multi.acquire().unwrap().unlock().unwrap();
-            let single = client.lock(&late).acquire().unwrap();
+            let single = client.get_lock(&late).acquire().unwrap();
             let release = world.proxy.next(releases(&late), Do::HoldRequest);
             drop(single);
             release.wait_for(1, LONG);
@@ -235,8 +242,11 @@ fn the_late_release_of_a_dropped_guard_does_not_free_the_groups_hold() {
 fn a_group_times_out_in_time_on_a_server_that_does_not_answer() {
     scenario(|world| {
         let client = world.client();
-        let multi =
-            client.multi_lock([client.lock("slow-a"), client.lock("slow-b"), client.fair_lock("slow-c")]);
+        let multi = client.get_multi_lock([
+            client.get_lock("slow-a"),
+            client.get_lock("slow-b"),
+            client.get_fair_lock("slow-c"),
+        ]);
         multi.acquire().unwrap().unlock().unwrap();
         world.proxy.delay_replies(LONG);
         let begun = now();
@@ -255,7 +265,7 @@ fn a_key_that_became_something_else_does_not_keep_the_other_locks_from_being_rel
     scenario(|world| {
         let client = client(world);
         for broken in ["a", "b", "c"] {
-            let multi = client.multi_lock(["a", "b", "c"].map(|name| client.lock(name)));
+            let multi = client.get_multi_lock(["a", "b", "c"].map(|name| client.get_lock(name)));
             let guard = multi.acquire().unwrap();
             let () = world.run(&["SET", broken, "something else", "PX", "60000"]);
             let error = guard.unlock().unwrap_err();

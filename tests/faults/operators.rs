@@ -23,7 +23,7 @@ fn a_lock_taken_away_by_an_operator_is_reported_to_its_holder() {
     scenario(|world| {
         for way in ways {
             let (client, seen) = world.watched();
-            let lock = client.lock("lock");
+            let lock = client.get_lock("lock");
             let guard = lock.acquire().unwrap();
             let nested = lock.acquire().unwrap();
             if way[0] == "HSET" {
@@ -50,7 +50,7 @@ fn a_lock_taken_away_by_an_operator_is_reported_to_its_holder() {
 fn re_entering_a_lock_that_was_taken_away_is_a_new_hold_or_waits_and_never_counts_on() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
-        let lock = client.fenced_lock("re-entered");
+        let lock = client.get_fenced_lock("re-entered");
         let outer = lock.acquire().unwrap();
         let middle = lock.acquire().unwrap();
         // Free at the server, held as far as this thread knows.
@@ -65,7 +65,7 @@ fn re_entering_a_lock_that_was_taken_away_is_a_new_hold_or_waits_and_never_count
         world.assert_held("re-entered", new.owner(), 1);
         // Taken over by another: this thread has to wait like everybody else.
         world.does(&["DEL", "re-entered"]);
-        let theirs = other.fenced_lock("re-entered").acquire().unwrap();
+        let theirs = other.get_fenced_lock("re-entered").acquire().unwrap();
         assert!(!lock.try_lock().unwrap());
         assert!(!lock.try_lock_for(ms(200)).unwrap());
         world.assert_held("re-entered", theirs.owner(), 1);
@@ -84,13 +84,13 @@ fn re_entering_a_lock_that_was_taken_away_is_a_new_hold_or_waits_and_never_count
 fn a_lock_whose_end_was_taken_away_gets_one_again() {
     scenario(|world| {
         let (client, seen) = world.watched();
-        let guard = client.lock("persisted").acquire().unwrap();
+        let guard = client.get_lock("persisted").acquire().unwrap();
         world.does(&["PERSIST", "persisted"]);
         let begun = now();
         comes_within(begun, R + T, "a new end", || world.ttl("persisted") > 0);
         throughout(L, || guard.check().is_ok());
         // Nested, with the end taken away in between: no level leaves it endless.
-        let inner = client.lock("persisted").acquire().unwrap();
+        let inner = client.get_lock("persisted").acquire().unwrap();
         world.does(&["PERSIST", "persisted"]);
         inner.unlock().unwrap();
         assert!(world.ttl("persisted") > 0);
@@ -105,7 +105,7 @@ fn a_lock_whose_end_was_taken_away_gets_one_again() {
 fn a_lease_that_an_operator_shortens_is_renewed_or_reported_as_lost() {
     scenario(|world| {
         let client = world.client();
-        let guard = client.lock("shortened").acquire().unwrap();
+        let guard = client.get_lock("shortened").acquire().unwrap();
         world.does(&["PEXPIRE", "shortened", "1200"]);
         let begun = now();
         comes_within(begun, R + T, "the renewal", || world.ttl("shortened") > 1200);
@@ -118,7 +118,7 @@ fn a_lease_that_an_operator_shortens_is_renewed_or_reported_as_lost() {
 fn foreign_fields_in_a_locks_hash_are_kept_and_a_non_number_is_a_typed_error() {
     scenario(|world| {
         let client = world.client();
-        let lock = client.lock("foreign");
+        let lock = client.get_lock("foreign");
         world.does(&["HSET", "foreign", "u:1", "abc", "u:2", "9223372036854775807"]);
         world.does(&["PEXPIRE", "foreign", "3000"]);
         let before = world.fields("foreign");
@@ -152,7 +152,7 @@ fn a_key_of_another_type_fails_every_call_at_once_and_is_not_touched() {
     scenario(|world| {
         let client = world.builder().command_timeout(LONG).build().unwrap();
         world.does(&["SET", "test:string", "data"]);
-        let lock = client.lock("test:string");
+        let lock = client.get_lock("test:string");
         let begun = now();
         let errors = [
             lock.lock().unwrap_err(),
@@ -161,7 +161,7 @@ fn a_key_of_another_type_fails_every_call_at_once_and_is_not_touched() {
             lock.acquire().map(drop).unwrap_err(),
             lock.force_unlock().map(drop).unwrap_err(),
             lock.hold_count().map(drop).unwrap_err(),
-            client.fenced_lock("test:string").lock().unwrap_err(),
+            client.get_fenced_lock("test:string").lock().unwrap_err(),
         ];
         within(begun, T, "seven refusals");
         for error in errors {
@@ -176,25 +176,29 @@ fn a_key_of_another_type_fails_every_call_at_once_and_is_not_touched() {
         );
         // And the other way round: a token lock on a hash.
         let guard = lock_on_hash(world);
-        let error = client.token_lock("hash").lock().unwrap_err();
+        let error = client.get_token_lock("hash").lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
         guard.unlock().unwrap();
     });
 }
 
 fn lock_on_hash(world: &super::world::World) -> leasehold::Guard {
-    world.client().lock("hash").acquire().unwrap()
+    world.client().get_lock("hash").acquire().unwrap()
 }
 
 #[test]
 fn waiters_learn_of_a_key_that_becomes_another_type() {
     scenario(|world| {
         let client = world.client();
-        let held =
-            world.direct().lock("changed").acquire_with(&leased(Duration::from_secs(5))).unwrap().unwrap();
+        let held = world
+            .direct()
+            .get_lock("changed")
+            .acquire_with(&leased(Duration::from_secs(5)))
+            .unwrap()
+            .unwrap();
         let waiters: Vec<_> = (0..3)
             .map(|_| {
-                let lock = client.lock("changed");
+                let lock = client.get_lock("changed");
                 call(move || lock.lock())
             })
             .collect();
@@ -216,15 +220,15 @@ fn waiters_learn_of_a_key_that_becomes_another_type() {
 fn a_forced_unlock_is_reported_to_the_holder_and_wakes_the_waiters() {
     scenario(|world| {
         let (client, operator) = (world.client(), world.direct());
-        let guard = client.lock("forced").acquire().unwrap();
-        let waiting = world.client().lock("forced");
+        let guard = client.get_lock("forced").acquire().unwrap();
+        let waiting = world.client().get_lock("forced");
         let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
         world.await_subscription("forced");
         let forced = now();
-        assert!(operator.lock("forced").force_unlock().unwrap());
+        assert!(operator.get_lock("forced").force_unlock().unwrap());
         waiter.returns_within(forced, ms(50), "taking over").unwrap();
         comes_within(forced, R + T, "the loss", || guard.check().is_err());
-        elsewhere(|| operator.lock("forced").lock().unwrap());
+        elsewhere(|| operator.get_lock("forced").lock().unwrap());
         assert!(guard.unlock().unwrap_err().is_lost());
         assert!(!world.is_free("forced"), "an unlock after the loss is for nobody else's hold");
     });
@@ -233,12 +237,12 @@ fn a_forced_unlock_is_reported_to_the_holder_and_wakes_the_waiters() {
 #[test]
 fn a_waiter_whose_number_is_given_up_meanwhile_has_one_place() {
     scenario(|world| {
-        let held = world.direct().fair_lock("queue").acquire_with(&leased(LONG)).unwrap().unwrap();
+        let held = world.direct().get_fair_lock("queue").acquire_with(&leased(LONG)).unwrap().unwrap();
         let client = world.client();
         let waiter = call(move || {
             // By the same thread, and so under the same number.
-            client.lock("taken").lock().unwrap();
-            client.fair_lock("queue").acquire().unwrap().unlock().unwrap();
+            client.get_lock("taken").lock().unwrap();
+            client.get_fair_lock("queue").acquire().unwrap().unlock().unwrap();
         });
         let places = || world.run::<Vec<String>>(&["LRANGE", "redisson_lock_queue:{queue}", "0", "-1"]);
         assert!(eventually(LONG, || places().len() == 1));

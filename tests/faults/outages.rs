@@ -46,7 +46,7 @@ impl Outage {
         let take = &|number: usize| {
             let turn = self.lease.mul_f64(0.3 * number as f64 / self.holds as f64);
             let_pass(turn.saturating_sub(begun.elapsed()), "its turn");
-            client.lock(format!("held-{number}")).acquire_owned().unwrap()
+            client.get_lock(format!("held-{number}")).acquire_owned().unwrap()
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)
@@ -184,18 +184,18 @@ fn told_at_its_end(lock: &leasehold::RedisLock, lease: Duration, meanwhile: impl
 fn the_end_of_a_lease_is_reported_while_a_renewal_or_a_clean_up_hangs() {
     scenario(|world| {
         let client = world.builder().lease(ms(3_000)).command_timeout(ms(2_500)).build().unwrap();
-        let renewed = client.lock("renewed").acquire_owned().unwrap();
+        let renewed = client.get_lock("renewed").acquire_owned().unwrap();
         // Its renewal comes after a second and hangs from then on.
-        told_at_its_end(&client.lock("ends"), ms(1_500), || world.server.stop());
+        told_at_its_end(&client.get_lock("ends"), ms(1_500), || world.server.stop());
         world.server.cont();
         drop((renewed, client));
         // The try is given up after a second; what it may have left is cleaned up from then on, and that
         // hangs too.
         let client = world.builder().lease(ms(30_000)).command_timeout(ms(1_000)).build().unwrap();
-        told_at_its_end(&client.lock("ends"), ms(1_500), || {
+        told_at_its_end(&client.get_lock("ends"), ms(1_500), || {
             world.proxy.each(about("doubt"), Do::DropRequest(Then::Silent));
             let client = client.clone();
-            drop(call(move || client.lock("doubt").try_lock()));
+            drop(call(move || client.get_lock("doubt").try_lock()));
         });
     });
 }
@@ -205,7 +205,7 @@ fn a_renewal_that_is_under_way_at_the_release_prolongs_no_later_hold() {
     scenario(|world| {
         // The next hold's lease outlasts the requests about it, and is shorter than what a renewal asks for.
         let client = world.builder().lease(KEPT).build().unwrap();
-        let lock = client.lock("under-way");
+        let lock = client.get_lock("under-way");
         let guard = lock.acquire().unwrap();
         let fault = world.proxy.next(about("under-way"), Do::HoldRequest);
         fault.wait_for(1, LONG);

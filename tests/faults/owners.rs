@@ -38,7 +38,7 @@ fn stays(world: &World, name: &str, owner: leasehold::Owner, count: u32) {
 fn a_release_that_arrives_after_the_threads_next_acquire_frees_nothing() {
     scenario(|world| {
         let client = world.client();
-        let lock = client.lock("late");
+        let lock = client.get_lock("late");
         for way in ["unlock", "drop"] {
             let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let (old, fault) = (first.owner(), world.proxy.next(releases("late"), Do::HoldRequest));
@@ -64,7 +64,7 @@ fn a_release_that_is_given_up_and_arrives_late_frees_nothing() {
     scenario(|world| {
         // No patience: the unlock is sent once, and fails.
         let client = world.builder().patience(ms(1)).build().unwrap();
-        let lock = client.lock("given-up");
+        let lock = client.get_lock("given-up");
         lock.lock_with_lease(LEASE).unwrap();
         let old = client.current_owner();
         let fault = world.proxy.next(releases("given-up"), Do::HoldRequest);
@@ -89,7 +89,7 @@ fn a_release_that_is_given_up_and_arrives_late_frees_nothing() {
 fn an_acquire_that_arrives_late_takes_no_lock_from_the_threads_later_hold() {
     scenario(|world| {
         let client = world.client();
-        let lock = client.lock("attempt");
+        let lock = client.get_lock("attempt");
         let fault = world.proxy.next(about("attempt"), Do::HoldRequest);
         assert!(lock.try_lock().unwrap_err().outcome_unknown());
         lock.lock_with_lease(LEASE).unwrap();
@@ -111,7 +111,7 @@ fn a_re_entry_that_arrives_late_does_not_count_in_a_later_hold() {
     scenario(|world| {
         for outcome in ["repeated", "failed"] {
             let client = world.client();
-            let lock = client.lock("re-entry");
+            let lock = client.get_lock("re-entry");
             lock.lock_with_lease(LEASE).unwrap();
             let fault = world.proxy.next(about("re-entry"), Do::HoldRequest);
             if outcome == "repeated" {
@@ -136,7 +136,7 @@ fn a_re_entry_that_arrives_late_does_not_count_in_a_later_hold() {
 fn a_partial_release_that_arrives_late_takes_no_level_from_a_later_hold() {
     scenario(|world| {
         let client = world.client();
-        let lock = client.lock("partial");
+        let lock = client.get_lock("partial");
         (0..2).for_each(|_| lock.lock_with_lease(LEASE).unwrap());
         let fault = world.proxy.next(releases("partial"), Do::HoldRequest);
         lock.unlock().unwrap();
@@ -154,7 +154,7 @@ fn a_partial_release_that_arrives_late_takes_no_level_from_a_later_hold() {
 fn a_renewal_that_arrives_late_prolongs_no_later_hold() {
     scenario(|world| {
         let (client, _) = world.watched_keeping();
-        let lock = client.lock("renewal");
+        let lock = client.get_lock("renewal");
         let guard = lock.acquire().unwrap();
         let fault = world.proxy.next(about("renewal"), Do::HoldRequest);
         fault.wait_for(1, LONG);
@@ -182,7 +182,7 @@ fn a_release_whose_connection_was_aborted_and_that_arrives_all_the_same_frees_no
         // server.
         let near = Proxy::to(world.proxy.address());
         let client = world.builder_to(&near.url()).build().unwrap();
-        let lock = client.lock("aborted");
+        let lock = client.get_lock("aborted");
         for way in ["unlock", "drop", "drop and wait"] {
             let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             let (old, fault) = (first.owner(), world.proxy.next(releases("aborted"), Do::HoldRequest));
@@ -224,7 +224,7 @@ fn releases_that_the_kernel_delivers_late_free_nothing() {
         let server = net.start(RedisServer::builder(&binary));
         play_with_leases(LEASE, server, |world| {
             let client = world.direct();
-            let lock = client.lock("kernel");
+            let lock = client.get_lock("kernel");
             for way in ["unlock", "drop"] {
                 let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
                 let old = first.owner();
@@ -255,7 +255,7 @@ fn releases_that_the_kernel_delivers_late_free_nothing() {
 fn a_forgotten_release_script_frees_no_later_hold() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
-        let lock = client.lock("noscript");
+        let lock = client.get_lock("noscript");
         for round in 0..30 {
             let first = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
             world.does(&["SCRIPT", "FLUSH"]);
@@ -271,7 +271,7 @@ fn a_forgotten_release_script_frees_no_later_hold() {
                 world.assert_held("noscript", second.owner(), 1);
                 second.check().is_ok()
             });
-            assert!(!other.lock("noscript").try_lock().unwrap());
+            assert!(!other.get_lock("noscript").try_lock().unwrap());
             second.unlock().unwrap();
             assert!(world.is_free("noscript"));
         }
@@ -282,12 +282,12 @@ fn a_forgotten_release_script_frees_no_later_hold() {
 fn a_hold_that_was_lost_by_time_is_never_counted_on() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
-        let lock = client.lock("expired");
+        let lock = client.get_lock("expired");
         let lease = ms(200);
         let outer = lock.acquire_with(&leased(lease)).unwrap().unwrap();
         let inner = lock.acquire_with(&leased(lease)).unwrap().unwrap();
         assert!(eventually(LONG, || world.is_free("expired")));
-        let theirs = other.lock("expired").acquire().unwrap();
+        let theirs = other.get_lock("expired").acquire().unwrap();
         assert!(!lock.try_lock().unwrap());
         world.assert_held("expired", theirs.owner(), 1);
         theirs.unlock().unwrap();
@@ -324,7 +324,7 @@ fn hold_until_stopped(url: &str) {
         .build()
         .unwrap();
     let mut store = redis::Client::open(url).unwrap().get_connection().unwrap();
-    let lock = client.fenced_lock("stopped");
+    let lock = client.get_fenced_lock("stopped");
     let guard = lock.acquire().unwrap();
     let fence = guard.fence().unwrap().get();
     assert!(write(&mut store, fence, "before"));
@@ -371,7 +371,7 @@ fn a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_r
         holder.signal("STOP");
         let client = world.builder_to(&url).lease(KEPT).patience(LONG).build().unwrap();
         let stopped = now();
-        let guard = client.fenced_lock("stopped").acquire().unwrap();
+        let guard = client.get_fenced_lock("stopped").acquire().unwrap();
         within(stopped, 2 * L, "taking over from a stopped holder");
         let fence = guard.fence().unwrap().get();
         let mut store = redis::Client::open(url.as_str()).unwrap().get_connection().unwrap();
@@ -419,7 +419,7 @@ fn a_killed_holders_lock_is_taken_over_after_its_lease() {
                 taken
             })
         };
-        let waiters = [takes(client.lock("stopped")), takes(client.lock("stopped"))];
+        let waiters = [takes(client.get_lock("stopped")), takes(client.get_lock("stopped"))];
         world.await_subscription("stopped");
         throughout(L, || {
             world.fields("stopped").len() == 1 && waiters.iter().all(|waiter| !waiter.is_finished())

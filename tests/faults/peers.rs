@@ -36,7 +36,7 @@ fn a_ghost_at_the_head_of_a_fair_lock_is_waited_out_without_a_storm() {
         let begun = now();
         let waiters: Vec<_> = (0..3)
             .map(|_| {
-                let lock = client.fair_lock("ghost");
+                let lock = client.get_fair_lock("ghost");
                 call(move || lock.acquire().unwrap().unlock().unwrap())
             })
             .collect();
@@ -56,8 +56,8 @@ fn a_ghost_at_the_head_of_a_fair_lock_is_waited_out_without_a_storm() {
 fn a_fair_waiter_that_is_woken_for_nothing_goes_on_waiting() {
     scenario(|world| {
         let client = world.client();
-        let held = world.direct().fair_lock("poked").acquire().unwrap();
-        let lock = client.fair_lock("poked");
+        let held = world.direct().get_fair_lock("poked").acquire().unwrap();
+        let lock = client.get_fair_lock("poked");
         let waiter = call(move || lock.acquire().unwrap().unlock().unwrap());
         await_listener(world, "redisson_lock__channel:{poked}:");
         let channels: Vec<String> = world.run(&["PUBSUB", "CHANNELS", "redisson_lock__channel:{poked}:*"]);
@@ -80,17 +80,17 @@ fn a_downgrade_without_a_message_is_found_by_polling() {
         does(world, &["HSET", "quiet", "mode", "write", &writer, "1", JAVA, "1"]);
         does(world, &["PEXPIRE", "quiet", "30000"]);
         does(world, &["SET", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1"), "1", "PX", "30000"]);
-        let lock = client.read_write_lock("quiet");
+        let lock = client.get_read_write_lock("quiet");
         let reader = call(move || lock.read().acquire().unwrap().unlock().unwrap());
         await_listener(world, "redisson_rwlock:{quiet}");
-        assert!(!elsewhere(|| client.read_write_lock("quiet").read().try_lock().unwrap()));
+        assert!(!elsewhere(|| client.get_read_write_lock("quiet").read().try_lock().unwrap()));
         let quietly = now();
         does(world, &["HDEL", "quiet", &writer]);
         does(world, &["HSET", "quiet", "mode", "read"]);
         reader.returns_within(quietly, P, "being let in");
         // Java reads on: our reader's end is not the end of its hold.
         assert_eq!(world.fields("quiet").len(), 2);
-        assert!(!client.read_write_lock("quiet").write().try_lock().unwrap());
+        assert!(!client.get_read_write_lock("quiet").write().try_lock().unwrap());
         does(world, &["DEL", "quiet", &format!("{{quiet}}:{JAVA}:rwlock_timeout:1")]);
     });
 }
@@ -100,7 +100,7 @@ fn a_downgrade_without_a_message_is_found_by_polling() {
 fn a_release_by_a_spin_lock_of_javas_is_found_by_looking() {
     scenario(|world| {
         let client = world.client();
-        let kinds = [client.lock("spin"), client.spin_lock("spin"), client.fair_lock("spin")];
+        let kinds = [client.get_lock("spin"), client.get_spin_lock("spin"), client.get_fair_lock("spin")];
         for lock in kinds {
             does(world, &["HSET", "spin", JAVA, "1"]);
             does(world, &["PEXPIRE", "spin", "30000"]);
@@ -120,7 +120,7 @@ fn a_release_by_a_spin_lock_of_javas_is_found_by_looking() {
 fn messages_that_make_no_sense_end_no_wait_and_no_subscription() {
     scenario(|world| {
         let client = world.client();
-        let (semaphore, latch) = (client.semaphore("sem"), client.count_down_latch("latch"));
+        let (semaphore, latch) = (client.get_semaphore("sem"), client.get_count_down_latch("latch"));
         semaphore.try_set_permits(1).unwrap();
         latch.try_set_count(1).unwrap();
         let permit = semaphore.acquire(1).unwrap();
@@ -159,7 +159,7 @@ fn a_latch_that_java_deletes_opens_for_ours() {
     scenario(|world| {
         let client = world.client();
         does(world, &["SET", "deleted", "3"]);
-        let latch = client.count_down_latch("deleted");
+        let latch = client.get_count_down_latch("deleted");
         let waiter = call(move || latch.wait().unwrap());
         let channel = "redisson_countdownlatch__channel__{deleted}";
         await_listener(world, channel);
@@ -176,14 +176,14 @@ fn a_latch_that_java_deletes_opens_for_ours() {
 fn keys_that_end_beside_a_lock_cost_no_order_and_no_fence() {
     scenario(|world| {
         let client = world.client();
-        let fenced = client.fenced_lock("multi");
+        let fenced = client.get_fenced_lock("multi");
         let first = fenced.lock_and_get_token().unwrap();
         does(world, &["DEL", "redisson_lock_token:{multi}"]);
         fenced.unlock().unwrap();
         assert!(fenced.lock_and_get_token().unwrap() > first);
         fenced.unlock().unwrap();
-        let held = world.direct().fair_lock("fair").acquire().unwrap();
-        let lock = client.fair_lock("fair");
+        let held = world.direct().get_fair_lock("fair").acquire().unwrap();
+        let lock = client.get_fair_lock("fair");
         let waiter = call(move || lock.acquire().unwrap().unlock().unwrap());
         await_listener(world, "redisson_lock__channel:{fair}:");
         does(world, &["DEL", "redisson_lock_queue:{fair}", "redisson_lock_timeout:{fair}"]);
@@ -203,12 +203,14 @@ fn a_lock_of_any_kind_that_has_no_end_is_busy_and_gives_no_fence() {
     scenario(|world| {
         let client = world.client();
         does(world, &["HSET", "endless", JAVA, "1"]);
-        assert_eq!(client.fenced_lock("endless").try_lock_and_get_token(ms(20)).unwrap(), None);
-        assert!(!client.fair_lock("endless").try_lock_for(ms(20)).unwrap());
+        assert_eq!(client.get_fenced_lock("endless").try_lock_and_get_token(ms(20)).unwrap(), None);
+        assert!(!client.get_fair_lock("endless").try_lock_for(ms(20)).unwrap());
         does(world, &["DEL", "endless"]);
         does(world, &["HSET", "endless", "mode", "write", &format!("{JAVA}:write"), "1"]);
-        assert!(!client.read_write_lock("endless").read().try_lock_for(ms(20)).unwrap());
-        assert!(client.read_write_lock("endless").write_fenced().try_acquire_for(ms(20)).unwrap().is_none());
+        assert!(!client.get_read_write_lock("endless").read().try_lock_for(ms(20)).unwrap());
+        assert!(
+            client.get_read_write_lock("endless").write_fenced().try_acquire_for(ms(20)).unwrap().is_none()
+        );
         does(world, &["DEL", "endless"]);
     });
 }
@@ -218,8 +220,9 @@ fn a_lock_of_any_kind_that_has_no_end_is_busy_and_gives_no_fence() {
 fn halves_lost_in_a_restart_are_reported_and_the_next_holds_are_renewed() {
     scenario(|world| {
         let client = world.client();
-        let halves =
-            || [client.read_write_lock("r").read().clone(), client.read_write_lock("w").write().clone()];
+        let halves = || {
+            [client.get_read_write_lock("r").read().clone(), client.get_read_write_lock("w").write().clone()]
+        };
         let guards = halves().map(|half| half.acquire().unwrap());
         let losses = guards.each_ref().map(leasehold::Guard::lost);
         world.server.restart();
@@ -237,7 +240,7 @@ fn halves_lost_in_a_restart_are_reported_and_the_next_holds_are_renewed() {
         let rival = world.direct();
         elsewhere(|| {
             for name in ["r", "w"] {
-                assert!(!rival.read_write_lock(name).write().try_lock().unwrap(), "{name}");
+                assert!(!rival.get_read_write_lock(name).write().try_lock().unwrap(), "{name}");
             }
         });
         again.into_iter().for_each(|guard| guard.unlock().unwrap());
@@ -250,18 +253,18 @@ fn halves_lost_in_a_restart_are_reported_and_the_next_holds_are_renewed() {
 fn all_keys_of_a_kind_carry_the_mapped_name() {
     scenario(|world| {
         let client = world.builder().map_names(|name| format!("{name}:mapped")).build().unwrap();
-        let held = world.direct().fair_lock("k:mapped").acquire().unwrap();
-        let lock = client.fair_lock("k");
+        let held = world.direct().get_fair_lock("k:mapped").acquire().unwrap();
+        let lock = client.get_fair_lock("k");
         let waiter = call(move || lock.acquire().unwrap().unlock().unwrap());
         let there = |key: &str| assert!(eventually(LONG, || !world.is_free(key)), "{key}");
         there("redisson_lock_queue:{k:mapped}");
         there("redisson_lock_timeout:{k:mapped}");
         held.unlock().unwrap();
         waiter.outcome();
-        let reading = client.read_write_lock("rw").read().acquire().unwrap();
+        let reading = client.get_read_write_lock("rw").read().acquire().unwrap();
         there(&format!("{{rw:mapped}}:{}:rwlock_timeout:1", reading.owner()));
         reading.unlock().unwrap();
-        let permits = client.expirable_semaphore("p");
+        let permits = client.get_expirable_semaphore("p");
         permits.try_set_permits(1).unwrap();
         let permit = permits.acquire_with(1, &leased(Duration::from_secs(9))).unwrap().unwrap();
         there("{p:mapped}:timeout");

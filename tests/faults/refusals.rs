@@ -82,7 +82,7 @@ fn suffices(world: &World, rights: &Rights) {
 /// Every operation there is, with waits, wake-ups, renewals and the watchdog. To force needs one command more
 /// than the others.
 fn use_everything(world: &World, client: &LockClient, may_force: bool) {
-    let lock = client.lock("app:lock");
+    let lock = client.get_lock("app:lock");
     lock.lock().unwrap();
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
@@ -94,10 +94,11 @@ fn use_everything(world: &World, client: &LockClient, may_force: bool) {
     });
     let waiting = client.clone();
     let theirs = as_user(world).build().unwrap();
-    let waiter =
-        call(move || waiting.lock("app:lock").lock().and_then(|()| waiting.lock("app:lock").unlock()));
+    let waiter = call(move || {
+        waiting.get_lock("app:lock").lock().and_then(|()| waiting.get_lock("app:lock").unlock())
+    });
     let distant =
-        call(move || theirs.lock("app:lock").lock().and_then(|()| theirs.lock("app:lock").unlock()));
+        call(move || theirs.get_lock("app:lock").lock().and_then(|()| theirs.get_lock("app:lock").unlock()));
     world.await_subscription("app:lock");
     throughout(L, || lock.is_held_by_current_thread().unwrap());
     lock.unlock().unwrap();
@@ -105,7 +106,7 @@ fn use_everything(world: &World, client: &LockClient, may_force: bool) {
     lock.unlock().unwrap();
     waiter.returns_within(unlocked, P, "taking over").unwrap();
     distant.returns_within(unlocked, P, "taking over").unwrap();
-    let fenced = client.fenced_lock("app:fenced");
+    let fenced = client.get_fenced_lock("app:fenced");
     let first = fenced.lock_and_get_token().unwrap();
     fenced.unlock().unwrap();
     assert!(fenced.lock_and_get_token().unwrap() > first);
@@ -120,7 +121,7 @@ fn use_everything(world: &World, client: &LockClient, may_force: bool) {
     assert!(forced.unlock().unwrap_err().is_lost());
     let owned = lock.acquire_owned().unwrap();
     elsewhere(|| owned.unlock().unwrap());
-    let token = client.token_lock("app:token");
+    let token = client.get_token_lock("app:token");
     let guard = token.acquire().unwrap();
     await_renewal(&guard);
     assert!(!elsewhere(|| token.try_lock().unwrap()));
@@ -180,8 +181,8 @@ fn with_rights(world: &World, missing: &str) -> usize {
         }
     };
     for name in ["app:a", "app:b"] {
-        let plain = client.lock(name);
-        let fenced = client.fenced_lock(name);
+        let plain = client.get_lock(name);
+        let fenced = client.get_fenced_lock(name);
         let begun = now();
         let taken = if name == "app:a" { plain.lock() } else { fenced.lock() };
         within(begun, T, "a lock or its refusal");
@@ -218,7 +219,7 @@ fn with_rights(world: &World, missing: &str) -> usize {
             .for_each(&mut judge);
         world.does(&["DEL", name]);
     }
-    let token = client.token_lock("app:t");
+    let token = client.get_token_lock("app:t");
     match token.lock() {
         Err(error) => judge(&error),
         Ok(()) => {
@@ -243,9 +244,10 @@ fn a_tenants_rights_end_at_its_names() {
         grant(world, &smaller());
         let client = as_user(world).build().unwrap();
         let begun = now();
-        for error in
-            [client.lock("theirs").lock().unwrap_err(), client.token_lock("theirs").lock().unwrap_err()]
-        {
+        for error in [
+            client.get_lock("theirs").lock().unwrap_err(),
+            client.get_token_lock("theirs").lock().unwrap_err(),
+        ] {
             assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
         }
         within(begun, T, "the refusals");
@@ -265,7 +267,7 @@ fn a_wrong_password_is_refused_at_once_and_one_that_changes_costs_no_hold() {
         }
         within(begun, T, "two refusals");
         let client = world.builder().password("right").lease(KEPT).build().unwrap();
-        let guard = client.lock("kept").acquire().unwrap();
+        let guard = client.get_lock("kept").acquire().unwrap();
         await_renewal(&guard);
         world.does(&["CONFIG", "SET", "requirepass", "new"]);
         // Connections that are logged in stay so.
@@ -273,14 +275,14 @@ fn a_wrong_password_is_refused_at_once_and_one_that_changes_costs_no_hold() {
         // New ones are not let in: typed, and no loss of a hold.
         world.proxy.kill(Which::Others, Then::Reset);
         let begun = now();
-        let error = client.lock("other").lock().unwrap_err();
+        let error = client.get_lock("other").lock().unwrap_err();
         within(begun, T, "the refusal");
         assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
         guard.check().unwrap();
         world.does(&["CONFIG", "SET", "requirepass", "right"]);
         await_renewal(&guard);
         // For 50 ms after a refused connect, calls get its error; renewals are not kept out by it.
-        comes_within(now(), R, "the way in", || client.lock("kept").is_locked().is_ok());
+        comes_within(now(), R, "the way in", || client.get_lock("kept").is_locked().is_ok());
         guard.unlock().unwrap();
     });
 }
@@ -290,10 +292,10 @@ fn a_server_that_became_a_replica_refuses_and_says_nothing_about_loss() {
     scenario(|world| {
         let (client, seen) = world.watched_keeping();
         let nobody = Port::claim();
-        let guard = client.lock("replica").acquire().unwrap();
+        let guard = client.get_lock("replica").acquire().unwrap();
         await_renewal(&guard);
         world.does(&["REPLICAOF", "127.0.0.1", &nobody.number().to_string()]);
-        let error = client.lock("other").try_lock().unwrap_err();
+        let error = client.get_lock("other").try_lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
         assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
         let begun = now();
@@ -304,8 +306,8 @@ fn a_server_that_became_a_replica_refuses_and_says_nothing_about_loss() {
         world.does(&["REPLICAOF", "NO", "ONE"]);
         comes_within(now(), R, "the renewal", || guard.state() == HoldState::Held);
         guard.unlock().unwrap();
-        client.lock("other").lock().unwrap();
-        client.lock("other").unlock().unwrap();
+        client.get_lock("other").lock().unwrap();
+        client.get_lock("other").unlock().unwrap();
         assert_eq!(seen.losses(), 0);
     });
 }
@@ -314,7 +316,7 @@ fn a_server_that_became_a_replica_refuses_and_says_nothing_about_loss() {
 fn a_server_with_no_room_for_another_client_is_busy_and_keeps_its_holders() {
     scenario(|world| {
         let (client, seen) = world.watched_keeping();
-        let guard = client.lock("kept").acquire().unwrap();
+        let guard = client.get_lock("kept").acquire().unwrap();
         await_renewal(&guard);
         let mut admin = world.server.admin();
         let mut most = |number: usize| {

@@ -18,7 +18,7 @@ use crate::support::{
 fn a_panic_in_the_critical_section_gives_the_lock_back() {
     scenario(|world| {
         let client = world.client();
-        let lock = client.lock("panics");
+        let lock = client.get_lock("panics");
         for way in 0..3 {
             let begun = now();
             let outcome = catch_unwind(AssertUnwindSafe(|| match way {
@@ -46,7 +46,7 @@ fn a_guard_dropped_in_a_panic_while_the_server_hangs_neither_panics_nor_blocks()
     scenario(|world| {
         let client = world.client();
         let begun = catch_unwind(AssertUnwindSafe(|| {
-            let _guard = client.lock("hangs").acquire_with(&leased(L)).unwrap().unwrap();
+            let _guard = client.get_lock("hangs").acquire_with(&leased(L)).unwrap().unwrap();
             world.server.stop();
             std::panic::resume_unwind(Box::new(now()))
         }))
@@ -64,7 +64,7 @@ fn a_leaked_guard_ends_with_its_thread() {
     scenario(|world| {
         let (client, seen) = world.watched();
         elsewhere(|| {
-            let guard = client.lock("leaked").acquire().unwrap();
+            let guard = client.get_lock("leaked").acquire().unwrap();
             throughout(L + R, || guard.check().is_ok());
             #[expect(clippy::mem_forget, reason = "a leaked guard is the matter here")]
             std::mem::forget(guard);
@@ -83,11 +83,11 @@ fn a_leaked_guard_ends_with_its_thread() {
 fn after_a_shutdown_nothing_is_left_although_clones_live_on() {
     scenario(|world| {
         let client = world.client();
-        let guard = client.lock("held").acquire().unwrap();
+        let guard = client.get_lock("held").acquire().unwrap();
         let lost = guard.lost();
-        let waiting = client.lock("waited");
+        let waiting = client.get_lock("waited");
         let blocker = world.direct();
-        let blocked = blocker.lock("waited").acquire().unwrap();
+        let blocked = blocker.get_lock("waited").acquire().unwrap();
         let waiter = call(move || waiting.lock());
         world.await_subscription("waited");
         blocked.unlock().unwrap();
@@ -98,7 +98,7 @@ fn after_a_shutdown_nothing_is_left_although_clones_live_on() {
         within(begun, 2 * T, "a shutdown");
         assert!(world.is_free("held") && world.is_free("waited"));
         assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::ShutDown);
-        assert_eq!(client.lock("held").lock().unwrap_err().kind(), ErrorKind::ShutDown);
+        assert_eq!(client.get_lock("held").lock().unwrap_err().kind(), ErrorKind::ShutDown);
         assert_eq!(guard.state(), HoldState::Lost);
         assert!(guard.unlock().is_err());
         comes_within(now(), T, "the end of the connections", || world.proxy.connections() == 0);
@@ -118,7 +118,7 @@ fn a_pool_of_one_serves_many_threads() {
             for number in 0..64 {
                 let (client, done) = (&client, &done);
                 scope.spawn(move || {
-                    let (own, shared) = (client.lock(format!("own-{number}")), client.lock("shared"));
+                    let (own, shared) = (client.get_lock(format!("own-{number}")), client.get_lock("shared"));
                     for _ in 0..5 {
                         let guard = own.acquire().unwrap();
                         shared.lock().unwrap();
@@ -143,7 +143,7 @@ fn renewals_go_through_while_every_other_request_hangs() {
         let builder = world.builder().pool_size(1).lease(lease).command_timeout(limit);
         let client = builder.observer(seen.clone()).build().unwrap();
         let guards: Vec<_> =
-            (0..5).map(|number| client.lock(format!("kept-{number}")).acquire().unwrap()).collect();
+            (0..5).map(|number| client.get_lock(format!("kept-{number}")).acquire().unwrap()).collect();
         // The one connection that there is for requests is always in use by one that gets no answer.
         let fault = world.proxy.each(about("hung-"), Do::SwallowReply(Then::Silent));
         let stop = AtomicBool::new(false);
@@ -153,7 +153,7 @@ fn renewals_go_through_while_every_other_request_hangs() {
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
                         let begun = now();
-                        client.lock(format!("hung-{number}")).try_lock().unwrap_err();
+                        client.get_lock(format!("hung-{number}")).try_lock().unwrap_err();
                         within(begun, limit, "a try that gets no answer, or no connection");
                     }
                 });
@@ -177,9 +177,9 @@ fn a_shutdown_while_the_server_hangs_takes_its_time_and_no_longer() {
         for way in ["shutdown", "drop"] {
             let (client, seen) = world.watched();
             let other = world.direct();
-            let guard = client.lock("held").acquire().unwrap();
-            let blocked = other.lock("waited").acquire_with(&leased(L)).unwrap().unwrap();
-            let waiting = client.lock("waited");
+            let guard = client.get_lock("held").acquire().unwrap();
+            let blocked = other.get_lock("waited").acquire_with(&leased(L)).unwrap().unwrap();
+            let waiting = client.get_lock("waited");
             let waiter = call(move || waiting.lock());
             world.await_subscription("waited");
             world.server.stop();
@@ -217,7 +217,7 @@ fn a_shutdown_waits_for_requests_under_way_and_leaves_nothing() {
     scenario(|world| {
         for way in ["try", "wait", "drop", "unlock", "pass on"] {
             let client = world.builder().lease(LONG).command_timeout(LONG).build().unwrap();
-            let lock = client.lock(way);
+            let lock = client.get_lock(way);
             let fault;
             let working = if ["try", "wait"].contains(&way) {
                 fault = world.proxy.next(about(way), Do::HoldReply);
@@ -247,7 +247,8 @@ fn a_shutdown_waits_for_requests_under_way_and_leaves_nothing() {
                 move || client.shutdown()
             });
             // Asks nobody.
-            let no_lease = || client.lock("other").try_lock_for_with_lease(ms(0), ms(0)).unwrap_err().kind();
+            let no_lease =
+                || client.get_lock("other").try_lock_for_with_lease(ms(0), ms(0)).unwrap_err().kind();
             assert!(eventually(LONG, || no_lease() == ErrorKind::ShutDown), "{way}: it does not end");
             fault.release();
             ending.outcome().0.unwrap();
@@ -267,8 +268,8 @@ fn a_shutdown_of_a_busy_client_leaves_no_lock() {
                 world.builder_to(&world.server.url()).lease(LONG).command_timeout(LONG).build().unwrap();
             let threads: Vec<_> = (0..32)
                 .map(|number| {
-                    let own = client.lock(format!("own-{number}"));
-                    let shared = client.lock(format!("shared-{}", number % 3));
+                    let own = client.get_lock(format!("own-{number}"));
+                    let shared = client.get_lock(format!("shared-{}", number % 3));
                     call(move || -> leasehold::Result<()> {
                         loop {
                             match number % 4 {
@@ -300,32 +301,35 @@ fn two_thousand_cycles_leave_nothing() {
         let patient = || world.builder().command_timeout(LONG).build().unwrap();
         let client = patient();
         let blocker = world.direct();
-        let blocked = blocker.lock("busy").acquire().unwrap();
+        let blocked = blocker.get_lock("busy").acquire().unwrap();
         let before = std::fs::read_dir("/proc/self/fd").map(Iterator::count).unwrap_or(0);
         for round in 0..2000 {
             let name = format!("cycle-{}", round % 7);
             match round % 6 {
                 0 => client.with_lock(&name, |_| ()).unwrap(),
-                1 => drop(client.fenced_lock(&name).acquire().unwrap()),
-                2 => drop(client.lock(&name).acquire_owned().unwrap()),
+                1 => drop(client.get_fenced_lock(&name).acquire().unwrap()),
+                2 => drop(client.get_lock(&name).acquire_owned().unwrap()),
                 4 => {
-                    let locks =
-                        [client.lock(&name), client.fair_lock("cycle-fair"), client.lock("cycle-last")];
-                    drop(client.multi_lock(locks).acquire().unwrap());
+                    let locks = [
+                        client.get_lock(&name),
+                        client.get_fair_lock("cycle-fair"),
+                        client.get_lock("cycle-last"),
+                    ];
+                    drop(client.get_multi_lock(locks).acquire().unwrap());
                 }
                 3 => {
-                    let token = client.token_lock(format!("token-{}", round % 3));
+                    let token = client.get_token_lock(format!("token-{}", round % 3));
                     token.lock().unwrap();
                     token.unlock().unwrap();
                 }
-                _ => assert!(!client.lock("busy").try_lock_for(ms(1)).unwrap()),
+                _ => assert!(!client.get_lock("busy").try_lock_for(ms(1)).unwrap()),
             }
             if round % 100 == 0 {
                 // A client that comes and goes, with a listener and a hold it forgets to give back.
                 let guest = patient();
-                let guard = guest.lock("guest").acquire().unwrap();
+                let guard = guest.get_lock("guest").acquire().unwrap();
                 let _lost = guard.lost();
-                guest.lock("guest").lock().unwrap();
+                guest.get_lock("guest").lock().unwrap();
                 drop(guard);
             }
         }
@@ -342,8 +346,9 @@ fn two_thousand_cycles_leave_nothing() {
 fn a_thousand_holds_are_kept_by_few_round_trips() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).lease(KEPT).build().unwrap();
-        let guards: Vec<_> =
-            (0..1000).map(|number| client.lock(format!("many-{number}")).acquire_owned().unwrap()).collect();
+        let guards: Vec<_> = (0..1000)
+            .map(|number| client.get_lock(format!("many-{number}")).acquire_owned().unwrap())
+            .collect();
         throughout(KEPT + R, || guards.iter().all(|guard| guard.check().is_ok()));
         let begun = now();
         client.shutdown().unwrap();
@@ -362,7 +367,7 @@ fn renewals_that_race_releases_bring_nothing_back() {
         let kept: Vec<_> = (0..20)
             .map(|number| {
                 let_pass(ms(40), "so that their renewals are due at other times");
-                client.lock(format!("kept-{number}")).acquire_owned().unwrap()
+                client.get_lock(format!("kept-{number}")).acquire_owned().unwrap()
             })
             .collect();
         std::thread::scope(|scope| {
@@ -370,7 +375,7 @@ fn renewals_that_race_releases_bring_nothing_back() {
                 let client = &client;
                 scope.spawn(move || {
                     let begun = now();
-                    let lock = client.lock(format!("race-{number}"));
+                    let lock = client.get_lock(format!("race-{number}"));
                     while begun.elapsed() < L {
                         lock.lock().unwrap();
                         lock.unlock().unwrap();
@@ -397,7 +402,7 @@ fn a_killed_connection_under_load_is_no_error_for_waiters() {
                     let (client, done, killed) = (&client, &done, &killed);
                     scope.spawn(move || {
                         let begun = now();
-                        let lock = client.lock(format!("load-{}", number % 2));
+                        let lock = client.get_lock(format!("load-{}", number % 2));
                         let is_enough = || {
                             let (done, killed) =
                                 (done.load(Ordering::Relaxed), killed.load(Ordering::Relaxed));

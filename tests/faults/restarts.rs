@@ -19,8 +19,8 @@ fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
         let (lease, seen) = (4 * L, Seen::default());
         let options = world.builder().lease(lease).patience(LONG).observer(seen.clone());
         let client = options.build().unwrap();
-        let guard = client.lock("stopped").acquire().unwrap();
-        let waiting = client.lock("stopped");
+        let guard = client.get_lock("stopped").acquire().unwrap();
+        let waiting = client.get_lock("stopped");
         let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
         for _ in 0..2 {
             world.server.stop();
@@ -40,7 +40,7 @@ fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
 fn a_server_that_stands_still_for_longer_than_the_lease_is_a_loss_and_no_release_is_sent() {
     scenario(|world| {
         let (client, seen) = world.watched();
-        let guard = client.lock("frozen").acquire().unwrap();
+        let guard = client.get_lock("frozen").acquire().unwrap();
         let stopped = now();
         world.server.stop();
         comes_within(stopped, L, "the loss", || guard.check().is_err());
@@ -50,7 +50,7 @@ fn a_server_that_stands_still_for_longer_than_the_lease_is_a_loss_and_no_release
         // Renewals that waited in its buffers come now.
         throughout(R + T, || guard.state() == HoldState::Lost && world.is_free("frozen"));
         assert_eq!(guard.unlock().unwrap_err().not_held(), Some(&NotHeld::Expired));
-        let again = client.lock("frozen").acquire().unwrap();
+        let again = client.get_lock("frozen").acquire().unwrap();
         world.assert_held("frozen", again.owner(), 1);
         again.unlock().unwrap();
     });
@@ -75,7 +75,7 @@ fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_throug
         let seen = Seen::default();
         let builder = world.builder().lease(KEPT).command_timeout(LONG).patience(LONG);
         let client = builder.observer(seen.clone()).build().unwrap();
-        let guard = client.lock("held").acquire().unwrap();
+        let guard = client.get_lock("held").acquire().unwrap();
         let mut killer = world.server.admin();
         let mut runner = world.server.admin();
         let script = start(move || {
@@ -86,14 +86,14 @@ fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_throug
             asked.is_err_and(|error| error.code() == Some("BUSY"))
         };
         assert!(eventually(LONG, is_busy), "the script does not block");
-        let error = client.lock("other").try_lock().unwrap_err();
+        let error = client.get_lock("other").try_lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
         let begun = now();
-        let error = client.lock("other").try_lock_for(ms(200)).unwrap_err();
+        let error = client.get_lock("other").try_lock_for(ms(200)).unwrap_err();
         within(begun, ms(200) + T, "a wait for a busy server");
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
-        let lock = client.lock("other");
+        let lock = client.get_lock("other");
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         throughout(ms(200), || !waiter.is_over());
         let killed = now();
@@ -111,18 +111,18 @@ fn a_paused_server_delays_calls_within_their_bounds() {
     scenario(|world| {
         let client = world.builder().lease(KEPT).build().unwrap();
         for mode in ["ALL", "WRITE"] {
-            let guard = client.lock("kept").acquire().unwrap();
+            let guard = client.get_lock("kept").acquire().unwrap();
             let pause = (L / 2).as_millis().to_string();
             world.does(&["CLIENT", "PAUSE", &pause, mode]);
             let paused = now();
             let begun = now();
-            let error = client.lock("tried").try_lock().unwrap_err();
+            let error = client.get_lock("tried").try_lock().unwrap_err();
             within(begun, T, "a try");
             assert!(error.is_retryable(), "{error}");
-            client.lock("waited").lock().unwrap();
+            client.get_lock("waited").lock().unwrap();
             within(paused, L / 2 + T, "a wait for a paused server");
             world.assert_held_by("waited", &client, 1);
-            client.lock("waited").unlock().unwrap();
+            client.get_lock("waited").unlock().unwrap();
             guard.check().unwrap();
             guard.unlock().unwrap();
             world.is_given_back("tried", L);
@@ -143,7 +143,8 @@ fn flushing_the_scripts_all_the_time_costs_no_user_an_error() {
                 let client = clients[number % 2].clone();
                 let (done, stop) = (Arc::clone(&done), Arc::clone(&stop));
                 start(move || {
-                    let (own, shared) = (client.lock(format!("own-{number}")), client.fenced_lock("shared"));
+                    let (own, shared) =
+                        (client.get_lock(format!("own-{number}")), client.get_fenced_lock("shared"));
                     while !stop.load(Ordering::Relaxed) {
                         let outer = own.acquire().unwrap();
                         let inner = own.acquire().unwrap();
@@ -181,8 +182,8 @@ fn a_server_killed_and_restarted_with_its_data_keeps_the_holds() {
         // Long enough for the restart on a busy machine.
         let lease = 4 * L;
         let client = world.builder().lease(lease).observer(seen.clone()).build().unwrap();
-        let guard = client.lock("durable").acquire().unwrap();
-        let waiting = world.client().lock("durable");
+        let guard = client.get_lock("durable").acquire().unwrap();
+        let waiting = world.client().get_lock("durable");
         let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
         world.await_subscription("durable");
         world.server.kill();
@@ -202,14 +203,14 @@ fn a_restart_without_data_is_a_loss_and_fencing_tokens_still_grow() {
     scenario(|world| {
         let (client, seen) = world.watched();
         let other = world.direct();
-        let lock = client.fenced_lock("forgotten");
+        let lock = client.get_fenced_lock("forgotten");
         let guard = lock.acquire().unwrap();
         let nested = lock.acquire().unwrap();
         world.server.kill();
         world.server.restart();
         let back = now();
         assert_eq!(world.lock_keys(), [""; 0]);
-        let theirs = other.fenced_lock("forgotten").acquire().unwrap();
+        let theirs = other.get_fenced_lock("forgotten").acquire().unwrap();
         comes_within(back, R + T, "the loss", || guard.check().is_err());
         seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
         assert!(theirs.fence() > guard.fence(), "{:?} after {:?}", theirs.fence(), guard.fence());
@@ -233,8 +234,8 @@ fn a_server_that_comes_back_empty_is_known_by_the_connections_that_it_ended() {
         for url in [world.server.url(), world.proxy.url()] {
             let client = world.builder_to(&url).lease(3 * LONG).build().unwrap();
             // Not the first hold: what was set up for that one is not what this one needs.
-            client.lock("earlier").acquire().unwrap().unlock().unwrap();
-            let guard = client.lock("forgotten").acquire().unwrap();
+            client.get_lock("earlier").acquire().unwrap().unlock().unwrap();
+            let guard = client.get_lock("forgotten").acquire().unwrap();
             world.server.kill();
             world.server.restart();
             let back = now();
@@ -249,10 +250,10 @@ fn a_server_that_comes_back_empty_is_known_by_the_connections_that_it_ended() {
 fn when_its_connections_are_ended_a_hold_is_renewed_at_once() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).lease(3 * LONG).build().unwrap();
-        let guard = client.lock("kept").acquire().unwrap();
+        let guard = client.get_lock("kept").acquire().unwrap();
         // A hold without a lease is not renewed, nor lost by that.
-        client.semaphore("counted").try_set_permits(1).unwrap();
-        let permit = client.semaphore("counted").acquire(1).unwrap();
+        client.get_semaphore("counted").try_set_permits(1).unwrap();
+        let permit = client.get_semaphore("counted").acquire(1).unwrap();
         let_pass(ms(1_000), "so that a renewal shows");
         let before = guard.remaining();
         let ended = now();
@@ -282,8 +283,8 @@ fn a_server_that_is_loading_its_data_is_waited_for() {
         let unhurried =
             |builder: ClientBuilder| builder.patience(LONG).command_timeout(LONG).connect_timeout(LONG);
         let client = unhurried(world.builder()).build().unwrap();
-        client.lock("loaded").lock().unwrap();
-        client.lock("loaded").unlock().unwrap();
+        client.get_lock("loaded").lock().unwrap();
+        client.get_lock("loaded").unlock().unwrap();
         let mut pipeline = redis::pipe();
         let filler = "x".repeat(2_048);
         for number in 0..6_000 {
@@ -298,13 +299,13 @@ fn a_server_that_is_loading_its_data_is_waited_for() {
             info.contains("\r\nloading:1\r\n")
         };
         assert!(is_loading(), "the server has loaded already");
-        let error = client.lock("loaded").try_lock().unwrap_err();
+        let error = client.get_lock("loaded").try_lock().unwrap_err();
         let refused = unhurried(world.builder()).build().unwrap_err();
         assert!(is_loading(), "the server had loaded by then");
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.is_retryable(), "{error}");
         assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
-        let (asked, waiting) = (world.proxy.count(about("loaded")), client.lock("loaded"));
+        let (asked, waiting) = (world.proxy.count(about("loaded")), client.get_lock("loaded"));
         let waiter = call(move || waiting.acquire_owned().unwrap());
         assert!(eventually(LONG, || world.proxy.count(about("loaded")) > asked + 1), "it does not ask again");
         assert!(is_loading() && !waiter.is_over());
@@ -324,15 +325,15 @@ fn connections_that_the_server_closes_when_idle_are_replaced_unseen() {
         let (lease, seen) = (ms(7_500), Seen::default());
         let builder = world.builder().lease(lease).command_timeout(LONG);
         let client = builder.observer(seen.clone()).build().unwrap();
-        client.lock("idle").lock().unwrap();
-        client.lock("idle").unlock().unwrap();
+        client.get_lock("idle").lock().unwrap();
+        client.get_lock("idle").unlock().unwrap();
         // As soon as the end has come here: one that is still on its way nobody could know.
         let closed = eventually(LONG, || world.open_connections() == 0);
         assert!(closed, "connections are still there");
-        assert!(client.lock("idle").try_lock().unwrap());
-        assert_eq!(client.lock("idle").hold_count().unwrap(), 1);
+        assert!(client.get_lock("idle").try_lock().unwrap());
+        assert_eq!(client.get_lock("idle").hold_count().unwrap(), 1);
         // A subscription is not idle, and a renewed hold goes on.
-        let waiting = client.lock("idle");
+        let waiting = client.get_lock("idle");
         let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
         let_pass(lease, "past the server's patience with idle connections");
         assert!(!waiter.is_over());
@@ -344,7 +345,7 @@ fn connections_that_the_server_closes_when_idle_are_replaced_unseen() {
         };
         assert!(eventually(LONG, here_as_there), "the end of a connection is still on its way");
         let unlocked = now();
-        client.lock("idle").unlock().unwrap();
+        client.get_lock("idle").unlock().unwrap();
         waiter.returns_within(unlocked, ms(50), "taking over").unwrap();
         assert_eq!(
             seen.count(|event| !matches!(event, Event::Acquired(_) | Event::Released(_))),
@@ -363,7 +364,7 @@ fn an_endless_wait_without_a_server_ends_after_its_patience_for_every_waiter() {
         let begun = now();
         let waiters: Vec<_> = (0..4)
             .map(|_| {
-                let lock = client.lock("patience");
+                let lock = client.get_lock("patience");
                 call(move || lock.lock())
             })
             .collect();

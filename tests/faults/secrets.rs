@@ -57,16 +57,16 @@ fn no_failure_of_a_running_client_shows_its_password() {
         let builder = world.builder_to(&url).lease(2 * L).observer(seen.clone());
         said.add(format!("{builder:?} {builder:#?}"));
         let client = builder.build().unwrap();
-        let guard = client.lock("secret").acquire().unwrap();
+        let guard = client.get_lock("secret").acquire().unwrap();
         said.add(format!(
             "{client:?} {guard:?} {:?} {:#?}",
-            client.lock("secret"),
-            client.fenced_lock("secret")
+            client.get_lock("secret"),
+            client.get_fenced_lock("secret")
         ));
         // Rights that are missing, seen by the caller and by the observer.
-        assert_eq!(said.error(&client.lock("secret").hold_count().unwrap_err()), ErrorKind::NoPermission);
-        let held = world.direct_as(PASSWORD).lock("busy").acquire().unwrap();
-        assert!(!client.lock("busy").try_lock_for(T).unwrap());
+        assert_eq!(said.error(&client.get_lock("secret").hold_count().unwrap_err()), ErrorKind::NoPermission);
+        let held = world.direct_as(PASSWORD).get_lock("busy").acquire().unwrap();
+        assert!(!client.get_lock("busy").try_lock_for(T).unwrap());
         seen.wait_for("that wake-ups are not coming", |event| matches!(event, Event::NoWakeups(_)));
         held.unlock().unwrap();
         // Lost and garbled replies of scripts and of the greeting, with connects in between.
@@ -84,13 +84,19 @@ fn no_failure_of_a_running_client_shows_its_password() {
                     world.proxy.next(about("other"), how.clone())
                 };
                 let bitten = eventually(LONG, || {
-                    let outcome = client.lock("other").try_lock().and_then(|_| client.lock("other").unlock());
+                    let outcome =
+                        client.get_lock("other").try_lock().and_then(|_| client.get_lock("other").unlock());
                     said.outcome(&outcome);
                     fault.hits() > 0
                 });
                 assert!(bitten, "{how:?} met nobody");
-                let well =
-                    || client.lock("other").try_lock().and_then(|_| client.lock("other").unlock()).is_ok();
+                let well = || {
+                    client
+                        .get_lock("other")
+                        .try_lock()
+                        .and_then(|_| client.get_lock("other").unlock())
+                        .is_ok()
+                };
                 assert!(eventually(LONG, well), "it does not recover from {how:?}");
             }
             world.is_given_back("other", 2 * L);
@@ -98,7 +104,7 @@ fn no_failure_of_a_running_client_shows_its_password() {
         // The password is changed on the way, and everything has to connect again.
         world.does(&["ACL", "SETUSER", "locks", "resetpass", ">another"]);
         world.does(&["CLIENT", "KILL", "USER", "locks"]);
-        assert_eq!(said.error(&client.lock("other").lock().unwrap_err()), ErrorKind::Authentication);
+        assert_eq!(said.error(&client.get_lock("other").lock().unwrap_err()), ErrorKind::Authentication);
         throughout(R, || guard.check().is_ok());
         seen.wait_for("the renewal's failure", |event| matches!(event, Event::RenewalFailed(..)));
         drop(guard);

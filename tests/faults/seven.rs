@@ -13,7 +13,7 @@ use crate::support::{LONG, call, comes_within, elsewhere, leased, ms, now, start
 #[test]
 fn a_lease_that_overflows_is_refused_before_anything_is_sent() {
     scenario(|world| {
-        let lock = world.client().lock("overflow");
+        let lock = world.client().get_lock("overflow");
         for lease in [Duration::MAX, Duration::from_millis(u64::MAX), Duration::from_secs(1 << 43)] {
             for error in [
                 lock.lock_with_lease(lease).unwrap_err(),
@@ -31,7 +31,7 @@ fn a_lease_that_overflows_is_refused_before_anything_is_sent() {
 #[test]
 fn a_lease_below_a_millisecond_is_refused_and_never_granted_without_a_key() {
     scenario(|world| {
-        let lock = world.client().lock("short");
+        let lock = world.client().get_lock("short");
         for lease in [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(500)] {
             let error = lock.try_lock_for_with_lease(Duration::ZERO, lease).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -54,16 +54,16 @@ fn a_lease_below_a_millisecond_is_refused_and_never_granted_without_a_key() {
 fn without_memory_taking_is_refused_while_keeping_and_giving_back_go_on() {
     scenario(|world| {
         let client = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
-        let (held, nested) = (client.lock("held"), client.lock("nested"));
+        let (held, nested) = (client.get_lock("held"), client.get_lock("nested"));
         let guard = held.acquire().unwrap();
         let outer = nested.acquire().unwrap();
         let inner = nested.acquire().unwrap();
         world.does(&["CONFIG", "SET", "maxmemory", "1"]);
-        let error = client.lock("another").try_lock().unwrap_err();
+        let error = client.get_lock("another").try_lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
         assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
         let patient = world.builder().patience(ms(300)).build().unwrap();
-        assert_eq!(patient.lock("another").lock().unwrap_err().kind(), ErrorKind::OutOfMemory);
+        assert_eq!(patient.get_lock("another").lock().unwrap_err().kind(), ErrorKind::OutOfMemory);
         assert!(world.is_free("another"));
         // Renewals pass.
         await_renewal(&guard);
@@ -75,8 +75,8 @@ fn without_memory_taking_is_refused_while_keeping_and_giving_back_go_on() {
         guard.unlock().unwrap();
         assert!(world.is_free("nested") && world.is_free("held"));
         world.does(&["CONFIG", "SET", "maxmemory", "0"]);
-        assert!(client.lock("another").try_lock().unwrap());
-        client.lock("another").unlock().unwrap();
+        assert!(client.get_lock("another").try_lock().unwrap());
+        client.get_lock("another").unlock().unwrap();
     });
 }
 
@@ -96,7 +96,7 @@ fn a_grant_whose_reply_is_lost_counts_once_when_the_call_succeeds() {
         for (number, how) in losses_of_a_reply().into_iter().enumerate() {
             let client = world.client();
             let (name, what) = (format!("granted-{number}"), format!("{how:?}"));
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             let fault = world.proxy.next(about(&name), how);
             lock.lock().unwrap();
             assert_eq!(fault.hits(), 1, "{what}");
@@ -117,7 +117,7 @@ fn a_grant_whose_reply_is_lost_leaves_nothing_when_the_call_fails() {
         for (number, how) in losses_of_a_reply().into_iter().enumerate() {
             let client = world.client();
             let (name, what) = (format!("failed-{number}"), format!("{how:?}"));
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             let fault = world.proxy.next(about(&name), how);
             let begun = now();
             let error = lock.try_lock_for_with_lease(Duration::ZERO, 10 * L).unwrap_err();
@@ -140,7 +140,7 @@ fn a_grant_whose_reply_is_lost_leaves_nothing_when_the_call_fails() {
 fn an_acquire_that_the_server_answers_too_late_for_itself_is_taken_once() {
     scenario(|world| {
         let client = world.client();
-        let lock = client.lock("paused");
+        let lock = client.get_lock("paused");
         let pause = (2 * T).as_millis().to_string();
         world.does(&["CLIENT", "PAUSE", &pause, "WRITE"]);
         lock.lock().unwrap();
@@ -158,8 +158,8 @@ fn a_waiter_whose_subscription_dies_with_the_message_takes_over_in_time() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
         for way in ["held back", "CLIENT KILL"] {
-            let held = other.lock("gap").acquire().unwrap();
-            let lock = client.lock("gap");
+            let held = other.get_lock("gap").acquire().unwrap();
+            let lock = client.get_lock("gap");
             let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
             world.await_subscription("gap");
             let unlocked = if way == "held back" {
@@ -186,7 +186,7 @@ fn a_waiter_whose_subscription_dies_with_the_message_takes_over_in_time() {
 fn a_deleted_key_is_found_by_the_next_renewal() {
     scenario(|world| {
         let (client, seen) = world.watched();
-        let guard = client.lock("deleted").acquire().unwrap();
+        let guard = client.get_lock("deleted").acquire().unwrap();
         let lost = guard.lost();
         let (tell, told) = leasehold::crossbeam_channel::bounded(1);
         guard.on_lost(move |loss| tell.send(loss.reason).unwrap());
@@ -210,7 +210,7 @@ fn a_lock_whose_owner_thread_ended_is_free_after_its_lease() {
         let seen = Seen::default();
         // A release whose answer is late is sent again, and here releases are counted.
         let client = world.builder().command_timeout(LONG).observer(seen.clone()).build().unwrap();
-        let lock = client.lock("orphan");
+        let lock = client.get_lock("orphan");
         let asked = now();
         let owner = elsewhere(|| {
             lock.lock().unwrap();

@@ -37,8 +37,8 @@ fn builder(world: &World) -> leasehold::ClientBuilder {
 fn over_tls_locks_are_kept_and_waiters_are_woken_and_dead_connections_replaced() {
     secured(|world| {
         let [client, other] = [(); 2].map(|()| builder(world).lease(2 * L).build().unwrap());
-        let guard = other.lock("secured").acquire().unwrap();
-        let lock = client.lock("secured");
+        let guard = other.get_lock("secured").acquire().unwrap();
+        let lock = client.get_lock("secured");
         assert!(!lock.try_lock().unwrap());
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         world.await_subscription("secured");
@@ -47,11 +47,11 @@ fn over_tls_locks_are_kept_and_waiters_are_woken_and_dead_connections_replaced()
         guard.unlock().unwrap();
         waiter.returns_within(unlocked, ms(50), "taking over").unwrap();
         // Connections end, TLS and all.
-        let guard = client.lock("kept").acquire().unwrap();
+        let guard = client.get_lock("kept").acquire().unwrap();
         world.proxy.kill(Which::All, Then::Reset);
         await_renewal(&guard);
-        client.lock("another").lock().unwrap();
-        client.lock("another").unlock().unwrap();
+        client.get_lock("another").lock().unwrap();
+        client.get_lock("another").unlock().unwrap();
         guard.unlock().unwrap();
     });
 }
@@ -60,10 +60,10 @@ fn over_tls_locks_are_kept_and_waiters_are_woken_and_dead_connections_replaced()
 fn over_tls_a_dead_network_is_noticed_in_time() {
     secured(|world| {
         let client = builder(world).build().unwrap();
-        let guard = client.lock("cut").acquire().unwrap();
+        let guard = client.get_lock("cut").acquire().unwrap();
         world.proxy.hold(Direction::ToClient, Which::All);
         let begun = now();
-        let error = client.lock("other").try_lock().unwrap_err();
+        let error = client.get_lock("other").try_lock().unwrap_err();
         within(begun, T, "a try");
         assert!(error.is_retryable(), "{error}");
         crate::support::comes_within(begun, L, "the loss", || guard.check().is_err());

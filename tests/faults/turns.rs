@@ -101,7 +101,7 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
     scenario(|world| {
         let (clients, grants) = clients(world);
         let locks: Vec<_> =
-            clients.iter().flat_map(|client| [client.lock("hot"), client.lock("hot")]).collect();
+            clients.iter().flat_map(|client| [client.get_lock("hot"), client.get_lock("hot")]).collect();
         let have_turns = || grants.iter().all(|grants| grants.unasked() > 500);
         let had_turns = contend(&locks, || eventually(LONG, have_turns));
         let of = |grants: &Grants| format!("{} of {}", grants.unasked(), grants.all());
@@ -147,7 +147,7 @@ fn a_lock_that_is_to_be_kept_is_kept_for_a_turn_by_unlock_where_others_want_it()
 fn unlock_leaves_the_lock_free_where_nothing_is_to_be_kept() {
     scenario(|world| {
         let (clients, grants) = clients(world);
-        let locks: Vec<_> = clients.iter().map(|client| client.lock("hot")).collect();
+        let locks: Vec<_> = clients.iter().map(|client| client.get_lock("hot")).collect();
         assert!(contend_by_unlock(&locks, || eventually(LONG, || grants.iter().all(|one| one.all() > 200))));
         assert_eq!(grants.iter().map(Grants::unasked).sum::<usize>(), 0);
         assert!(world.is_free("hot"));
@@ -173,7 +173,7 @@ fn a_client_that_ends_in_its_turn_leaves_the_lock_free() {
     scenario(|world| {
         for _ in 0..20 {
             let (other, client) = (world.client(), world.client());
-            let lock = other.lock("ending");
+            let lock = other.get_lock("ending");
             let stop = AtomicBool::new(false);
             thread::scope(|scope| {
                 scope.spawn(|| {
@@ -181,7 +181,7 @@ fn a_client_that_ends_in_its_turn_leaves_the_lock_free() {
                         drop(lock.acquire().unwrap());
                     }
                 });
-                let own = client.lock("ending");
+                let own = client.get_lock("ending");
                 while client.stats().grants < 200 {
                     drop(own.acquire().unwrap());
                 }

@@ -20,10 +20,10 @@ fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
         // When each of them had it, and gave it back.
         let turns = Arc::new(Mutex::new(Vec::new()));
         let clients: Vec<_> = (0..3).map(|_| world.client()).collect();
-        let first = world.direct().lock("chain").acquire().unwrap();
+        let first = world.direct().get_lock("chain").acquire().unwrap();
         let threads: Vec<_> = (0..9)
             .map(|number| {
-                let (lock, turns) = (clients[number % 3].lock("chain"), Arc::clone(&turns));
+                let (lock, turns) = (clients[number % 3].get_lock("chain"), Arc::clone(&turns));
                 start(move || {
                     let guard = lock.acquire().unwrap();
                     let taken = now();
@@ -64,9 +64,9 @@ fn a_release_that_falls_before_the_subscription_stands_is_noticed_when_it_does()
         let other = world.direct();
         for held_back in [Do::HoldRequest, Do::HoldReply] {
             let client = world.client();
-            let held = other.lock("between").acquire().unwrap();
+            let held = other.get_lock("between").acquire().unwrap();
             let fault = world.proxy.next(verb("SUBSCRIBE"), held_back.clone());
-            let lock = client.lock("between");
+            let lock = client.get_lock("between");
             let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
             fault.wait_for(1, LONG);
             held.unlock().unwrap();
@@ -81,8 +81,8 @@ fn a_release_that_falls_before_the_subscription_stands_is_noticed_when_it_does()
 fn messages_that_are_lost_on_a_live_connection_cost_one_poll() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
-        let held = other.lock("lost").acquire().unwrap();
-        let lock = client.lock("lost");
+        let held = other.get_lock("lost").acquire().unwrap();
+        let lock = client.get_lock("lost");
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         world.await_subscription("lost");
         world.proxy.drop_messages(true);
@@ -97,8 +97,8 @@ fn messages_that_are_lost_on_a_live_connection_cost_one_poll() {
 fn a_flood_of_foreign_messages_drowns_no_release() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
-        let held = other.lock("flood").acquire().unwrap();
-        let lock = client.lock("flood");
+        let held = other.get_lock("flood").acquire().unwrap();
+        let lock = client.get_lock("flood");
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         world.await_subscription("flood");
         let (channel, big) = (channel("flood"), "x".repeat(50_000));
@@ -124,8 +124,8 @@ fn without_permission_to_subscribe_waiters_poll_and_the_observer_is_notified() {
         let client = builder.build().unwrap();
         let other = world.direct();
         for _ in 0..2 {
-            let held = other.lock("mute").acquire().unwrap();
-            let lock = client.lock("mute");
+            let held = other.get_lock("mute").acquire().unwrap();
+            let lock = client.get_lock("mute");
             let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
             seen.wait_for("that wake-ups are not coming", |event| matches!(event, Event::NoWakeups(_)));
             assert!(!waiter.is_over());
@@ -143,7 +143,7 @@ fn a_lock_without_an_end_is_polled_and_not_slept_on_for_ever() {
     scenario(|world| {
         let client = world.client();
         world.does(&["HSET", "endless", "somebody:1", "1"]);
-        let lock = client.lock("endless");
+        let lock = client.get_lock("endless");
         assert_eq!(lock.remaining_lease().unwrap(), Some(Duration::MAX));
         assert!(!lock.try_lock().unwrap());
         let begun = now();
@@ -164,9 +164,9 @@ fn a_lease_that_ends_unreleased_lets_a_waiter_in_at_its_end() {
     scenario(|world| {
         let (client, other) = (world.client(), world.direct());
         let lease = ms(700);
-        let held = other.lock("ends").acquire_with(&leased(lease)).unwrap().unwrap();
+        let held = other.get_lock("ends").acquire_with(&leased(lease)).unwrap().unwrap();
         let taken = now();
-        let lock = client.lock("ends");
+        let lock = client.get_lock("ends");
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         // No message tells of it, and the poll is later.
         waiter.returns_within(taken, lease + ms(50), "taking over").unwrap();
@@ -181,12 +181,12 @@ fn a_thousand_waiters_share_two_connections_and_are_all_served() {
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).pool_size(POOL).build().unwrap();
         let other = world.direct();
-        let held = other.lock("crowd").acquire().unwrap();
+        let held = other.get_lock("crowd").acquire().unwrap();
         let before = connections(world);
         let (sender, served) = unbounded();
         let threads: Vec<_> = (0..WAITERS)
             .map(|_| {
-                let (lock, sender) = (client.lock("crowd"), sender.clone());
+                let (lock, sender) = (client.get_lock("crowd"), sender.clone());
                 start(move || {
                     let guard = lock.acquire().unwrap();
                     sender.send(guard.owner()).unwrap();
@@ -230,10 +230,10 @@ fn many_waiters_of_a_killed_server_do_not_storm_it_and_are_served_when_it_is_bac
     scenario(|world| {
         let client = world.builder_to(&world.server.url()).patience(LONG).build().unwrap();
         let other = world.direct();
-        let held = other.lock("herd").acquire().unwrap();
+        let held = other.get_lock("herd").acquire().unwrap();
         let waiters: Vec<_> = (0..WAITERS)
             .map(|_| {
-                let lock = client.lock("herd");
+                let lock = client.get_lock("herd");
                 call(move || lock.lock().and_then(|()| lock.unlock()))
             })
             .collect();
@@ -273,20 +273,20 @@ fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release()
         let other = world.direct();
         let held: Vec<_> = (0..WAITERS)
             .map(|number| {
-                let lock = other.lock(format!("{number}:{}", "x".repeat(LENGTH)));
+                let lock = other.get_lock(format!("{number}:{}", "x".repeat(LENGTH)));
                 lock.acquire_with(&leased(3 * LONG)).unwrap().unwrap()
             })
             .collect();
-        let busy = other.lock("busy").acquire_with(&leased(3 * LONG)).unwrap().unwrap();
-        let awaited = other.lock("awaited").acquire_with(&leased(3 * LONG)).unwrap().unwrap();
-        let lock = client.lock("awaited");
+        let busy = other.get_lock("busy").acquire_with(&leased(3 * LONG)).unwrap().unwrap();
+        let awaited = other.get_lock("awaited").acquire_with(&leased(3 * LONG)).unwrap().unwrap();
+        let lock = client.get_lock("awaited");
         let first = call(move || lock.lock().and_then(|()| lock.unlock()));
         world.await_subscription("awaited");
         world.proxy.stop_reading(Which::Subscribers);
         let waiters: Vec<_> = held
             .iter()
             .map(|guard| {
-                let lock = client.lock(guard.name());
+                let lock = client.get_lock(guard.name());
                 call(move || lock.lock().and_then(|()| lock.unlock()))
             })
             .collect();
@@ -296,11 +296,11 @@ fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release()
         while cycles < 20 || world.proxy.count(is_theirs) < WAITERS {
             cycles += 1;
             let begun = now();
-            let guard = client.lock("free").acquire().unwrap();
+            let guard = client.get_lock("free").acquire().unwrap();
             guard.unlock().unwrap();
             within(begun, AT_ONCE, "a free lock");
             let begun = now();
-            assert!(!client.lock("busy").try_lock_for(ms(1)).unwrap());
+            assert!(!client.get_lock("busy").try_lock_for(ms(1)).unwrap());
             within(begun, AT_ONCE, "one look at a busy lock");
             assert!(cycles < 10_000, "they do not ask");
         }
@@ -317,12 +317,12 @@ fn a_subscriber_connection_that_is_not_read_holds_up_no_attempt_and_no_release()
 /// How many attempts in vain each permit costs, if these clients take the one permit `each` times.
 fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
     let first = world.direct();
-    first.semaphore("crowd").try_set_permits(1).unwrap();
+    first.get_semaphore("crowd").try_set_permits(1).unwrap();
     let before = world.scripts_run();
     let waiters: Vec<_> = clients
         .iter()
         .map(|client| {
-            let semaphore = client.semaphore("crowd");
+            let semaphore = client.get_semaphore("crowd");
             call(move || (0..each).try_for_each(|_| semaphore.acquire(1)?.unlock()))
         })
         .collect();
@@ -331,8 +331,8 @@ fn attempts_in_vain(world: &World, clients: &[LockClient], each: usize) -> f64 {
     }
     // One each to acquire and to release are not in vain.
     let in_vain = (world.scripts_run() - before) as f64 / (clients.len() * each) as f64 - 2.0;
-    assert_eq!(first.semaphore("crowd").available_permits().unwrap(), 1);
-    assert!(first.semaphore("crowd").delete().unwrap());
+    assert_eq!(first.get_semaphore("crowd").available_permits().unwrap(), 1);
+    assert!(first.get_semaphore("crowd").delete().unwrap());
     in_vain
 }
 

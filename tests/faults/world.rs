@@ -93,7 +93,7 @@ impl World {
         let Ok(client) = LockClient::builder().url(self.server.unix_url()).lease(ms(300)).build() else {
             return;
         };
-        let locks = [client.lock("warm-up"), client.token_lock("warm-up-token")];
+        let locks = [client.get_lock("warm-up"), client.get_token_lock("warm-up-token")];
         // On a busy machine a lease this short may end before its renewal; then once more.
         let renewed = eventually(LONG, || {
             let guards = [locks[0].acquire().unwrap(), locks[1].acquire().unwrap()];
@@ -107,7 +107,7 @@ impl World {
             assert!(!lock.is_locked().unwrap());
             assert!(!lock.force_unlock().unwrap());
         }
-        client.fenced_lock("warm-up").acquire_with(&leased(LONG)).unwrap().unwrap().unlock().unwrap();
+        client.get_fenced_lock("warm-up").acquire_with(&leased(LONG)).unwrap().unwrap().unlock().unwrap();
         self.does(&["DEL", "redisson_lock_token:{warm-up}"]);
     }
 

@@ -96,13 +96,13 @@ fn history(store: &str, world: fn() -> Option<World>) {
 fn kinds(client: &LockClient, lease: Duration) -> Vec<Kind> {
     let probe = "kinds";
     let fails = [
-        (Kind::Plain, client.lock(probe).is_locked().err()),
+        (Kind::Plain, client.get_lock(probe).is_locked().err()),
         (Kind::Kept, client.lock_with("kinds-kept").keep(KEPT).build().try_acquire().err()),
-        (Kind::Fenced, client.fenced_lock(probe).try_acquire().err()),
-        (Kind::Fair, client.fair_lock(probe).is_locked().err()),
-        (Kind::ReadWrite, client.read_write_lock(probe).read().is_locked().err()),
-        (Kind::Semaphore, client.expirable_semaphore(probe).available_permits().err()),
-        (Kind::Latch, client.count_down_latch(probe).count().err()),
+        (Kind::Fenced, client.get_fenced_lock(probe).try_acquire().err()),
+        (Kind::Fair, client.get_fair_lock(probe).is_locked().err()),
+        (Kind::ReadWrite, client.get_read_write_lock(probe).read().is_locked().err()),
+        (Kind::Semaphore, client.get_expirable_semaphore(probe).available_permits().err()),
+        (Kind::Latch, client.get_count_down_latch(probe).count().err()),
         (Kind::Job, client.run_once("kinds-job", ms(1), lease, |_| ()).err()),
     ];
     let mut kinds = Vec::new();
@@ -148,7 +148,7 @@ impl Trouble {
             for time in (begin..end).step_by(usize::try_from(nanos(orders.names_last)).unwrap()) {
                 for lock in 0..LOCKS {
                     let name = orders.name(Kind::Latch, lock, time);
-                    assert!(client.count_down_latch(&name).try_set_count(LATCH).unwrap());
+                    assert!(client.get_count_down_latch(&name).try_set_count(LATCH).unwrap());
                 }
             }
         }
@@ -320,15 +320,15 @@ impl Trouble {
         let client = connect(&self.orders);
         let names: BTreeSet<&str> = operations.iter().map(|operation| operation.lock.as_str()).collect();
         let is_free = |name: &str| match name.split('-').next() {
-            Some("Plain" | "Kept" | "Fenced" | "Job") => client.lock(name).is_locked().map(|held| !held),
-            Some("Fair") => client.fair_lock(name).is_locked().map(|held| !held),
+            Some("Plain" | "Kept" | "Fenced" | "Job") => client.get_lock(name).is_locked().map(|held| !held),
+            Some("Fair") => client.get_fair_lock(name).is_locked().map(|held| !held),
             Some("ReadWrite") => {
-                let lock = client.read_write_lock(name);
+                let lock = client.get_read_write_lock(name);
                 lock.read().is_locked().and_then(|read| Ok(!read && !lock.write().is_locked()?))
             }
             Some("Semaphore") => {
                 let all = i64::from(crate::worker::UNITS);
-                client.expirable_semaphore(name).available_permits().map(|left| left == all)
+                client.get_expirable_semaphore(name).available_permits().map(|left| left == all)
             }
             _ => Ok(true),
         };

@@ -277,7 +277,8 @@ impl Leaders {
         watch_for_stalls();
         let builder = LockClient::builder().lease(LEADS).node_timeout(LEADS / 10).patience(LONG);
         let client = builder.redlock(servers.iter().map(RedisServer::url)).build().unwrap();
-        let holds = (0..9).map(|at| client.lock(format!("leader-{at}")).acquire_owned().unwrap()).collect();
+        let holds =
+            (0..9).map(|at| client.get_lock(format!("leader-{at}")).acquire_owned().unwrap()).collect();
         Leaders { client, holds, next: 0, watched: now() }
     }
 
@@ -300,7 +301,7 @@ impl Leaders {
             assert!(hold.check().is_ok() || is_excused, "a leader was lost: {:?}", hold.check());
             assert!(given_back || is_excused, "a server was not given {} back", hold.name());
             if hold.check().is_err() {
-                *hold = self.client.lock(hold.name()).acquire_owned().unwrap();
+                *hold = self.client.get_lock(hold.name()).acquire_owned().unwrap();
             }
         }
         self.watched = now();

@@ -160,7 +160,7 @@ impl Observer for CallsBack {
         else {
             return;
         };
-        match client.lock(name).try_acquire() {
+        match client.get_lock(name).try_acquire() {
             Ok(taken) => drop(taken),
             Err(error) => {
                 let may_be = error.kind() == ErrorKind::WouldDeadlock
@@ -190,7 +190,7 @@ pub(crate) fn wait_as_a_crowd(orders: &Orders) {
                 let kind = if is_kept { Kind::Kept } else { Kind::Plain };
                 loop {
                     let name = orders.name(kind, at % LOCKS, mono());
-                    if let Ok(Some(guard)) = client.lock(&name).try_acquire_for(LONG) {
+                    if let Ok(Some(guard)) = client.get_lock(&name).try_acquire_for(LONG) {
                         let_pass(orders.lease / 4, "it holds");
                         drop(guard);
                     }
@@ -279,10 +279,10 @@ impl Worker<'_> {
                     self.lock(&lock, operation(Model::Mutex, ""), true);
                 }
             }
-            Kind::Fair => self.lock(&client.fair_lock(&name), operation(Model::Mutex, ""), true),
+            Kind::Fair => self.lock(&client.get_fair_lock(&name), operation(Model::Mutex, ""), true),
             Kind::Fenced => self.fenced(client, operation(Model::Mutex, "")),
             Kind::ReadWrite => {
-                let lock = client.read_write_lock(&name);
+                let lock = client.get_read_write_lock(&name);
                 if random().is_multiple_of(4) {
                     self.lock(lock.write(), operation(Model::ReadWrite, "write"), true);
                 } else {
@@ -338,7 +338,7 @@ impl Worker<'_> {
     }
 
     fn fenced(&self, client: &LockClient, made: Operation) {
-        let lock = client.fenced_lock(&made.lock);
+        let lock = client.get_fenced_lock(&made.lock);
         let taken = match random() % 3 {
             0 => lock.acquire_with(&leased(self.orders.lease).wait(MOST_WAITED)),
             _ => lock.try_acquire_for(MOST_WAITED),
@@ -347,7 +347,7 @@ impl Worker<'_> {
     }
 
     fn semaphore(&self, client: &LockClient, mut made: Operation) {
-        let semaphore = client.expirable_semaphore(&made.lock);
+        let semaphore = client.get_expirable_semaphore(&made.lock);
         if let Err(error) = semaphore.try_set_permits(UNITS) {
             return self.failed(&error);
         }
@@ -402,7 +402,7 @@ impl Worker<'_> {
 
     /// Counts down while others surely leave enough.
     fn latch(&self, client: &LockClient, name: &str) {
-        let latch = client.count_down_latch(name);
+        let latch = client.get_count_down_latch(name);
         let asked = |f| {
             let made = Operation::new(name, Model::Latch, f, self.number(), (mono(), None));
             Operation { limit: i64::from(LATCH), ..made }

@@ -58,7 +58,7 @@ impl Sides {
     fn wake_each_other(&self, what: &str) {
         let delays = rounds(|name| {
             self.java.get("holder", "lock", &[name]);
-            let lock = self.rust.lock(name);
+            let lock = self.rust.get_lock(name);
             let waiter = call(move || {
                 lock.lock().unwrap();
                 let got = monotonic();
@@ -73,7 +73,7 @@ impl Sides {
         });
         kept_the_promise(&format!("cluster, {what}, Java to Rust"), delays);
         let delays = rounds(|name| {
-            let lock = self.rust.lock(name);
+            let lock = self.rust.get_lock(name);
             lock.lock().unwrap();
             let waiter = self.java.ask("waiter", "lock", &[name]);
             self.somebody_waits(name);
@@ -92,7 +92,7 @@ impl Sides {
     fn queue_up(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "fair");
-            let lock = self.rust.fair_lock(&name);
+            let lock = self.rust.get_fair_lock(&name);
             self.java.get("holder", "fair-lock", &[&name]);
             let mut waiters = Vec::new();
             for turn in 0..6 {
@@ -127,7 +127,7 @@ impl Sides {
 
     /// Two readers of Java's, who wait for a writer of ours, go on as soon as it lets go.
     fn readers_are_told(&self, name: &str) {
-        let lock = self.rust.read_write_lock(name);
+        let lock = self.rust.get_read_write_lock(name);
         let writing = lock.write().acquire().unwrap();
         assert!(!self.java.is("reader", "read-try", &[name]));
         let readers = ["one", "two"].map(|thread| self.java.ask(thread, "read-lock", &[name]));
@@ -156,7 +156,7 @@ impl Sides {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "rw");
             let channel = format!("redisson_rwlock:{{{name}}}");
-            let lock = self.rust.read_write_lock(&name);
+            let lock = self.rust.get_read_write_lock(&name);
             let reading = lock.read().acquire().unwrap();
             assert!(self.java.is("reader", "read-try", &[&name]));
             assert!(!self.java.is("writer", "write-try", &[&name]));
@@ -183,7 +183,7 @@ impl Sides {
     fn exclude_each_other(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "shared");
-            let lock = self.rust.fenced_lock(&name);
+            let lock = self.rust.get_fenced_lock(&name);
             self.java.get("holder", "lock", &[&name]);
             assert!(!lock.try_lock().unwrap());
             assert!(lock.is_locked().unwrap());

@@ -63,7 +63,7 @@ fn turn(client: &LockClient, kind: &str, name: &str) -> Turn {
     }
     match kind {
         "semaphore" => {
-            let semaphore = client.semaphore(name);
+            let semaphore = client.get_semaphore(name);
             Box::new(move || {
                 let permit = semaphore.acquire(1).unwrap();
                 let had = keep();
@@ -72,7 +72,7 @@ fn turn(client: &LockClient, kind: &str, name: &str) -> Turn {
             })
         }
         "permits" => {
-            let permits = client.expirable_semaphore(name);
+            let permits = client.get_expirable_semaphore(name);
             Box::new(move || {
                 let permit = permits.acquire().unwrap();
                 let had = keep();
@@ -80,12 +80,12 @@ fn turn(client: &LockClient, kind: &str, name: &str) -> Turn {
                 had
             })
         }
-        "read" => held(client.read_write_lock(name).read()),
-        "write" => held(client.read_write_lock(name).write()),
-        "read, writers first" => held(client.read_write_lock(name).writers_first().read()),
-        "write, writers first" => held(client.read_write_lock(name).writers_first().write()),
-        "lock" => held(&client.lock(name)),
-        "spin" => held(&client.spin_lock(name)),
+        "read" => held(client.get_read_write_lock(name).read()),
+        "write" => held(client.get_read_write_lock(name).write()),
+        "read, writers first" => held(client.get_read_write_lock(name).writers_first().read()),
+        "write, writers first" => held(client.get_read_write_lock(name).writers_first().write()),
+        "lock" => held(&client.get_lock(name)),
+        "spin" => held(&client.get_spin_lock(name)),
         _ => panic!("{kind}?"),
     }
 }
@@ -260,7 +260,7 @@ fn a_hundred_java_and_rust_readers_and_writers_never_meet() {
     let plain = work(&[("read", 20), ("write", 5)]);
     let first = work(&[("read, writers first", 20), ("write, writers first", 5)]);
     crowd_of(&server, &[(&java, plain), (&other_java, plain)], &[plain, first], (6, 20), writers_are_alone);
-    assert!(!rust(&server.url(), LEASE).read_write_lock("crowd").write().is_locked().unwrap());
+    assert!(!rust(&server.url(), LEASE).get_read_write_lock("crowd").write().is_locked().unwrap());
 }
 
 #[test]
@@ -275,8 +275,8 @@ fn java_and_rust_never_have_more_permits_than_there_are() {
         let work = Work { name: kind, lasts: Duration::from_secs(4), pause: ms(4), threads: &threads };
         crowd_of(&server, &[(&java, work)], &[work, work], (2, 20), |had| no_more_than(3, had));
         let left = match kind {
-            "semaphore" => client.semaphore(kind).available_permits(),
-            _ => client.expirable_semaphore(kind).available_permits(),
+            "semaphore" => client.get_semaphore(kind).available_permits(),
+            _ => client.get_expirable_semaphore(kind).available_permits(),
         };
         assert_eq!(left.unwrap(), 3, "{kind}");
         assert_eq!(java.get("main", &format!("{kind}-available"), &[kind]), "3");
@@ -391,7 +391,7 @@ fn take_turns(url: &str, list: &str) {
             let (_, order) = order.expect("there is something to do, or it is told to end");
             let words: Vec<&str> = order.split('\t').collect();
             let [lock, served, turn] = words[..] else { return };
-            let (lock, served, turn) = (client.fair_lock(lock), served.to_owned(), turn.to_owned());
+            let (lock, served, turn) = (client.get_fair_lock(lock), served.to_owned(), turn.to_owned());
             let mut server = server.get_connection().unwrap();
             scope.spawn(move || {
                 let guard = lock.acquire().unwrap();
@@ -415,7 +415,7 @@ fn java_and_rust_waiters_of_a_fair_lock_are_served_in_the_order_in_which_they_ca
     for holder in ["java", "rust"] {
         let (name, served) = (format!("fair-{holder}"), format!("served-{holder}"));
         let queue = format!("redisson_lock_queue:{{{name}}}");
-        let held = client.fair_lock(&name);
+        let held = client.get_fair_lock(&name);
         if holder == "java" {
             java.get("holder", "fair-lock", &[&name]);
         } else {

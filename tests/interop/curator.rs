@@ -56,7 +56,7 @@ fn a_lock_held_by_curator_is_busy_for_rust_and_the_other_way_round() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let Some(java) = curator(&server) else { return };
     let path = "/locks/both";
-    let lock = rust(&server).lock(path);
+    let lock = rust(&server).get_lock(path);
     java.get("one", "lock", &[path]);
     java.get("one", "lock", &[path]);
     assert!(!lock.try_lock().unwrap());
@@ -88,7 +88,7 @@ fn a_release_in_one_language_wakes_the_other() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let Some(java) = curator(&server) else { return };
     let path = "/locks/woken";
-    let lock = rust(&server).lock(path);
+    let lock = rust(&server).get_lock(path);
     let mut spans = Vec::new();
     for _ in 0..7 {
         lock.lock().unwrap();
@@ -122,7 +122,7 @@ fn java_and_rust_are_served_in_the_order_in_which_they_came() {
     let Some(java) = curator(&server) else { return };
     let path = "/locks/order";
     let clients = [rust(&server), rust(&server)];
-    let holder: RedisLock = clients[0].lock(path);
+    let holder: RedisLock = clients[0].get_lock(path);
     holder.lock().unwrap();
     // Java, Rust, Rust, Java, … each stands in the queue before the next comes.
     let (mut javas, mut rusts) = (Vec::new(), Vec::new());
@@ -134,7 +134,7 @@ fn java_and_rust_are_served_in_the_order_in_which_they_came() {
             let unlocked = java.ask(&thread, "unlock", &[path]);
             javas.push((place, locked, unlocked));
         } else {
-            let lock = clients[place % 2].lock(path);
+            let lock = clients[place % 2].get_lock(path);
             rusts.push((
                 place,
                 call(move || {
@@ -174,7 +174,7 @@ fn a_jvm_and_rust_threads_count_in_a_file_exactly() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let lock = client.lock("/locks/count");
+                let lock = client.get_lock("/locks/count");
                 for _ in 0..TIMES {
                     let guard = lock.acquire().unwrap();
                     let was: u64 = fs::read_to_string(path).unwrap().trim().parse().unwrap();
@@ -198,7 +198,7 @@ fn a_jvm_that_is_killed_frees_the_lock_with_its_session() {
     let address = format!("127.0.0.1:{}", server.port());
     let java = agent.connect("curator", &address, &[&CALM.least_ms.to_string()]);
     java.get("one", "lock", &["/locks/killed"]);
-    let lock = rust(&server).lock("/locks/killed");
+    let lock = rust(&server).get_lock("/locks/killed");
     let waiting = call(move || lock.acquire().and_then(|guard| guard.unlock()));
     queue_is(&server, 1);
     assert!(waiting.is_open());
@@ -213,13 +213,13 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     let Some(java) = curator(&server) else { return };
     let path = "/locks/pair";
     let client = rust(&server);
-    let lock = client.read_write_lock(path);
+    let lock = client.get_read_write_lock(path);
     // Readers together, in both orders; no writer of either.
     java.get("one", "read-lock", &[path]);
     lock.read().lock().unwrap();
     assert!(java.is("two", "read-try-for", &[path, "2000"]));
     assert!(!java.is("three", "write-try-for", &[path, "50"]));
-    let other = rust(&server).read_write_lock(path);
+    let other = rust(&server).get_read_write_lock(path);
     assert!(!other.write().try_lock().unwrap());
     java.get("one", "read-unlock", &[path]);
     java.get("two", "read-unlock", &[path]);
@@ -269,7 +269,7 @@ fn curator_gets_a_lock_that_rust_keeps_before_rust_looks() {
         wait_until("it is kept", SOON, || {
             lock.lock().unwrap();
             lock.unlock().unwrap();
-            other.lock(path).is_locked().unwrap()
+            other.get_lock(path).is_locked().unwrap()
         });
         let_pass(Duration::from_secs(1), "until looks are half a second apart");
         let asked = monotonic();

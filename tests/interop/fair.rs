@@ -55,7 +55,7 @@ fn rust_takes_turn(url: &str, who: &'static str) -> Call<()> {
     call(move || {
         let client = patient(&url);
         let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
-        let guard = client.fair_lock("fair").acquire().unwrap();
+        let guard = client.get_fair_lock("fair").acquire().unwrap();
         let _: () = connection.rpush("turns", who).unwrap();
         guard.unlock().unwrap();
     })
@@ -70,7 +70,7 @@ fn turns(admin: &mut Connection) -> Vec<String> {
 fn a_process_that_waits_for_a_fair_lock() {
     if let Ok(url) = env::var(WAITER) {
         let client = patient(&url);
-        client.fair_lock("fair").lock().unwrap();
+        client.get_fair_lock("fair").lock().unwrap();
         thread::park_timeout(LONG);
     }
 }
@@ -86,7 +86,7 @@ fn waiters_of_ours_that_are_killed_hold_java_up_for_seconds_wherever_they_stood(
     for wait in WAITS {
         let name = format!("wait-{wait:?}");
         let java = java::client_with_fair_wait(&agent, &name, &server.url(), LEASE, wait);
-        let guard = client.fair_lock("fair").acquire().unwrap();
+        let guard = client.get_fair_lock("fair").acquire().unwrap();
         let doomed = || Worker::start(TEST, WAITER, &server.url());
         let (first, first_id) = comes(&mut admin, doomed);
         let (one, _) = comes(&mut admin, || java_takes_turn(&java, "one"));
@@ -133,7 +133,7 @@ fn a_waiter_of_ours_keeps_its_place_behind_java_however_long_java_waits() {
     for wait in WAITS.map(|wait| wait.max(LONG / 3)) {
         let name = format!("wait-{wait:?}");
         let java = java::client_with_fair_wait(&agent, &name, &server.url(), LEASE, wait);
-        let guard = client.fair_lock("fair").acquire().unwrap();
+        let guard = client.get_fair_lock("fair").acquire().unwrap();
         let mut came = Vec::new();
         let mut theirs = Vec::new();
         let mut ours = Vec::new();
@@ -159,7 +159,7 @@ fn a_waiter_of_ours_that_java_took_for_dead_goes_back_to_the_front() {
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let client = patient(&server.url());
     let mut admin = server.admin();
-    let guard = client.fair_lock("fair").acquire().unwrap();
+    let guard = client.get_fair_lock("fair").acquire().unwrap();
     let (ours, our_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "ours"));
     let (theirs, their_id) = comes(&mut admin, || java_takes_turn(&java, "theirs"));
     let (late, late_id) = comes(&mut admin, || rust_takes_turn(&server.url(), "late"));
@@ -188,7 +188,7 @@ fn a_java_waiter_that_is_killed_is_waited_for_as_long_as_it_said_and_no_longer()
     for place in ["first", "middle", "last"] {
         let Some(doomed) = java::start() else { return };
         let dies = java::client_with_fair_wait(&doomed, "dies", &server.url(), LEASE, wait);
-        let guard = client.fair_lock("fair").acquire().unwrap();
+        let guard = client.get_fair_lock("fair").acquire().unwrap();
         let mut came: Vec<&str> = Vec::new();
         let mut ours = Vec::new();
         let mut theirs = Vec::new();

@@ -16,7 +16,7 @@ fn tokens_of_java_and_rust_rise_with_every_grant() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let lock = rust(&server.url(), LEASE).fenced_lock("fenced");
+    let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let mut tokens: Vec<u64> = Vec::new();
     for grant in 0..12 {
         // Twice Java, twice Rust, once each: every neighbourhood occurs.
@@ -41,7 +41,7 @@ fn rusts_tokens_rise_even_when_the_counter_is_lost_and_java_goes_on_from_there()
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let lock = rust(&server.url(), LEASE).fenced_lock("fenced");
+    let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let before = lock.acquire().unwrap();
     let earlier = before.fence().expect("a fenced guard has a fence").get();
     before.unlock().unwrap();

@@ -66,7 +66,7 @@ fn a_java_process_gets_its_turn_beside_a_busy_rust_process() {
     let longest = std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                let lock = client.lock("busy");
+                let lock = client.get_lock("busy");
                 while !enough.load(Ordering::Relaxed) {
                     lock.lock().unwrap();
                     lock.unlock().unwrap();
@@ -98,8 +98,11 @@ fn count_up(url: &str, times: usize) {
                 let mut connection = server.get_connection().unwrap();
                 // Half of them keep it until others ask, and half drop guards, which may keep it for a turn.
                 let is_kept = number % 2 == 0;
-                let lock =
-                    if is_kept { client.lock_with("work").keep(LEASE).build() } else { client.lock("work") };
+                let lock = if is_kept {
+                    client.lock_with("work").keep(LEASE).build()
+                } else {
+                    client.get_lock("work")
+                };
                 for _ in 0..times {
                     let guard = lock.acquire().unwrap();
                     let so_far: u64 = connection.get("counter").unwrap();

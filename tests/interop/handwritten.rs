@@ -61,7 +61,7 @@ fn a_handwritten_lock_is_kept_out_by_ours() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let mut peer = Handwritten::new(server.admin());
-    let lock = rust(&server.url(), LEASE).lock("shared");
+    let lock = rust(&server.url(), LEASE).get_lock("shared");
     lock.lock().unwrap();
     lock.lock().unwrap();
     assert!(!peer.take("shared"));
@@ -79,7 +79,7 @@ fn a_handwritten_lock_keeps_ours_out() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let mut peer = Handwritten::new(server.admin());
-    let lock = rust(&server.url(), LEASE).lock("shared");
+    let lock = rust(&server.url(), LEASE).get_lock("shared");
     assert!(peer.take("shared"));
     assert!(peer.take("shared"));
     assert!(!lock.try_lock().unwrap());
@@ -106,7 +106,7 @@ fn a_waiter_finds_a_release_that_nobody_announced_within_1_45_s() {
         let name = format!("untold-{round}");
         assert!(peer.take(&name));
         let before = calls(&mut admin, &["eval", "evalsha"]);
-        let lock = client.lock(&name);
+        let lock = client.get_lock(&name);
         let waiter = call(move || {
             lock.lock().unwrap();
             let got = monotonic();

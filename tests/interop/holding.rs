@@ -20,7 +20,7 @@ fn java_gets_in_only_after_the_last_of_rusts_unlocks() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), UNENDED) else { return };
-    let lock = rust(&server.url(), UNENDED).lock("nested");
+    let lock = rust(&server.url(), UNENDED).get_lock("nested");
     lock.lock().unwrap();
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
@@ -42,7 +42,7 @@ fn rust_gets_in_only_after_the_last_of_javas_unlocks() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), UNENDED) else { return };
-    let lock = rust(&server.url(), UNENDED).lock("nested");
+    let lock = rust(&server.url(), UNENDED).get_lock("nested");
     java.get("holder", "lock", &["nested"]);
     java.get("holder", "lock", &["nested"]);
     assert_eq!(java.get("holder", "hold-count", &["nested"]), "2");
@@ -65,7 +65,7 @@ fn an_unlock_of_the_others_lock_is_refused_and_changes_nothing() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), UNENDED) else { return };
-    let lock = rust(&server.url(), UNENDED).lock("not-yours");
+    let lock = rust(&server.url(), UNENDED).get_lock("not-yours");
     java.get("holder", "lock", &["not-yours"]);
     let refused = lock.unlock().unwrap_err();
     assert!(
@@ -88,7 +88,7 @@ fn a_hold_that_rust_passed_to_another_thread_still_keeps_java_out() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), UNENDED) else { return };
-    let guard = rust(&server.url(), UNENDED).lock("passed-on").acquire_owned().unwrap();
+    let guard = rust(&server.url(), UNENDED).get_lock("passed-on").acquire_owned().unwrap();
     let guard = call(move || guard).join();
     assert!(!java.is("other", "try", &["passed-on"]));
     call(move || guard.unlock().unwrap()).join();
@@ -102,11 +102,11 @@ fn a_key_of_the_other_kind_is_an_error_on_either_side() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), UNENDED) else { return };
     let client = rust(&server.url(), UNENDED);
-    let token = client.token_lock("kind");
+    let token = client.get_token_lock("kind");
     token.lock().unwrap();
     let refused = java.error("other", "try", &["kind"]);
     assert!(refused.contains("WRONGTYPE"), "{refused}");
-    assert_eq!(client.lock("kind").try_lock().unwrap_err().kind(), ErrorKind::WrongType);
+    assert_eq!(client.get_lock("kind").try_lock().unwrap_err().kind(), ErrorKind::WrongType);
     token.unlock().unwrap();
 
     java.get("other", "lock", &["kind"]);
@@ -123,7 +123,7 @@ fn a_lock_that_java_forces_open_is_lost_for_rust_and_reported() {
     let client = rust(&server.url(), LEASE);
 
     // Told at the next unlock: it was held, and is no longer.
-    let lock = client.lock("forced");
+    let lock = client.get_lock("forced");
     lock.lock().unwrap();
     let before = scripts_run(&mut server.admin());
     let waiter = java.ask("waiter", "lock", &["forced"]);
@@ -136,7 +136,7 @@ fn a_lock_that_java_forces_open_is_lost_for_rust_and_reported() {
     java.get("waiter", "unlock", &["forced"]);
 
     // Told by the watchdog, without asking.
-    let guard = client.lock("forced-too").acquire().unwrap();
+    let guard = client.get_lock("forced-too").acquire().unwrap();
     let lost = guard.lost();
     assert!(java.is("breaker", "force-unlock", &["forced-too"]));
     let loss = receive(&lost, LOSS_IS_KNOWN).expect("the loss is reported");
@@ -151,7 +151,7 @@ fn a_lock_that_rust_forces_open_is_lost_for_java_and_reported() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let lock = rust(&server.url(), LEASE).lock("forced");
+    let lock = rust(&server.url(), LEASE).get_lock("forced");
     java.get("holder", "lock", &["forced"]);
     let before = scripts_run(&mut server.admin());
     let waiter = java.ask("waiter", "lock", &["forced"]);

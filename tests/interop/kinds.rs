@@ -27,11 +27,11 @@ fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
-    let guard = client.fair_lock("ghost").acquire().unwrap();
+    let guard = client.get_fair_lock("ghost").acquire().unwrap();
     // The remains of a client that is killed while it waits.
     let dead = {
         let doomed = rust(&server.url(), LEASE);
-        let lock = doomed.fair_lock("ghost");
+        let lock = doomed.get_fair_lock("ghost");
         let waiter = call(move || lock.lock());
         wait_until("it is in the queue", LONG, || {
             admin.llen::<_, usize>("redisson_lock_queue:{ghost}").unwrap() == 1
@@ -68,7 +68,7 @@ fn the_halves_of_a_read_write_lock_exclude_each_other_across_languages() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let client = rust(&server.url(), LEASE);
-    let lock = client.read_write_lock("rw");
+    let lock = client.get_read_write_lock("rw");
     // Readers of both read together; nobody writes.
     let reading = lock.read().acquire().unwrap();
     assert!(java.is("reader", "read-try", &["rw"]));
@@ -108,7 +108,7 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let client = rust(&server.url(), LEASE);
-    let lock = client.read_write_lock("rw");
+    let lock = client.get_read_write_lock("rw");
     let mut admin = server.admin();
     // We write; three readers of Java's are let in by one release, and a downgrade would do as well.
     let writing = lock.write().acquire().unwrap();
@@ -153,7 +153,7 @@ fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let client = rust(&server.url(), LEASE);
-    let lock = client.read_write_lock("rw");
+    let lock = client.get_read_write_lock("rw");
     let mut admin = server.admin();
     // By itself, and as a level of what is renewed.
     for is_renewed in [false, true] {
@@ -180,7 +180,7 @@ fn java_goes_by_the_times_of_our_reading_and_writing() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LONG) else { return };
     let client = rust(&server.url(), LONG);
-    let lock = client.read_write_lock("rw");
+    let lock = client.get_read_write_lock("rw");
     let short = Duration::from_millis(1_500);
     // The time of an inner level stays with the hold, whoever reads beside it.
     let taken = now();
@@ -227,7 +227,7 @@ fn permits_go_back_and_forth_between_the_languages() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let client = rust(&server.url(), LEASE);
-    let semaphore = client.semaphore("sem");
+    let semaphore = client.get_semaphore("sem");
     assert!(java.is("main", "semaphore-set", &["sem", "3"]));
     assert!(!semaphore.try_set_permits(9).unwrap());
     let two = semaphore.acquire(2).unwrap();
@@ -269,7 +269,7 @@ fn permits_with_leases_are_given_back_by_the_other_language() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let client = rust(&server.url(), LEASE);
-    let permits = client.expirable_semaphore("permits");
+    let permits = client.get_expirable_semaphore("permits");
     assert!(permits.try_set_permits(2).unwrap());
     let ours = permits.acquire().unwrap();
     let theirs = java.get("main", "permits-try-for", &["permits", "0", "60000"]);
@@ -303,7 +303,7 @@ fn a_latch_opens_for_all_waiters_of_both_languages() {
         let delays = rounds(|round| {
             let name = format!("latch-{last}-{round}");
             let channel = format!("redisson_countdownlatch__channel__{{{name}}}");
-            let latch = client.count_down_latch(&name);
+            let latch = client.get_count_down_latch(&name);
             if last == "java" {
                 assert!(latch.try_set_count(2).unwrap());
                 assert!(!java.is("main", "latch-set", &[&name, "5"]));
@@ -387,7 +387,7 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     java.get("main", "fair-lock", &["fair"]);
     let waiting = java.ask("waiter", "fair-lock", &["fair"]);
     let ours = call({
-        let lock = client.fair_lock("fair");
+        let lock = client.get_fair_lock("fair");
         wait_until("Java is in the queue", LONG, || show("fair").waiting == 1);
         move || lock.lock().map(|()| lock.unlock().unwrap()).unwrap()
     });
@@ -496,7 +496,7 @@ fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
     let Some(java) = java::connect(&server.url(), LONG) else { return };
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
-    let latch = client.count_down_latch("latch");
+    let latch = client.get_count_down_latch("latch");
     assert!(latch.try_set_count(1).unwrap());
     let before = calls(&mut admin, &["get"]);
     let waiter = call(move || latch.wait().unwrap());
@@ -504,7 +504,7 @@ fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
     assert!(java.is("main", "latch-delete", &["latch"]));
     waiter.join();
 
-    let semaphore = client.semaphore("sem");
+    let semaphore = client.get_semaphore("sem");
     assert!(java.is("main", "semaphore-set", &["sem", "0"]));
     let greedy = java.ask("greedy", "semaphore-try-for", &["sem", "3", "60000"]);
     let take = || {
@@ -542,7 +542,7 @@ fn a_spin_lock_is_the_lock_of_its_name_in_both_languages() {
     let Some(java) = java::connect(&server.url(), LONG) else { return };
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
-    let (spin, plain) = (client.spin_lock("spun"), client.lock("spun"));
+    let (spin, plain) = (client.get_spin_lock("spun"), client.get_lock("spun"));
     java.get("holder", "spin-lock", &["spun"]);
     assert!(!spin.try_lock().unwrap() && !plain.try_lock().unwrap());
     let waiters = [spin.clone(), plain.clone()].map(|lock| {
@@ -574,8 +574,8 @@ fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_d
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LONG) else { return };
-    let lock = rust(&server.url(), LONG).read_write_lock("rw").writers_first();
-    let other = rust(&server.url(), LONG).read_write_lock("rw");
+    let lock = rust(&server.url(), LONG).get_read_write_lock("rw").writers_first();
+    let other = rust(&server.url(), LONG).get_read_write_lock("rw");
     let mut admin = server.admin();
     java.get("reader", "read-lock", &["rw"]);
     let writer = call({
@@ -615,7 +615,7 @@ fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LONG) else { return };
     let client = rust(&server.url(), LONG);
-    let permits = client.expirable_semaphore("permits");
+    let permits = client.get_expirable_semaphore("permits");
     let says = |verb: &str| java.get("main", verb, &["permits"]);
     java.get("main", "permits-set-to", &["permits", "5"]);
     let ours = permits.acquire_with(2, &leased(Duration::from_secs(300))).unwrap().unwrap();
@@ -655,7 +655,7 @@ fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
     assert_eq!((says("permits-out"), permits.available_permits().unwrap()), ("0".into(), 6));
     assert!(ours.unlock().is_err());
     // And of those without ids: given back only where there are some.
-    let semaphore = client.semaphore("none");
+    let semaphore = client.get_semaphore("none");
     assert!(!java.is("main", "semaphore-release-if-exists", &["none", "1"]));
     assert!(!semaphore.release_if_exists(1).unwrap());
     assert!(java.is("main", "semaphore-set", &["none", "1"]));
@@ -672,7 +672,7 @@ fn a_condition_is_waited_for_and_notified_while_java_takes_the_lock_in_between()
     let Some(java) = java::connect(&server.url(), LONG) else { return };
     let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
     let mut admin = server.admin();
-    let lock = client.lock("shop");
+    let lock = client.get_lock("shop");
     let waiter = call(move || {
         lock.lock().unwrap();
         let mut guard = lock.acquire().unwrap();
@@ -688,7 +688,7 @@ fn a_condition_is_waited_for_and_notified_while_java_takes_the_lock_in_between()
     });
     java.get("clerk", "lock", &["shop"]);
     let notifying = call(move || {
-        let lock = other.lock("shop");
+        let lock = other.get_lock("shop");
         lock.lock().unwrap();
         assert!(lock.condition("stock").notify_one().unwrap());
         lock.unlock().unwrap();

@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(10);
 const TOLD: Duration = Duration::from_millis(900);
 
 fn locks(client: &LockClient, names: &[&str]) -> Vec<RedisLock> {
-    names.iter().map(|name| client.lock(name)).collect()
+    names.iter().map(|name| client.get_lock(name)).collect()
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
-    let multi = client.multi_lock(locks(&client, &["a", "b", "c"]));
+    let multi = client.get_multi_lock(locks(&client, &["a", "b", "c"]));
     // Java's, in another order, and sharing only some.
     for group in ["c,b,a", "b,other", "c"] {
         java.get("t", "multi-lock", &[group]);
@@ -35,7 +35,7 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
         assert!(!multi.try_lock_for(Duration::from_millis(50)).unwrap(), "{group}");
         for name in ["a", "b", "c"] {
             let is_javas = group.split(',').any(|member| member == name);
-            let by_java = client.lock(name).is_locked().unwrap();
+            let by_java = client.get_lock(name).is_locked().unwrap();
             assert_eq!(by_java, is_javas, "{group}: {name}");
         }
         // A wait ends soon after Java's release.
@@ -118,7 +118,7 @@ fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
         let to_tell = to_tell.clone();
         let client = rust(&server.url(), LEASE);
         tasks.push(call(move || {
-            let multi = client.multi_lock(locks(&client, &order));
+            let multi = client.get_multi_lock(locks(&client, &order));
             for _ in 0..EACH {
                 let guard = multi.try_acquire_for(Duration::from_secs(25)).unwrap().expect("in time");
                 let from = monotonic();
@@ -149,7 +149,7 @@ fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
     let counter = "redisson_lock_token:{f}";
-    let ours = client.multi_lock([RedisLock::from(client.fenced_lock("f")), client.lock("m")]);
+    let ours = client.get_multi_lock([RedisLock::from(client.get_fenced_lock("f")), client.get_lock("m")]);
     let first = {
         let guard = ours.acquire_with(&leased(Duration::from_millis(700)).wait(LONG)).unwrap().unwrap();
         assert_eq!(admin.pttl::<_, i64>(counter).unwrap(), -1, "the counter has no end");
@@ -164,16 +164,16 @@ fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
     assert!(guard.fence().unwrap().get() > javas, "{:?} after {javas}", guard.fence());
     guard.unlock().unwrap();
     // Waited for in vain at first: ours ends when it was said to.
-    let held = client.lock("m").acquire_owned().unwrap();
+    let held = client.get_lock("m").acquire_owned().unwrap();
     let waiter = call({
         let client = rust(&server.url(), LEASE);
         move || {
-            let multi = client.multi_lock([client.lock("f"), client.lock("m")]);
+            let multi = client.get_multi_lock([client.get_lock("f"), client.get_lock("m")]);
             multi.lock_with_lease(Duration::from_secs(2)).unwrap();
             multi.remaining_lease().unwrap()
         }
     });
-    wait_until("it waits", LONG, || client.lock("f").is_locked().unwrap());
+    wait_until("it waits", LONG, || client.get_lock("f").is_locked().unwrap());
     held.unlock().unwrap();
     let left = waiter.join().unwrap();
     assert!(left <= Duration::from_secs(2) && left > Duration::from_secs(1), "{left:?}");

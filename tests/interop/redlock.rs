@@ -40,7 +40,7 @@ fn a_redlock_of_java_and_one_of_rust_keep_each_other_out() {
         .node_timeout(Duration::from_secs(2))
         .build()
         .unwrap();
-    let lock = client.lock("both");
+    let lock = client.get_lock("both");
     let java = &peers[0];
     // It has a third of the wait for each server.
     let java_takes = |wait_ms| java.is("t", "redlock-try-for-lease", &[MEMBERS, "both", wait_ms, "20000"]);
@@ -89,7 +89,7 @@ fn a_lock_that_rust_holds_on_a_majority_is_busy_for_java() {
         .node_timeout(Duration::from_secs(2))
         .build()
         .unwrap();
-    let guard = client.lock("two-of-three").acquire().unwrap();
+    let guard = client.get_lock("two-of-three").acquire().unwrap();
     servers[2].restart(); // it has forgotten, and is given the lock back by a renewal
     let peers: Vec<_> = MEMBERS
         .split(',')

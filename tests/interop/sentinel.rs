@@ -18,7 +18,7 @@ const TOLD: Duration = ms(700);
 const SWITCHED: Duration = Duration::from_secs(60);
 
 fn exclude_each_other(java: &Peer, client: &LockClient, name: &str) {
-    let lock = client.fenced_lock(name);
+    let lock = client.get_fenced_lock(name);
     assert!(java.is("holder", "try-for", &[name, "10000"]));
     assert!(!lock.try_lock().unwrap());
     let error = lock.unlock().unwrap_err();
@@ -34,7 +34,7 @@ fn wake_each_other(set: &SentinelSet, java: &Peer, client: &LockClient) {
     let mut quickest = Duration::MAX;
     for round in 0..5 {
         let name = format!("woken-{round}");
-        let lock = client.lock(&name);
+        let lock = client.get_lock(&name);
         java.get("holder", "lock", &[&name]);
         let before = scripts_run(&mut admin);
         let waiter = call({
@@ -83,7 +83,7 @@ fn through_sentinels_java_and_rust_share_a_lock_before_and_after_a_failover() {
 
     // Holds of both sides are on the new master too: the switch is a planned one.
     java.get("steady", "lock", &["of-java"]);
-    let ours = client.lock("of-rust").acquire().unwrap();
+    let ours = client.get_lock("of-rust").acquire().unwrap();
     set.await_replicas();
     let old = set.master();
     set.fail_over();
@@ -95,9 +95,9 @@ fn through_sentinels_java_and_rust_share_a_lock_before_and_after_a_failover() {
     });
     let fields: u32 = redis::cmd("HLEN").arg("after").query(&mut set.servers[new].admin()).unwrap();
     assert_eq!(fields, 1, "it is the one that the Sentinels name");
-    assert!(!client.lock("after").try_lock().unwrap());
+    assert!(!client.get_lock("after").try_lock().unwrap());
     java.get("after", "force-unlock", &["after"]);
-    assert!(!client.lock("of-java").try_lock().unwrap());
+    assert!(!client.get_lock("of-java").try_lock().unwrap());
     assert!(!java.is("after", "try", &["of-rust"]));
     ours.unlock().unwrap();
     java.get("steady", "unlock", &["of-java"]);

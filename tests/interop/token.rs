@@ -83,7 +83,7 @@ fn redsync_and_a_token_lock_never_delete_each_others_key() {
 
 fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection) {
     let client = rust(&server.url(), LEASE);
-    let lock = client.token_lock("token");
+    let lock = client.get_token_lock("token");
 
     // They hold, ours tries and waits.
     assert!(peer.is("holder", "try-lease", &["token", "20000"]));
@@ -91,7 +91,7 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
     assert!(!lock.try_lock_for(Duration::from_millis(100)).unwrap());
     assert!(lock.is_locked().unwrap());
     let before = calls(&mut admin, &["set"]);
-    let waiting = client.token_lock("token");
+    let waiting = client.get_token_lock("token");
     let waiter = call(move || {
         waiting.lock().unwrap();
         let got = monotonic();
@@ -126,7 +126,7 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
 }
 
 fn never_delete_each_others_key(server: &RedisServer, peer: &Peer, mut admin: Connection) {
-    let lock = rust(&server.url(), LEASE).token_lock("token");
+    let lock = rust(&server.url(), LEASE).get_token_lock("token");
     let mut expired = server.admin();
     let mut expires = || wait_until("the lease ends", LONG, || expired.exists("token") == Ok(false));
 

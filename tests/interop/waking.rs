@@ -27,7 +27,7 @@ fn an_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
     let delays = rounds(|name| {
         java.get("holder", "lock", &[name]);
         let before = scripts_run(&mut admin);
-        let lock = rust.lock(name);
+        let lock = rust.get_lock(name);
         let waiter = call(move || {
             lock.lock().unwrap();
             let got = monotonic();
@@ -51,7 +51,7 @@ fn an_unlock_by_rust_wakes_a_waiter_in_java_within_50_ms() {
     let rust = rust(&server.url(), LEASE);
     let mut admin = server.admin();
     let delays = rounds(|name| {
-        let lock = rust.lock(name);
+        let lock = rust.get_lock(name);
         lock.lock().unwrap();
         let before = scripts_run(&mut admin);
         let waiter = java.ask("waiter", "lock", &[name]);
@@ -77,9 +77,9 @@ fn a_force_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
     let (holder, rust) = (rust(&server.url(), LEASE), rust(&server.url(), LEASE));
     let mut admin = server.admin();
     let delays = rounds(|name| {
-        let held = holder.lock(name).acquire().unwrap();
+        let held = holder.get_lock(name).acquire().unwrap();
         let before = scripts_run(&mut admin);
-        let lock = rust.lock(name);
+        let lock = rust.get_lock(name);
         let waiter = call(move || {
             lock.lock().unwrap();
             let got = monotonic();
@@ -104,12 +104,12 @@ fn every_waiter_of_a_mixed_crowd_gets_its_turn() {
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let rust = rust(&server.url(), LEASE);
     let mut admin = server.admin();
-    let lock = rust.lock("crowd");
+    let lock = rust.get_lock("crowd");
     lock.lock().unwrap();
     let before = scripts_run(&mut admin);
     let ours: Vec<_> = (0..4)
         .map(|_| {
-            let lock = rust.lock("crowd");
+            let lock = rust.get_lock("crowd");
             call(move || {
                 lock.lock().unwrap();
                 lock.unlock().unwrap();
@@ -145,7 +145,7 @@ fn readers_in_java_that_are_about_to_sleep_are_woken_when_a_write_ends() {
     let rust = rust(&server.url(), MESSAGE_WAS_LOST * 3);
     let mut admin = server.admin();
     let delays = rounds(|name| {
-        let lock = rust.read_write_lock(name);
+        let lock = rust.get_read_write_lock(name);
         let writing = lock.write().acquire().unwrap();
         let before = scripts_run(&mut admin);
         let waiter = java.ask("reader", "read-lock", &[name]);

@@ -19,7 +19,7 @@ fn a_lock_that_java_holds_for_two_leases_stays_out_of_reach_of_rust() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let lock = rust(&server.url(), LEASE).lock("kept");
+    let lock = rust(&server.url(), LEASE).get_lock("kept");
     java.get("holder", "lock", &["kept"]);
     let begun = now();
     assert!(!lock.try_lock_for(HELD).unwrap());
@@ -35,7 +35,7 @@ fn a_lock_that_rust_holds_for_two_leases_stays_out_of_reach_of_java() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let lock = rust(&server.url(), LEASE).lock("kept");
+    let lock = rust(&server.url(), LEASE).get_lock("kept");
     let guard = lock.acquire().unwrap();
     let wait = HELD.as_millis().to_string();
     let answer = java.ask("other", "try-for", &["kept", &wait]).wait();
@@ -53,7 +53,7 @@ fn a_lease_of_its_own_ends_on_time_for_either_side() {
     let _alone = alone();
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let lock = rust(&server.url(), LEASE).lock("leased");
+    let lock = rust(&server.url(), LEASE).get_lock("leased");
     let lease = Duration::from_millis(1_200);
     let late = lease + Duration::from_millis(1_450);
 

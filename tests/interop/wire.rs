@@ -71,7 +71,7 @@ fn a_lock_is_the_same_bytes_from_java_and_from_rust() {
             (ForceUnlock, vec![]),
         ];
         same_bytes("Java", &server, &expected, &Java { peer: &java, lock: names.lock, fenced: false });
-        let lock = client.lock(names.lock);
+        let lock = client.get_lock(names.lock);
         same_bytes("Rust", &server, &expected, &Rust { client: &client, lock: &lock, fenced: None });
     }
 }
@@ -97,7 +97,7 @@ fn a_fenced_lock_is_the_same_bytes_from_java_and_from_rust() {
             (ForceUnlock, vec![counter.clone()]),
         ];
         same_bytes("Java", &server, &expected, &Java { peer: &java, lock: names.lock, fenced: true });
-        let lock = client.fenced_lock(names.lock);
+        let lock = client.get_fenced_lock(names.lock);
         same_bytes("Rust", &server, &expected, &Rust { client: &client, lock: &lock, fenced: Some(&lock) });
     }
 }

@@ -127,7 +127,7 @@ fn outage(every: u64, begins: u64) -> Outage {
         lost: Arc::default(),
     };
     let client = LockClient::builder().observer(watched.clone()).build_in_memory(&store).unwrap();
-    let mut held = Some(client.lock("nightly").acquire_owned().unwrap());
+    let mut held = Some(client.get_lock("nightly").acquire_owned().unwrap());
     let (mut scraped, mut lost_at) = (BTreeMap::<String, Vec<f64>>::new(), 0);
     for second in 0..=WHOLE {
         if second == begins {
@@ -136,7 +136,7 @@ fn outage(every: u64, begins: u64) -> Outage {
         if second == begins + OUTAGE {
             store.heal();
             drop(held.take());
-            held = Some(client.lock("nightly").acquire_owned().unwrap());
+            held = Some(client.get_lock("nightly").acquire_owned().unwrap());
         }
         let stats = client.stats();
         let has_come = || {

@@ -103,7 +103,7 @@ fn clients_locks_and_guards_may_be_used_after_a_panic_that_was_caught() {
     unwind_safe::<MemoryStore>();
     unwind_safe::<ManualClock>();
     // And so it is: a lock is used on after a panic of the work under it.
-    let (lock, options) = (LockClient::in_memory().lock("unwound"), AcquireOptions::new());
+    let (lock, options) = (LockClient::in_memory().get_lock("unwound"), AcquireOptions::new());
     let caught = std::panic::catch_unwind(|| {
         options.with_lock(&lock, |_| std::panic::resume_unwind(Box::new("meant")))
     });
@@ -135,7 +135,7 @@ fn an_error_is_one_pointer_and_goes_where_errors_go() {
     fn boxed(error: Error) -> Box<dyn StdError + Send + Sync> {
         error.into()
     }
-    let error = boxed(LockClient::in_memory().lock("").lock().unwrap_err());
+    let error = boxed(LockClient::in_memory().get_lock("").lock().unwrap_err());
     assert!(error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::InvalidInput));
 }
 
@@ -169,10 +169,10 @@ fn values_returned_to_callers_are_plain() {
 fn locks_and_observers_are_objects() {
     let client = LockClient::in_memory();
     let locks: Vec<Box<dyn Lock + Send + Sync>> = vec![
-        Box::new(client.lock("a")),
-        Box::new(client.fenced_lock("b")),
-        Box::new(client.token_lock("c")),
-        Box::new(client.multi_lock([client.lock("d"), client.lock("e")])),
+        Box::new(client.get_lock("a")),
+        Box::new(client.get_fenced_lock("b")),
+        Box::new(client.get_token_lock("c")),
+        Box::new(client.get_multi_lock([client.get_lock("d"), client.get_lock("e")])),
     ];
     for lock in &locks {
         let lock: &dyn Lock = lock.as_ref();
@@ -195,7 +195,7 @@ fn a_closure_observes() {
         }
     });
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
-    client.lock("seen").acquire().unwrap().unlock().unwrap();
+    client.get_lock("seen").acquire().unwrap().unlock().unwrap();
     assert_eq!(seen.try_iter().collect::<Vec<_>>(), ["seen"]);
 }
 
@@ -205,43 +205,43 @@ fn names_are_taken_in_every_form_of_text() {
     let (text, shared): (String, std::sync::Arc<str>) = ("a".to_owned(), "a".into());
     let names = ["a", &text];
     for lock in [
-        client.lock(&text),
-        client.lock(&shared),
-        client.lock(names.iter().next().unwrap()),
-        client.lock(std::borrow::Cow::Borrowed("a")),
-        client.lock(text.clone()),
-        client.lock(text),
+        client.get_lock(&text),
+        client.get_lock(&shared),
+        client.get_lock(names.iter().next().unwrap()),
+        client.get_lock(std::borrow::Cow::Borrowed("a")),
+        client.get_lock(text.clone()),
+        client.get_lock(text),
     ] {
         assert_eq!(lock.name(), "a");
     }
     let url = "redis://127.0.0.1:1".to_owned();
     let prefix = "shop:".to_owned();
     let lazy = LockClient::builder().url(url).key_prefix(prefix).connect_lazily().build().unwrap();
-    assert_eq!(lazy.fair_lock(String::from("b")).name(), "b");
+    assert_eq!(lazy.get_fair_lock(String::from("b")).name(), "b");
 }
 
 #[test]
 fn a_group_is_made_of_locks_of_mixed_kinds_as_they_are() {
     let client = LockClient::in_memory();
-    let (ledger, rates) = (client.fenced_lock("ledger"), client.read_write_lock("rates"));
-    let mixed = client.multi_lock((
+    let (ledger, rates) = (client.get_fenced_lock("ledger"), client.get_read_write_lock("rates"));
+    let mixed = client.get_multi_lock((
         &ledger,
         rates.read(),
-        client.read_write_lock("prices").write_fenced(),
-        client.fair_lock("queue"),
-        client.spin_lock("spin"),
+        client.get_read_write_lock("prices").write_fenced(),
+        client.get_fair_lock("queue"),
+        client.get_spin_lock("spin"),
         client.lock_with("once").non_reentrant().build(),
-        &client.token_lock("token"),
-        client.lock("plain"),
+        &client.get_token_lock("token"),
+        client.get_lock("plain"),
     ));
     let guard = mixed.acquire().unwrap();
     assert_eq!(guard.names().count(), 8);
     assert!(guard.fence_of("ledger").is_some() && guard.fence_of("prices").is_some());
     guard.unlock().unwrap();
-    let pair = [client.lock("a"), client.lock("b")];
-    assert_eq!(client.multi_lock(&pair[..]).names().count(), 2);
-    assert_eq!(client.multi_lock(pair.to_vec()).names().count(), 2);
-    assert_eq!(client.multi_lock((ledger,)).names().collect::<Vec<_>>(), ["ledger"]);
+    let pair = [client.get_lock("a"), client.get_lock("b")];
+    assert_eq!(client.get_multi_lock(&pair[..]).names().count(), 2);
+    assert_eq!(client.get_multi_lock(pair.to_vec()).names().count(), 2);
+    assert_eq!(client.get_multi_lock((ledger,)).names().collect::<Vec<_>>(), ["ledger"]);
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn making_a_client(list: &mut List) {
     list.add("ring() of a cluster", options().ring(Ring::new(["redis-cluster://a"])).build());
     list.add("ring() of servers of which none answers", options().ring(Ring::new(two)).build());
     let late = url().url("redis://127.0.0.1:1").connect_lazily().build().unwrap();
-    list.add("connect_lazily(), then lock()", late.lock("orders").lock());
+    list.add("connect_lazily(), then lock()", late.get_lock("orders").lock());
     list.add(
         "connect_lazily() with a URL without a scheme",
         LockClient::connect_lazily("localhost:6379").map(drop),
@@ -178,11 +178,11 @@ fn faults(list: &mut List) {
     let client = LockClient::in_memory_with(&store);
     for fault in [Fault::Refused, Fault::RequestLost, Fault::AnswerLost] {
         store.fail(fault);
-        list.add(&format!("fail({fault:?}), then try_lock()"), client.lock("orders").try_lock());
+        list.add(&format!("fail({fault:?}), then try_lock()"), client.get_lock("orders").try_lock());
     }
     store.heal();
     store.slow_down(Duration::from_secs(5));
-    list.add("slow_down(5 s), then try_lock()", client.lock("orders").try_lock());
+    list.add("slow_down(5 s), then try_lock()", client.get_lock("orders").try_lock());
     let elsewhere = LockClient::in_memory();
     list.add("pause_client() of a client on another store", store.pause_client(&elsewhere));
 }
@@ -244,12 +244,12 @@ fn urls(list: &mut List) {
 fn arguments(list: &mut List) {
     list.section("Names, leases and other arguments");
     let client = LockClient::in_memory();
-    let lock = client.lock("orders");
+    let lock = client.get_lock("orders");
     let second = 1000 * MS;
-    list.add("lock(\"\")", client.lock("").lock());
-    list.add("a name of 64 KiB and a byte", client.lock("x".repeat(LONGEST_NAME + 1)).lock());
-    list.add("a name of Redisson's bookkeeping", client.lock("redisson_lock_queue:{orders}").lock());
-    list.add("a name that ends like bookkeeping", client.lock("{orders}:timeout").lock());
+    list.add("lock(\"\")", client.get_lock("").lock());
+    list.add("a name of 64 KiB and a byte", client.get_lock("x".repeat(LONGEST_NAME + 1)).lock());
+    list.add("a name of Redisson's bookkeeping", client.get_lock("redisson_lock_queue:{orders}").lock());
+    list.add("a name that ends like bookkeeping", client.get_lock("{orders}:timeout").lock());
     list.add("lock_with_lease(0)", lock.lock_with_lease(Duration::ZERO));
     list.add("lock_with_lease(Duration::MAX)", lock.lock_with_lease(Duration::MAX));
     list.add("max_hold(0)", client.lock_with("orders").max_hold(Duration::ZERO).build().lock());
@@ -257,26 +257,26 @@ fn arguments(list: &mut List) {
     list.add("spin() with a back-off that shrinks", client.lock_with("orders").spin(backoff).build().lock());
     list.add("run_once(0, 1 s)", client.run_once("orders", Duration::ZERO, second, |_| ()));
     list.add("run_once(2 s, 1 s)", client.run_once("orders", 2 * second, second, |_| ()));
-    list.add("multi_lock([])", client.multi_lock(Vec::<leasehold::RedisLock>::new()).lock());
-    let twice = [client.lock("orders"), client.lock("orders")];
-    list.add("multi_lock() with a lock twice", client.multi_lock(twice).lock());
+    list.add("multi_lock([])", client.get_multi_lock(Vec::<leasehold::RedisLock>::new()).lock());
+    let twice = [client.get_lock("orders"), client.get_lock("orders")];
+    list.add("multi_lock() with a lock twice", client.get_multi_lock(twice).lock());
     lock.lock().unwrap();
     list.add("condition(\"\")", lock.condition("").notify_one());
     lock.unlock().unwrap();
-    list.add("semaphore: acquire(0)", client.semaphore("slots").acquire(0));
-    let permits = client.expirable_semaphore("slots");
+    list.add("semaphore: acquire(0)", client.get_semaphore("slots").acquire(0));
+    let permits = client.get_expirable_semaphore("slots");
     list.add(
         "expirable_semaphore: acquire_with(1001, …)",
         permits.acquire_with(1001, &AcquireOptions::new()),
     );
     let leased = AcquireOptions::new().lease(second);
-    list.add("semaphore: acquire_with() a lease", client.semaphore("slots").acquire_with(1, &leased));
+    list.add("semaphore: acquire_with() a lease", client.get_semaphore("slots").acquire_with(1, &leased));
     list.add("expirable_semaphore: release(\"7\")", permits.release("7"));
     list.add("expirable_semaphore: release_many([])", permits.release_many(&Vec::<String>::new()));
     let id = "0".repeat(32);
     list.add("expirable_semaphore: update_lease_time(0)", permits.update_lease_time(&id, Duration::ZERO));
     list.add("change_ring() of another client", client.change_ring(Ring::new(["redis://127.0.0.1"])));
-    let fence = client.fenced_lock("orders").acquire().unwrap().fence().unwrap();
+    let fence = client.get_fenced_lock("orders").acquire().unwrap().fence().unwrap();
     list.add("fencing::write_file(\"/\", …)", fencing::write_file(Path::new("/"), fence, b""));
 }
 
@@ -285,9 +285,9 @@ fn holding(list: &mut List) {
     let clock = ManualClock::new();
     let store = MemoryStore::with_clock(clock.clone());
     let (client, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    let lock = client.lock("orders");
+    let lock = client.get_lock("orders");
     list.add("unlock() of a free lock", lock.unlock());
-    let guard = other.lock("orders").acquire().unwrap();
+    let guard = other.get_lock("orders").acquire().unwrap();
     list.add("unlock() of another's lock", lock.unlock());
     let interrupt = Interrupt::new();
     interrupt.interrupt();
@@ -301,7 +301,7 @@ fn holding(list: &mut List) {
     list.add("check() after the lease has run out", guard.check());
     list.add("guard.unlock() after the lease has run out", guard.unlock());
     let guard = lock.acquire().unwrap();
-    other.lock("orders").force_unlock().unwrap();
+    other.get_lock("orders").force_unlock().unwrap();
     assert!(!lock.is_held_by_current_thread().unwrap());
     list.add("check() after force_unlock() elsewhere", guard.check());
     drop(guard);
@@ -325,12 +325,12 @@ fn holding(list: &mut List) {
     list.add("lock() by another task of the thread", locked);
     list.add("unlock() by another task of the thread", unlocked);
     lock.unlock().unwrap();
-    let token = client.token_lock("token");
+    let token = client.get_token_lock("token");
     token.lock().unwrap();
     list.add("token_lock: lock() again", token.lock());
-    list.add("the same name as another kind", client.lock("token").lock());
+    list.add("the same name as another kind", client.get_lock("token").lock());
     token.unlock().unwrap();
-    let rw = client.read_write_lock("ledger");
+    let rw = client.get_read_write_lock("ledger");
     rw.read().lock().unwrap();
     list.add("write lock by a thread that holds the read lock", rw.write().lock());
     rw.read().unlock().unwrap();
@@ -343,7 +343,7 @@ fn holding(list: &mut List) {
     clock.advance(2000 * MS);
     list.add("condition: wait() with a guard whose lease has run out", condition.wait(&mut lost));
     drop(lost);
-    let mut others = client.lock("stock").acquire().unwrap();
+    let mut others = client.get_lock("stock").acquire().unwrap();
     list.add("condition: wait() with the guard of another lock", condition.wait(&mut others));
     let mut guard = lock.acquire().unwrap();
     let inner = lock.acquire().unwrap();
@@ -502,7 +502,7 @@ fn refused_in_use(refusal: &'static str) -> Error {
     let options = options().command_timeout(if refusal.is_empty() { 1_000 * MS } else { LONG });
     let client = options.url(format!("redis://{address}")).build().unwrap();
     *SAYS.lock().unwrap() = refusal;
-    client.lock("orders").try_lock().unwrap_err()
+    client.get_lock("orders").try_lock().unwrap_err()
 }
 
 #[test]
@@ -540,7 +540,7 @@ fn a_lease_that_is_too_short_names_the_least_that_would_do() {
     for lease in [Duration::ZERO, Duration::from_nanos(1), MS, 99 * MS] {
         assert!(too_short(lease).ends_with("the least is 100ms"), "{}", too_short(lease));
     }
-    let lock = LockClient::in_memory().lock("orders");
+    let lock = LockClient::in_memory().get_lock("orders");
     let error = lock.lock_with_lease(Duration::ZERO).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().ends_with("the least is 1ms") && error.source().is_none(), "{error}");

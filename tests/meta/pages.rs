@@ -96,15 +96,15 @@ fn the_user_of_the_guarantees_can_do_all_that_locks_need() {
     };
     let (one, other) = (connect(), connect());
 
-    let lock = one.fenced_lock("app:a");
+    let lock = one.get_fenced_lock("app:a");
     let first = lock.lock_and_get_token().unwrap();
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
-    let by = other.lock("app:a").unlock().unwrap_err();
+    let by = other.get_lock("app:a").unlock().unwrap_err();
     assert_eq!(by.not_held(), Some(&NotHeld::HeldBy(one.current_owner().to_string())));
     lock.unlock().unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| other.fenced_lock("app:a").acquire().unwrap().fence());
+        let waiter = scope.spawn(|| other.get_fenced_lock("app:a").acquire().unwrap().fence());
         assert!(eventually(crate::support::LONG, || {
             listening_clients("app:a", "NUMSUB", |command| {
                 redis::cmd(command[0]).arg(&command[1..]).query(&mut server.admin()).unwrap()
@@ -113,16 +113,16 @@ fn the_user_of_the_guarantees_can_do_all_that_locks_need() {
         lock.unlock().unwrap();
         assert!(waiter.join().unwrap() > Some(first));
     });
-    one.lock("app:a").lock().unwrap();
-    assert!(other.lock("app:a").force_unlock().unwrap());
-    let token = one.token_lock("app:t").acquire().unwrap();
-    assert!(!other.token_lock("app:t").try_lock().unwrap());
+    one.get_lock("app:a").lock().unwrap();
+    assert!(other.get_lock("app:a").force_unlock().unwrap());
+    let token = one.get_token_lock("app:t").acquire().unwrap();
+    assert!(!other.get_token_lock("app:t").try_lock().unwrap());
     token.unlock().unwrap();
 
-    let elsewhere = one.lock("other:a").lock().unwrap_err();
+    let elsewhere = one.get_lock("other:a").lock().unwrap_err();
     assert_eq!(elsewhere.kind(), leasehold::ErrorKind::NoPermission, "{elsewhere}");
 
-    let fair = one.fair_lock("app:fair").try_lock().unwrap_err();
+    let fair = one.get_fair_lock("app:fair").try_lock().unwrap_err();
     assert_eq!(fair.kind(), leasehold::ErrorKind::NoPermission, "{fair}");
     for (_, rights) in of_other_kinds {
         set_user(&server, "locks", rights);
@@ -140,20 +140,20 @@ fn comes_by(lock: &RedisLock) -> bool {
 
 /// Each with somebody who waits, and is woken or gives up.
 fn use_every_kind(one: &LockClient, other: &LockClient) {
-    let fair = one.fair_lock("app:fair");
+    let fair = one.get_fair_lock("app:fair");
     fair.lock().unwrap();
     let seen = other.inspect("app:fair").unwrap();
     assert_eq!((seen.holders.len(), seen.kind), (1, ObjectKind::Lock));
     assert!(seen.listeners.is_some(), "it may ask how many listen");
-    assert!(!other.fair_lock("app:fair").try_lock_for(SHORT).unwrap());
+    assert!(!other.get_fair_lock("app:fair").try_lock_for(SHORT).unwrap());
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| comes_by(&other.fair_lock("app:fair")));
+        let waiter = scope.spawn(|| comes_by(&other.get_fair_lock("app:fair")));
         fair.unlock().unwrap();
         assert!(waiter.join().unwrap());
     });
     assert!(!fair.force_unlock().unwrap());
 
-    let (rw, others) = (one.read_write_lock("app:rw"), other.read_write_lock("app:rw"));
+    let (rw, others) = (one.get_read_write_lock("app:rw"), other.get_read_write_lock("app:rw"));
     let writing = rw.write_fenced().acquire().unwrap();
     let reading = rw.read().acquire().unwrap();
     assert!(!others.write().try_lock_for(SHORT).unwrap() && others.write().is_locked().unwrap());
@@ -174,14 +174,14 @@ fn use_every_kind(one: &LockClient, other: &LockClient) {
     });
     assert!(comes_by(rw.read()));
 
-    let (permits, leased) = (one.semaphore("app:permits"), one.expirable_semaphore("app:leased"));
+    let (permits, leased) = (one.get_semaphore("app:permits"), one.get_expirable_semaphore("app:leased"));
     assert!(permits.try_set_permits(1).unwrap() && leased.try_set_permits(1).unwrap());
     let (permit, lent) = (
         permits.acquire(1).unwrap(),
         leased.acquire_with(1, &AcquireOptions::new().lease(LONG)).unwrap().unwrap(),
     );
-    assert!(other.semaphore("app:permits").try_acquire_for(1, SHORT).unwrap().is_none());
-    assert!(other.expirable_semaphore("app:leased").try_acquire_for(SHORT).unwrap().is_none());
+    assert!(other.get_semaphore("app:permits").try_acquire_for(1, SHORT).unwrap().is_none());
+    assert!(other.get_expirable_semaphore("app:leased").try_acquire_for(SHORT).unwrap().is_none());
     let (seen, lent_out) = (one.inspect("app:permits").unwrap(), one.inspect("app:leased").unwrap());
     assert_eq!((seen.count, lent_out.count, lent_out.out), (Some(0), Some(0), 1));
     permit.unlock().unwrap();
@@ -197,16 +197,16 @@ fn use_every_kind(one: &LockClient, other: &LockClient) {
     assert_eq!((leased.acquired_permits().unwrap(), leased.available_permits().unwrap()), (0, 2));
     assert!(permits.delete().unwrap() && leased.delete().unwrap());
 
-    let latch = one.count_down_latch("app:latch");
+    let latch = one.get_count_down_latch("app:latch");
     assert!(latch.try_set_count(1).unwrap());
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| other.count_down_latch("app:latch").wait_for(LONG).unwrap());
+        let waiter = scope.spawn(|| other.get_count_down_latch("app:latch").wait_for(LONG).unwrap());
         assert_eq!(latch.count_down().unwrap(), 0);
         assert!(waiter.join().unwrap());
     });
     assert!(!latch.delete().unwrap());
 
-    let (lock, theirs) = (one.lock("app:a"), other.lock("app:a"));
+    let (lock, theirs) = (one.get_lock("app:a"), other.get_lock("app:a"));
     let mut guard = lock.acquire().unwrap();
     assert!(!lock.condition("changed").wait_for(&mut guard, SHORT).unwrap());
     std::thread::scope(|scope| {
@@ -282,7 +282,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
     };
     match user {
         "locks" => {
-            let (lock, theirs) = (one.fenced_lock("app:a"), other.fenced_lock("app:a"));
+            let (lock, theirs) = (one.get_fenced_lock("app:a"), other.get_fenced_lock("app:a"));
             lock.lock()?;
             lock.lock()?;
             lock.hold_count()?;
@@ -292,13 +292,13 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             theirs.try_lock_for(SHORT)?;
             pair.woken(|| theirs.try_lock_for(LONG), || lock.unlock())?;
             lock.force_unlock()?;
-            one.token_lock("app:t").lock()?;
-            one.token_lock("app:t").unlock()
+            one.get_token_lock("app:t").lock()?;
+            one.get_token_lock("app:t").unlock()
         }
         "fair" => {
             ahead_of_the_clock("redisson_lock_token:{app:f}");
             let lock = one.lock_with("app:f").fair().build_fenced();
-            let theirs = other.fair_lock("app:f");
+            let theirs = other.get_fair_lock("app:f");
             lock.lock()?;
             lock.lock()?;
             lock.hold_count()?;
@@ -317,21 +317,21 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
         }
         "readwrite" => {
             ahead_of_the_clock("redisson_lock_token:{app:rw}");
-            let (lock, theirs) = (one.read_write_lock("app:rw"), other.read_write_lock("app:rw"));
+            let (lock, theirs) = (one.get_read_write_lock("app:rw"), other.get_read_write_lock("app:rw"));
             lock.write_fenced().lock()?;
             lock.read().lock()?;
             lock.read().hold_count()?;
             refused(theirs.write().unlock())?;
             theirs.read().try_lock_for(SHORT)?;
             lock.write().unlock()?;
-            let first = other.read_write_lock("app:rw").writers_first();
+            let first = other.get_read_write_lock("app:rw").writers_first();
             first.read().try_lock()?;
             first.read().unlock().or_else(|_not_held| Ok(()))?;
             first.write().try_lock_for(SHORT)?;
             pair.woken(|| first.write().acquire_owned()?.unlock(), || lock.read().unlock())
         }
         "semaphore" => {
-            let (permits, theirs) = (one.semaphore("app:s"), other.semaphore("app:s"));
+            let (permits, theirs) = (one.get_semaphore("app:s"), other.get_semaphore("app:s"));
             permits.try_set_permits(1)?;
             let permit = permits.acquire(1)?;
             pair.woken(|| theirs.try_acquire_for(1, LONG), || permit.unlock())?;
@@ -340,7 +340,8 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             permits.delete().map(drop)
         }
         "permits" => {
-            let (permits, theirs) = (one.expirable_semaphore("app:p"), other.expirable_semaphore("app:p"));
+            let (permits, theirs) =
+                (one.get_expirable_semaphore("app:p"), other.get_expirable_semaphore("app:p"));
             permits.try_set_permits(1)?;
             // With an end, which its permits that are out get too.
             redis::cmd("PEXPIRE").arg(&["app:p", "100000"]).exec(&mut pair.server.admin()).unwrap();
@@ -356,7 +357,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             permits.delete().map(drop)
         }
         "latch" => {
-            let (latch, theirs) = (one.count_down_latch("app:l"), other.count_down_latch("app:l"));
+            let (latch, theirs) = (one.get_count_down_latch("app:l"), other.get_count_down_latch("app:l"));
             latch.wait()?;
             latch.try_set_count(2)?;
             latch.count_down()?;
@@ -365,7 +366,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             latch.delete().map(drop)
         }
         "condition" => {
-            let (lock, theirs) = (one.lock("app:c"), other.lock("app:c"));
+            let (lock, theirs) = (one.get_lock("app:c"), other.get_lock("app:c"));
             let mut guard = lock.acquire()?;
             theirs.try_lock()?;
             theirs.try_lock_for(SHORT)?;

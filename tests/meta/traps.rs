@@ -98,7 +98,7 @@ fn sending_a_guard_is_refused_by_a_name_that_says_what_to_do_instead() {
     fs::create_dir_all(&folder.0).unwrap();
     for code in [
         "let guard = lock.acquire()?; std::thread::spawn(move || drop(guard));",
-        "let guard = client.multi_lock([lock.clone()]).acquire()?; std::thread::spawn(move || drop(guard));",
+        "let guard = client.get_multi_lock([lock.clone()]).acquire()?; std::thread::spawn(move || drop(guard));",
     ] {
         let (good, text) = compiled("rustc", code, None, &folder);
         // The first line already, which is all that an editor shows.
@@ -118,7 +118,7 @@ fn the_methods_of_permits_are_on_permits_only() {
         assert!(!good && text.contains("no method named"), "{method}: {text}");
         said(
             "rustc",
-            &of_a_lock.replace("lock.acquire_owned()", "client.semaphore(\"a\").acquire(1)"),
+            &of_a_lock.replace("lock.acquire_owned()", "client.get_semaphore(\"a\").acquire(1)"),
             None,
             &folder,
         );

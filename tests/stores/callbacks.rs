@@ -29,10 +29,10 @@ const IN_A_CALL: &[CallBack] = &[
     ("force_unlock", |_, lock| lock.force_unlock().map(drop)),
     ("is_locked", |_, lock| lock.is_locked().map(drop)),
     ("hold_count", |_, lock| lock.hold_count().map(drop)),
-    ("multi_lock", |client, lock| client.multi_lock([lock, &client.lock("b")]).try_lock().map(drop)),
-    ("read lock", |client, _| client.read_write_lock("rw").read().try_lock().map(drop)),
-    ("semaphore", |client, _| client.semaphore("slots").try_set_permits(1).map(drop)),
-    ("latch", |client, _| client.count_down_latch("latch").count_down().map(drop)),
+    ("multi_lock", |client, lock| client.get_multi_lock([lock, &client.get_lock("b")]).try_lock().map(drop)),
+    ("read lock", |client, _| client.get_read_write_lock("rw").read().try_lock().map(drop)),
+    ("semaphore", |client, _| client.get_semaphore("slots").try_set_permits(1).map(drop)),
+    ("latch", |client, _| client.get_count_down_latch("latch").count_down().map(drop)),
     ("condition", |_, lock| lock.condition("c").notify_one().map(drop)),
     ("inspect", |client, lock| client.inspect(lock.name()).map(drop)),
     ("list", |client, _| client.list("*").next().transpose().map(drop)),
@@ -75,7 +75,7 @@ impl Observer for CallsBack {
             return;
         }
         let is_in_a_call = thread::current().name().is_none_or(|name| !name.starts_with("leasehold-"));
-        let lock = client.lock(NAME);
+        let lock = client.get_lock(NAME);
         let mut answers = Vec::new();
         for (what, ask) in if is_in_a_call { IN_A_CALL } else { LATER } {
             let kind = ask(client, &lock).err().map(|error| error.kind());
@@ -109,7 +109,7 @@ fn called_back() -> (MemoryStore, LockClient, LockClient, Receiver<Told>) {
 #[test]
 fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_every_event() {
     let (store, client, other, told) = called_back();
-    let (lock, others) = (client.lock(NAME), other.lock(NAME));
+    let (lock, others) = (client.get_lock(NAME), other.get_lock(NAME));
     let mut all: Vec<Told> = Vec::new();
     let mut until = |event: &str| {
         while all.last().is_none_or(|last| last.event != event) {
@@ -160,12 +160,12 @@ fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_ever
     until("RenewalFailed");
     store.heal();
     drop(lock.unlock()); // lost, on a machine that stood still
-    let guard = client.lock("dropped").acquire().unwrap();
+    let guard = client.get_lock("dropped").acquire().unwrap();
     store.fail_client(&client, Fault::Refused).unwrap();
     drop(guard);
     until("ReleaseFailed");
     store.heal();
-    elsewhere(|| client.lock("left").lock().unwrap());
+    elsewhere(|| client.get_lock("left").lock().unwrap());
     until("Abandoned");
     until("Lost");
     client.shutdown().unwrap();
@@ -197,15 +197,15 @@ fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_ever
 #[test]
 fn a_callback_for_the_loss_may_take_the_lock_again() {
     let (_store, client, other, _told) = called_back();
-    let guard = client.lock(NAME).acquire().unwrap();
-    let ((sender, taken), lock) = (bounded(1), client.lock(NAME));
+    let guard = client.get_lock(NAME).acquire().unwrap();
+    let ((sender, taken), lock) = (bounded(1), client.get_lock(NAME));
     guard.on_lost(move |_| {
         let guard = lock.try_acquire_owned_for(LONG);
         sender.send(guard).unwrap();
     });
-    assert!(other.lock(NAME).force_unlock().unwrap());
+    assert!(other.get_lock(NAME).force_unlock().unwrap());
     let again = receive(&taken, LONG).unwrap().unwrap().expect("it is free");
-    assert!(!other.lock(NAME).try_lock().unwrap());
+    assert!(!other.get_lock(NAME).try_lock().unwrap());
     again.unlock().unwrap();
 }
 
@@ -229,16 +229,16 @@ fn an_observer_that_drops_the_outer_guard_of_a_reentry_leaves_the_inner_one() {
     let store = MemoryStore::new();
     let client = ClientBuilder::default().observer(DropsOuter).build_in_memory(&store).unwrap();
     let other = LockClient::in_memory_with(&store);
-    let lock = client.lock(NAME);
+    let lock = client.get_lock(NAME);
     let outer = lock.acquire().unwrap();
     OUTER.replace(Some(outer));
     let inner = lock.acquire().unwrap();
     assert!(OUTER.take().is_none(), "the observer dropped it");
     inner.check().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 1);
-    assert!(!other.lock(NAME).try_lock().unwrap());
+    assert!(!other.get_lock(NAME).try_lock().unwrap());
     inner.unlock().unwrap();
-    assert!(other.lock(NAME).try_lock().unwrap());
+    assert!(other.get_lock(NAME).try_lock().unwrap());
 }
 
 /// Unlocks a guard that it was given, at the first event.
@@ -260,11 +260,11 @@ fn a_guard_that_an_observer_unlocks_is_released_although_that_is_refused() {
     let observer = Unlocks(Arc::clone(&place), sender);
     let client = ClientBuilder::default().observer(observer).build_in_memory(&store).unwrap();
     let other = LockClient::in_memory_with(&store);
-    let guard = client.lock(NAME).acquire_owned().unwrap();
+    let guard = client.get_lock(NAME).acquire_owned().unwrap();
     *place.lock().unwrap() = Some(guard);
-    client.lock("another").acquire().unwrap().unlock().unwrap();
+    client.get_lock("another").acquire().unwrap().unlock().unwrap();
     assert_eq!(receive(&unlocked, LONG).unwrap().unwrap_err().kind(), ErrorKind::WouldDeadlock);
-    assert!(other.lock(NAME).try_lock_for(LONG).unwrap());
+    assert!(other.get_lock(NAME).try_lock_for(LONG).unwrap());
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_leader_that_an_observer_of_its_own_thread_drops_ends() {
     receive(&dropped, LONG).expect("it waits for its own thread");
     assert!(eventually(LONG, || events.recv_timeout(ms(1)).is_err_and(|error| error.is_disconnected())));
     let other = LockClient::in_memory_with(&store);
-    assert!(other.fenced_lock("leader").try_lock_for(LONG).unwrap());
+    assert!(other.get_fenced_lock("leader").try_lock_for(LONG).unwrap());
 }
 
 #[cfg(feature = "metrics")]
@@ -303,14 +303,14 @@ fn a_function_of_the_metrics_that_calls_the_client_back_is_refused() {
         let cell = Arc::clone(&cell);
         move |name| {
             if let Some(client) = cell.get() {
-                sender.send(client.lock(name).try_lock().map(drop)).ok();
+                sender.send(client.get_lock(name).try_lock().map(drop)).ok();
             }
             "all".to_owned()
         }
     });
     let client = ClientBuilder::default().observer(metrics).build_in_memory(&MemoryStore::new()).unwrap();
     assert!(cell.set(client.clone()).is_ok());
-    client.lock(NAME).acquire().unwrap().unlock().unwrap();
+    client.get_lock(NAME).acquire().unwrap().unlock().unwrap();
     let asked: Vec<_> = asked.try_iter().collect();
     let refused =
         |answer: &Result<()>| matches!(answer, Err(error) if error.kind() == ErrorKind::WouldDeadlock);

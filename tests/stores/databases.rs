@@ -303,7 +303,7 @@ pub(crate) fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients<
     let Some(server) = D::shared() else { return };
     let client = server.options().table("alone").lease(RENEWED).build().unwrap();
     server.execute("DROP TABLE alone_clients");
-    let held = client.lock("a").acquire().unwrap();
+    let held = client.get_lock("a").acquire().unwrap();
     // Several rounds of renewals, and of entries that cannot be written.
     throughout(RENEWED + ms(200), || held.check().is_ok());
     let other = server.options().table("alone").directory(false).build().unwrap();
@@ -324,7 +324,7 @@ pub(crate) fn what_killed_clients_wrote_of_themselves_is_removed_by_the_next<D: 
         "INSERT INTO tidied_clients (client, entry, expires_at) \
          VALUES ('8a3f0e0e-0000-8000-8000-000000000001', '{}', '2001-01-01 00:00:00')",
     );
-    let held = client.lock("a").acquire().unwrap();
+    let held = client.get_lock("a").acquire().unwrap();
     let listed = || client.clients().map(|one| one.unwrap().id).collect::<Vec<_>>();
     assert!(eventually(LONG, || listed() == [client.id()]));
     assert_eq!(server.count_rows("tidied_clients"), 1);
@@ -336,8 +336,8 @@ pub(crate) fn what_killed_clients_wrote_of_themselves_is_removed_by_the_next<D: 
 pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("swept").build().unwrap();
-    let held = client.fenced_lock("held").acquire().unwrap();
-    let first = client.fenced_lock("free").acquire().unwrap();
+    let held = client.get_fenced_lock("held").acquire().unwrap();
+    let first = client.get_fenced_lock("free").acquire().unwrap();
     let fence = first.fence();
     first.unlock().unwrap();
     let (owner, holds, pid, host, thread) = server.row("swept", "held");
@@ -348,7 +348,7 @@ pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
     assert_eq!(server.count_rows("swept"), 2);
     assert!(eventually(LONG, || client.sweep(ms(1)).unwrap() > 0));
     assert_eq!(server.count_rows("swept"), 1, "a lock that is held is not forgotten");
-    assert!(client.fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
+    assert!(client.get_fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
     held.unlock().unwrap();
 }
 
@@ -356,12 +356,12 @@ pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
 pub(crate) fn a_row_whose_time_is_over_is_not_renewed<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("ended").lease(Duration::from_secs(3)).build().unwrap();
-    let held = client.lock("held").acquire().unwrap();
+    let held = client.get_lock("held").acquire().unwrap();
     let lost = held.lost();
     server.execute("UPDATE ended SET expires_at = '2000-01-01 00:00:00'");
     let loss = receive(&lost, LONG).expect("its renewal brought it back");
     assert_eq!(loss.reason, LossReason::Gone);
-    assert!(client.lock("held").try_lock().unwrap(), "it is free");
+    assert!(client.get_lock("held").try_lock().unwrap(), "it is free");
 }
 
 // ---- faults
@@ -369,17 +369,20 @@ pub(crate) fn a_row_whose_time_is_over_is_not_renewed<D: Database>() {
 pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>() {
     let Some(mut server) = D::start() else { return };
     let (client, rival) = (server.client(), server.client());
-    let held = client.fenced_lock("held").acquire().unwrap();
+    let held = client.get_fenced_lock("held").acquire().unwrap();
     let waiting = std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| rival.lock("held").try_lock_for(LONG));
+        let waiter = scope.spawn(|| rival.get_lock("held").try_lock_for(LONG));
         server.kill();
-        let error = client.lock("a").try_lock().unwrap_err();
+        let error = client.get_lock("a").try_lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
         assert!(error.is_retryable());
         held.check().unwrap();
         server.restart();
-        assert!(client.lock("a").try_lock_for(D::RECONNECTS_WITHIN).unwrap(), "the next call connects again");
-        client.lock("a").unlock().unwrap();
+        assert!(
+            client.get_lock("a").try_lock_for(D::RECONNECTS_WITHIN).unwrap(),
+            "the next call connects again"
+        );
+        client.get_lock("a").unlock().unwrap();
         held.check().unwrap();
         held.unlock().unwrap();
         waiter.join().unwrap()
@@ -395,10 +398,10 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     let options = || server.options().pool_size(1).command_timeout(command_timeout).patience(ms(100));
     let client = connected(|| options().lease(lease).build());
     let (kept, stuck) = (fresh("kept"), fresh("stuck"));
-    client.lock(&stuck).lock().unwrap();
-    client.lock(&stuck).unlock().unwrap();
+    client.get_lock(&stuck).lock().unwrap();
+    client.get_lock(&stuck).unlock().unwrap();
     let begun = now();
-    let held = client.lock(&kept).acquire().unwrap();
+    let held = client.get_lock(&kept).acquire().unwrap();
     let mut connection = server.connect();
     let mut transaction = D::begin(&mut connection);
     D::lock_row(&mut transaction, &stuck);
@@ -406,7 +409,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
         let start = now();
         let calls: Vec<_> = (0..3)
             .map(|_| {
-                let lock = client.lock(&stuck);
+                let lock = client.get_lock(&stuck);
                 scope.spawn(move || lock.try_lock())
             })
             .collect();
@@ -417,7 +420,7 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
         }
         assert!(own_time_since(start) < calls_end_within, "{:?}", start.elapsed());
         while start.elapsed() < lasts && held.check().is_ok() {
-            assert!(client.lock(&stuck).try_lock().is_err());
+            assert!(client.get_lock(&stuck).try_lock().is_err());
         }
     });
     D::rollback(transaction);
@@ -425,8 +428,8 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     if let Err(error) = held.unlock() {
         assert!(stalled_since(begun) > lease / 2, "{error}");
     }
-    assert!(client.lock(&stuck).try_lock_for(LONG).unwrap());
-    client.lock(&stuck).unlock().unwrap();
+    assert!(client.get_lock(&stuck).try_lock_for(LONG).unwrap());
+    client.get_lock(&stuck).unlock().unwrap();
 }
 
 // ---- session locks
@@ -435,13 +438,13 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_seen<D: Database>() {
     let Some(server) = D::shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let name = fresh("session");
-    let (lock, other) = (client.lock(&name), rival.lock(&name));
+    let (lock, other) = (client.get_lock(&name), rival.get_lock(&name));
     lock.lock().unwrap();
     lock.lock().unwrap();
     assert_eq!(lock.hold_count().unwrap(), 2);
     assert!(!other.try_lock().unwrap());
-    assert!(rival.lock(name.to_uppercase()).try_lock().unwrap(), "case counts");
-    rival.lock(name.to_uppercase()).unlock().unwrap();
+    assert!(rival.get_lock(name.to_uppercase()).try_lock().unwrap(), "case counts");
+    rival.get_lock(name.to_uppercase()).unlock().unwrap();
     // Another thread of the same client is another holder, although the server sees one user.
     std::thread::scope(|scope| assert!(!scope.spawn(|| lock.try_lock().unwrap()).join().unwrap()));
     let error = other.unlock().unwrap_err();
@@ -452,7 +455,7 @@ pub(crate) fn a_session_lock_is_reentrant_exclusive_and_seen<D: Database>() {
     lock.unlock().unwrap();
     assert!(other.try_lock().unwrap());
     other.unlock().unwrap();
-    for refused in [client.token_lock(&name).lock(), client.fenced_lock(&name).lock()] {
+    for refused in [client.get_token_lock(&name).lock(), client.get_fenced_lock(&name).lock()] {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }
@@ -462,21 +465,21 @@ pub(crate) fn a_session_lock_lives_and_dies_with_its_session<D: Database>() {
     let Some(server) = D::start() else { return };
     let client = connect_session(&server.url(), RENEWED).unwrap();
     let rival = connect_session(&server.url(), LEASE).unwrap();
-    let held = client.lock("held").acquire().unwrap();
-    throughout(RENEWED + ms(2_000), || held.check().is_ok() && !rival.lock("held").try_lock().unwrap());
+    let held = client.get_lock("held").acquire().unwrap();
+    throughout(RENEWED + ms(2_000), || held.check().is_ok() && !rival.get_lock("held").try_lock().unwrap());
     let lost = held.lost();
     server.end_sessions();
     lost.recv_timeout(LONG).unwrap();
     assert_eq!(held.state(), HoldState::Lost);
-    assert!(rival.lock("held").try_lock_for(LONG).unwrap());
+    assert!(rival.get_lock("held").try_lock_for(LONG).unwrap());
     assert!(held.unlock().unwrap_err().is_lost());
-    assert!(rival.lock("held").is_held_by_current_thread().unwrap(), "a lost hold releases nobody's");
-    rival.lock("held").unlock().unwrap();
+    assert!(rival.get_lock("held").is_held_by_current_thread().unwrap(), "a lost hold releases nobody's");
+    rival.get_lock("held").unlock().unwrap();
     // Forced: the holder's session is ended.
-    let held = client.lock("held").acquire().unwrap();
-    assert!(rival.lock("held").force_unlock().unwrap());
-    assert!(eventually(LONG, || !rival.lock("held").is_locked().unwrap()));
-    assert!(!rival.lock("held").force_unlock().unwrap());
+    let held = client.get_lock("held").acquire().unwrap();
+    assert!(rival.get_lock("held").force_unlock().unwrap());
+    assert!(eventually(LONG, || !rival.get_lock("held").is_locked().unwrap()));
+    assert!(!rival.get_lock("held").force_unlock().unwrap());
     assert!(held.unlock().unwrap_err().is_lost());
 }
 
@@ -484,15 +487,15 @@ pub(crate) fn a_session_lock_lives_and_dies_with_its_session<D: Database>() {
 pub(crate) fn a_session_ends_when_it_was_idle_for_its_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
-    let lock = client.lock(fresh("fixed"));
+    let lock = client.get_lock(fresh("fixed"));
     let asked = now();
     lock.lock_with_lease(ms(700)).unwrap();
     let start = now();
-    assert!(rival.lock(lock.name()).try_lock_for(LONG).unwrap());
+    assert!(rival.get_lock(lock.name()).try_lock_for(LONG).unwrap());
     assert!(asked.elapsed() >= ms(650), "{:?}", asked.elapsed());
     assert!(own_time_since(start) < D::IDLE_SESSION_ENDS_WITHIN, "{:?}", start.elapsed());
     assert!(lock.unlock().unwrap_err().is_lost());
-    rival.lock(lock.name()).unlock().unwrap();
+    rival.get_lock(lock.name()).unlock().unwrap();
 }
 
 // ---- on the caller's own transaction

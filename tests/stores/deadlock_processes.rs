@@ -136,10 +136,10 @@ impl Observer for Noting {
 /// The names of a program are locks of four kinds.
 fn lock_of(client: &LockClient, at: usize, name: &str) -> RedisLock {
     match at % 4 {
-        0 => client.lock(name),
-        1 => client.fair_lock(name),
-        2 => client.read_write_lock(name).write().clone(),
-        _ => RedisLock::clone(&client.fenced_lock(name)),
+        0 => client.get_lock(name),
+        1 => client.get_fair_lock(name),
+        2 => client.get_read_write_lock(name).write().clone(),
+        _ => RedisLock::clone(&client.get_fenced_lock(name)),
     }
 }
 
@@ -280,7 +280,7 @@ impl Orders {
         let (client, told) = self.client(end);
         let name = |at: usize| format!("{end:?}:{}", ["a", "b"][at]);
         let (own, other) = (name(self.process), name(1 - self.process));
-        let held = client.lock(&own).acquire().unwrap();
+        let held = client.get_lock(&own).acquire().unwrap();
         self.says("holds", &());
         self.meets("holds", 2);
         let mut took = Took { began: mono(), ..Took::default() };
@@ -303,7 +303,7 @@ impl Orders {
                 }
             });
             let options = AcquireOptions::new().interrupt(&interrupt);
-            let got = client.lock(&other).acquire_with(&options).map(Option::unwrap);
+            let got = client.get_lock(&other).acquire_with(&options).map(Option::unwrap);
             // Read here: the thread above may wait for longer to be told of nothing.
             (got, mono())
         });

@@ -44,7 +44,7 @@ fn run(program: u64, open: &(dyn Fn(usize, Reporting) -> LockClient + Sync)) -> 
         for (process, client) in clients.iter().enumerate() {
             let (notes, names, interrupt) = (&*notes, &*names, &interrupt);
             scope.spawn(move || {
-                let make = &|client: &LockClient, at: usize| client.lock(&names[at]);
+                let make = &|client: &LockClient, at: usize| client.get_lock(&names[at]);
                 let player = Player { client, notes, process, names, make, interrupt };
                 (0..2).for_each(|_| player.take_some(WAIT, ms(random() % 30)));
             });

@@ -82,12 +82,12 @@ fn a_member_that_is_killed_and_comes_back_has_kept_the_lock_and_wakes_again() {
     let url = server.url();
     let (holder, other) = (client(&url), client(&url));
     let name = fresh("killed");
-    let guard = holder.fenced_lock(&name).acquire().unwrap();
-    let waiting = other.fenced_lock(&name);
+    let guard = holder.get_fenced_lock(&name).acquire().unwrap();
+    let waiting = other.get_fenced_lock(&name);
     let waiter = Waiter::start(move || waiting.acquire().map(|guard| guard.fence()));
     server.restart();
     guard.check().unwrap();
-    assert!(!other.lock(&name).try_lock().unwrap());
+    assert!(!other.get_lock(&name).try_lock().unwrap());
     // The watch stands again by then, or the safety poll is what wakes.
     let fence = guard.fence();
     guard.unlock().unwrap();
@@ -96,8 +96,8 @@ fn a_member_that_is_killed_and_comes_back_has_kept_the_lock_and_wakes_again() {
     // Wake-ups are back.
     let begun = now();
     let rounds = (0..5).map(|_| {
-        let held = Holding::take(&holder.lock(&name));
-        let waiting = other.lock(&name);
+        let held = Holding::take(&holder.get_lock(&name));
+        let waiting = other.get_lock(&name);
         let waiter = Waiter::start(move || waiting.lock().map(|()| (now(), waiting.unlock())));
         let released = held.release();
         waiter.returns_within(ms(1_200) + SLACK).0.unwrap().0.duration_since(released)
@@ -111,24 +111,24 @@ fn a_revoked_lease_is_found_by_the_next_renewal() {
     let url = server.url();
     let (holder, other) = (builder(&url).lease(ms(3_000)).build().unwrap(), client(&url));
     let name = fresh("revoked");
-    let guard = holder.lock(&name).acquire().unwrap();
+    let guard = holder.get_lock(&name).acquire().unwrap();
     let lost = guard.lost();
     let lease = lease_of(&server, &name);
     server.must("/v3/lease/revoke", &format!(r#"{{"ID":"{lease}"}}"#));
-    assert!(other.lock(&name).try_lock_for(LONG).unwrap());
+    assert!(other.get_lock(&name).try_lock_for(LONG).unwrap());
     let loss = receive(&lost, ms(1_000) + SLACK).expect("the holder is told");
     assert_eq!(loss.reason, LossReason::Gone);
     // Its clean-up touches nobody else.
     assert!(guard.unlock().unwrap_err().is_lost());
-    assert!(other.lock(&name).is_held_by_current_thread().unwrap());
-    other.lock(&name).unlock().unwrap();
+    assert!(other.get_lock(&name).is_held_by_current_thread().unwrap());
+    other.get_lock(&name).unlock().unwrap();
     // And leases that the client keeps for later are not believed in when they are gone.
-    drop(holder.lock(&name).acquire_with(&leased(ms(15_000))).unwrap().unwrap());
+    drop(holder.get_lock(&name).acquire_with(&leased(ms(15_000))).unwrap().unwrap());
     for lease in server.must("/v3/lease/leases", "{}")["leases"].as_array().into_iter().flatten() {
         server.must("/v3/lease/revoke", &format!(r#"{{"ID":{}}}"#, lease["ID"]));
     }
-    assert!(holder.lock(&name).try_lock_for_with_lease(ms(0), ms(15_000)).unwrap(), "in one attempt");
-    holder.lock(&name).unlock().unwrap();
+    assert!(holder.get_lock(&name).try_lock_for_with_lease(ms(0), ms(15_000)).unwrap(), "in one attempt");
+    holder.get_lock(&name).unlock().unwrap();
 }
 
 /// Is told what is not as it should be.
@@ -172,13 +172,13 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
     let (holder, other) = (client(&server.url()), client(&server.url()));
     // One that is watched alone, one of several, one whose client also waits; renewed, and with a lease of its own.
     let name = fresh("beside");
-    let beside = Holding::take(&other.lock(&name));
-    let waiting = holder.lock(&name);
+    let beside = Holding::take(&other.get_lock(&name));
+    let waiting = holder.get_lock(&name);
     let mut waiter = None;
     for several in [false, true] {
         for fixed in [false, true] {
-            let lock = holder.lock(fresh("early"));
-            let _more = several.then(|| holder.lock(fresh("more")).acquire().unwrap());
+            let lock = holder.get_lock(fresh("early"));
+            let _more = several.then(|| holder.get_lock(fresh("more")).acquire().unwrap());
             if several && waiter.is_none() {
                 let waiting = waiting.clone();
                 waiter = Some(Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock())));
@@ -215,23 +215,23 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     let options = || builder(&url).lease(ms(6_000)).command_timeout(ms(1_000)).patience(ms(1_500));
     let (holder, other) = (options().build().unwrap(), options().build().unwrap());
     let name = fresh("cluster");
-    let guard = holder.fenced_lock(&name).acquire().unwrap();
+    let guard = holder.get_fenced_lock(&name).acquire().unwrap();
     let leader = members.iter().position(Etcd::leads).expect("a cluster has a leader");
     members[leader].kill();
     // Renewals fail for an election, and go on.
     throughout(ms(7_000), || guard.check().is_ok());
     comes_true_within(LONG, || guard.state() == HoldState::Held);
-    assert_eq!(other.lock(&name).try_lock_for(ms(1_500)).ok(), Some(false));
+    assert_eq!(other.get_lock(&name).try_lock_for(ms(1_500)).ok(), Some(false));
     let fence = guard.fence();
     guard.unlock().unwrap();
-    let next = other.fenced_lock(&name).acquire().unwrap();
+    let next = other.get_fenced_lock(&name).acquire().unwrap();
     assert!(next.fence() > fence, "revisions go up over leaders");
 
     // Waits beside the one member that will be left.
     let (second, left) = ((leader + 1) % 3, (leader + 2) % 3);
     let (tell, told) = unbounded();
     let beside = builder(&members[left].url()).observer(WakeUps(tell)).build().unwrap();
-    let waiting = beside.lock(&name);
+    let waiting = beside.get_lock(&name);
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
         let interrupt = interrupt.clone();
@@ -239,11 +239,11 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     });
     members[second].kill();
     let begun = now();
-    let error = holder.lock(fresh("none")).try_lock().unwrap_err();
+    let error = holder.get_lock(fresh("none")).try_lock().unwrap_err();
     assert!(error.is_retryable(), "{error}");
     assert!(begun.elapsed() <= ms(1_000) + slack_since(begun), "{:?}", begun.elapsed());
     let begun = now();
-    let error = holder.lock(fresh("none")).lock().unwrap_err();
+    let error = holder.get_lock(fresh("none")).lock().unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Busy | ErrorKind::Unreachable),
         "{error}"
@@ -262,7 +262,7 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     // Requests of unknown outcome are undone when there is a majority again.
     members[leader].restart();
     let (granted, _) = Waiter::start({
-        let lock = holder.fenced_lock(&name);
+        let lock = holder.get_fenced_lock(&name);
         move || lock.acquire().map(|guard| guard.fence())
     })
     .returns_within(ms(10_000) + LATE);
@@ -275,11 +275,11 @@ fn the_members_of_a_url_are_tried_in_turn() {
     let dead = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
     let begun = now();
     let url = format!("etcd://127.0.0.1:{dead},{}/elsewhere", server.place());
-    let lock = client(&url).lock(fresh("second"));
+    let lock = client(&url).get_lock(fresh("second"));
     lock.lock().unwrap();
     assert!(begun.elapsed() < slack_since(begun), "a refused connection is no reason to wait");
     // The path is the prefix: these are other locks than those of the plain URL.
-    assert!(client(&server.url()).lock(lock.name()).try_lock().unwrap());
+    assert!(client(&server.url()).get_lock(lock.name()).try_lock().unwrap());
     lock.unlock().unwrap();
     // One that accepts and says nothing does not use up the time of the others.
     let mute = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -304,7 +304,7 @@ fn a_late_grant_of_a_stopped_member_is_undone() {
     let options = || builder(&server.url()).lease(ms(8_000)).command_timeout(ms(1_000)).patience(LONG);
     let (asking, other) = (connected(|| options().build()), connected(|| options().build()));
     let name = fresh("stopped");
-    let lock = asking.lock(&name);
+    let lock = asking.get_lock(&name);
     let tried = (0..20).any(|_| {
         // Right after a lock, the next one needs no new lease: the request that is left unanswered is the one that
         // takes the lock.
@@ -318,8 +318,8 @@ fn a_late_grant_of_a_stopped_member_is_undone() {
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         let in_doubt = error.outcome_unknown();
         // Far sooner than by the end of the lease.
-        comes_true_within(ms(1_500) + SLACK, || other.lock(&name).try_lock().unwrap_or(false));
-        other.lock(&name).unlock().unwrap();
+        comes_true_within(ms(1_500) + SLACK, || other.get_lock(&name).try_lock().unwrap_or(false));
+        other.get_lock(&name).unlock().unwrap();
         in_doubt
     });
     assert!(tried, "no attempt was left in doubt");
@@ -331,7 +331,7 @@ fn a_holder_whose_cluster_stands_still_ends_by_its_own_clock() {
     let options = || builder(&server.url()).lease(ms(1_500)).command_timeout(ms(300));
     let holder = connected(|| options().build());
     let name = fresh("still");
-    let guard = holder.lock(&name).acquire().unwrap();
+    let guard = holder.get_lock(&name).acquire().unwrap();
     let lost = guard.lost();
     server.stop();
     let begun = now();
@@ -341,7 +341,7 @@ fn a_holder_whose_cluster_stands_still_ends_by_its_own_clock() {
     assert!(begun.elapsed() <= ms(1_500) + slack_since(begun), "{:?}", begun.elapsed());
     server.cont();
     let (result, _) = Waiter::start({
-        let lock = client(&server.url()).lock(&name);
+        let lock = client(&server.url()).get_lock(&name);
         move || lock.lock()
     })
     .returns_within(ms(1_500) + LATE + SLACK);
@@ -353,10 +353,10 @@ fn a_holder_whose_cluster_stands_still_ends_by_its_own_clock() {
 fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
     let server = some_or_skip!(Etcd::start());
     let name = fresh("stalled");
-    let held = client(&server.url()).lock(&name).acquire_owned().unwrap();
+    let held = client(&server.url()).get_lock(&name).acquire_owned().unwrap();
     let (wait, timeout) = (ms(1_500), ms(1_500));
     let other = connected(|| builder(&server.url()).command_timeout(timeout).build());
-    let lock = other.lock(&name);
+    let lock = other.get_lock(&name);
     let begun = now();
     let waiter = Waiter::start(move || lock.try_lock_for(wait));
     server.stop();
@@ -373,12 +373,12 @@ fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
 fn callers_that_get_no_connection_fail_in_time_and_hold_nothing() {
     let server = some_or_skip!(Etcd::start());
     let one = connected(|| builder(&server.url()).pool_size(1).command_timeout(ms(400)).build());
-    one.lock(fresh("first")).lock().unwrap();
+    one.get_lock(fresh("first")).lock().unwrap();
     server.stop();
     let begun = now();
     let waiters: Vec<_> = (0..3)
         .map(|_| {
-            let lock = one.lock(fresh("exhausted"));
+            let lock = one.get_lock(fresh("exhausted"));
             Waiter::begin(move || lock.try_lock().unwrap_err())
         })
         .collect();
@@ -387,7 +387,7 @@ fn callers_that_get_no_connection_fail_in_time_and_hold_nothing() {
     assert!(errors.iter().all(|error| error.kind() == ErrorKind::TimedOut), "{errors:?}");
     assert!(errors.iter().all(|error| error.is_retryable() && !error.outcome_unknown()), "{errors:?}");
     server.cont();
-    one.lock(fresh("after")).lock().unwrap();
+    one.get_lock(fresh("after")).lock().unwrap();
 }
 
 /// Passes bytes on both ways; once armed, hangs up instead of passing on the next answer.
@@ -428,7 +428,7 @@ fn a_grant_whose_answer_is_lost_is_never_left_behind() {
     let asking = builder(&format!("etcd://127.0.0.1:{port}")).build().unwrap();
     let other = client(&server.url());
     let name = fresh("cut");
-    let lock = asking.fenced_lock(&name);
+    let lock = asking.get_fenced_lock(&name);
     let mut in_doubt = 0;
     for _ in 0..20 {
         let first = lock.acquire().unwrap();
@@ -444,7 +444,7 @@ fn a_grant_whose_answer_is_lost_is_never_left_behind() {
         }
         cut.store(false, Ordering::SeqCst);
         let (granted, _) = Waiter::start({
-            let lock = other.fenced_lock(&name);
+            let lock = other.get_fenced_lock(&name);
             move || lock.acquire().map(|guard| guard.fence())
         })
         .returns_within(ms(1_200) + SLACK);
@@ -455,7 +455,7 @@ fn a_grant_whose_answer_is_lost_is_never_left_behind() {
     cut.store(true, Ordering::SeqCst);
     lock.lock().unwrap();
     lock.unlock().unwrap();
-    comes_true_within(LONG, || !other.lock(&name).is_locked().unwrap());
+    comes_true_within(LONG, || !other.get_lock(&name).is_locked().unwrap());
 }
 
 // ---- processes
@@ -486,7 +486,7 @@ fn four_processes_of_four_threads_count_exactly() {
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let lock = client.lock(name);
+                    let lock = client.get_lock(name);
                     for _ in 0..each {
                         let guard = lock.acquire().unwrap();
                         // Not protected by anything else.
@@ -517,7 +517,7 @@ fn a_holder_that_is_killed_frees_the_lock_within_its_lease() {
     const LEASE: Duration = ms(2_000);
     if let Some(role) = role() {
         let client = builder(&role[0]).lease(LEASE).build().unwrap();
-        client.lock(&role[1]).lock().unwrap();
+        client.get_lock(&role[1]).lock().unwrap();
         println!("held");
         loop {
             thread::park();
@@ -533,7 +533,7 @@ fn a_holder_that_is_killed_frees_the_lock_within_its_lease() {
         told.read_exact(&mut byte).unwrap();
         text.push(char::from(byte[0]));
     }
-    let lock = client(&url).lock(&name);
+    let lock = client(&url).get_lock(&name);
     let waiter = Waiter::start(move || lock.lock().map(|()| now()));
     child.kill().unwrap();
     let killed = now();
@@ -551,14 +551,14 @@ fn holding_and_waiting_for_one_name_does_not_delay_another() {
     let url = server.url();
     let (client, other) = (client(&url), client(&url));
     let name = fresh("busy");
-    let held = Holding::take(&other.lock(&name));
+    let held = Holding::take(&other.get_lock(&name));
     let waiters: Vec<_> = (0..8)
         .map(|_| {
-            let lock = client.lock(&name);
+            let lock = client.get_lock(&name);
             Waiter::start(move || lock.lock().and_then(|()| lock.unlock()))
         })
         .collect();
-    let free = client.lock(fresh("free"));
+    let free = client.get_lock(fresh("free"));
     let begun = now();
     let cycles: Vec<_> = (0..50)
         .map(|_| {
@@ -591,7 +591,7 @@ fn hundreds_of_holds_are_renewed_together_and_a_pool_of_one_serves_many_threads(
                 let (client, tag) = (&client, &tag);
                 scope.spawn(move || {
                     let names = (0..25).map(|at| format!("{tag}-{part}-{at}"));
-                    names.map(|name| client.lock(&name).acquire_owned().unwrap()).collect::<Vec<_>>()
+                    names.map(|name| client.get_lock(&name).acquire_owned().unwrap()).collect::<Vec<_>>()
                 })
             })
             .collect();
@@ -635,7 +635,7 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
     }
     // With and without a user a server that asks nobody lets one in.
     let place = server.place();
-    client(&format!("etcd://app:S3CR3T@{place}")).lock(fresh("open")).lock().unwrap();
+    client(&format!("etcd://app:S3CR3T@{place}")).get_lock(fresh("open")).lock().unwrap();
     server.must("/v3/auth/enable", "{}");
     for (url, kind) in [
         (format!("etcd://{place}"), ErrorKind::Authentication),
@@ -651,8 +651,8 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
     let (app, other) =
         (client(&format!("etcd://app:S3CR3T@{place}")), client(&format!("etcd://app:S3CR3T@{place}")));
     let name = fresh("users");
-    let guard = app.lock(&name).acquire().unwrap();
-    let lock = other.lock(&name);
+    let guard = app.get_lock(&name).acquire().unwrap();
+    let lock = other.get_lock(&name);
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
     // Each change of users ends all tokens.
     let body = r#"{"name":"root","password":"R00T"}"#;
@@ -663,8 +663,8 @@ fn a_password_is_sent_and_an_expired_token_is_replaced() {
     // A first watch gets one as well: its client is woken, it does not poll.
     let begun = now();
     let rounds = (0..5).map(|_| {
-        let held = Holding::take(&app.lock(&name));
-        let waiting = late.lock(&name);
+        let held = Holding::take(&app.get_lock(&name));
+        let waiting = late.get_lock(&name);
         let waiter = Waiter::start(move || waiting.lock().map(|()| (now(), waiting.unlock())));
         let released = held.release();
         waiter.returns_within(ms(1_200) + SLACK).0.unwrap().0.duration_since(released)
@@ -682,8 +682,8 @@ fn over_tls_locks_are_kept_and_waiters_woken_and_strangers_refused() {
     comes_true_within(LONG, || options().build().is_ok());
     let (client, other) = (options().build().unwrap(), options().build().unwrap());
     let name = fresh("secured");
-    let guard = client.lock(&name).acquire().unwrap();
-    let lock = other.lock(&name);
+    let guard = client.get_lock(&name).acquire().unwrap();
+    let lock = other.get_lock(&name);
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
     guard.unlock().unwrap();
     waiter.returns_within(ms(500) + SLACK).0.unwrap();
@@ -700,7 +700,7 @@ fn over_tls_locks_are_kept_and_waiters_woken_and_strangers_refused() {
 fn an_entry_in_the_directory_ends_with_its_lease_and_is_no_lock() {
     let Some(server) = Etcd::start() else { return };
     let client = LockClient::builder().url(url_of(std::slice::from_ref(&server))).build().unwrap();
-    let held = client.lock("a").acquire().unwrap();
+    let held = client.get_lock("a").acquire().unwrap();
     comes_true_within(LONG, || client.clients().any(|one| one.unwrap().id == client.id()));
     let [key, end] = ["leasehold/%clients/", "leasehold/%clients0"].map(|key| STANDARD.encode(key));
     let entries = || server.must("/v3/kv/range", &format!(r#"{{"key":"{key}","range_end":"{end}"}}"#));
@@ -727,11 +727,11 @@ fn what_lies_below_the_prefix_of_a_lock_is_in_nobodys_way() {
     let server = some_or_skip!(Etcd::start());
     let at = |prefix: &str| LockClient::builder().url(format!("etcd://{}/{prefix}", server.place())).build();
     let (above, below) = (at("app").unwrap(), at("app/shop").unwrap());
-    let inner = below.lock("x").acquire_owned().unwrap();
+    let inner = below.get_lock("x").acquire_owned().unwrap();
     comes_true_within(LONG, || below.clients().any(|one| one.unwrap().id == below.id()));
     let (key, value) = (STANDARD.encode("app/shop/notes"), STANDARD.encode("whatever"));
     server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
-    let guard = above.lock("shop").try_acquire().unwrap().expect("nobody holds it");
+    let guard = above.get_lock("shop").try_acquire().unwrap().expect("nobody holds it");
     let seen = above.inspect("shop").unwrap();
     assert_eq!((seen.holders.len(), seen.waiting), (1, 0), "{seen}");
     let listed: Vec<_> = above.list("*").map(|lock| lock.unwrap().name).collect();
@@ -760,7 +760,7 @@ fn each_of_several_kept_locks_is_given_back_to_the_client_that_waits_for_it() {
     let_pass(ms(1_000), "until looks are half a second apart");
     let begun = now();
     let took = |lock: &leasehold::RedisLock| {
-        let (theirs, asked) = (other.lock(lock.name()), now());
+        let (theirs, asked) = (other.get_lock(lock.name()), now());
         theirs.lock().unwrap();
         theirs.unlock().unwrap();
         asked.elapsed()
@@ -781,7 +781,7 @@ fn a_client_that_waited_keeps_nothing_that_others_wait_for_behind_it() {
         !queue_of(&server, &name).is_empty()
     };
     assert!(eventually(LONG, is_kept), "it is given back each time");
-    let held = holder.lock(&name).acquire().unwrap();
+    let held = holder.get_lock(&name).acquire().unwrap();
     let (mine, (sender, go)) = (lock.clone(), unbounded());
     let first = start(move || {
         mine.lock().unwrap();
@@ -789,7 +789,7 @@ fn a_client_that_waited_keeps_nothing_that_others_wait_for_behind_it() {
         mine.unlock().unwrap();
     });
     assert!(eventually(LONG, || queue_of(&server, &name).len() == 2));
-    let theirs = other.lock(&name);
+    let theirs = other.get_lock(&name);
     let second = start(move || {
         theirs.lock().unwrap();
         theirs.unlock().unwrap();

@@ -15,7 +15,7 @@ use crate::support::{LONG, ms};
 
 /// Two tokens, the older first.
 fn fences() -> (Fence, Fence) {
-    let lock = LockClient::in_memory().fenced_lock("file");
+    let lock = LockClient::in_memory().get_fenced_lock("file");
     let next = || {
         let guard = lock.acquire().unwrap();
         guard.fence().unwrap()

@@ -36,7 +36,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
                 assert_eq!((place.pid, &*place.thread), (std::process::id(), "ada the first"));
                 assert!(!place.host.is_empty() && seen.to_string().contains("ada the first"), "{seen}");
                 // An error of another client names the holder, not its note.
-                let by = other.lock(&name).unlock().unwrap_err();
+                let by = other.get_lock(&name).unlock().unwrap_err();
                 assert!(by.to_string().contains(&holder.owner), "{by}");
                 assert!(lock.is_held_by_current_thread().unwrap());
                 lock.unlock().unwrap();
@@ -46,7 +46,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
         });
         assert_eq!(other.inspect(&name).unwrap().kind, ObjectKind::Absent);
         // The next holder says nothing of itself, and is not taken for the last.
-        let guard = other.lock(&name).acquire().unwrap();
+        let guard = other.get_lock(&name).acquire().unwrap();
         let seen = client.inspect(&name).unwrap();
         assert_eq!((seen.holders[0].ends_within, &seen.holders[0].whereabouts), (None, &None), "{seen}");
         guard.unlock().unwrap();
@@ -72,7 +72,7 @@ fn a_hold_with_an_end_says_since_when_until_when_and_where() {
 fn a_handoff_shows_the_new_holders_note() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).directory(false).build().unwrap();
-    let (plain, ending) = (client.lock("handed"), client.lock_with("handed").max_hold(MOST).build());
+    let (plain, ending) = (client.get_lock("handed"), client.lock_with("handed").max_hold(MOST).build());
     for (first, second, says) in [(&plain, &ending, true), (&ending, &plain, false), (&ending, &ending, true)]
     {
         thread::scope(|scope| {
@@ -206,15 +206,15 @@ fn data_of_others_is_neither_told_nor_deleted_by_force() {
     for name in ["cart", "settings", "mixed", "session"] {
         let seen = client.inspect(name).unwrap();
         assert!(matches!(seen.kind, ObjectKind::Foreign { .. }) && !seen.is_held(), "{seen}");
-        let rw = client.read_write_lock(name);
+        let rw = client.get_read_write_lock(name);
         let mut errors = vec![
-            client.lock(name).force_unlock().unwrap_err(),
-            client.fair_lock(name).force_unlock().unwrap_err(),
-            client.lock(name).unlock().unwrap_err(),
-            client.fair_lock(name).unlock().unwrap_err(),
+            client.get_lock(name).force_unlock().unwrap_err(),
+            client.get_fair_lock(name).force_unlock().unwrap_err(),
+            client.get_lock(name).unlock().unwrap_err(),
+            client.get_fair_lock(name).unlock().unwrap_err(),
             rw.read().unlock().unwrap_err(),
             rw.write().unlock().unwrap_err(),
-            client.token_lock(name).unlock().unwrap_err(),
+            client.get_token_lock(name).unlock().unwrap_err(),
         ];
         errors.extend(
             [rw.read().force_unlock(), rw.write().force_unlock()].into_iter().filter_map(Result::err),
@@ -226,13 +226,13 @@ fn data_of_others_is_neither_told_nor_deleted_by_force() {
             assert!(!format!("{error} {error:?}").contains("S3CR3T"), "{name}: {error:?}");
         }
     }
-    assert!(client.read_write_lock("settings").read().force_unlock().is_err());
+    assert!(client.get_read_write_lock("settings").read().force_unlock().is_err());
     let after: u64 = redis::cmd("DBSIZE").query(&mut admin).unwrap();
     assert_eq!(after, before);
     // Java's lock, and what is a token lock's by the caller's word.
     run(&mut admin, &format!("HSET java {owner} 1"));
-    assert!(client.lock("java").force_unlock().unwrap());
-    let token = client.token_lock("session");
+    assert!(client.get_lock("java").force_unlock().unwrap());
+    let token = client.get_token_lock("session");
     assert_eq!(token.holder().unwrap().unwrap().owner, "Bearer-S3CR3T");
     assert!(token.force_unlock().unwrap());
     assert!(token.holder().unwrap().is_none());
@@ -250,7 +250,7 @@ fn a_large_key_that_is_no_lock_is_shown_as_one() {
     for number in 0..3000 {
         run(&mut admin, &format!("HSET table field:{number} {}", "v".repeat(1000)));
     }
-    let guard = client.lock("lock").acquire().unwrap();
+    let guard = client.get_lock("lock").acquire().unwrap();
     for name in ["config", "text", "table"] {
         let seen = client.inspect(name).unwrap();
         assert!(matches!(seen.kind, ObjectKind::Foreign { .. }) && !seen.is_held(), "{seen}");
@@ -294,7 +294,7 @@ fn a_database_shows_since_when_and_where_a_lock_is_held() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/locks.db", folder.path().display());
     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
-    let guard = client.fenced_lock("a").acquire().unwrap();
+    let guard = client.get_fenced_lock("a").acquire().unwrap();
     let seen = client.inspect("a").unwrap();
     assert_eq!((&seen.kind, seen.fence), (&ObjectKind::FencedLock, guard.fence()));
     let holder = &seen.holders[0];

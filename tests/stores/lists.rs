@@ -116,8 +116,8 @@ fn a_list_leaves_out_what_is_no_lock_and_what_belongs_to_one() {
         run(&server, words);
     }
     redis::cmd("SET").arg(b"\xff\xfe").arg("x").exec(&mut server.admin()).unwrap();
-    let fenced = client.fenced_lock("ours").acquire().unwrap();
-    let token = client.token_lock("token").acquire().unwrap();
+    let fenced = client.get_fenced_lock("ours").acquire().unwrap();
+    let token = client.get_token_lock("token").acquire().unwrap();
     let mut listed: Vec<_> = client.list("*").map(|lock| lock.unwrap()).collect();
     listed.sort_by(|one, other| one.name.cmp(&other.name));
     let kinds: Vec<_> = listed.iter().map(|lock| (&*lock.name, lock.kind.clone(), lock.waiting)).collect();
@@ -163,7 +163,7 @@ fn an_entry_of_somebody_else_is_read_with_care() {
 fn a_client_without_scripts_cannot_list() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).without_scripts().build().unwrap();
-    let guard = client.token_lock("a").acquire().unwrap();
+    let guard = client.get_token_lock("a").acquire().unwrap();
     assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(client.clients().next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
     guard.unlock().unwrap();
@@ -204,7 +204,7 @@ fn all_who_wait_are_counted_and_where_they_cannot_be_that_is_said() {
                   table.concat(uses), 'PX', 600000) end \
                   for n = 1, 40000 do redis.call('set', 'data:' .. n, 'x') end";
     run(&server, &["EVAL", script, "0"]);
-    let writer = client.read_write_lock("rw").write().acquire().unwrap();
+    let writer = client.get_read_write_lock("rw").write().acquire().unwrap();
     let mut admin = server.admin();
     let mut listens = admin.as_pubsub();
     listens.subscribe("redisson_rwlock:{rw}").unwrap();

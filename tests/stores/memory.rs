@@ -62,8 +62,8 @@ fn observed(store: &MemoryStore) -> (LockClient, Receiver<Seen>) {
 fn a_release_reaches_a_waiter_of_another_client_while_the_clock_stands() {
     let (_clock, store) = world();
     let [first, second] = [0; 2].map(|_| LockClient::in_memory_with(&store));
-    let guard = first.lock("a").acquire().unwrap();
-    let lock = second.lock("a");
+    let guard = first.get_lock("a").acquire().unwrap();
+    let lock = second.get_lock("a");
     let waiter = Waiter::start(move || lock.acquire_owned().unwrap());
     comes_true_within(LONG, || second.stats().waiters > 0);
     guard.unlock().unwrap();
@@ -74,27 +74,27 @@ fn a_release_reaches_a_waiter_of_another_client_while_the_clock_stands() {
 fn a_renewed_hold_lives_for_hours() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    let guard = client.lock("a").acquire().unwrap();
+    let guard = client.get_lock("a").acquire().unwrap();
     let begun = now();
     for _ in 0..211 {
         clock.advance(secs(17)); // out of step with the renewals
         guard.check().unwrap();
         assert_eq!(guard.state(), HoldState::Held);
-        let left = rival.lock("a").remaining_lease().unwrap().unwrap();
+        let left = rival.get_lock("a").remaining_lease().unwrap().unwrap();
         assert!(left > LEASE * 2 / 3 && left <= LEASE, "{left:?}");
-        assert!(!rival.lock("a").try_lock().unwrap());
+        assert!(!rival.get_lock("a").try_lock().unwrap());
     }
     clock.advance(HOUR * 24); // and in one step
     guard.check().unwrap();
     guard.unlock().unwrap();
-    assert!(rival.lock("a").try_lock().unwrap());
+    assert!(rival.get_lock("a").try_lock().unwrap());
     assert!(begun.elapsed() < HOUR, "25 hours took {:?}", begun.elapsed());
 }
 
 #[test]
 fn a_hold_is_renewed_when_a_third_of_its_lease_has_passed() {
     let (clock, store) = world();
-    let lock = LockClient::in_memory_with(&store).lock("a");
+    let lock = LockClient::in_memory_with(&store).get_lock("a");
     lock.lock().unwrap();
     assert_eq!(lock.remaining_lease().unwrap(), Some(LEASE));
     for _ in 0..3 {
@@ -113,18 +113,18 @@ fn a_longest_hold_is_renewed_up_to_its_end_and_not_beyond() {
     let guard = client.lock_with("a").max_hold(LEASE + LEASE / 2).build().acquire().unwrap();
     clock.advance(LEASE + LEASE / 2 - secs(1));
     guard.check().unwrap();
-    assert!(!elsewhere(|| other.lock("a").try_lock().unwrap()));
+    assert!(!elsewhere(|| other.get_lock("a").try_lock().unwrap()));
     clock.advance(secs(1));
     assert!(guard.check().is_err());
     // Its last renewal was for less than a lease: the store has it no longer than the holder.
-    assert!(other.lock("a").try_lock().unwrap());
+    assert!(other.get_lock("a").try_lock().unwrap());
 }
 
 #[test]
 fn an_explicit_lease_ends_to_the_millisecond() {
     let (clock, store) = world();
     let (lock, rival) =
-        (LockClient::in_memory_with(&store).lock("a"), LockClient::in_memory_with(&store).lock("a"));
+        (LockClient::in_memory_with(&store).get_lock("a"), LockClient::in_memory_with(&store).get_lock("a"));
     lock.lock_with_lease(ms(5_000)).unwrap();
     assert_eq!(rival.remaining_lease().unwrap(), Some(ms(5_000)));
     clock.advance(ms(1_234));
@@ -143,7 +143,7 @@ fn an_explicit_lease_ends_to_the_millisecond() {
 #[test]
 fn a_lease_is_rounded_up_to_whole_milliseconds() {
     let (clock, store) = world();
-    let lock = LockClient::in_memory_with(&store).lock("a");
+    let lock = LockClient::in_memory_with(&store).get_lock("a");
     lock.lock_with_lease(Duration::from_nanos(1_000_001)).unwrap();
     assert_eq!(lock.remaining_lease().unwrap(), Some(ms(2)));
     clock.advance(Duration::from_nanos(1_999_999));
@@ -156,7 +156,7 @@ fn a_lease_is_rounded_up_to_whole_milliseconds() {
 fn a_guard_stops_vouching_one_percent_before_the_lease_ends() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    let guard = client.lock("a").acquire_with(&leased(secs(10))).unwrap().unwrap();
+    let guard = client.get_lock("a").acquire_with(&leased(secs(10))).unwrap().unwrap();
     assert_eq!(guard.remaining(), ms(9_900));
     clock.advance(ms(9_899));
     assert_eq!((guard.remaining(), guard.state()), (ms(1), HoldState::Held));
@@ -165,11 +165,11 @@ fn a_guard_stops_vouching_one_percent_before_the_lease_ends() {
     assert_eq!((guard.remaining(), guard.state()), (Duration::ZERO, HoldState::Lost));
     assert!(guard.check().unwrap_err().is_lost());
     // The store keeps others out until the very end.
-    assert!(!rival.lock("a").try_lock().unwrap());
+    assert!(!rival.get_lock("a").try_lock().unwrap());
     clock.advance(ms(100));
-    assert!(rival.lock("a").try_lock().unwrap());
+    assert!(rival.get_lock("a").try_lock().unwrap());
     assert!(guard.unlock().unwrap_err().is_lost());
-    assert!(rival.lock("a").is_held_by_current_thread().unwrap());
+    assert!(rival.get_lock("a").is_held_by_current_thread().unwrap());
 }
 
 /// A hold that the client counts as lost while the store still keeps it is removed there too.
@@ -177,19 +177,19 @@ fn a_guard_stops_vouching_one_percent_before_the_lease_ends() {
 fn unlocking_in_the_last_percent_frees_the_lock() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    client.lock("a").lock_with_lease(secs(10)).unwrap();
+    client.get_lock("a").lock_with_lease(secs(10)).unwrap();
     clock.advance(ms(9_950));
-    assert!(rival.lock("a").is_locked().unwrap());
-    assert!(client.lock("a").unlock().unwrap_err().is_lost());
+    assert!(rival.get_lock("a").is_locked().unwrap());
+    assert!(client.get_lock("a").unlock().unwrap_err().is_lost());
     clock.advance(ms(1)); // the watchdog does it
-    assert!(!rival.lock("a").is_locked().unwrap());
+    assert!(!rival.get_lock("a").is_locked().unwrap());
 }
 
 #[test]
 fn advancing_the_clock_reports_the_losses_on_the_way() {
     let (clock, store) = world();
     let (client, seen) = observed(&store);
-    let guard = client.lock("a").acquire_with(&leased(secs(5))).unwrap().unwrap();
+    let guard = client.get_lock("a").acquire_with(&leased(secs(5))).unwrap().unwrap();
     let lost = guard.lost();
     let (tell, told) = unbounded();
     guard.on_lost(move |loss| tell.send(loss.reason).unwrap());
@@ -206,7 +206,7 @@ fn advancing_the_clock_reports_the_losses_on_the_way() {
 fn the_time_of_a_hold_is_reported_exactly() {
     let (clock, store) = world();
     let (client, seen) = observed(&store);
-    let guard = client.lock("a").acquire().unwrap();
+    let guard = client.get_lock("a").acquire().unwrap();
     clock.advance(ms(90_061_007));
     guard.unlock().unwrap();
     let told: Vec<_> = seen.try_iter().collect();
@@ -219,9 +219,9 @@ fn a_wait_ends_exactly_at_its_deadline() {
     let (client, stranger) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     // Held by another client, and by another thread of this one; at the head of the queue, and behind it.
     for holder in [&stranger, &client] {
-        let held = Holding::take(&holder.lock("a"));
+        let held = Holding::take(&holder.get_lock("a"));
         let waiters = [(); 2].map(|()| {
-            let lock = client.lock("a");
+            let lock = client.get_lock("a");
             Waiter::start(move || lock.try_lock_for(secs(5)).unwrap())
         });
         clock.advance(ms(4_999));
@@ -243,9 +243,9 @@ fn a_wait_that_ends_with_the_lease_is_over_to_the_millisecond() {
     let (waiting, seen) = observed(&store);
     let stranger = LockClient::in_memory_with(&store);
     for holder in [&stranger, &waiting] {
-        elsewhere(|| holder.lock("a").lock_with_lease(secs(5)).unwrap());
+        elsewhere(|| holder.get_lock("a").lock_with_lease(secs(5)).unwrap());
         seen.try_iter().for_each(drop);
-        let lock = waiting.lock("a");
+        let lock = waiting.get_lock("a");
         let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
         clock.advance(ms(4_999));
         waiter.settle();
@@ -267,8 +267,8 @@ fn a_wait_that_ends_with_the_lease_is_over_to_the_millisecond() {
 fn a_wait_of_an_hour_is_reported_as_one() {
     let (clock, store) = world();
     let (client, seen) = observed(&store);
-    let held = Holding::take(&LockClient::in_memory_with(&store).lock("a"));
-    let lock = client.lock("a");
+    let held = Holding::take(&LockClient::in_memory_with(&store).get_lock("a"));
+    let lock = client.get_lock("a");
     let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
     clock.advance(HOUR);
     waiter.settle();
@@ -282,10 +282,10 @@ fn a_wait_of_an_hour_is_reported_as_one() {
 fn an_interrupt_needs_no_time_to_pass() {
     let (_clock, store) = world();
     let client = LockClient::in_memory_with(&store);
-    let held = Holding::take(&client.lock("a"));
+    let held = Holding::take(&client.get_lock("a"));
     let interrupt = Interrupt::new();
     let waiter = Waiter::start({
-        let (lock, interrupt) = (client.lock("a"), interrupt.clone());
+        let (lock, interrupt) = (client.get_lock("a"), interrupt.clone());
         move || lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted()
     });
     interrupt.interrupt();
@@ -297,14 +297,14 @@ fn an_interrupt_needs_no_time_to_pass() {
 fn while_the_clock_stands_nothing_ends_however_long_it_takes() {
     let (_clock, store) = world();
     let client = LockClient::in_memory_with(&store);
-    let guard = client.lock("a").acquire_with(&leased(ms(20))).unwrap().unwrap();
+    let guard = client.get_lock("a").acquire_with(&leased(ms(20))).unwrap().unwrap();
     let waiter = Waiter::start({
-        let lock = client.lock("a");
+        let lock = client.get_lock("a");
         move || lock.try_lock_for(ms(20)).unwrap()
     });
     let_pass(ms(80), "real time is what must not matter");
     guard.check().unwrap();
-    assert_eq!(client.lock("a").remaining_lease().unwrap(), Some(ms(20)));
+    assert_eq!(client.get_lock("a").remaining_lease().unwrap(), Some(ms(20)));
     assert!(!waiter.is_over());
     guard.unlock().unwrap();
     assert!(waiter.returns_within(LONG).0);
@@ -315,7 +315,8 @@ fn two_clients_on_one_clock_are_both_served_by_it() {
     let (clock, store) = world();
     let (one, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
     let short = LockClient::builder().lease(secs(3)).build_in_memory(&store).unwrap();
-    let guards = [one.lock("a"), other.lock("b"), short.lock("c")].map(|lock| lock.acquire().unwrap());
+    let guards =
+        [one.get_lock("a"), other.get_lock("b"), short.get_lock("c")].map(|lock| lock.acquire().unwrap());
     clock.advance(HOUR);
     guards.iter().for_each(|guard| guard.check().unwrap());
     // One of them goes; the clock waits for those that are left.
@@ -326,8 +327,8 @@ fn two_clients_on_one_clock_are_both_served_by_it() {
     assert!(c.check().is_err());
     clock.advance(HOUR);
     b.check().unwrap();
-    assert!(!other.lock("a").is_locked().unwrap());
-    assert!(!other.lock("c").is_locked().unwrap());
+    assert!(!other.get_lock("a").is_locked().unwrap());
+    assert!(!other.get_lock("c").is_locked().unwrap());
     b.unlock().unwrap();
 }
 
@@ -346,7 +347,7 @@ fn clients_come_and_go_while_the_clock_moves() {
             });
             for _ in 0..40 {
                 let client = LockClient::in_memory_with(&store);
-                let guard = client.lock("a").acquire().unwrap();
+                let guard = client.get_lock("a").acquire().unwrap();
                 drop(client);
                 // The clock may have run past the whole lease while the lock was being taken; later it waits.
                 if let Err(error) = guard.unlock() {
@@ -361,7 +362,7 @@ fn clients_come_and_go_while_the_clock_moves() {
 #[test]
 fn several_threads_may_move_the_clock() {
     let (clock, store) = world();
-    let guard = LockClient::in_memory_with(&store).lock("a").acquire().unwrap();
+    let guard = LockClient::in_memory_with(&store).get_lock("a").acquire().unwrap();
     let all = Waiter::start({
         let clock = clock.clone();
         move || {
@@ -387,7 +388,7 @@ fn the_clock_moves_where_there_are_no_clients() {
     });
     alone.returns_within(LONG);
     let client = LockClient::in_memory_with(&store);
-    client.lock("a").lock_with_lease(secs(9)).unwrap();
+    client.get_lock("a").lock_with_lease(secs(9)).unwrap();
     client.shutdown().unwrap();
     drop(client);
     let left = Waiter::start({
@@ -396,7 +397,7 @@ fn the_clock_moves_where_there_are_no_clients() {
     });
     left.returns_within(LONG);
     let next = LockClient::in_memory_with(&store);
-    assert!(next.lock("a").try_lock().unwrap());
+    assert!(next.get_lock("a").try_lock().unwrap());
 }
 
 #[test]
@@ -404,13 +405,13 @@ fn a_hold_that_a_dropped_client_could_not_release_ends_with_its_lease() {
     let (clock, store) = world();
     let stranger = LockClient::in_memory_with(&store);
     let (client, seen) = observed(&store);
-    elsewhere(|| client.lock("a").lock().unwrap());
+    elsewhere(|| client.get_lock("a").lock().unwrap());
     assert_eq!(seen.recv().unwrap(), Seen::Acquired(Duration::ZERO));
     // The thread has ended: nobody renews, somebody is told.
     clock.advance(ms(29_999));
-    assert!(stranger.lock("a").is_locked().unwrap());
+    assert!(stranger.get_lock("a").is_locked().unwrap());
     clock.advance(ms(1));
-    assert!(!stranger.lock("a").is_locked().unwrap());
+    assert!(!stranger.get_lock("a").is_locked().unwrap());
     assert_eq!(seen.recv_timeout(LONG).unwrap(), Seen::Abandoned);
     assert_eq!(seen.recv_timeout(LONG).unwrap(), Seen::Lost(LossReason::Expired));
 }
@@ -419,9 +420,9 @@ fn a_hold_that_a_dropped_client_could_not_release_ends_with_its_lease() {
 fn a_hold_that_was_forced_away_is_known_by_the_next_renewal() {
     let (clock, store) = world();
     let (client, operator) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    let guard = client.lock("a").acquire().unwrap();
+    let guard = client.get_lock("a").acquire().unwrap();
     clock.advance(secs(4));
-    assert!(operator.lock("a").force_unlock().unwrap());
+    assert!(operator.get_lock("a").force_unlock().unwrap());
     clock.advance(ms(5_999));
     assert_eq!(guard.state(), HoldState::Held);
     clock.advance(ms(1));
@@ -432,7 +433,7 @@ fn a_hold_that_was_forced_away_is_known_by_the_next_renewal() {
 #[test]
 fn fences_go_up_although_the_clock_stands_and_follow_it_when_it_moves() {
     let (clock, store) = world();
-    let lock = LockClient::in_memory_with(&store).fenced_lock("a");
+    let lock = LockClient::in_memory_with(&store).get_fenced_lock("a");
     let mut tokens = Vec::new();
     for _ in 0..3 {
         for _ in 0..3 {
@@ -447,7 +448,7 @@ fn fences_go_up_although_the_clock_stands_and_follow_it_when_it_moves() {
 #[test]
 fn nesting_keeps_to_the_longest_lease_to_the_millisecond() {
     let (clock, store) = world();
-    let lock = LockClient::in_memory_with(&store).lock("a");
+    let lock = LockClient::in_memory_with(&store).get_lock("a");
     lock.lock_with_lease(secs(20)).unwrap();
     clock.advance(secs(1));
     lock.lock_with_lease(secs(5)).unwrap();
@@ -477,9 +478,9 @@ fn nesting_keeps_to_the_longest_lease_to_the_millisecond() {
 fn short_leased_levels_do_not_put_off_the_renewal() {
     let (clock, store) = world();
     let client = LockClient::in_memory_with(&store);
-    let guard = client.lock("a").acquire().unwrap();
+    let guard = client.get_lock("a").acquire().unwrap();
     for _ in 0..100 {
-        drop(client.lock("a").acquire_with(&leased(secs(1))).unwrap().unwrap());
+        drop(client.get_lock("a").acquire_with(&leased(secs(1))).unwrap().unwrap());
         clock.advance(secs(9));
         guard.check().unwrap();
     }
@@ -488,12 +489,12 @@ fn short_leased_levels_do_not_put_off_the_renewal() {
 #[test]
 fn separate_stores_have_nothing_in_common() {
     let (_clock, store) = world();
-    let guard = LockClient::in_memory_with(&store).lock("a").acquire().unwrap();
+    let guard = LockClient::in_memory_with(&store).get_lock("a").acquire().unwrap();
     let other = LockClient::in_memory();
-    assert!(other.lock("a").try_lock().unwrap());
-    assert!(LockClient::in_memory_with(&store.clone()).lock("a").is_locked().unwrap());
+    assert!(other.get_lock("a").try_lock().unwrap());
+    assert!(LockClient::in_memory_with(&store.clone()).get_lock("a").is_locked().unwrap());
     drop(guard);
-    assert!(other.lock("a").is_held_by_current_thread().unwrap());
+    assert!(other.get_lock("a").is_held_by_current_thread().unwrap());
 }
 
 #[test]
@@ -509,8 +510,8 @@ fn a_memory_client_cannot_be_made_with_options_that_cannot_be_used() {
 fn a_groups_lease_counts_from_the_last_grant_to_the_millisecond() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    let multi = client.multi_lock([client.lock("a"), client.lock("b"), client.lock("c")]);
-    let held = Holding::take(&rival.lock("b"));
+    let multi = client.get_multi_lock([client.get_lock("a"), client.get_lock("b"), client.get_lock("c")]);
+    let held = Holding::take(&rival.get_lock("b"));
     let waiter = Waiter::start(move || {
         let guard = multi.acquire_with(&leased(secs(9))).unwrap().unwrap();
         guard.remaining()
@@ -518,8 +519,8 @@ fn a_groups_lease_counts_from_the_last_grant_to_the_millisecond() {
     // Kept by renewals of three seconds each, for as long as it takes.
     for _ in 0..8 {
         clock.advance(ms(1_100));
-        assert!(rival.lock("a").is_locked().unwrap());
-        assert!(rival.lock("a").remaining_lease().unwrap() <= Some(secs(9)));
+        assert!(rival.get_lock("a").is_locked().unwrap());
+        assert!(rival.get_lock("a").remaining_lease().unwrap() <= Some(secs(9)));
     }
     held.release();
     let (remaining, _) = waiter.returns_within(LONG);
@@ -543,7 +544,7 @@ fn a_group_is_given_back_in_the_opposite_order() {
     let client = LockClient::builder().observer(Names(sender)).build_in_memory(&store).unwrap();
     let rival = LockClient::in_memory_with(&store);
     let names = ["b", "d", "a", "c"];
-    let multi = client.multi_lock(names.map(|name| client.lock(name)));
+    let multi = client.get_multi_lock(names.map(|name| client.get_lock(name)));
     let released =
         |count: usize| -> Vec<String> { (0..count).map(|_| seen.recv_timeout(LONG).unwrap()).collect() };
     multi.lock().unwrap();
@@ -554,7 +555,7 @@ fn a_group_is_given_back_in_the_opposite_order() {
     drop(multi.acquire().unwrap());
     assert_eq!(released(4), ["d", "c", "b", "a"]);
     // Locks acquired before one is refused.
-    let held = Holding::take(&rival.lock("d"));
+    let held = Holding::take(&rival.get_lock("d"));
     assert!(!multi.try_lock_for(ms(20)).unwrap());
     assert_eq!(released(3), ["c", "b", "a"]);
     assert!(!multi.try_lock().unwrap());

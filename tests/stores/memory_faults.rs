@@ -24,21 +24,21 @@ fn client(store: &MemoryStore) -> LockClient {
 
 /// The error of each kind of request.
 fn every_request(client: &LockClient) -> Vec<(&'static str, Result<()>)> {
-    let lock = client.lock("asked");
+    let lock = client.get_lock("asked");
     vec![
         ("try_lock", lock.try_lock().map(drop)),
         ("lock", lock.lock()),
         ("try_lock_for", lock.try_lock_for(ms(1)).map(drop)),
         ("acquire_owned", lock.acquire_owned().map(drop)),
-        ("fenced", client.fenced_lock("asked").try_acquire().map(drop)),
-        ("fair", client.fair_lock("asked").try_lock().map(drop)),
-        ("token", client.token_lock("token").try_lock().map(drop)),
-        ("write", client.read_write_lock("rw").write().try_lock().map(drop)),
-        ("multi", client.multi_lock(["a", "b"].map(|name| client.lock(name))).try_lock().map(drop)),
-        ("semaphore", client.semaphore("slots").try_set_permits(1).map(drop)),
-        ("latch", client.count_down_latch("latch").count().map(drop)),
-        ("latch wait", client.count_down_latch("latch").wait_for(ms(1)).map(drop)),
-        ("permits", client.semaphore("slots").available_permits().map(drop)),
+        ("fenced", client.get_fenced_lock("asked").try_acquire().map(drop)),
+        ("fair", client.get_fair_lock("asked").try_lock().map(drop)),
+        ("token", client.get_token_lock("token").try_lock().map(drop)),
+        ("write", client.get_read_write_lock("rw").write().try_lock().map(drop)),
+        ("multi", client.get_multi_lock(["a", "b"].map(|name| client.get_lock(name))).try_lock().map(drop)),
+        ("semaphore", client.get_semaphore("slots").try_set_permits(1).map(drop)),
+        ("latch", client.get_count_down_latch("latch").count().map(drop)),
+        ("latch wait", client.get_count_down_latch("latch").wait_for(ms(1)).map(drop)),
+        ("permits", client.get_semaphore("slots").available_permits().map(drop)),
         ("is_locked", lock.is_locked().map(drop)),
         ("force_unlock", lock.force_unlock().map(drop)),
         ("inspect", client.inspect("asked").map(drop)),
@@ -67,9 +67,9 @@ fn every_request_fails_as_the_fault_says_until_the_store_is_healed() {
         store.heal();
         // The grant of a lost reply is removed.
         clock.advance(ms(60_000));
-        assert!(!client.lock("asked").is_locked().unwrap(), "{fault:?}");
-        client.lock("asked").lock().unwrap();
-        client.lock("asked").unlock().unwrap();
+        assert!(!client.get_lock("asked").is_locked().unwrap(), "{fault:?}");
+        client.get_lock("asked").lock().unwrap();
+        client.get_lock("asked").unlock().unwrap();
     }
 }
 
@@ -78,10 +78,10 @@ fn a_request_that_is_lost_changes_nothing_and_one_whose_answer_is_lost_is_carrie
     for (fault, is_carried_out) in [(Fault::RequestLost, false), (Fault::AnswerLost, true)] {
         let (_clock, store) = place();
         let (client, operator) = (client(&store), client(&store));
-        client.lock("a").lock().unwrap();
+        client.get_lock("a").lock().unwrap();
         store.fail_client(&operator, fault).unwrap();
-        assert!(operator.lock("a").force_unlock().unwrap_err().outcome_unknown());
-        assert_eq!(client.lock("a").is_locked().unwrap(), !is_carried_out, "{fault:?}");
+        assert!(operator.get_lock("a").force_unlock().unwrap_err().outcome_unknown());
+        assert_eq!(client.get_lock("a").is_locked().unwrap(), !is_carried_out, "{fault:?}");
     }
 }
 
@@ -99,7 +99,7 @@ fn the_requests_that_failed_are_reported_with_what_is_known_of_them() {
     let (clock, store) = place();
     let builder = ClientBuilder::default().patience(Duration::ZERO).observer(Requests(sender));
     let client = builder.build_in_memory(&store).unwrap();
-    let lock = client.lock("a");
+    let lock = client.get_lock("a");
     for (fault, outcome) in [(Fault::Refused, Some(false)), (Fault::AnswerLost, Some(true))] {
         store.fail(fault);
         lock.try_lock().unwrap_err();
@@ -128,7 +128,7 @@ fn a_loss_is_reported_with_how_long_it_was_held_and_whether_by_a_thread_that_had
     let (sender, losses) = unbounded();
     let (clock, store) = place();
     let client = ClientBuilder::default().observer(Losses(sender)).build_in_memory(&store).unwrap();
-    let guard = client.lock("a").acquire().unwrap();
+    let guard = client.get_lock("a").acquire().unwrap();
     clock.advance(ms(40_000)); // renewed twice or more
     store.fail(Fault::Refused);
     clock.advance(ms(31_000));
@@ -137,7 +137,7 @@ fn a_loss_is_reported_with_how_long_it_was_held_and_whether_by_a_thread_that_had
     drop(guard);
     store.heal();
     let other = client.clone();
-    elsewhere(|| other.lock("b").lock().unwrap());
+    elsewhere(|| other.get_lock("b").lock().unwrap());
     clock.advance(ms(31_000));
     let (held, is_abandoned) = losses.recv().unwrap();
     assert!(held >= ms(29_000) && is_abandoned, "{held:?} {is_abandoned}");
@@ -147,24 +147,24 @@ fn a_loss_is_reported_with_how_long_it_was_held_and_whether_by_a_thread_that_had
 fn one_client_is_cut_off_and_the_others_are_not() {
     let (clock, store) = place();
     let (cut, other) = (client(&store), client(&store));
-    let guard = cut.lock("a").acquire().unwrap();
+    let guard = cut.get_lock("a").acquire().unwrap();
     let lost = guard.lost();
     store.fail_client(&cut, Fault::Refused).unwrap();
-    assert!(other.lock("b").try_lock().unwrap());
+    assert!(other.get_lock("b").try_lock().unwrap());
     clock.advance(ms(15_000));
     assert!(matches!(guard.state(), HoldState::AtRisk { .. }));
-    assert!(!other.lock("a").try_lock().unwrap());
+    assert!(!other.get_lock("a").try_lock().unwrap());
     clock.advance(ms(20_000));
     assert_eq!(lost.recv().unwrap().reason, LossReason::Expired);
-    assert!(other.lock("a").try_lock().unwrap());
+    assert!(other.get_lock("a").try_lock().unwrap());
     store.heal();
-    assert!(!cut.lock("a").try_lock().unwrap());
+    assert!(!cut.get_lock("a").try_lock().unwrap());
 }
 
 #[test]
 fn a_short_outage_is_ridden_out() {
     let (clock, store) = place();
-    let guard = client(&store).lock("a").acquire().unwrap();
+    let guard = client(&store).get_lock("a").acquire().unwrap();
     for fault in FAULTS {
         store.fail(fault);
         clock.advance(ms(15_000)); // with what had passed since the last renewal, less than the lease
@@ -181,14 +181,14 @@ fn a_slow_answer_takes_its_time_and_one_that_is_too_slow_does_not_come() {
     let (clock, store) = place();
     let client = client(&store);
     store.slow_down(ms(500));
-    let lock = client.lock("a");
+    let lock = client.get_lock("a");
     lock.lock().unwrap();
     assert_eq!(client.ping().unwrap().latency, ms(500));
     // The watchdog renews as slowly, while nobody else moves the clock.
     clock.advance(ms(120_000));
     assert!(lock.is_held_by_current_thread().unwrap());
     store.slow_down(ms(3_000));
-    let error = client.lock("b").try_lock().unwrap_err();
+    let error = client.get_lock("b").try_lock().unwrap_err();
     assert!(error.kind() == ErrorKind::TimedOut && error.outcome_unknown(), "{error}");
     // No renewal is answered any more.
     let guard = lock.acquire();
@@ -196,7 +196,7 @@ fn a_slow_answer_takes_its_time_and_one_that_is_too_slow_does_not_come() {
     clock.advance(ms(120_000));
     store.heal();
     clock.advance(ms(1));
-    assert!(!client.lock("b").is_locked().unwrap());
+    assert!(!client.get_lock("b").is_locked().unwrap());
 }
 
 #[test]
@@ -204,11 +204,11 @@ fn a_client_whose_renewal_is_slow_can_be_shut_down() {
     for _ in 0..20 {
         let (clock, store) = place();
         let client = client(&store);
-        client.lock("a").lock().unwrap();
+        client.get_lock("a").lock().unwrap();
         store.slow_down(ms(2_000));
         clock.advance(ms(10_000)); // the renewal is under way, and nobody moves the clock
         client.shutdown().unwrap();
-        assert!(!self::client(&store).lock("a").is_locked().unwrap());
+        assert!(!self::client(&store).get_lock("a").is_locked().unwrap());
     }
 }
 
@@ -225,37 +225,37 @@ fn a_store_that_loses_its_locks_keeps_fencing_tokens_and_notifies_nobody() {
     let (clock, store) = place();
     let client = client(&store);
     assert!(!store.forget("a"));
-    let old = client.fenced_lock("a").acquire().unwrap();
+    let old = client.get_fenced_lock("a").acquire().unwrap();
     assert!(store.forget("a"));
     assert_eq!(old.state(), HoldState::Held); // nobody was told
     clock.advance(ms(10_000));
     assert_eq!(old.state(), HoldState::Lost);
-    assert!(client.fenced_lock("a").acquire().unwrap().fence() > old.fence());
-    client.read_write_lock("rw").read().lock().unwrap();
-    client.semaphore("slots").try_set_permits(3).unwrap();
+    assert!(client.get_fenced_lock("a").acquire().unwrap().fence() > old.fence());
+    client.get_read_write_lock("rw").read().lock().unwrap();
+    client.get_semaphore("slots").try_set_permits(3).unwrap();
     assert!(store.forget("rw") && store.forget("slots"));
-    assert!(client.read_write_lock("rw").write().try_acquire_owned().is_ok());
-    assert!(client.semaphore("slots").try_set_permits(1).unwrap());
+    assert!(client.get_read_write_lock("rw").write().try_acquire_owned().is_ok());
+    assert!(client.get_semaphore("slots").try_set_permits(1).unwrap());
 }
 
 #[test]
 fn a_paused_client_renews_nothing_and_reports_no_loss_until_it_goes_on() {
     let (clock, store) = place();
     let (stalled, other) = (client(&store), client(&store));
-    let kept = other.lock("kept").acquire().unwrap();
-    let guard = stalled.lock("a").acquire().unwrap();
+    let kept = other.get_lock("kept").acquire().unwrap();
+    let guard = stalled.get_lock("a").acquire().unwrap();
     let lost = guard.lost();
     let paused = store.pause_client(&stalled).unwrap();
     clock.advance(ms(60_000));
     assert!(lost.try_recv().is_err(), "a process that stands still tells nobody");
     assert!(kept.check().is_ok(), "others go on");
-    let successor = other.lock("a").try_acquire().unwrap().expect("the lease is over");
+    let successor = other.get_lock("a").try_acquire().unwrap().expect("the lease is over");
     drop(paused);
     assert_eq!(lost.recv().unwrap().reason, LossReason::Expired);
     assert!(guard.check().unwrap_err().is_lost());
     drop(guard); // ends nobody else's hold
     successor.check().unwrap();
-    assert!(other.lock("a").is_held_by_current_thread().unwrap());
+    assert!(other.get_lock("a").is_held_by_current_thread().unwrap());
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_leader_whose_client_stood_still_over_the_end_of_its_hold_does_not_say_that_
 fn a_short_pause_loses_nothing_and_a_paused_client_can_be_shut_down() {
     let (clock, store) = place();
     let client = client(&store);
-    let guard = client.lock("a").acquire().unwrap();
+    let guard = client.get_lock("a").acquire().unwrap();
     let paused = store.pause_client(&client).unwrap();
     clock.advance(ms(20_000));
     drop(paused);
@@ -284,7 +284,7 @@ fn a_short_pause_loses_nothing_and_a_paused_client_can_be_shut_down() {
     assert_eq!(guard.state(), HoldState::Held);
     let _paused = store.pause_client(&client).unwrap();
     client.shutdown().unwrap();
-    assert!(!self::client(&store).lock("a").is_locked().unwrap());
+    assert!(!self::client(&store).get_lock("a").is_locked().unwrap());
 }
 
 #[test]
@@ -327,10 +327,10 @@ fn the_result_of_work_comes_back_when_only_the_release_fails() {
         assert_eq!(with_lock.unwrap(), "customer:1 charged", "{fault:?}");
         store.heal();
         let options = AcquireOptions::new().wait(LONG);
-        let with_wait = options.with_lock(&client.lock("customer:2"), |guard| charged(guard.name()));
+        let with_wait = options.with_lock(&client.get_lock("customer:2"), |guard| charged(guard.name()));
         assert_eq!(with_wait.unwrap().unwrap(), "customer:2 charged", "{fault:?}");
         store.heal();
-        let write = client.read_write_lock("customer:3").write_fenced();
+        let write = client.get_read_write_lock("customer:3").write_fenced();
         let at_once = options.wait(Duration::ZERO).with_lock(&write, |guard| charged(guard.name()));
         assert_eq!(at_once.unwrap().unwrap(), "customer:3 charged", "{fault:?}");
         store.heal();

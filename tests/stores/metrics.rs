@@ -117,9 +117,9 @@ fn each_outcome_of_a_wait_and_each_end_of_a_hold_has_its_series() {
     let recorded = Recorded(Metrics::new(), Kept::default());
     let store = MemoryStore::new();
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
-    let lock = client.lock("a");
+    let lock = client.get_lock("a");
     // Waits.
-    let held = other.lock("a").acquire_owned().unwrap();
+    let held = other.get_lock("a").acquire_owned().unwrap();
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(20)).unwrap());
     let interrupt = Interrupt::new();
@@ -138,17 +138,17 @@ fn each_outcome_of_a_wait_and_each_end_of_a_hold_has_its_series() {
         recorded.eventually(&format!("leasehold_acquire_wait_seconds{{kind=lock,outcome={outcome}}}"));
     }
     // Ends.
-    let forced = client.lock("forced").acquire_owned().unwrap();
-    assert!(other.lock("forced").force_unlock().unwrap());
+    let forced = client.get_lock("forced").acquire_owned().unwrap();
+    assert!(other.get_lock("forced").force_unlock().unwrap());
     assert!(forced.unlock().is_err());
     let _long = client.lock_with("long").max_hold(ms(100)).build().acquire_owned().unwrap();
-    let abandoned = client.lock("abandoned");
+    let abandoned = client.get_lock("abandoned");
     thread::scope(|scope| scope.spawn(|| abandoned.lock().unwrap()).join().unwrap());
     for end in ["released", "lost", "max_hold"] {
         recorded.eventually(&format!("leasehold_hold_seconds{{kind=lock,end={end}}}"));
     }
     recorded.eventually("leasehold_abandoned_total{}");
-    let _open = client.lock("open").acquire_owned().unwrap();
+    let _open = client.get_lock("open").acquire_owned().unwrap();
     client.shutdown().unwrap();
     recorded.eventually("leasehold_hold_seconds{kind=lock,end=shut_down}");
 }
@@ -160,8 +160,8 @@ fn hand_offs_renewals_and_losses_are_counted_each_in_its_series() {
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
     // To a thread of the client, and from another client.
     for is_local in [true, false] {
-        let held = if is_local { &client } else { &other }.lock("handed").acquire_owned().unwrap();
-        let waits = client.lock("handed");
+        let held = if is_local { &client } else { &other }.get_lock("handed").acquire_owned().unwrap();
+        let waits = client.get_lock("handed");
         thread::scope(|scope| {
             scope.spawn(|| waits.acquire_owned().unwrap().unlock().unwrap());
             assert!(eventually(LONG, || client.stats().waiters == 1), "nobody waits");
@@ -171,17 +171,17 @@ fn hand_offs_renewals_and_losses_are_counted_each_in_its_series() {
     recorded.eventually("leasehold_handoff_seconds{scope=local}");
     recorded.eventually("leasehold_handoff_seconds{scope=remote}");
     // A third of a lease later.
-    let kept = client.lock("kept").acquire_owned().unwrap();
+    let kept = client.get_lock("kept").acquire_owned().unwrap();
     recorded.eventually("leasehold_renewal_lag_seconds{}");
     store.fail(Fault::Refused);
     assert!(eventually(LONG, || client.stats().renewals_failed > 0), "{:?}", client.stats());
     store.heal();
-    let forced = client.lock("forced").acquire_owned().unwrap();
-    assert!(other.lock("forced").force_unlock().unwrap());
+    let forced = client.get_lock("forced").acquire_owned().unwrap();
+    assert!(other.get_lock("forced").force_unlock().unwrap());
     assert!(forced.unlock().is_err());
     let _long = client.lock_with("long").max_hold(ms(100)).build().acquire_owned().unwrap();
-    let _short = client.lock("short").acquire_owned_with(&leased(ms(100))).unwrap().unwrap();
-    let open = client.lock("open").acquire_owned().unwrap();
+    let _short = client.get_lock("short").acquire_owned_with(&leased(ms(100))).unwrap().unwrap();
+    let open = client.get_lock("open").acquire_owned().unwrap();
     assert!(eventually(LONG, || client.stats().lost() >= 3), "{:?}", client.stats());
     with_local_recorder(&recorded.1, || recorded.0.sample(&client.stats()));
     for (gauge, value) in [("leasehold_waiters{}", 0.0), ("leasehold_subscription_up{}", 1.0)] {
@@ -224,8 +224,8 @@ fn a_thread_counts_as_a_waiter_once_a_release_here_can_hand_it_the_lock() {
     let ((waits, has_come), (go_on, let_in)) = (bounded(1), bounded(1));
     let builder = LockClient::builder().observer(Doorkeeper(waits, let_in));
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
-    let held = client.lock("handed").acquire_owned().unwrap();
-    let lock = client.lock("handed");
+    let held = client.get_lock("handed").acquire_owned().unwrap();
+    let lock = client.get_lock("handed");
     thread::scope(|scope| {
         scope.spawn(|| lock.acquire_owned().unwrap().unlock().unwrap());
         has_come.recv_timeout(LONG).unwrap();
@@ -242,7 +242,7 @@ fn a_clone_that_gets_a_label_keeps_its_groups() {
     let metrics = Metrics::new().group_names(|name| name.split(':').next().unwrap_or_default().to_owned());
     let labelled = metrics.clone().label("client", "orders");
     let recorded = Recorded(labelled, Kept::default());
-    recorded.client(&MemoryStore::new()).lock("stock:42").acquire().unwrap().unlock().unwrap();
+    recorded.client(&MemoryStore::new()).get_lock("stock:42").acquire().unwrap().unlock().unwrap();
     recorded.eventually("leasehold_hold_seconds{client=orders,kind=lock,end=released,group=stock}");
     drop(metrics);
 }

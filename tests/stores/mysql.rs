@@ -101,7 +101,7 @@ fn first_uses_of_many_names_do_not_disturb_each_other() {
                 let tag = &tag;
                 scope.spawn(move || {
                     for number in 0..60 {
-                        let guard = client.fenced_lock(format!("{tag}-{number}")).acquire().unwrap();
+                        let guard = client.get_fenced_lock(format!("{tag}-{number}")).acquire().unwrap();
                         guard.unlock().unwrap();
                     }
                 });
@@ -185,34 +185,34 @@ fn kill_all(admin: &mut Conn) {
 fn killed_connections_are_replaced() {
     let Some(server) = MysqlServer::start() else { return };
     let (client, rival) = (server.client(), server.client());
-    let held = client.lock("held").acquire().unwrap();
+    let held = client.get_lock("held").acquire().unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| rival.lock("held").lock());
+        let waiter = scope.spawn(|| rival.get_lock("held").lock());
         kill_all(&mut server.admin());
         held.check().unwrap();
         held.unlock().unwrap_or_else(|error| assert!(error.is_retryable(), "{error}"));
         waiter.join().unwrap().unwrap();
     });
     // The waiter's thread has ended; its hold ends with its lease, at the latest.
-    assert!(rival.lock("held").force_unlock().is_ok());
-    assert!(client.lock("held").try_lock_for(LONG).unwrap());
+    assert!(rival.get_lock("held").force_unlock().is_ok());
+    assert!(client.get_lock("held").try_lock_for(LONG).unwrap());
 }
 
 #[test]
 fn a_server_that_stands_still_costs_one_command_timeout() {
     let Some(server) = MysqlServer::start() else { return };
     let client = connected(|| server.options().command_timeout(ms(400)).build());
-    client.lock("a").lock().unwrap();
-    client.lock("a").unlock().unwrap();
+    client.get_lock("a").lock().unwrap();
+    client.get_lock("a").unlock().unwrap();
     server.signal("STOP");
     let start = now();
-    let error = client.lock("a").try_lock().unwrap_err();
+    let error = client.get_lock("a").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
     assert!(!error.outcome_unknown(), "it has only read so far");
     assert!(own_time_since(start) < ms(2_000), "{:?}", start.elapsed());
     server.signal("CONT");
-    assert!(client.lock("a").try_lock_for(LONG).unwrap());
-    client.lock("a").unlock().unwrap();
+    assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
+    client.get_lock("a").unlock().unwrap();
 }
 
 #[test]
@@ -220,17 +220,17 @@ fn a_grant_whose_answer_does_not_come_is_undone() {
     let Some(server) = shared() else { return };
     let client = connected(|| server.options().command_timeout(ms(400)).patience(LONG).build());
     let name = fresh("late");
-    client.lock(&name).lock().unwrap();
-    client.lock(&name).unlock().unwrap();
+    client.get_lock(&name).lock().unwrap();
+    client.get_lock(&name).unlock().unwrap();
     let mut admin = server.admin();
     let mut transaction = admin.start_transaction(TxOpts::default()).unwrap();
     MysqlServer::lock_row(&mut transaction, &name);
-    let error = client.lock(&name).try_lock().unwrap_err();
+    let error = client.get_lock(&name).try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error:?}");
     assert!(error.outcome_unknown());
     transaction.rollback().unwrap();
-    assert!(client.lock(&name).try_lock_for(LONG).unwrap());
-    client.lock(&name).unlock().unwrap();
+    assert!(client.get_lock(&name).try_lock_for(LONG).unwrap());
+    client.get_lock(&name).unlock().unwrap();
 }
 
 /// Hundreds who look now and then would otherwise queue for the row, and the server search that queue for
@@ -240,14 +240,14 @@ fn a_try_for_a_held_lock_waits_for_no_row_lock() {
     let Some(server) = shared() else { return };
     let (client, other) = (server.client(), server.client());
     let name = fresh("read");
-    let held = client.lock(&name).acquire().unwrap();
+    let held = client.get_lock(&name).acquire().unwrap();
     let mut admin = server.admin();
     let mut transaction = admin.start_transaction(TxOpts::default()).unwrap();
     MysqlServer::lock_row(&mut transaction, &name);
-    assert!(!other.lock(&name).try_lock().unwrap());
+    assert!(!other.get_lock(&name).try_lock().unwrap());
     transaction.rollback().unwrap();
     held.unlock().unwrap();
-    assert!(other.lock(&name).try_lock().unwrap());
+    assert!(other.get_lock(&name).try_lock().unwrap());
 }
 
 #[test]
@@ -278,22 +278,22 @@ fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
         (format!("{}?require_ssl=true", server.url()), ErrorKind::InvalidInput),
     ]);
     let reader = at(&server.url_as("reader")).build().unwrap();
-    assert!(!reader.lock("a").is_locked().unwrap());
-    assert_eq!(reader.lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
+    assert!(!reader.get_lock("a").is_locked().unwrap());
+    assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
     // The password, by option and by URL; the rights that the docs name suffice; both schemes.
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T").replace("mysql:", "mariadb:")).build().unwrap();
-    assert!(by_option.lock("a").try_lock().unwrap());
-    assert!(!by_url.lock("a").try_lock().unwrap());
-    by_option.lock("a").unlock().unwrap();
+    assert!(by_option.get_lock("a").try_lock().unwrap());
+    assert!(!by_url.get_lock("a").try_lock().unwrap());
+    by_option.get_lock("a").unlock().unwrap();
     by_option.sweep(ms(1)).unwrap();
     // Read-only, and the table gone while in use.
     admin.query_drop("SET GLOBAL read_only = 1").unwrap();
     assert_eq!(at(&server.url()).build().unwrap_err().kind(), ErrorKind::ReadOnly);
-    assert_eq!(by_option.lock("a").try_lock().unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(by_option.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::ReadOnly);
     admin.query_drop("SET GLOBAL read_only = 0").unwrap();
     admin.query_drop("DROP TABLE leasehold_locks").unwrap();
-    assert_eq!(first.lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(first.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unsupported);
     // No room for one more.
     admin.query_drop("SET GLOBAL max_connections = 12").unwrap();
     too_many_connections_are_busy(&server.url(), || server.try_admin().ok());
@@ -314,7 +314,7 @@ fn a_server_that_stands_still_while_session_locks_are_renewed_ends_no_hold() {
     let client = connected(|| options().lease(lease).command_timeout(ms(500)).build());
     let rival = options().build().unwrap();
     let held: Vec<_> =
-        ["a", "b", "c"].iter().map(|name| client.lock(name).acquire_owned().unwrap()).collect();
+        ["a", "b", "c"].iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
     server.signal("STOP");
     // Each renewal fails until then.
     assert!(eventually(LONG, || held.iter().all(|held| held.state() != HoldState::Held)));
@@ -323,7 +323,7 @@ fn a_server_that_stands_still_while_session_locks_are_renewed_ends_no_hold() {
     assert!(eventually(LONG, || held.iter().all(|held| held.state() == HoldState::Held)), "{held:?}");
     for held in held {
         held.check().unwrap();
-        assert!(!rival.lock(held.name()).try_lock().unwrap());
+        assert!(!rival.get_lock(held.name()).try_lock().unwrap());
         held.unlock().unwrap();
     }
 }
@@ -408,13 +408,13 @@ fn renewals_and_reentries_say_for_how_long_a_session_may_idle() {
     let Some(server) = shared() else { return };
     let relay = Relay::before(server);
     let client = connect_session(&relay.url(), ms(3_000)).unwrap();
-    let lock = client.lock(fresh("longer"));
+    let lock = client.get_lock(fresh("longer"));
     lock.lock_with_lease(ms(40_000)).unwrap();
     lock.lock_with_lease(ms(90_000)).unwrap();
     assert_eq!((relay.idle_limits_set(40), relay.idle_limits_set(90)), (1, 1));
     lock.unlock().unwrap();
     lock.unlock().unwrap();
-    let renewed = client.lock(fresh("renewed")).acquire().unwrap();
+    let renewed = client.get_lock(fresh("renewed")).acquire().unwrap();
     assert!(eventually(LONG, || relay.idle_limits_set(3) >= 3), "{renewed:?}");
 }
 
@@ -427,20 +427,20 @@ fn a_session_whose_connection_falls_silent_is_held_to_the_end_of_its_window_or_u
         || LockClient::builder().url(relay.url()).session_locks().lease(lease).command_timeout(ms(400));
     let (client, rival) = (connected(|| options().build()), connect_session(&server.url(), LEASE).unwrap());
     let (kept, given) = (fresh("kept"), fresh("given"));
-    let lost = client.lock(&kept).acquire_owned().unwrap();
-    let unlocked = client.lock(&given).acquire_owned().unwrap();
+    let lost = client.get_lock(&kept).acquire_owned().unwrap();
+    let unlocked = client.get_lock(&given).acquire_owned().unwrap();
     relay.silence();
     let at_risk = || [&lost, &unlocked].iter().all(|held| is_at_risk(held));
     assert!(eventually(LONG, at_risk), "{lost:?} {unlocked:?}");
-    assert!(!rival.lock(&kept).try_lock().unwrap() && !rival.lock(&given).try_lock().unwrap());
+    assert!(!rival.get_lock(&kept).try_lock().unwrap() && !rival.get_lock(&given).try_lock().unwrap());
     unlocked.unlock().unwrap();
-    assert!(rival.lock(&given).try_lock_for(LONG).unwrap(), "hanging up frees it");
-    rival.lock(&given).unlock().unwrap();
+    assert!(rival.get_lock(&given).try_lock_for(LONG).unwrap(), "hanging up frees it");
+    rival.get_lock(&given).unlock().unwrap();
     let loss = lost.lost().recv_timeout(LONG).unwrap();
     assert_eq!(loss.reason, LossReason::Expired);
     assert!(lost.unlock().unwrap_err().is_lost());
-    assert!(rival.lock(&kept).try_lock_for(LONG).unwrap());
-    rival.lock(&kept).unlock().unwrap();
+    assert!(rival.get_lock(&kept).try_lock_for(LONG).unwrap());
+    rival.get_lock(&kept).unlock().unwrap();
 }
 
 // ---- on the caller's own transaction

@@ -21,20 +21,20 @@ fn at(url: &str) -> ClientBuilder {
 fn uses(url: &str) {
     let [client, rival] = [(); 2].map(|()| at(url).build().unwrap());
     for name in ["a", "b"] {
-        let held = client.fenced_lock(name).acquire().unwrap();
-        assert!(!rival.lock(name).try_lock_for(ms(100)).unwrap());
-        assert!(client.lock(name).is_locked().unwrap());
+        let held = client.get_fenced_lock(name).acquire().unwrap();
+        assert!(!rival.get_lock(name).try_lock_for(ms(100)).unwrap());
+        assert!(client.get_lock(name).is_locked().unwrap());
         held.unlock().unwrap();
-        assert!(rival.lock(name).try_lock().unwrap());
-        assert!(rival.lock(name).try_lock().unwrap(), "again");
-        rival.lock(name).unlock().unwrap();
-        rival.lock(name).unlock().unwrap();
+        assert!(rival.get_lock(name).try_lock().unwrap());
+        assert!(rival.get_lock(name).try_lock().unwrap(), "again");
+        rival.get_lock(name).unlock().unwrap();
+        rival.get_lock(name).unlock().unwrap();
     }
-    let held: Vec<_> = ["a", "b"].iter().map(|name| client.lock(name).acquire_owned().unwrap()).collect();
+    let held: Vec<_> = ["a", "b"].iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
     assert_eq!(client.list("*").count(), 2);
     let listed = || rival.clients().any(|one| one.is_ok_and(|one| one.id == client.id()));
     assert!(eventually(LONG, listed), "its entry is written");
-    assert!(rival.lock("a").force_unlock().unwrap());
+    assert!(rival.get_lock("a").force_unlock().unwrap());
     drop(held);
     client.sweep(ms(1)).unwrap();
 }
@@ -73,7 +73,7 @@ fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
         admin.query_drop(format!("GRANT {LITTLE} ON locks.{table} TO few")).unwrap();
     }
     let client = at(&server.url_as("few")).build().unwrap();
-    client.lock("a").acquire().unwrap().unlock().unwrap();
+    client.get_lock("a").acquire().unwrap().unlock().unwrap();
     assert_eq!(client.ping().unwrap().table.as_deref(), Some("locks.leasehold_locks"));
     let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
     NameTable::default().create(&mut mysql::Conn::new(opts).unwrap()).unwrap();
@@ -82,7 +82,7 @@ fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
         admin.query_drop("UPDATE leasehold_locks SET thread = ''").unwrap();
         admin.query_drop(format!("ALTER TABLE leasehold_locks MODIFY thread {column} NOT NULL")).unwrap();
         let client = at(&server.url_as("few")).build().unwrap();
-        let work = move || client.lock("a").acquire().unwrap().unlock().unwrap();
+        let work = move || client.get_lock("a").acquire().unwrap().unlock().unwrap();
         thread::Builder::new().name("工作-1".to_owned()).spawn(work).unwrap().join().unwrap();
     }
     // A table in which no lock can be freed.
@@ -109,8 +109,8 @@ fn no_session_waits_for_long_on_a_server_that_is_locked_for_reading() {
     admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
     let url = server.url_as("app");
     let client = connected(|| at(&url).command_timeout(ms(700)).patience(ms(100)).build());
-    client.lock("a").lock().unwrap();
-    client.lock("a").unlock().unwrap();
+    client.get_lock("a").lock().unwrap();
+    client.get_lock("a").unlock().unwrap();
     let mut sessions = || {
         let text = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'app'";
         admin.query_first::<u64, _>(text).unwrap().unwrap()
@@ -121,7 +121,7 @@ fn no_session_waits_for_long_on_a_server_that_is_locked_for_reading() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..2 {
-                    let error = client.lock("a").try_lock().unwrap_err();
+                    let error = client.get_lock("a").try_lock().unwrap_err();
                     assert!(error.is_retryable(), "{error}");
                 }
             });

@@ -155,12 +155,12 @@ fn every_statement_finds_its_row_by_the_key() {
 fn terminated_backends_are_replaced() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, rival) = (server.client(), server.client());
-    let held = client.lock("held").acquire().unwrap();
+    let held = client.get_lock("held").acquire().unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            rival.lock("held").lock().unwrap();
+            rival.get_lock("held").lock().unwrap();
             let had = now();
-            rival.lock("held").unlock().unwrap();
+            rival.get_lock("held").unlock().unwrap();
             had
         });
         let mut admin = server.admin();
@@ -195,21 +195,21 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
     let options = || server.options().pool_size(1).directory(false);
     let client = connected(|| options().command_timeout(ms(400)).build());
     // So that the statement is prepared: without that nothing would be in doubt.
-    assert!(client.lock("a").try_lock().unwrap());
-    client.lock("a").unlock().unwrap();
+    assert!(client.get_lock("a").try_lock().unwrap());
+    client.get_lock("a").unlock().unwrap();
     let backend =
         "SELECT pid FROM pg_stat_activity WHERE query LIKE '-- Frees a lock%' AND pid <> pg_backend_pid()";
     let pid: i32 = server.admin().query_one(backend, &[]).unwrap().get(0);
     crate::support::signal(pid.unsigned_abs(), "STOP");
     let start = now();
-    let error = client.lock("a").try_lock().unwrap_err();
+    let error = client.get_lock("a").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     assert!(error.outcome_unknown());
     assert!(own_time_since(start) < ms(2_000), "{:?}", start.elapsed());
     crate::support::signal(pid.unsigned_abs(), "CONT");
     // A grant that it may have got after all is undone.
-    assert!(client.lock("a").try_lock_for(LONG).unwrap());
-    client.lock("a").unlock().unwrap();
+    assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
+    client.get_lock("a").unlock().unwrap();
 }
 
 #[test]
@@ -239,22 +239,22 @@ fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
     assert_eq!(kind(at(&server.url()).database(1)), ErrorKind::InvalidInput);
     // A user who may look but not write.
     let reader = at(&server.url_as("reader")).build().unwrap();
-    assert!(!reader.lock("a").is_locked().unwrap());
-    assert_eq!(reader.lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
+    assert!(!reader.get_lock("a").is_locked().unwrap());
+    assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
     // The password, by option and by URL.
     admin.batch_execute("GRANT ALL ON leasehold_locks TO secretive").unwrap();
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T")).build().unwrap();
-    assert!(by_option.lock("a").try_lock().unwrap());
-    assert!(!by_url.lock("a").try_lock().unwrap());
-    by_option.lock("a").unlock().unwrap();
+    assert!(by_option.get_lock("a").try_lock().unwrap());
+    assert!(!by_url.get_lock("a").try_lock().unwrap());
+    by_option.get_lock("a").unlock().unwrap();
     // Read-only, and the table gone while in use.
     admin.batch_execute("ALTER DATABASE postgres SET default_transaction_read_only = on").unwrap();
     let read_only = at(&server.url()).build().unwrap();
-    let error = read_only.lock("a").try_lock().unwrap_err();
+    let error = read_only.get_lock("a").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
     admin.batch_execute("SET default_transaction_read_only = off; DROP TABLE leasehold_locks").unwrap();
-    assert_eq!(first.lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(first.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]
@@ -290,8 +290,8 @@ fn a_pooler_that_gives_each_transaction_another_session_is_refused_in_words() {
                 let options = if session_locks { options.session_locks() } else { options };
                 if mode == "session" {
                     let client = options.build().unwrap();
-                    let held = client.lock("a").acquire().unwrap();
-                    assert!(!connect(&bouncer.url(), LEASE).unwrap().lock("b").is_locked().unwrap());
+                    let held = client.get_lock("a").acquire().unwrap();
+                    assert!(!connect(&bouncer.url(), LEASE).unwrap().get_lock("b").is_locked().unwrap());
                     held.unlock().unwrap();
                 } else {
                     let error = options.build().unwrap_err();
@@ -310,7 +310,7 @@ fn a_session_lock_that_is_released_wakes_its_waiter() {
     let Some(server) = shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
     let name = fresh("woken");
-    let (lock, other) = (client.lock(&name), rival.lock(&name));
+    let (lock, other) = (client.get_lock(&name), rival.get_lock(&name));
     lock.lock().unwrap();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -336,8 +336,8 @@ fn a_session_that_the_server_ends_is_noticed_at_once() {
     for round in 0..3 {
         // Each of its own: one looks again no sooner than a second after it noticed an end.
         let client = connect_session(&server.url(), Duration::from_secs(60)).unwrap();
-        let held = client.lock(fresh("ended")).acquire().unwrap();
-        let lock = client.lock(fresh("other"));
+        let held = client.get_lock(fresh("ended")).acquire().unwrap();
+        let lock = client.get_lock(fresh("other"));
         let other = std::thread::scope(|scope| scope.spawn(|| lock.acquire_owned()).join().unwrap().unwrap());
         let lost = held.lost();
         let end = "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = $1";
@@ -494,30 +494,30 @@ fn in_a_task_every_call_works_and_a_dropped_guard_or_client_releases() {
                 let client = options.build().unwrap();
                 work(&client, &locked);
             }));
-            let is_free = eventually(LONG, || !rival.lock(&name).is_locked().unwrap());
+            let is_free = eventually(LONG, || !rival.get_lock(&name).is_locked().unwrap());
             assert!(is_free, "the task has left its lock");
             ended.map_err(tokio::task::JoinError::into_panic)
         };
         task(|client, name| {
-            let guard = client.lock(name).try_acquire_owned().unwrap().unwrap();
-            assert!(client.lock(name).is_locked().unwrap());
+            let guard = client.get_lock(name).try_acquire_owned().unwrap().unwrap();
+            assert!(client.get_lock(name).is_locked().unwrap());
             drop(guard);
-            assert!(client.lock(name).try_lock().unwrap());
-            client.lock(name).unlock().unwrap();
+            assert!(client.get_lock(name).try_lock().unwrap());
+            client.get_lock(name).unlock().unwrap();
             client.shutdown().unwrap();
         })
         .unwrap();
-        task(|client, name| drop(client.lock(name).acquire_owned().unwrap())).unwrap();
+        task(|client, name| drop(client.get_lock(name).acquire_owned().unwrap())).unwrap();
         let unwound = task(|client, name| {
-            let _guard = client.lock(name).acquire_owned().unwrap();
+            let _guard = client.get_lock(name).acquire_owned().unwrap();
             quiet_panic();
         });
         assert_eq!(unwound.unwrap_err().downcast_ref(), Some(&"meant to panic"));
 
         // A wait, which listens; and a server that cannot be reached.
-        let held = rival.lock(&name).acquire().unwrap();
+        let held = rival.get_lock(&name).acquire().unwrap();
         let (client, waited) = (options().build().unwrap(), name.clone());
-        let waits = runtime.spawn(async move { client.lock(&waited).try_lock_for(ms(100)).unwrap() });
+        let waits = runtime.spawn(async move { client.get_lock(&waited).try_lock_for(ms(100)).unwrap() });
         assert!(!runtime.block_on(waits).unwrap());
         held.unlock().unwrap();
         let nowhere = "postgres://user@127.0.0.1:1/shop";

@@ -63,7 +63,7 @@ fn a_row_says_whether_its_holder_keeps_it_whoever_had_it_before() {
     let (keeps, plain, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("row");
     let kept = keeps.lock_with(name).keep(LONG).build();
-    let theirs = plain.lock(name);
+    let theirs = plain.get_lock(name);
     use_until_kept(&kept, &mut admin);
     // By each of the statements that take a lock.
     let tries = || theirs.try_lock().unwrap();
@@ -99,7 +99,7 @@ fn a_holder_is_asked_once_however_many_wait() {
     admin.batch_execute(&format!("LISTEN {channel}")).unwrap();
     let waiters: Vec<_> = (0..4)
         .map(|_| {
-            let theirs = server.client().lock(lock.name());
+            let theirs = server.client().get_lock(lock.name());
             start(move || theirs.lock().and_then(|()| theirs.unlock()))
         })
         .collect();
@@ -151,7 +151,7 @@ fn clients_that_may_not_use_the_line_ask_for_what_is_kept_and_keep_nothing_beyon
     let few = LockClient::builder().url(server.url_as("few")).build().unwrap();
     let lock = kept_by(&client, "few", &mut admin);
     let_pass(ms(1_000), "until looks are half a second apart");
-    let (theirs, asked) = (few.lock(lock.name()), now());
+    let (theirs, asked) = (few.get_lock(lock.name()), now());
     let waiter = start(move || theirs.lock().map(|()| theirs.unlock()));
     waiter.join().unwrap().unwrap().unwrap();
     // By a look alone it would never come: nobody sees who listens.

@@ -79,14 +79,14 @@ impl Observer for Counting {
 /// How long it takes from a release until `waiter` has the lock: the middle of some.
 #[track_caller]
 fn handed_between(holder: &LockClient, waiter: &LockClient, name: &str) -> Duration {
-    let held = holder.lock(name);
+    let held = holder.get_lock(name);
     let round = |_| {
         held.lock().unwrap();
         let (client, lock) = (waiter.clone(), name.to_owned());
         let waiting = start(move || {
-            client.lock(&lock).lock().unwrap();
+            client.get_lock(&lock).lock().unwrap();
             let had = now();
-            client.lock(&lock).unlock().unwrap();
+            client.get_lock(&lock).unlock().unwrap();
             had
         });
         let_pass(ms(150), "a waiter that cannot be seen on the server");
@@ -104,14 +104,14 @@ fn a_release_wakes_one_of_the_clients_that_wait() {
     let (name, count) = (fresh("one"), 16);
     let (holder, mut admin) = (server.client(), server.admin());
     // Nobody waits: then it is one statement, behind which none follows.
-    holder.lock(&name).acquire().unwrap().unlock().unwrap();
+    holder.get_lock(&name).acquire().unwrap().unlock().unwrap();
     let text = "SELECT query FROM pg_stat_activity WHERE query ~ '^-- (Frees|Leaves|Tells|Takes) '
         ORDER BY state_change DESC LIMIT 1";
     let last: String = admin.query_one(text, &[]).unwrap().get(0);
     // Up to the table's name, which the client says with its schema.
     let head = last.split("WITH ").next().unwrap();
     assert!(!head.is_empty() && FREE_UNAWAITED.starts_with(head), "{last}");
-    let held = holder.lock(&name).acquire().unwrap();
+    let held = holder.get_lock(&name).acquire().unwrap();
     let asked = Arc::new(AtomicU32::new(0));
     let begun = now();
     let waiters: Vec<_> = (0..count)
@@ -119,8 +119,8 @@ fn a_release_wakes_one_of_the_clients_that_wait() {
             let client = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
             let name = name.clone();
             start(move || {
-                client.lock(&name).lock().unwrap();
-                client.lock(&name).unlock().unwrap();
+                client.get_lock(&name).lock().unwrap();
+                client.get_lock(&name).unlock().unwrap();
             })
         })
         .collect();
@@ -144,14 +144,14 @@ fn a_client_that_was_told_and_does_not_come_holds_up_nobody() {
     let mut admin = server.admin();
     let (holder, waiter) = (server.client(), server.client());
     for dead in ["dead-1", "dead-2"] {
-        let held = holder.lock(&name).acquire().unwrap();
+        let held = holder.get_lock(&name).acquire().unwrap();
         stand(&mut admin, &name, dead, "0");
         stand(&mut admin, &name, "silent", "10 s");
         let (client, lock) = (waiter.clone(), name.clone());
         let waiting = start(move || {
-            client.lock(&lock).lock().unwrap();
+            client.get_lock(&lock).lock().unwrap();
             let had = now();
-            client.lock(&lock).unlock().unwrap();
+            client.get_lock(&lock).unlock().unwrap();
             had
         });
         assert!(eventually(LONG, || {
@@ -174,13 +174,13 @@ fn nothing_is_left_of_clients_that_wait_no_more() {
     let Some(server) = PostgresServer::start() else { return };
     let name = fresh("left");
     let holder = server.client();
-    let held = holder.lock(&name).acquire().unwrap();
+    let held = holder.get_lock(&name).acquire().unwrap();
     let mut admin = server.admin();
     stand(&mut admin, &name, "killed", "2 minutes");
     let clients: Vec<_> = (0..4).map(|_| server.client()).collect();
     std::thread::scope(|scope| {
         for client in &clients {
-            scope.spawn(|| assert!(!client.lock(&name).try_lock_for(ms(400)).unwrap()));
+            scope.spawn(|| assert!(!client.get_lock(&name).try_lock_for(ms(400)).unwrap()));
         }
     });
     assert_eq!(line(&mut admin, &name), []);
@@ -202,9 +202,9 @@ fn two_clients_that_take_turns_never_wait_for_a_poll() {
                 let client = server.client();
                 for _ in 0..150 {
                     let before = now();
-                    client.lock(&name).lock().unwrap();
+                    client.get_lock(&name).lock().unwrap();
                     let took = own_time_since(before);
-                    client.lock(&name).unlock().unwrap();
+                    client.get_lock(&name).unlock().unwrap();
                     assert!(took < ms(900), "{took:?}");
                 }
             });
@@ -219,9 +219,9 @@ fn a_lock_that_is_freed_by_force_or_by_time_goes_to_one_who_waits() {
     let name = fresh("force");
     let (client, mut told) = (server.client(), server.admin());
     told.batch_execute("LISTEN nobody").unwrap();
-    let held = client.lock(&name).acquire().unwrap();
+    let held = client.get_lock(&name).acquire().unwrap();
     stand(&mut server.admin(), &name, "waits", "0");
-    assert!(client.lock(&name).force_unlock().unwrap());
+    assert!(client.get_lock(&name).force_unlock().unwrap());
     let message = told.notifications().timeout_iter(LONG).next().unwrap();
     assert!(message.is_some_and(|message| message.payload() == "next"));
     assert_eq!(line(&mut told, &name), [("waits".to_owned(), true)]);
@@ -230,7 +230,7 @@ fn a_lock_that_is_freed_by_force_or_by_time_goes_to_one_who_waits() {
     let before = now();
     take(&mut server.admin(), &name, OWNER, 400);
     let lock = name;
-    start(move || client.lock(&lock).acquire().unwrap().unlock().unwrap()).join().unwrap();
+    start(move || client.get_lock(&lock).acquire().unwrap().unlock().unwrap()).join().unwrap();
     let took = before.elapsed();
     assert!(took >= ms(400) && took <= ms(400) + IN_ANY_CASE + stalled_since(before), "{took:?}");
 }
@@ -264,9 +264,9 @@ fn a_release_that_others_were_told_of_wakes_nobody_behind_a_holder_that_tells_th
     let (client, mut admin) = (server.client(), server.admin());
     let asked = Arc::new(AtomicU32::new(0));
     let waiter = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
-    let held = client.lock(&name).acquire().unwrap();
+    let held = client.get_lock(&name).acquire().unwrap();
     let (lock, begun) = (name.clone(), now());
-    let waiting = start(move || waiter.lock(&lock).acquire().unwrap().unlock().unwrap());
+    let waiting = start(move || waiter.get_lock(&lock).acquire().unwrap().unlock().unwrap());
     has_in_line(&mut admin, &name, 1);
     // As clients without a line do.
     for _ in 0..200 {
@@ -293,12 +293,12 @@ fn without_the_table_or_permission_for_it_waiters_are_woken_as_without_a_line() 
         assert!(took <= BY_MESSAGE, "{took:?}");
     }
     // Gone while one holds and another stands in line.
-    let held = clients[0].lock(&name).acquire().unwrap();
+    let held = clients[0].get_lock(&name).acquire().unwrap();
     let (client, lock) = (clients[1].clone(), name.clone());
     let waiting = start(move || {
-        client.lock(&lock).lock().unwrap();
+        client.get_lock(&lock).lock().unwrap();
         let had = now();
-        client.lock(&lock).unlock().unwrap();
+        client.get_lock(&lock).unlock().unwrap();
         had
     });
     has_in_line(&mut admin, &name, 1);
@@ -328,7 +328,7 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
         let _end = crate::support::Raise(&stop);
         for (client, _) in &clients {
             scope.spawn(|| {
-                let lock = client.lock(&name);
+                let lock = client.get_lock(&name);
                 while !stop.load(Ordering::SeqCst) {
                     let guard = lock.acquire().unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "held twice");
@@ -344,7 +344,7 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
     });
     drop(clients);
     assert!(
-        !server.client().lock(&name).is_locked().unwrap(),
+        !server.client().get_lock(&name).is_locked().unwrap(),
         "the end of a client gives back what it keeps"
     );
 }
@@ -498,7 +498,7 @@ fn a_release_tells_a_client_that_joins_meanwhile() {
     let (client, joins) = (server.client(), session(&mut joining));
     // By one statement, which does nothing then; and by two, as the client's last release told somebody.
     for waiter in ["b", "c"] {
-        let held = client.lock(&name).acquire().unwrap();
+        let held = client.get_lock(&name).acquire().unwrap();
         joining.batch_execute("BEGIN").unwrap();
         assert_eq!(ask(&mut joining, &name, waiter), (false, None, false));
         std::thread::scope(|scope| {
@@ -527,7 +527,7 @@ fn a_client_that_joins_while_the_lock_is_freed_sees_that_when_it_asks_again() {
     let asked = Arc::new(AtomicU32::new(0));
     let client = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
     let lock = name.clone();
-    let waiting = start(move || client.lock(&lock).acquire().unwrap().unlock().unwrap());
+    let waiting = start(move || client.get_lock(&lock).acquire().unwrap().unlock().unwrap());
     has_blocked(&mut admin, releases);
     releasing.batch_execute("COMMIT").unwrap();
     waiting.join().unwrap();

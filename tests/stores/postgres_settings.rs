@@ -61,8 +61,8 @@ fn two_roles_with_schemas_of_their_own_have_one_table() {
         admin.batch_execute(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role}")).unwrap();
     }
     let [one, other] = roles.each_ref().map(|role| at(&url_of(server, &name, role)).build().unwrap());
-    let held = one.lock("a").acquire().unwrap();
-    assert!(!other.lock("a").try_lock().unwrap(), "both are in");
+    let held = one.get_lock("a").acquire().unwrap();
+    assert!(!other.get_lock("a").try_lock().unwrap(), "both are in");
     for client in [&one, &other] {
         let health = client.ping().unwrap();
         assert_eq!(health.table.as_deref(), Some("public.leasehold_locks"));
@@ -72,7 +72,7 @@ fn two_roles_with_schemas_of_their_own_have_one_table() {
     let mut owner = Client::connect(&url_of(server, &name, &roles[1]), NoTls).unwrap();
     let copy = "CREATE TABLE leasehold_locks (LIKE public.leasehold_locks INCLUDING ALL)";
     owner.batch_execute(copy).unwrap();
-    assert!(!other.lock("a").try_lock().unwrap(), "both are in");
+    assert!(!other.get_lock("a").try_lock().unwrap(), "both are in");
     // And it is said.
     let later = at(&url_of(server, &name, &roles[1])).build().unwrap().ping().unwrap();
     assert_eq!(later.table, Some(format!("{}.leasehold_locks", roles[1])));
@@ -93,7 +93,7 @@ fn no_table_is_made_beside_one_of_another_schema_unless_its_schema_is_named() {
     let named = at(&url(1)).table(format!("{}.leasehold_locks", roles[1])).build().unwrap();
     assert_eq!(named.ping().unwrap().other_tables, [format!("{}.leasehold_locks", roles[0])]);
     for client in [&first, &named] {
-        client.lock("a").acquire().unwrap().unlock().unwrap();
+        client.get_lock("a").acquire().unwrap().unlock().unwrap();
     }
     // The table of names for transactions is looked for in the same way.
     let [mut one, mut other] = [0, 1].map(|role| Client::connect(&url(role), NoTls).unwrap());
@@ -102,7 +102,7 @@ fn no_table_is_made_beside_one_of_another_schema_unless_its_schema_is_named() {
     let error = NameTable::default().create(&mut other).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     // Words of the server's own may name tables.
-    at(&url(0)).table("order").build().unwrap().lock("a").acquire().unwrap().unlock().unwrap();
+    at(&url(0)).table("order").build().unwrap().get_lock("a").acquire().unwrap().unlock().unwrap();
 }
 
 #[test]
@@ -117,12 +117,12 @@ fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
         .batch_execute(&format!("DROP SCHEMA {role}; GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}"))
         .unwrap();
     let client = at(&url_of(server, &name, role)).build().unwrap();
-    client.lock("a").acquire().unwrap().unlock().unwrap();
+    client.get_lock("a").acquire().unwrap().unlock().unwrap();
     let mut connection = Client::connect(&url_of(server, &name, role), NoTls).unwrap();
     NameTable::default().create(&mut connection).unwrap();
     // Errors say which table they are about.
     admin.batch_execute(&format!("REVOKE UPDATE ON leasehold_locks FROM {role}")).unwrap();
-    let error = client.lock("a").try_lock().unwrap_err();
+    let error = client.get_lock("a").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
     assert!(error.to_string().contains("public.leasehold_locks"), "{error}");
 }
@@ -133,11 +133,11 @@ fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
 fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient, url: &str) {
     let (client, rival, url) = (client.clone(), rival.clone(), url.to_owned());
     let work = move || {
-        at(&url).build().unwrap().lock("c").acquire().unwrap().unlock().unwrap();
-        client.lock("a").lock().unwrap();
-        client.fenced_lock("b").acquire().unwrap().unlock().unwrap();
-        assert!(!rival.lock("a").try_lock_for(ms(50)).unwrap());
-        client.lock("a").unlock().unwrap();
+        at(&url).build().unwrap().get_lock("c").acquire().unwrap().unlock().unwrap();
+        client.get_lock("a").lock().unwrap();
+        client.get_fenced_lock("b").acquire().unwrap().unlock().unwrap();
+        assert!(!rival.get_lock("a").try_lock_for(ms(50)).unwrap());
+        client.get_lock("a").unlock().unwrap();
     };
     thread::Builder::new().name(thread.to_owned()).spawn(work).unwrap().join().unwrap();
 }
@@ -160,7 +160,7 @@ fn the_name_of_a_thread_costs_no_lock_in_any_database() {
         let thread: String = admin.query_one(row, &[]).unwrap().get(0);
         assert_eq!(thread, shown, "{like}{alter}");
         // The directory says all of it, whatever the database can write.
-        let held = client.lock("c").acquire().unwrap();
+        let held = client.get_lock("c").acquire().unwrap();
         let label = || {
             let clients: Result<Vec<_>> = rival.clients().collect();
             clients.unwrap().into_iter().find(|one| one.id == client.id()).and_then(|one| one.label)
@@ -185,9 +185,9 @@ fn a_limit_for_idle_sessions_ends_neither_waits_nor_wakeups() {
     let seen = Seen::default();
     let url = server.url_as(&role);
     let [client, rival] = [(); 2].map(|()| at(&url).table("idle").observer(seen.clone()).build().unwrap());
-    let held = client.lock("a").acquire().unwrap();
+    let held = client.get_lock("a").acquire().unwrap();
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| rival.lock("a").try_lock_for(LONG));
+        let waiter = scope.spawn(|| rival.get_lock("a").try_lock_for(LONG));
         throughout(ms(1_500), || seen.count(|event| matches!(event, Event::NoWakeups(_))) == 0);
         held.unlock().unwrap();
         assert!(waiter.join().unwrap().unwrap());
@@ -254,7 +254,7 @@ fn an_error_that_ends_the_session_is_no_answer_of_the_server() {
         let pooler = Pooler::before(server, code);
         let client = at(&pooler.url()).table("fatal").build().unwrap();
         let rival = at(&server.url()).table("fatal").build().unwrap();
-        let lock = client.lock("a");
+        let lock = client.get_lock("a");
         lock.lock().unwrap();
         lock.unlock().unwrap();
         pooler.fatal.store(2, Ordering::SeqCst);
@@ -262,8 +262,8 @@ fn an_error_that_ends_the_session_is_no_answer_of_the_server() {
         pooler.fatal.store(1, Ordering::SeqCst);
         let unlocked = lock.unlock();
         assert!(unlocked.as_ref().map_or_else(leasehold::Error::is_retryable, |()| true), "{unlocked:?}");
-        assert!(rival.lock("a").try_lock_for(LONG).unwrap());
-        rival.lock("a").unlock().unwrap();
+        assert!(rival.get_lock("a").try_lock_for(LONG).unwrap());
+        rival.get_lock("a").unlock().unwrap();
     }
 }
 
@@ -310,26 +310,27 @@ fn a_lock_is_freed_although_the_server_has_no_room_for_a_message() {
         let [client, rival] = [(); 2].map(|()| way().build().unwrap());
         let is_free = |lock: &leasehold::RedisLock| lock.try_lock().map(|had| had && lock.unlock().is_ok());
         for _ in 0..2 {
-            let held = client.lock("a").acquire().unwrap();
+            let held = client.get_lock("a").acquire().unwrap();
             held.unlock().unwrap();
-            assert!(is_free(&rival.lock("a")).unwrap());
+            assert!(is_free(&rival.get_lock("a")).unwrap());
         }
         // With one that waits, whom nothing wakes.
-        let held = client.lock("a").acquire().unwrap();
+        let held = client.get_lock("a").acquire().unwrap();
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| rival.lock("a").try_lock_for(LONG).map(|_| rival.lock("a").unlock()));
-            assert!(!rival.lock("a").try_lock_for(ms(300)).unwrap());
+            let waiter =
+                scope.spawn(|| rival.get_lock("a").try_lock_for(LONG).map(|_| rival.get_lock("a").unlock()));
+            assert!(!rival.get_lock("a").try_lock_for(ms(300)).unwrap());
             held.unlock().unwrap();
             waiter.join().unwrap().unwrap().unwrap();
         });
-        let held = client.lock("a").acquire().unwrap();
-        assert!(rival.lock("a").force_unlock().unwrap());
-        assert!(is_free(&rival.lock("a")).unwrap());
+        let held = client.get_lock("a").acquire().unwrap();
+        assert!(rival.get_lock("a").force_unlock().unwrap());
+        assert!(is_free(&rival.get_lock("a")).unwrap());
         drop(held);
     }
     let client = builder().build().unwrap();
-    client.token_lock("t").acquire().unwrap().unlock().unwrap();
-    client.token_lock("t").acquire().unwrap().unlock().unwrap();
+    client.get_token_lock("t").acquire().unwrap().unlock().unwrap();
+    client.get_token_lock("t").acquire().unwrap().unlock().unwrap();
 }
 
 // ---- tables that others have made or changed
@@ -341,14 +342,14 @@ fn a_line_of_another_shape_is_done_without() {
     let url = url_of(server, &name, "admin");
     at(&url).build().unwrap();
     let waits = |one: &LockClient, other: &LockClient| {
-        let held = one.lock("a").acquire().unwrap();
+        let held = one.get_lock("a").acquire().unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| {
-                other.lock("a").lock()?;
-                other.lock("a").unlock()
+                other.get_lock("a").lock()?;
+                other.get_lock("a").unlock()
             });
-            assert!(one.lock("a").try_lock_for(ms(1)).is_ok());
-            one.lock("a").unlock().ok(); // of the level that was just taken
+            assert!(one.get_lock("a").try_lock_for(ms(1)).is_ok());
+            one.get_lock("a").unlock().ok(); // of the level that was just taken
             held.unlock().unwrap();
             waiter.join().unwrap().unwrap();
         });

@@ -38,14 +38,14 @@ fn a_client_that_connects_lazily_may_be_there_before_its_server() {
     server.kill();
     let quick = LockClient::builder().url(server.url()).patience(Duration::ZERO);
     let client = quick.connect_lazily().build().unwrap();
-    let lock = client.lock("early");
+    let lock = client.get_lock("early");
     for error in [
         lock.lock().unwrap_err(),
         lock.try_lock_for(Duration::from_millis(10)).map(drop).unwrap_err(),
         lock.is_locked().map(drop).unwrap_err(),
         client.ping().map(drop).unwrap_err(),
-        client.semaphore("early").acquire(1).map(drop).unwrap_err(),
-        client.multi_lock([&lock]).lock().unwrap_err(),
+        client.get_semaphore("early").acquire(1).map(drop).unwrap_err(),
+        client.get_multi_lock([&lock]).lock().unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
         assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
@@ -53,7 +53,7 @@ fn a_client_that_connects_lazily_may_be_there_before_its_server() {
     server.restart();
     let guard = lock.acquire().unwrap();
     let other = LockClient::connect(server.url()).unwrap();
-    assert!(!other.lock("early").try_lock().unwrap());
+    assert!(!other.get_lock("early").try_lock().unwrap());
     guard.unlock().unwrap();
     assert_eq!(client.ping().unwrap().store, "redis");
 }
@@ -69,7 +69,7 @@ fn threads_that_find_no_server_fail_together() {
     let begun = now();
     std::thread::scope(|scope| {
         for _ in 0..20 {
-            scope.spawn(|| assert!(client.lock("silent").lock().is_err()));
+            scope.spawn(|| assert!(client.get_lock("silent").lock().is_err()));
         }
     });
     let took = begun.elapsed();
@@ -80,7 +80,7 @@ fn threads_that_find_no_server_fail_together() {
 #[test]
 fn a_write_to_redis_is_refused_once_a_newer_token_has_written() {
     let Some(server) = RedisServer::start_default() else { return };
-    let lock = LockClient::connect(server.url()).unwrap().fenced_lock("stock");
+    let lock = LockClient::connect(server.url()).unwrap().get_fenced_lock("stock");
     let fence = || lock.acquire().unwrap().fence().unwrap().get().to_string();
     let (older, newer) = (fence(), fence());
     let mut admin = server.admin();
@@ -109,9 +109,9 @@ fn a_builder_from_the_environment_connects_where_that_says() {
     const INSIDE: &str = "LEASEHOLD_TEST_FROM_ENV";
     if std::env::var_os(INSIDE).is_some() {
         let client = leasehold::ClientBuilder::from_env().unwrap().build().unwrap();
-        let _guard = client.lock("from-env").acquire().unwrap();
+        let _guard = client.get_lock("from-env").acquire().unwrap();
         let plain = LockClient::connect(std::env::var("LEASEHOLD_URL").unwrap()).unwrap();
-        assert!(plain.lock("shop:from-env").is_locked().unwrap());
+        assert!(plain.get_lock("shop:from-env").is_locked().unwrap());
         return;
     }
     let Some(server) = RedisServer::start_default() else { return };

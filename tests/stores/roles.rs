@@ -205,18 +205,20 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
     let url = relay.url(&old.url_as("app"), old.port());
     let options = || LockClient::builder().url(&url).lease(RENEWED);
     let client = connected(|| options().build());
-    let (copied, gone) =
-        (client.lock("copied").acquire_owned().unwrap(), client.lock("gone").acquire_owned().unwrap());
+    let (copied, gone) = (
+        client.get_lock("copied").acquire_owned().unwrap(),
+        client.get_lock("gone").acquire_owned().unwrap(),
+    );
     // The row of a client that knows the new master already: at the old one it stays as it is for long.
     old.add_row("foreign", "another:1", ms(60_000));
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| client.lock("foreign").try_lock_for(LONG).map(|_| now()));
+        let waiter = scope.spawn(|| client.get_lock("foreign").try_lock_for(LONG).map(|_| now()));
         // As many connections as the pool keeps, and each is to be looked up anew.
         let users: Vec<_> = (0..6)
             .map(|number| {
                 let client = &client;
                 scope.spawn(move || {
-                    client.lock(format!("before-{number}")).acquire().unwrap().unlock().unwrap()
+                    client.get_lock(format!("before-{number}")).acquire().unwrap().unlock().unwrap()
                 })
             })
             .collect();
@@ -229,10 +231,10 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
         let mut number = 0;
         comes_within(start, ms(1_000), "the first grant", || {
             number += 1;
-            client.lock(format!("after-{number}")).try_lock().is_ok_and(|is_granted| is_granted)
+            client.get_lock(format!("after-{number}")).try_lock().is_ok_and(|is_granted| is_granted)
         });
         for number in 0..20 {
-            client.lock(format!("then-{number}")).acquire().unwrap().unlock().unwrap();
+            client.get_lock(format!("then-{number}")).acquire().unwrap().unlock().unwrap();
         }
         within(start, ms(2_000), "twenty more grants");
         let granted = waiter.join().unwrap().unwrap();
@@ -253,15 +255,15 @@ fn a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal<D: Operat
     let url = relay.url(&old.url_as("app"), old.port());
     let connect = || connected(|| LockClient::builder().url(&url).session_locks().lease(RENEWED).build());
     let (client, rival) = (connect(), connect());
-    let renewed = client.lock("renewed").acquire_owned().unwrap();
-    let leased = client.lock("leased").acquire_owned_with(&leased(ms(60_000))).unwrap().unwrap();
-    assert!(!rival.lock("renewed").try_lock().unwrap());
+    let renewed = client.get_lock("renewed").acquire_owned().unwrap();
+    let leased = client.get_lock("leased").acquire_owned_with(&leased(ms(60_000))).unwrap().unwrap();
+    assert!(!rival.get_lock("renewed").try_lock().unwrap());
     relay.lead_to(new.port());
     old.set_read_only();
     let start = now();
     // Nobody gets it from the old one any more, and soon from the new one.
     comes_within(start, ms(1_000), "the rival's grant", || {
-        rival.lock("renewed").try_lock().is_ok_and(|is_granted| is_granted)
+        rival.get_lock("renewed").try_lock().is_ok_and(|is_granted| is_granted)
     });
     let loss = receive(&renewed.lost(), RENEWED).unwrap();
     within(start, RENEWED / 3, "the loss");
@@ -269,8 +271,8 @@ fn a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal<D: Operat
     assert!(renewed.unlock().unwrap_err().is_lost());
     // Not renewed, so not asked before it is given back.
     assert!(leased.unlock().unwrap_err().is_lost());
-    assert!(rival.lock("renewed").is_held_by_current_thread().unwrap());
-    rival.lock("renewed").unlock().unwrap();
+    assert!(rival.get_lock("renewed").is_held_by_current_thread().unwrap());
+    rival.get_lock("renewed").unlock().unwrap();
     assert!(eventually(LONG, || old.connections() == 0), "{} are left", old.connections());
 }
 
@@ -284,7 +286,7 @@ fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
             if is_session { options.session_locks() } else { options }
         };
         let client = connected(|| options().build());
-        let held = client.lock(fresh("held")).acquire_owned().unwrap();
+        let held = client.get_lock(fresh("held")).acquire_owned().unwrap();
         throughout(RENEWED + ms(1_500), || held.check().is_ok());
         if !is_session {
             // Two that want a connection at the same time have it one after the other.
@@ -293,7 +295,7 @@ fn a_user_with_one_connection_loses_no_hold<D: Operated>() {
                     let client = &client;
                     scope.spawn(move || {
                         for _ in 0..20 {
-                            client.lock(name).acquire().unwrap().unlock().unwrap();
+                            client.get_lock(name).acquire().unwrap().unlock().unwrap();
                         }
                     });
                 }
@@ -314,17 +316,17 @@ fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says
     let client = connected(|| options().command_timeout(ms(400)).patience(ms(1_500)).build());
     let rival = server.options_as("app").session_locks().build().unwrap();
     let (first, second) =
-        (client.lock("a").acquire_owned().unwrap(), client.lock("b").acquire_owned().unwrap());
+        (client.get_lock("a").acquire_owned().unwrap(), client.get_lock("b").acquire_owned().unwrap());
     relay.cut();
     relay.refuse_new(true);
     let error = first.unlock().unwrap_err();
     assert!(error.outcome_unknown(), "{error:?}");
-    assert!(!rival.lock("a").try_lock().unwrap());
+    assert!(!rival.get_lock("a").try_lock().unwrap());
     relay.refuse_new(false);
     let start = now();
     second.unlock().unwrap();
-    assert!(rival.lock("b").try_lock().unwrap());
-    comes_within(start, ms(5_000), "the clean-up", || rival.lock("a").try_lock().unwrap());
+    assert!(rival.get_lock("b").try_lock().unwrap());
+    comes_within(start, ms(5_000), "the clean-up", || rival.get_lock("a").try_lock().unwrap());
 }
 
 macro_rules! role_tests {

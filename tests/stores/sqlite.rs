@@ -109,8 +109,8 @@ fn a_file_without_the_table_says_how_to_make_it() {
     let one = own().create_schema(true).build().unwrap();
     own().build().unwrap();
     let two = LockClient::builder().url(&url).create_schema(true).build().unwrap();
-    let _held = one.lock("a").acquire().unwrap();
-    assert!(two.lock("a").try_lock().unwrap());
+    let _held = one.get_lock("a").acquire().unwrap();
+    assert!(two.get_lock("a").try_lock().unwrap());
     for bad in ["", "a b", "1a", "a;b", "a.b.c", "a'"] {
         assert_eq!(own().table(bad).build().unwrap_err().kind(), ErrorKind::InvalidInput, "{bad}");
     }
@@ -126,21 +126,21 @@ fn a_file_without_the_table_says_how_to_make_it() {
 fn a_file_that_another_connection_keeps_locked_is_waited_for_and_then_busy() {
     let file = File::new();
     let client = file.options().command_timeout(ms(300)).patience(ms(400)).build().unwrap();
-    let held = client.lock("held").acquire().unwrap();
+    let held = client.get_lock("held").acquire().unwrap();
     let raw = file.raw();
     raw.execute_batch("BEGIN IMMEDIATE").unwrap();
     let start = now();
-    let error = client.lock("a").try_lock().unwrap_err();
+    let error = client.get_lock("a").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(error.is_retryable() && !error.outcome_unknown());
     assert!(start.elapsed() >= ms(250) && own_time_since(start) < ms(3_000), "{:?}", start.elapsed());
-    assert_eq!(client.lock("a").lock().unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(client.get_lock("a").lock().unwrap_err().kind(), ErrorKind::Busy);
     held.check().unwrap();
-    assert!(client.lock("held").is_locked().unwrap(), "reading goes on");
+    assert!(client.get_lock("held").is_locked().unwrap(), "reading goes on");
     raw.execute_batch("ROLLBACK").unwrap();
-    assert!(!client.lock("a").is_locked().unwrap());
-    assert!(client.lock("a").try_lock().unwrap());
-    client.lock("a").unlock().unwrap();
+    assert!(!client.get_lock("a").is_locked().unwrap());
+    assert!(client.get_lock("a").try_lock().unwrap());
+    client.get_lock("a").unlock().unwrap();
     held.unlock().unwrap();
 }
 
@@ -153,17 +153,17 @@ fn a_full_disk_is_said_and_grants_nothing() {
     let options = || LockClient::builder().url(&url).create_schema(true).patience(ms(300)).lease(ms(2_000));
     let client = options().build().unwrap();
     let other = options().build().unwrap();
-    let held = client.lock("held").acquire_with(&leased(ms(60_000))).unwrap().unwrap();
+    let held = client.get_lock("held").acquire_with(&leased(ms(60_000))).unwrap().unwrap();
     let filler = disk.fill();
     // Names that are new need room; so does the log of what is changed.
     let mut failed = None;
     for number in 0..2_000 {
         let name = format!("{number}-{}", "x".repeat(20_000));
-        match client.lock(&name).try_lock() {
-            Ok(true) => client.lock(&name).unlock().map_or_else(|error| failed = Some(error), drop),
+        match client.get_lock(&name).try_lock() {
+            Ok(true) => client.get_lock(&name).unlock().map_or_else(|error| failed = Some(error), drop),
             Ok(false) => panic!("nobody else is here"),
             Err(error) => {
-                assert!(!client.lock(&name).is_locked().unwrap(), "granted by halves");
+                assert!(!client.get_lock(&name).is_locked().unwrap(), "granted by halves");
                 failed = Some(error);
             }
         }
@@ -174,13 +174,13 @@ fn a_full_disk_is_said_and_grants_nothing() {
     let error = failed.expect("the disk is full in the end");
     assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error:?}");
     assert!(error.is_retryable());
-    assert!(!other.lock("held").try_lock().unwrap_or(false), "what is held stays held");
+    assert!(!other.get_lock("held").try_lock().unwrap_or(false), "what is held stays held");
     held.check().unwrap();
     // With room again all goes on.
     std::fs::remove_file(filler).unwrap();
     held.unlock().unwrap();
-    assert!(other.lock("held").try_lock_for(ms(5_000)).unwrap());
-    other.lock("held").unlock().unwrap();
+    assert!(other.get_lock("held").try_lock_for(ms(5_000)).unwrap());
+    other.get_lock("held").unlock().unwrap();
 }
 
 /// A file system of a megabyte.
@@ -222,7 +222,7 @@ fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients() {
     let file = File::new();
     let client = file.options().lease(RENEWED).build().unwrap();
     file.raw().execute("DROP TABLE leasehold_locks_clients", []).unwrap();
-    let held = client.lock("a").acquire().unwrap();
+    let held = client.get_lock("a").acquire().unwrap();
     throughout(RENEWED + ms(200), || held.check().is_ok());
     // One that does not make the table again.
     let other = LockClient::builder().url(file.url()).build().unwrap();
@@ -242,7 +242,7 @@ fn what_killed_clients_wrote_of_themselves_is_removed_by_the_next() {
         let count = "SELECT count(*) FROM leasehold_locks_clients";
         file.raw().query_row(count, [], |row| row.get::<_, i64>(0)).unwrap()
     };
-    let held = client.lock("a").acquire().unwrap();
+    let held = client.get_lock("a").acquire().unwrap();
     assert!(eventually(LONG, || client.clients().any(|one| one.unwrap().id == client.id())));
     assert_eq!(count(), 1);
     held.unlock().unwrap();
@@ -254,8 +254,8 @@ fn what_killed_clients_wrote_of_themselves_is_removed_by_the_next() {
 fn rows_show_holders_and_a_sweep_forgets_free_locks() {
     let file = File::new();
     let client = file.client();
-    let held = client.fenced_lock("held").acquire().unwrap();
-    let first = client.fenced_lock("free").acquire().unwrap();
+    let held = client.get_fenced_lock("held").acquire().unwrap();
+    let first = client.get_fenced_lock("free").acquire().unwrap();
     let fence = first.fence();
     first.unlock().unwrap();
     let raw = file.raw();
@@ -275,7 +275,7 @@ fn rows_show_holders_and_a_sweep_forgets_free_locks() {
     assert_eq!(rows(), 2);
     assert!(crate::support::eventually(LONG, || client.sweep(ms(1)).unwrap() > 0));
     assert_eq!(rows(), 1, "a lock that is held is not forgotten");
-    assert!(client.fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
+    assert!(client.get_fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
     held.unlock().unwrap();
 }
 
@@ -292,7 +292,7 @@ fn many_can_make_the_file_at_once() {
                     start.wait();
                     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
                     // Nobody has deleted a file, and so nobody is told so.
-                    client.lock("a").try_lock().unwrap();
+                    client.get_lock("a").try_lock().unwrap();
                 });
             }
         });
@@ -335,9 +335,9 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
     lead_to(&file);
     let url = format!("sqlite://{}", link.display());
     let (by_link, by_path) = (LockClient::builder().url(&url).build().unwrap(), file.client());
-    let held = by_link.lock("a").acquire().unwrap();
+    let held = by_link.get_lock("a").acquire().unwrap();
     let lost = held.lost();
-    assert!(!by_path.lock("a").try_lock().unwrap());
+    assert!(!by_path.get_lock("a").try_lock().unwrap());
     held.check().unwrap();
     assert_eq!(std::fs::read_dir(linked.path()).unwrap().count(), 1, "nothing is beside the link");
     // The link is the path: what it leads to is the file that counts.
@@ -346,9 +346,9 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
     let loss = lost.recv_timeout(LONG).unwrap();
     assert_eq!(loss.reason, LossReason::Gone);
     assert!(held.unlock().unwrap_err().is_lost());
-    assert!(by_link.lock("a").try_lock_for(LONG).unwrap());
-    assert!(!other.client().lock("a").try_lock().unwrap(), "two holders");
-    by_link.lock("a").unlock().unwrap();
+    assert!(by_link.get_lock("a").try_lock_for(LONG).unwrap());
+    assert!(!other.client().get_lock("a").try_lock().unwrap(), "two holders");
+    by_link.get_lock("a").unlock().unwrap();
 }
 
 /// The path now leads to another file, where nothing is held.
@@ -357,20 +357,20 @@ fn after_the_file_was_deleted_or_replaced_no_two_hold_a_lock_side_by_side() {
     for change in [File::delete, File::replace] {
         let file = File::new();
         let first = file.options().patience(ms(300)).build().unwrap();
-        let held = first.lock("a").acquire().unwrap();
-        let leased = first.lock("leased");
+        let held = first.get_lock("a").acquire().unwrap();
+        let leased = first.get_lock("leased");
         leased.lock_with_lease(ms(60_000)).unwrap();
         change(&file);
         let rival = file.client();
-        let taken = rival.lock("a").acquire().unwrap();
+        let taken = rival.get_lock("a").acquire().unwrap();
         // The next request goes to the file that is there, and hears of the one that has it.
         let error = held.unlock().unwrap_err();
         assert!(error.is_lost(), "{error:?}");
         assert!(leased.unlock().unwrap_err().is_lost());
-        assert!(!first.lock("a").try_lock().unwrap(), "two holders");
+        assert!(!first.get_lock("a").try_lock().unwrap(), "two holders");
         taken.unlock().unwrap();
-        let held = first.lock("a").acquire().unwrap();
-        assert!(!rival.lock("a").try_lock().unwrap(), "two holders");
+        let held = first.get_lock("a").acquire().unwrap();
+        assert!(!rival.get_lock("a").try_lock().unwrap(), "two holders");
         held.unlock().unwrap();
     }
 }
@@ -381,13 +381,13 @@ fn a_file_that_is_deleted_or_replaced_is_noticed_at_once() {
         let file = File::new();
         // No renewal is due for long.
         let client = file.options().lease(ms(60_000)).patience(ms(300)).build().unwrap();
-        let held = client.lock("a").acquire().unwrap();
+        let held = client.get_lock("a").acquire().unwrap();
         let lost = held.lost();
         file.delete();
         if is_replaced {
             let rival = file.client();
             // Another thread: a loss that is noticed meanwhile gives this one's number up.
-            assert!(elsewhere(|| rival.lock("a").try_lock().unwrap()));
+            assert!(elsewhere(|| rival.get_lock("a").try_lock().unwrap()));
         }
         // A new file takes as long as the disk lets it, and is none of the time that is promised.
         let start = now();
@@ -398,16 +398,16 @@ fn a_file_that_is_deleted_or_replaced_is_noticed_at_once() {
         assert!(held.unlock().unwrap_err().is_lost());
         if !is_replaced {
             // It is not made again behind the back of whoever deleted it.
-            let error = client.lock("a").try_lock().unwrap_err();
+            let error = client.get_lock("a").try_lock().unwrap_err();
             assert!(error.kind() == ErrorKind::Unreachable && error.is_retryable(), "{error}");
             assert!(!file.0.path().join(FILES[0]).exists());
             drop(file.client());
             // A new file takes as long as the disk lets it, which may be longer than this client's patience.
             assert!(
-                eventually(LONG, || client.lock("a").try_lock().is_ok_and(|taken| taken)),
+                eventually(LONG, || client.get_lock("a").try_lock().is_ok_and(|taken| taken)),
                 "in the new file"
             );
-            client.lock("a").unlock().unwrap();
+            client.get_lock("a").unlock().unwrap();
         }
     }
 }
@@ -423,12 +423,12 @@ fn session_locks_are_refused() {
 fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
     let file = File::new();
     let clients = [file.client(), file.client()];
-    let mut held = Some(clients[0].lock("soon").acquire_owned().unwrap());
+    let mut held = Some(clients[0].get_lock("soon").acquire_owned().unwrap());
     let hand_offs = (1..=21).map(|round: usize| {
         let waiting = &clients[round % 2];
         let client = waiting.clone();
         let waiter = start(move || {
-            let guard = client.lock("soon").acquire_owned().unwrap();
+            let guard = client.get_lock("soon").acquire_owned().unwrap();
             about_to_end(); // for the meter of the machine's own delays
             guard
         });
@@ -459,13 +459,13 @@ fn another_process_does_its_work() {
         "take" | "try" => match options().build() {
             Ok(client) => {
                 let wait = if what == "try" { ms(500) } else { LEASE * 20 };
-                println!("took {:?}", client.lock("a").try_lock_for(wait));
+                println!("took {:?}", client.get_lock("a").try_lock_for(wait));
             }
             Err(error) => println!("failed {:?}: {error}", error.kind()),
         },
         "abort" => {
             let client = options().lease(ms(100)).build().unwrap();
-            assert!(client.lock("a").try_lock().unwrap());
+            assert!(client.get_lock("a").try_lock().unwrap());
             std::process::abort();
         }
         other => panic!("no such work: {other}"),
@@ -495,7 +495,7 @@ fn after_the_log_or_its_index_was_deleted_no_two_hold_a_lock_side_by_side() {
         file.raw().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
         // No renewal is due for long.
         let first = file.options().lease(ms(60_000)).build().unwrap();
-        let held = first.lock("a").acquire().unwrap();
+        let held = first.get_lock("a").acquire().unwrap();
         let lost = held.lost();
         for name in deleted {
             std::fs::remove_file(file.0.path().join(name)).unwrap();
@@ -504,7 +504,7 @@ fn after_the_log_or_its_index_was_deleted_no_two_hold_a_lock_side_by_side() {
         let rival = (!is_elsewhere).then(|| file.client());
         let is_taken = match &rival {
             // Another thread: a loss that is noticed meanwhile gives this one's number up.
-            Some(rival) => elsewhere(|| rival.lock("a").try_lock_for(ms(500)).unwrap()),
+            Some(rival) => elsewhere(|| rival.get_lock("a").try_lock_for(ms(500)).unwrap()),
             None => {
                 let said = other_process(&[], if deleted == index { "try" } else { "take" }, &file.url());
                 assert!(said.contains("took Ok("), "{case}: {said}");
@@ -521,12 +521,12 @@ fn after_the_log_or_its_index_was_deleted_no_two_hold_a_lock_side_by_side() {
             held.unlock().unwrap();
         }
         if let Some(rival) = rival.filter(|_| is_taken) {
-            assert!(!first.lock("a").try_lock().unwrap(), "{case}: two holders");
-            assert!(rival.lock("a").force_unlock().unwrap());
+            assert!(!first.get_lock("a").try_lock().unwrap(), "{case}: two holders");
+            assert!(rival.get_lock("a").force_unlock().unwrap());
         }
         // All goes on, and the file is sound.
-        assert!(first.lock("b").try_lock_for(LONG).unwrap(), "{case}");
-        first.lock("b").unlock().unwrap();
+        assert!(first.get_lock("b").try_lock_for(LONG).unwrap(), "{case}");
+        first.get_lock("b").unlock().unwrap();
         drop(first);
         let sound: String = file.raw().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
         assert_eq!(sound, "ok", "{case}");
@@ -634,13 +634,13 @@ fn set_clock(file: &File, by_ms: i64) {
 fn a_clock_that_is_set_neither_ends_a_lease_nor_makes_it_longer() {
     let file = File::new();
     let (one, other) = (file.client(), file.client());
-    let renewed = one.lock("renewed").acquire().unwrap();
-    one.lock("leased").lock_with_lease(ms(60_000)).unwrap();
+    let renewed = one.get_lock("renewed").acquire().unwrap();
+    one.get_lock("leased").lock_with_lease(ms(60_000)).unwrap();
     for by_ms in [TEN_DAYS_MS, -2 * TEN_DAYS_MS] {
         set_clock(&file, by_ms);
         for name in ["renewed", "leased"] {
-            assert!(!other.lock(name).try_lock().unwrap(), "{by_ms}");
-            let left = other.lock(name).remaining_lease().unwrap().unwrap();
+            assert!(!other.get_lock(name).try_lock().unwrap(), "{by_ms}");
+            let left = other.get_lock(name).remaining_lease().unwrap().unwrap();
             assert!(left <= ms(60_000), "{left:?}");
             assert!(other.inspect(name).unwrap().remaining.is_some_and(|left| left <= ms(60_000)));
             assert!(other.list(name).count() == 1);
@@ -648,11 +648,11 @@ fn a_clock_that_is_set_neither_ends_a_lease_nor_makes_it_longer() {
         assert_eq!(other.sweep(ms(1)).unwrap(), 0, "{by_ms}");
     }
     renewed.unlock().unwrap();
-    one.lock("leased").unlock().unwrap();
-    one.lock("soon").lock_with_lease(ms(300)).unwrap();
+    one.get_lock("leased").unlock().unwrap();
+    one.get_lock("soon").lock_with_lease(ms(300)).unwrap();
     set_clock(&file, -TEN_DAYS_MS);
     let start = now();
-    assert!(elsewhere(|| other.lock("soon").try_lock_for(LONG).unwrap()), "{:?}", start.elapsed());
+    assert!(elsewhere(|| other.get_lock("soon").try_lock_for(LONG).unwrap()), "{:?}", start.elapsed());
 }
 
 /// No holder outlives its machine's start, but a clock that goes on rightly counts the lease to its end all
@@ -662,18 +662,18 @@ fn an_end_further_away_than_the_lease_is_none_after_the_machine_was_started_agai
     let file = File::new();
     let (one, other) = (file.client(), file.client());
     for name in ["a", "b"] {
-        one.lock(name).lock_with_lease(ms(60_000)).unwrap();
+        one.get_lock(name).lock_with_lease(ms(60_000)).unwrap();
     }
     let again = "UPDATE leasehold_locks SET boot = 'an earlier one', ends_up = ends_up + 1000000000000";
     assert_eq!(file.raw().execute(again, []).unwrap(), 2);
-    assert!(!other.lock("a").try_lock().unwrap());
-    let left = other.lock("a").remaining_lease().unwrap().unwrap();
+    assert!(!other.get_lock("a").try_lock().unwrap());
+    let left = other.get_lock("a").remaining_lease().unwrap().unwrap();
     assert!(left <= ms(60_000), "{left:?}");
     set_clock(&file, -TEN_DAYS_MS);
-    assert!(!other.lock("a").is_locked().unwrap());
+    assert!(!other.get_lock("a").is_locked().unwrap());
     assert_eq!(other.list("*").count(), 0);
-    assert!(other.lock("a").try_lock().unwrap());
-    other.lock("a").unlock().unwrap();
+    assert!(other.get_lock("a").try_lock().unwrap());
+    other.get_lock("a").unlock().unwrap();
     assert!(other.sweep(ms(1)).unwrap() <= 2);
 }
 
@@ -682,7 +682,7 @@ fn an_end_further_away_than_the_lease_is_none_after_the_machine_was_started_agai
 fn an_entry_in_the_directory_that_would_last_longer_than_its_lease_is_over() {
     let file = File::new();
     let client = file.client();
-    let held = client.lock("a").acquire().unwrap();
+    let held = client.get_lock("a").acquire().unwrap();
     assert!(eventually(LONG, || client.clients().any(|one| one.unwrap().id == client.id())));
     let rows = "INSERT INTO leasehold_locks_clients SELECT '8a3f0e0e-0000-8000-8000-000000000001', entry,
         expires_at + 864000000, lease_ms FROM leasehold_locks_clients";

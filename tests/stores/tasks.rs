@@ -73,7 +73,7 @@ fn stolen(lock: &RedisLock) -> (usize, Result<()>) {
 #[test]
 fn a_job_that_a_waiting_holder_steals_re_enters_its_lock_unless_that_is_non_reentrant() {
     let client = LockClient::in_memory();
-    let (most, second) = stolen(&client.lock("a"));
+    let (most, second) = stolen(&client.get_lock("a"));
     assert_eq!((most, second.unwrap()), (2, ()), "nothing tells a stolen job from a call");
     let (most, second) = stolen(&client.lock_with("a").non_reentrant().build());
     assert_eq!((most, second.unwrap_err().kind()), (1, ErrorKind::WouldDeadlock));
@@ -114,7 +114,7 @@ mod tokio_tasks {
         let inside = Rc::new(Inside::default());
         let outcomes = LocalSet::new().block_on(&runtime(), async {
             let requests: Vec<_> =
-                (0..6).map(|_| spawn_local(request(client.lock("a"), Rc::clone(&inside)))).collect();
+                (0..6).map(|_| spawn_local(request(client.get_lock("a"), Rc::clone(&inside)))).collect();
             let mut outcomes = Vec::new();
             for request in requests {
                 outcomes.push(request.await.unwrap());
@@ -124,7 +124,7 @@ mod tokio_tasks {
         assert_eq!(inside.most(), 1);
         let refused = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
         assert_eq!(refused.map(leasehold::Error::kind).collect::<Vec<_>>(), [ErrorKind::WouldDeadlock; 5]);
-        assert!(!client.lock("a").is_locked().unwrap());
+        assert!(!client.get_lock("a").is_locked().unwrap());
     }
 
     /// Runs `other` while a task holds the lock, outside of it, and hands the lock on to the task's end.
@@ -168,9 +168,9 @@ mod tokio_tasks {
     #[test]
     fn the_hold_of_a_task_is_neither_another_tasks_nor_that_of_its_thread_without_a_task() {
         let client = LockClient::in_memory();
-        let lock = client.lock("a");
+        let lock = client.get_lock("a");
         beside_a_holder(&lock, || {
-            let lock = client.lock("a");
+            let lock = client.get_lock("a");
             async move {
                 is_not_the_holder(&lock); // no task: the future of `block_on` itself
                 spawn_local(async move { is_not_the_holder(&lock) }).await.unwrap();
@@ -188,8 +188,8 @@ mod tokio_tasks {
     #[test]
     fn several_locks_are_released_by_the_task_that_holds_them_alone() {
         let client = LockClient::in_memory();
-        let locks = || client.multi_lock([client.lock("a"), client.lock("b")]);
-        let lock = client.lock("a");
+        let locks = || client.get_multi_lock([client.get_lock("a"), client.get_lock("b")]);
+        let lock = client.get_lock("a");
         beside_a_holder(&lock, || {
             let locks = locks();
             async move {
@@ -197,14 +197,14 @@ mod tokio_tasks {
                 assert_eq!(locks.unlock().unwrap_err().kind(), ErrorKind::NotHeld);
             }
         });
-        assert!(!client.lock("b").is_locked().unwrap());
+        assert!(!client.get_lock("b").is_locked().unwrap());
     }
 
     /// To the store the thread writes, and as the same owner it may read.
     #[test]
     fn a_task_does_not_read_beside_another_tasks_writing() {
         let client = LockClient::in_memory();
-        let both = client.read_write_lock("a");
+        let both = client.get_read_write_lock("a");
         let (read, write) = (both.read().clone(), both.write().clone());
         beside_a_holder(&write, || {
             let (read, write) = (read.clone(), write.clone());
@@ -231,7 +231,7 @@ mod tokio_tasks {
         let client = LockClient::in_memory();
         let given = Rc::new(std::cell::RefCell::new(None));
         LocalSet::new().block_on(&runtime(), async {
-            let (lock, to) = (client.lock("a"), Rc::clone(&given));
+            let (lock, to) = (client.get_lock("a"), Rc::clone(&given));
             // The guard borrows its lock.
             let lock: &'static RedisLock = Box::leak(Box::new(lock));
             spawn_local(async move { *to.borrow_mut() = Some(lock.acquire().unwrap()) }).await.unwrap();
@@ -245,7 +245,7 @@ mod tokio_tasks {
     /// A hold that a closure left behind is not the next one's.
     #[test]
     fn a_closure_of_spawn_blocking_does_not_re_enter_the_lock_of_the_one_before() {
-        let lock = LockClient::in_memory().lock("a");
+        let lock = LockClient::in_memory().get_lock("a");
         let runtime = runtime();
         let outcomes = [(); 2].map(|()| {
             let lock = lock.clone();
@@ -260,7 +260,9 @@ mod tokio_tasks {
     #[test]
     fn futures_that_one_task_joins_are_not_told_apart_but_by_a_lock_that_is_non_reentrant() {
         let client = LockClient::in_memory();
-        for (lock, expected) in [(client.lock("a"), 2), (client.lock_with("a").non_reentrant().build(), 1)] {
+        for (lock, expected) in
+            [(client.get_lock("a"), 2), (client.lock_with("a").non_reentrant().build(), 1)]
+        {
             let inside = Rc::new(Inside::default());
             let joined = LocalSet::new().block_on(&runtime(), async {
                 let (one, other) = (lock.clone(), lock.clone());

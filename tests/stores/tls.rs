@@ -41,8 +41,8 @@ impl Secured {
 
     fn keeps_locks_and_wakes_waiters(&self) {
         let (client, other) = (self.builder().build().unwrap(), self.builder().build().unwrap());
-        let guard = client.fenced_lock("secured").acquire().unwrap();
-        let lock = other.fenced_lock("secured");
+        let guard = client.get_fenced_lock("secured").acquire().unwrap();
+        let lock = other.get_fenced_lock("secured");
         assert!(!lock.try_lock().unwrap());
         let waiter = Waiter::start(move || lock.acquire_owned().map(|guard| (guard.fence(), guard.unlock())));
         // Renewed meanwhile.
@@ -53,7 +53,7 @@ impl Secured {
         unlocked.unwrap();
         assert!(next > fence);
         // In databases longer than one record of TLS.
-        let lock = client.lock("x".repeat(self.longest_name));
+        let lock = client.get_lock("x".repeat(self.longest_name));
         for _ in 0..20 {
             lock.lock().unwrap();
             lock.unlock().unwrap();
@@ -138,18 +138,18 @@ fn over_tls_postgresql_keeps_locks_and_nobody_else_is_believed() {
     };
     secured.serves_and_refuses();
     let client = secured.builder().build().unwrap();
-    client.lock("seen").lock().unwrap();
+    client.get_lock("seen").lock().unwrap();
     let seen = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
         WHERE ssl AND backend_type = 'client backend'";
     assert!(server.admin().query_one(seen, &[]).unwrap().get::<_, i64>(0) > 0, "the server sees TLS");
     // Session locks have connections of their own.
     let sessions = secured.builder().session_locks().build().unwrap();
-    let guard = sessions.lock("session").acquire().unwrap();
+    let guard = sessions.get_lock("session").acquire().unwrap();
     guard.unlock().unwrap();
     // A password over it.
     server.admin().batch_execute("CREATE USER secretive SUPERUSER PASSWORD 'S3CR3T'").unwrap();
     let builder = || secured.builder().username("secretive");
-    builder().password("S3CR3T").build().unwrap().lock("by password").lock().unwrap();
+    builder().password("S3CR3T").build().unwrap().get_lock("by password").lock().unwrap();
     assert_eq!(builder().password("S3CR3T-not").build().unwrap_err().kind(), ErrorKind::Authentication);
 }
 
@@ -186,8 +186,8 @@ fn each_sslmode_means_the_same_as_to_libpq() {
             .client_name(&name)
             .build()
             .unwrap_or_else(|error| panic!("{query}: {error:?}"));
-        client.lock("mode").lock().unwrap();
-        client.lock("mode").unlock().unwrap();
+        client.get_lock("mode").lock().unwrap();
+        client.get_lock("mode").unlock().unwrap();
         assert_eq!(is_encrypted(&name), Some(encrypted), "{query}");
     }
     for (host, port, query, kind) in [
@@ -215,7 +215,7 @@ fn each_sslmode_means_the_same_as_to_libpq() {
         assert_eq!(error.kind(), kind, "{query}: {error:?}");
         assert!(!error.is_retryable(), "{query}");
     }
-    at("localhost", plain.port(), "sslmode=prefer").build().unwrap().lock("plain").lock().unwrap();
+    at("localhost", plain.port(), "sslmode=prefer").build().unwrap().get_lock("plain").lock().unwrap();
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn postgresql_takes_a_certificate_for_a_password() {
         LockClient::builder().url(&url).create_schema(true)
     };
     let client = builder("").tls_ca(certificates.ca()).tls_identity(&certificate, &key).build().unwrap();
-    client.lock("certified").lock().unwrap();
+    client.get_lock("certified").lock().unwrap();
     let files = [("sslrootcert", &certificates.ca()), ("sslcert", &certificate), ("sslkey", &key)];
     let query = files.map(|(name, path)| format!("{name}={}", path.display())).join("&");
     builder(&format!("?{query}")).build().unwrap();
@@ -259,7 +259,7 @@ fn over_tls_mysql_keeps_locks_and_nobody_else_is_believed() {
     };
     secured.serves_and_refuses();
     let sessions = secured.builder().session_locks().build().unwrap();
-    let guard = sessions.lock("session").acquire().unwrap();
+    let guard = sessions.get_lock("session").acquire().unwrap();
     guard.unlock().unwrap();
     // In the clear this user is not let in, whatever the password.
     let plain = format!("mysql://secured:S3CR3T@127.0.0.1:{}/locks", server.port());
@@ -290,8 +290,8 @@ fn each_ssl_mode_means_the_same_as_to_mysql() {
     ] {
         let before = handshakes();
         let client = builder.build().unwrap();
-        client.lock("mode").lock().unwrap();
-        client.lock("mode").unlock().unwrap();
+        client.get_lock("mode").lock().unwrap();
+        client.get_lock("mode").unlock().unwrap();
         assert_eq!(handshakes() > before, encrypted);
     }
     for (builder, kind) in [
@@ -322,7 +322,7 @@ fn mysql_asks_for_a_certificate() {
         let url = mysql_url("localhost", server.port()).replace("admin", "certified");
         LockClient::builder().url(&url).create_schema(true).tls_ca(certificates.ca())
     };
-    builder().tls_identity(certificate, key).build().unwrap().lock("certified").lock().unwrap();
+    builder().tls_identity(certificate, key).build().unwrap().get_lock("certified").lock().unwrap();
     let error = builder().build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Authentication, "{error:?}");
 }
@@ -342,8 +342,8 @@ fn over_tls_zookeeper_keeps_locks_and_nobody_else_is_believed() {
     // The same locks as those of who comes without, over the other port; and a server that comes back.
     let plain = LockClient::connect(format!("zk://me:S3CR3T@127.0.0.1:{}/verified", server.port())).unwrap();
     let client = secured.builder().lease(Duration::from_secs(20)).build().unwrap();
-    let guard = client.lock("both").acquire().unwrap();
-    assert!(!plain.lock("both").try_lock().unwrap());
+    let guard = client.get_lock("both").acquire().unwrap();
+    assert!(!plain.get_lock("both").try_lock().unwrap());
     server.launch_again();
     throughout(ms(500), || guard.check().is_ok());
     guard.unlock().unwrap();
@@ -373,8 +373,8 @@ fn zookeeper_asks_for_a_certificate() {
             .connect_timeout(LONG * 3)
     };
     let client = builder().tls_identity(certificate, key).build().unwrap();
-    client.lock("certified").lock().unwrap();
-    client.lock("certified").unlock().unwrap();
+    client.get_lock("certified").lock().unwrap();
+    client.get_lock("certified").unlock().unwrap();
     is_sent_away(builder);
 }
 
@@ -390,8 +390,8 @@ fn redis_asks_for_a_certificate() {
     let builder =
         || LockClient::builder().url(format!("rediss://localhost:{}", server.port())).tls_ca(server.ca());
     let client = builder().tls_identity(certificate, key).build().unwrap();
-    client.lock("certified").lock().unwrap();
-    client.lock("certified").unlock().unwrap();
+    client.get_lock("certified").lock().unwrap();
+    client.get_lock("certified").unlock().unwrap();
     is_sent_away(builder);
 }
 

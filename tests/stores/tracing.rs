@@ -152,7 +152,7 @@ fn client(store: &MemoryStore) -> LockClient {
 fn a_wait_and_a_hold_each_have_a_span_that_ends_with_them() {
     let (kept, store, name) = (kept(), MemoryStore::new(), fresh("span"));
     let (holder, other) = (client(&store), client(&store));
-    let guard = holder.fenced_lock(&name).acquire().unwrap();
+    let guard = holder.get_fenced_lock(&name).acquire().unwrap();
     let acquired = "lock.acquire DEBUG fenced granted 1";
     assert_eq!(kept.spans(&name, &ALL), [acquired, "lock.hold DEBUG fenced open"]);
     // They say who has it, and under which token.
@@ -166,12 +166,12 @@ fn a_wait_and_a_hold_each_have_a_span_that_ends_with_them() {
             );
         }
     }
-    assert!(!other.fenced_lock(&name).try_lock().unwrap());
+    assert!(!other.get_fenced_lock(&name).try_lock().unwrap());
     guard.unlock().unwrap();
     let ended = "lock.hold DEBUG fenced released";
     assert_eq!(kept.spans(&name, &ALL), [acquired, ended, "lock.acquire DEBUG fenced busy 1"]);
     // The release of a dropped guard is reported later.
-    drop(holder.fenced_lock(&name).acquire().unwrap());
+    drop(holder.get_fenced_lock(&name).acquire().unwrap());
     assert!(eventually(LONG, || kept.spans(&name, &ALL).iter().filter(|span| *span == ended).count() == 2));
 }
 
@@ -179,7 +179,7 @@ fn a_wait_and_a_hold_each_have_a_span_that_ends_with_them() {
 fn what_is_at_risk_or_lost_is_told_within_the_holds_span() {
     let (kept, clock, name) = (kept(), ManualClock::new(), fresh("at risk"));
     let store = MemoryStore::with_clock(clock.clone());
-    let guard = client(&store).lock(&name).acquire().unwrap();
+    let guard = client(&store).get_lock(&name).acquire().unwrap();
     store.fail(Fault::Refused);
     clock.advance(ms(15_000));
     assert!(eventually(LONG, || kept.line(&name, "lock.at_risk").is_some()));
@@ -201,7 +201,7 @@ fn what_fails_is_told_with_its_outcome() {
     let (kept, store, name) = (kept(), MemoryStore::new(), fresh("fails"));
     let client = client(&store);
     store.fail(Fault::AnswerLost);
-    client.lock(&name).try_lock().unwrap_err();
+    client.get_lock(&name).try_lock().unwrap_err();
     assert_eq!(kept.spans(&name, &["lock.outcome"]), ["lock.acquire DEBUG error"]);
     let unknown = kept.lines.lock().unwrap().iter().any(|line| {
         line.level == "WARN"

@@ -37,7 +37,7 @@ fn eventual_front(admin: &mut Conn, name: &str) -> u64 {
 fn wait(client: &LockClient, name: &str, number: usize, got: &Sender<(usize, OwnedGuard)>) {
     let (client, name, got) = (client.clone(), name.to_owned(), got.clone());
     drop(start(move || {
-        let guard = client.lock(&name).acquire_owned().unwrap();
+        let guard = client.get_lock(&name).acquire_owned().unwrap();
         about_to_end(); // for the meter of the machine's own delays
         got.send((number, guard)).ok(); // the test may be over
     }));
@@ -55,7 +55,7 @@ fn of_the_clients_that_wait_for_a_name_one_looks_often() {
     let Some(server) = MysqlServer::start() else { return };
     let name = fresh("turn");
     let holder = server.client();
-    let held = holder.lock(&name).acquire().unwrap();
+    let held = holder.get_lock(&name).acquire().unwrap();
     let (got, gets) = channel();
     let clients: Vec<_> = (0..4).map(|_| server.client()).collect();
     for (number, client) in clients.iter().enumerate() {
@@ -92,7 +92,7 @@ fn of_the_clients_that_wait_for_a_name_one_looks_often() {
 fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
     watch_for_stalls();
     let (got, gets) = channel();
-    let mut held = Some(clients[0].lock(name).acquire_owned().unwrap());
+    let mut held = Some(clients[0].get_lock(name).acquire_owned().unwrap());
     let hand_offs = (1..=21).map(|round: usize| {
         wait(clients[round % 2], name, round, &got);
         assert!(eventually(LONG, || clients[round % 2].stats().waiters == 1));
@@ -126,11 +126,11 @@ fn a_turnstile_that_is_stuck_delays_nobody() {
     let holder = server.client();
     let clients: Vec<_> = (0..2).map(|_| server.client()).collect();
     let (got, gets) = channel();
-    let held = holder.lock(&name).acquire().unwrap();
+    let held = holder.get_lock(&name).acquire().unwrap();
     for (number, client) in clients.iter().enumerate() {
         wait(client, &name, number, &got);
     }
-    assert!(!clients[0].lock(&name).try_lock_for(ms(200)).unwrap());
+    assert!(!clients[0].get_lock(&name).try_lock_for(ms(200)).unwrap());
     held.unlock().unwrap();
     for _ in 0..2 {
         drop(gets.recv_timeout(LONG).unwrap());
@@ -153,10 +153,10 @@ fn waiters_without_a_turnstile_are_served_beside_others() {
     let few = LockClient::builder().url(server.url_as("few")).pool_size(1).build().unwrap();
     let without = server.options().turnstiles(false).build().unwrap();
     let (got, gets) = channel();
-    let held = holder.lock(&name).acquire().unwrap();
+    let held = holder.get_lock(&name).acquire().unwrap();
     wait(&few, &name, 0, &got);
     wait(&without, &name, 1, &got);
-    assert!(!without.lock(&name).try_lock_for(ms(500)).unwrap());
+    assert!(!without.get_lock(&name).try_lock_for(ms(500)).unwrap());
     assert_eq!(front(&mut admin, &name), None);
     drop(spare); // so that it has one more when it needs one
     wait(&server.client(), &name, 2, &got);
@@ -172,11 +172,11 @@ fn a_client_that_is_shut_down_in_front_ends_at_once_and_leaves_the_turnstile() {
     let Some(server) = MysqlServer::start() else { return };
     watch_for_stalls();
     let name = fresh("ends");
-    let _held = server.client().lock(&name).acquire_owned().unwrap();
+    let _held = server.client().get_lock(&name).acquire_owned().unwrap();
     let mut admin = server.admin();
     let client = server.client();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| client.lock(&name).try_lock_for(2 * LONG).unwrap_err().kind());
+        let waiter = scope.spawn(|| client.get_lock(&name).try_lock_for(2 * LONG).unwrap_err().kind());
         eventual_front(&mut admin, &name);
         let start = now();
         client.shutdown().unwrap();
@@ -190,7 +190,7 @@ fn a_client_that_is_shut_down_in_front_ends_at_once_and_leaves_the_turnstile() {
         for client in [&front_one, &other] {
             scope.spawn(|| {
                 let start = now();
-                assert!(!client.lock(&name).try_lock_for(ms(300)).unwrap());
+                assert!(!client.get_lock(&name).try_lock_for(ms(300)).unwrap());
                 let took = own_time_since(start);
                 assert!(start.elapsed() >= ms(300) && took < ms(400), "{took:?}");
             });

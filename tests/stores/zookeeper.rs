@@ -54,19 +54,19 @@ fn client_with_times(url: &str, session: Duration, command: Duration) -> LockCli
 fn holds_and_waiters_outlive_a_server_that_is_back_within_the_session() {
     let Some(mut server) = ZooKeeper::start(CALM) else { return };
     let (one, other) = (client(&server.url()), client(&server.url()));
-    let guard = one.lock("kept").acquire().unwrap();
+    let guard = one.get_lock("kept").acquire().unwrap();
     let waiter = Waiter::start({
-        let lock = other.lock("kept");
+        let lock = other.get_lock("kept");
         move || lock.acquire_owned().map(|guard| (guard.owner(), guard.unlock()))
     });
     server.kill();
     server.launch_again();
     guard.check().unwrap();
-    assert!(!client(&server.url()).lock("kept").try_lock().unwrap());
+    assert!(!client(&server.url()).get_lock("kept").try_lock().unwrap());
     guard.unlock().unwrap();
     let (had, _) = waiter.returns_within(LONG);
     had.unwrap().1.unwrap();
-    assert!(!one.lock("kept").is_locked().unwrap());
+    assert!(!one.get_lock("kept").is_locked().unwrap());
 }
 
 #[test]
@@ -85,8 +85,8 @@ fn a_server_that_is_back_after_the_lease_of_a_lost_hold_still_frees_the_lock() {
 fn ends_holds_and_leaves_nothing(away: Duration) {
     let Some(mut server) = ZooKeeper::start(SHORT) else { return };
     let one = client_with_session(&server.url(), SESSION);
-    let renewed = one.lock("away").acquire().unwrap();
-    let leased = one.lock("leased").acquire_with(&leased(ms(600_000))).unwrap().unwrap();
+    let renewed = one.get_lock("away").acquire().unwrap();
+    let leased = one.get_lock("leased").acquire_with(&leased(ms(600_000))).unwrap().unwrap();
     let lost = [renewed.lost(), leased.lost()];
     server.kill();
     let killed = now();
@@ -101,12 +101,12 @@ fn ends_holds_and_leaves_nothing(away: Duration) {
     // Not to be ended by a busy machine.
     let other = client_with_session(&server.url(), SESSION * 5);
     for (name, guard) in [("away", renewed), ("leased", leased)] {
-        let held = Holding::take(&other.lock(name));
+        let held = Holding::take(&other.get_lock(name));
         assert!(guard.unlock().unwrap_err().is_lost());
-        assert!(!one.lock(name).try_lock().unwrap());
+        assert!(!one.get_lock(name).try_lock().unwrap());
         held.release();
-        assert!(one.lock(name).try_lock().unwrap());
-        one.lock(name).unlock().unwrap();
+        assert!(one.get_lock(name).try_lock().unwrap());
+        one.get_lock(name).unlock().unwrap();
     }
     comes_true_within(SESSION * 2, || server.figure("zk_ephemerals_count") == 0);
 }
@@ -117,30 +117,30 @@ fn a_server_that_hangs_puts_holds_at_risk_and_then_ends_them() {
     // With an entry in the directory, for whose answer the watchdog waits.
     let options = LockClient::builder().url(server.url()).lease(SESSION).command_timeout(ms(500));
     let one = options.build().unwrap();
-    let guard = one.lock("hung").acquire().unwrap();
+    let guard = one.get_lock("hung").acquire().unwrap();
     let lost = guard.lost();
     server.signal("STOP");
     let stopped = now();
     comes_true_within(SESSION, || matches!(guard.state(), HoldState::AtRisk { .. }));
     assert_eq!(receive(&lost, SESSION).unwrap().reason, LossReason::Expired);
     assert!(stopped.elapsed() <= SESSION + slack_since(stopped));
-    let error = one.lock("hung").try_lock().unwrap_err();
+    let error = one.get_lock("hung").try_lock().unwrap_err();
     assert!(error.is_retryable(), "{error}");
     server.signal("CONT");
-    comes_true_within(LONG, || one.lock("hung").try_lock().unwrap_or(false));
-    one.lock("hung").unlock().unwrap();
+    comes_true_within(LONG, || one.get_lock("hung").try_lock().unwrap_or(false));
+    one.get_lock("hung").unlock().unwrap();
 }
 
 #[test]
 fn a_timed_wait_ends_in_time_when_the_server_hangs() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let one = client(&server.url());
-    let held = one.lock("stalled").acquire_owned().unwrap();
+    let held = one.get_lock("stalled").acquire_owned().unwrap();
     // After five to six seconds it asks once more, and that is not answered when its time is over.
     let (wait, timeout) = (ms(6_000), ms(2_000));
     let options = LockClient::builder().url(server.url()).command_timeout(timeout);
     let other = options.directory(false).build().unwrap();
-    let lock = other.lock("stalled");
+    let lock = other.get_lock("stalled");
     let begun = now();
     let waiter = Waiter::start(move || lock.try_lock_for(wait));
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 2);
@@ -152,7 +152,7 @@ fn a_timed_wait_ends_in_time_when_the_server_hangs() {
     assert!(took <= promised + slack_since(begun + promised), "{took:?}: {result:?}");
     held.unlock().unwrap();
     // Its place is given up all the same.
-    comes_true_within(LONG, || one.lock("stalled").try_lock().unwrap_or(false));
+    comes_true_within(LONG, || one.get_lock("stalled").try_lock().unwrap_or(false));
 }
 
 #[test]
@@ -161,15 +161,15 @@ fn an_ensemble_that_loses_its_leader_costs_no_hold() {
     let hosts: Vec<_> = servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
     let url = format!("zk://{}/app", hosts.join(","));
     let (one, other) = (client(&url), client(&url));
-    let guard = one.fenced_lock("led").acquire().unwrap();
+    let guard = one.get_fenced_lock("led").acquire().unwrap();
     let waiter = Waiter::start({
-        let lock = other.fenced_lock("led");
+        let lock = other.get_fenced_lock("led");
         move || lock.acquire_owned().map(|guard| (guard.fence(), guard.unlock()))
     });
     let leader = servers.iter().position(ZooKeeper::is_leader).expect("one leads");
     servers[leader].kill();
-    comes_true_within(LONG * 2, || one.lock("other").try_lock().unwrap_or(false));
-    one.lock("other").unlock().unwrap();
+    comes_true_within(LONG * 2, || one.get_lock("other").try_lock().unwrap_or(false));
+    one.get_lock("other").unlock().unwrap();
     guard.check().unwrap();
     let fence = guard.fence();
     guard.unlock().unwrap();
@@ -195,7 +195,7 @@ fn a_holder_that_stood_still_counts_on_no_sign_of_life_that_its_follower_took_al
     let others: Vec<_> = others.map(|(_, server)| format!("127.0.0.1:{}", server.port())).collect();
     let waiter = Waiter::start({
         let (lock, log) =
-            (client(&format!("zk://{}", others.join(","))).lock("stalled"), log.path().to_owned());
+            (client(&format!("zk://{}", others.join(","))).get_lock("stalled"), log.path().to_owned());
         move || lock.acquire_owned().map(|guard| (guard, fs::read_to_string(log).unwrap()))
     });
     crate::support::signal(holder.0.id(), "STOP");
@@ -218,17 +218,17 @@ fn an_ended_session_is_reported_to_all_its_holders_at_once() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
     let (one, other) = (client(&relay.url()), client(&server.url()));
-    let holds = ["a", "b"].map(|name| one.lock(name).acquire().unwrap());
-    let leased = one.lock("c").acquire_with(&leased(ms(600_000))).unwrap().unwrap();
+    let holds = ["a", "b"].map(|name| one.get_lock(name).acquire().unwrap());
+    let leased = one.get_lock("c").acquire_with(&leased(ms(600_000))).unwrap().unwrap();
     let lost = [holds[0].lost(), holds[1].lost(), leased.lost()];
     let behind = Waiter::start({
-        let lock = other.lock("a");
+        let lock = other.get_lock("a");
         move || lock.acquire_owned()
     });
     // This client waits too: its place in the queue ends with the session, its wait does not.
-    let held = Holding::take(&other.lock("d"));
+    let held = Holding::take(&other.get_lock("d"));
     let waits_on = Waiter::start({
-        let lock = one.lock("d");
+        let lock = one.get_lock("d");
         move || lock.acquire_owned().and_then(|guard| guard.unlock())
     });
     let ended = now();
@@ -239,9 +239,9 @@ fn an_ended_session_is_reported_to_all_its_holders_at_once() {
     assert!(ended.elapsed() <= slack_since(ended), "{:?}", ended.elapsed());
     let next = behind.returns_within(LONG).0.unwrap();
     // Under a new session, made when it is needed.
-    assert!(!one.lock("a").try_lock().unwrap());
-    assert!(one.lock("b").try_lock().unwrap());
-    one.lock("b").unlock().unwrap();
+    assert!(!one.get_lock("a").try_lock().unwrap());
+    assert!(one.get_lock("b").try_lock().unwrap());
+    one.get_lock("b").unlock().unwrap();
     for guard in holds.into_iter().chain([leased]) {
         assert!(guard.unlock().unwrap_err().is_lost());
     }
@@ -257,11 +257,11 @@ fn broken_connections_cost_no_hold_and_no_waiter() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let relay = Relay::before(&server);
     let (one, other) = (client(&relay.url()), client(&relay.url()));
-    let lock = one.lock("cut");
+    let lock = one.get_lock("cut");
     for _ in 0..5 {
         let guard = lock.acquire().unwrap();
         let waiter = Waiter::start({
-            let lock = other.lock("cut");
+            let lock = other.get_lock("cut");
             move || lock.acquire_owned().and_then(|guard| guard.unlock())
         });
         relay.cut();
@@ -279,7 +279,7 @@ fn a_node_whose_making_was_not_answered_is_found_and_taken_away() {
     let relay = Relay::before(&server);
     let one = client_with_session(&relay.url(), ms(20_000));
     let other = client(&server.url());
-    let lock = one.lock("lost");
+    let lock = one.get_lock("lost");
     lock.lock().unwrap();
     lock.unlock().unwrap();
     for _ in 0..3 {
@@ -291,8 +291,8 @@ fn a_node_whose_making_was_not_answered_is_found_and_taken_away() {
         relay.cut();
         comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
         elsewhere(|| {
-            assert!(other.lock("lost").try_lock().unwrap());
-            other.lock("lost").unlock().unwrap();
+            assert!(other.get_lock("lost").try_lock().unwrap());
+            other.get_lock("lost").unlock().unwrap();
         });
         lock.lock().unwrap();
         lock.unlock().unwrap();
@@ -307,7 +307,7 @@ fn a_try_that_fails_after_its_node_was_made_leaves_none() {
     let relay = Relay::before(&server);
     let one = client_with_session(&relay.url(), ms(20_000));
     let other = client(&server.url());
-    let lock = one.lock("tried");
+    let lock = one.get_lock("tried");
     lock.lock().unwrap();
     lock.unlock().unwrap();
     relay.cut_behind_a_new_node();
@@ -316,8 +316,8 @@ fn a_try_that_fails_after_its_node_was_made_leaves_none() {
     // Long before the session ends.
     comes_true_within(LONG / 3, || server.figure("zk_ephemerals_count") == 0);
     elsewhere(|| {
-        assert!(other.lock("tried").try_lock().unwrap());
-        other.lock("tried").unlock().unwrap();
+        assert!(other.get_lock("tried").try_lock().unwrap());
+        other.get_lock("tried").unlock().unwrap();
     });
     assert!(lock.try_lock().unwrap());
     lock.unlock().unwrap();
@@ -329,12 +329,12 @@ fn a_release_whose_answer_is_lost_frees_the_lock_and_no_other() {
     let relay = Relay::before(&server);
     // A request after the link is whole again is answered in time, also by a busy machine.
     let one = client_with_times(&relay.url(), ms(20_000), ms(3_000));
-    let lock = one.lock("given");
+    let lock = one.get_lock("given");
     for drops in [false, true] {
         let guard = lock.acquire().unwrap();
         relay.swallow_answers();
         let next = Waiter::start({
-            let lock = client(&server.url()).lock("given");
+            let lock = client(&server.url()).get_lock("given");
             move || lock.acquire_owned()
         });
         if drops {
@@ -396,7 +396,7 @@ fn a_worker_process_does_its_work() {
     let (url, file) = (work[1], Path::new(work[2]));
     match work[0] {
         "visit" => {
-            let guard = client(url).lock("/queue/of processes").acquire().unwrap();
+            let guard = client(url).get_lock("/queue/of processes").acquire().unwrap();
             let mut order = fs::OpenOptions::new().append(true).open(file).unwrap();
             writeln!(order, "{}", work[3]).unwrap();
             guard.unlock().unwrap();
@@ -404,7 +404,7 @@ fn a_worker_process_does_its_work() {
         "count" => count_up(url, file, work[3].parse().unwrap()),
         "hold" => {
             let client = client_with_session(url, SESSION);
-            let _guard = client.lock("killed").acquire().unwrap();
+            let _guard = client.get_lock("killed").acquire().unwrap();
             fs::write(file, "held").unwrap();
             let (_sender, never) = unbounded::<()>();
             never.recv_timeout(LONG * 6).ok(); // killed long before
@@ -417,7 +417,7 @@ fn a_worker_process_does_its_work() {
 /// Holds, and writes down each look that says so; after having stood still, once the leader has answered again.
 fn check_on(url: &str, file: &Path) {
     let client = client_with_session(url, STALLED);
-    let guard = client.lock("stalled").acquire().unwrap();
+    let guard = client.get_lock("stalled").acquire().unwrap();
     let lost = guard.lost();
     let mut log = fs::OpenOptions::new().append(true).open(file).unwrap();
     let (mut last, mut stood_still) = (now(), false);
@@ -426,7 +426,7 @@ fn check_on(url: &str, file: &Path) {
         stood_still |= last.elapsed() > STALLED / 4;
         last = now();
         // A connection that was given up meanwhile answers nothing: the next one is asked.
-        if stood_still && client.lock("beside").try_lock().unwrap_or(false) {
+        if stood_still && client.get_lock("beside").try_lock().unwrap_or(false) {
             writeln!(log, "back").unwrap();
             (last, stood_still) = (now(), false);
         }
@@ -441,7 +441,7 @@ fn count_up(url: &str, file: &Path, times: usize) {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let lock = client.lock("count");
+                let lock = client.get_lock("count");
                 for _ in 0..times {
                     let guard = lock.acquire().unwrap();
                     let was: u64 = fs::read_to_string(file).unwrap().parse().unwrap();
@@ -464,7 +464,7 @@ fn processes_are_served_in_the_order_in_which_they_came() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let order = file_with("");
     let path = order.path().to_str().unwrap();
-    let guard = client(&server.url()).lock("/queue/of processes").acquire().unwrap();
+    let guard = client(&server.url()).get_lock("/queue/of processes").acquire().unwrap();
     let workers: Vec<_> = (0..10)
         .map(|place: u64| {
             let worker = Worker::start(&["visit", &server.url(), path, &place.to_string()]);
@@ -483,12 +483,12 @@ fn processes_are_served_in_the_order_in_which_they_came() {
 fn threads_of_several_clients_are_served_in_the_order_in_which_they_came() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let clients = [client(&server.url()), client(&server.url())];
-    let held = Holding::take(&clients[0].lock("mixed"));
+    let held = Holding::take(&clients[0].get_lock("mixed"));
     let (tell, order) = unbounded();
     let waiters: Vec<_> = (0..8)
         .map(|place| {
             // Two in a row are of one client: neither goes before the other's.
-            let (lock, tell): (_, Sender<_>) = (clients[place / 2 % 2].lock("mixed"), tell.clone());
+            let (lock, tell): (_, Sender<_>) = (clients[place / 2 % 2].get_lock("mixed"), tell.clone());
             let waiter = Waiter::start(move || {
                 let guard = lock.acquire().unwrap();
                 tell.send(place).unwrap();
@@ -520,12 +520,12 @@ fn a_release_wakes_nobody_but_the_next() {
     let (tell, attempts) = unbounded();
     let holder = client(&server.url());
     let begun = now();
-    let held = Holding::take(&holder.lock("herd"));
+    let held = Holding::take(&holder.get_lock("herd"));
     let waiters: Vec<_> = (0..20)
         .map(|place| {
             let observer = Attempts(tell.clone());
             let lock =
-                LockClient::builder().url(server.url()).observer(observer).build().unwrap().lock("herd");
+                LockClient::builder().url(server.url()).observer(observer).build().unwrap().get_lock("herd");
             let waiter = Waiter::start(move || lock.acquire().and_then(|guard| guard.unlock()));
             comes_true_within(LONG, || server.figure("zk_watch_count") == place + 1);
             waiter
@@ -544,9 +544,9 @@ fn a_release_wakes_nobody_but_the_next() {
 fn a_waiter_that_gives_up_leaves_no_node_and_delays_nobody() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let (one, other) = (client(&server.url()), client(&server.url()));
-    let held = Holding::take(&one.lock("left"));
+    let held = Holding::take(&one.get_lock("left"));
     let nodes = || server.figure("zk_ephemerals_count");
-    for lock in [one.lock("left"), other.lock("left")] {
+    for lock in [one.get_lock("left"), other.get_lock("left")] {
         assert!(!lock.try_lock().unwrap());
         assert_eq!(nodes(), 1);
         assert!(!lock.try_lock_for(ms(50)).unwrap());
@@ -557,7 +557,7 @@ fn a_waiter_that_gives_up_leaves_no_node_and_delays_nobody() {
             move || lock.lock_interruptibly(&interrupt)
         });
         let behind = Waiter::start({
-            let lock = other.lock("left");
+            let lock = other.get_lock("left");
             move || lock.try_lock_for(ms(500)).unwrap()
         });
         interrupt.interrupt();
@@ -577,7 +577,7 @@ fn a_killed_holder_frees_the_lock_within_its_session() {
     let mut holder = Worker::start(&["hold", &server.url(), file.path().to_str().unwrap()]);
     comes_true_within(LONG, || fs::read_to_string(file.path()).unwrap() == "held");
     let waiter = Waiter::start({
-        let lock = client(&server.url()).lock("killed");
+        let lock = client(&server.url()).get_lock("killed");
         move || lock.acquire().and_then(|guard| guard.unlock())
     });
     holder.0.kill().unwrap();
@@ -606,14 +606,14 @@ fn four_processes_of_four_threads_count_exactly() {
 fn holders_and_waiters_of_one_name_delay_no_other() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let client = client(&server.url());
-    let held = Holding::take(&client.lock("busy"));
+    let held = Holding::take(&client.get_lock("busy"));
     let waiters: Vec<_> = (0..20)
         .map(|_| {
-            let lock = client.lock("busy");
+            let lock = client.get_lock("busy");
             Waiter::start(move || lock.acquire().and_then(|guard| guard.unlock()))
         })
         .collect();
-    let free = client.lock("free");
+    let free = client.get_lock("free");
     stalls::watch();
     let cycle = || {
         let begun = now();
@@ -642,7 +642,8 @@ fn of_ten_threads_that_wait_three_seconds_nine_get_nothing_and_release_nothing()
             .map(|client| {
                 let in_vain = &in_vain;
                 scope.spawn(move || {
-                    let Some(guard) = client.lock("/examples/ten").try_acquire_for(ms(3_000)).unwrap() else {
+                    let Some(guard) = client.get_lock("/examples/ten").try_acquire_for(ms(3_000)).unwrap()
+                    else {
                         in_vain.fetch_add(1, Ordering::SeqCst);
                         return None;
                     };
@@ -668,15 +669,15 @@ fn with_a_login_the_locks_are_its_own() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let url = |login: &str| format!("zk://{login}127.0.0.1:{}/private", server.port());
     let owner = client(&url("me:secret@"));
-    let guard = owner.lock("mine").acquire().unwrap();
+    let guard = owner.get_lock("mine").acquire().unwrap();
     for login in ["", "me:wrong@", "you:secret@"] {
         let other = client(&url(login));
-        let error = other.lock("mine").try_lock().unwrap_err();
+        let error = other.get_lock("mine").try_lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoPermission, "{login} {error}");
         assert!(!format!("{error:?}").contains("secret"));
-        assert!(other.lock("mine").is_locked().is_err());
+        assert!(other.get_lock("mine").is_locked().is_err());
     }
-    assert!(!client(&url("me:secret@")).lock("mine").try_lock().unwrap());
+    assert!(!client(&url("me:secret@")).get_lock("mine").try_lock().unwrap());
     guard.unlock().unwrap();
 }
 
@@ -685,15 +686,15 @@ fn names_that_are_no_path_are_refused_and_a_key_prefix_may_be_one() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let plain = client(&server.url());
     for name in ["/", "/a/", "//a", "/a/../b", "/zookeeper/a", "/nul\0"] {
-        assert_eq!(plain.lock(name).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{name:?}");
+        assert_eq!(plain.get_lock(name).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{name:?}");
     }
     let prefixed = LockClient::builder().url(server.url()).key_prefix("/locks/").build().unwrap();
-    let guard = prefixed.lock("a").acquire().unwrap();
-    assert!(!plain.lock("/locks/a").try_lock().unwrap());
+    let guard = prefixed.get_lock("a").acquire().unwrap();
+    assert!(!plain.get_lock("/locks/a").try_lock().unwrap());
     // A lock may lie below another: it does not stand in its queue.
-    assert!(plain.lock("/locks/a/b").try_lock().unwrap());
+    assert!(plain.get_lock("/locks/a/b").try_lock().unwrap());
     guard.unlock().unwrap();
-    assert!(plain.lock("/locks/a").try_lock().unwrap());
+    assert!(plain.get_lock("/locks/a").try_lock().unwrap());
 }
 
 /// The node of a lock is one whose name others choose, and may look like a waiter's at the lock above it.
@@ -707,13 +708,13 @@ fn the_node_of_a_lock_is_nobodys_waiter() {
             .enumerate()
     {
         let lock = format!("/shop{number}");
-        let below = one.lock(format!("{lock}/{child}")).acquire_owned().unwrap();
+        let below = one.get_lock(format!("{lock}/{child}")).acquire_owned().unwrap();
         let waiter = Waiter::start({
-            let lock = other.lock(&lock);
+            let lock = other.get_lock(&lock);
             move || lock.acquire_owned()
         });
         let guard = waiter.returns_within(LONG).0.unwrap();
-        assert!(!one.lock(&lock).try_lock().unwrap());
+        assert!(!one.get_lock(&lock).try_lock().unwrap());
         let seen = one.inspect(&lock).unwrap();
         assert_eq!((seen.holders.len(), seen.waiting), (1, 0), "{seen}");
         let listed: Vec<_> =
@@ -721,11 +722,11 @@ fn the_node_of_a_lock_is_nobodys_waiter() {
         assert_eq!(listed.len(), 1);
         assert_eq!(listed[0].holders.len(), 1, "{listed:?}");
         guard.unlock().unwrap();
-        assert!(!other.lock(&lock).force_unlock().unwrap(), "it is free");
+        assert!(!other.get_lock(&lock).force_unlock().unwrap(), "it is free");
         let listed: Vec<_> =
             one.list("/*").map(|lock| lock.unwrap().name).filter(|name| *name == lock).collect();
         assert_eq!(listed, [""; 0], "it is free");
-        let read_write = other.read_write_lock(&lock);
+        let read_write = other.get_read_write_lock(&lock);
         assert!(read_write.write().try_lock().unwrap());
         read_write.write().unlock().unwrap();
         below.check().unwrap();
@@ -736,7 +737,7 @@ fn the_node_of_a_lock_is_nobodys_waiter() {
         "/shop/_c_0f0c2d4e-0000-4000-8000-000000000001-lock-0000000001",
         "/_c_0f0c2d4e-0000-4000-8000-000000000001-__READ__0000000001/x",
     ] {
-        assert_eq!(one.lock(name).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{name}");
+        assert_eq!(one.get_lock(name).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{name}");
     }
 }
 
@@ -749,7 +750,7 @@ fn connecting_without_a_server_fails_at_once_and_in_words() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     // One of several is enough.
     let both = format!("zk://127.0.0.1:{},127.0.0.1:{}", nobody.number(), server.port());
-    assert!(client(&both).lock("one").try_lock().unwrap());
+    assert!(client(&both).get_lock("one").try_lock().unwrap());
 }
 
 #[test]
@@ -777,7 +778,7 @@ fn a_host_that_drips_does_not_keep_the_next_from_being_tried() {
     let url = format!("zk://127.0.0.1:{port},127.0.0.1:{}", server.port());
     // Clients begin with any of the hosts: until one has begun with this.
     while drips.is_empty() {
-        assert!(!client(&url).lock("next").is_locked().unwrap());
+        assert!(!client(&url).get_lock("next").is_locked().unwrap());
     }
 }
 
@@ -787,7 +788,7 @@ fn an_entry_in_the_directory_goes_with_its_session_and_is_no_lock() {
     let relay = Relay::before(&server);
     let one = LockClient::builder().url(relay.url()).lease(5 * SESSION).build().unwrap();
     let other = client(&server.url());
-    let held = one.lock("a").acquire_owned().unwrap();
+    let held = one.get_lock("a").acquire_owned().unwrap();
     let is_listed = || other.clients().any(|client_seen| client_seen.unwrap().id == one.id());
     comes_true_within(LONG, is_listed);
     let listed: Vec<_> = other.list("*").map(|lock| lock.unwrap().name).collect();
@@ -796,7 +797,7 @@ fn an_entry_in_the_directory_goes_with_its_session_and_is_no_lock() {
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
     assert!(held.unlock().unwrap_err().is_lost());
     // Under its next session it has another.
-    let held = one.lock("a").acquire_owned().unwrap();
+    let held = one.get_lock("a").acquire_owned().unwrap();
     comes_true_within(LONG, is_listed);
     held.unlock().unwrap();
     one.shutdown().unwrap();
@@ -808,7 +809,7 @@ fn a_client_that_has_used_nothing_for_a_lease_has_no_entry() {
     let Some(server) = ZooKeeper::start(SHORT) else { return };
     let client = LockClient::builder().url(server.url()).lease(4 * SESSION).build().unwrap();
     for _ in 0..2 {
-        let held = client.lock("a").acquire().unwrap();
+        let held = client.get_lock("a").acquire().unwrap();
         // A busy server may have ended the connection.
         let is_listed = |one: leasehold::Result<ClientInfo>| one.is_ok_and(|one| one.id == client.id());
         comes_true_within(LONG, || client.clients().any(is_listed));
@@ -824,7 +825,7 @@ fn locks_whose_names_are_paths_are_listed_by_their_folder() {
     let client = client(&server.url());
     let guards: Vec<_> = ["/jobs/night", "/jobs/day", "/other/x", "plain", "a/b"]
         .into_iter()
-        .map(|name| client.lock(name).acquire().unwrap())
+        .map(|name| client.get_lock(name).acquire().unwrap())
         .collect();
     let listed = |pattern: &str| client.list(pattern).map(|lock| lock.unwrap().name).collect::<Vec<_>>();
     assert_eq!(listed("*"), ["a/b", "plain"]);
@@ -845,16 +846,16 @@ fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
         connected(|| options().deadlocks_after(ms(200)).build())
     });
     let (both_hold, writer_waits, interrupt) = (Barrier::new(3), Barrier::new(3), Interrupt::new());
-    let halves = |client: &LockClient| client.read_write_lock("halves");
+    let halves = |client: &LockClient| client.get_read_write_lock("halves");
     let (writer_is_seen, is_told) = std::thread::scope(|scope| {
         scope.spawn(|| {
             let _held = halves(&reading).read().acquire().unwrap();
             both_hold.wait();
             writer_waits.wait();
-            drop(reading.lock("lock").acquire_with(&AcquireOptions::new().interrupt(&interrupt)));
+            drop(reading.get_lock("lock").acquire_with(&AcquireOptions::new().interrupt(&interrupt)));
         });
         scope.spawn(|| {
-            let _held = coming.lock("lock").acquire().unwrap();
+            let _held = coming.get_lock("lock").acquire().unwrap();
             both_hold.wait();
             writer_waits.wait();
             drop(halves(&coming).read().acquire_with(&AcquireOptions::new().interrupt(&interrupt)));
@@ -887,7 +888,7 @@ fn kept(keeper: &LockClient, other: &LockClient, name: &str) -> leasehold::Redis
     let is_kept = || {
         lock.lock().unwrap();
         lock.unlock().unwrap();
-        other.lock(name).is_locked().unwrap()
+        other.get_lock(name).is_locked().unwrap()
     };
     assert!(eventually(LONG, is_kept), "it is given back each time");
     lock
@@ -901,7 +902,7 @@ fn what_is_kept_is_given_back_when_the_connection_breaks_by_which_others_ask_for
     let lock = kept(&keeper, &other, "deaf");
     let cut = now();
     relay.cut();
-    let theirs = other.lock(lock.name());
+    let theirs = other.get_lock(lock.name());
     assert!(eventually(LONG, || !theirs.is_locked().unwrap()), "it is never given back");
     // It has to connect anew for that.
     assert!(cut.elapsed() <= COMMAND + slack_since(cut), "{:?}", cut.elapsed());
@@ -912,7 +913,7 @@ fn what_is_kept_has_the_clients_lease_and_is_kept_again_after_a_long_use() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let (keeper, other) = (client(&server.url()), client(&server.url()));
     let lock = kept(&keeper, &other, "long");
-    let theirs = other.lock(lock.name());
+    let theirs = other.get_lock(lock.name());
     // A shorter one would free nothing sooner: the servers know of no lease.
     assert!(theirs.remaining_lease().unwrap() > Some(ms(1_500)));
     let guard = lock.acquire().unwrap();
@@ -928,14 +929,14 @@ fn a_client_that_waited_keeps_nothing_that_others_wait_for_behind_it() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));
     let lock = kept(&keeper, &other, "behind");
-    let held = holder.lock("behind").acquire().unwrap();
+    let held = holder.get_lock("behind").acquire().unwrap();
     let (sender, go) = unbounded();
     let first = Waiter::start(move || {
         lock.lock().unwrap();
         receive(&go, LONG).unwrap();
         lock.unlock().unwrap();
     });
-    let theirs = other.lock("behind");
+    let theirs = other.get_lock("behind");
     let second = Waiter::start(move || {
         theirs.lock().unwrap();
         theirs.unlock().unwrap();

@@ -145,7 +145,7 @@ impl Load {
 
 impl Shared {
     fn work(&self, client: &LockClient, subject: &Subject) {
-        let lock = client.fenced_lock(&subject.name);
+        let lock = client.get_fenced_lock(&subject.name);
         while !self.stop.load(Ordering::SeqCst) {
             let guard = match lock.try_acquire_for(WAIT) {
                 Ok(Some(guard)) => guard,

@@ -62,7 +62,7 @@ impl Worker {
         let (file, increments) = (self.folder.join("counter"), increments());
         let counted: u64 = std::thread::scope(|scope| {
             let thread = || {
-                let lock = client.lock(NAME);
+                let lock = client.get_lock(NAME);
                 let mut counted = 0;
                 loop {
                     let guard = lock.acquire().unwrap();
@@ -85,7 +85,7 @@ impl Worker {
 
     /// Holds the lock until it is killed.
     fn hold(&self, client: &LockClient) {
-        let _guard = client.lock(NAME).acquire().unwrap();
+        let _guard = client.get_lock(NAME).acquire().unwrap();
         std::fs::write(self.folder.join("held"), "").unwrap();
         loop {
             std::thread::park();
@@ -149,7 +149,7 @@ pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockCli
     let mut holder = Process::start("hold", folder.path(), url);
     let held = eventually(Duration::from_secs(30), || folder.path().join("held").exists());
     assert!(held, "{}", logs(folder.path()));
-    let lock = client.lock(NAME);
+    let lock = client.get_lock(NAME);
     assert!(!lock.try_lock().unwrap());
     let killed = now();
     holder.0.kill().unwrap();
@@ -164,7 +164,7 @@ pub fn a_killed_holder_frees_within(limit: Duration, url: &str, client: &LockCli
 pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
     let (holder, other) = (connect(), connect());
     let visit = |kind, round| {
-        let lock = other.lock(format!("{kind}-{}", round % OTHER_NAMES));
+        let lock = other.get_lock(format!("{kind}-{}", round % OTHER_NAMES));
         let start = now();
         lock.lock()?;
         lock.unlock()?;
@@ -172,12 +172,12 @@ pub fn other_names_are_not_delayed(connect: impl Fn() -> LockClient) {
     };
     let alone: leasehold::Result<Vec<Duration>> =
         (0..OTHER_VISITS).map(|round| visit("alone", round)).collect();
-    let _held = holder.lock("held").acquire().unwrap();
+    let _held = holder.get_lock("held").acquire().unwrap();
     let interrupt = leasehold::Interrupt::new();
     std::thread::scope(|scope| {
         let waiters: Vec<_> = (0..3).map(|_| connect()).collect();
         for waiter in &waiters {
-            let lock = waiter.lock("held");
+            let lock = waiter.get_lock("held");
             scope.spawn(|| {
                 let lock = lock;
                 assert!(lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted());

@@ -39,9 +39,9 @@ pub fn deadlocked(client: &LockClient, names: [&str; 2], is_seen: impl FnMut() -
         for (own, other) in [(names[0], names[1]), (names[1], names[0])] {
             let (meet, interrupt) = (&meet, &interrupt);
             scope.spawn(move || {
-                let _held = client.lock(own).acquire().unwrap();
+                let _held = client.get_lock(own).acquire().unwrap();
                 meet.wait();
-                client.lock(other).acquire_with(&AcquireOptions::new().interrupt(interrupt)).map(drop)
+                client.get_lock(other).acquire_with(&AcquireOptions::new().interrupt(interrupt)).map(drop)
             });
         }
         let is_seen = eventually(LONG, is_seen);

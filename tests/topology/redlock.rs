@@ -224,7 +224,7 @@ fn an_even_number_and_servers_with_replicas_are_warned_about() {
     let client = nodes.builder().observer(teller).build().unwrap();
     is_told(&told, "no more of them than on 3");
     is_told(&told, "it has replicas");
-    takes_and_gives_back(&client.lock(fresh("warned")));
+    takes_and_gives_back(&client.get_lock(fresh("warned")));
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn three_servers_that_stand_alone_are_nothing_to_warn_about() {
     let (teller, told) = teller();
     // None is to seem away for being slow.
     let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).observer(teller).build().unwrap();
-    takes_and_gives_back(&client.lock(fresh("silent")));
+    takes_and_gives_back(&client.get_lock(fresh("silent")));
     client.shutdown().unwrap();
     assert_eq!(told.try_iter().collect::<Vec<_>>(), Vec::<String>::new());
 }
@@ -247,7 +247,7 @@ fn each_server_is_asked_once_to_take_and_once_to_give_back() {
     let Some(nodes) = Nodes::start(5) else { return };
     // None is to be asked twice because it is slow.
     let client = nodes.builder().node_timeout(LONG).lease(LONG * 4).build().unwrap();
-    let lock = client.lock(fresh("counted"));
+    let lock = client.get_lock(fresh("counted"));
     // Until each server is known to know the scripts, and each lane is open.
     takes_and_gives_back(&lock);
     let asked = || -> Vec<u64> {
@@ -288,7 +288,8 @@ fn a_list_shows_each_lock_once_whichever_server_is_away_and_none_where_one_could
         let series = fresh("listed");
         let (names, pattern): (Vec<_>, _) =
             ((0..5).map(|n| format!("{series}:{n}")).collect(), format!("{series}:*"));
-        let guards: Vec<_> = names.iter().map(|name| client.lock(name).acquire_owned().unwrap()).collect();
+        let guards: Vec<_> =
+            names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
         assert_eq!(listed(&pattern).unwrap(), names);
         // It lacks what the others have, and then it is away.
         nodes.restart_empty(at);
@@ -299,7 +300,7 @@ fn a_list_shows_each_lock_once_whichever_server_is_away_and_none_where_one_could
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
         let name = fresh("again");
         comes_true_within(LONG, || {
-            let guard = client.lock(&name).acquire_owned().unwrap();
+            let guard = client.get_lock(&name).acquire_owned().unwrap();
             let all_have_it = nodes.all_agree(&name, &[0, 1, 2]);
             guard.unlock().unwrap();
             all_have_it
@@ -318,15 +319,15 @@ fn a_lock_outlives_the_death_of_one_and_of_two_of_five() {
     let (client, other) = (nodes.client(), nodes.client());
     for dead in 1..=2 {
         let name = fresh("outlives");
-        let guard = client.lock(&name).acquire_owned().unwrap();
+        let guard = client.get_lock(&name).acquire_owned().unwrap();
         nodes.servers[dead].kill();
         // Longer than the lease: it was renewed by those who are left.
         throughout(LEASE + LEASE / 4, || guard.state() != HoldState::Lost);
         guard.check().unwrap();
-        assert!(!tries(&other.lock(&name)));
+        assert!(!tries(&other.get_lock(&name)));
         guard.unlock().unwrap();
-        assert!(tries(&other.lock(&name)));
-        other.lock(&name).unlock().unwrap();
+        assert!(tries(&other.get_lock(&name)));
+        other.get_lock(&name).unlock().unwrap();
         let running: Vec<usize> = (0..5).filter(|at| nodes.servers[*at].is_running()).collect();
         nodes.is_given_back(&name, &running);
     }
@@ -335,8 +336,8 @@ fn a_lock_outlives_the_death_of_one_and_of_two_of_five() {
     nodes.servers[2].restart();
     let name = fresh("again");
     comes_true_within(LONG, || {
-        takes_and_gives_back(&client.lock(&name));
-        let guard = client.lock(&name).acquire_owned().unwrap();
+        takes_and_gives_back(&client.get_lock(&name));
+        let guard = client.get_lock(&name).acquire_owned().unwrap();
         let all_have_it = nodes.all_agree(&name, &[0, 1, 2, 3, 4]);
         guard.unlock().unwrap();
         all_have_it
@@ -350,7 +351,7 @@ fn a_server_that_hangs_costs_its_time_out_once_and_two_that_hang_cost_no_more() 
     let Some(nodes) = Nodes::start(5) else { return };
     // A lease of which the node time-out is less than a tenth.
     let client = nodes.builder().lease(Duration::from_secs(10)).build().unwrap();
-    let lock = client.lock(fresh("hangs"));
+    let lock = client.get_lock(fresh("hangs"));
     takes_and_gives_back(&lock);
     for hanging in [vec![0], vec![1, 2]] {
         hanging.iter().for_each(|at| nodes.servers[*at].stop());
@@ -392,7 +393,7 @@ fn without_a_majority_the_error_comes_in_time_and_has_the_reply_of_each_server()
     // So long that what is left behind does not end by itself meanwhile.
     let client = nodes.builder().lease(Duration::from_secs(60)).build().unwrap();
     let name = fresh("too-few");
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     takes_and_gives_back(&lock);
     nodes.servers[0].kill();
     nodes.servers[1].kill();
@@ -411,7 +412,7 @@ fn without_a_majority_the_error_comes_in_time_and_has_the_reply_of_each_server()
     assert!(error.is_retryable(), "{error}");
     // The builder's patience.
     assert!(begun.elapsed() <= ms(2000) + 2 * NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
-    assert!(client.lock(&name).is_locked().unwrap_err().is_retryable());
+    assert!(client.get_lock(&name).is_locked().unwrap_err().is_retryable());
     // The grants of the two were undone.
     nodes.is_given_back(&name, &[3, 4]);
     nodes.servers[2].cont();
@@ -429,11 +430,11 @@ fn a_minority_may_be_away_when_the_client_is_made_and_joins_when_it_comes() {
     let client = nodes.builder().observer(teller).build().unwrap();
     is_told(&told, "cannot be used yet");
     let name = fresh("joins");
-    takes_and_gives_back(&client.lock(&name));
+    takes_and_gives_back(&client.get_lock(&name));
     nodes.servers[3].restart();
     nodes.servers[4].restart();
     comes_true_within(LONG, || {
-        let guard = client.lock(&name).acquire().unwrap();
+        let guard = client.get_lock(&name).acquire().unwrap();
         let all = nodes.all_agree(&name, &[0, 1, 2, 3, 4]);
         guard.unlock().unwrap();
         all
@@ -449,13 +450,13 @@ fn two_that_hang_when_the_client_is_made_cost_no_time_out_and_join_when_they_ans
     let begun = now();
     let client = nodes.builder().connect_timeout(limit).build().unwrap();
     let took = begun.elapsed();
-    takes_and_gives_back(&client.lock(fresh("hang")));
+    takes_and_gives_back(&client.get_lock(fresh("hang")));
     assert!(took < limit / 3 + slack_since(begun), "{took:?}");
     shout(&format!("COUNTED 2 of 5 hanging: connected after {took:?}"));
     [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].cont());
     let name = fresh("joined");
     comes_true_within(LONG, || {
-        let guard = client.lock(&name).acquire().unwrap();
+        let guard = client.get_lock(&name).acquire().unwrap();
         let all = nodes.all_agree(&name, &[0, 1, 2, 3, 4]);
         guard.unlock().unwrap();
         all
@@ -486,13 +487,13 @@ fn names_may_differ_from_server_to_server() {
         RedlockNode::new(&urls[2]).map_names(|key| key.to_uppercase()),
     ];
     let client = builder().key_prefix("p:").redlock(given).build().unwrap();
-    let guard = client.lock("stock").acquire().unwrap();
+    let guard = client.get_lock("stock").acquire().unwrap();
     for (at, key) in ["p:stock", "here:p:stock", "P:STOCK"].iter().enumerate() {
         assert_eq!(nodes.holders(key, &[at]), [Some(guard.owner().to_string())], "{key}");
     }
     guard.unlock().unwrap();
     let stranger = client.clone();
-    elsewhere(move || takes_and_gives_back(&stranger.lock("stock")));
+    elsewhere(move || takes_and_gives_back(&stranger.get_lock("stock")));
 }
 
 // ---- servers that forget
@@ -505,18 +506,18 @@ fn a_hold_survives_two_servers_that_lose_it_and_three_at_once_are_reported_as_a_
     let client = nodes.builder().observer(teller).build().unwrap();
     let other = nodes.client();
     let name = fresh("forgotten");
-    let guard = client.lock(&name).acquire_owned().unwrap();
+    let guard = client.get_lock(&name).acquire_owned().unwrap();
     nodes.restart_empty(0);
     nodes.restart_empty(1);
     throughout(LEASE + LEASE / 4, || guard.check().is_ok());
-    assert!(!tries(&other.lock(&name)));
+    assert!(!tries(&other.get_lock(&name)));
     (0..3).for_each(|at| nodes.servers[at].kill());
     (0..3).for_each(|at| nodes.servers[at].restart());
     is_told(&told, "lost: Gone");
     assert!(guard.check().is_err());
     // The two that remember are told to forget.
     nodes.is_given_back(&name, &[0, 1, 2, 3, 4]);
-    takes_and_gives_back(&other.lock(&name));
+    takes_and_gives_back(&other.get_lock(&name));
     assert!(guard.unlock().unwrap_err().is_lost());
 }
 
@@ -535,7 +536,7 @@ fn a_server_that_was_away_for_a_lease_has_the_hold_again_when_the_next_one_goes_
     let Some(nodes) = Nodes::start(3) else { return };
     let client = nodes.builder().lease(BRIEF).build().unwrap();
     let name = fresh("leader");
-    let guard = client.lock(&name).acquire_owned().unwrap();
+    let guard = client.get_lock(&name).acquire_owned().unwrap();
     for away in [0, 1, 2] {
         nodes.servers[away].stop();
         throughout(BRIEF + BRIEF / 4, || guard.check().is_ok());
@@ -554,10 +555,10 @@ fn five_servers_that_are_started_again_empty_one_after_the_other_cost_no_hold_un
     let Some(mut nodes) = Nodes::start(5) else { return };
     let client = nodes.builder().lease(BRIEF).build().unwrap();
     let names: Vec<String> = (0..9).map(|_| fresh("leader")).collect();
-    let guards: Vec<_> = names.iter().map(|name| client.lock(name).acquire_owned().unwrap()).collect();
+    let guards: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
     // Some have been entered more than once.
     let reentered = fresh("levels");
-    let lock = client.lock(&reentered);
+    let lock = client.get_lock(&reentered);
     lock.lock().unwrap();
     lock.lock().unwrap();
     let (busy, stop) = (fresh("busy"), AtomicBool::new(false));
@@ -567,7 +568,7 @@ fn five_servers_that_are_started_again_empty_one_after_the_other_cost_no_hold_un
             let (client, busy, stop) = (nodes.builder().lease(BRIEF).build().unwrap(), &busy, &stop);
             scope.spawn(move || {
                 while !stop.load(Ordering::SeqCst) {
-                    if let Ok(Some(guard)) = client.lock(busy).try_acquire_for(ms(200)) {
+                    if let Ok(Some(guard)) = client.get_lock(busy).try_acquire_for(ms(200)) {
                         drop(guard.unlock());
                     }
                 }
@@ -602,9 +603,9 @@ fn a_hold_that_is_forced_off_while_a_server_is_given_it_back_is_lost_for_good() 
     let operator = nodes.client();
     for _ in 0..3 {
         let name = fresh("forced");
-        let guard = client.lock(&name).acquire_owned().unwrap();
+        let guard = client.get_lock(&name).acquire_owned().unwrap();
         nodes.restart_empty(2);
-        comes_true_within(LONG, || matches!(operator.lock(&name).force_unlock(), Ok(true)));
+        comes_true_within(LONG, || matches!(operator.get_lock(&name).force_unlock(), Ok(true)));
         is_told(&told, "lost: Gone");
         assert!(guard.check().is_err());
         nodes.assert_nothing_left(&name);
@@ -621,7 +622,7 @@ fn two_of_five_clocks_that_jump_neither_give_a_lock_away_nor_end_a_hold() {
     for offset_s in [40, -3600] {
         for jumping in [&[0][..], &[1, 2]] {
             let name = fresh("jumps");
-            let guard = client.lock(&name).acquire_owned().unwrap();
+            let guard = client.get_lock(&name).acquire_owned().unwrap();
             jumping.iter().for_each(|at| nodes.servers[*at].move_clock(offset_s));
             if offset_s > 0 {
                 // There the lease is over at once.
@@ -629,9 +630,9 @@ fn two_of_five_clocks_that_jump_neither_give_a_lock_away_nor_end_a_hold() {
             }
             // A renewal falls into this.
             throughout(LEASE / 2, || guard.check().is_ok());
-            assert!(!tries(&other.lock(&name)));
+            assert!(!tries(&other.get_lock(&name)));
             guard.unlock().unwrap();
-            takes_and_gives_back(&other.lock(&name));
+            takes_and_gives_back(&other.get_lock(&name));
             jumping.iter().for_each(|at| nodes.servers[*at].move_clock(0));
             nodes.assert_nothing_left(&name);
         }
@@ -660,11 +661,11 @@ fn a_server_that_forgets_within_the_lease_makes_two_holders_and_the_older_fence_
     };
     let (one, _cut) = reaching([3, 4], &nodes);
     let (other, _cut_too) = reaching([0, 1], &nodes);
-    let first = one.fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
+    let first = one.get_fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
     assert_eq!(nodes.holders(&name, &[0, 1, 2, 3, 4]).iter().flatten().count(), 3);
-    assert!(!tries(&other.fenced_lock(&name)), "while c remembers there is one holder");
+    assert!(!tries(&other.get_fenced_lock(&name)), "while c remembers there is one holder");
     nodes.restart_empty(2);
-    let second = other.fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
+    let second = other.get_fenced_lock(&name).try_acquire_for(LONG).unwrap().unwrap();
     // Two holders, and neither can know.
     first.check().unwrap();
     second.check().unwrap();
@@ -691,7 +692,7 @@ fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
     let proxies: Vec<Proxy> = nodes.servers[..number].iter().map(Proxy::before).collect();
     let urls = proxies.iter().map(Proxy::url).chain(nodes.urls().split_off(number));
     let client = builder().lease(Duration::from_secs(60)).redlock(urls).build().unwrap();
-    takes_and_gives_back(&client.lock("warm-up"));
+    takes_and_gives_back(&client.get_lock("warm-up"));
     Some((nodes, proxies, client))
 }
 
@@ -702,7 +703,7 @@ fn a_grant_that_comes_too_late_is_undone() {
     let name = fresh("late");
     let faults: Vec<_> = proxies.iter().map(|proxy| proxy.next(about(&name), Do::HoldRequest)).collect();
     let begun = now();
-    let error = client.lock(&name).try_lock().unwrap_err();
+    let error = client.get_lock(&name).try_lock().unwrap_err();
     assert!(begun.elapsed() <= NODE_TIMEOUT + slack_since(begun), "{:?}", begun.elapsed());
     assert!(!error.outcome_unknown(), "it is seen to: {error}");
     // Now they reach the servers, which grant: nobody else has it.
@@ -723,7 +724,7 @@ fn a_grant_of_one_server_after_the_release_is_undone() {
     let Some((nodes, proxies, client)) = behind_proxies(1) else { return };
     let name = fresh("later");
     let fault = proxies[0].next(about(&name), Do::HoldRequest);
-    takes_and_gives_back(&client.lock(&name));
+    takes_and_gives_back(&client.get_lock(&name));
     fault.release();
     fault.wait_for(1, LONG);
     comes_true_within(LONG, || {
@@ -740,7 +741,7 @@ fn a_late_grant_does_not_touch_the_threads_next_hold() {
     let Some((nodes, proxies, client)) = behind_proxies(3) else { return };
     let name = fresh("late");
     let faults: Vec<_> = proxies.iter().map(|proxy| proxy.next(about(&name), Do::HoldRequest)).collect();
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     lock.try_lock().unwrap_err();
     faults.iter().for_each(|fault| fault.wait_for(1, LONG));
     // The thread goes on, as soon as a majority answers again, and holds under another number.
@@ -759,7 +760,7 @@ fn a_release_that_comes_late_does_not_take_the_threads_next_hold_from_a_server()
     let urls = [proxy.url(), nodes.servers[1].url(), nodes.servers[2].url()];
     let client = builder().lease(Duration::from_secs(20)).redlock(urls).build().unwrap();
     let name = fresh("late-release");
-    let lock = client.lock(&name);
+    let lock = client.get_lock(&name);
     lock.lock().unwrap();
     let before = client.current_owner();
     let fault = proxy.next(about(&name), Do::HoldRequest);
@@ -791,7 +792,7 @@ fn a_split_vote_leaves_nothing_and_all_get_in() {
         for _ in 0..6 {
             let (client, name, inside) = (nodes.client(), &name, &inside);
             scope.spawn(move || {
-                let lock = client.lock(name);
+                let lock = client.get_lock(name);
                 for _ in 0..20 {
                     lock.lock().unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
@@ -858,7 +859,7 @@ fn works(
 ) {
     while !over() {
         let at = random() as usize % locks.len();
-        let lock: FencedLock = client.fenced_lock(&locks[at]);
+        let lock: FencedLock = client.get_fenced_lock(&locks[at]);
         match lock.try_acquire_for(ms(500)) {
             Ok(Some(guard)) => {
                 let open = histories[at].acquired(guard.owner(), guard.fence().map(leasehold::Fence::get));

@@ -66,12 +66,12 @@ fn exists(server: &RedisServer, key: &str) -> bool {
 fn kinds(client: &LockClient, name: &str) -> Vec<RedisLock> {
     let (read, write) = (format!("{name}:read"), format!("{name}:write"));
     vec![
-        client.lock(format!("{name}:lock")),
-        RedisLock::clone(&client.fenced_lock(format!("{name}:fenced"))),
-        RedisLock::clone(&client.fair_lock(format!("{name}:fair"))),
-        RedisLock::clone(client.read_write_lock(&read).read()),
-        RedisLock::clone(client.read_write_lock(&write).write()),
-        client.token_lock(format!("{name}:token")),
+        client.get_lock(format!("{name}:lock")),
+        RedisLock::clone(&client.get_fenced_lock(format!("{name}:fenced"))),
+        RedisLock::clone(&client.get_fair_lock(format!("{name}:fair"))),
+        RedisLock::clone(client.get_read_write_lock(&read).read()),
+        RedisLock::clone(client.get_read_write_lock(&write).write()),
+        client.get_token_lock(format!("{name}:token")),
     ]
 }
 
@@ -89,7 +89,7 @@ fn a_granted_lock_is_on_the_replicas() {
         }
     }
     // Dropped guards, re-entry and other threads: the same thread's next grant is its own.
-    let lock = client.lock("again");
+    let lock = client.get_lock("again");
     for _ in 0..200 {
         let guard = lock.acquire().unwrap();
         let nested = lock.acquire().unwrap();
@@ -107,7 +107,7 @@ fn a_grant_that_too_few_replicas_have_is_undone_and_says_so() {
     let client = servers.options().require_replicas(2, GIVEN).build().unwrap();
     let without_scripts = servers.options().require_replicas(2, GIVEN).without_scripts().build().unwrap();
     let mut locks = kinds(&client, "short");
-    locks.push(without_scripts.token_lock("short:plain"));
+    locks.push(without_scripts.get_token_lock("short:plain"));
     for lock in &locks {
         let begun = now();
         let error = lock.try_lock().unwrap_err();
@@ -127,7 +127,7 @@ fn a_grant_that_too_few_replicas_have_is_undone_and_says_so() {
 fn a_waiter_is_granted_when_enough_replicas_are_there() {
     let Some(mut servers) = Servers::start(1) else { return };
     let client = servers.options().require_replicas(2, GIVEN).patience(LONG).build().unwrap();
-    let lock = client.lock("later");
+    let lock = client.get_lock("later");
     let waiter = {
         let lock = lock.clone();
         call(move || lock.lock().and_then(|()| lock.unlock()))
@@ -142,20 +142,20 @@ fn a_waiter_is_granted_when_enough_replicas_are_there() {
 fn a_script_that_the_server_forgot_is_waited_for_all_the_same() {
     let Some(servers) = Servers::start(1) else { return };
     let client = servers.options().require_replicas(1, GIVEN).build().unwrap();
-    client.lock("known").lock().unwrap(); // once the replica has come
+    client.get_lock("known").lock().unwrap(); // once the replica has come
     servers.replicas[0].stop();
     servers.master_says(&["SCRIPT", "FLUSH"]);
     // Other writes, as the client's entry, may keep the first WAIT from counting too. That there is a second
     // shows `a_script_that_was_sent_again_is_waited_for_again`, a unit test of the store.
     for name in ["forgotten:1", "forgotten:2"] {
-        let error = client.lock(name).try_lock().unwrap_err();
+        let error = client.get_lock(name).try_lock().unwrap_err();
         assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
         servers.master_says(&["SCRIPT", "FLUSH"]);
     }
     servers.replicas[0].cont();
-    assert!(client.lock("forgotten:1").try_lock_for(LONG).unwrap());
-    client.lock("forgotten:1").unlock().unwrap();
-    client.lock("known").unlock().unwrap();
+    assert!(client.get_lock("forgotten:1").try_lock_for(LONG).unwrap());
+    client.get_lock("forgotten:1").unlock().unwrap();
+    client.get_lock("known").unlock().unwrap();
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn many_threads_count_to_the_end_with_replicas() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let lock = client.lock("counted");
+                let lock = client.get_lock("counted");
                 for _ in 0..50 {
                     let guard = lock.acquire().unwrap();
                     assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
@@ -177,9 +177,9 @@ fn many_threads_count_to_the_end_with_replicas() {
         }
     });
     let unlocked = now();
-    assert!(client.lock("counted").try_lock_for(LONG).unwrap());
+    assert!(client.get_lock("counted").try_lock_for(LONG).unwrap());
     within(unlocked, Duration::ZERO, "taking what everybody has released");
-    client.lock("counted").unlock().unwrap();
+    client.get_lock("counted").unlock().unwrap();
 }
 
 #[test]

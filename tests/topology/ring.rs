@@ -77,7 +77,7 @@ fn places(servers: &[RedisServer]) -> BTreeMap<String, usize> {
 
 /// The node of each of these names, for a client.
 fn homes(client: &LockClient, names: &[String], servers: &[RedisServer]) -> BTreeMap<String, usize> {
-    let guards: Vec<Guard> = names.iter().map(|name| client.lock(name).acquire().unwrap()).collect();
+    let guards: Vec<Guard> = names.iter().map(|name| client.get_lock(name).acquire().unwrap()).collect();
     let found = places(servers);
     guards.into_iter().for_each(|guard| guard.unlock().unwrap());
     assert_eq!(found.len(), names.len());
@@ -123,7 +123,7 @@ fn lists_that_cannot_be_a_ring_are_refused() {
     assert_eq!(error.kind(), ErrorKind::Unreachable);
 
     let client = client(Ring::new(nodes(&servers, 0..2)));
-    assert_eq!(client.lock(MARK).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(client.get_lock(MARK).try_lock().unwrap_err().kind(), ErrorKind::InvalidInput);
     assert_eq!(
         client.change_ring(Ring::new(nodes(&servers, 0..1))).unwrap_err().kind(),
         ErrorKind::InvalidInput
@@ -146,37 +146,37 @@ fn a_name_that_moves_is_granted_at_its_new_home_only_when_its_old_one_is_free() 
         .unwrap();
     let (quick, asleep) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
     let names = names(60);
-    let guards: Vec<Guard> = names.iter().map(|name| slow.lock(name).acquire().unwrap()).collect();
+    let guards: Vec<Guard> = names.iter().map(|name| slow.get_lock(name).acquire().unwrap()).collect();
     let before = places(&servers);
 
     quick.change_ring(moving()).unwrap();
     let fresh = client(moving());
     let none_is_free = || {
         for client in [&quick, &fresh] {
-            assert!(names.iter().all(|name| !client.lock(name).try_lock().unwrap()));
-            assert!(names.iter().all(|name| client.lock(name).is_locked().unwrap()));
-            assert!(names.iter().all(|name| !client.token_lock(name).try_lock().unwrap_or(false)));
+            assert!(names.iter().all(|name| !client.get_lock(name).try_lock().unwrap()));
+            assert!(names.iter().all(|name| client.get_lock(name).is_locked().unwrap()));
+            assert!(names.iter().all(|name| !client.get_token_lock(name).try_lock().unwrap_or(false)));
         }
     };
     none_is_free();
     // A client with the old list keeps its holds, for longer than a lease, and reenters them; but it gets
     // nothing new.
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
-    assert!(slow.lock(&names[0]).try_lock().unwrap());
-    slow.lock(&names[0]).unlock().unwrap();
-    let error = slow.lock("another").try_lock().unwrap_err();
+    assert!(slow.get_lock(&names[0]).try_lock().unwrap());
+    slow.get_lock(&names[0]).unlock().unwrap();
+    let error = slow.get_lock("another").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StaleRing);
     assert!(error.to_string().contains("change_ring"), "{error}");
-    assert!(slow.lock("another").try_lock_for(ms(50)).is_err());
+    assert!(slow.get_lock("another").try_lock_for(ms(50)).is_err());
     none_is_free();
     assert_eq!(places(&servers), before, "a hold has moved");
     // Told of the new list, it still finds what it holds where that was granted.
     slow.change_ring(moving()).unwrap();
     throughout(ms(3_500), || guards.iter().all(|guard| guard.check().is_ok()));
     for name in &names {
-        assert!(slow.lock(name).try_lock().unwrap());
-        assert_eq!(slow.lock(name).hold_count().unwrap(), 2);
-        slow.lock(name).unlock().unwrap();
+        assert!(slow.get_lock(name).try_lock().unwrap());
+        assert_eq!(slow.get_lock(name).hold_count().unwrap(), 2);
+        slow.get_lock(name).unlock().unwrap();
     }
     none_is_free();
     assert_eq!(places(&servers), before, "a hold has moved");
@@ -197,7 +197,7 @@ fn a_name_that_moves_is_granted_at_its_new_home_only_when_its_old_one_is_free() 
     }
     assert_eq!(homes(&fresh, &names, &servers), after);
     // One that slept through all of it needs to know the last list only.
-    assert_eq!(asleep.lock("another").try_lock().unwrap_err().kind(), ErrorKind::StaleRing);
+    assert_eq!(asleep.get_lock("another").try_lock().unwrap_err().kind(), ErrorKind::StaleRing);
     asleep.change_ring(Ring::new(three.clone()).epoch(3)).unwrap();
     assert_eq!(homes(&asleep, &names, &servers), after);
     // Back again does not work: a number is used once.
@@ -212,10 +212,10 @@ fn every_kind_of_lock_that_moves_stays_shut_at_its_new_home() {
     let (holder, other) = (client(Ring::new(two.clone())), client(Ring::new(two.clone())));
     type Make = fn(&LockClient, &str) -> RedisLock;
     let kinds: [(&str, Make); 4] = [
-        ("fair", |client, name| client.fair_lock(name)),
-        ("read", |client, name| client.read_write_lock(name).read().clone()),
-        ("write", |client, name| client.read_write_lock(name).write().clone()),
-        ("token", |client, name| client.token_lock(name)),
+        ("fair", |client, name| client.get_fair_lock(name)),
+        ("read", |client, name| client.get_read_write_lock(name).read().clone()),
+        ("write", |client, name| client.get_read_write_lock(name).write().clone()),
+        ("token", |client, name| client.get_token_lock(name)),
     ];
     let names = names(20);
     let of = |kind: &str, name: &str| format!("{kind}-{name}");
@@ -233,7 +233,7 @@ fn every_kind_of_lock_that_moves_stays_shut_at_its_new_home() {
             assert!(!taken || kind == "read", "{kind} {name} was granted twice");
         }
         // A writer may read, except at the node that the name has moved from: it would wait for itself.
-        match holder.read_write_lock(of("write", name)).read().try_lock() {
+        match holder.get_read_write_lock(of("write", name)).read().try_lock() {
             Ok(taken) => assert!(taken),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
@@ -246,9 +246,9 @@ fn every_kind_of_lock_that_moves_stays_shut_at_its_new_home() {
         names.iter().for_each(|name| make(&holder, &of(kind, name)).unlock().unwrap());
     }
     for name in &names {
-        assert!(other.fair_lock(of("fair", name)).try_lock().unwrap());
-        assert!(other.token_lock(of("token", name)).try_lock().unwrap());
-        assert!(other.read_write_lock(of("read", name)).read().try_lock().unwrap());
+        assert!(other.get_fair_lock(of("fair", name)).try_lock().unwrap());
+        assert!(other.get_token_lock(of("token", name)).try_lock().unwrap());
+        assert!(other.get_read_write_lock(of("read", name)).read().try_lock().unwrap());
     }
 }
 
@@ -261,12 +261,12 @@ fn a_call_that_waits_rides_out_the_change_and_is_woken_at_the_new_home() {
     let waiting = builder(Ring::new(two.clone())).patience(LONG * 3).build().unwrap();
     let holder = client(Ring::new(two.clone()));
     let names = names(24);
-    let guards: Vec<Guard> = names.iter().map(|name| holder.lock(name).acquire().unwrap()).collect();
+    let guards: Vec<Guard> = names.iter().map(|name| holder.get_lock(name).acquire().unwrap()).collect();
     let before = places(&servers);
     let (got, told) = unbounded();
     thread::scope(|scope| {
         for name in &names {
-            let (lock, got) = (waiting.lock(name), got.clone());
+            let (lock, got) = (waiting.get_lock(name), got.clone());
             scope.spawn(move || {
                 let guard = lock.acquire().unwrap();
                 got.send((name, now())).unwrap();
@@ -286,7 +286,7 @@ fn a_call_that_waits_rides_out_the_change_and_is_woken_at_the_new_home() {
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
         let again: Vec<(&String, Guard)> = names
             .iter()
-            .filter_map(|name| Some((name, holder.lock(name).try_acquire().unwrap()?)))
+            .filter_map(|name| Some((name, holder.get_lock(name).try_acquire().unwrap()?)))
             .filter(|(name, _)| places(&servers).get(*name) != before.get(*name))
             .collect();
         assert!(again.len() > 1, "nothing moved: this shows nothing");
@@ -314,20 +314,20 @@ fn fences_go_on_rising_when_a_name_moves() {
     let mut last = BTreeMap::new();
     for name in &names {
         // The old home's clock is an hour ahead: its fences are of then.
-        client.fenced_lock(name).acquire().unwrap().unlock().unwrap();
+        client.get_fenced_lock(name).acquire().unwrap().unlock().unwrap();
         let counter = format!("redisson_lock_token:{{{name}}}");
         for server in &servers[..2] {
             let ahead =
                 "if redis.call('exists', KEYS[1]) == 1 then redis.call('incrby', KEYS[1], 3600000000) end";
             redis::cmd("EVAL").arg(ahead).arg(1).arg(&counter).exec(&mut server.admin()).unwrap();
         }
-        let guard = client.fenced_lock(name).acquire().unwrap();
+        let guard = client.get_fenced_lock(name).acquire().unwrap();
         last.insert(name, guard.fence().unwrap());
         guard.unlock().unwrap();
     }
     client.change_ring(Ring::new(three).epoch(2).moving_from(two)).unwrap();
     for name in &names {
-        let guard = client.fenced_lock(name).acquire().unwrap();
+        let guard = client.get_fenced_lock(name).acquire().unwrap();
         assert!(guard.fence().unwrap() > last[name], "{name}");
         guard.unlock().unwrap();
     }
@@ -349,7 +349,7 @@ fn a_nodes_loss_touches_only_its_names() {
     let homes = homes(&client, &names, &servers);
     let (held, free) = names.split_at(30);
     let guards: Vec<(usize, Guard)> =
-        held.iter().map(|name| (homes[name], client.lock(name).acquire().unwrap())).collect();
+        held.iter().map(|name| (homes[name], client.get_lock(name).acquire().unwrap())).collect();
 
     // It hangs, which is worse than being gone: nothing says so.
     servers[1].stop();
@@ -358,7 +358,7 @@ fn a_nodes_loss_touches_only_its_names() {
     while start.elapsed() < ms(9_000) {
         for name in free.iter().filter(|name| homes[*name] != 1) {
             let began = now();
-            let guard = client.lock(name).acquire().unwrap();
+            let guard = client.get_lock(name).acquire().unwrap();
             guard.unlock().unwrap();
             slowest = slowest.max(began.elapsed().saturating_sub(stalled_since(began)));
             for (home, guard) in &guards {
@@ -382,10 +382,10 @@ fn a_nodes_loss_touches_only_its_names() {
         }
     }
     let of_the_lost = free.iter().find(|name| homes[*name] == 1).unwrap();
-    let error = client.lock(of_the_lost).try_lock().unwrap_err();
+    let error = client.get_lock(of_the_lost).try_lock().unwrap_err();
     assert!(error.is_retryable(), "{error}");
     servers[1].cont();
-    comes_true_within(LONG, || client.lock(of_the_lost).try_lock().unwrap_or(false));
+    comes_true_within(LONG, || client.get_lock(of_the_lost).try_lock().unwrap_or(false));
 }
 
 #[test]
@@ -398,14 +398,14 @@ fn a_client_starts_and_works_without_a_node_and_finds_it_when_it_is_back() {
     servers[2].kill();
     let client = client(late);
     for name in &names {
-        match client.lock(name).try_lock() {
+        match client.get_lock(name).try_lock() {
             Ok(taken) => assert!(taken && homes[name] != 2),
             Err(error) => assert!(homes[name] == 2 && error.is_retryable(), "{name}: {error}"),
         }
     }
     servers[2].restart();
     for name in names.iter().filter(|name| homes[*name] == 2) {
-        comes_true_within(LONG, || client.lock(name).try_lock().unwrap_or(false));
+        comes_true_within(LONG, || client.get_lock(name).try_lock().unwrap_or(false));
     }
 }
 
@@ -421,7 +421,7 @@ fn a_node_that_is_down_during_the_change_holds_up_its_names_until_it_can_be_aske
     quick.change_ring(Ring::new(three.clone()).epoch(2).moving_from(two.clone())).unwrap();
     let mut held_up = Vec::new();
     for name in &names {
-        match quick.lock(name).try_acquire() {
+        match quick.get_lock(name).try_acquire() {
             Ok(guard) => {
                 assert_eq!(before[name], 0, "{name} was granted although its home could not be asked");
                 guard.unwrap().unlock().unwrap();
@@ -435,20 +435,20 @@ fn a_node_that_is_down_during_the_change_holds_up_its_names_until_it_can_be_aske
     // Back, it knows only the old ring; who goes by that may still grant there, and the others see it.
     servers[1].restart();
     for name in &held_up {
-        comes_true_within(LONG, || slow.lock(name).try_lock().unwrap_or(false));
+        comes_true_within(LONG, || slow.get_lock(name).try_lock().unwrap_or(false));
     }
     for name in &held_up {
         let mut taken = None;
         comes_true_within(LONG, || {
-            taken = quick.lock(name).try_lock().ok();
+            taken = quick.get_lock(name).try_lock().ok();
             taken.is_some()
         });
         assert_eq!(taken, Some(false), "{name} was granted twice");
-        slow.lock(name).unlock().unwrap();
-        assert!(quick.lock(name).try_lock().unwrap());
+        slow.get_lock(name).unlock().unwrap();
+        assert!(quick.get_lock(name).try_lock().unwrap());
     }
     // By now it was told.
-    let error = slow.lock("yet another").try_lock().unwrap_err();
+    let error = slow.get_lock("yet another").try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StaleRing);
 }
 
@@ -460,7 +460,7 @@ fn a_node_that_is_given_up_is_not_asked() {
     let names = names(60);
     let before = homes(&client, &names, &servers);
     let named = names.iter().find(|name| before[*name] == 2).unwrap();
-    let held = client.lock(named).acquire_owned().unwrap();
+    let held = client.get_lock(named).acquire_owned().unwrap();
     servers[2].kill();
     let mut from = three;
     let left = from[..2].to_vec();
@@ -468,7 +468,7 @@ fn a_node_that_is_given_up_is_not_asked() {
     let (theirs, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| before[*name] == 2);
     assert!(others.iter().all(|name| client.with_lock(name, |_guard| ()).is_ok()));
     for name in &theirs {
-        let answer = client.lock(name).try_lock();
+        let answer = client.get_lock(name).try_lock();
         // A lock that this client holds itself is busy, whichever node is asked.
         assert!(if *name == named { !answer.unwrap() } else { answer.is_err() }, "granted without asking");
     }
@@ -480,9 +480,9 @@ fn a_node_that_is_given_up_is_not_asked() {
     // No renewal keeps what is there, and its holder learns it.
     assert_eq!(receive(&held.lost(), LONG).unwrap().reason, LossReason::Gone);
     // A hold at the lost node that is not released keeps nobody from its name's new home.
-    comes_true_within(LONG, || other.lock(named).try_lock().unwrap());
-    assert!(others.iter().all(|name| client.lock(name).try_lock().unwrap()));
-    let waits = |name: &&String| *name != named && !client.lock(name).try_lock().unwrap();
+    comes_true_within(LONG, || other.get_lock(named).try_lock().unwrap());
+    assert!(others.iter().all(|name| client.get_lock(name).try_lock().unwrap()));
+    let waits = |name: &&String| *name != named && !client.get_lock(name).try_lock().unwrap();
     comes_true_within(LONG, || !theirs.iter().any(&waits));
     // Nor is it waited for.
     client.shutdown().unwrap();
@@ -497,14 +497,14 @@ fn a_node_that_lost_its_data_learns_the_ring_again_but_not_from_a_stale_client()
     quick.change_ring(Ring::new(three).epoch(2).moving_from(two)).unwrap();
     redis::cmd("FLUSHALL").exec(&mut servers[0].admin()).unwrap();
     for name in names(20) {
-        assert_eq!(slow.lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");
+        assert_eq!(slow.get_lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");
     }
-    assert!(names(20).iter().all(|name| quick.lock(name).try_lock().unwrap()));
+    assert!(names(20).iter().all(|name| quick.get_lock(name).try_lock().unwrap()));
     assert!(redis::cmd("GET").arg(MARK).query::<String>(&mut servers[0].admin()).unwrap().starts_with("2 "));
     // One that has heard of a newer list goes by its own no more, whatever a node has forgotten since.
     servers.iter().for_each(|server| redis::cmd("DEL").arg(MARK).exec(&mut server.admin()).unwrap());
     for name in names(20) {
-        assert_eq!(slow.lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");
+        assert_eq!(slow.get_lock(&name).try_lock().unwrap_err().kind(), ErrorKind::StaleRing, "{name}");
     }
     // Nor does it go back to an older one.
     let older = quick.change_ring(Ring::new(nodes(&servers, 0..2)).epoch(1));
@@ -525,7 +525,7 @@ impl Tally {
     fn work(&self, client: &LockClient, names: &[String]) {
         while !self.stop.load(Ordering::SeqCst) {
             let at = random() as usize % names.len();
-            match client.lock(&names[at]).try_acquire_for(ms(20)) {
+            match client.get_lock(&names[at]).try_acquire_for(ms(20)) {
                 Ok(Some(guard)) => {
                     assert_eq!(
                         self.inside[at].fetch_add(1, Ordering::SeqCst),
@@ -582,7 +582,7 @@ fn nodes_come_and_go_under_load_and_no_name_is_granted_twice() {
                 let mine: Vec<(usize, Guard)> = (0..NAMES)
                     .step_by(10)
                     .filter_map(|at| {
-                        let guard = clients[3].lock(&names[at]).try_acquire_for(ms(500)).unwrap()?;
+                        let guard = clients[3].get_lock(&names[at]).try_acquire_for(ms(500)).unwrap()?;
                         assert_eq!(tally.inside[at].fetch_add(1, Ordering::SeqCst), 0);
                         Some((at, guard))
                     })

@@ -147,7 +147,7 @@ fn trial(built: &leasehold::Result<LockClient>, name: &str) -> Finding {
         Err(error) => return refused("lock", error),
     };
     let begun = Moment::now();
-    let done = client.lock(name).try_acquire_owned().and_then(|guard| match guard {
+    let done = client.get_lock(name).try_acquire_owned().and_then(|guard| match guard {
         Some(guard) => guard.unlock().map(|()| true),
         None => Ok(false),
     });

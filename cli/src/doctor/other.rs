@@ -103,7 +103,7 @@ fn table(report: &mut Report, client: &LockClient) {
 /// A lock is acquired and released. In a database its token tells the server's time.
 fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
     let (begun, before) = (Moment::now(), wall());
-    let guard = match client.fenced_lock(NAME).try_acquire_owned() {
+    let guard = match client.get_fenced_lock(NAME).try_acquire_owned() {
         Ok(guard) => guard,
         Err(error) => {
             let is_refused = error.kind() == ErrorKind::NoPermission;

@@ -139,10 +139,10 @@ fn asked(wait: Wait, interrupt: &Interrupt) -> AcquireOptions {
 fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     let name = &args.name;
     if args.want.read {
-        return client.read_write_lock(name).read().clone();
+        return client.get_read_write_lock(name).read().clone();
     }
     if args.want.write {
-        return client.read_write_lock(name).write_fenced().into();
+        return client.get_read_write_lock(name).write_fenced().into();
     }
     let options = client.lock_with(name);
     let options = if args.want.fair { options.fair() } else { options };
@@ -158,7 +158,7 @@ fn permit(
     interrupt: &Interrupt,
     say: Say,
 ) -> leasehold::Result<Permitted> {
-    let semaphore = client.expirable_semaphore(&args.name);
+    let semaphore = client.get_expirable_semaphore(&args.name);
     if !semaphore.try_set_permits(permits)? {
         let there = semaphore.permits()?;
         // Fewer than there are would run beside more than this caller allows.

@@ -209,7 +209,7 @@ fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let is_kept = shown.remaining.is_some_and(|left| left > 2 * args::command_timeout());
     if is_kept
         && shown.holders.iter().all(|holder| holder.owner == owner)
-        && client.lock(name).force_unlock().is_ok()
+        && client.get_lock(name).force_unlock().is_ok()
     {
         let words = format!("{name} does not count as run: its command was never started");
         say.notice("not_run", &words, &json!({"name": name}));

@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn the_object_is_json_with_and_without_locks() {
         let client = LockClient::in_memory();
-        let _guard = client.lock("a:1").acquire().unwrap();
+        let _guard = client.get_lock("a:1").acquire().unwrap();
         let listing = list(&client, &mut Groups::default(), &[], &Progress::none()).unwrap();
         assert_eq!(listing.groups.get("a").map(|group| group.held), Some(1));
         let seen = |last| Seen { last, trouble: None, made_total: 0, failed_total: 0 };

@@ -84,7 +84,7 @@ impl Drop for Killed {
 fn a_hold_is_shown_listed_and_ended_by_force() {
     for world in worlds() {
         let name = fresh("shown");
-        let guard = world.client.lock(&name).acquire().unwrap();
+        let guard = world.client.get_lock(&name).acquire().unwrap();
         let (code, text) = world.runs(&["show", &name]);
         assert_eq!(code, 0, "{text}");
         assert!(text.contains(&name) && text.contains("held by"), "{text}");
@@ -97,7 +97,7 @@ fn a_hold_is_shown_listed_and_ended_by_force() {
         assert!(guard.check().is_ok() && text.contains(&name), "{code}: {text}");
         let (code, text) = world.runs(&["force", &name, "--yes"]);
         assert_eq!(code, 0, "{text}");
-        assert!(!world.client.lock(&name).is_locked().unwrap());
+        assert!(!world.client.get_lock(&name).is_locked().unwrap());
         assert!(guard.unlock().unwrap_err().is_lost());
     }
 }
@@ -106,7 +106,7 @@ fn a_hold_is_shown_listed_and_ended_by_force() {
 fn clients_that_hold_are_listed_with_their_host_and_process() {
     for world in worlds() {
         let name = fresh("listed");
-        let guard = world.client.lock(&name).acquire().unwrap();
+        let guard = world.client.get_lock(&name).acquire().unwrap();
         let own = std::process::id().to_string();
         // The first entry is written a moment after the first hold.
         let mut seen = String::new();
@@ -129,7 +129,7 @@ fn a_change_is_a_line_of_watch_which_ends_by_itself() {
         let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines().map(Result::unwrap);
         let first = lines.next().unwrap();
         assert!(first.contains(&name), "{first}");
-        let guard = world.client.lock(&name).acquire().unwrap();
+        let guard = world.client.get_lock(&name).acquire().unwrap();
         assert!(lines.any(|line| line.contains("acquired")));
         guard.unlock().unwrap();
         assert!(lines.any(|line| line.contains("released")));
@@ -151,7 +151,7 @@ fn doctor_checks_the_store_and_says_what_it_found() {
 fn the_page_and_the_metrics_are_served() {
     for world in worlds() {
         let name = fresh("served");
-        let guard = world.client.lock(&name).acquire().unwrap();
+        let guard = world.client.get_lock(&name).acquire().unwrap();
         let mut serve = Killed(world.leasehold(&["serve", "--listen", "127.0.0.1:0"]).spawn().unwrap());
         let mut said = String::new();
         let mut words = BufReader::new(serve.0.stderr.take().unwrap());

@@ -29,11 +29,11 @@ fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
             let (meet, interrupt, client) = (&meet, &interrupt, client(first));
             let name = format!("takes {first}");
             let takes = move || {
-                let _held = client.lock(first).acquire().unwrap();
+                let _held = client.get_lock(first).acquire().unwrap();
                 meet.wait();
                 // Of a larger ring some get the lock of one that has ended before.
-                match client.lock(second).lock_interruptibly(interrupt) {
-                    Ok(()) => client.lock(second).unlock().unwrap(),
+                match client.get_lock(second).lock_interruptibly(interrupt) {
+                    Ok(()) => client.get_lock(second).unlock().unwrap(),
                     Err(error) => assert!(error.is_interrupted(), "{error}"),
                 }
             };

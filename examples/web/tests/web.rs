@@ -159,8 +159,8 @@ async fn keeps_guards_across_an_await(locks: &leasehold::MultiLock) -> leasehold
 fn a_guard_across_an_await_is_found_by_clippy() {
     let client = LockClient::in_memory();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(keeps_a_guard_across_an_await(&client.lock("a"))).unwrap();
-    runtime.block_on(keeps_guards_across_an_await(&client.multi_lock([client.lock("a")]))).unwrap();
+    runtime.block_on(keeps_a_guard_across_an_await(&client.get_lock("a"))).unwrap();
+    runtime.block_on(keeps_guards_across_an_await(&client.get_multi_lock([client.get_lock("a")]))).unwrap();
 }
 
 fn answers_in_time_and_ends_in_good_order(path: &str) {
@@ -170,9 +170,9 @@ fn answers_in_time_and_ends_in_good_order(path: &str) {
 
     let (status, _) = program.report("free");
     assert_eq!(status, 200);
-    assert!(!client.lock("free").is_locked().unwrap(), "a request left its lock");
+    assert!(!client.get_lock("free").is_locked().unwrap(), "a request left its lock");
 
-    let busy = client.lock("busy").acquire().unwrap();
+    let busy = client.get_lock("busy").acquire().unwrap();
     let (status, took) = program.report("busy");
     assert!(status == 409 && took >= WAIT && took < IN_TIME, "{status} after {took:?}");
     busy.unlock().unwrap();
@@ -181,7 +181,7 @@ fn answers_in_time_and_ends_in_good_order(path: &str) {
     // Taken away while the report is made: that is no success.
     std::thread::scope(|scope| {
         let request = scope.spawn(|| program.report("taken").0);
-        eventually(|| client.lock("taken").force_unlock().unwrap());
+        eventually(|| client.get_lock("taken").force_unlock().unwrap());
         assert_eq!(request.join().unwrap(), 503);
     });
 
@@ -205,12 +205,12 @@ fn answers_in_time_and_ends_in_good_order(path: &str) {
     let pid = Pid::from_child(&program.child);
     std::thread::scope(|scope| {
         let request = scope.spawn(|| program.report("last").0);
-        eventually(|| client.lock("last").is_locked().unwrap());
+        eventually(|| client.get_lock("last").is_locked().unwrap());
         kill_process(pid, Signal::TERM).unwrap();
         assert_eq!(request.join().unwrap(), 200);
     });
     assert!(program.child.wait().unwrap().success(), "the program did not end in good order");
-    assert!(!client.lock("last").is_locked().unwrap(), "the program left its lock");
+    assert!(!client.get_lock("last").is_locked().unwrap(), "the program left its lock");
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn is_identifier(text: &str) -> bool {
 ///
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let report = folder.path().join("report.txt");
-/// let lock = LockClient::in_memory().fenced_lock("report");
+/// let lock = LockClient::in_memory().get_fenced_lock("report");
 /// let old = lock.lock_and_get_token()?;
 /// lock.unlock()?;
 /// let new = lock.lock_and_get_token()?;

@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind};
 /// let client = LockClient::in_memory_with(&store);
 /// store.fail(Fault::AnswerLost);
 /// // The lock may have been taken: the caller cannot know.
-/// assert!(client.lock("a").try_lock().unwrap_err().outcome_unknown());
+/// assert!(client.get_lock("a").try_lock().unwrap_err().outcome_unknown());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -28,9 +28,9 @@ impl MemoryStore {
     /// let store = MemoryStore::new();
     /// let client = LockClient::in_memory_with(&store);
     /// store.fail(Fault::Refused);
-    /// assert!(client.lock("a").try_lock().unwrap_err().is_retryable());
+    /// assert!(client.get_lock("a").try_lock().unwrap_err().is_retryable());
     /// store.heal();
-    /// assert!(client.lock("a").try_lock()?);
+    /// assert!(client.get_lock("a").try_lock()?);
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn fail(&self, fault: Fault) {
@@ -67,7 +67,7 @@ impl MemoryStore {
     ///
     /// let clock = ManualClock::new();
     /// let store = MemoryStore::with_clock(clock.clone());
-    /// let guard = LockClient::in_memory_with(&store).lock("a").acquire()?;
+    /// let guard = LockClient::in_memory_with(&store).get_lock("a").acquire()?;
     /// assert!(store.forget("a"));
     /// clock.advance(Duration::from_secs(10)); // the watchdog renews a lease of 30 s by then
     /// assert!(guard.check().unwrap_err().is_lost());

@@ -22,10 +22,10 @@ use crate::time::{Clock, ManualClock};
 ///
 /// let store = MemoryStore::new();
 /// let (one, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-/// let guard = one.lock("a").acquire()?;
-/// assert!(!other.lock("a").try_lock()?);
+/// let guard = one.get_lock("a").acquire()?;
+/// assert!(!other.get_lock("a").try_lock()?);
 /// guard.unlock()?;
-/// assert!(other.lock("a").try_lock()?);
+/// assert!(other.get_lock("a").try_lock()?);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone, Default)]

@@ -85,12 +85,12 @@ fn failover(fault: Fault, cluster: &mut Cluster, load: &Load, names: &[String], 
     // lost.
     let (holder, waiter) = (builder(cluster).build().unwrap(), builder(cluster).build().unwrap());
     let name = cluster.name_on(primary, "held");
-    let held = holder.fenced_lock(&name).acquire().unwrap();
+    let held = holder.get_fenced_lock(&name).acquire().unwrap();
     let lost_name = cluster.name_on(primary, "lost");
-    let losing = holder.lock(&lost_name).acquire().unwrap();
+    let losing = holder.get_lock(&lost_name).acquire().unwrap();
     let losses = losing.lost();
     let waiting = call({
-        let lock = waiter.fenced_lock(&name);
+        let lock = waiter.get_fenced_lock(&name);
         move || {
             lock.lock().unwrap();
             let at = now();
@@ -177,22 +177,22 @@ fn without_enough_members_calls_wait_for_them_and_end_in_time() {
         let Some(mut cluster) = Cluster::start() else { return };
         let client = builder(&cluster).patience(ms(8000)).build().unwrap();
         let (here, gone) = (cluster.name_on(0, "here"), cluster.name_on(1, "gone"));
-        client.lock(&here).acquire().unwrap().unlock().unwrap();
+        client.get_lock(&here).acquire().unwrap().unlock().unwrap();
         let replica = cluster.replica_of(1);
         cluster.members[1].kill();
         cluster.members[replica].kill();
         // A third of the slots is nobody's, so the others refuse too.
-        let refused = || client.lock(&here).try_acquire().is_err_and(|error| error.is_retryable());
+        let refused = || client.get_lock(&here).try_acquire().is_err_and(|error| error.is_retryable());
         assert!(eventually(LONG, refused), "CLUSTERDOWN");
         for name in [&here, &gone] {
             let begun = now();
-            let error = client.lock(name).try_lock_for(ms(300)).unwrap_err();
+            let error = client.get_lock(name).try_lock_for(ms(300)).unwrap_err();
             assert!(error.is_retryable() && !error.outcome_unknown(), "{error:?}");
             within(begun, now(), ms(300) + T + SLACK, "given up");
         }
         let waiting = [here, gone].map(|name| {
             let client = client.clone();
-            call(move || client.lock(&name).acquire().unwrap().unlock().unwrap())
+            call(move || client.get_lock(&name).acquire().unwrap().unlock().unwrap())
         });
         cluster.members[1].restart();
         cluster.members[replica].restart();

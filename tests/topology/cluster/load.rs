@@ -143,10 +143,10 @@ impl Load {
 
 fn kind(client: &LockClient, at: usize, name: &str) -> RedisLock {
     match at % 4 {
-        0 => RedisLock::clone(&client.fenced_lock(name)),
-        1 => client.lock(name),
-        2 => client.fair_lock(name),
-        _ => client.read_write_lock(name).write().clone(),
+        0 => RedisLock::clone(&client.get_fenced_lock(name)),
+        1 => client.get_lock(name),
+        2 => client.get_fair_lock(name),
+        _ => client.get_read_write_lock(name).write().clone(),
     }
 }
 

@@ -19,7 +19,7 @@ fn one_member_that_answers_is_enough_to_begin_with() {
         let url = format!("redis-cluster://127.0.0.1:1,127.0.0.1:{replica}/");
         let client = builder(&cluster).url(&url).build().unwrap();
         for primary in 0..3 {
-            client.lock(cluster.name_on(primary, "begin")).acquire().unwrap().unlock().unwrap();
+            client.get_lock(cluster.name_on(primary, "begin")).acquire().unwrap().unlock().unwrap();
         }
         let error = LockClient::connect("redis-cluster://127.0.0.1:1").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
@@ -37,7 +37,7 @@ fn a_server_that_is_no_cluster_is_refused_and_so_is_a_member_given_as_a_server()
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("redis://"), "{error}");
         let client = LockClient::connect(cluster.members[0].url()).unwrap();
-        let error = client.lock(cluster.name_on(1, "elsewhere")).try_lock().unwrap_err();
+        let error = client.get_lock(cluster.name_on(1, "elsewhere")).try_lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("cluster"), "{error}");
     });
@@ -50,7 +50,7 @@ fn names_that_would_leave_their_slot_are_refused_with_the_reason() {
         let client = builder(&cluster).build().unwrap();
         let before = scripts_run(&cluster);
         for name in ["a}b", "a{b", "{}x", "x{}y{t}", "}{"] {
-            for lock in [client.lock(name), leasehold::RedisLock::clone(&client.fenced_lock(name))] {
+            for lock in [client.get_lock(name), leasehold::RedisLock::clone(&client.get_fenced_lock(name))] {
                 let error = lock.try_lock().unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}");
                 assert!(error.to_string().contains("braces"), "{error}");
@@ -59,10 +59,10 @@ fn names_that_would_leave_their_slot_are_refused_with_the_reason() {
         }
         assert_eq!(scripts_run(&cluster), before, "nothing was sent");
         for name in ["plain", "a{b}c", "{a}", "a}b{c}", "x{y}{}"] {
-            client.fenced_lock(name).acquire().unwrap().unlock().unwrap();
+            client.get_fenced_lock(name).acquire().unwrap().unlock().unwrap();
         }
         // Nothing is kept beside a token lock.
-        client.token_lock("a}b").acquire().unwrap().unlock().unwrap();
+        client.get_token_lock("a}b").acquire().unwrap().unlock().unwrap();
     });
 }
 
@@ -80,8 +80,8 @@ fn members_that_speak_tls_are_all_verified() {
         let (holder, waiter) = (builder().build().unwrap(), builder().build().unwrap());
         for primary in 0..3 {
             let name = cluster.name_on(primary, "tls");
-            let held = holder.fenced_lock(&name).acquire().unwrap();
-            let lock = waiter.lock(&name);
+            let held = holder.get_fenced_lock(&name).acquire().unwrap();
+            let lock = waiter.get_lock(&name);
             let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
             let listens =
                 || listening_clients(&name, "SHARDNUMSUB", |command| cluster.ask(primary, command)) > 0;
@@ -105,7 +105,7 @@ fn each_call_is_one_script_on_one_member() {
         // A request that is late is not to be sent again.
         let client = builder(&cluster).command_timeout(LONG).connect_timeout(LONG).build().unwrap();
         for primary in 0..3 {
-            let lock = client.fenced_lock(cluster.name_on(primary, "once"));
+            let lock = client.get_fenced_lock(cluster.name_on(primary, "once"));
             // All scripts are known after this.
             lock.acquire().unwrap().unlock().unwrap();
             let before = scripts_run(&cluster);
@@ -130,9 +130,9 @@ fn the_rights_that_the_guarantees_name_suffice_in_a_cluster() {
             let builder = || builder(&cluster).cluster_pub_sub(way).username("locks").password("PASSWORD");
             let (holder, waiter) = (builder().build().unwrap(), builder().build().unwrap());
             let name = fresh("app:");
-            let held = holder.fenced_lock(&name).acquire().unwrap();
+            let held = holder.get_fenced_lock(&name).acquire().unwrap();
             let waiting = call({
-                let lock = waiter.lock(&name);
+                let lock = waiter.get_lock(&name);
                 move || {
                     lock.lock().unwrap();
                     lock.unlock().unwrap();
@@ -144,8 +144,8 @@ fn the_rights_that_the_guarantees_name_suffice_in_a_cluster() {
             assert!(eventually(LONG, listens), "{way:?}");
             held.unlock().unwrap();
             waiting.outcome();
-            holder.token_lock(fresh("app:")).acquire().unwrap().unlock().unwrap();
-            assert!(!holder.lock(&name).force_unlock().unwrap());
+            holder.get_token_lock(fresh("app:")).acquire().unwrap().unlock().unwrap();
+            assert!(!holder.get_lock(&name).force_unlock().unwrap());
         }
         assert_all_was_given_back(&cluster);
     });

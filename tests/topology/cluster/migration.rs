@@ -90,9 +90,9 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
             let holder = builder().build().unwrap();
             let waiter = builder().observer(seen.clone()).build().unwrap();
             let name = cluster.name_on(0, "moving");
-            let held = holder.fenced_lock(&name).acquire().unwrap();
+            let held = holder.get_fenced_lock(&name).acquire().unwrap();
             let waiting = call({
-                let lock = waiter.lock(&name);
+                let lock = waiter.get_lock(&name);
                 move || {
                     lock.lock().unwrap();
                     let at = now();
@@ -132,9 +132,9 @@ fn locks_are_used_in_the_middle_of_a_move() {
         let client = builder(&cluster).build().unwrap();
         let tag = cluster.name_on(0, "tag");
         let name = |what: &str| format!("{what}{{{tag}}}");
-        let before = client.lock(name("before")).acquire().unwrap();
-        let dropped = client.lock(name("dropped")).acquire().unwrap();
-        let token = client.token_lock(name("token")).acquire().unwrap();
+        let before = client.get_lock(name("before")).acquire().unwrap();
+        let dropped = client.get_lock(name("dropped")).acquire().unwrap();
+        let token = client.get_token_lock(name("token")).acquire().unwrap();
         let slot = cluster.slot(&tag).to_string();
         let (from, to) = (cluster.id(0), cluster.id(1));
         cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
@@ -148,13 +148,13 @@ fn locks_are_used_in_the_middle_of_a_move() {
         let end = || now() + before.remaining();
         let so_far = end();
         assert!(eventually(LONG, || end() > so_far + ms(100)), "not renewed");
-        assert!(client.lock(before.name()).is_locked().unwrap());
-        crate::support::elsewhere(|| assert!(!client.lock(before.name()).try_lock().unwrap()));
+        assert!(client.get_lock(before.name()).is_locked().unwrap());
+        crate::support::elsewhere(|| assert!(!client.get_lock(before.name()).try_lock().unwrap()));
         before.unlock().unwrap();
         token.unlock().unwrap();
         drop(dropped);
         for what in ["before", "dropped", "new"] {
-            let lock = client.lock(name(what));
+            let lock = client.get_lock(name(what));
             lock.lock().unwrap();
             lock.lock().unwrap();
             assert_eq!(lock.hold_count().unwrap(), 2);
@@ -163,10 +163,10 @@ fn locks_are_used_in_the_middle_of_a_move() {
             assert!(lock.try_lock().unwrap());
             assert!(lock.force_unlock().unwrap());
         }
-        client.token_lock(name("token")).acquire().unwrap().unlock().unwrap();
+        client.get_token_lock(name("token")).acquire().unwrap().unlock().unwrap();
         cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
         cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
-        client.lock(name("after")).acquire().unwrap().unlock().unwrap();
+        client.get_lock(name("after")).acquire().unwrap().unlock().unwrap();
         drop(client);
         assert_all_was_given_back(&cluster);
     });
@@ -184,8 +184,8 @@ fn a_lock_is_used_while_its_line_is_elsewhere() {
             let (holder, waiter, other) = (client(), client(), client());
             let name = cluster.name_on(0, "line");
             let line = format!("leasehold_lock_line:{{{name}}}");
-            let held = holder.lock(&name).acquire().unwrap();
-            let lock = waiter.lock(&name);
+            let held = holder.get_lock(&name).acquire().unwrap();
+            let lock = waiter.get_lock(&name);
             let waiting = call(move || lock.acquire().unwrap().unlock().unwrap());
             assert!(eventually(LONG, || cluster.ask::<i64>(0, &["ZCARD", &line]) == 1));
             let slot = cluster.slot(&name).to_string();
@@ -194,17 +194,17 @@ fn a_lock_is_used_while_its_line_is_elsewhere() {
             cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
             let port = cluster.members[1].port().to_string();
             cluster.on(0, &["MIGRATE", "127.0.0.1", &port, &line, "0", "5000"]);
-            assert!(!other.lock(&name).try_lock().unwrap());
-            assert!(!other.lock(&name).try_lock_for(ms(50)).unwrap());
+            assert!(!other.get_lock(&name).try_lock().unwrap());
+            assert!(!other.get_lock(&name).try_lock_for(ms(50)).unwrap());
             let released = now();
             held.unlock().unwrap();
             waiting.returns_within(released, ms(1_200), "taking over");
-            let turn = other.lock(&name).acquire().unwrap();
+            let turn = other.get_lock(&name).acquire().unwrap();
             turn.unlock().unwrap();
             cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
             cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
             for client in [&holder, &waiter, &other] {
-                let guard = client.lock(&name).acquire().unwrap();
+                let guard = client.get_lock(&name).acquire().unwrap();
                 assert_eq!(&guard.owner().to_string()[14..15], "8", "{way:?}: of {}", client.id());
                 guard.unlock().unwrap();
             }
@@ -224,7 +224,7 @@ fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
         let Some(cluster) = Cluster::start() else { return };
         let client = builder(&cluster).build().unwrap();
         let name = cluster.name_on(0, "apart");
-        let first = client.fenced_lock(&name).acquire().unwrap();
+        let first = client.get_fenced_lock(&name).acquire().unwrap();
         let fence = first.fence();
         first.unlock().unwrap();
         let slot = cluster.slot(&name).to_string();
@@ -232,13 +232,13 @@ fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
         cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);
         cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
         // The counter is here, the lock nowhere: TRYAGAIN.
-        let error = client.fenced_lock(&name).try_acquire().unwrap_err();
+        let error = client.get_fenced_lock(&name).try_acquire().unwrap_err();
         assert!(error.is_retryable() && error.to_string().contains("TRYAGAIN"), "{error}");
         let is_done = Arc::new(AtomicBool::new(false));
         let waiting = call({
             let (client, name, is_done) = (client.clone(), name.clone(), Arc::clone(&is_done));
             move || {
-                let guard = client.fenced_lock(&name).acquire().unwrap();
+                let guard = client.get_fenced_lock(&name).acquire().unwrap();
                 assert!(is_done.load(Ordering::SeqCst), "not before");
                 let fence = guard.fence();
                 guard.unlock().unwrap();

@@ -29,8 +29,8 @@ fn listeners(cluster: &Cluster, name: &str, command: &str, channel: &str) -> i64
 /// How long after a release by `from` a waiter at `to` has the lock.
 fn woken(cluster: &Cluster, from: &LockClient, to: &LockClient, ways: &[&str]) -> Duration {
     let name = crate::support::fresh("wake");
-    let held = from.lock(&name).acquire().unwrap();
-    let lock = to.lock(&name);
+    let held = from.get_lock(&name).acquire().unwrap();
+    let lock = to.get_lock(&name);
     let waiting = call(move || {
         lock.lock().unwrap();
         let at = now();
@@ -95,7 +95,7 @@ fn a_member_is_listened_to_when_somebody_waits_for_a_lock_of_its() {
         let held = |name: &String| {
             let mut guard = None;
             assert!(eventually(LONG, || {
-                guard = holder.lock(name).try_acquire().ok().flatten();
+                guard = holder.get_lock(name).try_acquire().ok().flatten();
                 guard.is_some()
             }));
             guard.unwrap()
@@ -106,7 +106,7 @@ fn a_member_is_listened_to_when_somebody_waits_for_a_lock_of_its() {
             .iter()
             .enumerate()
             .map(|(at, name)| {
-                let lock = waiter.lock(name);
+                let lock = waiter.get_lock(name);
                 let waiting = call(move || {
                     lock.lock().unwrap();
                     lock.unlock().unwrap();
@@ -134,12 +134,12 @@ fn writers_that_wait_are_woken_by_the_release_and_not_by_their_poll() {
         for round in 0..30 {
             let name = crate::support::fresh("writers");
             let home = cluster.primary_of(&name);
-            let lock = clients[round % 3].read_write_lock(&name);
+            let lock = clients[round % 3].get_read_write_lock(&name);
             let half = if round % 2 == 0 { lock.write() } else { lock.read() };
             let held = half.acquire().unwrap();
             let waiting: Vec<_> = (1..3)
                 .map(|next| {
-                    let lock = clients[(round + next) % 3].read_write_lock(&name);
+                    let lock = clients[(round + next) % 3].get_read_write_lock(&name);
                     call(move || {
                         let guard = lock.write().acquire().unwrap();
                         let had = now();

@@ -30,20 +30,20 @@ fn forgotten(mut set: SentinelSet, old: usize) {
     let (client, other) = (options(&set).lease(L).build().unwrap(), options(&set).build().unwrap());
     let careful = options(&set).require_replicas(1, ms(100)).build().unwrap();
     set.cut_off_the_master();
-    let guard = client.fenced_lock("forgotten").acquire().unwrap();
+    let guard = client.get_fenced_lock("forgotten").acquire().unwrap();
     // A client that requires a replica is not granted a lock that one could lose.
-    let refused = careful.lock("refused").try_lock().unwrap_err();
+    let refused = careful.get_lock("refused").try_lock().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
     set.servers[old].kill();
     set.replicas(old).for_each(RedisServer::cont);
     let new = set.await_switch(old);
     let switched = now();
-    let second = other.fenced_lock("forgotten").acquire().unwrap();
+    let second = other.get_fenced_lock("forgotten").acquire().unwrap();
     comes_within(switched, R + T, "the loss", || guard.check().is_err());
     assert!(second.fence() > guard.fence(), "{:?} after {:?}", second.fence(), guard.fence());
     assert!(guard.unlock().unwrap_err().is_lost());
-    assert!(careful.lock("refused").try_lock_for(LONG).unwrap());
-    careful.lock("refused").unlock().unwrap();
+    assert!(careful.get_lock("refused").try_lock_for(LONG).unwrap());
+    careful.get_lock("refused").unlock().unwrap();
     let owner: Option<u32> = query(&set.servers[new], &["HGET", "forgotten", &second.owner().to_string()]);
     assert_eq!(owner, Some(1));
     second.unlock().unwrap();
@@ -61,7 +61,7 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
         let stale = FakeSentinel::start(0, set.servers[old].port());
         let url = set.url().replace("//", &format!("//{},", stale.place()));
         let before = options(&set).url(&url).build().unwrap();
-        assert!(before.lock("before").try_lock().unwrap());
+        assert!(before.get_lock("before").try_lock().unwrap());
         set.servers[old].kill();
         set.await_switch(old);
         set.servers[old].restart();
@@ -69,16 +69,16 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
         assert!(is_master(&set.servers[old]));
         let after = options(&set).url(&url).build().unwrap();
         for (client, name) in [(&before, "one"), (&after, "two")] {
-            assert!(client.lock(name).try_lock_for(LONG).unwrap());
-            client.lock(name).unlock().unwrap();
+            assert!(client.get_lock(name).try_lock_for(LONG).unwrap());
+            client.get_lock(name).unlock().unwrap();
             // Each of its connections anew, again and again.
             for round in 0..5 {
                 let new = set.named_by(0);
                 query::<i64>(&set.servers[new], &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
                 let name = format!("{name}:{round}");
-                assert!(client.lock(&name).try_lock_for(LONG).unwrap());
+                assert!(client.get_lock(&name).try_lock_for(LONG).unwrap());
                 let holds = query::<i64>(&set.servers[new], &["EXISTS", &name]);
-                let unlocked = client.lock(&name).unlock();
+                let unlocked = client.get_lock(&name).unlock();
                 // On a busy machine the Sentinels may have made one more switch meanwhile, and it may have
                 // lost the lock.
                 let is_at_master = holds == 1 && unlocked.is_ok();
@@ -91,7 +91,7 @@ fn a_sentinel_that_missed_the_switch_is_not_believed() {
         assert!(is_master(&set.servers[old]), "it was demoted before this could be seen");
         let stats: String = query(&set.servers[old], &["INFO", "commandstats"]);
         assert!(!stats.contains("cmdstat_eval"), "the old master was asked: {stats}");
-        before.lock("before").unlock().unwrap();
+        before.get_lock("before").unlock().unwrap();
         set.heal();
         drop((before, after));
         assert_all_was_given_back(&set);
@@ -112,7 +112,7 @@ fn a_sentinel_that_missed_the_switch_is_not_believed_before_the_client_has_heard
             let (from, to) = if epoch % 2 == 0 { (&old, &new) } else { (&new, &old) };
             sentinels[1..].iter().for_each(|sentinel| sentinel.says(epoch, to.port()));
             query::<i64>(from, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-            let guard = client.lock("switched").acquire().unwrap();
+            let guard = client.get_lock("switched").acquire().unwrap();
             let held_at = [to, from].map(|server| query::<i64>(server, &["EXISTS", "switched"]));
             assert_eq!(held_at, [1, 0], "at the new master and at the old one");
             guard.unlock().unwrap();
@@ -161,14 +161,14 @@ fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
             throughout(ms(200), || !connecting.is_finished());
             fake.says(2, master.port());
             let client = connecting.join().unwrap().unwrap();
-            assert!(client.lock("named").try_lock().unwrap());
+            assert!(client.get_lock("named").try_lock().unwrap());
             // Older answers do not lead back.
             fake.says(1, replica.port());
             query::<i64>(&master, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-            let error = client.lock("other").try_lock().unwrap_err();
+            let error = client.get_lock("other").try_lock().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
             fake.says(2, master.port());
-            client.lock("named").unlock().unwrap();
+            client.get_lock("named").unlock().unwrap();
         });
     });
 }
@@ -207,8 +207,8 @@ fn sentinels_that_cannot_help_have_different_errors() {
         // One that hangs costs a part of the time.
         set.sentinels[0].stop();
         let client = LockClient::builder().url(set.url()).connect_timeout(ms(2000)).build().unwrap();
-        assert!(client.lock("one hangs").try_lock().unwrap());
-        client.lock("one hangs").unlock().unwrap();
+        assert!(client.get_lock("one hangs").try_lock().unwrap());
+        client.get_lock("one hangs").unlock().unwrap();
         set.sentinels[0].cont();
     });
 }
@@ -234,11 +234,11 @@ fn sentinels_have_credentials_of_their_own() {
             sentinels.into_iter().fold(options, ClientBuilder::sentinel_password).build()
         };
         let client = with(&login, Some(SENTINELS)).unwrap();
-        assert!(client.lock("two passwords").try_lock().unwrap());
+        assert!(client.get_lock("two passwords").try_lock().unwrap());
         let mut admin = set.servers[set.master()].admin();
         redis::cmd("SELECT").arg(2).exec(&mut admin).unwrap();
         assert!(redis::cmd("EXISTS").arg("two passwords").query::<bool>(&mut admin).unwrap());
-        client.lock("two passwords").unlock().unwrap();
+        client.get_lock("two passwords").unlock().unwrap();
         for (url, sentinels, of) in [
             (login.as_str(), None, "Sentinel"),
             (login.as_str(), Some("S3CR3T-wrong"), "Sentinel"),
@@ -284,13 +284,13 @@ fn sentinels_and_their_master_are_reached_by_tls() {
         let mut set = SentinelSet::start_tls(&binary);
         let ca = set.servers[0].ca();
         let client = options(&set).tls_ca(&ca).build().unwrap();
-        let held = client.lock("by tls").acquire().unwrap();
+        let held = client.get_lock("by tls").acquire().unwrap();
         let old = set.master();
         set.await_replicas();
         set.fail_over();
         set.await_switch(old);
-        assert!(client.lock("after").try_lock_for(LONG).unwrap());
-        client.lock("after").unlock().unwrap();
+        assert!(client.get_lock("after").try_lock_for(LONG).unwrap());
+        client.get_lock("after").unlock().unwrap();
         held.unlock().unwrap();
         let error = options(&set).tls_ca(set.servers[0].unknown_ca()).build().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Tls, "{error}");

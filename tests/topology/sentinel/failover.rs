@@ -61,9 +61,9 @@ fn under_load(
     let load = Load::start(&short, 3);
     let (mut all, mut last) = (Vec::new(), set.master());
     for round in 0..rounds() {
-        let held = holder.fenced_lock(format!("held:{round}")).acquire().unwrap();
-        let handed = holder.lock(format!("handed:{round}")).acquire().unwrap();
-        let lock = waiting.lock(handed.name());
+        let held = holder.get_fenced_lock(format!("held:{round}")).acquire().unwrap();
+        let handed = holder.get_lock(format!("handed:{round}")).acquire().unwrap();
+        let lock = waiting.get_lock(handed.name());
         let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
         let old = set.master();
         let waits = || subscribers(&set.servers[old], handed.name()) == 1;

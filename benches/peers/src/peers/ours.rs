@@ -58,7 +58,7 @@ impl Calls {
 }
 
 fn locks(client: &LockClient, names: &[String]) -> Vec<RedisLock> {
-    names.iter().map(|name| client.lock(name)).collect()
+    names.iter().map(|name| client.get_lock(name)).collect()
 }
 
 impl Peer for Guards {
@@ -88,7 +88,7 @@ impl Peer for Calls {
     fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>> {
         let lock = |name: &String| match self.1 {
             Some(kept) => self.0.lock_with(name).keep(kept).build(),
-            None => self.0.lock(name),
+            None => self.0.get_lock(name),
         };
         Ok(Box::new(CallSession { locks: names.iter().map(lock).collect() }))
     }
@@ -117,13 +117,13 @@ impl Shared {
 impl Peer for Shared {
     fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>> {
         if self.1 == Sort::Permits {
-            let semaphores: Vec<_> = names.iter().map(|name| self.0.semaphore(name)).collect();
+            let semaphores: Vec<_> = names.iter().map(|name| self.0.get_semaphore(name)).collect();
             for semaphore in &semaphores {
                 semaphore.try_set_permits(PERMITS)?;
             }
             return Ok(Box::new(PermitSession { semaphores, permit: None }));
         }
-        let locks = names.iter().map(|name| self.0.read_write_lock(name)).collect();
+        let locks = names.iter().map(|name| self.0.get_read_write_lock(name)).collect();
         Ok(Box::new(ReadWriteSession { locks, guard: None, cycles: 0 }))
     }
 }

@@ -37,7 +37,7 @@ impl Raw {
         let mut control = Control::connect(url)?;
         let mut monitor = Monitor::start(url)?;
         let client = LockClient::connect(url)?;
-        let lock = client.lock(&probe);
+        let lock = client.get_lock(&probe);
         for _ in 0..3 {
             lock.lock()?;
             lock.unlock()?;

@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn a_waiter_of_a_fair_lock_that_spins_slowly_keeps_its_place() {
         let hour = Duration::from_secs(3600);
-        let engine = crate::LockClient::in_memory().fair_lock("a").engine().clone();
+        let engine = crate::LockClient::in_memory().get_fair_lock("a").engine().clone();
         let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
         let pause = |kind, backoff| {
             let terms = Terms { backoff: Some(backoff), ..Terms::default() };

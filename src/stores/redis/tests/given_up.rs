@@ -60,7 +60,7 @@ fn client(server: &Server, lease: Duration) -> LockClient {
 }
 
 fn holds(client: &LockClient, count: usize) -> Vec<OwnedGuard> {
-    (0..count).map(|number| client.lock(format!("held-{number}")).acquire_owned().unwrap()).collect()
+    (0..count).map(|number| client.get_lock(format!("held-{number}")).acquire_owned().unwrap()).collect()
 }
 
 const LONG: Duration = Duration::from_secs(60);

@@ -412,7 +412,7 @@ fn two_clients_of_four_threads_each_share_a_lock() {
     std::thread::scope(|scope| {
         for (client, cycles) in clients.iter().zip(&cycles) {
             for _ in 0..4 {
-                let (lock, is_over) = (client.lock("shared"), &is_over);
+                let (lock, is_over) = (client.get_lock("shared"), &is_over);
                 scope.spawn(move || {
                     while !is_over.load(Ordering::SeqCst) && Clock::System.now() < ends {
                         drop(lock.acquire().unwrap());
