@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     println!("taken; the key's value is {}", guard.owner());
     println!("{}", client.inspect("example:article")?.kind);
 
-    // Unlike `lock`, it is not reentrant: a thread that waits for itself gets an error.
+    // Unlike a plain lock, it is not reentrant: a thread that waits for itself gets an error.
     match lock.acquire() {
         Err(e) if e.kind() == ErrorKind::WouldDeadlock => println!("again, by the same thread: {e}"),
         other => println!("again, by the same thread: {:?}", other.is_ok()),
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
 
     // Beyond the article: it is renewed, and released only by the client that acquired it.
     guard.check()?;
-    guard.unlock()?;
+    drop(guard);
     println!("free: {}", !lock.is_locked()?);
     client.shutdown()
 }

@@ -29,7 +29,7 @@ fn read(lock: &ReadWriteLock, cache: &AtomicU32, wanted: u32) -> Result<u32> {
     }
     // Downgrade: readers get in, writers do not.
     let _reading = lock.read().acquire()?;
-    writing.unlock()?;
+    drop(writing);
     Ok(cache.load(SeqCst))
 }
 

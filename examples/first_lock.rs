@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     let guard = lock.acquire()?;
     println!("{} has it for the next {:?}, and renewed from then on", guard.owner(), guard.remaining());
     std::thread::sleep(Duration::from_secs(2));
-    guard.unlock()?;
+    drop(guard);
 
     // The Java way: the thread is the owner, and somebody has to unlock.
     lock.lock()?;

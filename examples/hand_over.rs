@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
             // The guard came with the job, and says whether it still holds.
             guard.check()?;
             println!("worker: {job} under {} of {}", guard.name(), guard.owner());
-            guard.unlock()?;
+            drop(guard);
         }
         Ok::<(), leasehold::Error>(())
     })?;

@@ -30,7 +30,7 @@ fn main() -> Result<()> {
     });
 
     // An interrupt stays: a later wait with the same token ends at once. A new wait takes a new token.
-    guard.unlock()?;
+    drop(guard);
     let again = lock.lock_interruptibly(&interrupt);
     println!("same token, free lock: {}", if again.is_ok() { "granted" } else { "called off" });
     lock.lock_interruptibly(&Interrupt::new())?;

@@ -27,14 +27,14 @@ fn main() -> Result<()> {
             scope.spawn(|| seats.try_acquire_for(3, Duration::from_secs(5)).map(|table| table.is_some()));
         println!("somebody alone may: {}", seats.try_acquire(1)?.is_some());
         thread::sleep(Duration::from_millis(50));
-        group.unlock()?;
+        drop(group);
         let all = waiting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         println!("who waited for all three got them: {all}");
         Ok::<(), leasehold::Error>(())
     })?;
 
     // A process that dies with a seat keeps it for ever: nobody knows whose it was. If that can happen, take
-    // an `expirable_semaphore`, as in `rate_limit`. Here, by hand:
+    // `client.get_expirable_semaphore`, as in `rate_limit`. Here, by hand:
     seats.acquire(1)?.keep();
     println!("one is left behind; seats left: {}", seats.available_permits()?);
     seats.release(1)?;

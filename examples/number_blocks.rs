@@ -29,7 +29,7 @@ fn main() -> Result<()> {
         Ok(url) => LockClient::connect(&url)?,
         Err(_) => LockClient::in_memory(),
     };
-    // `spin_lock(name)` sleeps from 1 ms to 128 ms between two attempts, as Redisson's does; here it is
+    // `get_spin_lock(name)` sleeps from 1 ms to 128 ms between two attempts, as Redisson's does; here it is
     // quicker.
     let backoff = Backoff::exponential(Duration::from_millis(1), Duration::from_millis(16));
     let lock = client.lock_with("example:numbers").spin(backoff).build();

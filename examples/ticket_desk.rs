@@ -42,7 +42,7 @@ fn main() -> Result<()> {
         }
         // Somebody who only looks in does not go before those who wait.
         println!("they wait: {}", back.inspect(desk)?.waiting);
-        busy.unlock()?;
+        drop(busy);
         println!("one who only looks in is served: {}", back.get_fair_lock(desk).try_lock()?);
         drop(looking);
         for customer in customers {

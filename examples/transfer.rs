@@ -62,8 +62,7 @@ fn transfer(
     let is_done = left >= cents
         && bank.write(from, left - cents, token(from))
         && bank.write(to, right + cents, token(to));
-    both.unlock()?;
-    Ok(is_done)
+    Ok(is_done) // the guard releases
 }
 
 fn main() -> Result<()> {

@@ -22,8 +22,7 @@ fn transfer(client: &LockClient, from: &str, to: &str, meet: &Barrier, wait: Dur
     // An error ends the function, and so releases the first.
     let second = client.get_lock(format!("example:wrong:{to}")).try_acquire_for(wait)?;
     let is_done = second.is_some();
-    drop(second);
-    first.unlock()?;
+    drop((second, first));
     Ok(is_done)
 }
 
@@ -80,7 +79,7 @@ fn main() -> Result<()> {
     }
     println!("ended for a deadlock: {again}");
     for _ in 0..again {
-        // In one order for all, as `multi_lock` takes them, there is no deadlock to be broken.
+        // In one order for all, as a multi-lock takes them, there is no deadlock to be broken.
         let [one, _] = &clients;
         let accounts = ["Ada", "Ben"].map(|name| one.get_lock(format!("example:wrong:{name}")));
         one.get_multi_lock(accounts).acquire()?.unlock()?;

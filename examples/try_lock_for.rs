@@ -35,6 +35,7 @@ fn main() -> Result<()> {
         });
         thread::sleep(Duration::from_millis(500));
         println!("holder releases");
-        guard.unlock()
-    })
+        drop(guard);
+    });
+    Ok(())
 }

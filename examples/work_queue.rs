@@ -34,7 +34,7 @@ impl Queue {
         self.items(|items| items.push_back(item));
         // Whichever of these fails, the guard does not keep the lock.
         self.not_empty.notify_one()?;
-        guard.unlock()
+        Ok(())
     }
 
     fn take(&self) -> Result<Option<u32>> {
@@ -42,7 +42,6 @@ impl Queue {
         self.not_empty.wait_while(&mut guard, |_guard| self.items(|items| items.is_empty()))?;
         let item = self.items(VecDeque::pop_front).flatten();
         self.not_full.notify_one()?;
-        guard.unlock()?;
         Ok(item)
     }
 }

@@ -131,7 +131,7 @@ stores_start_redis() { # append-only fsync folder
 # The same, for contenders that take fair locks.
 stores_start_redis_fair() { # folder
     stores_start_redis no everysec "$1" || return 1
-    STORES_ABOUT="$STORES_ABOUT; \`fair_lock\`"
+    STORES_ABOUT="$STORES_ABOUT; \`get_fair_lock\`"
 }
 
 stores_start_zookeeper() { # folder

@@ -32,7 +32,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 ///
 /// fn answer(error: &Error) -> u16 {
 ///     match error.kind() {
-///         _ if error.is_lost() || error.is_retryable() => 503, // try again
+///         _ if error.is_retryable() => 503, // nothing was done under the lock: try again
 ///         ErrorKind::InvalidInput => 400,
 ///         _ => 500,
 ///     }
@@ -226,7 +226,7 @@ impl Error {
         self
     }
 
-    /// Marks that the program's work under the lock had run to its end before this failed.
+    /// Marks that the program held the lock before this failed, so that work under it had run.
     pub(crate) fn after_work(mut self) -> Error {
         self.inner.work_ran = true;
         self
@@ -297,8 +297,12 @@ impl Error {
         self.inner.kind == ErrorKind::Interrupted
     }
 
-    /// Whether the same call may succeed later without anything being changed by the caller. Never after
-    /// [`work_ran`](Error::work_ran): the same call would run the work a second time.
+    /// Whether the [`action`](Error::action) that failed may succeed later without anything being changed by
+    /// the caller. That action alone: code that called others before it, under a lock or not, would repeat
+    /// those too.
+    ///
+    /// Never after [`work_ran`](Error::work_ran), and so never for a release: trying again would run the work
+    /// a second time, and the client goes on releasing by itself.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::{Busy, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};
@@ -306,9 +310,29 @@ impl Error {
             && matches!(self.inner.kind, Unreachable | TimedOut | OutOfMemory | ReadOnly | Busy | StaleRing)
     }
 
-    /// Whether the work that was given to the call ran to its end, as that of
-    /// [`with_lock`](crate::AcquireOptions::with_lock) or [`run_once`](crate::LockClient::run_once). Such an
-    /// error comes after the work, whose effects stay. `false`: the work did not run.
+    /// Whether the program held the lock before the action failed, so that work under it had run, whose
+    /// effects stay. True for every error of the release of a guard, a permit or a thread's hold; of
+    /// [`with_lock`](crate::AcquireOptions::with_lock) and [`run_once`](crate::LockClient::run_once) after
+    /// their work; and of a [`Condition`](crate::Condition)'s wait that left the lock and did not get it back.
+    /// `false`: the error came before any work, or the lock is held as before.
+    ///
+    /// Work that ends well and is followed by such an error was protected, unless the error
+    /// [`is_lost`](Error::is_lost) as well.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::{Fault, LockClient, MemoryStore};
+    ///
+    /// let store = MemoryStore::new();
+    /// let client = LockClient::builder().patience(std::time::Duration::ZERO).build_in_memory(&store)?;
+    /// let guard = client.get_lock("stock:42").acquire()?;
+    /// // … write …
+    /// store.fail(Fault::Refused);
+    /// let error = guard.unlock().unwrap_err();
+    /// assert!(error.work_ran() && !error.is_retryable()); // what was written stays written
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
     #[must_use]
     pub fn work_ran(&self) -> bool {
         self.inner.work_ran
@@ -358,7 +382,7 @@ impl fmt::Display for Error {
             write!(f, " (outcome unknown: the server may have carried it out)")?;
         }
         if self.inner.work_ran {
-            write!(f, " (the work had run to its end)")?;
+            write!(f, " (the work had run)")?;
         }
         Ok(())
     }
@@ -413,7 +437,7 @@ mod tests {
         let error = error.after_work();
         assert!(error.work_ran() && !error.is_retryable());
         assert!(error.copy().work_ran());
-        assert_eq!(error.to_string(), "with_lock \"a\" failed: no answer came (the work had run to its end)");
+        assert_eq!(error.to_string(), "with_lock \"a\" failed: no answer came (the work had run)");
     }
 
     #[test]

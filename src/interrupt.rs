@@ -26,7 +26,7 @@ use crate::sync::{Mutex, Waker};
 /// });
 /// interrupt.interrupt();
 /// assert!(waiter.join().unwrap().unwrap_err().is_interrupted());
-/// holder.unlock()?;
+/// drop(holder);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]

@@ -9,29 +9,39 @@
 //! # Example
 //!
 //! ```no_run
-//! use leasehold::LockClient;
+//! use leasehold::{AcquireOptions, LockClient, Result};
 //! use std::time::Duration;
 //!
-//! fn main() -> leasehold::Result<()> {
+//! fn main() -> Result<()> {
 //!     // One client per process. A clone is the same client.
 //!     let client = LockClient::connect("redis://127.0.0.1:6379")?;
-//!     let lock = client.get_lock("stock:42");
+//!     let lock = client.get_lock("stock:42"); // a handle, which holds nothing yet
 //!
-//!     let Some(guard) = lock.try_acquire_for(Duration::from_secs(3))? else {
-//!         println!("busy: another thread sells this item"); // no error
-//!         return Ok(());
-//!     };
-//!     guard.on_lost(|loss| eprintln!("lost {}: {:?}", loss.name, loss.reason));
-//!     // … read, decide …
-//!     if let Err(error) = guard.check() {
-//!         // Lost: another thread may have the lock now. Nothing is written.
-//!         eprintln!("{error}");
-//!         return Err(error);
+//!     let options = AcquireOptions::new().wait(Duration::from_secs(3));
+//!     let sold = options.with_lock(&lock, |guard| -> Result<()> {
+//!         guard.on_lost(|loss| eprintln!("lost {}: {:?}", loss.name, loss.reason));
+//!         // … read, decide …
+//!         guard.check()?; // an error if the lock is lost: another thread may have it, and nothing is written
+//!         // … write …
+//!         Ok(())
+//!     })?; // released; an error here comes before the work, unless it says `work_ran()`
+//!     match sold {
+//!         Some(outcome) => outcome,
+//!         None => Ok(println!("busy: another thread sells this item")), // no error
 //!     }
-//!     // … write …
-//!     guard.unlock() // dropping the guard releases as well; this waits for it
 //! }
 //! ```
+//!
+//! [`RedisLock::acquire`] gives a [`Guard`] instead, which releases when it is dropped.
+//!
+//! # What compiles and is wrong
+//!
+//! `let _guard = client.get_lock("stock:42");` locks nothing, and no compiler warns: a factory gives a handle,
+//! and `acquire()`, `lock()` or `with_lock` hold the lock. `let _ = lock.acquire()?;` releases at once.
+//! `guard.unlock()?` behind a write reports a release that failed as if the work had:
+//! [`Error::work_ran`] tells the two apart. The
+//! [list](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-redisson.md#what-compiles-and-is-wrong)
+//! says which lint reports each.
 //!
 //! The same code runs without a server on [`LockClient::in_memory`]; a [`ManualClock`] lets a unit test end a
 //! lease at once.

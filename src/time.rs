@@ -166,10 +166,10 @@ pub(crate) fn window(lease: Duration) -> Duration {
 /// let clock = ManualClock::new();
 /// let client = LockClient::in_memory_with(&MemoryStore::with_clock(clock.clone()));
 /// let lock = client.get_lock("nightly");
-/// lock.lock()?; // no lease given: renewed
+/// let renewed = lock.acquire()?; // no lease given
 /// clock.advance(Duration::from_secs(3600));
-/// assert!(lock.is_held_by_current_thread()?);
-/// lock.unlock()?;
+/// assert!(renewed.check().is_ok());
+/// drop(renewed);
 ///
 /// lock.lock_with_lease(Duration::from_secs(5))?; // never renewed
 /// clock.advance(Duration::from_secs(6));

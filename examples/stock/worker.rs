@@ -246,7 +246,7 @@ impl Till<'_> {
     pub(crate) fn released(&self, result: leasehold::Result<()>) -> Result<()> {
         match result {
             // With its server killed, a release cannot get through: the lock ends with its lease.
-            Err(e) if e.is_lost() || e.is_not_held() || e.is_retryable() => {
+            Err(e) if e.work_ran() => {
                 self.floor.told_lost.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }

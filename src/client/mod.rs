@@ -64,10 +64,11 @@ pub use paused::PausedClient;
 /// use leasehold::LockClient;
 ///
 /// let client = LockClient::connect("redis://127.0.0.1:6379")?;
-/// let lock = client.get_lock("stock:42");
-/// lock.lock()?;
-/// // … one thread of all processes at a time …
-/// lock.unlock()?;
+/// let left = client.with_lock("stock:42", |_guard| {
+///     // … one thread of all processes at a time …
+///     41
+/// })?;
+/// assert_eq!(left, 41);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
@@ -322,13 +323,11 @@ impl LockClient {
     ///
     /// No I/O and no error: a bad name (empty, over 64 KiB, or one that belongs to another lock's
     /// bookkeeping) is an error at first use.
-    #[must_use]
     pub fn get_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Mutex, name.as_ref())
     }
 
     /// The same lock, with a fencing token for each grant: Redisson's `RFencedLock`.
-    #[must_use]
     pub fn get_fenced_lock(&self, name: impl AsRef<str>) -> FencedLock {
         FencedLock::new(RedisLock::new(&self.engine, Kind::Fenced, name.as_ref()))
     }
@@ -340,7 +339,6 @@ impl LockClient {
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock)), and waits by polling each 50–100 ms, since those
     /// libraries announce no release. Everything else is as with [`get_lock`](Self::get_lock): guards, watchdog,
     /// states and errors.
-    #[must_use]
     pub fn get_token_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Token, name.as_ref())
     }
@@ -353,35 +351,30 @@ impl LockClient {
     /// up to five minutes). A `try_lock` without a wait gets the lock only if nobody waits for it.
     ///
     /// Hand-over takes a message and a request per grant, so it is slower than [`get_lock`](Self::get_lock); use it
-    /// where order matters. It shares the name's key with `lock`, but whoever takes it by that goes before
+    /// where order matters. It shares the name's key with `get_lock`, but whoever takes it by that goes before
     /// everybody and, letting go of it, wakes nobody here: use one or the other for a name.
-    #[must_use]
     pub fn get_fair_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_with(name).fair().build()
     }
 
     /// Many readers or one writer under this name: Redisson's `RReadWriteLock`. See [`ReadWriteLock`].
-    #[must_use]
     pub fn get_read_write_lock(&self, name: impl AsRef<str>) -> ReadWriteLock {
         ReadWriteLock::new(&self.engine, name.as_ref())
     }
 
     /// A number of permits under this name: Redisson's `RSemaphore`. See [`Semaphore`].
-    #[must_use]
     pub fn get_semaphore(&self, name: impl AsRef<str>) -> Semaphore {
         Semaphore::new(&self.engine, name.as_ref())
     }
 
     /// A number of permits with ids and leases under this name: Redisson's `RPermitExpirableSemaphore`. See
     /// [`ExpirableSemaphore`].
-    #[must_use]
     pub fn get_expirable_semaphore(&self, name: impl AsRef<str>) -> ExpirableSemaphore {
         ExpirableSemaphore::new(&self.engine, name.as_ref())
     }
 
     /// A count under this name, and those who wait for it to come to zero: Redisson's `RCountDownLatch`. See
     /// [`CountDownLatch`].
-    #[must_use]
     pub fn get_count_down_latch(&self, name: impl AsRef<str>) -> CountDownLatch {
         CountDownLatch::new(&self.engine, name.as_ref())
     }
@@ -391,7 +384,6 @@ impl LockClient {
     ///
     /// No I/O and no error: an empty list, a lock that is there twice, and a bad name are errors at first
     /// use.
-    #[must_use]
     pub fn get_multi_lock(&self, locks: impl IntoLocks) -> MultiLock {
         MultiLock::new(&self.engine.clock, locks.into_locks())
     }
@@ -409,7 +401,6 @@ impl LockClient {
     /// Unlike Java's, its release wakes those who do wait for a message. Threads of one client that spin
     /// still queue in order, among themselves: those that wait for a message do not wait for a spinning one
     /// to wake up.
-    #[must_use]
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_with(name).spin(Backoff::default()).build()
     }

@@ -1,6 +1,6 @@
 //! The in-process FIFO of one lock: of those in it only the head talks to the store.
 //!
-//! Those who [spin](crate::LockClient::spin_lock) have a head of their own: it sleeps for as long as its
+//! Those who [spin](crate::LockClient::get_spin_lock) have a head of their own: it sleeps for as long as its
 //! back-off says, and waiters that are notified of a release are not to sleep as long behind it. A hand-off
 //! goes to whichever waiter came first of all.
 

@@ -188,7 +188,7 @@ macro_rules! acquire_methods {
             /// let options = AcquireOptions::new().lease(Duration::from_secs(10)).interrupt(&stop);
             /// let options = options.deadline(Instant::now() + Duration::from_secs(60));
             /// if let Some(guard) = lock.acquire_with(&options)? {
-            ///     guard.unlock()?;
+            ///     guard.check()?; // held, until the guard is dropped
             /// }
             /// # Ok::<(), leasehold::Error>(())
             /// ```

@@ -47,17 +47,18 @@ use crate::time::Lease;
 ///         let mut guard = lock.acquire()?;
 ///         not_empty.wait_while(&mut guard, |_guard| !has_work.load(Ordering::SeqCst))?;
 ///         // … take the work …
-///         guard.unlock()
+///         Ok(())
 ///     });
 ///     let guard = lock.acquire()?;
 ///     has_work.store(true, Ordering::SeqCst);
 ///     not_empty.notify_one()?; // if this fails, the guard releases all the same
-///     guard.unlock()?;
+///     drop(guard);
 ///     worker.join().unwrap()
 /// })?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "a condition is a handle, which waits for nothing yet: call `wait_while()`"]
 pub struct Condition {
     lock: RedisLock,
     /// A bad name is an error at first use.
@@ -69,7 +70,6 @@ impl RedisLock {
     /// A condition of this lock, by name: what Java's `Lock.newCondition()` makes. See [`Condition`].
     ///
     /// No I/O and no error: a bad name is an error at first use.
-    #[must_use]
     pub fn condition(&self, name: impl AsRef<str>) -> Condition {
         Condition::new(self, name.as_ref())
     }
@@ -98,8 +98,8 @@ impl Condition {
     /// - [`is_lost`](Error::is_lost): the guard's hold was lost before the wait.
     /// - Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput): the guard is of another lock; or the
     ///   thread has another guard of this lock, which could not be given up without its owner's doing.
-    /// - The server could not be used. Unless that was before the wait, the lock is not held then, and the
-    ///   guard is [`Lost`](crate::HoldState::Lost).
+    /// - The server could not be used. Unless that was before the wait, the lock is not held then, the guard
+    ///   is [`Lost`](crate::HoldState::Lost), and the error says [`work_ran`](Error::work_ran).
     pub fn wait(&self, guard: &mut Guard) -> Result<()> {
         self.wait_with("wait", guard, forever(), None).map(drop)
     }
@@ -219,7 +219,8 @@ impl Condition {
         self.own_hold(action)?;
         let (engine, name) = (self.lock.engine(), self.checked(action)?);
         let claim = engine.claim(Kind::Signal, name, unbound_number(), engine.options.lease);
-        Ok(engine.count(action, &claim, &Counting::Notify { all })?.unwrap_or(0))
+        let notified = engine.count(action, &claim, &Counting::Notify { all }).map_err(Error::after_work)?;
+        Ok(notified.unwrap_or(0))
     }
 
     fn wait_with(
@@ -300,7 +301,7 @@ impl Condition {
                     if let Ok(part) = self.own_hold(action) {
                         drop(engine.end_all_levels(action, &part));
                     }
-                    return Err(error);
+                    return Err(error.after_work());
                 }
             }
         }

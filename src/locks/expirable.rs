@@ -28,6 +28,7 @@ use crate::time::checked_lease;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "a semaphore is a handle, which holds nothing yet: `acquire()` takes a permit and returns its guard"]
 pub struct ExpirableSemaphore {
     pub(super) core: RedisLock,
 }
@@ -115,7 +116,7 @@ impl ExpirableSemaphore {
     /// digits.
     pub fn release(&self, id: &str) -> Result<bool> {
         let id = self.parsed("release", id)?;
-        Ok(self.core.count("release", &Counting::GiveBack(id))? == Some(1))
+        Ok(self.core.count("release", &Counting::GiveBack(id)).map_err(Error::after_work)? == Some(1))
     }
 
     /// Releases permits by their ids, whoever took them, all or none; `false` if not all are out (any more).
@@ -147,7 +148,7 @@ impl ExpirableSemaphore {
         }
         self.few(action, u32::try_from(ids.len()).unwrap_or(u32::MAX))?;
         let ids = ids.iter().map(|id| self.parsed(action, id.as_ref())).collect::<Result<Vec<_>>>()?;
-        Ok(self.core.count(action, &Counting::GiveBackAll(ids))? != Some(0))
+        Ok(self.core.count(action, &Counting::GiveBackAll(ids)).map_err(Error::after_work)? != Some(0))
     }
 
     /// Has a permit's lease end when `lease` has passed from now, sooner or later than it would, whoever took

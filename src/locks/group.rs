@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, bounded};
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
 use crate::engine::batch::{BatchAnswer, LevelRelease, leave_all, prolong};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ident::{Fence, ThreadMark};
 use crate::locks::guard::{BoundToItsThread, HeldLevel, HoldState};
 use crate::observe::Loss;
@@ -93,7 +93,7 @@ impl Group {
             hold,
             level: Some(level),
         };
-        leave_all("unlock", levels.map(leaving).collect())
+        leave_all("unlock", levels.map(leaving).collect()).map_err(Error::after_work)
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
@@ -189,9 +189,9 @@ pub struct MultiGuard {
 /// let guard = both.acquire_owned()?;
 /// let worker = std::thread::spawn(move || {
 ///     // … transfer …
-///     guard.unlock()
+///     drop(guard);
 /// });
-/// worker.join().unwrap()?;
+/// worker.join().unwrap();
 /// assert!(!client.get_lock("from").is_locked()?);
 /// # Ok::<(), leasehold::Error>(())
 /// ```

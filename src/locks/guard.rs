@@ -90,7 +90,11 @@ pub enum HoldState {
 /// // … read, decide …
 /// guard.check()?; // still ours? no round trip
 /// // … write …
-/// guard.unlock()?;
+/// if let Err(error) = guard.unlock()
+///     && error.is_lost()
+/// {
+///     return Err(error); // any other error is the release's alone: what was written stays written
+/// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[must_use = "the lock is released as soon as the guard is dropped: bind it to a name, `let _guard = …`"]
@@ -120,9 +124,9 @@ pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 /// let guard = client.get_lock("upload").acquire_owned()?;
 /// let worker = std::thread::spawn(move || {
 ///     // … work …
-///     guard.unlock()
+///     drop(guard);
 /// });
-/// worker.join().unwrap()?;
+/// worker.join().unwrap();
 /// assert!(!client.get_lock("upload").is_locked()?);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
@@ -350,6 +354,9 @@ macro_rules! guard {
             /// or the end of the lease, whichever is first.
             ///
             /// # Errors
+            ///
+            /// Each says [`work_ran`](Error::work_ran), and none [`is_retryable`](Error::is_retryable): passed
+            /// on by `?`, it does not ask for the work to be done again.
             ///
             /// - [`is_lost`](Error::is_lost): the hold ended before; what was done under it may not have been
             ///   protected.

@@ -38,6 +38,7 @@ use crate::seam::{Counting, Kind};
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "a latch is a handle, which waits for nothing yet: call `wait()`"]
 pub struct CountDownLatch {
     core: RedisLock,
 }

@@ -18,7 +18,10 @@ use crate::locks::named::RedisLock;
 /// fn transfer(lock: &impl Lock) -> Result<()> {
 ///     lock.lock()?;
 ///     // …
-///     lock.unlock()
+///     match lock.unlock() {
+///         Err(error) if error.is_lost() => Err(error), // another may have had the lock meanwhile
+///         _ => Ok(()), // the work is done; the client repeats a release that failed
+///     }
 /// }
 ///
 /// let client = LockClient::in_memory();

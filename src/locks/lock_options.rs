@@ -143,14 +143,12 @@ impl LockOptions {
     }
 
     /// The lock with these options.
-    #[must_use]
     pub fn build(self) -> RedisLock {
         let kind = if self.is_fair { Kind::Fair } else { Kind::Mutex };
         RedisLock::new(&self.engine, kind, &self.name).on_terms(self.terms)
     }
 
     /// The lock with these options and a fencing token for each grant.
-    #[must_use]
     pub fn build_fenced(self) -> FencedLock {
         let kind = if self.is_fair { Kind::Fair } else { Kind::Fenced };
         let terms = Terms { fenced: true, ..self.terms };

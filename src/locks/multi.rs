@@ -123,7 +123,7 @@ tuples_into_locks!(A B C D E F G H);
 /// let both = transfer.acquire()?;
 /// // … take from one, check, give to the other …
 /// both.check()?;
-/// both.unlock()?;
+/// drop(both); // releases
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 ///
@@ -140,6 +140,7 @@ tuples_into_locks!(A B C D E F G H);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "a multi-lock is a handle, which holds nothing yet: `acquire()` takes the locks and returns their guard"]
 pub struct MultiLock {
     clock: Clock,
     /// In the order in which they are taken.
@@ -181,7 +182,7 @@ impl MultiLock {
                 None => missing = missing.or(Some((engine, lock.kind(), name))),
             }
         }
-        leave_all("unlock", held)?;
+        leave_all("unlock", held).map_err(Error::after_work)?;
         // Asked last: nobody waits for the answer but the caller.
         let missing = missing.map(|(engine, kind, name)| engine.not_holding("unlock", kind, name));
         outcome.and(missing.map_or(Ok(()), Err))
@@ -356,7 +357,7 @@ fn ahead<'a>(
 
 /// The locks in the order in which all processes take them, if they can be taken together.
 fn ordered(mut locks: Vec<RedisLock>) -> Result<Vec<RedisLock>> {
-    const ACTION: &str = "multi_lock";
+    const ACTION: &str = "get_multi_lock";
     if locks.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, ACTION, "the list of locks is empty"));
     }

@@ -65,6 +65,7 @@ use crate::time::Lease;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "a lock is a handle, which holds nothing yet: `acquire()` takes the lock and returns its guard"]
 pub struct RedisLock {
     engine: Arc<Engine>,
     kind: Kind,
@@ -116,6 +117,9 @@ impl RedisLock {
     ///   says why: its hold expired, somebody else holds it, or nobody does.
     /// - [`outcome_unknown`](Error::outcome_unknown): no answer came; the client goes on releasing until it
     ///   is answered or the lease has run out.
+    ///
+    /// None [`is_retryable`](Error::is_retryable), and each of a hold that was there says
+    /// [`work_ran`](Error::work_ran).
     ///
     /// # Guarantees
     ///

@@ -24,7 +24,7 @@ use crate::time::{Clock, Lease, Moment};
 /// let client = LockClient::in_memory();
 /// let options = AcquireOptions::new().wait(Duration::from_secs(3)).lease(Duration::from_secs(10));
 /// match client.get_lock("stock:42").acquire_with(&options)? {
-///     Some(guard) => guard.unlock()?,
+///     Some(guard) => guard.check()?,
 ///     None => println!("somebody else kept it"),
 /// }
 /// # Ok::<(), leasehold::Error>(())

@@ -37,11 +37,12 @@ use crate::seam::Kind;
 /// let writing = cache.write().acquire()?;
 /// // … rebuild …
 /// let reading = cache.read().acquire()?; // downgrade: nobody writes in between
-/// writing.unlock()?;
+/// drop(writing);
 /// drop(reading);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "a read-write lock is a handle, which holds nothing yet: `read().acquire()` or `write().acquire()` returns a guard"]
 pub struct ReadWriteLock {
     read: RedisLock,
     write: RedisLock,
@@ -59,7 +60,7 @@ impl ReadWriteLock {
 
     /// The half that many may hold at a time. The thread that writes can take it for itself, not for an
     /// [`OwnedGuard`](crate::OwnedGuard), which would be another reader: that is refused as below.
-    #[must_use]
+    #[must_use = "a lock is a handle, which holds nothing yet: `acquire()` takes the lock and returns its guard"]
     pub fn read(&self) -> &RedisLock {
         &self.read
     }
@@ -70,13 +71,12 @@ impl ReadWriteLock {
     /// [`OwnedGuard`](crate::OwnedGuard), it gives an error of kind
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock); calls that do not wait give `false` or `None`. The
     /// read lock of an `OwnedGuard` is no thread's: a writer waits for that guard, whichever thread has it.
-    #[must_use]
+    #[must_use = "a lock is a handle, which holds nothing yet: `acquire()` takes the lock and returns its guard"]
     pub fn write(&self) -> &RedisLock {
         &self.write
     }
 
     /// As [`write`](Self::write), with a fencing token for each grant.
-    #[must_use]
     pub fn write_fenced(&self) -> FencedLock {
         FencedLock::new(self.write.clone().on_terms(Terms { fenced: true, ..self.terms }))
     }
@@ -104,7 +104,6 @@ impl ReadWriteLock {
     /// let _reading = cache.read().acquire()?;
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    #[must_use]
     pub fn writers_first(self) -> ReadWriteLock {
         let terms = Terms { writers_first: true, ..self.terms };
         ReadWriteLock { read: self.read.on_terms(terms), write: self.write.on_terms(terms), terms }

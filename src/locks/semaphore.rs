@@ -36,6 +36,7 @@ use crate::time::checked_lease;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "a semaphore is a handle, which holds nothing yet: `acquire(1)` takes a permit and returns its guard"]
 pub struct Semaphore {
     pub(super) core: RedisLock,
 }
@@ -116,7 +117,7 @@ impl Semaphore {
     ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn release(&self, permits: u32) -> Result<()> {
-        self.core.count("release", &Counting::Add(i64::from(permits))).map(drop)
+        self.core.count("release", &Counting::Add(i64::from(permits))).map(drop).map_err(Error::after_work)
     }
 
     /// As [`release`](Self::release), unless nobody has set the semaphore up (any more): then `false`, and
@@ -131,7 +132,7 @@ impl Semaphore {
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn release_if_exists(&self, permits: u32) -> Result<bool> {
         let what = Counting::AddIfSetUp(i64::from(permits));
-        Ok(self.core.count("release_if_exists", &what)? == Some(1))
+        Ok(self.core.count("release_if_exists", &what).map_err(Error::after_work)? == Some(1))
     }
 
     /// Acquires all that are there; returns how many that were. They stay taken.

@@ -118,7 +118,7 @@ impl Worker {
 
     fn failed(&mut self, id: u64, error: &Error) {
         // Connections are killed all the time; a stopped process finds its holds lost.
-        let allowed = error.is_retryable() || error.is_lost() || error.outcome_unknown();
+        let allowed = crate::support::may_pass(error) || error.is_lost() || error.outcome_unknown();
         self.note(mono(), id, What::Failed { error: crate::support::observer::texts(error), allowed });
     }
 

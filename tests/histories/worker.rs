@@ -251,7 +251,7 @@ impl Worker<'_> {
     /// holds lost.
     fn failed(&self, error: &Error) {
         if error.kind() != ErrorKind::ShutDown {
-            let allowed = error.is_retryable() || error.is_lost() || error.outcome_unknown();
+            let allowed = crate::support::may_pass(error) || error.is_lost() || error.outcome_unknown();
             self.note(&Line::Failed(texts(error), allowed));
         }
     }

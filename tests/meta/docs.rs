@@ -11,13 +11,13 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn read(path: impl AsRef<Path>) -> String {
+pub(crate) fn read(path: impl AsRef<Path>) -> String {
     let path = root().join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Files below `folder` that end in `.ending`, relative to the root, in order.
-fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
+pub(crate) fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
     while let Some(folder) = folders.pop() {
@@ -34,7 +34,7 @@ fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-fn documents() -> Vec<PathBuf> {
+pub(crate) fn documents() -> Vec<PathBuf> {
     let mut documents =
         ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "MAINTAINING.md", "SECURITY.md", "cli/README.md"]
             .map(PathBuf::from)

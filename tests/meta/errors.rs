@@ -257,24 +257,24 @@ fn arguments(list: &mut List) {
     list.add("spin() with a back-off that shrinks", client.lock_with("orders").spin(backoff).build().lock());
     list.add("run_once(0, 1 s)", client.run_once("orders", Duration::ZERO, second, |_| ()));
     list.add("run_once(2 s, 1 s)", client.run_once("orders", 2 * second, second, |_| ()));
-    list.add("multi_lock([])", client.get_multi_lock(Vec::<leasehold::RedisLock>::new()).lock());
+    list.add("get_multi_lock([])", client.get_multi_lock(Vec::<leasehold::RedisLock>::new()).lock());
     let twice = [client.get_lock("orders"), client.get_lock("orders")];
-    list.add("multi_lock() with a lock twice", client.get_multi_lock(twice).lock());
+    list.add("get_multi_lock() with a lock twice", client.get_multi_lock(twice).lock());
     lock.lock().unwrap();
     list.add("condition(\"\")", lock.condition("").notify_one());
     lock.unlock().unwrap();
     list.add("semaphore: acquire(0)", client.get_semaphore("slots").acquire(0));
     let permits = client.get_expirable_semaphore("slots");
     list.add(
-        "expirable_semaphore: acquire_with(1001, …)",
+        "get_expirable_semaphore: acquire_with(1001, …)",
         permits.acquire_with(1001, &AcquireOptions::new()),
     );
     let leased = AcquireOptions::new().lease(second);
     list.add("semaphore: acquire_with() a lease", client.get_semaphore("slots").acquire_with(1, &leased));
-    list.add("expirable_semaphore: release(\"7\")", permits.release("7"));
-    list.add("expirable_semaphore: release_many([])", permits.release_many(&Vec::<String>::new()));
+    list.add("get_expirable_semaphore: release(\"7\")", permits.release("7"));
+    list.add("get_expirable_semaphore: release_many([])", permits.release_many(&Vec::<String>::new()));
     let id = "0".repeat(32);
-    list.add("expirable_semaphore: update_lease_time(0)", permits.update_lease_time(&id, Duration::ZERO));
+    list.add("get_expirable_semaphore: update_lease_time(0)", permits.update_lease_time(&id, Duration::ZERO));
     list.add("change_ring() of another client", client.change_ring(Ring::new(["redis://127.0.0.1"])));
     let fence = client.get_fenced_lock("orders").acquire().unwrap().fence().unwrap();
     list.add("fencing::write_file(\"/\", …)", fencing::write_file(Path::new("/"), fence, b""));
@@ -327,7 +327,7 @@ fn holding(list: &mut List) {
     lock.unlock().unwrap();
     let token = client.get_token_lock("token");
     token.lock().unwrap();
-    list.add("token_lock: lock() again", token.lock());
+    list.add("get_token_lock: lock() again", token.lock());
     list.add("the same name as another kind", client.get_lock("token").lock());
     token.unlock().unwrap();
     let rw = client.get_read_write_lock("ledger");

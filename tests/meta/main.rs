@@ -33,6 +33,7 @@ mod examples;
 mod mutations;
 mod operating;
 mod pages;
+mod releases;
 mod rendered;
 mod support_selftest;
 mod traps;

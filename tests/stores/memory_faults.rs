@@ -352,3 +352,95 @@ fn an_error_of_with_lock_says_whether_the_work_ran() {
     assert!(after.work_ran() && after.is_lost() && !after.is_retryable(), "{after}");
     drop(paused);
 }
+
+/// The error of each way to release, of a store that refuses.
+fn every_release(client: &LockClient, store: &MemoryStore) -> Vec<(&'static str, Error)> {
+    let lock = client.get_lock("released");
+    let (guard, owned) = (client.get_lock("guard").acquire().unwrap(), client.get_lock("owned"));
+    let owned = owned.acquire_owned().unwrap();
+    let fenced = client.get_fenced_lock("fenced").acquire().unwrap();
+    let reading = client.get_read_write_lock("rw").read().acquire().unwrap();
+    let outer = client.get_lock("again").acquire().unwrap();
+    let inner = client.get_lock("again").acquire().unwrap();
+    let several =
+        |of: &str| client.get_multi_lock([of, "more"].map(|name| client.get_lock(format!("{of}:{name}"))));
+    let (both, by_thread) = (several("guards").acquire().unwrap(), several("threads"));
+    by_thread.lock().unwrap();
+    let (slots, leased) = (client.get_semaphore("slots"), client.get_expirable_semaphore("leased"));
+    assert!(slots.try_set_permits(2).unwrap() && leased.try_set_permits(3).unwrap());
+    let (permit, leased_permit) = (slots.acquire(1).unwrap(), leased.acquire().unwrap());
+    slots.acquire(1).unwrap().keep();
+    let kept = leased.acquire().unwrap();
+    let ids = kept.ids();
+    kept.keep();
+    lock.lock().unwrap();
+    store.fail(Fault::Refused);
+    let errors = [
+        ("lock", lock.unlock()),
+        ("guard", guard.unlock()),
+        ("owned guard", owned.unlock()),
+        ("fenced", fenced.unlock()),
+        ("read", reading.unlock()),
+        ("inner level", inner.unlock()),
+        ("outer level", outer.unlock()),
+        ("several", both.unlock()),
+        ("several of a thread", by_thread.unlock()),
+        ("permit", permit.unlock()),
+        ("permit with a lease", leased_permit.unlock()),
+        ("permits by their number", slots.release(1)),
+        ("permits, if set up", slots.release_if_exists(1).map(drop)),
+        ("a permit by its id", leased.release(&ids[0]).map(drop)),
+        ("permits by their ids", leased.release_many(&ids).map(drop)),
+    ];
+    store.heal();
+    errors.into_iter().map(|(what, outcome)| (what, outcome.expect_err(what))).collect()
+}
+
+#[test]
+fn the_error_of_a_release_says_that_the_work_ran_and_is_never_to_be_retried() {
+    let (_clock, store) = place();
+    for (what, error) in every_release(&client(&store), &store) {
+        assert!(error.work_ran() && !error.is_retryable(), "{what}: {error}");
+    }
+}
+
+#[test]
+fn the_error_of_a_dropped_guards_release_is_not_to_be_retried_either() {
+    let (_clock, store) = place();
+    let (told, seen) = unbounded();
+    let builder = ClientBuilder::default().patience(Duration::ZERO).observer(Releases(told));
+    let client = builder.build_in_memory(&store).unwrap();
+    let guards =
+        [client.get_lock("plain").acquire().unwrap(), client.get_token_lock("token").acquire().unwrap()];
+    store.fail(Fault::Refused);
+    drop(guards);
+    for _ in 0..2 {
+        assert_eq!(receive(&seen, LONG), Ok((true, false)), "work ran, is retryable");
+    }
+}
+
+/// Tells of each release that failed whether its error says that the work ran, and that it may be retried.
+struct Releases(Sender<(bool, bool)>);
+
+impl Observer for Releases {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::ReleaseFailed { error, .. } = event {
+            self.0.send((error.work_ran(), error.is_retryable())).ok(); // nobody listens any more
+        }
+    }
+}
+
+#[test]
+fn a_condition_that_cannot_notify_or_get_its_lock_back_says_that_the_work_ran() {
+    let (_clock, store) = place();
+    let client = client(&store);
+    let lock = client.get_lock("queue");
+    let condition = lock.condition("not_empty");
+    let mut guard = lock.acquire().unwrap();
+    store.fail(Fault::Refused);
+    let error = condition.notify_one().unwrap_err();
+    assert!(error.work_ran() && !error.is_retryable(), "{error}");
+    // Before the wait the guard has the lock as before, and the same wait may be tried again.
+    let error = condition.wait(&mut guard).unwrap_err();
+    assert!(!error.work_ran() && error.is_retryable() && guard.check().is_ok(), "{error}");
+}

@@ -178,7 +178,7 @@ impl Shared {
     fn met(&self, error: &Error) {
         let text = format!("{:?} during {}", error.kind(), error.action());
         *self.errors.lock().entry(text).or_default() += 1;
-        if !error.is_retryable() && !error.is_lost() && !error.outcome_unknown() {
+        if !super::may_pass(error) && !error.is_lost() && !error.outcome_unknown() {
             self.wrong.lock().push(format!("{error:?}"));
         }
     }

@@ -165,6 +165,13 @@ pub fn connected(build: impl Fn() -> leasehold::Result<leasehold::LockClient>) -
     built.expect("it was tried").expect("it connects")
 }
 
+/// Whether a fault of the server or the network explains the error, and may pass. Unlike
+/// [`is_retryable`](leasehold::Error::is_retryable) also of the error of a release.
+pub fn may_pass(error: &leasehold::Error) -> bool {
+    use leasehold::ErrorKind::{Busy, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};
+    matches!(error.kind(), Busy | OutOfMemory | ReadOnly | StaleRing | TimedOut | Unreachable)
+}
+
 /// The channel on which a lock's releases are announced, as in Redisson.
 pub fn channel(name: &str) -> String {
     format!("redisson_lock__channel:{{{name}}}")

@@ -845,7 +845,7 @@ struct Failures(AtomicUsize);
 
 impl Failures {
     fn note(&self, error: &Error) {
-        assert!(error.is_retryable() || error.is_lost() || error.outcome_unknown(), "{error}");
+        assert!(crate::support::may_pass(error) || error.is_lost() || error.outcome_unknown(), "{error}");
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }

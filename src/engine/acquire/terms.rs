@@ -69,7 +69,7 @@ impl Terms {
     }
 }
 
-/// How long a [spin lock](crate::LockClient::spin_lock) sleeps between its attempts.
+/// How long a [spin lock](crate::LockClient::get_spin_lock) sleeps between its attempts.
 ///
 /// Each sleep is a random part of its length, between half and all of it, so that those who began together do
 /// not go on together. (Redisson's exponential back-off adds a random part, its constant one has none.)

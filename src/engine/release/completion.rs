@@ -67,7 +67,7 @@ impl Core {
                 self.reporter.counters.releases_failed.add(1);
                 self.leave_behind(hold);
                 let name = hold.name().given().to_owned();
-                let error = error.during("unlock").on(&name);
+                let error = error.during("unlock").on(&name).after_work();
                 self.reporter.observe_news(move |observer| {
                     observer.event(&Event::ReleaseFailed { name: &name, error: &error });
                 });

@@ -38,7 +38,7 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable(action)?;
         match self.own_hold(entry) {
-            Some(hold) => self.end_one_level(action, &hold, None),
+            Some(hold) => self.end_one_level(action, &hold, None).map_err(Error::after_work),
             None => Err(self.not_holding(action, kind, name)),
         }
     }
@@ -49,8 +49,7 @@ impl Engine {
     /// this hold a repetition changes nothing. An outcome that stays unknown goes to the watchdog.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
-        self.usable(action)?;
-        self.end_one_level(action, hold, level)
+        self.usable(action).and_then(|()| self.end_one_level(action, hold, level)).map_err(Error::after_work)
     }
 
     fn end_one_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
@@ -64,7 +63,7 @@ impl Engine {
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
         let _call = self.calls.begin();
         while hold.end_level(None).is_some_and(|left| left > 0) {}
-        self.leave(action, hold, 0)
+        self.leave(action, hold, 0).map_err(Error::after_work)
     }
 
     /// Leaves `left` levels to the owner.
@@ -118,7 +117,7 @@ impl Engine {
         }
         let _call = self.calls.begin();
         self.usable(action)?;
-        let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
+        let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired).after_work());
         if hold.end_level(level) != Some(0) || !self.still_held(hold, 0, begun) {
             return expired();
         }
@@ -137,7 +136,7 @@ impl Engine {
             Err(error) => {
                 self.reporter.counters.releases_failed.add(1);
                 self.leave_until(hold, ends);
-                Err(error.during(action).on(hold.name().given()))
+                Err(error.during(action).on(hold.name().given()).after_work())
             }
         }
     }
@@ -245,7 +244,7 @@ impl Engine {
             // listen: only then do waiters here stand back.
             HandoffStart::Others => {
                 let outcome = self.send_release(hold, left, begun, None);
-                if let Err(error) = self.released("unlock", hold, left, outcome) {
+                if let Err(error) = self.released("unlock", hold, left, outcome).map_err(Error::after_work) {
                     let event = Event::ReleaseFailed { name: hold.name().given(), error: &error };
                     self.reporter.tell(|observer| observer.event(&event));
                 }
@@ -307,7 +306,8 @@ impl Engine {
                 Error::not_holding(action, name.given(), NotHeld::HeldBy(holder))
             }
             Ok(Some(snapshot)) => Error::not_holding(action, name.given(), NotHeld::HeldBy(snapshot.holder)),
-            Err(error) => error,
+            // The caller may have held it: only a hold of which it released a level is known to be its own.
+            Err(error) => error.after_work(),
         }
     }
 }

@@ -120,7 +120,7 @@ impl Store for EtcdStore {
             Family::Lock => return Ok(()),
             Family::Read | Family::Write | Family::Token | Family::Counted => {}
         }
-        let words = "etcd keeps plain, fenced and fair locks, and what is made of those: lock(), fenced_lock(), fair_lock(), groups of them \
+        let words = "etcd keeps plain, fenced and fair locks, and what is made of those: get_lock(), get_fenced_lock(), get_fair_lock(), groups of them \
                      and leader(); no token and read-write locks, run_once(), semaphores, latches or conditions";
         Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
     }

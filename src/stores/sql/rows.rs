@@ -345,8 +345,8 @@ impl<D: Rows> Store for RowStore<D> {
         if kind.is_one_record() {
             return Ok(());
         }
-        let words = "a database keeps plain, fenced and token locks, and what is made of those: lock(), fenced_lock(), \
-                     token_lock(), groups of them, run_once() and leader(); no fair and read-write locks, semaphores, latches or \
+        let words = "a database keeps plain, fenced and token locks, and what is made of those: get_lock(), get_fenced_lock(), \
+                     get_token_lock(), groups of them, run_once() and leader(); no fair and read-write locks, semaphores, latches or \
                      conditions";
         Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
     }

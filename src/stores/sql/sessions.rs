@@ -365,7 +365,8 @@ impl<D: SessionDatabase> Store for SessionStore<D> {
         if kind == Kind::Mutex {
             return Ok(());
         }
-        let words = "session locks have neither fences nor tokens: use lock(), or leave session_locks() out";
+        let words =
+            "session locks have neither fences nor tokens: use get_lock(), or leave session_locks() out";
         Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
     }
 

@@ -1,7 +1,7 @@
 CREATE TABLE IF NOT EXISTS leasehold_locks (
     id         BINARY(32) PRIMARY KEY,   -- SHA-256 of the name: names may be longer than a key
     name       MEDIUMBLOB NOT NULL,
-    token      BOOLEAN NOT NULL,         -- taken by token_lock
+    token      BOOLEAN NOT NULL,         -- taken by get_token_lock
     owner      VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,   -- client:number; '' if free
     holds      INT UNSIGNED NOT NULL,
     expires_at DATETIME(6) NOT NULL,     -- UTC, by the server's clock; free from then on

@@ -1,7 +1,7 @@
 CREATE TABLE IF NOT EXISTS leasehold_locks (
     id         bytea PRIMARY KEY,      -- SHA-256 of the name: names may be longer than a key
     name       bytea NOT NULL,
-    token      boolean NOT NULL,       -- taken by token_lock
+    token      boolean NOT NULL,       -- taken by get_token_lock
     owner      text NOT NULL,          -- client:number; '' if free
     holds      integer NOT NULL,
     expires_at timestamptz NOT NULL,   -- by the server's clock; free from then on

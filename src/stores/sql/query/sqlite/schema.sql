@@ -1,6 +1,6 @@
 CREATE TABLE IF NOT EXISTS leasehold_locks (
     name       BLOB PRIMARY KEY,
-    token      INTEGER NOT NULL,   -- taken by token_lock
+    token      INTEGER NOT NULL,   -- taken by get_token_lock
     owner      TEXT NOT NULL,      -- client:number; '' if free
     holds      INTEGER NOT NULL,
     expires_at INTEGER NOT NULL,   -- ms since 1970, by the machine's clock; free from then on
