@@ -28,12 +28,19 @@ fn timer(client: &LockClient, process: u32, first: Duration, tick: Duration) -> 
     for number in 0..TICKS {
         // The timers do not go off together; a short job is over by then, and is not done again.
         let late = tick / 20 * ((process + number) % PROCESSES);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-        thread::sleep((first + tick * number + late).saturating_sub(now));
+        let due = first + tick * number;
+        thread::sleep((due + late).saturating_sub(SystemTime::now().duration_since(UNIX_EPOCH)?));
         let ran = client.run_once("example:nightly", at_least, at_most, |_guard| {
-            println!("tick {number}: process {process} closes the books");
+            // … close the books …
         })?;
-        jobs += u32::from(ran.is_some());
+        let took = SystemTime::now().duration_since(UNIX_EPOCH)?.saturating_sub(due);
+        if ran.is_some() {
+            println!(
+                "tick {number}: process {process} has closed the books, {} ms after it",
+                took.as_millis()
+            );
+            jobs += 1;
+        }
     }
     client.shutdown()?;
     Ok(jobs)

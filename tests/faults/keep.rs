@@ -242,7 +242,7 @@ fn a_keeper_that_is_cut_off_shuts_others_out_for_its_short_lease() {
         let (theirs, cut) = (other.get_lock("stock"), now());
         let waiter = call(move || theirs.lock().map(|()| theirs));
         // Its lease ends unreleased: a waiter asks soon after, by a random time of 200 ms at most.
-        waiter.returns_within(cut, LEASE + ms(200), "taking it").unwrap();
+        drop(waiter.returns_within(cut, LEASE + ms(200), "taking it").unwrap());
         world.proxy.resume();
         assert!(!lock.try_lock_for(P).unwrap(), "it is the other's");
         other.get_lock("stock").force_unlock().unwrap();

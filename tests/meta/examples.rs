@@ -176,16 +176,36 @@ fn producers_and_consumers_meet() {
     }
 }
 
-/// The promise holds for timers that are less than `at_least` apart, so the ticks leave room for a busy
-/// machine.
+/// One job a tick is promised for timers that are less than `at_least` apart. On a busy machine they may be
+/// further apart, and each job says how late it was. The first who asks at a tick without a job has found the
+/// lock of an earlier tick's, whose `at_least` reached into this one; and a second job of a tick was begun when
+/// the `at_least` of the first was over.
 #[test]
-fn five_processes_do_ten_jobs_at_ten_ticks() {
-    for output in outputs("nightly_job", &["1500"]) {
+fn five_processes_do_a_job_at_each_tick_as_far_as_their_timers_are_on_time() {
+    const TICK: i64 = 500;
+    // As in the example: for how long a job shuts out others.
+    const AT_LEAST: i64 = TICK * 3 / 4;
+    // What rounding to milliseconds, and a sleep by another clock than that of the ticks, may come to.
+    const ROUNDING: i64 = 5;
+    for output in outputs("nightly_job", &[&TICK.to_string()]) {
+        let job = |line: &&str| {
+            let (tick, rest) = line.strip_prefix("tick ")?.split_once(": process ")?;
+            let late = rest.split_once("books, ")?.1.split_once(" ms")?.0;
+            Some((tick.parse::<i64>().ok()?, late.parse::<i64>().ok()?))
+        };
+        let jobs: Vec<(i64, i64)> = lines(&output, "has closed the books").iter().filter_map(job).collect();
         for tick in 0..10 {
-            let done = lines(&output, &format!("tick {tick}: "));
-            assert_eq!(done.len(), 1, "{output}");
+            let mut late: Vec<i64> = jobs.iter().filter(|job| job.0 == tick).map(|job| job.1).collect();
+            late.sort_unstable();
+            assert!(
+                late.iter().skip(1).all(|late| *late >= AT_LEAST - ROUNDING),
+                "twice at {tick}:\n{output}"
+            );
+            let reaches_here = |&(before, late): &(i64, i64)| {
+                before < tick && before * TICK + late + AT_LEAST >= tick * TICK - ROUNDING
+            };
+            assert!(!late.is_empty() || jobs.iter().any(reaches_here), "nothing at {tick}:\n{output}");
         }
-        assert_eq!(lines(&output, "closes the books").len(), 10, "{output}");
         says(&output, &["5 processes, 10 ticks"]);
     }
 }

@@ -79,8 +79,8 @@ pub struct Gate {
     pub target: PathBuf,
     /// Where each part leaves `PART.log` and `PART.result`.
     pub logs: PathBuf,
-    /// Tests that run at a time in one program.
-    pub threads: String,
+    /// Tests that run at a time in one program, which is all that its lane runs.
+    pub threads: usize,
     pub in_ci: bool,
     pub groups: Groups,
     begun: Instant,
@@ -126,7 +126,9 @@ impl Gate {
         Gate {
             target,
             logs,
-            threads: set("LEASEHOLD_THREADS").unwrap_or_else(|| "8".to_owned()),
+            threads: set("LEASEHOLD_THREADS").and_then(|threads| threads.parse().ok()).unwrap_or_else(|| {
+                std::thread::available_parallelism().map_or(1, usize::from) * plan::TESTS_PER_PROCESSOR
+            }),
             in_ci: set("CI").is_some_and(|value| value != "0" && value != "false"),
             groups: Groups::default(),
             begun: now(),
@@ -254,13 +256,14 @@ impl Gate {
         self.summary(parts)
     }
 
-    /// Runs the first parts one after the other, and then all lanes side by side.
+    /// Runs the first parts one after the other, then all lanes side by side, and what measures time last.
     pub fn everything(&self) -> bool {
         // Nothing can follow a build that failed.
         let is_built = |part: &&str| self.one(part) || *part != "build";
         if plan::FIRST.iter().all(is_built) {
             let work = |part: &str| plan::work_of(part).expect("only parts are run");
             self.lanes(&[(plan::TESTS, false), (plan::JAVA, false), (plan::BUILD, true)], work);
+            self.lanes(&[(plan::TIMED, false)], work);
         }
         self.summary(&plan::full().collect::<Vec<_>>())
     }

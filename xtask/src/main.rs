@@ -121,8 +121,9 @@ fn one_test(gate: &Gate, words: &[&str]) -> Result<bool, Refused> {
                 continue;
             }
             found += names.len();
+            let threads = gate.threads.to_string();
             let repeat = job::Run::new("scripts/repeat.sh")
-                .args(["--times", times, "--load", load, "--threads", &gate.threads, &program.path])
+                .args(["--times", times, "--load", load, "--threads", &threads, &program.path])
                 .args(names)
                 .without_limit();
             good &= job.run(&repeat.of_a_test()).good;

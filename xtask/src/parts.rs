@@ -206,7 +206,7 @@ pub fn sabotage(job: &Job<'_>, arguments: &[&str]) -> bool {
 /// writes the figures.
 pub fn histories(job: &Job<'_>) -> bool {
     let judge = std::path::absolute(job.gate.logs.join("judge")).unwrap_or_default().display().to_string();
-    let mut one_at_a_time = job.also().with("LEASEHOLD_THREADS", "1");
+    let mut one_at_a_time = suites::one_at_a_time(job);
     if job.run(&Run::servers("servers_find_go")).good {
         let folder = "tests/histories/judge";
         let go =

@@ -5,16 +5,24 @@ use crate::{build, elsewhere, parts, suites};
 
 /// First, one after the other: all that follows needs them.
 pub const FIRST: &[&str] = &["format", "shell", "tools", "build"];
-/// Then three lanes side by side, which are to end together. Most tests wait, for leases and for each other.
+/// Then three lanes side by side, which are to end together. Most tests wait, for leases and for each other; so
+/// each lane of tests runs [`TESTS_PER_PROCESSOR`] of them at a time for each processor.
 pub const TESTS: &[&str] =
     &["unit", "architecture", "contract-memory", "support", "unit-redis", "topologies", "stores"];
 /// The tests beside Java go one at a time, which is why they have a lane of their own; behind them come parts
 /// for which the lane of the other tests would need longer than this one.
-pub const JAVA: &[&str] = &["interop", "faults", "contract", "redis", "demo", "cli", "toolchain"];
+pub const JAVA: &[&str] = &["interop", "faults", "contract", "redis", "cli", "toolchain"];
 /// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
 /// threads from the processors for seconds. The models are built, and then all processor.
 pub const BUILD: &[&str] =
     &["clippy", "docs", "doc-tests", "compile", "targets", "package", "deny", "deploying", "model"];
+/// Last, when nothing else runs, one test after the other: what measures how long something takes, by clocks of
+/// other processes too, so that [what the machine was late](../../tests/README.md) cannot be taken off. All
+/// other tests have to pass beside others.
+pub const TIMED: &[&str] = &["timed", "demo"];
+/// How many tests a lane runs at a time. With more the gate is no sooner done, since two lanes of so many use
+/// all of the processors, and each test is later.
+pub const TESTS_PER_PROCESSOR: usize = 4;
 /// What needs no server.
 pub const QUICK: &[&str] = &[
     "format",
@@ -85,7 +93,8 @@ const PARTS: &[(&str, Work)] = &[
     ("stores", parts::stores),
     ("interop", |job| suites::of_part(job, "interop", &[])),
     ("faults", |job| suites::of_part(job, "faults", &[])),
-    ("demo", |job| suites::of_part(job, "demo", &[])),
+    ("timed", |job| suites::of_part(&suites::one_at_a_time(job), "timed", &[])),
+    ("demo", |job| suites::of_part(&suites::one_at_a_time(job), "demo", &[])),
     ("cli", parts::cli),
     ("toolchain", build::toolchain),
     ("model", build::model),
@@ -113,7 +122,7 @@ const PARTS: &[(&str, Work)] = &[
 
 /// The parts of the whole gate, in the order of its summary.
 pub fn full() -> impl Iterator<Item = &'static str> {
-    [FIRST, TESTS, JAVA, BUILD].into_iter().flatten().copied()
+    [FIRST, TESTS, JAVA, BUILD, TIMED].into_iter().flatten().copied()
 }
 
 pub fn is_part(name: &str) -> bool {
@@ -126,7 +135,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 
 /// Whether it runs test programs, which are built before it.
 pub fn needs_tests(part: &str) -> bool {
-    part != "toolchain" && (TESTS.contains(&part) || JAVA.contains(&part))
+    part != "toolchain" && [TESTS, JAVA, TIMED].iter().any(|lane| lane.contains(&part))
         || ["docs", "histories", "under-systemd"].contains(&part)
 }
 

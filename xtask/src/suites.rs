@@ -174,7 +174,7 @@ pub fn run(job: &Job<'_>, name: &str, arguments: &[&str]) -> bool {
     let Some(program) = found else { return job.failed(&format!("there is no test program {name}")) };
     let arguments = arguments.join(" ");
     job.say(&format!("     Running {name} {arguments}"));
-    let threads = job.variable("LEASEHOLD_THREADS").unwrap_or_else(|| job.gate.threads.clone());
+    let threads = threads(job);
     let run = Run::new(&program.path).args([format!("--test-threads={threads}")]);
     let came = job.run(&run.args(arguments.split_whitespace()).of_a_test());
     let ran =
@@ -184,6 +184,16 @@ pub fn run(job: &Job<'_>, name: &str, arguments: &[&str]) -> bool {
         job.say(&format!("to run it alone: ./check test {test}"));
     }
     came.good && ran
+}
+
+/// Tests that a program of the part runs at a time.
+fn threads(job: &Job<'_>) -> usize {
+    job.variable("LEASEHOLD_THREADS").and_then(|threads| threads.parse().ok()).unwrap_or(job.gate.threads)
+}
+
+/// The same part, with one test after the other.
+pub fn one_at_a_time<'a>(job: &Job<'a>) -> Job<'a> {
+    job.also().with("LEASEHOLD_THREADS", "1")
 }
 
 /// All suites of a part, with more arguments for each.
@@ -197,15 +207,18 @@ pub fn of_part(job: &Job<'_>, part: &str, more: &[&str]) -> bool {
     good
 }
 
-/// Does the same for each server, which is then the only one there is; for all servers side by side.
+/// Does the same for each server, which is then the only one there is; for all servers side by side, which
+/// share the tests that the part may run at a time.
 pub fn on_each_server(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
     let Some(servers) = job.variable("LEASEHOLD_SERVERS") else {
         return job.skipped("what runs on each server: there is no redis-server and no valkey-server");
     };
+    let threads = threads(job).div_ceil(servers.split(':').count()).to_string();
     std::thread::scope(|scope| {
         let on_one = |server: &str| {
             let (name, path) = server.split_once('=').unwrap_or((server, server));
             let on_one = job.beside().with("LEASEHOLD_SERVERS", server).with("LEASEHOLD_TEST_SERVER", path);
+            let on_one = on_one.with("LEASEHOLD_THREADS", &*threads);
             on_one.say(&format!("-- {name}"));
             scope.spawn(move || (work(&on_one), on_one))
         };
