@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::plan;
 
 /// What a change of the library is seen by.
-const OF_ALL: &str = "unit architecture contract-memory contract unit-redis redis faults";
+const OF_ALL: &str = "unit architecture contract-memory contract unit-redis redis faults timed";
 
 /// Which parts a file belongs to: the first line that has its path. A `*` stands for any text.
 const FILES: &[(&str, &str)] = &[
@@ -31,7 +31,7 @@ const FILES: &[(&str, &str)] = &[
     ("src/stores/redis/cluster/* src/topologies/*", "clippy unit architecture contract-memory topologies"),
     ("src/stores/redis/*", "clippy ALL topologies interop"),
     ("src/stores/memory/*", "clippy unit architecture contract-memory"),
-    ("src/stores/*", "clippy unit architecture stores"),
+    ("src/stores/*", "clippy unit architecture stores timed"),
     ("src/engine/* src/seam/* src/sync/*", "clippy ALL model topologies stores"),
     ("src/*", "clippy compile targets docs doc-tests ALL stores"),
     ("Cargo.*", "clippy compile targets docs doc-tests ALL stores cli toolchain minimal deny"),
@@ -40,6 +40,7 @@ const FILES: &[(&str, &str)] = &[
     ("benches/*", "clippy"),
     ("tests/contract/*", "clippy contract-memory contract topologies stores"),
     ("tests/faults/cuts_under_load.rs tests/stores/inspect.rs tests/meta/pages.rs", "clippy redis"),
+    ("tests/faults/line_processes.rs tests/faults/wakeups.rs tests/stores/turnstile.rs", "clippy timed"),
     ("tests/faults/*", "clippy faults"),
     ("tests/interop/*", "clippy interop"),
     ("tests/topology/*", "clippy topologies"),
@@ -106,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_file_is_that_of_the_first_line_that_fits() {
-        assert_eq!(parts(&["src/stores/sql/mod.rs"]), "format unit architecture stores clippy");
+        assert_eq!(parts(&["src/stores/sql/mod.rs"]), "format unit architecture stores clippy timed");
         assert_eq!(parts(&["docs/using-from-async.md"]), "format architecture web");
         assert_eq!(parts(&["docs/stores.md", "README.md"]), "format architecture doc-tests");
         assert_eq!(parts(&["cli/README.md"]), "format architecture cli");

@@ -416,6 +416,18 @@ mod tests {
     }
 
     #[test]
+    fn of_several_servers_each_has_half_of_the_tests_at_a_time_and_what_measures_time_one() {
+        let Elsewhere(gate) = &Elsewhere::new("bounded");
+        gate.set("LEASEHOLD_SERVERS", "one=/one:two=/two");
+        gate.set("LEASEHOLD_THREADS", "8");
+        let work: plan::Work = |job| {
+            let each_has_half = suites::on_each_server(job, |job| suites::threads(job) == 4);
+            each_has_half && suites::threads(job) == 8 && suites::threads(&suites::one_at_a_time(job)) == 1
+        };
+        assert!(gate.outcome("unit", false, false, &work).good);
+    }
+
+    #[test]
     fn the_summary_counts_what_failed_and_what_was_not_run() {
         let outcomes = [outcome("unit", true, 0), outcome("cli", false, 2), outcome("docs", true, 1)];
         let (lines, failed) = table(&["unit", "cli", "docs", "deny"], &outcomes);

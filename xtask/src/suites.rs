@@ -31,7 +31,11 @@ pub const SUITES: &[Suite] = &[
     suite("cli", "anywhere", ""),
     suite("contract", "contract", ""),
     suite("support", "meta", "support_selftest::"),
-    suite("faults", "faults", "--skip=cuts_under_load:: --skip=heap:: --skip=history::"),
+    suite(
+        "faults",
+        "faults",
+        "--skip=cuts_under_load:: --skip=heap:: --skip=history:: --skip=line_processes:: --skip=wakeups::",
+    ),
     suite("faults", "faults", "heap::"),
     suite("faults", "faults", "history::"),
     suite("interop", "interop", ""),
@@ -55,7 +59,6 @@ pub const SUITES: &[Suite] = &[
     suite("stores", "stores", "sqlite::"),
     suite("stores", "stores", "tls::"),
     suite("stores", "stores", "roles::"),
-    suite("stores", "stores", "turnstile::"),
     suite("stores", "stores", "zookeeper::"),
     suite("redis", "stores", "deadlocks:: inspect::"),
     suite("redis", "meta", "pages::"),
@@ -65,6 +68,8 @@ pub const SUITES: &[Suite] = &[
     suite("demo", "meta", "demo::"),
     suite("demo", "meta", "examples::"),
     suite("docs", "meta", "rendered::"),
+    suite("timed", "faults", "line_processes:: wakeups::"),
+    suite("timed", "stores", "turnstile::"),
 ];
 
 /// Something that was built for the tests: a test program, an example, or the unit tests of the library or of
@@ -187,7 +192,7 @@ pub fn run(job: &Job<'_>, name: &str, arguments: &[&str]) -> bool {
 }
 
 /// Tests that a program of the part runs at a time.
-fn threads(job: &Job<'_>) -> usize {
+pub fn threads(job: &Job<'_>) -> usize {
     job.variable("LEASEHOLD_THREADS").and_then(|threads| threads.parse().ok()).unwrap_or(job.gate.threads)
 }
 
@@ -207,13 +212,13 @@ pub fn of_part(job: &Job<'_>, part: &str, more: &[&str]) -> bool {
     good
 }
 
-/// Does the same for each server, which is then the only one there is; for all servers side by side, which
-/// share the tests that the part may run at a time.
+/// Does the same for each server, which is then the only one there is; for all servers side by side, with half
+/// as many tests at a time for each as the part may run.
 pub fn on_each_server(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
     let Some(servers) = job.variable("LEASEHOLD_SERVERS") else {
         return job.skipped("what runs on each server: there is no redis-server and no valkey-server");
     };
-    let threads = threads(job).div_ceil(servers.split(':').count()).to_string();
+    let threads = threads(job).div_ceil(2).to_string();
     std::thread::scope(|scope| {
         let on_one = |server: &str| {
             let (name, path) = server.split_once('=').unwrap_or((server, server));
