@@ -40,8 +40,8 @@ impl Seller for Renewed {
     }
 }
 
-/// `client.get_fenced_lock(name)`: every grant brings a larger number, and the data remembers the largest it has
-/// seen.
+/// `client.get_fenced_lock(name)`: every grant brings a larger number, and the data remembers the largest it
+/// has seen.
 pub(crate) struct Fenced {
     lock: FencedLock,
 }

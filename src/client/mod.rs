@@ -136,8 +136,8 @@ impl LockClient {
     /// Three or five servers that share nothing: no replication, no machine, no power. Use it like any other
     /// client; its locks survive the loss of a minority of servers.
     /// [Its limits](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/topologies.md#redlock-and-servers-that-forget):
-    /// like every lease it wants [`get_fenced_lock`](Self::get_fenced_lock) beside it, and a server that lost its
-    /// data must stay out for at least the longest lease. Short for the builder's
+    /// like every lease it wants [`get_fenced_lock`](Self::get_fenced_lock) beside it, and a server that lost
+    /// its data must stay out for at least the longest lease. Short for the builder's
     /// [`redlock`](ClientBuilder::redlock).
     ///
     /// # Blocking
@@ -337,8 +337,8 @@ impl LockClient {
     ///
     /// Not reentrant (a thread that waits for its own gets an error of kind
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock)), and waits by polling each 50–100 ms, since those
-    /// libraries announce no release. Everything else is as with [`get_lock`](Self::get_lock): guards, watchdog,
-    /// states and errors.
+    /// libraries announce no release. Everything else is as with [`get_lock`](Self::get_lock): guards,
+    /// watchdog, states and errors.
     pub fn get_token_lock(&self, name: impl AsRef<str>) -> RedisLock {
         RedisLock::new(&self.engine, Kind::Token, name.as_ref())
     }
@@ -350,9 +350,9 @@ impl LockClient {
     /// a waiter that died is passed over within about 6 s (Redisson's own dead waiters keep their place for
     /// up to five minutes). A `try_lock` without a wait gets the lock only if nobody waits for it.
     ///
-    /// Hand-over takes a message and a request per grant, so it is slower than [`get_lock`](Self::get_lock); use it
-    /// where order matters. It shares the name's key with `get_lock`, but whoever takes it by that goes before
-    /// everybody and, letting go of it, wakes nobody here: use one or the other for a name.
+    /// Hand-over takes a message and a request per grant, so it is slower than [`get_lock`](Self::get_lock);
+    /// use it where order matters. It shares the name's key with `get_lock`, but whoever takes it by that
+    /// goes before everybody and, letting go of it, wakes nobody here: use one or the other for a name.
     pub fn get_fair_lock(&self, name: impl AsRef<str>) -> RedisLock {
         self.lock_with(name).fair().build()
     }
@@ -388,14 +388,14 @@ impl LockClient {
         MultiLock::new(&self.engine.clock, locks.into_locks())
     }
 
-    /// The same lock as [`get_lock`](Self::get_lock), used on terms of its own: not reentrant, not for longer than so
-    /// long, or waited for by asking again and again.
+    /// The same lock as [`get_lock`](Self::get_lock), used on terms of its own: not reentrant, not for longer
+    /// than so long, or waited for by asking again and again.
     pub fn lock_with(&self, name: impl AsRef<str>) -> LockOptions {
         LockOptions::new(&self.engine, name.as_ref())
     }
 
-    /// The same lock as [`get_lock`](Self::get_lock), waited for by asking again and again, with sleeps that double
-    /// from 1 ms to 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockOptions::spin`].
+    /// The same lock as [`get_lock`](Self::get_lock), waited for by asking again and again, with sleeps that
+    /// double from 1 ms to 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockOptions::spin`].
     ///
     /// It subscribes to nothing, so it suits users without that right, and locks that are rarely waited for.
     /// Unlike Java's, its release wakes those who do wait for a message. Threads of one client that spin

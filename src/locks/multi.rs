@@ -80,10 +80,10 @@ tuples_into_locks!(A B C D E F G H);
 
 /// Several locks that are taken and released as one: all or none. Redisson's `RedissonMultiLock`.
 ///
-/// Made by [`LockClient::get_multi_lock`](crate::LockClient::get_multi_lock) from locks of any kinds and of any
-/// clients, on other stores too: plain and fenced ones, fair ones, halves of read-write locks, token locks,
-/// those with [options](crate::LockClient::lock_with). A multi-lock keeps nothing of its own in the store. So
-/// it excludes all who use one of its locks, alone or with others, in whatever language.
+/// Made by [`LockClient::get_multi_lock`](crate::LockClient::get_multi_lock) from locks of any kinds and of
+/// any clients, on other stores too: plain and fenced ones, fair ones, halves of read-write locks, token
+/// locks, those with [options](crate::LockClient::lock_with). A multi-lock keeps nothing of its own in the
+/// store. So it excludes all who use one of its locks, alone or with others, in whatever language.
 ///
 /// Use it where one step touches several things that are locked one by one: a transfer between two accounts,
 /// in whichever direction. As with [`RedisLock`] there is the Java way ([`lock`](Self::lock) …
@@ -134,7 +134,8 @@ tuples_into_locks!(A B C D E F G H);
 ///
 /// # let client = leasehold::LockClient::in_memory();
 /// let (ledger, rates) = (client.get_fenced_lock("ledger"), client.get_read_write_lock("rates"));
-/// if let Some(guard) = client.get_multi_lock((ledger, rates.read())).try_acquire_for(Duration::from_secs(3))? {
+/// let both = client.get_multi_lock((ledger, rates.read()));
+/// if let Some(guard) = both.try_acquire_for(Duration::from_secs(3))? {
 ///     println!("writing with token {:?}", guard.fence_of("ledger"));
 /// }
 /// # Ok::<(), leasehold::Error>(())

@@ -22,9 +22,9 @@ use crate::time::Lease;
 /// It is the same type for every store: on Redis it is Redisson's `RLock`, over several Redis (see
 /// [`LockClient::redlock`](crate::LockClient::redlock)) Redlock, elsewhere that store's lock of the name.
 ///
-/// Made by [`LockClient::get_lock`](crate::LockClient::get_lock); cheap to clone and immutable: whatever belongs to
-/// one hold (its count, its lease) is with the hold, never with this value. Any number of values for one name
-/// are one lock.
+/// Made by [`LockClient::get_lock`](crate::LockClient::get_lock); cheap to clone and immutable: whatever
+/// belongs to one hold (its count, its lease) is with the hold, never with this value. Any number of values
+/// for one name are one lock.
 ///
 /// Two ways of use, which may be mixed: the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and
 /// the Rust way ([`acquire`](Self::acquire) gives a [`Guard`]). Both act on the calling thread's hold. All
@@ -161,9 +161,9 @@ impl RedisLock {
 
     /// The holder, whoever it is, as the server knows it; `None` if the lock is free.
     ///
-    /// For a [token lock](crate::LockClient::get_token_lock) that is its token, whichever library wrote it. It is
-    /// a secret of its holder's, since it releases the lock. ([`inspect`](crate::LockClient::inspect) is not
-    /// told the kind, so it takes a string for a lock only if this crate wrote it.)
+    /// For a [token lock](crate::LockClient::get_token_lock) that is its token, whichever library wrote it.
+    /// It is a secret of its holder's, since it releases the lock. ([`inspect`](crate::LockClient::inspect)
+    /// is not told the kind, so it takes a string for a lock only if this crate wrote it.)
     ///
     /// # Blocking
     ///

@@ -18,13 +18,13 @@ pub fn connect() -> Result<LockClient> {
     times.url(&url).connect_lazily().build()
 }
 
-/// The status of an answer: done; another has the lock; the locks' server cannot be used or the lock was
-/// lost, so try again.
+/// The status of an answer: done; another has the lock; the locks' server cannot be used and nothing was done,
+/// so try again; anything else, such as a lock that was lost while the work was done.
 pub fn status(outcome: &Result<Option<()>>) -> u16 {
     match outcome {
         Ok(Some(())) => 200,
         Ok(None) => 409,
-        Err(error) if error.is_retryable() || error.is_lost() || error.is_not_held() => 503,
+        Err(error) if error.is_retryable() => 503,
         Err(_) => 500,
     }
 }
