@@ -111,7 +111,7 @@
 //! unless the feature `tokio` is on: see
 //! [using it from async code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
 //!
-//! The crate needs Rust 1.89, and Linux, Android or macOS.
+//! The crate needs Rust 1.89, and Linux, Android, macOS or Windows.
 //!
 //! # More
 //!
