@@ -8,7 +8,7 @@ use leasehold::{
     LossReason, ManualClock, MemoryStore, Observer, Result,
 };
 
-use crate::support::{LONG, elsewhere, ms, receive};
+use crate::support::{LONG, elsewhere, ms, receive, wait_until};
 
 const FAULTS: [Fault; 3] = [Fault::Refused, Fault::RequestLost, Fault::AnswerLost];
 
@@ -432,7 +432,7 @@ impl Observer for Releases {
 
 #[test]
 fn a_condition_that_cannot_notify_or_get_its_lock_back_says_that_the_work_ran() {
-    let (_clock, store) = place();
+    let store = MemoryStore::new();
     let client = client(&store);
     let lock = client.get_lock("queue");
     let condition = lock.condition("not_empty");
@@ -443,4 +443,19 @@ fn a_condition_that_cannot_notify_or_get_its_lock_back_says_that_the_work_ran() 
     // Before the wait the guard has the lock as before, and the same wait may be tried again.
     let error = condition.wait(&mut guard).unwrap_err();
     assert!(!error.work_ran() && error.is_retryable() && guard.check().is_ok(), "{error}");
+    store.heal();
+    drop(guard);
+    let (tell, waits) = unbounded();
+    let error = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let mut guard = lock.acquire().unwrap();
+            tell.send(()).unwrap();
+            condition.wait_for(&mut guard, ms(200)).unwrap_err()
+        });
+        receive(&waits, LONG).unwrap();
+        wait_until("it has given the lock up", LONG, || !lock.is_locked().unwrap());
+        store.fail(Fault::Refused);
+        waiter.join().unwrap()
+    });
+    assert!(error.work_ran() && !error.is_retryable(), "{error}");
 }
