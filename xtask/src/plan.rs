@@ -62,6 +62,7 @@ pub const SOAK: &[&str] = &[
     "cli",
     "model",
     "stores",
+    "timed",
     "contract",
     "web",
     "unit-plain",
