@@ -86,7 +86,8 @@ impl Group {
     }
 
     fn unlock(mut self) -> Result<()> {
-        self.0.iter().try_for_each(|level| level.engine().refused_in_observer("unlock"))?; // dropped then
+        let refused = |level: &HeldLevel| level.engine().refused_in_observer("unlock");
+        self.0.iter().try_for_each(refused).map_err(Error::after_work)?; // dropped then
         let levels = self.0.drain(..).rev().map(HeldLevel::into_level);
         let leaving = |(engine, Granted { hold, level }): (Arc<Engine>, Granted)| LevelRelease {
             engine,

@@ -230,7 +230,7 @@ impl HeldLevel {
     }
 
     fn unlock(mut self) -> Result<()> {
-        self.engine.refused_in_observer("unlock")?; // dropped then
+        self.engine.refused_in_observer("unlock").map_err(Error::after_work)?; // dropped then
         self.released = true;
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
     }

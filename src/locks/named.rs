@@ -118,7 +118,7 @@ impl RedisLock {
     /// - [`outcome_unknown`](Error::outcome_unknown): no answer came; the client goes on releasing until it
     ///   is answered or the lease has run out.
     ///
-    /// None [`is_retryable`](Error::is_retryable), and each of a hold that was there says
+    /// None [`is_retryable`](Error::is_retryable), and each that comes of the end of a level says
     /// [`work_ran`](Error::work_ran).
     ///
     /// # Guarantees
