@@ -1,5 +1,7 @@
 //! Leases that have ended, and leases that nobody needs any more, at a member of the tests' own.
 
+mod waiters;
+
 use std::collections::{HashSet, VecDeque};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

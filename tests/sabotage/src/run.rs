@@ -40,6 +40,8 @@ impl Programs {
         for name in &names {
             match *name {
                 "lib" => cargo.arg("--lib"),
+                // The program's own unit tests.
+                "program" => cargo.args(["--bin", "leasehold"]),
                 name => cargo.args(["--test", name]),
             };
         }
@@ -67,9 +69,16 @@ impl Programs {
                 .and_then(|(_, rest)| rest.split_once('"'))
                 .map(|(name, _)| name);
             if let (Some(name), Some(program)) = (name, field("executable")) {
-                let is_lib = target.starts_with("{\"kind\":[\"lib\"]");
-                by_name
-                    .insert(if is_lib { "lib".to_owned() } else { name.to_owned() }, PathBuf::from(program));
+                let profile = line.split_once("\"profile\":").map_or("", |(_, profile)| profile);
+                let is = |kind: &str| target.starts_with(&format!("{{\"kind\":[\"{kind}\"]"));
+                let name = match name {
+                    _ if is("lib") => "lib",
+                    // What its other tests start is built too.
+                    _ if is("bin") && !profile.contains("\"test\":true") => continue,
+                    _ if is("bin") => "program",
+                    name => name,
+                };
+                by_name.insert(name.to_owned(), PathBuf::from(program));
             }
         }
         let missing = names.iter().find(|name| !by_name.contains_key(**name));
