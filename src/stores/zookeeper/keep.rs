@@ -95,6 +95,7 @@ mod tests {
 
     use super::*;
     use crate::ident::{ClientId, Owner};
+    use crate::observe::event::Event;
     use crate::observe::reporter::Reporter;
     use crate::seam::Family;
     use crate::stores::zookeeper::address::ZooKeeperAddress;
@@ -153,6 +154,26 @@ mod tests {
         }
         for _ in 0..2 {
             assert_eq!(removals.recv_timeout(LONG).as_deref(), Ok("/a/n"));
+        }
+        session.close(Duration::ZERO);
+    }
+
+    #[test]
+    fn each_break_of_the_connection_is_told_and_each_return() {
+        let server = Server::start(SESSION, |_| Reply::HangsUp);
+        let (told, events) = unbounded();
+        let observer = move |event: &Event<'_>| match event {
+            Event::WakeupsDown { .. } => told.send(false).unwrap(),
+            Event::WakeupsUp => told.send(true).unwrap(),
+            _ => {}
+        };
+        let address = ZooKeeperAddress::new(&server.options).unwrap();
+        let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
+        let session = Session::open(address, SESSION, LONG, reporter).unwrap();
+        for _ in 0..2 {
+            session.state.lock().send(&Operation::Sync { path: "/" }, Box::new(drop));
+            session.flush();
+            assert_eq!([(); 2].map(|()| events.recv_timeout(LONG)), [Ok(false), Ok(true)]);
         }
         session.close(Duration::ZERO);
     }

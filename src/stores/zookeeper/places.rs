@@ -330,4 +330,17 @@ mod tests {
         assert!(places.take_ended(at(11)).0.is_empty());
         assert!(places.known(&key).is_none());
     }
+
+    #[test]
+    fn of_those_who_hold_a_lock_each_has_its_own_end() {
+        let (places, key, life) = held("n", at(10));
+        for (name, until) in [("m", 20), ("o", 30)] {
+            let other = PlaceKey { owner: Owner::new(key.owner.client(), until), ..key.clone() };
+            places.set_node(&other, Some(node(name, &life)));
+            places.set_held(&other, HeldNode::new(1, at(until), life.window()));
+        }
+        let until = |name| places.until("/a", name);
+        assert_eq!([until("n"), until("m"), until("o")], [Some(at(10)), Some(at(20)), Some(at(30))]);
+        assert_eq!((until("p"), places.until("/b", "n")), (None, None));
+    }
 }
