@@ -351,3 +351,20 @@ fn a_hold_keeps_its_first_fence() {
     }
     assert_eq!(hold.fence(), Some(Fence::new(7)));
 }
+
+/// A level with a lease of its own makes a kept hold one as any other while the keeper looks at it.
+#[test]
+fn the_answer_to_a_look_leaves_a_renewal_under_way_that_was_sent_after_it() {
+    let mark = ThreadMark::current();
+    let (hold, number) = (of_thread(&mark), mark.number());
+    hold.state.lock().until_asked = true;
+    assert!(hold.begin_look().is_some());
+    hold.end_until_asked(LEASE);
+    assert!(hold.begin_renewal(hold.since()).is_some());
+    hold.end_renewal();
+    assert!(hold.is_in_doubt());
+    assert!(hold.begin_release());
+    assert_ne!(mark.number(), number, "the renewal would prolong the next hold");
+    hold.end_renewal();
+    assert!(!hold.is_in_doubt());
+}
