@@ -15,7 +15,7 @@ const SWITCH: &str = r#"
 use std::sync::LazyLock;
 
 static ON: LazyLock<usize> = LazyLock::new(|| {
-    std::env::var("LEASEHOLD_SABOTAGE").ok().and_then(|number| number.parse().ok()).unwrap_or(0)
+    std::env::var("SABOTAGE").ok().and_then(|number| number.parse().ok()).unwrap_or(0)
 });
 
 pub(crate) fn is_on(number: usize) -> bool {
@@ -30,7 +30,7 @@ pub(crate) fn is_on(number: usize) -> bool {
 fn note_reached() {
     static REACHED: std::sync::Once = std::sync::Once::new();
     REACHED.call_once(|| {
-        if let Some(file) = std::env::var_os("LEASEHOLD_SABOTAGE_REACHED") {
+        if let Some(file) = std::env::var_os("SABOTAGE_REACHED") {
             drop(std::fs::write(file, ""));
         }
     });

@@ -49,7 +49,7 @@ impl Programs {
         cargo
             .current_dir(package)
             .env("CARGO_TARGET_DIR", target)
-            .env_remove("LEASEHOLD_SABOTAGE")
+            .env_remove("SABOTAGE")
             .stderr(Stdio::inherit());
         let built = cargo.output().map_err(|error| format!("cargo: {error}"))?;
         if !built.status.success() {
@@ -152,7 +152,7 @@ impl Programs {
             command.env("LEASEHOLD_SERVERS", servers.split(':').next().unwrap_or_default());
         }
         if let Some((number, reached)) = broken {
-            command.env("LEASEHOLD_SABOTAGE", number.to_string()).env("LEASEHOLD_SABOTAGE_REACHED", reached);
+            command.env("SABOTAGE", number.to_string()).env("SABOTAGE_REACHED", reached);
         }
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
         let begun = Instant::now();

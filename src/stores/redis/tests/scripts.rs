@@ -386,7 +386,7 @@ fn the_late_release_of_a_former_holder_takes_nothing_of_the_next_ones() {
             assert!(matches!(store.release(&former, left, soon()).done(), Release::NotHeld { .. }));
         }
         store.clean_up(&[former.clone(), kept()], soon());
-        assert!(!store.renew(&[former.clone()], soon()).remove(0).done());
+        assert!(!store.renew(std::slice::from_ref(&former), soon()).remove(0).done());
         assert_eq!(hash(&server, "lk").0, before);
         assert!(matches!(store.release(&next, 0, soon()).done(), Release::Freed { .. }));
         assert_eq!(server.number(&["EXISTS", "lk"]), 0);
