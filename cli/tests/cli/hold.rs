@@ -156,7 +156,7 @@ fn the_shell_and_all_that_it_has_started_are_told_once_that_the_lock_is_gone() {
     let server = Server::start();
     let text = "trap 'cut -d \" \" -f1 /proc/uptime >>\"$DIR/told\"' USR1; leasehold --format json hold --signal USR1 --lease 12s job >\"$DIR/held\"; \
                 sleep 60 & echo $! >\"$DIR/child\"; echo begun >\"$DIR/begun\"; \
-                while ! [ -s \"$DIR/told\" ]; do sleep 0.05; done; sleep 0.5; wait; \
+                while ! [ -s \"$DIR/told\" ]; do sleep 0.05; done; wait; \
                 leasehold release \"$(sed 's/.*\"handle\":\"\\([^\"]*\\)\".*/\\1/' \"$DIR/held\")\"; exit $?";
     let mut shell = Run::start(&mut script(&server, "bash", text));
     eventually("it works", || !text_of(&server, "begun").is_empty());
