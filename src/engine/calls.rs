@@ -115,3 +115,19 @@ impl Drop for Call {
         }
     }
 }
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_one_clients_call_leaves_those_of_others_to_the_thread() {
+        let (one, other) = (Arc::new(Calls::default()), Arc::new(Calls::default()));
+        let (first, second) = (one.begin(), other.begin());
+        drop(first);
+        assert!(!one.is_caller_in_one() && other.is_caller_in_one());
+        drop(second.detached());
+        assert!(!other.is_caller_in_one());
+    }
+}

@@ -512,4 +512,36 @@ mod tests {
         queue.leave(&tickets[3]);
         assert!(queue.is_empty() && queue.join(true).is_head() && queue.join(false).is_head());
     }
+
+    #[test]
+    fn a_release_before_a_thread_asked_is_no_reason_to_ask_again() {
+        let mut queue = Queue::default();
+        queue.nudge();
+        queue.begin_asking();
+        assert!(!queue.join_asked().take_nudge());
+    }
+
+    #[test]
+    fn those_who_wait_for_a_hand_off_are_woken_by_that_one_alone() {
+        let (ticket, waker) = (Ticket::default(), Waker::default());
+        for settle in [Ticket::withdraw, Ticket::received] {
+            ticket.open(claim());
+            assert!(ticket.promise().is_some() && ticket.wake_when_settled(&waker));
+            settle(&ticket);
+            assert!(waker.take());
+        }
+        ticket.open(claim());
+        assert!(ticket.promise().is_some());
+        ticket.received();
+        assert!(!waker.take());
+    }
+
+    #[test]
+    fn a_wait_has_one_name_and_ends_for_the_first_ring() {
+        let ticket = Ticket::default();
+        assert!(!ticket.is_told());
+        let told = |id| ticket.tell(|| Told { id, at_ms: id });
+        assert_eq!((told(1), told(2)), (Told { id: 1, at_ms: 1 }, Told { id: 1, at_ms: 1 }));
+        assert!(ticket.is_told());
+    }
 }

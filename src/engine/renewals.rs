@@ -407,4 +407,35 @@ mod tests {
         let told = (0..30_000).filter(|n| item.is_told(start.plus(millis(*n)))).count();
         assert_eq!(told, 4, "at 0, 3, 9 and 21 s");
     }
+
+    #[test]
+    fn a_server_that_answers_again_is_well_and_what_it_failed_before_is_forgotten() {
+        let start = ManualClock::new().now();
+        let mut due = Due::new(LEASE, TIMEOUT);
+        let mut now = start.plus(LEASE / 3);
+        for outage in 1..=2 {
+            due.add(vec![hold(0, start)]);
+            let batch = due.next(now).unwrap();
+            assert!(!batch.is_probe, "in outage {outage} nothing has failed yet");
+            let over = send(&mut due, batch, now, |_| false);
+            assert!(!due.is_well() && due.is_down(0));
+            now = due.next(over).unwrap_err();
+            let probe = due.next(now).unwrap();
+            now = send(&mut due, probe, now, |_| true);
+            assert!(due.is_well() && !due.is_down(0));
+        }
+    }
+
+    #[test]
+    fn a_slow_answer_is_forgotten_with_time() {
+        let start = ManualClock::new().now();
+        let mut due = Due::new(LEASE, TIMEOUT);
+        due.pace = TIMEOUT;
+        for _ in 0..100 {
+            due.add(vec![hold(0, start)]);
+            let batch = due.next(start).unwrap();
+            send(&mut due, batch, start, |_| true);
+        }
+        assert!(due.pace < TIMEOUT / 100, "{:?}", due.pace);
+    }
 }

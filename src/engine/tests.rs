@@ -1,6 +1,7 @@
 //! The policy above the seam, on a store that answers as a test has it.
 
 mod answers;
+mod kept;
 mod later;
 mod odds;
 mod rare;
@@ -26,7 +27,7 @@ use crate::inspect::Inspection;
 use crate::observe::LossReason;
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
-use crate::seam::capabilities::{Capabilities, Majority, Sessions};
+use crate::seam::capabilities::{Capabilities, Keeping, KeptLook, Majority, Sessions};
 use crate::seam::fallbacks::describe_by_kinds;
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
@@ -85,6 +86,10 @@ struct Odd {
     keeps_no_names: bool,
     has_sessions: bool,
     is_attached: AtomicBool,
+    /// Can keep locks until others ask for them; the answers to the next looks, and how many there were.
+    keeps: bool,
+    looking: Scripted<KeptLook>,
+    looks: AtomicUsize,
 }
 
 type Scripted<T> = Mutex<VecDeque<Script<T>>>;
@@ -155,6 +160,7 @@ impl Store for Odd {
             outlasts_leases: self.outlasts_leases,
             majority: self.is_several.then_some(self as &dyn Majority),
             sessions: self.has_sessions.then_some(self as &dyn Sessions),
+            keeping: self.keeps.then_some(self as &dyn Keeping),
             poll_every: |_| (Duration::from_secs(3600), Duration::from_secs(7200)),
             ..Capabilities::default()
         }

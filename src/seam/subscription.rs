@@ -130,6 +130,9 @@ impl Channel {
     /// The subscription was confirmed, or is gone. Either way every waiter looks again: before a confirmation
     /// a release could pass unheard.
     pub(crate) fn set_up(&self, up: bool) {
+        if up {
+            self.refused.store(false, Ordering::SeqCst); // it was, on an earlier connection
+        }
         self.up.store(up, Ordering::SeqCst);
         self.notify();
     }
@@ -424,5 +427,27 @@ mod tests {
             channel.set_up(true);
             assert!(waker.sleep(Some(Duration::ZERO)));
         }
+    }
+
+    #[test]
+    fn a_subscription_that_was_refused_is_not_once_it_stands() {
+        let (channel, waker, subscription) = listening();
+        channel.set_up(false);
+        channel.set_refused();
+        assert!(subscription.is_refused() && waker.sleep(Some(Duration::ZERO)));
+        channel.set_up(true);
+        assert!(!subscription.is_refused() && subscription.is_up());
+    }
+
+    #[test]
+    fn who_leaves_a_channel_leaves_the_others_there() {
+        let (channel, waker, subscription) = listening();
+        let other = Waker::default();
+        drop(Subscription::new(Arc::clone(&channel), Arc::new(Nobody), &other));
+        assert_eq!(channel.listeners(), 1);
+        channel.notify();
+        assert!(waker.sleep(Some(Duration::ZERO)) && !other.sleep(Some(Duration::ZERO)));
+        drop(subscription);
+        assert_eq!(channel.listeners(), 0);
     }
 }

@@ -43,6 +43,14 @@ fn pid(held: &Value, which: &str) -> u32 {
     held[which].as_u64().unwrap().try_into().unwrap()
 }
 
+/// How many there are, of all keepers.
+fn sockets(server: &Server) -> usize {
+    let folders = std::fs::read_dir(server.dir.path()).unwrap().flatten();
+    let is_ours = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("leasehold-");
+    let folders = folders.filter(|entry| is_ours(&entry.file_name()));
+    folders.flat_map(|folder| std::fs::read_dir(folder.path()).unwrap()).count()
+}
+
 /// A keeper that a failed test would leave behind, stopped.
 struct Ends(u32);
 
@@ -84,6 +92,7 @@ fn a_lock_ends_with_its_shell_however_that_ends() {
             let begun = now();
             eventually("it is released", || server.keys().is_empty());
             assert!(now() - begun < 20_000_000_000, "it ended with its lease: {end}");
+            eventually("its socket goes", || sockets(&server) == 0);
         }
     }
 }
@@ -205,7 +214,17 @@ fn the_shell_is_dead_before_the_next_begins_whatever_becomes_of_the_keeper() {
             signal(pid(&held, "keeper"), Signal::CONT);
         }
         eventually("the keeper ends", || is_dead(pid(&held, "keeper")));
+        eventually("its socket goes", || sockets(&server) == 0);
     }
+}
+
+/// Its lookout hears of each renewal.
+#[test]
+fn a_shell_goes_on_for_longer_than_the_first_lease_of_its_lock() {
+    let server = Server::start();
+    let text =
+        "hold=$(leasehold hold --lease 3s job) && sleep 4 && leasehold release \"$hold\" && echo whole";
+    assert_eq!(outcome(&mut script(&server, "bash", text)), (0, "whole\n".to_owned()));
 }
 
 #[test]

@@ -163,4 +163,31 @@ mod tests {
         assert_eq!(chosen(&[link(low, 1, 500, false), link(high, 2, 501, true)]), Some(1));
         assert_eq!(chosen(&[link(low, 1, 500, true), link(high, 2, 501, true)]), None);
     }
+
+    /// Owners who hold what the other waits for; `1` waits for `7` as well, who waits for nobody.
+    struct Crossed(ClientId);
+
+    impl View for Crossed {
+        fn holders(&mut self, wait: &Wait) -> Vec<Holder> {
+            let of = |number| Holder { client: self.0, number };
+            if wait.id == 1 { vec![of(7), of(2)] } else { vec![of(1)] }
+        }
+
+        fn thread_of(&mut self, holder: Holder, _key: &str) -> Option<Thread> {
+            Some(Thread { client: self.0, id: holder.number })
+        }
+
+        fn wait_of(&mut self, thread: Thread) -> Option<Wait> {
+            (thread.id < 3).then(|| link(self.0, thread.id, 0, false).wait)
+        }
+    }
+
+    #[test]
+    fn a_holder_that_waits_for_nobody_is_no_part_of_the_ring_through_the_next_holder() {
+        let client = ClientId::random();
+        let mut view = Crossed(client);
+        let ring = ring_of(&mut view, &link(client, 1, 0, false).wait).unwrap();
+        assert_eq!(ring.iter().map(|link| link.holder.number).collect::<Vec<_>>(), [2, 1]);
+        assert!(are_held(&mut view, &ring) && are_waited_for(&mut view, &ring));
+    }
 }

@@ -588,4 +588,90 @@ mod tests {
         assert!(matches!(entry.watch(at(320)), Watched::Idle(idle) if Arc::ptr_eq(&idle, &hold)));
         assert!(matches!(entry.watch(at(2_000)), Watched::Over), "and with it what could be kept");
     }
+
+    fn entry() -> Arc<Entry<One>> {
+        let key = LockKey::new(Kind::Mutex, &Arc::new(LockName::new(&"a".into(), "a".to_owned()).unwrap()));
+        Entry::new(key, &Arc::default())
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_nanos(0).plus(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn a_hold_that_was_taken_out_meanwhile_is_not_kept() {
+        let (entry, hold) = (entry(), Arc::new(One));
+        entry.state().turns.dropped((&hold, 1), 0, at(0));
+        entry.state().turns.note_asked(1, at(0));
+        entry.begin_turn(2, at(0));
+        entry.state().holds.push(Arc::clone(&hold));
+        entry.state().take_out(&hold);
+        assert_eq!(entry.keep((&hold, 1), true, at(0)), Keeping::Ends);
+        assert!(entry.take_kept().is_none());
+    }
+
+    #[test]
+    fn the_failure_of_waiters_that_have_left_ends_no_later_wait() {
+        let entry = entry();
+        let failure = || Some((at(0), Error::new(crate::error::ErrorKind::Unreachable, "lock", "not there")));
+        let patience = Duration::from_millis(10);
+        let first = entry.join(false);
+        entry.note_failure(failure());
+        assert!(entry.spent_retry_budget(patience, at(10)).is_some());
+        entry.note_failure(None);
+        assert!(entry.spent_retry_budget(patience, at(10)).is_none(), "the store answers");
+        entry.note_failure(failure());
+        drop(first);
+        entry.note_failure(failure()); // of a caller that has left the queue
+        let _later = entry.join(false);
+        assert!(entry.spent_retry_budget(patience, at(10)).is_none());
+    }
+
+    #[test]
+    fn a_lock_is_contended_as_its_last_release_says_and_is_to_be_remembered_each_time_anew() {
+        let (entry, forgotten) = (entry(), 2 * u64::try_from(CONTENDED.as_millis()).unwrap());
+        for begun in [0, forgotten] {
+            assert!(entry.note_released(Others::Listen(2), at(begun)), "the entry is to be kept for it");
+            assert!(!entry.note_released(Others::Listen(2), at(begun + 1)), "which it is already");
+            assert!(!entry.calms_down(at(begun + 2)) && !entry.is_calm(at(begun + 2)));
+            assert!(entry.calms_down(at(begun + forgotten)));
+        }
+        entry.note_released(Others::Listen(2), at(forgotten * 3));
+        entry.note_released(Others::Nobody, at(forgotten * 3 + 1));
+        assert!(entry.contended_since().is_none() && entry.is_calm(at(forgotten * 3 + 2)));
+    }
+
+    #[test]
+    fn the_clients_place_in_the_line_is_given_up_once_and_by_no_later_waiter() {
+        let entry = entry();
+        entry.note_in_line(true);
+        let place = entry.join(false);
+        assert!(place.takes_line_place() && !place.takes_line_place());
+        entry.note_in_line(true);
+        let other = entry.join(false);
+        assert!(!place.takes_line_place(), "others here wait in it");
+        drop((place, other));
+        assert!(!entry.join(false).takes_line_place(), "it was left with the last of them");
+    }
+
+    #[test]
+    fn a_turn_is_over_when_the_last_that_waited_has_left_and_nobody_holds() {
+        let (entry, hold) = (entry(), Arc::new(One));
+        entry.state().turns.dropped((&hold, 1), 0, at(0));
+        entry.state().turns.note_asked(1, at(0));
+        entry.begin_turn(2, at(0));
+        drop(entry.join(false));
+        entry.state().holds.push(Arc::clone(&hold));
+        assert_eq!(entry.keep((&hold, 1), true, at(0)), Keeping::Ends);
+    }
+
+    #[test]
+    fn of_several_holds_the_others_stay_when_one_is_taken_out() {
+        let (entry, holds) = (entry(), [Arc::new(One), Arc::new(One)]);
+        entry.state().holds.extend(holds.iter().cloned());
+        entry.state().take_out(&holds[0]);
+        assert!(entry.held_here(at(0)).is_some());
+        entry.state().take_out(&holds[1]);
+        assert!(entry.held_here(at(0)).is_none());
+    }
 }

@@ -88,8 +88,9 @@ struct State {
     kept_alive_at: Moment,
     /// The last renewal failed.
     renewal_has_failed: bool,
-    /// A renewal has been sent and not been answered.
-    is_under_way: bool,
+    /// How many renewals have been sent and not been answered: a look of the keeper's, and one of the watchdog's,
+    /// if the hold became as any other meanwhile.
+    under_way: u8,
     /// The watchdog has it among those that it renews next.
     is_queued: bool,
     /// A request under its number may still arrive; see `retire_owner_on_end`.
@@ -117,7 +118,7 @@ struct State {
 impl State {
     /// Whether something that was asked about it may still come.
     fn is_in_doubt(&self) -> bool {
-        self.is_spent || self.is_under_way
+        self.is_spent || self.under_way > 0
     }
 }
 
@@ -143,7 +144,7 @@ impl Hold {
                 renewed_lease: grant.renewed_lease,
                 kept_alive_at: grant.sent,
                 renewal_has_failed: false,
-                is_under_way: false,
+                under_way: 0,
                 is_queued: false,
                 is_spent: false,
                 is_read_beside: false,

@@ -25,7 +25,7 @@ impl Hold {
         // Under the mutex from the look to the note. Pairs with `begin_release` and `lose`, which change the
         // phase first: they find the note, or the phase is not live here.
         let claim = if self.phase.is_live() { self.renewal_in(&state, now) } else { None };
-        state.is_under_way = claim.is_some();
+        state.under_way = state.under_way.saturating_add(u8::from(claim.is_some()));
         claim
     }
 
@@ -34,13 +34,15 @@ impl Hold {
     pub(crate) fn begin_look(&self) -> Option<Claim> {
         let mut state = self.state.lock();
         // As `begin_renewal`.
-        state.is_under_way = self.phase.is_live() && state.until_asked;
-        state.is_under_way.then(|| Claim { lease: state.renewed_lease, ..self.claim.clone() })
+        let is_begun = self.phase.is_live() && state.until_asked;
+        state.under_way = state.under_way.saturating_add(u8::from(is_begun));
+        is_begun.then(|| Claim { lease: state.renewed_lease, ..self.claim.clone() })
     }
 
     /// It was answered, or failed.
     pub(crate) fn end_renewal(&self) {
-        self.state.lock().is_under_way = false;
+        let mut state = self.state.lock();
+        state.under_way = state.under_way.saturating_sub(1);
     }
 
     /// For the tests: see [`renewal_in`](Self::renewal_in).

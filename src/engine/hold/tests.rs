@@ -275,3 +275,96 @@ fn whoever_listens_for_a_loss_after_the_release_hears_that_there_is_none() {
         assert_eq!(channel.try_recv(), Err(crossbeam_channel::TryRecvError::Disconnected));
     }
 }
+
+#[derive(Debug)]
+struct Session;
+
+impl Bound for Session {
+    fn until(&self) -> Moment {
+        Moment::NEVER
+    }
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+/// Whoever has it next would have what was meant for its last use.
+#[test]
+fn a_hold_is_kept_for_a_turn_if_nothing_is_left_of_its_use() {
+    let hold = || hold_by((Lease::Renewed, true), ManualClock::new().now());
+    let is_kept = |change: &dyn Fn(&mut Hold)| {
+        let mut hold = hold();
+        change(&mut hold);
+        hold.can_be_kept(false).is_some()
+    };
+    assert!(is_kept(&|_| ()));
+    assert!(!is_kept(&|hold| hold.set_fence(Some(Fence::new(1)))), "its token");
+    assert!(!is_kept(&|hold| hold.bound = Some(Arc::new(Session))), "its session");
+    assert!(!is_kept(&|hold| hold.note_failed_renewal()), "a renewal that is due");
+    assert!(!is_kept(&|hold| hold.retire_owner_on_end()), "a request in doubt");
+    assert!(!is_kept(&|hold| drop(hold.begin_renewal(hold.since()))), "a renewal on its way");
+    let (held, reporter) = (hold(), Reporter::new(None));
+    let listens = held.loss_channel();
+    assert!(held.can_be_kept(false).is_none(), "those who listen for its loss");
+    held.forget_listeners(&reporter);
+    drop(listens);
+    assert!(held.can_be_kept(false).is_some());
+}
+
+#[test]
+fn a_hold_that_is_kept_until_others_ask_is_not_when_its_number_is_in_doubt() {
+    let hold = hold_by((Lease::Renewed, true), ManualClock::new().now());
+    hold.state.lock().until_asked = true;
+    assert!(hold.begin_look().is_some());
+    assert!(hold.can_be_kept(false).is_some(), "a look that is on its way concerns no other hold");
+    hold.retire_owner_on_end();
+    assert!(hold.can_be_kept(false).is_none());
+}
+
+#[test]
+fn the_next_use_of_a_kept_hold_counts_from_its_own_call() {
+    let start = ManualClock::new().now();
+    let hold = hold_by((Lease::Renewed, true), start);
+    hold.end_level(None);
+    hold.note_kept(true);
+    hold.begin_again(start.plus(LEASE), true);
+    assert_eq!((hold.since(), hold.is_kept(), hold.count()), (start.plus(LEASE), false, 1));
+}
+
+#[test]
+fn no_look_is_begun_at_a_hold_that_is_being_released() {
+    let hold = hold(Lease::Renewed, ManualClock::new().now());
+    assert!(hold.begin_look().is_none(), "it is not kept");
+    hold.state.lock().until_asked = true;
+    assert!(hold.begin_look().is_some());
+    hold.end_renewal();
+    assert!(hold.begin_release());
+    assert!(hold.begin_look().is_none());
+}
+
+#[test]
+fn a_hold_keeps_its_first_fence() {
+    let hold = hold(Lease::Renewed, ManualClock::new().now());
+    for fence in [None, Some(Fence::new(7)), Some(Fence::new(9))] {
+        hold.set_fence(fence);
+    }
+    assert_eq!(hold.fence(), Some(Fence::new(7)));
+}
+
+/// A level with a lease of its own makes a kept hold one as any other while the keeper looks at it.
+#[test]
+fn the_answer_to_a_look_leaves_a_renewal_under_way_that_was_sent_after_it() {
+    let mark = ThreadMark::current();
+    let (hold, number) = (of_thread(&mark), mark.number());
+    hold.state.lock().until_asked = true;
+    assert!(hold.begin_look().is_some());
+    hold.end_until_asked(LEASE);
+    assert!(hold.begin_renewal(hold.since()).is_some());
+    hold.end_renewal();
+    assert!(hold.is_in_doubt());
+    assert!(hold.begin_release());
+    assert_ne!(mark.number(), number, "the renewal would prolong the next hold");
+    hold.end_renewal();
+    assert!(!hold.is_in_doubt());
+}

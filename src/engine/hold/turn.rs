@@ -372,4 +372,28 @@ mod tests {
         turns.end();
         assert!(matches!(turns.watch(at(2400)), Watched::Idle(_)), "another hold of the lock went");
     }
+
+    #[test]
+    fn the_end_of_another_hold_leaves_the_one_that_is_being_given_back_no_threads() {
+        let (mut turns, hold) = in_turn(64, 8);
+        assert!(is_kept(&mut turns, &hold, 0, at(10)) && turns.take_to_leave().is_some());
+        turns.forget(&Arc::new(1));
+        assert!(turns.is_kept(&hold));
+    }
+
+    #[test]
+    fn a_thread_that_was_given_up_on_is_late_once() {
+        let (mut turns, hold) = in_turn(64, 8);
+        assert!(is_kept(&mut turns, &hold, 0, at(10)));
+        assert!(matches!(turns.watch(at(400)), Watched::Idle(_)));
+        turns.note_asked(1, at(900));
+        assert_eq!(turns.score, MOST - LATE);
+    }
+
+    #[test]
+    fn a_thread_that_was_handed_the_lock_has_held_it_since_then() {
+        let (mut turns, hold) = in_turn(32, 8);
+        turns.pass_on(at(1000));
+        assert!(is_kept(&mut turns, &hold, 0, at(1010)));
+    }
 }

@@ -368,4 +368,53 @@ mod tests {
         assert!(kept.may_stay(&hold, at(3)).is_none() && kept.watch(at(3)).is_none());
         assert!(kept.clear().is_some() && !kept.listens());
     }
+
+    #[test]
+    fn the_last_call_says_for_how_long_a_hold_is_kept() {
+        let (mut kept, _channel, hold) = granted();
+        assert_eq!(kept.may_stay(&hold, at(1)), Some(at(1001)));
+        assert_eq!(kept.use_again(&hold, Some(MS * 10), at(2)), Reuse::UntilAsked);
+        assert_eq!(kept.may_stay(&hold, at(3)), Some(at(13)));
+        assert_eq!(kept.watch(at(13)), Some(KeptStep::GiveBack));
+    }
+
+    #[test]
+    fn a_pair_of_recalls_long_after_the_first_switches_keeping_off_too() {
+        let (mut kept, channel, hold) = granted();
+        for now in [1, 10_000, 10_050] {
+            assert!(kept.heard(at(now)).is_some(), "{now}");
+            grant(&mut kept, &hold, at(now));
+            channel.take(b"recall");
+            assert!(kept.may_stay(&hold, at(now)).is_none());
+            kept.forget(&hold);
+        }
+        assert!(kept.heard(at(10_060)).is_none());
+    }
+
+    #[test]
+    fn what_becomes_of_another_hold_is_nothing_to_the_kept_one() {
+        let (mut kept, _channel, hold) = granted();
+        let other = Arc::new(1);
+        assert!(kept.may_stay(&hold, at(1)).is_some());
+        kept.forget(&other);
+        assert!(kept.is_idle() && !kept.note_wanted(&other, at(2)));
+        assert_eq!(kept.use_again(&hold, Some(MS), at(3)), Reuse::UntilAsked);
+        assert!(kept.end_in_use(&other));
+        assert!(kept.may_stay(&hold, at(4)).is_some(), "it is kept as before");
+    }
+
+    #[test]
+    fn the_end_of_the_client_leaves_nothing_kept() {
+        let (mut kept, _channel, hold) = granted();
+        assert!(kept.may_stay(&hold, at(1)).is_some());
+        assert!(kept.clear().is_some());
+        assert!(!kept.is_idle() && kept.watch(at(2)).is_none());
+    }
+
+    #[test]
+    fn a_hold_that_is_wanted_is_so_once_however_often_that_is_seen() {
+        let (mut kept, _channel, hold) = granted();
+        assert!(!kept.note_wanted(&hold, at(1)) && !kept.note_wanted(&hold, at(50)));
+        assert!(kept.heard(at(51)).is_some(), "that was one recall");
+    }
 }

@@ -518,3 +518,158 @@ fn a_wait_whose_time_is_over_before_it_has_asked_asks_once() {
     assert!(granted.is_some());
     drop(engine.shutdown());
 }
+
+/// Its patience is for one outage, and not for two an hour apart.
+#[test]
+fn a_waiter_bears_a_second_outage_for_as_long_as_the_first() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let patience = engine.options.patience;
+    let fails = || -> Script<Attempt> { Box::new(|| Err(Failure::Refused(refusal()))) };
+    let (answers, later) = (|| Ok(Attempt::Busy { retry_after: None }), clock.clone());
+    store.attempting.lock().extend([
+        Box::new(answers) as Script<Attempt>,
+        fails(),
+        Box::new(move || {
+            later.advance(patience * 2);
+            answers()
+        }),
+        fails(),
+        Box::new(|| Ok(Attempt::granted(None))),
+    ]);
+    let ((told, is_told), entry) = (bounded(1), engine.registry.entry(Kind::Mutex, &name));
+    let waited = thread::scope(|scope| {
+        let wait = || told.send(acquire(&engine, &name, FOREVER, Lease::Renewed).map(drop)).unwrap();
+        thread::Builder::new().spawn_scoped(scope, wait).unwrap();
+        loop {
+            match is_told.recv_timeout(Duration::from_millis(1)) {
+                Ok(waited) => break waited,
+                Err(_none) => entry.nudge(), // it asks at once
+            }
+        }
+    });
+    assert!(store.attempting.lock().is_empty(), "it gave up: {waited:?}");
+    waited.unwrap();
+    drop(engine.shutdown());
+}
+
+/// It has waited for nothing, and what it was answered says nothing of the patience of those who do.
+#[test]
+fn a_caller_that_does_not_wait_spends_nothing_of_what_others_bear() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let entry = engine.registry.entry(Kind::Mutex, &name);
+    let place = entry.join(false); // as one that waits
+    store.failing.store(1, Ordering::SeqCst);
+    acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
+    let later = clock.now().plus(engine.options.patience * 2);
+    assert!(entry.spent_retry_budget(engine.options.patience, later).is_none());
+    drop(place);
+    engine.shutdown().unwrap();
+}
+
+/// The second request may come to the store when the thread has the next hold.
+#[test]
+fn what_was_asked_twice_since_the_first_went_without_an_answer_spends_the_number_of_the_hold() {
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let number = || ThreadMark::current().number();
+    let before = number();
+    let held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    store.releasing.lock().push_back(Box::new(in_doubt));
+    engine.end_level("unlock", &held.hold, Some(held.level)).unwrap();
+    assert_ne!(number(), before, "a release");
+    let before = number();
+    let held = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    store.attempting.lock().push_back(Box::new(in_doubt));
+    let again = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    assert_eq!(number(), before, "it holds the lock under that");
+    store.releasing.lock().push_back(Box::new(|| Ok(Release::StillHeld)));
+    for level in [again.level, held.level] {
+        engine.end_level("unlock", &held.hold, Some(level)).unwrap();
+    }
+    assert_ne!(number(), before, "a re-entry");
+    engine.shutdown().unwrap();
+}
+
+/// A store knows such a request again for some minutes only.
+#[test]
+fn a_release_in_doubt_of_what_has_no_lease_is_left_to_the_watchdog_at_once() {
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::System), name());
+    let held = acquire_as(Kind::Semaphore, &engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    engine.stand_still(true);
+    store.releasing.lock().push_back(Box::new(in_doubt));
+    let error = engine.end_level("release", &held.hold, Some(held.level)).unwrap_err();
+    assert!(error.outcome_unknown(), "{error}");
+    drop(engine.shutdown());
+}
+
+#[test]
+fn the_number_of_a_hold_whose_release_failed_is_not_that_of_the_next() {
+    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(ManualClock::new()));
+    let number = ThreadMark::current().number();
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    engine.drop_level(&mine.hold, mine.level);
+    assert_ne!(ThreadMark::current().number(), number, "the watchdog would free the next hold with it");
+    drop(engine.shutdown());
+}
+
+#[test]
+fn a_failed_renewal_puts_a_hold_at_risk_until_the_next_succeeds() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd { deaf: 1.into(), ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(clock.clone()));
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    engine.stand_still(true);
+    clock.advance(engine.options.lease / 3);
+    let (looks, is_looked) = bounded(1);
+    let (hold, now) = (Arc::clone(&mine.hold), clock.clone());
+    store.renewing.lock().extend([
+        Box::new(|| ()) as Box<dyn FnOnce() + Send>,
+        Box::new(move || looks.send(hold.standing(now.now())).unwrap()),
+    ]);
+    engine.stand_still(false);
+    clock.advance(engine.options.lease / 3);
+    let before = is_looked.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert!(matches!(before, hold::Standing::AtRisk(_)), "{before:?}");
+    comes_about("the second renewal", || mine.hold.standing(clock.now()) == hold::Standing::Held);
+    drop(engine.shutdown());
+}
+
+/// A message may be lost, and nobody else knows of the loss.
+#[test]
+fn a_waiter_here_is_told_that_a_renewal_found_the_lock_gone() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
+    let mine = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
+    let place = mine.hold.entry().join(false);
+    *store.holder.lock() = None;
+    clock.advance(engine.options.lease / 2);
+    assert_eq!(mine.hold.standing(clock.now()), hold::Standing::Lost(LossReason::Gone));
+    assert!(place.ticket().take_nudge());
+    drop(place);
+    drop(engine.shutdown());
+}
+
+#[test]
+fn a_request_in_doubt_that_does_not_come_is_looked_for_less_and_less_often() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Odd::default());
+    let options = Options { command_timeout: Duration::from_millis(100), ..Options::default() };
+    let seam: Arc<dyn Store> = Arc::clone(&store) as _;
+    let reporter = Arc::new(Reporter::new(None));
+    let engine = Engine::start(options, Clock::Manual(clock.clone()), seam, reporter).unwrap();
+    let minute = Duration::from_secs(60);
+    store.attempting.lock().push_back(Box::new(in_doubt));
+    acquire(&engine, &name(), WaitLimit::Once, Lease::Fixed(minute)).unwrap_err();
+    clock.advance(minute);
+    // After 0.1 s, 0.2, 0.4 …, and then each two seconds.
+    let looks = store.cleanups.load(Ordering::SeqCst);
+    assert!((25..60).contains(&looks), "{looks} looks in a minute");
+    engine.shutdown().unwrap();
+}

@@ -234,3 +234,55 @@ fn a_lock_value_without_turns_keeps_nothing() {
     assert!(turn.is_free());
     turn.engine.shutdown().unwrap();
 }
+
+/// To the store tasks of a thread are one owner, and to the client they are not.
+#[cfg(feature = "tokio")]
+#[test]
+fn another_task_of_the_thread_takes_a_lock_that_it_can_unlock() {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+        let keeps = async {
+            let turn = InTurn::begin();
+            turn.drop_guard();
+            turn
+        };
+        let turn = tokio::spawn(keeps).await.unwrap();
+        assert!(!turn.is_free());
+        let attempts = turn.attempts();
+        let theirs = turn.lock(Lease::Renewed);
+        assert_eq!(turn.attempts(), attempts + 1);
+        assert!(!Arc::ptr_eq(&theirs.hold, &turn.guard.hold));
+        unlock(&turn.engine, &turn.name).unwrap();
+        assert!(turn.is_free());
+        turn.engine.shutdown().unwrap();
+    });
+}
+
+/// The observers hear of the end of what was kept when its guard is dropped, and of all else when it is released.
+#[test]
+fn a_guard_that_is_dropped_when_the_turn_is_over_leaves_no_kept_hold() {
+    let turn = InTurn::begin();
+    turn.clock.advance(Duration::from_millis(3));
+    turn.drop_guard();
+    assert!(turn.is_free() && !turn.guard.hold.is_kept());
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_client_that_is_ending_keeps_nothing() {
+    let turn = InTurn::begin();
+    turn.engine.calls.close();
+    turn.drop_guard();
+    assert!(turn.is_free());
+    turn.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_turn_is_over_with_a_true_release_although_others_here_want_the_lock() {
+    let turn = InTurn::begin();
+    let _spins = turn.entry.join(true);
+    turn.engine.end_level("unlock", &turn.guard.hold, Some(turn.guard.level)).unwrap();
+    let again = turn.lock(Lease::Renewed);
+    turn.engine.drop_level(&again.hold, again.level);
+    assert!(turn.is_free());
+    turn.engine.shutdown().unwrap();
+}

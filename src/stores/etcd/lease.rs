@@ -273,4 +273,15 @@ mod tests {
         let state = leases.state.lock();
         assert!(state.lent.len() == 1 && state.lent.capacity() < 100, "{}", state.lent.capacity());
     }
+
+    #[test]
+    fn of_idle_leases_none_is_believed_in_once_one_was_gone() {
+        let leases = Leases::default();
+        let now = Clock::System.now();
+        assert!(leases.keep_idle(lease(1, 31, now)) && leases.keep_idle(lease(2, 31, now)));
+        leases.lend(lease(3, 31, now));
+        leases.distrust();
+        assert!(leases.idle(31).is_none());
+        assert!(leases.lent(3).is_some(), "its key says whether it lives");
+    }
 }

@@ -133,4 +133,29 @@ mod tests {
         recalls.left(&second);
         assert!(recalls.is_empty());
     }
+
+    #[test]
+    fn the_key_of_the_next_hold_is_no_recall_and_that_of_the_last_is() {
+        let mut recalls = Recalls::default();
+        let line = KeyLine::new("leasehold/", "a/b");
+        let (first, next) =
+            (line.key(Owner::new(ClientId::random(), 7)), line.key(Owner::new(ClientId::random(), 8)));
+        recalls.channel(line.clone());
+        recalls.keeps(&line, &first);
+        recalls.keeps(&line, &next);
+        assert!(recalls.put(&next).is_none() && recalls.put(&first).is_some());
+        let front = |key: &String| Front { key: key.clone(), created: 1 };
+        assert_eq!([&first, &next].map(|key| recalls.is_other(&line, &front(key))), [true, false]);
+    }
+
+    #[test]
+    fn the_end_of_an_old_channel_leaves_the_new_one_of_its_line() {
+        let mut recalls = Recalls::default();
+        let line = KeyLine::new("leasehold/", "a");
+        let old = recalls.channel(line.clone());
+        recalls.left(&old);
+        let new = recalls.channel(line.clone());
+        recalls.left(&old);
+        assert!(recalls.wanted(&line).is_some_and(|told| Arc::ptr_eq(&told, &new)));
+    }
 }

@@ -10,7 +10,8 @@ use super::*;
 use crate::ident::{ClientId, unbound_number};
 use crate::seam::capabilities::{Keeping, KeptLook};
 use crate::seam::{Answer, Failure, Others};
-use crate::stores::etcd::message::value;
+use crate::stores::etcd::message::{Front, value};
+use crate::stores::etcd::watch::{WatchPlace, id};
 use crate::sync::thread;
 
 /// Long enough that a lease of etcd, which counts for 1 % less than its whole seconds, has to be kept alive
@@ -342,4 +343,35 @@ fn a_look_sees_who_stands_behind_what_is_kept_and_writes_for_people_since_when_i
     let written = member.lock().asked["success"][0]["request_txn"]["success"][0]["request_put"].clone();
     assert_eq!(written["value"], value(used.owner, 1, lease::ttl_of(LEASE)));
     store.close();
+}
+
+// ---- waiters
+
+const PLACE: WatchPlace = WatchPlace { created: 5, lease: 1 };
+
+fn front(key: &str) -> Front {
+    Front { key: key.to_owned(), created: 3 }
+}
+
+#[test]
+fn a_waiter_is_told_of_the_key_that_is_in_front_of_it_now_and_of_no_other() {
+    let (_member, store) = start();
+    let id = id(&claim(LEASE, true));
+    let listening = store.watch.listen(id.clone(), &Waker::default()).unwrap();
+    store.watch.close(); // no thread of it asks meanwhile
+    let told = || listening.message_count();
+    store.watch.follow(id.clone(), PLACE, front("first"));
+    store.watch.follow(id.clone(), PLACE, front("second"));
+    let before = told();
+    store.watch.gone("first");
+    assert_eq!(told(), before);
+    assert_eq!(store.watch.place(&id), Some((PLACE, Some(front("second")))));
+    store.watch.gone("second");
+    assert_eq!(told(), before + 1);
+    assert_eq!(store.watch.place(&id), Some((PLACE, None)), "nobody is known to be in front of it");
+    store.watch.gone("second");
+    assert_eq!(told(), before + 1, "once");
+    store.watch.follow(id.clone(), PLACE, front("third"));
+    store.watch.leave(&id, false);
+    assert_eq!(store.watch.place(&id), None, "it has lost its place");
 }

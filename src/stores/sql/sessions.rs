@@ -695,4 +695,42 @@ mod tests {
         assert_eq!(server.open.load(Ordering::SeqCst), open - 1, "it has hung up");
         assert!(matches!(store.attempt(&claim, 3, soon()), Ok(Attempt::Lost)));
     }
+
+    /// Each attempt has what has ended forgotten.
+    #[test]
+    fn what_another_claim_has_or_has_left_stands_when_the_next_is_asked_for() {
+        let (server, store, first) = held_twice();
+        let (second, third) = (claim(), claim());
+        assert!(matches!(store.attempt(&second, 1, soon()), Ok(Attempt::Granted { .. })));
+        *server.unlocks.lock() = Some(Failure::Unknown(timed_out("no answer")));
+        assert!(matches!(store.release(&second, 0, soon()), Err(Failure::Unknown(_))));
+        assert!(matches!(store.attempt(&third, 1, soon()), Ok(Attempt::Granted { .. })));
+        let freed = store.release(&first, 0, soon());
+        assert!(matches!(freed, Ok(Release::Freed { .. })), "{freed:?}");
+        server.left.lock().push(Ok(true));
+        let released = store.release(&second, 0, soon());
+        assert!(matches!(released, Err(Failure::Unknown(_))), "its session has the lock: {released:?}");
+        // Once the server has said that it has not, nobody asks about that session any more.
+        assert!(matches!(store.release(&second, 0, soon()), Ok(Release::NotHeld { .. })));
+        server.left.lock().push(Ok(true));
+        assert!(matches!(store.release(&second, 0, soon()), Ok(Release::NotHeld { .. })));
+    }
+
+    #[test]
+    fn a_hold_that_was_renewed_is_known_beyond_its_first_lease() {
+        let server = Arc::new(Server::default());
+        let first = server.connect(soon()).unwrap();
+        let store = SessionStore::new(Pool::new(Arc::clone(&server), 2, first));
+        let brief = Claim { lease: Duration::from_millis(20), ..claim() };
+        assert!(matches!(store.attempt(&brief, 1, soon()), Ok(Attempt::Granted { .. })));
+        let over = Clock::System.after(brief.lease);
+        let long = Claim { lease: Duration::from_secs(60), ..brief.clone() };
+        assert!(matches!(store.renew(std::slice::from_ref(&long), soon()).pop(), Some(Ok(true))));
+        while Clock::System.now() < over {
+            std::thread::yield_now();
+        }
+        assert!(matches!(store.attempt(&claim(), 1, soon()), Ok(Attempt::Granted { .. })));
+        let freed = store.release(&brief, 0, soon());
+        assert!(matches!(freed, Ok(Release::Freed { .. })), "{freed:?}");
+    }
 }

@@ -91,10 +91,16 @@ impl Session {
 mod tests {
     use std::sync::Arc;
 
+    use crossbeam_channel::unbounded;
+
     use super::*;
+    use crate::ident::{ClientId, Owner};
+    use crate::observe::event::Event;
     use crate::observe::reporter::Reporter;
+    use crate::seam::Family;
     use crate::stores::zookeeper::address::ZooKeeperAddress;
     use crate::stores::zookeeper::fake::{ID, Reply, Server};
+    use crate::stores::zookeeper::places::HeldNode;
 
     /// Long enough for the thread to have nothing to do by itself.
     const SESSION: Duration = Duration::from_secs(3_600);
@@ -119,6 +125,56 @@ mod tests {
         };
         assert_eq!(server.greetings.recv_timeout(LONG), Ok(ID), "the next connection is for the session");
         assert!(!window.is_closed(), "its holds go on");
+        session.close(Duration::ZERO);
+    }
+
+    #[test]
+    fn a_node_whose_removal_was_not_answered_is_taken_away_over_the_next_connection() {
+        let (asked, removals) = unbounded();
+        let mut is_lost = true;
+        let server = Server::start(SESSION, move |request| match request.operation {
+            2 => {
+                asked.send(request.path.clone()).unwrap();
+                if std::mem::take(&mut is_lost) { Reply::HangsUp } else { Reply::Done(Vec::new()) }
+            }
+            _ => Reply::Never,
+        });
+        let address = ZooKeeperAddress::new(&server.options).unwrap();
+        let session = Session::open(address, SESSION, LONG, Arc::new(Reporter::new(None))).unwrap();
+        let owner = Owner::new(ClientId::random(), 7);
+        let key = PlaceKey { path: "/a".into(), owner, family: Family::Lock };
+        {
+            let state = session.state.lock();
+            let life = state.life.clone().unwrap();
+            let held = HeldNode::new(1, Clock::System.now(), life.window());
+            let node = LockNode { name: "n".into(), transaction: 1, inscription: Arc::new([]), life };
+            session.places.set_node(&key, Some(node));
+            session.places.set_held(&key, held);
+            session.kept.notify_all();
+        }
+        for _ in 0..2 {
+            assert_eq!(removals.recv_timeout(LONG).as_deref(), Ok("/a/n"));
+        }
+        session.close(Duration::ZERO);
+    }
+
+    #[test]
+    fn each_break_of_the_connection_is_told_and_each_return() {
+        let server = Server::start(SESSION, |_| Reply::HangsUp);
+        let (told, events) = unbounded();
+        let observer = move |event: &Event<'_>| match event {
+            Event::WakeupsDown { .. } => told.send(false).unwrap(),
+            Event::WakeupsUp => told.send(true).unwrap(),
+            _ => {}
+        };
+        let address = ZooKeeperAddress::new(&server.options).unwrap();
+        let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
+        let session = Session::open(address, SESSION, LONG, reporter).unwrap();
+        for _ in 0..2 {
+            session.state.lock().send(&Operation::Sync { path: "/" }, Box::new(drop));
+            session.flush();
+            assert_eq!([(); 2].map(|()| events.recv_timeout(LONG)), [Ok(false), Ok(true)]);
+        }
         session.close(Duration::ZERO);
     }
 }

@@ -268,4 +268,79 @@ mod tests {
         places.left(&channel);
         assert!(places.recalls("/a").is_none());
     }
+
+    fn key() -> PlaceKey {
+        let owner = Owner::new(crate::ident::ClientId::random(), 7);
+        PlaceKey { path: "/a".into(), owner, family: Family::Lock }
+    }
+
+    fn node(name: &str, life: &Arc<Life>) -> LockNode {
+        LockNode { name: name.into(), transaction: 1, inscription: Arc::new([]), life: Arc::clone(life) }
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_nanos(ms * 1_000_000)
+    }
+
+    /// A place whose owner holds the lock by this node until `until`, in a session that lives.
+    fn held(name: &str, until: Moment) -> (NodePlaces, PlaceKey, Arc<Life>) {
+        let (places, key) = (NodePlaces::default(), key());
+        let life = Arc::new(Life::new(1, Vec::new(), std::time::Duration::from_secs(30)));
+        places.set_node(&key, Some(node(name, &life)));
+        places.set_held(&key, HeldNode::new(1, until, life.window()));
+        (places, key, life)
+    }
+
+    #[test]
+    fn what_becomes_of_an_old_node_is_nothing_to_the_next_of_the_same_owner() {
+        let (places, key, life) = held("old", at(10));
+        places.set_doubt(&key);
+        places.set_node(&key, Some(node("new", &life)));
+        assert!(places.holding(&key).is_none(), "it is not known to hold by that");
+        assert!(!places.known(&key).unwrap().in_doubt);
+        places.remove_node(&key, &node("old", &life));
+        assert!(places.stands(&key));
+        places.remove_node(&key, &node("new", &life));
+        assert!(!places.stands(&key));
+    }
+
+    #[test]
+    fn a_hold_whose_time_is_over_is_taken_away_once_and_again_if_that_failed() {
+        let (places, key, _life) = held("n", at(10));
+        let ended = |now| places.take_ended(at(now)).0.len();
+        assert_eq!((ended(9), places.take_ended(at(9)).1), (0, at(10)));
+        places.keep(&key, None, at(8));
+        assert_eq!(ended(9), 0, "a shorter lease than it has cuts nothing");
+        assert!(places.holding(&key).is_some());
+        assert_eq!((ended(10), ended(11)), (1, 0));
+        assert!(places.holding(&key).is_none(), "it is being taken away");
+        places.put_back(&key);
+        assert_eq!(ended(12), 1);
+    }
+
+    #[test]
+    fn a_node_that_went_with_its_session_holds_nothing_and_needs_no_taking_away() {
+        let (places, key, life) = held("n", at(10));
+        life.end();
+        assert!(places.holding(&key).is_none());
+        let seen = places.look(&key);
+        assert!(seen.node.is_none() && places.until("/a", "n").is_none());
+        let (places, key, life) = held("n", at(10));
+        life.end();
+        assert!(places.take_ended(at(11)).0.is_empty());
+        assert!(places.known(&key).is_none());
+    }
+
+    #[test]
+    fn of_those_who_hold_a_lock_each_has_its_own_end() {
+        let (places, key, life) = held("n", at(10));
+        for (name, until) in [("m", 20), ("o", 30)] {
+            let other = PlaceKey { owner: Owner::new(key.owner.client(), until), ..key.clone() };
+            places.set_node(&other, Some(node(name, &life)));
+            places.set_held(&other, HeldNode::new(1, at(until), life.window()));
+        }
+        let until = |name| places.until("/a", name);
+        assert_eq!([until("n"), until("m"), until("o")], [Some(at(10)), Some(at(20)), Some(at(30))]);
+        assert_eq!((until("p"), places.until("/b", "n")), (None, None));
+    }
 }

@@ -195,3 +195,40 @@ impl fmt::Debug for VotingNode {
         write!(f, "Node({})", self.place)
     }
 }
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ident::ClientId;
+    use crate::stores::memory::MemoryStore;
+
+    fn silence() -> Error {
+        Error::new(ErrorKind::TimedOut, "request", "no answer")
+    }
+
+    #[test]
+    fn each_outage_begins_with_its_first_failure_and_ends_with_the_return() {
+        let open = |_| Err(silence());
+        let node = VotingNode::new("a server".to_owned(), None, Box::new(open));
+        let store =
+            || Voter { store: Arc::new(MemoryStore::new().open()), identity: None, doubts: Vec::new() };
+        let may_hold = |number| node.may_hold(Owner::new(ClientId::random(), number));
+        let put_out = |first: u64| node.put_out(&silence(), None, || first);
+        node.join(store());
+        assert!(put_out(10));
+        assert!(!put_out(20), "it is out already");
+        assert!(may_hold(9) && !may_hold(10));
+        assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0);
+        for _ in 0..10 {
+            node.stays_away(silence());
+        }
+        assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.1, "it is looked at less often");
+        node.join(store());
+        assert!(node.is_ready() && may_hold(u64::MAX));
+        // Long after the first.
+        assert!(put_out(30));
+        assert!(may_hold(29) && !may_hold(30));
+        assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0, "it is looked at soon");
+    }
+}

@@ -73,7 +73,7 @@ impl Restores {
         for (node, asked) in lacking {
             let state = State::Due(asked, begun.plus(claim.lease));
             match its.iter_mut().find(|entry| entry.node == node && entry.is_of(claim)) {
-                Some(Entry { state: State::Asked(_) | State::InDoubt(_), .. }) => continue,
+                Some(entry) if matches!(entry.state, State::Asked(_) | State::InDoubt(_)) => continue,
                 Some(entry) => entry.state = state,
                 None => its.push(Entry { node, name: Arc::clone(&claim.name), state }),
             }
@@ -253,5 +253,70 @@ mod tests {
         assert_eq!(restores.uncounted(&hold), [1], "once more");
         restores.settled(1, &hold);
         assert!(restores.entries.lock().is_empty());
+    }
+
+    /// After `over` a late grant of it would stay, for nobody.
+    #[test]
+    fn a_server_that_is_being_asked_is_owed_a_clean_up_whatever_later_rounds_find() {
+        let (restores, hold) = (Restores::default(), claim());
+        let begun = Clock::System.now();
+        assert!(restores.confirmed(&hold, begun, vec![(2, hold.clone())]));
+        assert_eq!(restores.take_due(|_| true, begun).len(), 1);
+        let later = begun.plus(Duration::from_millis(4));
+        assert!(!restores.confirmed(&hold, later, vec![(2, hold.clone())]), "it is asked already");
+        assert!(restores.take_due(|_| true, later).is_empty());
+        assert_eq!(restores.over(&hold, false), [2]);
+    }
+
+    #[test]
+    fn what_is_due_beyond_the_most_at_a_time_is_asked_for_next() {
+        let restores = Restores::default();
+        let now = Clock::System.now();
+        for _ in 0..=AT_A_TIME {
+            let hold = claim();
+            assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
+        }
+        assert_eq!([(); 3].map(|()| restores.take_due(|_| true, now).len()), [AT_A_TIME, 1, 0]);
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_asked_is_asked_when_a_renewal_finds_the_lack_again() {
+        let (restores, hold) = (Restores::default(), claim());
+        let now = Clock::System.now();
+        for is_ready in [false, true] {
+            assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
+            assert_eq!(restores.take_due(|_| is_ready, now).len(), usize::from(is_ready));
+        }
+    }
+
+    #[test]
+    fn a_server_that_has_lost_again_what_it_was_given_is_given_it_again() {
+        let (restores, hold) = (Restores::default(), claim());
+        let begun = Clock::System.now();
+        let later = |ms| begun.plus(Duration::from_millis(ms));
+        for round in [0, 10] {
+            assert!(restores.confirmed(&hold, later(round), vec![(2, hold.clone())]));
+            assert_eq!(restores.take_due(|_| true, later(round)).len(), 1);
+            restores.answered(2, &hold, Some(later(round + 15)));
+        }
+        assert_eq!(restores.over(&hold, true), [2]);
+    }
+
+    #[test]
+    fn a_clean_up_stands_whatever_else_is_heard_of_the_hold_and_ends_nothing_else() {
+        let (restores, hold) = (Restores::default(), claim());
+        let now = Clock::System.now();
+        restores.doubt(1, &hold);
+        restores.answered(1, &hold, Some(now));
+        restores.answered(1, &hold, None);
+        assert!(!restores.confirmed(&hold, now, vec![(1, hold.clone())]), "it is to forget it");
+        assert!(restores.over(&hold, true).is_empty());
+        assert_eq!(restores.uncounted(&hold), [1]);
+        // An earlier one of another round: what was ordered since stands.
+        assert!(restores.confirmed(&hold, now, vec![(2, hold.clone())]));
+        restores.settled(2, &hold);
+        restores.settled(1, &hold);
+        assert_eq!(restores.uncounted(&hold), [2]);
+        assert_eq!(restores.take_due(|_| true, now).len(), 1);
     }
 }

@@ -548,10 +548,10 @@ fn a_server_whose_grant_is_about_to_be_taken_away_does_not_count() {
 fn a_clean_up_that_may_come_once_more_goes_on_although_the_server_has_freed() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.lock().push_back(Err(Failure::Unknown(busy().with_unknown_outcome())));
-    third.cleanups.lock().extend([Err(Failure::Unknown(busy().with_unknown_outcome())), freed()]);
+    third.cleanups.lock().extend([Err(Failure::Unknown(busy().with_unknown_outcome())), freed(), freed()]);
     let hold = claim(LONG);
     assert!(matches!(redlock.attempt(&hold, 1, soon()), Ok(Attempt::Granted { .. })));
-    eventually(|| third.cleaned.lock().len() >= 3);
+    eventually(|| third.cleaned.lock().len() >= 4);
     assert_eq!(redlock.shared.restores.uncounted(&hold), [2]);
     redlock.close();
 }
@@ -560,6 +560,18 @@ fn a_clean_up_that_may_come_once_more_goes_on_although_the_server_has_freed() {
 fn what_another_has_there_is_asked_for_again_after_the_next_renewal() {
     let (redlock, [_, _, third]) = redlock();
     third.attempts.lock().push_back(Ok(Attempt::Busy { retry_after: None }));
+    let hold = claim(LONG);
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
+    eventually(|| attempts_of(&third, &hold) == [1] && redlock.shared.restores.uncounted(&hold).is_empty());
+    assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
+    eventually(|| attempts_of(&third, &hold) == [1, 1]);
+    redlock.close();
+}
+
+#[test]
+fn what_a_server_refuses_to_take_back_is_asked_for_again_after_the_next_renewal() {
+    let (redlock, [_, _, third]) = redlock();
+    third.attempts.lock().push_back(Err(Failure::Refused(busy())));
     let hold = claim(LONG);
     assert!(matches!(renew(&redlock, &hold, &[&third]), Ok(true)));
     eventually(|| attempts_of(&third, &hold) == [1] && redlock.shared.restores.uncounted(&hold).is_empty());

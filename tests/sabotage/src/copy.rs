@@ -15,7 +15,7 @@ const SWITCH: &str = r#"
 use std::sync::LazyLock;
 
 static ON: LazyLock<usize> = LazyLock::new(|| {
-    std::env::var("LEASEHOLD_SABOTAGE").ok().and_then(|number| number.parse().ok()).unwrap_or(0)
+    std::env::var("SABOTAGE").ok().and_then(|number| number.parse().ok()).unwrap_or(0)
 });
 
 pub(crate) fn is_on(number: usize) -> bool {
@@ -30,12 +30,16 @@ pub(crate) fn is_on(number: usize) -> bool {
 fn note_reached() {
     static REACHED: std::sync::Once = std::sync::Once::new();
     REACHED.call_once(|| {
-        if let Some(file) = std::env::var_os("LEASEHOLD_SABOTAGE_REACHED") {
+        if let Some(file) = std::env::var_os("SABOTAGE_REACHED") {
             drop(std::fs::write(file, ""));
         }
     });
 }
 
+"#;
+
+/// The same for scripts and statements, which the library alone has.
+const TEXT_SWITCH: &str = r#"
 pub(crate) fn text(original: &str) -> String {
     match TEXTS.iter().find(|(number, file, ..)| *number == *ON && original.contains(file)) {
         Some((_, file, old, new)) => {
@@ -100,7 +104,8 @@ pub fn write(root: &Path, folder: &Path, mutations: &[Mutation]) -> Result<PathB
         }
         broken.insert(file, text.replacen(old, new, 1));
     }
-    broken.insert("src/sabotage.rs", [SWITCH, &texts].concat());
+    broken.insert("src/sabotage.rs", [SWITCH, TEXT_SWITCH, &texts].concat());
+    broken.insert("cli/src/sabotage.rs", SWITCH.to_owned());
     let build = "fn main() {\n    println!(\"cargo::rustc-check-cfg=cfg(leasehold_sabotage)\");\n    println!(\"cargo::rustc-cfg=leasehold_sabotage\");\n    println!(\"cargo::rerun-if-changed=build.rs\");\n}\n";
     broken.insert("build.rs", build.to_owned());
     for file in listed(root)? {

@@ -7,6 +7,12 @@ pub(crate) const HOOKS: &[(&str, &str, &str)] = &[
     ("src/lib.rs", "mod client;\n", "mod client;\n#[cfg(leasehold_sabotage)]\nmod sabotage;\n"),
     // Of two texts one may leave a name unused.
     ("src/lib.rs", "#![forbid(unsafe_code)]\n", "#![forbid(unsafe_code)]\n#![allow(warnings)]\n"),
+    // The program `leasehold` has the switch for itself.
+    (
+        "cli/src/main.rs",
+        "mod run;\n#[cfg(windows)]\n",
+        "mod run;\n#[allow(warnings)]\nmod sabotage;\n#[cfg(windows)]\n",
+    ),
     (
         "src/stores/redis/script.rs",
         "    fn of(body: Cow<'static, str>) -> Script {\n",

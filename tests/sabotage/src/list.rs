@@ -1,10 +1,11 @@
 //! The list of mutations, as it is written in `mutations/*.txt`.
 //!
 //! `# PATH` names the file that the following are in. A mutation is a paragraph: what it breaks; `suite:`,
-//! the test program and the names, or parts of names, of its tests; lines that begin with `-`, a text that is
-//! in the file exactly once; lines that begin with `+`, the text in its place. Of a first text with `«` and
-//! `»` only what is between them is replaced. In Rust that is an expression, or statements that end with a
-//! semicolon or a brace. A line `equivalent:` says why no test can tell the two apart; it then has no suite.
+//! the test program (`lib` and `program` are the unit tests) and the names, or parts of names, of its tests;
+//! lines that begin with `-`, a text that is in the file exactly once; lines that begin with `+`, the text in
+//! its place. Of a first text with `«` and `»` only what is between them is replaced. In Rust that is an
+//! expression, or statements that end with a semicolon or a brace. A line `equivalent:` says why no test can
+//! tell the two apart; it then has no suite.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! Breaks the library in one place after another, and runs for each the cheapest tests that must notice.
 //!
 //! The mutations are in `mutations/*.txt`. One copy of the sources holds all of them and is built once; the
-//! environment variable `LEASEHOLD_SABOTAGE` of a test program says which one is on. See
+//! environment variable `SABOTAGE` of a test program says which one is on: a name that tests of the program
+//! `leasehold` do not clear away, as they do what is set for it. See
 //! docs/decisions/0033-sabotage-in-a-copy.md.
 //!
 //! Arguments: `[--resume] [--copy | --build | --page] [PATTERN…]`. A pattern is a number, or a part of a

@@ -40,6 +40,8 @@ impl Programs {
         for name in &names {
             match *name {
                 "lib" => cargo.arg("--lib"),
+                // The program's own unit tests.
+                "program" => cargo.args(["--bin", "leasehold"]),
                 name => cargo.args(["--test", name]),
             };
         }
@@ -47,7 +49,7 @@ impl Programs {
         cargo
             .current_dir(package)
             .env("CARGO_TARGET_DIR", target)
-            .env_remove("LEASEHOLD_SABOTAGE")
+            .env_remove("SABOTAGE")
             .stderr(Stdio::inherit());
         let built = cargo.output().map_err(|error| format!("cargo: {error}"))?;
         if !built.status.success() {
@@ -67,9 +69,16 @@ impl Programs {
                 .and_then(|(_, rest)| rest.split_once('"'))
                 .map(|(name, _)| name);
             if let (Some(name), Some(program)) = (name, field("executable")) {
-                let is_lib = target.starts_with("{\"kind\":[\"lib\"]");
-                by_name
-                    .insert(if is_lib { "lib".to_owned() } else { name.to_owned() }, PathBuf::from(program));
+                let profile = line.split_once("\"profile\":").map_or("", |(_, profile)| profile);
+                let is = |kind: &str| target.starts_with(&format!("{{\"kind\":[\"{kind}\"]"));
+                let name = match name {
+                    _ if is("lib") => "lib",
+                    // What its other tests start is built too.
+                    _ if is("bin") && !profile.contains("\"test\":true") => continue,
+                    _ if is("bin") => "program",
+                    name => name,
+                };
+                by_name.insert(name.to_owned(), PathBuf::from(program));
             }
         }
         let missing = names.iter().find(|name| !by_name.contains_key(**name));
@@ -143,7 +152,7 @@ impl Programs {
             command.env("LEASEHOLD_SERVERS", servers.split(':').next().unwrap_or_default());
         }
         if let Some((number, reached)) = broken {
-            command.env("LEASEHOLD_SABOTAGE", number.to_string()).env("LEASEHOLD_SABOTAGE_REACHED", reached);
+            command.env("SABOTAGE", number.to_string()).env("SABOTAGE_REACHED", reached);
         }
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
         let begun = Instant::now();

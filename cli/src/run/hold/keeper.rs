@@ -33,9 +33,7 @@ use crate::say::Say;
 use crate::store;
 
 enum Event {
-    /// `hold` has printed the handle.
-    Taken,
-    /// `hold` is dead, or has ended.
+    /// `hold` is dead, or has ended, and has not printed the handle.
     CallerGone,
     ShellEnded,
     /// Somebody asks for the release, and waits for the answer.
@@ -143,8 +141,9 @@ fn watch(shell: Shell, caller: &UnixStream, caught: &Caught, sender: &Sender<Eve
     })?;
     let (interrupt, events, mut caller) = (caught.interrupt.clone(), sender.clone(), caller.try_clone()?);
     std::thread::Builder::new().name("caller".to_owned()).spawn(move || {
-        let is_taken = matches!(caller.read(&mut [0]), Ok(1));
-        drop(events.send(if is_taken { Event::Taken } else { Event::CallerGone }));
+        if !matches!(caller.read(&mut [0]), Ok(1)) {
+            drop(events.send(Event::CallerGone));
+        }
         fall_silent();
         interrupt.interrupt(); // no wait is left when it was taken
     })?;
@@ -202,7 +201,7 @@ impl Keeper<'_> {
         // A caller that is dead is an event.
         drop((&*caller).write_all(format!("{granted}\n").as_bytes()));
 
-        let (mut lost, mut is_lost, mut is_taken) = (self.guard.lost(), false, false);
+        let (mut lost, mut is_lost) = (self.guard.lost(), false);
         let asked = loop {
             if !is_lost {
                 lookout.iter_mut().for_each(|lookout| lookout.beat(self.until()));
@@ -210,8 +209,6 @@ impl Keeper<'_> {
             let ended = lookout.as_ref().map_or_else(never, Lookout::ended);
             select! {
                 recv(events) -> event => match event {
-                    Ok(Event::Taken) => is_taken = true,
-                    Ok(Event::CallerGone) if is_taken => {}
                     Ok(Event::Release(stream)) => break Some(stream),
                     Ok(Event::CallerGone | Event::ShellEnded) | Err(_) => break None,
                 },

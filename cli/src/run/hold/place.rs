@@ -67,4 +67,23 @@ mod tests {
             assert_eq!(of(bad), None, "{bad}");
         }
     }
+
+    #[test]
+    fn a_folder_that_a_group_or_others_can_enter_is_not_this_users_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let within = |name: &str, mode| {
+            let place = folder.path().join(name);
+            DirBuilder::new().mode(mode).create(&place).unwrap();
+            let set = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&place, set).unwrap(); // whatever the umask
+            is_own(&place).unwrap()
+        };
+        assert!(within("own", 0o700));
+        for mode in [0o701, 0o704, 0o710, 0o720, 0o740] {
+            assert!(!within(&format!("{mode:o}"), mode), "{mode:o}");
+        }
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path().join("own"), &link).unwrap();
+        assert!(!is_own(&link).unwrap() && is_own(&folder.path().join("none")).is_err());
+    }
 }

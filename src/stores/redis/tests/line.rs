@@ -1,12 +1,15 @@
 //! The line of the clients that wait for a lock: effects of its scripts on the keys, and their messages.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 
 use crate::ident::{ClientId, Owner, unbound_number};
+use crate::inspect::Whereabouts;
 use crate::seam::capabilities::{Keeping, KeptLook, Lines};
-use crate::seam::{Attempt, Claim, Kind, ListensFor, Others, Release, Store, Turn};
+use crate::seam::{Attempt, Claim, HoldNote, Kind, ListensFor, Others, Release, Store, Turn};
 use crate::stores::redis::store::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
 use crate::stores::redis::tests::kinds::{Messages, again, freed};
@@ -345,6 +348,11 @@ fn who_leaves_the_line_passes_on_what_is_kept_for_it() {
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&first, "standby")]);
+    // Who was told that it is next is that still when another leaves.
+    server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
+    leave(&first);
+    assert_eq!(server.text(&["GET", NEXT]), Some(client(&second)));
+    assert_eq!(messages.take(), []);
     store.close();
 }
 
@@ -397,11 +405,20 @@ fn the_first_who_waits_for_what_a_client_keeps_recalls_it_and_nothing_of_it_stay
     assert_eq!([look(Duration::ZERO), look(Duration::from_secs(3))], [KeptLook::Stays; 2]);
     let Value::BulkString(since) = server.run(&["HGET", "k", "leasehold:kept"]) else { panic!("not told") };
     assert!(since.len() == 13, "{since:?}");
+    assert_eq!(look(Duration::ZERO), KeptLook::Stays);
+    assert_eq!(server.text(&["HGET", "k", "leasehold:kept"]).as_deref(), Some(""), "it is in use again");
     // To another owner here it is as any hold.
     let next = by(&again(&holder), Turn::Barges);
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();
     assert_eq!(server.run(&["HEXISTS", "k", "leasehold:kept"]), Value::Int(0));
     assert_eq!(look(Duration::ZERO), KeptLook::Lost);
+    // Also to one of which something else is to be told.
+    server.run(&["HSET", "k", "leasehold:kept", ""]);
+    let note = HoldNote { max_hold: Duration::from_secs(9), place: Arc::new(Whereabouts::here()) };
+    let noted = Claim { note: Some(note), ..by(&again(&holder), Turn::Barges) };
+    store.hand_off(&next, &noted, soon()).unwrap().wait().done();
+    let fields: BTreeSet<String> = redis::from_redis_value(server.run(&["HKEYS", "k"])).unwrap();
+    assert_eq!(fields, BTreeSet::from([noted.owner.to_string(), "leasehold:about".to_owned()]));
     store.close();
 }
 
@@ -605,4 +622,17 @@ fn a_clients_own_subscription_is_no_other_process_that_listens() {
     for store in [store, other] {
         store.close();
     }
+}
+
+#[test]
+fn a_lock_that_is_kept_for_a_client_is_that_clients_however_it_comes() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    for turn in [Turn::Waits, Turn::Yields, Turn::StandsInLine, Turn::IsNext] {
+        let next = by(&waiter(), turn);
+        let outcome = while_kept_for(&next, &server, || store.attempt(&next, 1, soon()).done());
+        assert!(matches!(outcome, Attempt::Granted { .. }), "{turn:?}: {outcome:?}");
+        release(&store, &next);
+    }
+    store.close();
 }

@@ -369,3 +369,27 @@ fn a_lock_is_taken_by_the_same_commands_however_waiters_are_told() {
         assert_eq!(commands(publish_mode), plain, "{publish_mode:?}");
     }
 }
+
+/// Its request was on its way while the lock was lost and taken by another.
+#[test]
+fn the_late_release_of_a_former_holder_takes_nothing_of_the_next_ones() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    for kind in [Kind::Mutex, Kind::Fenced] {
+        let kept = || Claim { keeps: Some(Duration::ZERO), ..claim(kind, "lk", 30_000) };
+        let (former, next) = (kept(), kept());
+        granted(store.attempt(&next, 1, soon()));
+        server.run(&["HSET", "lk", "leasehold:about", "where it is"]);
+        let before = hash(&server, "lk").0;
+        assert_eq!(before.len(), 6, "the owner, and what is said of it");
+        for left in [0, 1] {
+            assert!(matches!(store.release(&former, left, soon()).done(), Release::NotHeld { .. }));
+        }
+        store.clean_up(&[former.clone(), kept()], soon());
+        assert!(!store.renew(std::slice::from_ref(&former), soon()).remove(0).done());
+        assert_eq!(hash(&server, "lk").0, before);
+        assert!(matches!(store.release(&next, 0, soon()).done(), Release::Freed { .. }));
+        assert_eq!(server.number(&["EXISTS", "lk"]), 0);
+    }
+    store.close();
+}

@@ -453,3 +453,41 @@ pub(super) fn all_of_many_stand(options: &ServerOptions) {
     eventually(|| listening.iter().all(Subscription::is_up));
     subscriber.close();
 }
+
+/// One who goes on listening, as for recalls, is not left out for what an earlier connection may not.
+#[test]
+fn what_was_refused_is_subscribed_to_over_the_next_connection() {
+    let server = Server::start(&[]);
+    let rules = ["ACL", "SETUSER", "lk", "reset", "on", "nopass", "~*", "resetchannels", "+@all"];
+    server.run(&rules);
+    let options = ServerOptions { username: Some("lk".to_owned()), ..server.options() };
+    let store = RedisStore::connect(&options, Arc::new(Reporter::new(None))).unwrap();
+    let (waker, _woken) = waker();
+    let listening = listen(&store, &waker);
+    eventually(|| listening.is_refused());
+    server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
+    server.run(&["CLIENT", "KILL", "USER", "lk"]);
+    eventually(|| listening.is_up());
+    assert!(!listening.is_refused());
+    store.close();
+}
+
+#[test]
+fn a_subscription_that_was_to_end_soon_lingers_for_who_comes_anew() {
+    let server = Server::start(&[]);
+    let address = Arc::new(RedisAddress::new(&server.options()).unwrap());
+    let (linger, reporter) = (Duration::from_secs(3_600), Arc::new(Reporter::new(None)));
+    let modes = &[crate::stores::redis::pubsub::subscriber::PLAIN];
+    let subscriber =
+        crate::stores::redis::pubsub::subscriber(address, reporter, linger, Duration::from_secs(60), modes);
+    let (waker, _woken) = waker();
+    let listen = || subscriber.listen(CHANNEL, &waker).unwrap();
+    let first = listen();
+    eventually(|| first.is_up());
+    subscriber.end_soon(CHANNEL);
+    drop((listen(), first));
+    assert!(!subscriber.is_idle(), "somebody came anew");
+    subscriber.end_soon(CHANNEL);
+    assert!(subscriber.is_idle(), "nobody has since");
+    subscriber.close();
+}

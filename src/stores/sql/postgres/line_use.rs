@@ -48,3 +48,18 @@ impl LineUse {
         is_due
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_tidied_once_a_minute() {
+        let (line, begun) = (LineUse::default(), Moment::from_nanos(0));
+        let at = |seconds| line.is_to_be_tidied(begun.plus(Duration::from_secs(seconds)));
+        assert_eq!(
+            [at(0), at(59), at(60), at(61), at(119), at(120)],
+            [true, false, true, false, false, true]
+        );
+    }
+}

@@ -353,3 +353,29 @@ fn nothing_is_left_to_a_reader_that_has_gone() {
         assert_eq!(shared.out.lock().unsent, 0, "nobody would write it");
     }
 }
+
+/// The limit that was set on the socket before is not that of the next one.
+#[test]
+fn a_silent_server_behind_one_that_hung_up_is_waited_for_as_long_as_was_asked() {
+    let (shared, pool) = (SharedConnection::new(), pool());
+    let limit = Duration::from_secs(1);
+    let within = |limit, connection| {
+        let deadline = Clock::System.after(limit);
+        shared.send(question, deadline, None, || Ok(connection)).map_err(|(failure, _)| failure).unwrap()
+    };
+    let (connection_of_one, mut server) = connection(&pool);
+    let reply = within(limit + limit / 32, connection_of_one);
+    server.write_all(b":1\r\n").unwrap();
+    shared.wait(&reply).unwrap();
+    drop(server);
+    assert!(shared.hung_up());
+    let (next, server) = connection(&pool);
+    let reply = within(limit, next);
+    let (gives_up, gave_up) = bounded(1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| gives_up.send(shared.wait(&reply).is_err()).unwrap());
+        let outcome = gave_up.recv_timeout(LONG);
+        drop(server); // ends a wait without an end
+        assert_eq!(outcome, Ok(true));
+    });
+}
