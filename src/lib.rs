@@ -142,6 +142,7 @@ mod interrupt;
 mod locks;
 mod observe;
 mod park;
+mod refused;
 mod room;
 mod seam;
 mod stores;

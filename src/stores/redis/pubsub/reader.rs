@@ -8,6 +8,7 @@ use std::time::Duration;
 use redis::{ServerError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::refused;
 use crate::seam::subscription::Channel;
 use crate::stores::redis::conn::connection::{RedisStream, broken, unread};
 use crate::stores::redis::conn::ledger::some_age;
@@ -100,7 +101,7 @@ impl ReplyReader<'_> {
             }
             state.connect(Some(Arc::clone(stream)));
             for entry in state.channels.values_mut() {
-                entry.refused = false;
+                entry.refused = None;
             }
             let channels: Vec<_> = state.channels.values().map(|entry| Arc::clone(&entry.channel)).collect();
             state.subscribe(channels);
@@ -108,18 +109,27 @@ impl ReplyReader<'_> {
         // Short enough to end idle subscriptions in time.
         let (linger, silence) = (self.subscriber.linger, self.subscriber.silence);
         let tick = if linger.is_zero() { silence } else { linger.max(LEAST_TICK).min(silence) };
-        let limits = stream.set_read_timeout(tick).and_then(|()| stream.set_write_timeout(WRITE_LIMIT));
-        if let Err(error) = limits {
+        if let Err(error) = stream.set_write_timeout(WRITE_LIMIT) {
             return self.ended(broken("subscribe", error));
         }
+        let mut armed = Duration::ZERO;
         let mut replies = Replies::default();
         let mut last_word = Clock::System.now();
         let mut asked = false;
         let mut next_sweep = Clock::System.after(tick);
         let replace_at = Clock::System.after(some_age());
         loop {
+            let now = Clock::System.now();
+            let asks_again = self.subscriber.state.lock().ask_again(now);
+            let looks_within = asks_again.map_or(tick, |at| at.since(now).max(LEAST_TICK).min(tick));
             // Also what was left when there was no room: whatever has come says that there is some now.
             self.subscriber.flush();
+            if looks_within != armed {
+                if let Err(error) = stream.set_read_timeout(looks_within) {
+                    return self.ended(broken("subscribe", error));
+                }
+                armed = looks_within;
+            }
             let reply = replies.fill(stream.as_ref()).and_then(|()| replies.ready());
             let now = Clock::System.now();
             let mut reply = match reply {
@@ -193,21 +203,18 @@ impl ReplyReader<'_> {
             }
         }
         match (state.awaited.pop_front(), reply) {
-            // Asked again over the next connection, after a while.
-            (Some(Awaited::Half(_) | Awaited::Subscribed(_)), Value::ServerError(error))
-                if error.code() == "CLUSTERDOWN" =>
-            {
-                return Err(refusal(&error, Expected::Nothing).during("subscribe"));
-            }
             (Some(Awaited::Half(channel) | Awaited::Subscribed(channel)), Value::ServerError(error)) => {
-                self.refused(&mut state, &channel, &error);
+                self.refused(&mut state, &channel, &error)?;
             }
             (Some(Awaited::Subscribed(channel)), _) => {
                 self.back_off = BACK_OFF.0;
                 self.subscriber.tell_up(&mut state);
                 // Under the lock: another subscriber may have the channel by now, or be about to. Pairs with
                 // `Subscriber::part_with`.
-                if state.channels.get(channel.channel()).is_some_and(|entry| entry.is_of(&channel)) {
+                if let Some(entry) =
+                    state.channels.get_mut(channel.channel()).filter(|entry| entry.is_of(&channel))
+                {
+                    entry.pause = Duration::ZERO;
                     channel.set_up(true);
                 }
             }
@@ -220,21 +227,44 @@ impl ReplyReader<'_> {
         Ok(())
     }
 
-    /// The channel stays down. Waiters for their turn go by releases from then on, waiters for releases poll.
-    fn refused(&self, state: &mut SubscriberState, channel: &Arc<Channel>, error: &ServerError) {
-        // After a MOVED the channel will soon be with another member.
-        if error.code() != "MOVED" {
-            let error = refusal(error, Expected::Nothing).during("subscribe");
-            self.subscriber.tell_down(state, error);
+    /// The channel stays down until a later try. Only a refusal for lack of a right says that it will stay so:
+    /// then waiters for their turn go by releases until their wait ends, and waiters for releases poll. If the
+    /// server is of no use for now, the error ends the connection, and all is asked for over the next.
+    fn refused(
+        &self,
+        state: &mut SubscriberState,
+        channel: &Arc<Channel>,
+        error: &ServerError,
+    ) -> Result<()> {
+        let now = Clock::System.now();
+        if error.code() == "MOVED" {
+            // The map of slots moves the channel to another member once a request has met the same answer:
+            // those who wait look at once. Or the slot is on its way to this member.
+            state.note_refused(channel, |entry| {
+                if entry.pause.is_zero() {
+                    channel.set_up(false);
+                }
+                entry.pause = (entry.pause * 2).clamp(BACK_OFF.0, BACK_OFF.1);
+                now.plus(entry.pause)
+            });
+            return Ok(());
         }
-        if let Some(entry) = state.channels.get_mut(channel.channel())
-            && Arc::ptr_eq(&entry.channel, channel)
-        {
-            entry.refused = true;
-            channel.set_refused();
+        let refusal = refusal(error, Expected::Nothing).during("subscribe");
+        if is_passing(&refusal) {
+            return Err(refusal);
         }
-        state.sweep(self.subscriber.linger, Clock::System.now());
+        self.subscriber.tell_down(state, refusal);
+        state.note_refused(channel, |_| now.plus(refused::LASTS));
+        channel.set_refused();
+        state.sweep(self.subscriber.linger, now);
+        Ok(())
     }
+}
+
+/// Whether the reason says nothing of what the user may do.
+fn is_passing(refusal: &Error) -> bool {
+    use ErrorKind::{Authentication, Busy, OutOfMemory, ReadOnly};
+    matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)
 }
 
 /// Some part of `most`, different each time, so that clients of a server that was down do not come back as
