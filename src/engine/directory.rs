@@ -352,3 +352,22 @@ impl Announcer {
         seen.waiters = waiters;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_was_refused_is_written_again_after_a_while() {
+        let (clock, id) = (Clock::System, ClientId::random());
+        let announcer = Announcer::new(id, &Options::default(), &clock);
+        let (at, off) = (clock.now(), Options { directory: false, ..Options::default() });
+        assert!(announcer.is_seen(at));
+        let refusal = Error::new(ErrorKind::NoPermission, "directory", "not you");
+        announcer.note(&Err(Failure::Refused(refusal)), at);
+        assert!(!announcer.is_seen(at) && !announcer.want(at));
+        let later = at.plus(refused::LASTS);
+        assert!(announcer.is_seen(later) && announcer.want(later));
+        assert!(!Announcer::new(id, &off, &clock).want(later), "it is off");
+    }
+}

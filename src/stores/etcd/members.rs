@@ -118,6 +118,10 @@ impl Transport {
         Transport { lender: Some(Arc::clone(lender)), ..self }
     }
 
+    fn has_idle(&self) -> bool {
+        !self.state.lock().idle.is_empty()
+    }
+
     /// An idle connection, for good.
     fn give_up_one(&self) -> Option<(usize, Connection)> {
         let mut state = self.state.lock();
@@ -169,18 +173,25 @@ impl Transport {
     fn exchange(&self, path: &str, body: &str, deadline: Moment) -> Answer<Response> {
         let mut place = self.place(deadline).map_err(Failure::Refused)?;
         let first = self.members.first.load(Ordering::Relaxed) % self.members.address.members.len().max(1);
-        let usable = place.idle.take().filter(|(at, connection)| *at == first && connection.is_alive());
         let members = &self.members.address.members;
-        let (mut connection, member) = match usable.and_then(|(at, idle)| Some((idle, members.get(at)?))) {
+        let mut idle = place.idle.take().filter(|(_, connection)| connection.is_alive());
+        // Another member is to be asked by now. The connection does if no other can be had.
+        let other = idle.take_if(|(at, _)| *at != first);
+        let (mut connection, member) = match idle.and_then(|(at, idle)| Some((idle, members.get(at)?))) {
             Some(usable) => usable,
-            None => match self.members.connect(deadline) {
-                Ok(connected) => (connected.connection, connected.member),
-                Err(error) => {
-                    let lent = self.lender.as_ref().and_then(|lender| lender.give_up_one());
-                    let lent = lent.and_then(|(at, connection)| Some((connection, members.get(at)?)));
-                    lent.ok_or(Failure::Refused(error))?
+            None => {
+                // For a connection that is there, half of the time is left.
+                let has_other = other.is_some() || self.lender.as_ref().is_some_and(|lender| lender.has_idle());
+                let connects_by = if has_other { Clock::System.halfway(deadline) } else { deadline };
+                match self.members.connect(connects_by) {
+                    Ok(connected) => (connected.connection, connected.member),
+                    Err(error) => {
+                        let lent = || self.lender.as_ref().and_then(|lender| lender.give_up_one());
+                        let lent = other.or_else(lent).and_then(|(at, lent)| Some((lent, members.get(at)?)));
+                        lent.ok_or(Failure::Refused(error))?
+                    }
                 }
-            },
+            }
         };
         let request = self.members.request(member, path, body, "");
         let response = connection

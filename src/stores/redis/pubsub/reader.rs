@@ -15,13 +15,17 @@ use crate::stores::redis::conn::ledger::some_age;
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::replies::Replies;
 use crate::stores::redis::pubsub::subscriber::{Awaited, Subscriber, SubscriberState};
-use crate::stores::redis::reply::{Expected, refusal};
+use crate::stores::redis::reply::{Expected, is_passing, refusal};
 use crate::stores::redis::script::Command;
 use crate::sync::MutexGuard;
 use crate::time::Clock;
 
 /// Waits between connects: at least, at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How long opening a connection in place of an old one may take.
+const REPLACED_WITHIN: Duration = Duration::from_millis(500);
+/// When no other was to be had, an old connection is used for so long before the next try.
+const AGED_GOES_ON: Duration = Duration::from_secs(30);
 /// A write waits for no room; a system does not take less than this for a time-out.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 /// The reader looks up no more often than this while nothing comes.
@@ -35,21 +39,23 @@ pub(super) fn read(subscriber: &Subscriber) {
 struct ReplyReader<'a> {
     subscriber: &'a Subscriber,
     back_off: Duration,
-    /// The connection ended because it was old: nobody need be told.
-    was_old: bool,
+    /// The connection that replaces the last one, which was old: nobody need be told of its end.
+    next: Option<Arc<RedisStream>>,
 }
 
 impl ReplyReader<'_> {
     fn new(subscriber: &Subscriber) -> ReplyReader<'_> {
-        ReplyReader { subscriber, back_off: BACK_OFF.0, was_old: false }
+        ReplyReader { subscriber, back_off: BACK_OFF.0, next: None }
     }
 
     fn run(mut self) {
         while self.is_needed() {
-            let deadline = Clock::System.after(self.subscriber.address.connect_timeout);
-            let error = match open(&self.subscriber.address, deadline) {
-                Ok(connection) => {
-                    let stream = connection.into_stream();
+            let stream = match self.next.take() {
+                Some(next) => Ok(next),
+                None => self.connect(self.subscriber.address.connect_timeout),
+            };
+            let error = match stream {
+                Ok(stream) => {
                     let Some(error) = self.serve(&stream) else { return };
                     stream.shutdown();
                     error
@@ -58,6 +64,10 @@ impl ReplyReader<'_> {
             };
             self.disconnected(error);
         }
+    }
+
+    fn connect(&self, within: Duration) -> Result<Arc<RedisStream>> {
+        Ok(open(&self.subscriber.address, Clock::System.after(within))?.into_stream())
     }
 
     /// Waits until there is a channel; `false`: the subscriber was closed.
@@ -75,12 +85,15 @@ impl ReplyReader<'_> {
         state.connect(None);
         state.sweep(self.subscriber.linger, Clock::System.now());
         let channels: Vec<_> = state.channels.values().map(|entry| Arc::clone(&entry.channel)).collect();
-        if !std::mem::take(&mut self.was_old) && !state.closed && !channels.is_empty() {
+        if self.next.is_none() && !state.closed && !channels.is_empty() {
             self.subscriber.tell_down(&mut state, error);
         }
         MutexGuard::unlocked(&mut state, || {
             channels.iter().filter(|channel| channel.is_up()).for_each(|channel| channel.set_up(false));
         });
+        if self.next.is_some() {
+            return;
+        }
         let until = Clock::System.after(self.back_off + jitter(self.back_off));
         self.back_off = (self.back_off * 2).min(BACK_OFF.1);
         while !state.closed {
@@ -117,7 +130,7 @@ impl ReplyReader<'_> {
         let mut last_word = Clock::System.now();
         let mut asked = false;
         let mut next_sweep = Clock::System.after(tick);
-        let replace_at = Clock::System.after(some_age());
+        let mut replace_at = Clock::System.after(some_age());
         loop {
             let now = Clock::System.now();
             let asks_again = self.subscriber.state.lock().ask_again(now);
@@ -153,10 +166,17 @@ impl ReplyReader<'_> {
                 self.subscriber.state.lock().sweep(linger, now);
             }
             // The address may lead elsewhere by now, and a server that was demoted publishes nothing. All
-            // waiters look again when the next connection stands.
+            // waiters look again when the next connection stands. While there is none the old one serves on;
+            // what comes over it meanwhile is read a little later.
             if now >= replace_at {
-                self.was_old = true;
-                return self.ended(Error::new(ErrorKind::TimedOut, "subscribe", "the connection is old"));
+                match self.connect(self.subscriber.address.connect_timeout.min(REPLACED_WITHIN)) {
+                    Ok(next) => {
+                        self.next = Some(next);
+                        let words = "the connection is old";
+                        return self.ended(Error::new(ErrorKind::TimedOut, "subscribe", words));
+                    }
+                    Err(_no_other_is_to_be_had) => replace_at = Clock::System.after(AGED_GOES_ON),
+                }
             }
             if now.since(last_word) >= silence {
                 if asked {
@@ -259,12 +279,6 @@ impl ReplyReader<'_> {
         state.sweep(self.subscriber.linger, now);
         Ok(())
     }
-}
-
-/// Whether the reason says nothing of what the user may do.
-fn is_passing(refusal: &Error) -> bool {
-    use ErrorKind::{Authentication, Busy, OutOfMemory, ReadOnly};
-    matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)
 }
 
 /// Some part of `most`, different each time, so that clients of a server that was down do not come back as

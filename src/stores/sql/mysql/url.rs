@@ -9,6 +9,7 @@ use mysql::{Opts, OptsBuilder};
 use crate::config::{ServerOptions, TlsOptions};
 use crate::error::{Error, Result};
 use crate::hosts::check_url;
+use crate::stores::sql::mysql::dial::Dial;
 
 /// MySQL's `ssl-mode`. `PREFERRED` is left out: the driver either speaks TLS or does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ enum Mode {
 
 /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
 /// password.
-pub(super) fn opts(options: &ServerOptions) -> Result<OptsBuilder> {
+pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     let unusable = |words: &str| {
         let form = "mysql://[user:password@]host[:port]/database[?ssl-mode=…]";
         Error::invalid("connect", format!("{words}; the URL has the form {form}"))
@@ -36,7 +37,8 @@ pub(super) fn opts(options: &ServerOptions) -> Result<OptsBuilder> {
     if read.get_db_name().is_none_or(str::is_empty) {
         return Err(unusable("the URL names no database"));
     }
-    let host = read.get_ip_or_hostname();
+    let host = read.get_ip_or_hostname().into_owned();
+    let dial = Dial::new(&host, &options.hosts, options.connect_timeout);
     let mode = match said {
         Some(mode) => mode,
         // Nothing leaves this machine, so nobody can listen or answer in the server's place.
@@ -55,9 +57,9 @@ pub(super) fn opts(options: &ServerOptions) -> Result<OptsBuilder> {
         .init(settings(READ_COMMITTED, limit_in_seconds(options.command_timeout)));
     if mode == Mode::Disabled {
         options.tls.refused_without_tls("ssl-mode is DISABLED")?;
-        return Ok(opts);
+        return Ok((opts, dial));
     }
-    secured(opts, mode, &options.tls)
+    Ok((secured(opts, mode, &options.tls)?, dial))
 }
 
 pub(super) const READ_COMMITTED: &str = "READ COMMITTED";
@@ -152,7 +154,7 @@ mod tests {
     use crate::ErrorKind;
 
     fn read(url: &str) -> Result<Opts> {
-        opts(&ServerOptions { url: url.to_owned(), ..ServerOptions::default() }).map(Opts::from)
+        opts(&ServerOptions { url: url.to_owned(), ..ServerOptions::default() }).map(|(opts, _)| Opts::from(opts))
     }
 
     #[test]
