@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use redis::Value;
 
+use crate::refused::Refused;
 use crate::seam::REQUEST_LASTS;
 use crate::stores::redis::reply::Fitness;
 use crate::stores::redis::script::Command;
-use crate::refused::Refused;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment, random_between};

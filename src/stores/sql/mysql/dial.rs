@@ -48,7 +48,12 @@ impl Dial {
     }
 
     /// Connects until `deadline` at the latest. `answer` is the time-out that `opts` have for each answer.
-    pub(super) fn connect(&self, opts: &OptsBuilder, answer: Duration, deadline: Moment) -> mysql::Result<Conn> {
+    pub(super) fn connect(
+        &self,
+        opts: &OptsBuilder,
+        answer: Duration,
+        deadline: Moment,
+    ) -> mysql::Result<Conn> {
         let deadline = deadline.min(Clock::System.after(self.connect_timeout));
         let families = self.families(deadline)?;
         let mut rounds = Rounds::until(deadline);

@@ -46,8 +46,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };
     let turnstiles = options.table.turnstiles;
     let turnstiles = turnstiles.then(|| Turnstiles::new(opts.clone(), dial.clone(), turns));
-    let (isolation, command_timeout, notes) =
-        (READ_COMMITTED, options.command_timeout, Notes::default());
+    let (isolation, command_timeout, notes) = (READ_COMMITTED, options.command_timeout, Notes::default());
     let mut database =
         Mysql { opts, dial, isolation, command_timeout, queries, turnstiles, notes, table: None };
     let deadline = Clock::System.after(options.connect_timeout);

@@ -86,11 +86,7 @@ impl Watched {
 }
 
 impl Turnstiles {
-    pub(super) fn new(
-        opts: OptsBuilder,
-        dial: Dial,
-        queries: TurnstileQueries,
-    ) -> Arc<Turnstiles> {
+    pub(super) fn new(opts: OptsBuilder, dial: Dial, queries: TurnstileQueries) -> Arc<Turnstiles> {
         let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
         // The server gives up as soon: one that is hung up on while it waits goes on to wait.
         let opts = opts.init(settings(READ_COMMITTED, ANSWERS_WITHIN.as_secs()));

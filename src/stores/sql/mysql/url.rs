@@ -154,7 +154,8 @@ mod tests {
     use crate::ErrorKind;
 
     fn read(url: &str) -> Result<Opts> {
-        opts(&ServerOptions { url: url.to_owned(), ..ServerOptions::default() }).map(|(opts, _)| Opts::from(opts))
+        opts(&ServerOptions { url: url.to_owned(), ..ServerOptions::default() })
+            .map(|(opts, _)| Opts::from(opts))
     }
 
     #[test]
