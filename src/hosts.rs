@@ -16,10 +16,11 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) use crate::hosts::url::HostList;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "sqlite", feature = "zookeeper"))]
-pub(crate) use crate::hosts::url::unescaped;
+#[cfg(any(feature = "etcd", feature = "sqlite", feature = "zookeeper"))]
+pub(crate) use crate::hosts::url::no_parameters;
 pub(crate) use crate::hosts::url::{
-    SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, split_login,
+    SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, parameters, split_login, unescaped,
+    unknown_parameter,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, thread};
@@ -351,7 +352,7 @@ impl fmt::Debug for Hosts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, TcpListener};
     use std::sync::atomic::AtomicUsize;
 
     fn soon(ms: u64) -> Moment {
@@ -416,6 +417,42 @@ mod tests {
         sender.send(Ok(vec![address(3)])).unwrap();
         assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(3)]);
         assert!(begun.load(Ordering::SeqCst) >= 3);
+    }
+
+    /// A listener whose queue is full, so that it answers no further connect.
+    fn silent(place: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
+        let listener = TcpListener::bind(place).unwrap();
+        let place = listener.local_addr().unwrap();
+        let connect = || TcpStream::connect_timeout(&place, Duration::from_millis(100)).ok();
+        (listener, std::iter::from_fn(connect).collect())
+    }
+
+    #[test]
+    fn an_address_that_is_silent_costs_no_more_than_its_share_and_is_tried_last_from_then_on() {
+        let listener = TcpListener::bind(address(3)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut dead = address(2);
+        dead.set_port(port);
+        let _full = silent(dead);
+        let hosts = Arc::new(Hosts::resolving(|_| Ok(vec![address(2), address(3)])));
+        let host = Host::named("shop");
+        let begun = Clock::System.now();
+        for _ in 0..2 {
+            let socket = hosts.connect(&host, port, soon(20_000)).unwrap();
+            assert_eq!(socket.peer_addr().unwrap(), listener.local_addr().unwrap());
+            assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(3), address(2)]);
+        }
+        assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
+        // None answers: all of the time is used, in several rounds.
+        let none = Arc::new(Hosts::resolving(|_| Ok(vec![address(2), address(2)])));
+        let begun = Clock::System.now();
+        let error = none.connect(&host, port, soon(700)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(Clock::System.now().since(begun) >= Duration::from_millis(700));
+        // One refuses: that is said, and the silent one is tried again.
+        drop(listener);
+        let error = hosts.connect(&host, port, soon(700)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use mysql::{Opts, OptsBuilder};
 
 use crate::config::{ServerOptions, TlsOptions};
 use crate::error::{Error, Result};
-use crate::hosts::check_url;
+use crate::hosts::{check_url, parameters, unknown_parameter};
 use crate::stores::sql::mysql::dial::Dial;
 
 /// MySQL's `ssl-mode`. `PREFERRED` is left out: the driver either speaks TLS or does not.
@@ -31,9 +31,20 @@ pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     check_url(&options.url)?;
     let rest = options.url.split_once("://").map_or("", |(_, rest)| rest);
     let (rest, said) = taken_out(rest)?;
+    let named = format!("mysql://{rest}");
+    for (name, value) in parameters(&named)?.1 {
+        // The driver reads it alone as it does with the others.
+        if Opts::from_url(&format!("mysql://host/x?{name}={value}")).is_err() {
+            let instead = if name.contains("ssl") || name.contains("tls") {
+                "TLS is asked for by ssl-mode"
+            } else {
+                ""
+            };
+            return Err(unknown_parameter(Some(name), instead));
+        }
+    }
     // The driver's own message may repeat parts of the URL.
-    let read = Opts::from_url(&format!("mysql://{rest}"))
-        .map_err(|_told_without_the_url| unusable("the URL cannot be used"))?;
+    let read = Opts::from_url(&named).map_err(|_told_without_the_url| unusable("the URL cannot be used"))?;
     if read.get_db_name().is_none_or(str::is_empty) {
         return Err(unusable("the URL names no database"));
     }
