@@ -1,7 +1,7 @@
 //! New connections get no answer: a proxy that is full takes them in, and says nothing. The connections that
 //! stand go on to work.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use leasehold::{ClientBuilder, LockClient};
 
@@ -67,5 +67,23 @@ fn a_hold_on_mysql_is_kept_while_new_connections_get_no_answer() {
         let Some(server) = crate::support::mysql::MysqlServer::start() else { return };
         a_hold_is_kept(&server.url(), server.port(), false, |builder| builder);
         a_hold_is_kept(&server.url(), server.port(), true, ClientBuilder::session_locks);
+    });
+}
+
+/// A machine that is off: nobody answers there, and nobody refuses.
+#[cfg(feature = "postgres")]
+#[test]
+fn the_second_host_of_a_url_is_reached_while_the_first_is_silent() {
+    alone_within(LONG * 2, || {
+        let Some(server) = crate::support::postgres::PostgresServer::start() else { return };
+        let place = (Ipv4Addr::new(127, 0, 0, 2), server.port());
+        let _listener = TcpListener::bind(place).unwrap();
+        // Its queue is filled, so that it answers no further connect.
+        let connect = || TcpStream::connect_timeout(&place.into(), ms(100)).ok();
+        let _full: Vec<TcpStream> = std::iter::from_fn(connect).collect();
+        let hosts = format!("{}:{},127.0.0.1:{}", place.0, place.1, place.1);
+        let url = format!("postgres://admin@{hosts}/postgres");
+        let client = LockClient::builder().url(url).create_schema(true).build().unwrap();
+        client.get_lock(fresh("held")).acquire().unwrap().unlock().unwrap();
     });
 }

@@ -139,3 +139,59 @@ fn is_of_network(error: &mysql::Error) -> bool {
 fn late() -> mysql::Error {
     mysql::Error::DriverError(DriverError::ConnectTimeout)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn dial(found: &'static [IpAddr]) -> Dial {
+        let hosts = Hosts::resolving(move |_| Ok(found.iter().map(|address| (*address, 0).into()).collect()));
+        Dial::new("localhost", &Arc::new(hosts), SOON)
+    }
+
+    fn opts(port: u16) -> OptsBuilder {
+        OptsBuilder::new().ip_or_hostname(Some("localhost")).tcp_port(port).prefer_socket(false)
+    }
+
+    const BOTH: &[IpAddr] = &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)];
+
+    /// The driver itself ends with the first address that does not accept.
+    #[test]
+    fn each_sort_of_address_of_a_name_is_tried() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = std::thread::spawn(move || {
+            // "Too many connections", as servers say it.
+            let (mut client, _) = listener.accept().unwrap();
+            client.write_all(b"\x0b\0\0\0\xff\x10\x04Too many").unwrap();
+        });
+        let deadline = Clock::System.after(SOON);
+        let error = dial(BOTH).connect(&opts(port), SOON, deadline).unwrap_err();
+        assert!(matches!(&error, mysql::Error::MySqlError(said) if said.code == 1040), "{error:?}");
+        server.join().unwrap();
+        let families: Vec<IpAddr> =
+            dial(BOTH).families(deadline).unwrap().iter().map(SocketAddr::ip).collect();
+        assert_eq!(families, [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)]);
+        assert!(dial(&BOTH[1..]).families(deadline).unwrap().is_empty(), "of one address nothing is chosen");
+    }
+
+    #[test]
+    fn a_server_that_accepts_and_says_nothing_takes_no_more_than_the_time_given() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (dial, answer) = (dial(&BOTH[1..]), SOON);
+        let opts = opts(port).read_timeout(Some(answer));
+        let begun = Clock::System.now();
+        for _ in 0..MOST_LEFT + 2 {
+            let deadline = Clock::System.after(Duration::from_millis(50));
+            assert!(is_of_network(&dial.connect(&opts, answer, deadline).unwrap_err()));
+        }
+        assert!(Clock::System.now().since(begun) < SOON / 2);
+        assert_eq!(dial.left.load(Ordering::SeqCst), MOST_LEFT);
+    }
+}
