@@ -11,10 +11,12 @@ use crate::stores::redis::conn::connection::{Connection, RedisStream};
 use crate::stores::redis::place::{Login, Role, ServerPlace};
 use crate::stores::redis::reply::{Expected, WRONG_PASSWORD, accepted, is_unknown_command, refusal};
 use crate::stores::redis::script::Command;
-use crate::time::Moment;
+use crate::time::{Clock, Moment};
 
 /// The oldest server that is supported.
 const OLDEST: (u32, u32) = (6, 2);
+/// How long a server that does not know HELLO may take to say its version, which only an error's words need.
+const INFO_WITHIN: Duration = Duration::from_millis(200);
 
 /// Connects to a place until `deadline` at the latest, logs in, and checks that the server is one that locks
 /// can be kept on.
@@ -122,6 +124,7 @@ fn is_lacking(error: &ServerError) -> bool {
 /// The reason why HELLO, which came with Redis 6.0, is not there: an old server, or a proxy that does not pass
 /// it on. `steps`: how many replies the connection owes in all.
 fn without_hello(mut connection: Connection, steps: usize, deadline: Moment) -> Error {
+    let deadline = deadline.min(Clock::System.after(INFO_WITHIN));
     let info = Command::new("INFO").arg("server");
     let mut bytes = Vec::new();
     info.pack_into(&mut bytes);

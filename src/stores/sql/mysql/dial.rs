@@ -165,11 +165,12 @@ mod tests {
     fn each_sort_of_address_of_a_name_is_tried() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let server = std::thread::spawn(move || {
+        let server = thread::Builder::new().spawn(move || {
             // "Too many connections", as servers say it.
             let (mut client, _) = listener.accept().unwrap();
             client.write_all(b"\x0b\0\0\0\xff\x10\x04Too many").unwrap();
         });
+        let server = server.unwrap();
         let deadline = Clock::System.after(SOON);
         let error = dial(BOTH).connect(&opts(port), SOON, deadline).unwrap_err();
         assert!(matches!(&error, mysql::Error::MySqlError(said) if said.code == 1040), "{error:?}");
