@@ -203,13 +203,18 @@ impl ServerOptions {
                 ));
             }
         }
+        self.check_client_name()?;
+        Ok(self)
+    }
+
+    pub(crate) fn check_client_name(&self) -> Result<()> {
         if self.client_name.as_deref().is_some_and(|name| name.contains(|c: char| !c.is_ascii_graphic())) {
             return Err(Error::invalid(
                 "connect",
                 "the client_name may have printable ASCII characters only, and no spaces",
             ));
         }
-        Ok(self)
+        Ok(())
     }
 }
 

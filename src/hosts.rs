@@ -16,10 +16,11 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) use crate::hosts::url::HostList;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "sqlite", feature = "zookeeper"))]
-pub(crate) use crate::hosts::url::unescaped;
+#[cfg(any(feature = "etcd", feature = "sqlite", feature = "zookeeper"))]
+pub(crate) use crate::hosts::url::no_parameters;
 pub(crate) use crate::hosts::url::{
-    SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, split_login,
+    SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, parameters, split_login, unescaped,
+    unknown_parameter,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, thread};
@@ -30,6 +31,9 @@ use crate::time::{Clock, Moment};
 const MOST: usize = 4;
 /// The time for which an answer is used without asking again: for connections that are opened together.
 const FRESH: Duration = Duration::from_secs(1);
+/// The time that each of several addresses has to accept a connection before the next is tried, as RFC 8305
+/// advises; and the factor by which that grows from round to round.
+const FIRST_LIMIT: (Duration, u32) = (Duration::from_millis(250), 4);
 /// The number of names whose answers are kept.
 const MOST_KEPT: usize = 256;
 
@@ -118,6 +122,36 @@ struct Name {
     ended: u64,
     /// The result of the last one, and its time.
     last: Option<(Moment, std::result::Result<Vec<SocketAddr>, String>)>,
+    /// The address that accepted last, which is tried first: one that is silent would cost each connection
+    /// its time.
+    accepted: Option<IpAddr>,
+}
+
+/// The times that each of several addresses has, round by round: none that is silent eats all of the time.
+pub(crate) struct Rounds {
+    deadline: Moment,
+    limit: Duration,
+    begun: Option<Moment>,
+}
+
+impl Rounds {
+    pub(crate) fn until(deadline: Moment) -> Rounds {
+        Rounds { deadline, limit: FIRST_LIMIT.0, begun: None }
+    }
+
+    /// The limit for each address in the next round. `None`: there is no time left, or no address was silent
+    /// in the last round, which another would not change.
+    pub(crate) fn next_limit(&mut self) -> Option<Duration> {
+        let now = Clock::System.now();
+        if let Some(begun) = self.begun.replace(now) {
+            if now.since(begun) < self.limit {
+                return None;
+            }
+            self.limit = self.limit.saturating_mul(FIRST_LIMIT.1);
+        }
+        let left = self.deadline.since(now);
+        (!left.is_zero()).then(|| self.limit.min(left))
+    }
 }
 
 impl Default for Hosts {
@@ -180,30 +214,54 @@ impl Hosts {
 
     /// Connects until `deadline` at the latest.
     pub(crate) fn connect(self: &Arc<Hosts>, host: &Host, port: u16, deadline: Moment) -> io::Result<Socket> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for mut address in self.addresses(host, deadline)? {
-            address.set_port(port);
-            let left = deadline.since(Clock::System.now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            match TcpStream::connect_timeout(&address, left) {
-                Ok(socket) => {
-                    socket.set_nodelay(true)?;
-                    return system::socket(socket);
+        let addresses = self.addresses(host, deadline)?;
+        let is_only = addresses.len() == 1;
+        let mut rounds = Rounds::until(deadline);
+        let mut failure: Option<io::Error> = None;
+        while let Some(limit) = rounds.next_limit() {
+            for mut address in addresses.iter().copied() {
+                address.set_port(port);
+                let left = deadline.since(Clock::System.now());
+                if left.is_zero() {
+                    break;
                 }
-                Err(error) => last = error,
+                match TcpStream::connect_timeout(&address, if is_only { left } else { limit.min(left) }) {
+                    Ok(socket) => {
+                        if !is_only {
+                            self.note_accepted(host, address.ip());
+                        }
+                        socket.set_nodelay(true)?;
+                        return system::socket(socket);
+                    }
+                    // What an address says tells more than that another is silent.
+                    Err(error) => match &failure {
+                        Some(known) if known.kind() != io::ErrorKind::TimedOut => {}
+                        _ => failure = Some(error),
+                    },
+                }
             }
         }
-        Err(last)
+        Err(failure.unwrap_or_else(|| match addresses.is_empty() {
+            true => io::Error::new(io::ErrorKind::NotFound, "the host has no address"),
+            false => io::ErrorKind::TimedOut.into(),
+        }))
     }
 
-    /// The host's addresses, by `deadline`. If the look-up takes too long, those that were found before.
-    fn addresses(self: &Arc<Hosts>, host: &Host, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
+    fn note_accepted(&self, host: &Host, address: IpAddr) {
+        if let Some(known) = self.state.lock().names.get_mut(&*host.name) {
+            known.accepted = Some(address);
+        }
+    }
+
+    /// The host's addresses, by `deadline`, the one that accepted last first. If the look-up takes too long,
+    /// those that were found before.
+    pub(crate) fn addresses(self: &Arc<Hosts>, host: &Host, deadline: Moment) -> io::Result<Vec<SocketAddr>> {
         if let Ok(address) = host.name.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, 0)]);
         }
-        let found = self.look_up(&host.name, deadline)?;
+        let mut found = self.look_up(&host.name, deadline)?;
+        let accepted = self.state.lock().names.get(&*host.name).and_then(|name| name.accepted);
+        found.sort_by_key(|address| Some(address.ip()) != accepted);
         if !found.is_empty() {
             host.is_shown.store(true, Ordering::Relaxed);
         }
@@ -294,7 +352,7 @@ impl fmt::Debug for Hosts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, TcpListener};
     use std::sync::atomic::AtomicUsize;
 
     fn soon(ms: u64) -> Moment {
@@ -359,6 +417,42 @@ mod tests {
         sender.send(Ok(vec![address(3)])).unwrap();
         assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(3)]);
         assert!(begun.load(Ordering::SeqCst) >= 3);
+    }
+
+    /// A listener whose queue is full, so that it answers no further connect.
+    fn silent(place: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
+        let listener = TcpListener::bind(place).unwrap();
+        let place = listener.local_addr().unwrap();
+        let connect = || TcpStream::connect_timeout(&place, Duration::from_millis(100)).ok();
+        (listener, std::iter::from_fn(connect).collect())
+    }
+
+    #[test]
+    fn an_address_that_is_silent_costs_no_more_than_its_share_and_is_tried_last_from_then_on() {
+        let listener = TcpListener::bind(address(3)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut dead = address(2);
+        dead.set_port(port);
+        let _full = silent(dead);
+        let hosts = Arc::new(Hosts::resolving(|_| Ok(vec![address(2), address(3)])));
+        let host = Host::named("shop");
+        let begun = Clock::System.now();
+        for _ in 0..2 {
+            let socket = hosts.connect(&host, port, soon(20_000)).unwrap();
+            assert_eq!(socket.peer_addr().unwrap(), listener.local_addr().unwrap());
+            assert_eq!(hosts.addresses(&host, soon(20_000)).unwrap(), [address(3), address(2)]);
+        }
+        assert!(Clock::System.now().since(begun) < Duration::from_secs(10));
+        // None answers: all of the time is used, in several rounds.
+        let none = Arc::new(Hosts::resolving(|_| Ok(vec![address(2), address(2)])));
+        let begun = Clock::System.now();
+        let error = none.connect(&host, port, soon(700)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(Clock::System.now().since(begun) >= Duration::from_millis(700));
+        // One refuses: that is said, and the silent one is tried again.
+        drop(listener);
+        let error = hosts.connect(&host, port, soon(700)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]

@@ -152,6 +152,7 @@ mod interrupt;
 mod locks;
 mod observe;
 mod park;
+mod refused;
 mod room;
 mod seam;
 mod stores;

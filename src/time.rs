@@ -63,6 +63,12 @@ impl Clock {
         }
     }
 
+    /// Halfway to `deadline`.
+    pub(crate) fn halfway(&self, deadline: Moment) -> Moment {
+        let now = self.now();
+        now.plus(deadline.since(now) / 2)
+    }
+
     pub(crate) fn after(&self, duration: Duration) -> Moment {
         self.now().plus(duration)
     }

@@ -18,6 +18,7 @@ use crate::engine::stuck::{OwnWait, Stuck};
 use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, ObjectKind, Waiter};
+use crate::refused::{self, Refused};
 use crate::seam::directory::Place;
 use crate::seam::{Answer, Failure, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -77,9 +78,10 @@ pub(crate) struct Announcer {
     identity: Identity,
     lease: Duration,
     began: Moment,
-    /// When the entry is to be written next, as `Moment::nanos`: the maximum if it is off, or the store
-    /// refuses it.
+    /// When the entry is to be written next, as `Moment::nanos`: the maximum if it is off.
     due: AtomicU64,
+    /// The store refuses it.
+    refused: Refused,
     /// The watchdog is to write it.
     is_wanted: AtomicBool,
     /// It may be there.
@@ -107,6 +109,7 @@ impl Announcer {
             lease: options.lease,
             began: clock.now(),
             due: AtomicU64::new(if options.directory { 0 } else { u64::MAX }),
+            refused: Refused::default(),
             is_wanted: AtomicBool::new(false),
             is_written: AtomicBool::new(false),
             is_under_way: AtomicBool::new(false),
@@ -122,6 +125,11 @@ impl Announcer {
     /// Whether there may be something to write, now or later.
     pub(crate) fn is_on(&self) -> bool {
         self.due.load(Ordering::Relaxed) != u64::MAX
+    }
+
+    /// Whether others can see the entry: it is on, and was not refused lately.
+    pub(crate) fn is_seen(&self, now: Moment) -> bool {
+        self.is_on() && !self.refused.stands(|| now)
     }
 
     /// The watchdog's: writes the entry if that is wanted. Another try is no sooner than the next round,
@@ -145,21 +153,22 @@ impl Announcer {
         self.is_under_way.store(true, Ordering::SeqCst);
         let announcer = Arc::clone(self);
         let done = move |answer| {
-            announcer.note(&answer);
+            announcer.note(&answer, now);
             announcer.is_under_way.store(false, Ordering::SeqCst);
         };
         directory.write(self.id, &text, self.lease, deadline, Box::new(done));
     }
 
-    /// Takes a refusal for good: each try would be an entry in the server's log of what it refused.
-    fn note(&self, answer: &Answer<()>) {
-        let is_for_good = |error: &Error| {
+    /// Remembers a refusal for a while: each try would be an entry in the server's log of what it refused.
+    fn note(&self, answer: &Answer<()>, now: Moment) {
+        let is_of_rights = |error: &Error| {
             matches!(error.kind(), ErrorKind::NoPermission | ErrorKind::Unsupported | ErrorKind::WrongType)
         };
         if let Err(Failure::Refused(error)) = answer
-            && is_for_good(error)
+            && is_of_rights(error)
         {
-            self.due.store(u64::MAX, Ordering::SeqCst);
+            self.refused.note(now);
+            self.due.store(now.plus(refused::LASTS).nanos(), Ordering::SeqCst);
             self.is_written.store(false, Ordering::SeqCst);
         }
     }
@@ -183,7 +192,7 @@ impl Announcer {
         stuck: &Stuck,
         (now, deadline): (Moment, Moment),
     ) -> Posting {
-        let directory = store.capabilities().directory.filter(|_| self.is_on());
+        let directory = store.capabilities().directory.filter(|_| self.is_seen(now));
         let Some(directory) = directory else { return Posting::Never };
         self.postpone(now);
         let mut uses = told(stuck, now);
@@ -196,10 +205,10 @@ impl Announcer {
         let info = self.identity.info(self.id, now.since(self.began), uses, unlisted);
         self.is_written.store(true, Ordering::SeqCst);
         let answer = directory.write_now(self.id, &info.written(self.lease), self.lease, deadline);
-        self.note(&answer);
+        self.note(&answer, now);
         match answer {
             Ok(()) => Posting::Done,
-            Err(_) if !self.is_on() => Posting::Never,
+            Err(_) if !self.is_seen(now) => Posting::Never,
             Err(_) => Posting::Failed,
         }
     }
@@ -341,5 +350,24 @@ impl Announcer {
         seen.waiting = u64::try_from(waiters.len()).unwrap_or(u64::MAX).saturating_add(unnamed);
         waiters.truncate(MOST_WAITERS);
         seen.waiters = waiters;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_that_was_refused_is_written_again_after_a_while() {
+        let (clock, id) = (Clock::System, ClientId::random());
+        let announcer = Announcer::new(id, &Options::default(), &clock);
+        let (at, off) = (clock.now(), Options { directory: false, ..Options::default() });
+        assert!(announcer.is_seen(at));
+        let refusal = Error::new(ErrorKind::NoPermission, "directory", "not you");
+        announcer.note(&Err(Failure::Refused(refusal)), at);
+        assert!(!announcer.is_seen(at) && !announcer.want(at));
+        let later = at.plus(refused::LASTS);
+        assert!(announcer.is_seen(later) && announcer.want(later));
+        assert!(!Announcer::new(id, &off, &clock).want(later), "it is off");
     }
 }

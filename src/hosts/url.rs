@@ -4,7 +4,6 @@
 
 use std::net::IpAddr;
 
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "sqlite", feature = "zookeeper"))]
 use percent_encoding::percent_decode_str;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -70,6 +69,50 @@ pub(crate) fn check_url(url: &str) -> Result<()> {
     Err(Error::invalid("connect", words))
 }
 
+/// The longest name of a parameter that is repeated in an error.
+const LONGEST_NAME: usize = 32;
+
+/// Takes the parameters behind the `?` out of a URL: the rest, and each name with its value. Refuses what is
+/// behind a `#`, which means nothing in any scheme.
+pub(crate) fn parameters(url: &str) -> Result<(&str, Vec<(&str, &str)>)> {
+    let (url, fragment) = url.split_once('#').map_or((url, None), |(url, fragment)| (url, Some(fragment)));
+    match fragment {
+        Some("insecure") => {
+            let words = "the URL ends in #insecure, but certificates are always verified";
+            return Err(Error::invalid("connect", words));
+        }
+        Some(_) => {
+            let words = "the URL has a # in it, and what follows means nothing here; in a user name, a password or a path \
+                         write %23";
+            return Err(Error::invalid("connect", words));
+        }
+        None => {}
+    }
+    let Some((url, query)) = url.split_once('?') else { return Ok((url, Vec::new())) };
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let pair = |pair| str::split_once(pair, '=').ok_or_else(|| unknown_parameter(None, ""));
+    Ok((url, pairs.map(pair).collect::<Result<_>>()?))
+}
+
+/// Refuses parameters: for a scheme without any.
+#[cfg(any(feature = "etcd", feature = "sqlite", feature = "zookeeper"))]
+pub(crate) fn no_parameters(url: &str) -> Result<()> {
+    match parameters(url)?.1.first() {
+        Some((name, _)) => Err(unknown_parameter(Some(name), "")),
+        None => Ok(()),
+    }
+}
+
+/// The error of a parameter that means nothing here. What is no plain word may be part of a password, and is
+/// not repeated.
+pub(crate) fn unknown_parameter(name: Option<&str>, instead: &str) -> Error {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let name = name.filter(|name| name.len() <= LONGEST_NAME && name.chars().all(is_word));
+    let name = name.map_or_else(|| "a parameter".to_owned(), |name| format!("the parameter {name:?}"));
+    let hint = if instead.is_empty() { "leave it out" } else { instead };
+    Error::invalid("connect", format!("{name} behind the ? of the URL means nothing here: {hint}"))
+}
+
 /// Whether the hosts of a URL are nothing else for certain: a user and a password come before them.
 pub(crate) fn has_login(url: &str) -> bool {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
@@ -99,7 +142,6 @@ pub(crate) fn split_login(authority: &str) -> (Option<&str>, &str) {
 }
 
 /// A text of a URL with its escapes (`%` and two digits) read; `None` if it has others, or is no UTF-8 then.
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "sqlite", feature = "zookeeper"))]
 pub(crate) fn unescaped(text: &str) -> Option<String> {
     // The decoder leaves a `%` that begins no escape as it is. In a URL it is a mistake.
     let is_escape =
@@ -164,6 +206,24 @@ mod tests {
     }
 
     #[cfg(feature = "etcd")]
+    #[test]
+    fn parameters_are_taken_out_and_refused_by_name_without_showing_what_may_be_secret() {
+        let (rest, pairs) = parameters("redis://h/1?db=2&&x=a%20b=c").unwrap();
+        assert_eq!((rest, pairs), ("redis://h/1", vec![("db", "2"), ("x", "a%20b=c")]));
+        no_parameters("etcd://h/p?").unwrap();
+        for (url, named) in [
+            ("etcd://h?timeout=S3CR3T", "\"timeout\""),
+            ("etcd://h?S3CR3T", "a parameter"),
+            ("etcd://u:p?S3CR3T/with%20more=x", "a parameter"),
+            ("etcd://h#S3CR3T", "%23"),
+            ("rediss://h#insecure", "verified"),
+        ] {
+            let error = no_parameters(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}");
+            assert!(error.to_string().contains(named) && !error.to_string().contains("S3CR3T"), "{error}");
+        }
+    }
+
     #[test]
     fn escapes_are_read_and_what_is_none_is_refused() {
         for (text, read) in [("", ""), ("plain", "plain"), ("p%40s%2fs", "p@s/s"), ("%C3%A9+%25", "é+%")] {

@@ -127,11 +127,11 @@ impl Channel {
         self.wake();
     }
 
-    /// The subscription was confirmed, or is gone. Either way every waiter looks again: before a confirmation
-    /// a release could pass unheard.
+    /// The subscription was confirmed, which ends a refusal, or is gone. Either way every waiter looks again:
+    /// before a confirmation a release could pass unheard.
     pub(crate) fn set_up(&self, up: bool) {
         if up {
-            self.refused.store(false, Ordering::SeqCst); // it was, on an earlier connection
+            self.refused.store(false, Ordering::SeqCst);
         }
         self.up.store(up, Ordering::SeqCst);
         self.notify();

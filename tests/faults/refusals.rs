@@ -361,7 +361,7 @@ fn a_server_that_is_no_redis_or_too_old_is_refused_in_words() {
         (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", ErrorKind::Protocol, "protocol"),
         (b"220 mail.example ESMTP\r\n", ErrorKind::Protocol, "protocol"),
         (hello, ErrorKind::TooOld, "6.0.16"),
-        (b"-ERR unknown command `HELLO`, with args beginning with: \r\n", ErrorKind::TooOld, "6.2"),
+        (b"-ERR unknown command `HELLO`, with args beginning with: \r\n", ErrorKind::Unsupported, "proxy"),
     ];
     alone(|| {
         for (bytes, kind, word) in cases {

@@ -43,6 +43,7 @@ const GROUND: &[&str] = &[
     "interrupt",
     "observe",
     "park",
+    "refused",
     "room",
     "sync",
     "system",

@@ -46,6 +46,7 @@ mod postgres_settings;
 mod redis;
 #[cfg(all(feature = "postgres", feature = "mysql"))]
 mod roles;
+mod silence;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod tasks;

@@ -10,7 +10,7 @@
 //! | one command or its reply, picked by a closure | [`Proxy::next`], [`Proxy::each`] with a [`Do`] |
 //! | everything in one direction, per kind of connection | [`Proxy::hold`], [`Proxy::resume`] |
 //! | slow links | [`Proxy::delay_requests`], [`Proxy::delay_replies`], [`Proxy::drip`] |
-//! | connections | [`Proxy::kill`], [`Proxy::refuse`], [`Proxy::accept`] |
+//! | connections | [`Proxy::kill`], [`Proxy::refuse`], [`Proxy::accept`], [`Proxy::ignore`] |
 //! | what was sent | [`Proxy::commands`], [`Fault::hits`] |
 //!
 //! TLS, or anything else that is no RESP, passes as it comes; then only what does not look into it works.
@@ -209,6 +209,13 @@ impl Proxy {
         Proxy { shared, acceptor: Some(acceptor) }
     }
 
+    /// The same, before a server that does not speak RESP.
+    pub fn plain(upstream: impl Into<SocketAddr>) -> Proxy {
+        let proxy = Proxy::to(upstream);
+        proxy.shared.change(|state| state.plain = true);
+        proxy
+    }
+
     /// A proxy before a server of the tests.
     pub fn before(server: &RedisServer) -> Proxy {
         Proxy::to((server.address(), server.port()))
@@ -304,6 +311,11 @@ impl Proxy {
         self.shared.change(|state| state.refuse = true);
         self.shared.wake_acceptor();
         assert!(self.shared.wait(OWN_LIMIT, |state| !state.listening), "the proxy went on listening");
+    }
+
+    /// New connections are taken in and get no answer, as from a proxy that is full; those that exist live on.
+    pub fn ignore(&self) {
+        self.shared.change(|state| state.ignored = Some(Vec::new()));
     }
 
     /// New connections are accepted again. Returns when it is so.

@@ -441,6 +441,41 @@ fn a_minority_may_be_away_when_the_client_is_made_and_joins_when_it_comes() {
     });
 }
 
+/// Without its own password a server refuses the client, and as a replica all changes.
+#[test]
+fn a_minority_may_be_of_no_use_when_the_client_is_made_and_joins_when_it_is() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(5) else { return };
+    let set = |at: usize, command: &[&str]| {
+        redis::cmd(command[0]).arg(&command[1..]).exec(&mut nodes.servers[at].admin()).unwrap();
+    };
+    set(4, &["REPLICAOF", "127.0.0.1", &nodes.servers[0].port().to_string()]);
+    let mut fourth = nodes.servers[3].admin();
+    let mut ask = |word: &str| {
+        redis::cmd("CONFIG").arg("SET").arg("requirepass").arg(word).exec(&mut fourth).unwrap();
+    };
+    ask("another");
+    let (teller, told) = teller();
+    let client = nodes.builder().observer(teller).build().unwrap();
+    is_told(&told, "cannot be used yet");
+    let name = fresh("odd");
+    takes_and_gives_back(&client.get_lock(&name));
+    set(4, &["REPLICAOF", "NO", "ONE"]);
+    ask("");
+    comes_true_within(LONG, || {
+        let guard = client.get_lock(&name).acquire().unwrap();
+        let all = nodes.all_agree(&name, &[0, 1, 2, 3, 4]);
+        guard.unlock().unwrap();
+        all
+    });
+    // Three of five: the reason is the client's.
+    for at in 0..3 {
+        set(at, &["CONFIG", "SET", "requirepass", "another"]);
+    }
+    let error = nodes.builder().build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+}
+
 #[test]
 fn two_that_hang_when_the_client_is_made_cost_no_time_out_and_join_when_they_answer() {
     let _alone = alone();

@@ -44,8 +44,8 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
         let (exit, advice) = meaning(error.kind());
         match (error.kind(), exit) {
             (ErrorKind::InvalidInput, _) => return explain(error, say),
-            // A server that is too old or a replica can be asked more.
-            (ErrorKind::TooOld | ErrorKind::ReadOnly, _) => {}
+            // A server that is too old or a replica can be asked more, and one behind a proxy.
+            (ErrorKind::TooOld | ErrorKind::ReadOnly | ErrorKind::Unsupported, _) => {}
             (ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Tls, _) | (_, Exit::NoPermission) => {
                 report.add(Finding::fault("reach", store::text(error), advice));
                 report.close();

@@ -138,14 +138,20 @@ fn version(report: &mut Report, wire: &mut Wire, greeting: &HashMap<String, Stri
     let name = if is_valkey { "Valkey" } else { "Redis" };
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
     let number = numbers.next().flatten().zip(numbers.next().flatten());
-    let is_too_old = !greets || !is_valkey && number.is_some_and(|number| number < OLDEST);
-    let words = match (is_too_old, version.as_str()) {
-        (true, "") => "the server is older than Redis 6.0: it does not know HELLO".to_owned(),
-        (true, _) => format!("{name} {version} is older than 6.2, the oldest that is supported"),
-        (false, _) => format!("{name} {version}"),
+    let is_old = !is_valkey && number.is_some_and(|number| number < OLDEST);
+    let is_too_old = !greets || is_old;
+    let words = match (is_old, greets, version.as_str()) {
+        (true, ..) => format!("{name} {version} is older than 6.2, the oldest that is supported"),
+        (false, false, "") => {
+            "HELLO is not known: a proxy before the server lacks it, or the server is older than Redis 6.0"
+                .to_owned()
+        }
+        (false, false, _) => format!("{name} {version}, and a proxy before it that does not know HELLO"),
+        (false, true, _) => format!("{name} {version}"),
     };
+    let advice = if is_old { ADVICE } else { "Give the address of the server itself" };
     let found =
-        if is_too_old { Finding::fault("version", words, ADVICE) } else { Finding::fine("version", words) };
+        if is_too_old { Finding::fault("version", words, advice) } else { Finding::fine("version", words) };
     report.add(found.with("version", version));
     !is_too_old
 }

@@ -36,6 +36,7 @@ use crate::engine::directory::Posting;
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::engine::stuck::Stuck;
 use crate::observe::event::Event;
+use crate::refused::Refused;
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
@@ -62,7 +63,7 @@ pub(crate) struct Finder {
     /// It was said that other processes are not seen.
     is_blind_told: bool,
     /// The store refuses what is needed to see others.
-    is_refused: bool,
+    refused: Refused,
 }
 
 struct Told {
@@ -79,7 +80,7 @@ impl Finder {
             next_write: None,
             told: HashMap::new(),
             is_blind_told: false,
-            is_refused: false,
+            refused: Refused::default(),
         }
     }
 
@@ -113,7 +114,7 @@ impl Finder {
         let now = core.clock.now();
         let mut next = stuck.next.unwrap_or(Moment::NEVER);
         next = next.min(self.pace.next(now).unwrap_or(Moment::NEVER));
-        if self.written != stuck.ids() && !self.is_refused && core.announcer.is_on() {
+        if self.written != stuck.ids() && !self.is_refused(now) && core.announcer.is_seen(now) {
             next = next.min(now.plus(WRITE_AGAIN)); // it could not be written
         }
         let next = next.max(now.plus(Duration::from_millis(1)));
@@ -137,9 +138,10 @@ impl Finder {
                 core.told.tells.store(!ids.is_empty(), Ordering::SeqCst);
                 self.written = ids;
             }
+            // Written by the first round after the store has accepted an entry again.
             Posting::Never => {
                 core.told.tells.store(false, Ordering::SeqCst);
-                self.written = ids;
+                self.written.clear();
             }
             // It may tell of any of them now.
             Posting::Failed => self.next_write = Some(now.plus(WRITE_AGAIN)),
@@ -164,9 +166,13 @@ impl Finder {
     }
 
     /// Whether there is a way to see other processes.
-    fn sees_others(&self) -> bool {
+    fn sees_others(&self, now: Moment) -> bool {
         let directory = self.core.store.capabilities().directory;
-        directory.is_some() && self.core.announcer.is_on() && !self.is_refused
+        directory.is_some() && self.core.announcer.is_seen(now) && !self.is_refused(now)
+    }
+
+    fn is_refused(&self, now: Moment) -> bool {
+        self.refused.stands(|| now)
     }
 
     fn tell_blind(&mut self) {
@@ -180,7 +186,7 @@ impl Finder {
     /// Looks at these waits, by one reading for all; and at the rings that it shows by another, begun after
     /// the first ended.
     fn look(&mut self, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
-        let sees_others = self.sees_others();
+        let sees_others = self.sees_others(now);
         let core = Arc::clone(&self.core);
         let each = deadline.since(now);
         let asked =
@@ -229,9 +235,9 @@ impl Finder {
         }
         self.pace.spend(requests, ended);
         if refusal.is_some() {
-            self.is_refused = true;
+            self.refused.note(ended);
         }
-        if self.is_refused || !sees_others && leaves {
+        if self.is_refused(ended) || !sees_others && leaves {
             self.tell_blind();
         }
         let own = core.id.as_u128();

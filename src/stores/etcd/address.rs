@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::ServerOptions;
 use crate::error::{Error, Result};
-use crate::hosts::{Host, HostList, Hosts, check_url, unescaped};
+use crate::hosts::{Host, HostList, Hosts, check_url, no_parameters, unescaped};
 
 /// Keys lie under this unless the URL names another prefix.
 const DEFAULT_PREFIX: &str = "leasehold/";
@@ -58,9 +58,8 @@ impl EtcdAddress {
         #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "always false"))]
         let is_tls = options.tls.is_wanted_by(scheme, "etcds")?;
         check_url(&options.url)?;
-        if rest.contains(['?', '#']) {
-            return Err(unusable());
-        }
+        no_parameters(&options.url)?;
+        let rest = rest.trim_end_matches('?');
         let HostList { login, places, path } = HostList::read(rest, DEFAULT_PORT).ok_or_else(unusable)?;
         let members = places.into_iter().map(|(host, port)| EtcdMember::new(host, port)).collect();
         #[cfg(feature = "tls")]

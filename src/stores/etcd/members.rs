@@ -90,7 +90,7 @@ pub(super) struct Connected<'a> {
 /// Some connections that threads take, use for one exchange, and give back.
 pub(super) struct Transport {
     members: Arc<Members>,
-    /// Gives up an idle connection when none can be had otherwise.
+    /// Lends an idle connection when none can be had otherwise.
     lender: Option<Arc<Transport>>,
     /// How many there may be.
     most: u32,
@@ -112,14 +112,14 @@ impl Transport {
         Transport { members, lender: None, most, state: Mutex::default(), freed: Condvar::new() }
     }
 
-    /// The same, but where no connection can be made it uses one of `lender`'s: that a gateway takes no new
-    /// connections says nothing against those that there are.
+    /// The same, but where no connection can be made that is served it uses one of `lender`'s: that a gateway
+    /// takes no new connections says nothing against those that there are. Then a request may be sent twice.
     pub(super) fn borrowing(self, lender: &Arc<Transport>) -> Transport {
         Transport { lender: Some(Arc::clone(lender)), ..self }
     }
 
-    /// An idle connection, for good.
-    fn give_up_one(&self) -> Option<(usize, Connection)> {
+    /// An idle connection, which goes back afterwards.
+    fn lend(&self) -> Option<(usize, Connection)> {
         let mut state = self.state.lock();
         let at = state.idle.iter().rposition(|(_, connection)| connection.is_alive())?;
         Some(state.idle.remove(at))
@@ -169,27 +169,55 @@ impl Transport {
     fn exchange(&self, path: &str, body: &str, deadline: Moment) -> Answer<Response> {
         let mut place = self.place(deadline).map_err(Failure::Refused)?;
         let first = self.members.first.load(Ordering::Relaxed) % self.members.address.members.len().max(1);
-        let usable = place.idle.take().filter(|(at, connection)| *at == first && connection.is_alive());
         let members = &self.members.address.members;
-        let (mut connection, member) = match usable.and_then(|(at, idle)| Some((idle, members.get(at)?))) {
+        let mut idle = place.idle.take().filter(|(_, connection)| connection.is_alive());
+        // Another member is to be asked by now. The connection does if no other can be had.
+        let other = idle.take_if(|(at, _)| *at != first);
+        let mut again = None;
+        let (connection, member) = match idle.and_then(|(at, idle)| Some((idle, members.get(at)?))) {
             Some(usable) => usable,
-            None => match self.members.connect(deadline) {
-                Ok(connected) => (connected.connection, connected.member),
-                Err(error) => {
-                    let lent = self.lender.as_ref().and_then(|lender| lender.give_up_one());
-                    let lent = lent.and_then(|(at, connection)| Some((connection, members.get(at)?)));
-                    lent.ok_or(Failure::Refused(error))?
+            None => {
+                // For a connection that is there, or is there by then, half of the time is left.
+                let has_other = other.is_some() || self.lender.is_some();
+                let connects_by = if has_other { Clock::System.halfway(deadline) } else { deadline };
+                match self.members.connect(connects_by) {
+                    Ok(connected) => {
+                        again = self.lender.as_ref();
+                        (connected.connection, connected.member)
+                    }
+                    Err(error) => {
+                        let lent = || {
+                            place.lent_by = self.lender.as_deref();
+                            self.lender.as_ref()?.lend()
+                        };
+                        let there =
+                            other.or_else(lent).and_then(|(at, there)| Some((there, members.get(at)?)));
+                        there.ok_or(Failure::Refused(error))?
+                    }
                 }
-            },
+            }
         };
-        let request = self.members.request(member, path, body, "");
-        let response = connection
-            .send(&request, deadline)
-            .and_then(|()| connection.receive(deadline))
-            .map_err(|error| {
+        let (mut connection, mut member) = (connection, member);
+        let say = |connection: &mut Connection, member: &EtcdMember, deadline| {
+            let request = self.members.request(member, path, body, "");
+            let response = connection.send(&request, deadline).and_then(|()| connection.receive(deadline));
+            response.map_err(|error| {
                 self.members.pass_over(member);
                 Failure::Unknown(broken(member, error))
-            })?;
+            })
+        };
+        // A place that takes connections in and does not serve them shows only when it is asked.
+        let first_by = if again.is_some() { Clock::System.halfway(deadline) } else { deadline };
+        let mut response = say(&mut connection, member, first_by);
+        if let (Err(_), Some(lender)) = (&response, again)
+            && let Some((at, lent)) = lender.lend()
+            && let Some(lends) = members.get(at)
+        {
+            place.lent_by = Some(lender);
+            (connection, member) = (lent, lends);
+            response = say(&mut connection, member, deadline);
+        }
+        let response = response?;
         // A member without a leader, or on its way out: where a name or a proxy leads to another by now, only
         // a new connection finds it.
         if response.stays && response.status < 500 {
@@ -213,7 +241,7 @@ impl Transport {
             if state.taken < self.most {
                 state.taken += 1;
                 let idle = state.idle.pop();
-                return Ok(MemberPlace { wire: self, idle, give_back: None });
+                return Ok(MemberPlace { wire: self, idle, give_back: None, lent_by: None });
             }
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -237,17 +265,19 @@ struct MemberPlace<'a> {
     wire: &'a Transport,
     idle: Option<(usize, Connection)>,
     give_back: Option<(usize, Connection)>,
+    /// To whom it goes back instead.
+    lent_by: Option<&'a Transport>,
 }
 
 impl Drop for MemberPlace<'_> {
     fn drop(&mut self) {
-        let mut state = self.wire.state.lock();
-        state.taken -= 1;
-        if let Some(connection) = self.give_back.take()
-            && !state.closed
-        {
-            state.idle.push(connection);
+        if let Some(connection) = self.give_back.take() {
+            let mut state = self.lent_by.unwrap_or(self.wire).state.lock();
+            if !state.closed {
+                state.idle.push(connection);
+            }
         }
+        self.wire.state.lock().taken -= 1;
         self.wire.freed.notify_one();
     }
 }

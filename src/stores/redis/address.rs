@@ -8,7 +8,10 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::{Host, SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, split_login};
+use crate::hosts::{
+    Host, SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, parameters, split_login,
+    unescaped, unknown_parameter,
+};
 use crate::stores::redis::place::{Login, Role, ServerPlace};
 use crate::stores::redis::sentinel::Sentinels;
 use crate::system::NO_LOCAL_SOCKETS;
@@ -36,6 +39,7 @@ impl RedisAddress {
     pub(super) fn new(options: &ServerOptions) -> Result<RedisAddress> {
         let scheme = Scheme::of(&options.url)?;
         check_url(&options.url)?;
+        let options = &with_parameters(options)?;
         if !scheme.is_sentinel && (options.sentinel_username.is_some() || options.sentinel_password.is_some())
         {
             return Err(Error::invalid(
@@ -76,6 +80,7 @@ impl RedisAddress {
             Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
         };
         check_url(&options.url)?;
+        let options = &with_parameters(options)?;
         let (scheme, rest) = options.url.split_once("://").ok_or_else(unusable)?;
         let scheme = if scheme.eq_ignore_ascii_case("rediss-cluster") { "rediss" } else { "redis" };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -172,6 +177,65 @@ fn unusable(form: &str) -> Error {
     Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
 }
 
+/// The options with what stands behind the URL's `?`, in the words of redis-py, go-redis and node-redis; the
+/// options' own fields go before it. What means nothing here is refused: to leave it out could lead to
+/// another database, or to a connection without TLS.
+fn with_parameters(options: &ServerOptions) -> Result<ServerOptions> {
+    let (url, pairs) = parameters(&options.url)?;
+    let mut read = ServerOptions { url: url.to_owned(), ..options.clone() };
+    let (mut username, mut password) = (None, None);
+    for (name, value) in pairs {
+        let bad = || {
+            Error::invalid("connect", format!("the URL's parameter {name:?} has a value that cannot be used"))
+        };
+        let text = || unescaped(&value.replace('+', "%20")).ok_or_else(bad);
+        match name {
+            "db" => {
+                let number: i64 = value.parse().map_err(|_no_number| bad())?;
+                if in_path(url).is_some_and(|other| other != value) {
+                    let words = "the URL names two databases, one in its path and one by db=: name one";
+                    return Err(Error::invalid("connect", words));
+                }
+                read.database = options.database.or(Some(number));
+            }
+            // The client speaks RESP2 whatever is said here, which nobody else sees.
+            "protocol" if matches!(value, "2" | "3" | "resp2" | "resp3") => {}
+            "protocol" => return Err(bad()),
+            "username" | "user" => username = Some(text()?),
+            "password" | "pass" => password = Some(text()?),
+            "client_name" => read.client_name = options.client_name.clone().or(Some(text()?)),
+            _ => return Err(unknown_parameter(Some(name), instead_of(name))),
+        }
+    }
+    read.username = options.username.clone().or(username);
+    read.password = options.password.clone().or(password);
+    read.check_client_name()?;
+    Ok(read)
+}
+
+/// The database in a URL's path, if its path names one.
+fn in_path(url: &str) -> Option<&str> {
+    let (scheme, rest) = url.split_once("://")?;
+    let mut parts = rest.split('/').skip(1);
+    if scheme.to_ascii_lowercase().contains("unix") {
+        return None;
+    }
+    if scheme.to_ascii_lowercase().contains("sentinel") {
+        parts.next();
+    }
+    parts.next().filter(|database| !database.is_empty())
+}
+
+fn instead_of(name: &str) -> &'static str {
+    match name {
+        "database" => "write db=, or the database in the path",
+        "ssl" | "tls" => "for TLS the URL begins with rediss://",
+        name if name.contains("timeout") => "time-outs are options of the client",
+        name if name.contains("ssl") || name.contains("tls") => "TLS has options of the client",
+        _ => "",
+    }
+}
+
 /// One server, at a place that does not change.
 fn direct(options: &ServerOptions) -> Result<(ConnectionInfo, Target)> {
     const FORM: &str = "redis://[user:password@]host[:port][/database] or redis+unix:///path";
@@ -184,13 +248,7 @@ fn direct(options: &ServerOptions) -> Result<(ConnectionInfo, Target)> {
             ServerPlace::Tcp { host: given(host), port: *port }
         }
         #[cfg(feature = "tls")]
-        ConnectionAddr::TcpTls { host, port, insecure, .. } => {
-            if *insecure {
-                return Err(Error::invalid(
-                    "connect",
-                    "the URL ends in #insecure, but certificates are always verified",
-                ));
-            }
+        ConnectionAddr::TcpTls { host, port, .. } => {
             let config = crate::tls::config(&options.tls)?;
             ServerPlace::Tls { host: given(host), port: *port, config }
         }
@@ -293,6 +351,53 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_behind_the_question_mark_is_understood_or_refused_by_name() {
+        for url in [
+            "redis://h?db=2",
+            "redis://h/?db=2",
+            "redis://h/2?db=2",
+            "redis://h/2?protocol=3",
+            "redis://h?protocol=resp3&db=2",
+            "redis-sentinel://h/m?db=2",
+            "redis-sentinel://h/m/2?protocol=2",
+            "redis://h/2?",
+        ] {
+            assert_eq!(address(url).unwrap().login.database, 2, "{url}");
+        }
+        let read = address("redis://h?username=me&password=p%40+s&client_name=till").unwrap().login;
+        let said = (read.username.as_deref(), read.password.as_deref(), read.client_name.as_deref());
+        assert_eq!(said, (Some("me"), Some("p@ s"), Some("till")));
+        for (url, word) in [
+            ("redis://h/0?db=2", "two databases"),
+            ("redis://h?db=x", "\"db\""),
+            ("redis://h?database=2", "\"database\""),
+            ("redis://h/2?timeout=1s", "\"timeout\""),
+            ("redis://h?protocol=4", "\"protocol\""),
+            ("redis://h?ssl=true", "rediss://"),
+            ("redis://h?ssl_cert_reqs=none", "\"ssl_cert_reqs\""),
+            ("redis://h?client_name=a%20b", "client_name"),
+            ("redis://h#2", "%23"),
+            ("redis-sentinel://h/m?x=1", "\"x\""),
+        ] {
+            let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}");
+            assert!(error.to_string().contains(word), "{url}: {error}");
+        }
+        #[cfg(unix)]
+        for url in ["redis+unix:///r.sock?database=2", "unix:///r.sock?virtual_host=2", "unix:///r.sock#2"] {
+            assert_eq!(address(url).err().unwrap().kind(), ErrorKind::InvalidInput, "{url}");
+        }
+        let cluster = |url: &str| {
+            RedisAddress::cluster(&ServerOptions { url: url.to_owned(), ..ServerOptions::default() })
+        };
+        let read = cluster("redis-cluster://h,i?password=x&db=0").unwrap();
+        assert!(read.iter().all(|address| address.login.password.as_deref() == Some("x")));
+        for url in ["redis-cluster://h?x=1", "redis-cluster://h?db=1", "redis-cluster://h#1"] {
+            assert_eq!(cluster(url).err().unwrap().kind(), ErrorKind::InvalidInput, "{url}");
+        }
+    }
+
+    #[test]
     fn options_go_before_the_url() {
         let options = ServerOptions {
             url: "redis://me:one@example.org/3".to_owned(),
@@ -372,7 +477,7 @@ mod tests {
             "redis-sentinel://user:S3CR3T@one/m/0/0",
             "redis-sentinel://user:S3CR3T@one/my master",
             "redis-sentinel://user:S3CR3T@one/m#insecure",
-            "redis-sentinel://user:S3CR3T@one/m?db=1",
+            "redis-sentinel://user:S3CR3T@one/m/2?db=1",
             "redis-sentinel://user:S3CR3T@one?x,two/m",
         ] {
             let error = address(url).err().unwrap_or_else(|| panic!("{url} was accepted"));

@@ -1,29 +1,30 @@
 //! The server's command that deletes a key only if it has a certain value.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-
+use crate::refused::Refused;
 use crate::stores::redis::script::Command;
+use crate::time::Clock;
 
 /// The single command of the server's that deletes a key only if it has a certain value; `NONE`: WATCH and
 /// MULTI do it. Only used where scripts may not be.
-#[derive(Debug)]
-pub(crate) struct CompareAndDelete(AtomicU8);
+#[derive(Debug, Default)]
+pub(crate) struct CompareAndDelete {
+    /// Of each of the commands, whether the server refused it lately.
+    refused: [Refused; 2],
+}
 
 impl CompareAndDelete {
-    /// Valkey 9's, then Redis 8.4's; which it is, is found out once.
+    /// Valkey 9's, then Redis 8.4's; which it is, the server's refusals say.
     const COMMANDS: [&str; 2] = ["DELIFEQ", "DELEX"];
 
-    pub(crate) fn new() -> CompareAndDelete {
-        CompareAndDelete(AtomicU8::new(0))
-    }
-
     pub(crate) fn command(&self) -> Option<&'static str> {
-        Self::COMMANDS.get(usize::from(self.0.load(Ordering::Relaxed))).copied()
+        let commands = Self::COMMANDS.into_iter().zip(&self.refused);
+        commands.filter(|(_, refused)| !refused.stands(|| Clock::System.now())).map(|(name, _)| name).next()
     }
 
     pub(crate) fn rule_out(&self, command: &str) {
-        if let Some(index) = Self::COMMANDS.iter().position(|other| *other == command) {
-            self.0.fetch_max(u8::try_from(index + 1).unwrap_or(u8::MAX), Ordering::Relaxed);
+        let commands = Self::COMMANDS.into_iter().zip(&self.refused);
+        for (_, refused) in commands.filter(|(name, _)| *name == command) {
+            refused.note(Clock::System.now());
         }
     }
 

@@ -150,6 +150,12 @@ pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
     }
 }
 
+/// Whether the server refused for a reason that says nothing of what it can do and the user may do.
+pub(super) fn is_passing(refusal: &Error) -> bool {
+    use ErrorKind::{Authentication, Busy, OutOfMemory, ReadOnly};
+    matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)
+}
+
 /// The place of a slot according to a member of a cluster. The source of the error that it answered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redirect {

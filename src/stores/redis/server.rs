@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::config::Replicas;
+use crate::refused::Refused;
 use crate::seam::Answer;
 use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::pubsub::subscriber::Subscriber;
 use crate::stores::redis::reply::{Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::time::Moment;
+use crate::time::{Clock, Moment};
 
 /// The parts of the store that a kind needs.
 #[derive(Debug)]
@@ -26,21 +26,22 @@ pub(crate) struct RedisServer {
 }
 
 /// Whether the user may tell the lines of waiting clients; the members of a cluster share it. Each reply to a
-/// release may say that it may not, and is read with this.
+/// release may say that it may not, and is read with this. After a while the client goes by the lines again,
+/// until a release says so once more.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LineRights {
-    are_refused: Arc<AtomicBool>,
+    pub(crate) refused: Arc<Refused>,
 }
 
 impl LineRights {
     pub(crate) fn learn(&self, reply: &Tagged) {
         if reply.ends_with(b"unlined") {
-            self.are_refused.store(true, Ordering::Relaxed);
+            self.refused.note(Clock::System.now());
         }
     }
 
     pub(crate) fn are_refused(&self) -> bool {
-        self.are_refused.load(Ordering::Relaxed)
+        self.refused.stands(|| Clock::System.now())
     }
 }
 

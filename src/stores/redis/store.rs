@@ -79,7 +79,7 @@ impl RedisStore {
         replicas: Option<Replicas>,
         line_rights: LineRights,
     ) -> RedisStore {
-        let compare_and_delete = CompareAndDelete::new();
+        let compare_and_delete = CompareAndDelete::default();
         // Nobody here waits for the messages of a demoted server.
         let weak = Arc::downgrade(&subscriber);
         connections.on_demotion(move || {

@@ -2,13 +2,19 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::inspect::Whereabouts;
+use crate::refused::Refused;
 use crate::seam::{Answer, Failure};
 use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::time::Clock;
 
 /// How much a row says. A database may have no place for a character, or a table none for a text of that
-/// length.
+/// length; after a while the client tries to say all of it again.
 #[derive(Default)]
-pub(super) struct Notes(AtomicU8);
+pub(super) struct Notes {
+    level: AtomicU8,
+    /// More than the level was refused.
+    refused: Refused,
+}
 
 /// All of it, as it is.
 const FULL: u8 = 0;
@@ -20,7 +26,7 @@ impl Notes {
     /// The whereabouts of the calling thread, as the row is to say them.
     pub(super) fn here(&self) -> Whereabouts {
         let mut here = Whereabouts::here();
-        match self.0.load(Ordering::Relaxed) {
+        match self.level() {
             FULL => {}
             PLAIN => [&mut here.host, &mut here.thread].into_iter().for_each(|text| *text = plain(text)),
             _ => [&mut here.host, &mut here.thread].into_iter().for_each(String::clear),
@@ -28,29 +34,42 @@ impl Notes {
         here
     }
 
+    fn level(&self) -> u8 {
+        if self.refused.stands(|| Clock::System.now()) { self.level.load(Ordering::Relaxed) } else { FULL }
+    }
+
+    fn say(&self, level: u8) {
+        self.level.store(level, Ordering::Relaxed);
+        if level == FULL {
+            self.refused.forget();
+        } else {
+            self.refused.note(Clock::System.now());
+        }
+    }
+
     /// Asks for what is not about words: says nothing meanwhile. For a client that is being made, which
     /// nobody else uses.
     pub(super) fn without<T>(&self, ask: impl FnOnce() -> T) -> T {
-        self.0.store(NOTHING, Ordering::Relaxed);
+        self.say(NOTHING);
         let answer = ask();
-        self.0.store(FULL, Ordering::Relaxed);
+        self.say(FULL);
         answer
     }
 
     /// Asks for a lock, and says less and less `here` for as long as the server refuses without a reason that
-    /// is known. A client keeps to the first that is taken.
+    /// is known. A client keeps to the first that is taken, for a while.
     pub(super) fn without_if_refused<T>(&self, mut ask: impl FnMut() -> Answer<T>) -> Answer<T> {
-        let known = self.0.load(Ordering::Relaxed);
+        let known = self.level();
         let mut outcome = ask();
         for less in known.saturating_add(1)..=NOTHING {
             match &outcome {
                 Err(Failure::Refused(error)) if may_be_of_notes(error) => {}
                 Ok(_) | Err(_) => return outcome,
             }
-            self.0.store(less, Ordering::Relaxed);
+            self.say(less);
             outcome = ask();
             if outcome.is_err() {
-                self.0.store(known, Ordering::Relaxed);
+                self.say(known);
             }
         }
         outcome
@@ -82,15 +101,13 @@ mod tests {
             for _ in 0..2 {
                 let done = notes.without_if_refused(|| {
                     asked += 1;
-                    if notes.0.load(Ordering::Relaxed) == taken {
-                        Ok(())
-                    } else {
-                        refused(ErrorKind::Refused)
-                    }
+                    if notes.level() == taken { Ok(()) } else { refused(ErrorKind::Refused) }
                 });
                 assert!(done.is_ok());
             }
             assert_eq!(asked, u32::from(taken) + 2, "it is kept in mind");
+            notes.refused.forget();
+            assert_eq!(notes.level(), FULL, "for a while");
         }
         assert_eq!(plain("工作-1"), "??-1");
     }
@@ -105,7 +122,7 @@ mod tests {
                 refused(kind)
             });
             assert!(done.is_err());
-            assert_eq!((asked, notes.0.load(Ordering::Relaxed)), (expected, FULL));
+            assert_eq!((asked, notes.level()), (expected, FULL));
         }
     }
 }

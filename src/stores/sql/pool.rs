@@ -309,20 +309,25 @@ impl<D: Database> Pool<D> {
         deadline: Moment,
     ) -> Answer<PooledLink<D::Link>> {
         let now = Clock::System.now();
-        let link = link.filter(|link| !D::HAS_SERVERS || now.since(link.used) < self.limits.idle);
-        let Some(mut link) = link.and_then(|link| self.alive(link)) else { return self.connect(deadline) };
-        if !D::HAS_SERVERS || now < link.replace_at {
+        // One that was idle for long is not asked whether it stands while another can be had: where it was
+        // forgotten on the way, nobody answers.
+        let is_old = |link: &PooledLink<D::Link>| {
+            D::HAS_SERVERS && (now >= link.replace_at || now.since(link.used) >= self.limits.idle)
+        };
+        let link = link.and_then(|link| if is_old(&link) { Some(link) } else { self.alive(link) });
+        let Some(mut link) = link else { return self.connect(deadline) };
+        if !is_old(&link) {
             return Ok(link);
         }
-        match self.connect(self.connects_by(deadline)) {
+        match self.connect(Clock::System.halfway(deadline)) {
             Ok(new) => Ok(new),
             // A password that was revoked is not used any more; but holds are not lost by it.
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::Authentication && !is_for_renewals => {
                 Err(Failure::Refused(error))
             }
-            Err(_no_other_is_to_be_had) => {
+            Err(no_other) => {
                 link.replace_at = now.plus(AGED_GOES_ON);
-                Ok(link)
+                self.alive(link).ok_or(no_other)
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::config::ServerOptions;
 use crate::error::{Error, Result};
-use crate::hosts::{Host, HostList, Hosts, check_url, unescaped};
+use crate::hosts::{Host, HostList, Hosts, check_url, no_parameters, unescaped};
 use crate::stores::zookeeper::path;
 
 const PORT: u16 = 2181;
@@ -42,6 +42,8 @@ impl ZooKeeperAddress {
         let (scheme, rest) = options.url.split_once("://").ok_or_else(refuse)?;
         let is_tls = options.tls.is_wanted_by(scheme, "zks")?;
         check_url(&options.url)?;
+        no_parameters(&options.url)?;
+        let rest = rest.trim_end_matches('?');
         let HostList { login, places: hosts, path } =
             HostList::read(rest, if is_tls { TLS_PORT } else { PORT }).ok_or_else(refuse)?;
         // The one sign that cannot stand for itself.

@@ -17,7 +17,8 @@ use crate::topologies::redlock::opening::{is_one_server, same_server};
 use crate::topologies::redlock::votes::{Votes, majority};
 
 impl Redlock {
-    /// Connects to the nodes. Fewer than half may be out of reach; they join when they are there. Once there
+    /// Connects to the nodes. Fewer than half may be out of reach, or be of no use, as a replica is, or one that
+    /// wants another password; they join when they can be used. Once there
     /// is a majority, the others are waited for as long again, or for a node's time-out: one that is silent
     /// costs no more.
     pub(crate) fn connect(
@@ -69,23 +70,22 @@ impl Redlock {
     fn join_all(&self, all: Vec<Option<Result<Voter>>>) -> Result<()> {
         let nodes = &self.shared.nodes;
         let mut opened = Vec::new();
-        let mut unusable = None;
+        // A list that is wrong, and what a member answers, which is the client's if there is no majority.
+        let (mut wrong, mut unusable) = (None, None);
         let late = || Error::new(ErrorKind::TimedOut, "connect", "it has not answered yet");
         for (node, answer) in nodes.iter().zip(all) {
             match answer.unwrap_or_else(|| Err(late())) {
                 Ok(member) => opened.push(Ok(member)),
-                Err(error) if error.is_silence() || error.kind() == ErrorKind::Busy => {
+                Err(error) => {
+                    if !error.is_silence() && error.kind() != ErrorKind::Busy {
+                        let words = format!("{}: {}", node.place, error.detail());
+                        let refusal = Error::new(error.kind(), "connect", words).with_source(error.copy());
+                        let of = if is_of_list(&error) { &mut wrong } else { &mut unusable };
+                        of.get_or_insert(refusal);
+                    }
                     opened.push(Err(Failure::Refused(error)));
                 }
-                Err(error) => {
-                    let (kind, words) = (error.kind(), format!("{}: {}", node.place, error.detail()));
-                    unusable.get_or_insert_with(|| Error::new(kind, "connect", words).with_source(error));
-                }
             }
-        }
-        if let Some(error) = unusable {
-            close_all(opened);
-            return Err(error);
         }
         let members = || {
             let zipped = nodes.iter().zip(&opened);
@@ -102,6 +102,10 @@ impl Redlock {
         let votes = Votes(opened);
         let too_few = votes.done().count() < votes.majority();
         if let Some(error) = twins {
+            close_all(votes.0);
+            return Err(error);
+        }
+        if let Some(error) = wrong.or(unusable.filter(|_| too_few)) {
             close_all(votes.0);
             return Err(error);
         }
@@ -132,6 +136,11 @@ impl Redlock {
         }
         Ok(())
     }
+}
+
+/// Whether the server is none for Redlock whatever its state is.
+fn is_of_list(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::TooOld | ErrorKind::Unsupported)
 }
 
 fn close_all(opened: Vec<Answer<Voter>>) {

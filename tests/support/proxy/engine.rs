@@ -108,6 +108,10 @@ pub(super) struct State {
     pub(super) stop: bool,
     pub(super) refuse: bool,
     pub(super) listening: bool,
+    /// Nothing is read as RESP.
+    pub(super) plain: bool,
+    /// New connections are taken in, and nothing is done with them.
+    pub(super) ignored: Option<Vec<TcpStream>>,
     pub(super) accepted: u64,
     /// A link that is not in here has ended; its threads go as soon as they notice.
     pub(super) links: BTreeMap<u64, Link>,
@@ -335,7 +339,10 @@ impl Shared {
                 continue;
             }
             if let Some(Ok((client, _))) = accepted {
-                self.link(&mut state, client);
+                match &mut state.ignored {
+                    Some(ignored) => ignored.push(client),
+                    None => self.link(&mut state, client),
+                }
             }
         }
     }
@@ -394,6 +401,9 @@ impl Shared {
             let more = self.change(|state| {
                 if !state.links.contains_key(&id) {
                     return false;
+                }
+                if state.plain {
+                    state.pass(id, direction, std::mem::take(&mut pending));
                 }
                 loop {
                     let frame = match frame_length(&pending) {

@@ -1,7 +1,8 @@
 //! Slots move from member to member while their locks are used.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use leasehold::ClusterPubSub::{Auto, Plain};
 
@@ -10,7 +11,11 @@ use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
 use crate::support::{
     LONG, alone_within, call, eventually, fresh, let_pass, listening_clients, ms, now, shout, stalled_since,
+    start,
 };
+
+/// In a fair line of 48 threads each holds the lock for about a millisecond; some seconds are for a busy machine.
+const SOON: Duration = ms(8_000);
 
 /// Whether the observer was told that something failed about one of these locks.
 fn is_failure(event: &Event, names: &[&String]) -> bool {
@@ -76,6 +81,58 @@ fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
              longest time without a grant {} ms",
             longest.as_millis()
         ));
+    });
+}
+
+/// Counts each waiter: of the grants of all together nothing shows that some get none.
+#[test]
+fn every_waiter_gets_the_lock_after_its_slot_has_moved() {
+    const THREADS: usize = 8;
+    alone_within(LONG * 6, || {
+        stalled_since(now());
+        let Some(cluster) = Cluster::start() else { return };
+        let name = cluster.name_on(0, "shared");
+        let clients: Vec<_> =
+            (0..6).map(|_| builder(&cluster).command_timeout(T * 6).build().unwrap()).collect();
+        let grants: Arc<Vec<AtomicUsize>> = Arc::new((0..6 * THREADS).map(|_| AtomicUsize::new(0)).collect());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let workers: Vec<_> = (0..6 * THREADS)
+            .map(|number| {
+                let (lock, grants) = (clients[number % 6].get_lock(&name), Arc::clone(&grants));
+                let is_over = Arc::clone(&is_over);
+                start(move || {
+                    while !is_over.load(Ordering::SeqCst) {
+                        let held = lock.acquire().unwrap();
+                        let_pass(ms(1), "what the lock protects takes its time");
+                        held.unlock().unwrap();
+                        grants[number].fetch_add(1, Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        let counts = || grants.iter().map(|count| count.load(Ordering::SeqCst)).collect::<Vec<_>>();
+        let all_get_it = |within: Duration| {
+            let before = counts();
+            eventually(within, || counts().iter().zip(&before).all(|(now, before)| now > before))
+        };
+        assert!(all_get_it(LONG), "before the first move: {:?}", counts());
+        for round in 0..rounds() {
+            move_slot(&cluster, &name, (round + 1) % 3, || {
+                let_pass(ms(20), "requests are to meet the keys on either side");
+            });
+            // Twice, so that each has waited from its beginning to its end since the slot moved.
+            for _ in 0..2 {
+                let (before, begun) = (counts(), now());
+                let all = all_get_it(SOON);
+                let none: Vec<usize> =
+                    counts().iter().zip(before).map(|(now, before)| now - before).collect();
+                assert!(all, "move {round}: grants of each waiter in {:?}: {none:?}", begun.elapsed());
+            }
+        }
+        is_over.store(true, Ordering::SeqCst);
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        drop(clients);
+        assert_all_was_given_back(&cluster);
     });
 }
 

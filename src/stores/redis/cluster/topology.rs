@@ -20,7 +20,7 @@ use crate::stores::redis::conn::open::open;
 use crate::stores::redis::place::Role;
 use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::pubsub::subscriber::{self, SubscribeMode, Subscriber};
-use crate::stores::redis::reply::{self, Expected};
+use crate::stores::redis::reply::{self, Expected, is_passing};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::server::LineRights;
 use crate::stores::redis::store::RedisStore;
@@ -102,6 +102,12 @@ impl Topology {
             // As Redisson decides it: a server that cannot be asked has no sharded channels.
             let probed = replies.next().map(reply::accepted);
             let is_sharded = matches!(probed, Some(Ok(_)));
+            if let Some(Err(error)) = &probed {
+                let refusal = reply::refusal(error, Expected::Nothing);
+                if is_passing(&refusal) {
+                    return Err(refusal.during("connect")); // it says nothing of sharded channels
+                }
+            }
             if let (Some(Err(error)), ClusterPubSub::Sharded | ClusterPubSub::Both) = (&probed, wanted)
                 && error.details().is_some_and(|text| text.to_lowercase().starts_with("unknown"))
             {

@@ -236,7 +236,7 @@ impl Connections {
             if take(outcome)
                 && let Some(shared) = shared_connections.get(shared)
             {
-                let broken = || Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
+                let broken = |_by| Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
                 drop(shared.send(|to| then.pack_into(to), deadline, Some(Box::new(drop)), broken));
             }
         };
@@ -312,11 +312,11 @@ impl Connections {
         deadline: Moment,
         take: Option<ReplySink>,
     ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
-        let connect = || {
-            let mut slot = self.slot(deadline).map_err(Failure::into_error)?;
+        let connect = |by: Moment| {
+            let mut slot = self.slot(by).map_err(Failure::into_error)?;
             let connection = match slot.0.take().filter(|connection| self.is_good(connection)) {
                 Some(connection) => connection,
-                None => self.connect_gated(deadline)?,
+                None => self.connect_gated(by)?,
             };
             Ok((slot, connection))
         };
@@ -345,8 +345,11 @@ impl Connections {
             .renewals
             .try_lock_for(deadline.since(Clock::System.now()))
             .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
-        // Not gated: it is one thread's, and it must not be kept out by what others ran into.
-        self.use_connection(&mut connection, deadline, |deadline| self.connect(deadline), talk)
+        // Not gated: it is one thread's, and it must not be kept out by what others ran into. Another open
+        // connection does in its place, for which half of the time is left.
+        let has_other = self.shared_connections.iter().any(SharedConnection::is_open);
+        let connects_by = |deadline| if has_other { Clock::System.halfway(deadline) } else { deadline };
+        self.use_connection(&mut connection, deadline, |deadline| self.connect(connects_by(deadline)), talk)
     }
 
     /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the
@@ -398,7 +401,7 @@ impl Connections {
         deadline: Moment,
         why: &Error,
     ) -> Option<Vec<Answer<Value>>> {
-        let none = || Err(why.copy());
+        let none = |_by| Err(why.copy());
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
         let start = |number: usize, command: &Command| {
             let shared = self.shared_connections.get(number)?;
@@ -461,7 +464,7 @@ impl Connections {
         // Taken out while in use: whatever ends the talk early, a panic included, ends the connection with
         // it.
         let mut connection = match place.take().filter(|connection| self.is_good(connection)) {
-            Some(connection) => self.renewed(connection, || connect(deadline)),
+            Some(connection) => self.renewed(connection, || connect(Clock::System.halfway(deadline))),
             None => connect(deadline).map_err(Failure::Refused)?,
         };
         let (asking, ledger) = (self.asking, &*self.ledger);
@@ -557,7 +560,7 @@ impl Started {
         // As in `call`, but only while the connection stands.
         let again = outcome.as_ref().ok().and_then(|reply| self.command.again_after(reply));
         let Some(whole) = again else { return outcome };
-        let broken = || Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
+        let broken = |_by| Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
         let sent = shared.send(|to| whole.pack_into(to), self.deadline, None, broken);
         shared.wait(&*sent.map_err(|(failure, _)| failure)?)
     }

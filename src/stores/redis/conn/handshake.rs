@@ -11,10 +11,12 @@ use crate::stores::redis::conn::connection::{Connection, RedisStream};
 use crate::stores::redis::place::{Login, Role, ServerPlace};
 use crate::stores::redis::reply::{Expected, WRONG_PASSWORD, accepted, is_unknown_command, refusal};
 use crate::stores::redis::script::Command;
-use crate::time::Moment;
+use crate::time::{Clock, Moment};
 
 /// The oldest server that is supported.
 const OLDEST: (u32, u32) = (6, 2);
+/// How long a server that does not know HELLO may take to say its version, which only an error's words need.
+const INFO_WITHIN: Duration = Duration::from_millis(200);
 
 /// Connects to a place until `deadline` at the latest, logs in, and checks that the server is one that locks
 /// can be kept on.
@@ -40,6 +42,9 @@ pub(crate) fn open_at(
         let reply = connection.receive(deadline).map_err(connecting)?;
         if let HandshakeStep::Hello = step {
             connection.origin.id = number(&reply);
+            if matches!(&reply, Value::ServerError(error) if is_lacking(error)) {
+                return Err(without_hello(connection, steps.len(), deadline));
+            }
         }
         step.check(reply, login.role).map_err(connecting)?;
     }
@@ -99,14 +104,6 @@ impl HandshakeStep {
         match (self, accepted(reply)) {
             (HandshakeStep::Hello, Ok(greeting)) => check_server(&greeting, role),
             (HandshakeStep::Auth, Err(error)) => Err(auth_refused(&error)),
-            (HandshakeStep::Hello, Err(error)) if is_unknown_command(&error) => Err(Error::new(
-                ErrorKind::TooOld,
-                "connect",
-                format!(
-                    "the server is older than 6.0 (it does not know HELLO); the oldest supported is {}",
-                    oldest()
-                ),
-            )),
             // The name only helps people who look at CLIENT LIST; not every user may set one.
             (HandshakeStep::SetName, _) | (_, Ok(_)) => Ok(()),
             (HandshakeStep::Hello | HandshakeStep::Select, Err(error)) => {
@@ -114,6 +111,48 @@ impl HandshakeStep {
             }
         }
     }
+}
+
+/// Whether the command is not there, in the words of servers and of proxies.
+fn is_lacking(error: &ServerError) -> bool {
+    let text = error.details().unwrap_or_default().to_lowercase();
+    let says = |words: &str| text.contains(words) || error.code().to_lowercase().contains(words);
+    is_unknown_command(error)
+        || ["unsupported", "not supported", "not allowed", "invalid"].iter().any(|words| says(words))
+}
+
+/// The reason why HELLO, which came with Redis 6.0, is not there: an old server, or a proxy that does not pass
+/// it on. `steps`: how many replies the connection owes in all.
+fn without_hello(mut connection: Connection, steps: usize, deadline: Moment) -> Error {
+    let deadline = deadline.min(Clock::System.after(INFO_WITHIN));
+    let info = Command::new("INFO").arg("server");
+    let mut bytes = Vec::new();
+    info.pack_into(&mut bytes);
+    let mut version = None;
+    if connection.send(&bytes, deadline).is_ok() {
+        // The last is that of INFO.
+        for _ in 0..steps {
+            let Ok(reply) = connection.receive(deadline) else { break };
+            version = version_in(&reply).or(version);
+        }
+    }
+    let (kind, words) = match version {
+        Some(version) if is_too_old(&version) => (
+            ErrorKind::TooOld,
+            format!("the server is Redis {version}; the oldest supported is {}", oldest()),
+        ),
+        _ => {
+            let words = "HELLO is not known here: a proxy before the server lacks it, or the server is older than Redis 6.0";
+            (ErrorKind::Unsupported, format!("{words}; give the address of the server itself"))
+        }
+    };
+    Error::new(kind, "connect", words)
+}
+
+fn version_in(info: &Value) -> Option<String> {
+    let Value::BulkString(info) = info else { return None };
+    let text = String::from_utf8_lossy(info);
+    text.lines().find_map(|line| line.strip_prefix("redis_version:")).map(|version| version.trim().to_owned())
 }
 
 /// Never repeats the server's words: one that does not know AUTH repeats the password.

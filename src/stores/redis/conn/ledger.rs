@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use redis::Value;
 
+use crate::refused::Refused;
 use crate::seam::REQUEST_LASTS;
 use crate::stores::redis::reply::Fitness;
 use crate::stores::redis::script::Command;
@@ -80,7 +81,7 @@ struct Doubts {
     nameless_until: Option<Moment>,
     ask_at: Option<Moment>,
     /// The server refused the question.
-    cannot_ask: bool,
+    refused: Refused,
 }
 
 /// How long one connection is used.
@@ -185,7 +186,7 @@ impl Ledger {
         if doubts.ids.is_empty() {
             return Some(Vec::new());
         }
-        if doubts.cannot_ask || doubts.ask_at.is_some_and(|at| now < at) {
+        if doubts.refused.stands(|| now) || doubts.ask_at.is_some_and(|at| now < at) {
             return None;
         }
         doubts.ask_at = Some(now.plus(ASK_AGAIN));
@@ -202,7 +203,7 @@ impl Ledger {
                     doubts.ids.retain(|other| other != id);
                 }
                 Value::ServerError(_) => {
-                    doubts.cannot_ask = true;
+                    doubts.refused.note(Clock::System.now());
                     all = false;
                 }
                 _ => all = false,

@@ -195,15 +195,15 @@ impl SharedConnection {
         }
     }
 
-    /// Sends one request, which `pack` puts behind others, over a new connection from `connect` if there is
-    /// none. The reply is read by any thread that waits on this connection, this request's own waiter
+    /// Sends one request, which `pack` puts behind others, over a new connection from `connect`, which gets its
+    /// deadline, if there is none. The reply is read by any thread that waits on this connection, this request's own waiter
     /// included, until `deadline`.
     pub(crate) fn send(
         &self,
         pack: impl FnOnce(&mut Vec<u8>),
         deadline: Moment,
         take: Option<ReplySink>,
-        connect: impl FnOnce() -> Result<(PooledConnection<ConnectionSlots>, Connection)>,
+        connect: impl FnOnce(Moment) -> Result<(PooledConnection<ConnectionSlots>, Connection)>,
     ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
         let mut out = match self.open(deadline, connect) {
             Ok(out) => out,
@@ -227,7 +227,7 @@ impl SharedConnection {
     fn open(
         &self,
         deadline: Moment,
-        connect: impl FnOnce() -> Result<(PooledConnection<ConnectionSlots>, Connection)>,
+        connect: impl FnOnce(Moment) -> Result<(PooledConnection<ConnectionSlots>, Connection)>,
     ) -> Result<MutexGuard<'_, Out>> {
         let too_late =
             || Error::new(ErrorKind::TimedOut, "request", "the connection could not be had in time");
@@ -261,20 +261,20 @@ impl SharedConnection {
         if out.is_ready(Clock::System.now(), &self.ledger)? {
             return Ok(out);
         }
-        let (slot, connection) = MutexGuard::unlocked(&mut out, connect)?;
+        let (slot, connection) = MutexGuard::unlocked(&mut out, || connect(deadline))?;
         out.install(slot, connection)?;
         Ok(out)
     }
 
     /// The writing side with a connection in place of one that is old. The old one serves on if no other can
-    /// be had: that a server takes no new connections says nothing against those that it has. The caller has
-    /// `connecting`.
+    /// be had in half of the time: that a server takes no new connections says nothing against those that it
+    /// has. The caller has `connecting`.
     fn replace(
         &self,
         deadline: Moment,
-        connect: impl FnOnce() -> Result<(PooledConnection<ConnectionSlots>, Connection)>,
+        connect: impl FnOnce(Moment) -> Result<(PooledConnection<ConnectionSlots>, Connection)>,
     ) -> Result<MutexGuard<'_, Out>> {
-        let connected = connect();
+        let connected = connect(Clock::System.halfway(deadline));
         let mut out = self.out.lock();
         let now = Clock::System.now();
         let (slot, connection) = match connected {

@@ -8,19 +8,24 @@ use std::time::Duration;
 use redis::{ServerError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::refused;
 use crate::seam::subscription::Channel;
 use crate::stores::redis::conn::connection::{RedisStream, broken, unread};
 use crate::stores::redis::conn::ledger::some_age;
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::replies::Replies;
 use crate::stores::redis::pubsub::subscriber::{Awaited, Subscriber, SubscriberState};
-use crate::stores::redis::reply::{Expected, refusal};
+use crate::stores::redis::reply::{Expected, is_passing, refusal};
 use crate::stores::redis::script::Command;
 use crate::sync::MutexGuard;
 use crate::time::Clock;
 
 /// Waits between connects: at least, at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How long opening a connection in place of an old one may take.
+const REPLACED_WITHIN: Duration = Duration::from_millis(500);
+/// When no other was to be had, an old connection is used for so long before the next try.
+const AGED_GOES_ON: Duration = Duration::from_secs(30);
 /// A write waits for no room; a system does not take less than this for a time-out.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 /// The reader looks up no more often than this while nothing comes.
@@ -34,21 +39,23 @@ pub(super) fn read(subscriber: &Subscriber) {
 struct ReplyReader<'a> {
     subscriber: &'a Subscriber,
     back_off: Duration,
-    /// The connection ended because it was old: nobody need be told.
-    was_old: bool,
+    /// The connection that replaces the last one, which was old: nobody need be told of its end.
+    next: Option<Arc<RedisStream>>,
 }
 
 impl ReplyReader<'_> {
     fn new(subscriber: &Subscriber) -> ReplyReader<'_> {
-        ReplyReader { subscriber, back_off: BACK_OFF.0, was_old: false }
+        ReplyReader { subscriber, back_off: BACK_OFF.0, next: None }
     }
 
     fn run(mut self) {
         while self.is_needed() {
-            let deadline = Clock::System.after(self.subscriber.address.connect_timeout);
-            let error = match open(&self.subscriber.address, deadline) {
-                Ok(connection) => {
-                    let stream = connection.into_stream();
+            let stream = match self.next.take() {
+                Some(next) => Ok(next),
+                None => self.connect(self.subscriber.address.connect_timeout),
+            };
+            let error = match stream {
+                Ok(stream) => {
                     let Some(error) = self.serve(&stream) else { return };
                     stream.shutdown();
                     error
@@ -57,6 +64,10 @@ impl ReplyReader<'_> {
             };
             self.disconnected(error);
         }
+    }
+
+    fn connect(&self, within: Duration) -> Result<Arc<RedisStream>> {
+        Ok(open(&self.subscriber.address, Clock::System.after(within))?.into_stream())
     }
 
     /// Waits until there is a channel; `false`: the subscriber was closed.
@@ -74,12 +85,15 @@ impl ReplyReader<'_> {
         state.connect(None);
         state.sweep(self.subscriber.linger, Clock::System.now());
         let channels: Vec<_> = state.channels.values().map(|entry| Arc::clone(&entry.channel)).collect();
-        if !std::mem::take(&mut self.was_old) && !state.closed && !channels.is_empty() {
+        if self.next.is_none() && !state.closed && !channels.is_empty() {
             self.subscriber.tell_down(&mut state, error);
         }
         MutexGuard::unlocked(&mut state, || {
             channels.iter().filter(|channel| channel.is_up()).for_each(|channel| channel.set_up(false));
         });
+        if self.next.is_some() {
+            return;
+        }
         let until = Clock::System.after(self.back_off + jitter(self.back_off));
         self.back_off = (self.back_off * 2).min(BACK_OFF.1);
         while !state.closed {
@@ -100,7 +114,7 @@ impl ReplyReader<'_> {
             }
             state.connect(Some(Arc::clone(stream)));
             for entry in state.channels.values_mut() {
-                entry.refused = false;
+                entry.refused = None;
             }
             let channels: Vec<_> = state.channels.values().map(|entry| Arc::clone(&entry.channel)).collect();
             state.subscribe(channels);
@@ -108,18 +122,27 @@ impl ReplyReader<'_> {
         // Short enough to end idle subscriptions in time.
         let (linger, silence) = (self.subscriber.linger, self.subscriber.silence);
         let tick = if linger.is_zero() { silence } else { linger.max(LEAST_TICK).min(silence) };
-        let limits = stream.set_read_timeout(tick).and_then(|()| stream.set_write_timeout(WRITE_LIMIT));
-        if let Err(error) = limits {
+        if let Err(error) = stream.set_write_timeout(WRITE_LIMIT) {
             return self.ended(broken("subscribe", error));
         }
+        let mut armed = Duration::ZERO;
         let mut replies = Replies::default();
         let mut last_word = Clock::System.now();
         let mut asked = false;
         let mut next_sweep = Clock::System.after(tick);
-        let replace_at = Clock::System.after(some_age());
+        let mut replace_at = Clock::System.after(some_age());
         loop {
+            let now = Clock::System.now();
+            let asks_again = self.subscriber.state.lock().ask_again(now);
+            let looks_within = asks_again.map_or(tick, |at| at.since(now).max(LEAST_TICK).min(tick));
             // Also what was left when there was no room: whatever has come says that there is some now.
             self.subscriber.flush();
+            if looks_within != armed {
+                if let Err(error) = stream.set_read_timeout(looks_within) {
+                    return self.ended(broken("subscribe", error));
+                }
+                armed = looks_within;
+            }
             let reply = replies.fill(stream.as_ref()).and_then(|()| replies.ready());
             let now = Clock::System.now();
             let mut reply = match reply {
@@ -143,10 +166,17 @@ impl ReplyReader<'_> {
                 self.subscriber.state.lock().sweep(linger, now);
             }
             // The address may lead elsewhere by now, and a server that was demoted publishes nothing. All
-            // waiters look again when the next connection stands.
+            // waiters look again when the next connection stands. While there is none the old one serves on;
+            // what comes over it meanwhile is read a little later.
             if now >= replace_at {
-                self.was_old = true;
-                return self.ended(Error::new(ErrorKind::TimedOut, "subscribe", "the connection is old"));
+                match self.connect(self.subscriber.address.connect_timeout.min(REPLACED_WITHIN)) {
+                    Ok(next) => {
+                        self.next = Some(next);
+                        let words = "the connection is old";
+                        return self.ended(Error::new(ErrorKind::TimedOut, "subscribe", words));
+                    }
+                    Err(_no_other_is_to_be_had) => replace_at = Clock::System.after(AGED_GOES_ON),
+                }
             }
             if now.since(last_word) >= silence {
                 if asked {
@@ -193,21 +223,18 @@ impl ReplyReader<'_> {
             }
         }
         match (state.awaited.pop_front(), reply) {
-            // Asked again over the next connection, after a while.
-            (Some(Awaited::Half(_) | Awaited::Subscribed(_)), Value::ServerError(error))
-                if error.code() == "CLUSTERDOWN" =>
-            {
-                return Err(refusal(&error, Expected::Nothing).during("subscribe"));
-            }
             (Some(Awaited::Half(channel) | Awaited::Subscribed(channel)), Value::ServerError(error)) => {
-                self.refused(&mut state, &channel, &error);
+                self.refused(&mut state, &channel, &error)?;
             }
             (Some(Awaited::Subscribed(channel)), _) => {
                 self.back_off = BACK_OFF.0;
                 self.subscriber.tell_up(&mut state);
                 // Under the lock: another subscriber may have the channel by now, or be about to. Pairs with
                 // `Subscriber::part_with`.
-                if state.channels.get(channel.channel()).is_some_and(|entry| entry.is_of(&channel)) {
+                if let Some(entry) =
+                    state.channels.get_mut(channel.channel()).filter(|entry| entry.is_of(&channel))
+                {
+                    entry.pause = Duration::ZERO;
                     channel.set_up(true);
                 }
             }
@@ -220,20 +247,37 @@ impl ReplyReader<'_> {
         Ok(())
     }
 
-    /// The channel stays down. Waiters for their turn go by releases from then on, waiters for releases poll.
-    fn refused(&self, state: &mut SubscriberState, channel: &Arc<Channel>, error: &ServerError) {
-        // After a MOVED the channel will soon be with another member.
-        if error.code() != "MOVED" {
-            let error = refusal(error, Expected::Nothing).during("subscribe");
-            self.subscriber.tell_down(state, error);
+    /// The channel stays down until a later try. Only a refusal for lack of a right says that it will stay so:
+    /// then waiters for their turn go by releases until their wait ends, and waiters for releases poll. If the
+    /// server is of no use for now, the error ends the connection, and all is asked for over the next.
+    fn refused(
+        &self,
+        state: &mut SubscriberState,
+        channel: &Arc<Channel>,
+        error: &ServerError,
+    ) -> Result<()> {
+        let now = Clock::System.now();
+        if error.code() == "MOVED" {
+            // The map of slots moves the channel to another member once a request has met the same answer:
+            // those who wait look at once. Or the slot is on its way to this member.
+            state.note_refused(channel, |entry| {
+                if entry.pause.is_zero() {
+                    channel.set_up(false);
+                }
+                entry.pause = (entry.pause * 2).clamp(BACK_OFF.0, BACK_OFF.1);
+                now.plus(entry.pause)
+            });
+            return Ok(());
         }
-        if let Some(entry) = state.channels.get_mut(channel.channel())
-            && Arc::ptr_eq(&entry.channel, channel)
-        {
-            entry.refused = true;
-            channel.set_refused();
+        let refusal = refusal(error, Expected::Nothing).during("subscribe");
+        if is_passing(&refusal) {
+            return Err(refusal);
         }
-        state.sweep(self.subscriber.linger, Clock::System.now());
+        self.subscriber.tell_down(state, refusal);
+        state.note_refused(channel, |_| now.plus(refused::LASTS));
+        channel.set_refused();
+        state.sweep(self.subscriber.linger, now);
+        Ok(())
     }
 }
 

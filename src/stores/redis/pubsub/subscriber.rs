@@ -61,6 +61,8 @@ pub(crate) struct SubscriberState {
     modes: &'static [SubscribeMode],
     pub(crate) closed: bool,
     pub(crate) channels: CrowdMap<Box<str>, ChannelEntry>,
+    /// No refused subscription is to be asked for again before this.
+    asks_again: Option<Moment>,
     /// The writing half, while connected.
     pub(crate) writer: Option<Arc<RedisStream>>,
     /// The purposes of the replies to come, in order.
@@ -74,8 +76,11 @@ pub(crate) struct SubscriberState {
 
 pub(crate) struct ChannelEntry {
     pub(crate) channel: Arc<Channel>,
-    /// The server refused this subscription.
-    pub(crate) refused: bool,
+    /// The server refused this subscription. The reading thread asks for it again then, or over the next
+    /// connection.
+    pub(crate) refused: Option<Moment>,
+    /// Between two such tries, while the channel's slot moves.
+    pub(crate) pause: Duration,
     /// Since when nobody listens.
     idle_since: Option<Moment>,
     /// Whether it stays for a while when nobody listens any more.
@@ -148,7 +153,13 @@ impl Subscriber {
 
     /// Subscribes to a new channel, or has the reading thread do so when it is connected.
     fn enter(&self, state: &mut SubscriberState, channel: Arc<Channel>, idle_since: Option<Moment>) {
-        let entry = ChannelEntry { channel: Arc::clone(&channel), refused: false, idle_since, lingers: true };
+        let entry = ChannelEntry {
+            channel: Arc::clone(&channel),
+            refused: None,
+            pause: Duration::ZERO,
+            idle_since,
+            lingers: true,
+        };
         state.channels.insert(channel.channel().into(), entry);
         if state.writer.is_some() {
             state.subscribe([channel]);
@@ -296,7 +307,7 @@ impl Subscriber {
     }
 
     pub(crate) fn tell_up(&self, state: &mut SubscriberState) {
-        if state.told_down && !state.channels.values().any(|entry| entry.refused) {
+        if state.told_down && !state.channels.values().any(|entry| entry.refused.is_some()) {
             state.told_down = false;
             self.reporter.wakeups(None);
         }
@@ -306,7 +317,7 @@ impl Subscriber {
 impl ChannelEntry {
     /// Whether it is up or not by that channel, and by both ways if there are two.
     pub(crate) fn is_of(&self, channel: &Arc<Channel>) -> bool {
-        Arc::ptr_eq(&self.channel, channel) && !self.refused
+        Arc::ptr_eq(&self.channel, channel) && self.refused.is_none()
     }
 }
 
@@ -321,7 +332,7 @@ impl ChannelSource for Subscriber {
         }
         entry.idle_since = Some(now);
         // A refused subscription does not linger, so that the next waiter asks again.
-        if self.linger.is_zero() || entry.refused || !entry.lingers {
+        if self.linger.is_zero() || entry.refused.is_some() || !entry.lingers {
             state.sweep(self.linger, now);
             drop(state);
             self.flush();
@@ -355,6 +366,46 @@ impl SubscriberState {
         self.out.extend(bytes);
     }
 
+    /// Notes that a subscription was refused, which is to be asked for again then.
+    pub(crate) fn note_refused(
+        &mut self,
+        channel: &Arc<Channel>,
+        again: impl FnOnce(&mut ChannelEntry) -> Moment,
+    ) {
+        if let Some(entry) = self.channels.get_mut(channel.channel())
+            && Arc::ptr_eq(&entry.channel, channel)
+        {
+            let again = again(entry);
+            entry.refused = Some(again);
+            self.asks_again = Some(self.asks_again.map_or(again, |at| at.min(again)));
+        }
+    }
+
+    /// Has the refused subscriptions be asked for again then.
+    #[cfg(test)]
+    pub(crate) fn refused_until(&mut self, then: Moment) {
+        self.channels.values_mut().for_each(|entry| entry.refused = entry.refused.and(Some(then)));
+        self.asks_again = Some(then);
+    }
+
+    /// Asks again for the refused subscriptions whose time has come; returns when to come again.
+    pub(crate) fn ask_again(&mut self, now: Moment) -> Option<Moment> {
+        if self.asks_again.is_none_or(|at| now < at) {
+            return self.asks_again;
+        }
+        let is_due = |entry: &&mut ChannelEntry| entry.refused.is_some_and(|at| at <= now);
+        let due = self.channels.values_mut().filter(is_due);
+        let channels: Vec<_> = due
+            .map(|entry| {
+                entry.refused = None;
+                Arc::clone(&entry.channel)
+            })
+            .collect();
+        self.subscribe(channels);
+        self.asks_again = self.channels.values().filter_map(|entry| entry.refused).min();
+        self.asks_again
+    }
+
     pub(crate) fn subscribe(&mut self, channels: impl IntoIterator<Item = Arc<Channel>>) {
         let Some((last, others)) = self.modes.split_last() else { return };
         let mut commands = Vec::new();
@@ -373,12 +424,12 @@ impl SubscriberState {
         let modes = self.modes;
         self.channels.retain(|channel, entry| {
             let idle = entry.channel.listeners() == 0;
-            let is_over = |since| entry.refused || !entry.lingers || now.since(since) >= linger;
+            let is_over = |since| entry.refused.is_some() || !entry.lingers || now.since(since) >= linger;
             let over = entry.idle_since.is_some_and(is_over);
             if !(idle && over) {
                 return true;
             }
-            if !entry.refused {
+            if entry.refused.is_none() {
                 ended.extend(modes.iter().map(|mode| mode.leave(channel)));
             }
             false

@@ -11,7 +11,7 @@ use crate::seam::Inspect;
 use crate::seam::capabilities::Pipeline;
 use crate::seam::{Answer, Attempt, Failure, Handoff, Kind, Release, Store};
 use crate::stores::redis::RedisStore;
-use crate::stores::redis::tests::fake::{Act, Fake};
+use crate::stores::redis::tests::fake::{Act, Fake, GREETING};
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
 use crate::sync::Mutex;
 use crate::time::Clock;
@@ -447,4 +447,51 @@ fn tcp_works_as_a_unix_socket_does() {
     assert!(matches!(store.release(&me, 0, soon()).done(), Release::Freed { .. }));
     assert!(waker.sleep(Some(Duration::from_secs(5))));
     store.close();
+}
+
+/// Where a service stands for a master and its replicas, each connection leads to another of them.
+#[test]
+fn a_connection_that_leads_to_a_replica_is_not_all_of_them() {
+    const REPLICA: Act = Act::Say(
+        "*6\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$4\r\nrole\r\n$7\r\nreplica\r\n",
+    );
+    let greeted = std::sync::atomic::AtomicUsize::new(0);
+    let fake = Fake::start_raw(move |command| match command {
+        "hello" if greeted.fetch_add(1, std::sync::atomic::Ordering::SeqCst) % 3 < 2 => REPLICA,
+        "hello" => GREETING,
+        _ => Act::Say(":1\r\n"),
+    });
+    open(&fake.options()).close();
+    assert_eq!(fake.connects(), 3);
+    let fake = Fake::start_raw(|_| REPLICA);
+    assert_eq!(refused(&fake.options()).kind(), ErrorKind::ReadOnly);
+    assert!(fake.connects() <= 8, "{}", fake.connects());
+}
+
+#[test]
+fn a_word_that_a_proxy_lacks_is_no_old_version() {
+    const LACKING: [&str; 4] = [
+        "-ERR unknown command 'HELLO', with args beginning with: \r\n",
+        "-ERR handle request, command 'HELLO' is not allowed\r\n",
+        "-ERR unsupported command 'hello'\r\n",
+        "-invalid request\r\n",
+    ];
+    const VERSIONS: [(&str, ErrorKind); 3] = [
+        ("$22\r\nredis_version:7.0.15\r\n\r\n", ErrorKind::Unsupported),
+        ("$22\r\nredis_version:5.0.14\r\n\r\n", ErrorKind::TooOld),
+        ("-ERR unknown command 'INFO'\r\n", ErrorKind::Unsupported),
+    ];
+    for lacking in LACKING {
+        for (info, kind) in VERSIONS {
+            let fake = Fake::start_raw(move |command| match command {
+                "hello" => Act::Say(lacking),
+                "info server" => Act::Say(info),
+                _ => Act::Say("+OK\r\n"),
+            });
+            let client_name = Some("till-3".to_owned());
+            let error = refused(&ServerOptions { client_name, ..fake.options() });
+            assert_eq!(error.kind(), kind, "{lacking}: {error}");
+            assert_eq!(error.to_string().contains("proxy"), kind == ErrorKind::Unsupported, "{error}");
+        }
+    }
 }

@@ -567,6 +567,12 @@ fn a_release_that_may_not_tell_the_line_says_so_however_it_is_sent() {
             assert!(!store.is_refused(), "{way}");
             release(&store, &holder);
             assert!(store.is_refused(), "{way}: {rules:?}");
+            // After a while it goes by the line again, and the next release says so again.
+            store.server.line_rights.refused.forget();
+            granted(store.attempt(&holder, 1, soon()));
+            assert!(!store.is_refused(), "{way}");
+            release(&store, &holder);
+            assert!(store.is_refused(), "{way}: {rules:?}");
             store.close();
         }
     }

@@ -200,6 +200,54 @@ fn a_refused_subscription_stays_down_and_is_told_once() {
     store.close();
 }
 
+/// The user gets the right while a waiter listens, who asks again before long.
+#[test]
+fn a_refused_subscription_is_asked_for_again() {
+    let server = Server::start(&[]);
+    server.run(&["ACL", "SETUSER", "lk", "reset", "on", "nopass", "~*", "resetchannels", "+@all"]);
+    let options = ServerOptions { username: Some("lk".to_owned()), ..server.options() };
+    let store = open(&options);
+    let (waker, _woken) = waker();
+    let listening = listen(&store, &waker);
+    eventually(|| listening.is_refused());
+    // A user that is reset, as by the rules above, loses its connections; this one only gains.
+    server.run(&["ACL", "SETUSER", "lk", "allchannels"]);
+    let channels = || &store.server.subscriber.state;
+    for entry in channels().lock().channels.values_mut() {
+        let remembered = entry.refused.unwrap().since(Clock::System.now());
+        assert!(remembered > Duration::from_secs(60), "each try may be a line in the server's log");
+    }
+    channels().lock().refused_until(Clock::System.now());
+    // Any word from the server has the reading thread look.
+    let other = Waker::default();
+    let _second = store.listen(&claim(Kind::Mutex, "other", 30_000), &other).unwrap();
+    eventually(|| listening.is_up());
+    assert!(!listening.is_refused());
+    store.close();
+}
+
+/// The answer of a member that does not have the channel's slot, as while slots move.
+#[test]
+fn a_subscription_that_was_sent_elsewhere_is_asked_for_again_and_not_taken_for_refused() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let fake = Fake::start(move |command| match command {
+        "ping" => Act::Say("+PONG\r\n"),
+        _ if counted.fetch_add(1, Ordering::SeqCst) < 3 => Act::Say("-MOVED 3999 127.0.0.1:6381\r\n"),
+        _ => Act::Say("*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n"),
+    });
+    let subscriber = impatient(&fake, Duration::from_secs(60));
+    let (waker, woken) = waker();
+    let listening = subscriber.listen(CHANNEL, &waker).unwrap();
+    assert!(is_woken(&woken), "its waiters look at once");
+    eventually(|| {
+        assert!(!listening.is_refused());
+        listening.is_up()
+    });
+    assert_eq!((asked.load(Ordering::SeqCst), fake.connects()), (4, 1));
+    subscriber.close();
+}
+
 #[test]
 fn a_server_that_is_gone_is_told_and_its_return_too() {
     let server = Server::start(&[]);

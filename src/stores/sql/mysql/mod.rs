@@ -3,6 +3,7 @@
 //! (`turnstile`).
 
 mod check;
+mod dial;
 mod get_lock;
 pub mod in_transaction;
 mod refusal;
@@ -26,6 +27,7 @@ use crate::ident::LockName;
 use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Store};
+use crate::stores::sql::mysql::dial::Dial;
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
@@ -39,15 +41,14 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// Connects, and checks that the server can keep locks.
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
-    let opts = url::opts(options)?;
+    let (opts, dial) = url::opts(options)?;
     let queries = Queries::new(&options.table.name);
     let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };
     let turnstiles = options.table.turnstiles;
-    let turnstiles = turnstiles.then(|| Turnstiles::new(opts.clone(), options.connect_timeout, turns));
-    let (connect_timeout, command_timeout) = (options.connect_timeout, options.command_timeout);
-    let (isolation, notes) = (READ_COMMITTED, Notes::default());
+    let turnstiles = turnstiles.then(|| Turnstiles::new(opts.clone(), dial.clone(), turns));
+    let (isolation, command_timeout, notes) = (READ_COMMITTED, options.command_timeout, Notes::default());
     let mut database =
-        Mysql { opts, isolation, connect_timeout, command_timeout, queries, turnstiles, notes, table: None };
+        Mysql { opts, dial, isolation, command_timeout, queries, turnstiles, notes, table: None };
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = database.connect(deadline)?;
     check::server(&mut first)
@@ -135,8 +136,8 @@ impl Queries {
 
 struct Mysql {
     opts: OptsBuilder,
+    dial: Dial,
     isolation: &'static str,
-    connect_timeout: Duration,
     command_timeout: Duration,
     queries: Queries,
     turnstiles: Option<Arc<Turnstiles>>,
@@ -149,12 +150,8 @@ impl Database for Mysql {
     type Link = MysqlConnection;
 
     fn connect(&self, deadline: Moment) -> Result<MysqlConnection> {
-        let left = deadline.since(Clock::System.now()).min(self.connect_timeout);
-        if left.is_zero() {
-            return Err(timed_out("no time was left to connect"));
-        }
-        let opts = self.opts.clone().tcp_connect_timeout(Some(left));
-        let conn = Conn::new(opts).map_err(|error| refused(error).during("connect"))?;
+        let conn = self.dial.connect(&self.opts, self.command_timeout, deadline);
+        let conn = conn.map_err(|error| refused(error).during("connect"))?;
         Ok(MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false })
     }
 
@@ -163,14 +160,14 @@ impl Database for Mysql {
     }
 
     fn connect_briefly(&self, deadline: Moment) -> Result<MysqlConnection> {
-        let left = deadline.since(Clock::System.now()).min(self.connect_timeout);
+        let left = deadline.since(Clock::System.now());
         if left.is_zero() {
             return Err(timed_out("no time was left to connect"));
         }
-        let opts = self.opts.clone().tcp_connect_timeout(Some(left));
-        let opts = opts.read_timeout(Some(left)).write_timeout(Some(left));
+        let opts = self.opts.clone().read_timeout(Some(left)).write_timeout(Some(left));
         let opts = opts.init(settings(self.isolation, 1));
-        let conn = Conn::new(opts).map_err(|error| refused(error).during("connect"))?;
+        let conn = self.dial.connect(&opts, left, deadline);
+        let conn = conn.map_err(|error| refused(error).during("connect"))?;
         Ok(MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false })
     }
 

@@ -17,6 +17,7 @@ use mysql::{Conn, OptsBuilder, params};
 
 use crate::ident::LockName;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
+use crate::stores::sql::mysql::dial::Dial;
 use crate::stores::sql::mysql::url::{READ_COMMITTED, settings};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, Waker};
@@ -54,7 +55,7 @@ pub(super) struct TurnstileQueries {
 
 pub(super) struct Turnstiles {
     opts: OptsBuilder,
-    connect_timeout: Duration,
+    dial: Dial,
     queries: TurnstileQueries,
     state: Mutex<TurnstileState>,
     /// Notifies the thread that names came or went, or that it is over; and `close` that it has ended.
@@ -85,17 +86,13 @@ impl Watched {
 }
 
 impl Turnstiles {
-    pub(super) fn new(
-        opts: OptsBuilder,
-        connect_timeout: Duration,
-        queries: TurnstileQueries,
-    ) -> Arc<Turnstiles> {
+    pub(super) fn new(opts: OptsBuilder, dial: Dial, queries: TurnstileQueries) -> Arc<Turnstiles> {
         let opts = opts.read_timeout(Some(ANSWERS_WITHIN)).write_timeout(Some(ANSWERS_WITHIN));
         // The server gives up as soon: one that is hung up on while it waits goes on to wait.
         let opts = opts.init(settings(READ_COMMITTED, ANSWERS_WITHIN.as_secs()));
         Arc::new_cyclic(|me| Turnstiles {
             opts,
-            connect_timeout,
+            dial,
             queries,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -173,7 +170,7 @@ impl Turnstiles {
     }
 
     fn connect(&self) -> mysql::Result<Conn> {
-        Conn::new(self.opts.clone().tcp_connect_timeout(Some(self.connect_timeout)))
+        self.dial.connect(&self.opts, ANSWERS_WITHIN, Moment::NEVER)
     }
 
     /// Watches over one connection; `Ok` when nobody has listened for a while, the connection is old, or the

@@ -8,7 +8,8 @@ use mysql::{Opts, OptsBuilder};
 
 use crate::config::{ServerOptions, TlsOptions};
 use crate::error::{Error, Result};
-use crate::hosts::check_url;
+use crate::hosts::{check_url, parameters, unknown_parameter};
+use crate::stores::sql::mysql::dial::Dial;
 
 /// MySQL's `ssl-mode`. `PREFERRED` is left out: the driver either speaks TLS or does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ enum Mode {
 
 /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold a
 /// password.
-pub(super) fn opts(options: &ServerOptions) -> Result<OptsBuilder> {
+pub(super) fn opts(options: &ServerOptions) -> Result<(OptsBuilder, Dial)> {
     let unusable = |words: &str| {
         let form = "mysql://[user:password@]host[:port]/database[?ssl-mode=…]";
         Error::invalid("connect", format!("{words}; the URL has the form {form}"))
@@ -30,13 +31,25 @@ pub(super) fn opts(options: &ServerOptions) -> Result<OptsBuilder> {
     check_url(&options.url)?;
     let rest = options.url.split_once("://").map_or("", |(_, rest)| rest);
     let (rest, said) = taken_out(rest)?;
+    let named = format!("mysql://{rest}");
+    for (name, value) in parameters(&named)?.1 {
+        // The driver reads it alone as it does with the others.
+        if Opts::from_url(&format!("mysql://host/x?{name}={value}")).is_err() {
+            let instead = if name.contains("ssl") || name.contains("tls") {
+                "TLS is asked for by ssl-mode"
+            } else {
+                ""
+            };
+            return Err(unknown_parameter(Some(name), instead));
+        }
+    }
     // The driver's own message may repeat parts of the URL.
-    let read = Opts::from_url(&format!("mysql://{rest}"))
-        .map_err(|_told_without_the_url| unusable("the URL cannot be used"))?;
+    let read = Opts::from_url(&named).map_err(|_told_without_the_url| unusable("the URL cannot be used"))?;
     if read.get_db_name().is_none_or(str::is_empty) {
         return Err(unusable("the URL names no database"));
     }
-    let host = read.get_ip_or_hostname();
+    let host = read.get_ip_or_hostname().into_owned();
+    let dial = Dial::new(&host, &options.hosts, options.connect_timeout);
     let mode = match said {
         Some(mode) => mode,
         // Nothing leaves this machine, so nobody can listen or answer in the server's place.
@@ -55,9 +68,9 @@ pub(super) fn opts(options: &ServerOptions) -> Result<OptsBuilder> {
         .init(settings(READ_COMMITTED, limit_in_seconds(options.command_timeout)));
     if mode == Mode::Disabled {
         options.tls.refused_without_tls("ssl-mode is DISABLED")?;
-        return Ok(opts);
+        return Ok((opts, dial));
     }
-    secured(opts, mode, &options.tls)
+    Ok((secured(opts, mode, &options.tls)?, dial))
 }
 
 pub(super) const READ_COMMITTED: &str = "READ COMMITTED";
@@ -152,7 +165,8 @@ mod tests {
     use crate::ErrorKind;
 
     fn read(url: &str) -> Result<Opts> {
-        opts(&ServerOptions { url: url.to_owned(), ..ServerOptions::default() }).map(Opts::from)
+        opts(&ServerOptions { url: url.to_owned(), ..ServerOptions::default() })
+            .map(|(opts, _)| Opts::from(opts))
     }
 
     #[test]

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use crate::refused::Refused;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::time::Moment;
+use crate::time::{Clock, Moment};
 
 /// A client that waits removes the entries of clients that were killed so often.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
@@ -13,8 +14,9 @@ const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// How a client goes by the lines of a table of locks.
 #[derive(Default)]
 pub(super) struct LineUse {
-    /// The table is not there or of another shape, or the user lacks the permissions.
-    refused: AtomicBool,
+    /// The table is not there or of another shape, or the user lacks the permissions. After a while the next
+    /// request about a line finds out anew.
+    refused: Refused,
     /// The last release of this client's that looked found a client in line. Only which statements are tried
     /// first goes by it.
     awaited: AtomicBool,
@@ -24,11 +26,15 @@ pub(super) struct LineUse {
 
 impl LineUse {
     pub(super) fn is_refused(&self) -> bool {
-        self.refused.load(Ordering::Relaxed)
+        self.refused.stands(|| Clock::System.now())
     }
 
     pub(super) fn note_refused(&self, is_refused: bool) {
-        self.refused.store(is_refused, Ordering::Relaxed);
+        if is_refused {
+            self.refused.note(Clock::System.now());
+        } else {
+            self.refused.forget();
+        }
     }
 
     pub(super) fn was_awaited(&self) -> bool {

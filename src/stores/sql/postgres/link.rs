@@ -3,15 +3,20 @@
 //! The `postgres` crate is the same, but its calls have no end when the server has stopped answering.
 
 use std::collections::HashMap;
+use std::error::Error as StdError;
 use std::future::Future;
+use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Poll;
 
+use tokio_postgres::config::Host;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Connection, Row, SimpleQueryMessage, Socket, Statement};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::hosts::Rounds;
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::postgres::driver::{Driver, within};
 use crate::stores::sql::postgres::refusal::{ends_the_session, failed, unreachable};
@@ -38,10 +43,35 @@ type Secured = <Secure as MakeTlsConnect<Socket>>::Stream;
 impl Dial {
     /// A connection, and what reads and writes for it.
     pub(super) async fn connect(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
-        let connected = within(deadline, self.config.connect(Clone::clone(&self.secure))).await;
-        let connected = connected.ok_or_else(|| timed_out("connecting took too long"))?;
-        connected.map_err(unreachable)
+        let late = || timed_out("connecting took too long");
+        // Of several hosts or addresses the driver tries one after the other, each for this time.
+        let mut rounds = Rounds::until(deadline);
+        let mut failure = None;
+        while let Some(limit) = rounds.next_limit() {
+            let mut config = self.config.clone();
+            if !self.is_one_address() {
+                config.connect_timeout(limit);
+            }
+            let connected = within(deadline, config.connect(Clone::clone(&self.secure))).await;
+            match connected.ok_or_else(late)? {
+                Err(error) if is_of_network(&error) => failure = Some(error),
+                connected => return connected.map_err(unreachable),
+            }
+        }
+        Err(failure.map_or_else(late, unreachable))
     }
+
+    fn is_one_address(&self) -> bool {
+        match (self.config.get_hosts(), self.config.get_hostaddrs()) {
+            ([Host::Tcp(name)], []) => name.parse::<IpAddr>().is_ok(),
+            (hosts, addresses) => hosts.len().max(addresses.len()) <= 1,
+        }
+    }
+}
+
+/// Whether another address may do, or another try: no server has said anything.
+fn is_of_network(error: &tokio_postgres::Error) -> bool {
+    error.source().is_some_and(|cause| cause.is::<io::Error>())
 }
 
 pub(super) struct PostgresConnection {

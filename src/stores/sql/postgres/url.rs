@@ -8,7 +8,7 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode, TargetSessionAttrs};
 
 use crate::config::{ServerOptions, TlsOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::{check_url, unescaped};
+use crate::hosts::{check_url, parameters, unescaped, unknown_parameter};
 use crate::stores::sql::postgres::link::{Dial, Secure};
 use crate::stores::sql::postgres::tls_mode::TlsMode;
 use crate::system::NO_LOCAL_SOCKETS;
@@ -34,6 +34,12 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
         ));
     }
     let (url, said) = taken_out(&options.url)?;
+    for (name, value) in parameters(&url)?.1 {
+        // The driver reads it alone as it does with the others.
+        if format!("postgres://host/?{name}={value}").parse::<Config>().is_err() {
+            return Err(unknown_parameter(Some(name), ""));
+        }
+    }
     // The driver's own message may repeat parts of the URL.
     let mut config: Config = url.parse().map_err(|_told_without_the_url| {
         let form = "postgres://[user:password@]host[:port][/database][?sslmode=…]";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::unescaped;
+use crate::hosts::{no_parameters, unescaped};
 use crate::stores::sql::lease_ms;
 use crate::system::{self, FileId, file_id};
 use crate::time::Clock;
@@ -16,7 +16,9 @@ pub(super) fn path(url: &str) -> Result<PathBuf> {
     let unusable =
         || Error::invalid("connect", "the URL cannot be used; it has the form sqlite:///path/of/the/file");
     let (_, path) = url.split_once("://").ok_or_else(unusable)?;
-    if !path.starts_with('/') || path.len() < 2 || path.contains(['?', '#', '\0']) {
+    no_parameters(url)?;
+    let path = path.trim_end_matches('?');
+    if !path.starts_with('/') || path.len() < 2 || path.contains('\0') {
         return Err(unusable());
     }
     let path = unescaped(path).ok_or_else(unusable)?;

@@ -25,7 +25,7 @@ fn soon() -> Moment {
     Clock::System.after(LONG)
 }
 
-fn nowhere() -> Result<Connected> {
+fn nowhere(_by: Moment) -> Result<Connected> {
     panic!("nobody is to connect now")
 }
 
@@ -40,13 +40,13 @@ fn ask(shared: &SharedConnection, take: Option<ReplySink>) -> Arc<Reply> {
 
 fn first(shared: &SharedConnection, pool: &Pool<ConnectionSlots>) -> (Arc<Reply>, Peer) {
     let (connection, server) = connection(pool);
-    let reply = shared.send(question, soon(), None, || Ok(connection)).map_err(|(failure, _)| failure);
+    let reply = shared.send(question, soon(), None, |_by| Ok(connection)).map_err(|(failure, _)| failure);
     (reply.unwrap(), server)
 }
 
 /// A shared connection that somebody is connecting for: says when, and goes on at a signal.
 fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_channel::Receiver<()>) {
-    let connect = || {
+    let connect = |_by| {
         begun.send(()).unwrap();
         go_on.recv().unwrap();
         Err(shut_down())
@@ -75,7 +75,7 @@ fn what_nobody_asked_for_is_not_taken_for_the_next_reply() {
     server.write_all(b":1\r\n:2\r\n").unwrap();
     assert_eq!(shared.wait(&one).unwrap(), Value::Int(1));
     let (next, mut server) = connection(&pool);
-    let three = shared.send(question, soon(), None, || Ok(next)).map_err(|(failure, _)| failure).unwrap();
+    let three = shared.send(question, soon(), None, |_by| Ok(next)).map_err(|(failure, _)| failure).unwrap();
     drop(server.write_all(b":3\r\n"));
     assert_eq!(shared.wait(&three).unwrap(), Value::Int(3));
 }
@@ -103,7 +103,7 @@ fn that_the_server_hangs_up_is_told_once_whoever_notices() {
     let (connection, _server) = connection(&pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
     let reply =
-        shared.send(question, deadline, None, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
+        shared.send(question, deadline, None, |_by| Ok(connection)).map_err(|(failure, _)| failure).unwrap();
     shared.wait(&reply).unwrap_err();
     assert!(!shared.hung_up());
 }
@@ -174,7 +174,7 @@ fn everyone_is_told_of_a_connections_end_before_there_is_another() {
         // could be taken for something newer.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
-        let early = shared.send(question, deadline, None, || Ok(next));
+        let early = shared.send(question, deadline, None, |_by| Ok(next));
         go_on.send(()).unwrap();
         assert!(matches!(early, Err((Failure::Refused(_), _))), "sent before all were told");
         reader.join().unwrap().unwrap_err();
@@ -284,7 +284,7 @@ fn answered_in_time(
     let (connection, mut server) = connection(pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
     let reply =
-        shared.send(question, deadline, take, || Ok(connection)).map_err(|(failure, _)| failure).unwrap();
+        shared.send(question, deadline, take, |_by| Ok(connection)).map_err(|(failure, _)| failure).unwrap();
     server.write_all(b":1\r\n").unwrap();
     while Clock::System.now() < deadline {
         std::thread::yield_now();
@@ -338,7 +338,7 @@ fn a_write_that_fails_leaves_earlier_requests_in_doubt_and_one_alone_was_not_car
     }
     let (next, server) = connection(&pool);
     drop(server);
-    let alone = shared.send(question, soon(), None, || Ok(next)).map_err(|(failure, _)| failure).unwrap();
+    let alone = shared.send(question, soon(), None, |_by| Ok(next)).map_err(|(failure, _)| failure).unwrap();
     assert!(matches!(shared.wait(&alone), Err(Failure::Refused(_))));
 }
 

@@ -1,0 +1,55 @@
+//! A refusal that is remembered: for a while, and never for good.
+//!
+//! Rights are granted, tables are created and proxies are replaced while a client runs. What a server refused
+//! is asked for again once a while is over.
+
+use std::time::Duration;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::time::Moment;
+
+/// How long a refusal is remembered. Each new try may be a line in the server's log.
+pub(crate) const LASTS: Duration = Duration::from_secs(300);
+
+/// Whether something was refused lately.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    /// The end of the memory, as `Moment::nanos`; 0: nothing is remembered.
+    until: AtomicU64,
+}
+
+impl Refused {
+    pub(crate) fn note(&self, now: Moment) {
+        self.until.store(now.plus(LASTS).nanos(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn forget(&self) {
+        self.until.store(0, Ordering::Relaxed);
+    }
+
+    /// `now` is read only if there is something to remember.
+    pub(crate) fn stands(&self, now: impl FnOnce() -> Moment) -> bool {
+        let until = self.until.load(Ordering::Relaxed);
+        until != 0 && now().nanos() < until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_remembered_for_a_while() {
+        let (refused, at) = (Refused::default(), |ms| Moment::from_nanos(1).plus(Duration::from_millis(ms)));
+        assert!(!refused.stands(|| at(0)), "nothing was refused");
+        refused.note(at(10));
+        assert!(refused.stands(|| at(10)));
+        let end = at(10).plus(LASTS);
+        assert!(refused.stands(|| end.minus(Duration::from_millis(1))));
+        assert!(!refused.stands(|| end), "it is asked for again");
+        refused.note(end);
+        assert!(refused.stands(|| end), "and refused again");
+        refused.forget();
+        assert!(!refused.stands(|| end));
+    }
+}

@@ -1,0 +1,198 @@
+//! New connections, by a deadline that the driver does not know.
+//!
+//! The driver gives up at the first address of a name that does not accept, looks names up without a time-out,
+//! and waits for a server that accepts and says nothing for as long as for any answer.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mysql::{Conn, DriverError, OptsBuilder};
+
+use crate::hosts::{Host, Hosts, Rounds};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex, thread};
+use crate::time::{Clock, Moment};
+
+/// The most connections that are being opened for nobody any more. Each ends with the time-out of an answer.
+const MOST_LEFT: usize = 8;
+
+/// How the server is reached.
+#[derive(Clone)]
+pub(super) struct Dial {
+    host: Host,
+    hosts: Arc<Hosts>,
+    connect_timeout: Duration,
+    left: Arc<AtomicUsize>,
+}
+
+/// A connection that another thread opens.
+#[derive(Default)]
+struct Opening {
+    state: Mutex<OpeningState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct OpeningState {
+    opened: Option<mysql::Result<Conn>>,
+    /// Nobody waits for it any more.
+    is_left: bool,
+}
+
+impl Dial {
+    pub(super) fn new(host: &str, hosts: &Arc<Hosts>, connect_timeout: Duration) -> Dial {
+        // An IPv6 address is in brackets.
+        let host = hosts.given(host.trim_start_matches('[').trim_end_matches(']'), true);
+        Dial { host, hosts: Arc::clone(hosts), connect_timeout, left: Arc::default() }
+    }
+
+    /// Connects until `deadline` at the latest. `answer` is the time-out that `opts` have for each answer.
+    pub(super) fn connect(
+        &self,
+        opts: &OptsBuilder,
+        answer: Duration,
+        deadline: Moment,
+    ) -> mysql::Result<Conn> {
+        let deadline = deadline.min(Clock::System.after(self.connect_timeout));
+        let families = self.families(deadline)?;
+        let mut rounds = Rounds::until(deadline);
+        let mut failure = None;
+        while let Some(limit) = rounds.next_limit() {
+            // Of one address nothing is to be had by trying again.
+            let limit = if families.is_empty() { deadline.since(Clock::System.now()) } else { limit };
+            let opts = opts.clone().tcp_connect_timeout(Some(limit));
+            let from: Vec<_> = match &*families {
+                [] => vec![opts],
+                // By the sort of its own address the driver picks those that it tries, one after the other.
+                families => families.iter().map(|own| opts.clone().bind_address(Some(*own))).collect(),
+            };
+            for opts in from {
+                match self.open(opts, answer, deadline) {
+                    Err(error) if is_of_network(&error) => failure = Some(error),
+                    opened => return opened,
+                }
+            }
+        }
+        Err(failure.unwrap_or_else(late))
+    }
+
+    /// The client's own addresses, one for each sort that the host has, in the order of the host's; none if
+    /// the host has one address.
+    fn families(&self, deadline: Moment) -> mysql::Result<Vec<SocketAddr>> {
+        let addresses = self.hosts.addresses(&self.host, deadline);
+        let addresses = addresses.map_err(|_no_address| DriverError::CouldNotConnect(None))?;
+        let own = |address: &SocketAddr| -> IpAddr {
+            if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+        };
+        let mut families: Vec<SocketAddr> = Vec::new();
+        for family in addresses.iter().filter(|_| addresses.len() > 1).map(own) {
+            if !families.iter().any(|known| known.ip() == family) {
+                families.push((family, 0).into());
+            }
+        }
+        Ok(families)
+    }
+
+    /// Opens a connection, on a thread of its own where the driver may take longer than there is time.
+    fn open(&self, opts: OptsBuilder, answer: Duration, deadline: Moment) -> mysql::Result<Conn> {
+        if answer <= deadline.since(Clock::System.now()) {
+            return Conn::new(opts);
+        }
+        if self.left.load(Ordering::SeqCst) >= MOST_LEFT {
+            return Err(late());
+        }
+        let opening = Arc::new(Opening::default());
+        let (there, left) = (Arc::clone(&opening), Arc::clone(&self.left));
+        let work = move || {
+            let opened = Conn::new(opts);
+            let mut state = there.state.lock();
+            state.opened = Some(opened);
+            there.changed.notify_all();
+            if state.is_left {
+                left.fetch_sub(1, Ordering::SeqCst);
+            }
+        };
+        thread::Builder::new().name("leasehold-dial".to_owned()).spawn(work)?;
+        let mut state = opening.state.lock();
+        loop {
+            if let Some(opened) = state.opened.take() {
+                return opened;
+            }
+            let time = deadline.since(Clock::System.now());
+            if time.is_zero() {
+                state.is_left = true;
+                self.left.fetch_add(1, Ordering::SeqCst);
+                return Err(late());
+            }
+            opening.changed.wait_for(&mut state, time);
+        }
+    }
+}
+
+/// Whether another address may do, or another try: no server has said anything.
+fn is_of_network(error: &mysql::Error) -> bool {
+    use DriverError::{ConnectTimeout, CouldNotConnect};
+    matches!(error, mysql::Error::IoError(_) | mysql::Error::DriverError(ConnectTimeout | CouldNotConnect(_)))
+}
+
+fn late() -> mysql::Error {
+    mysql::Error::DriverError(DriverError::ConnectTimeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn dial(found: &'static [IpAddr]) -> Dial {
+        let hosts = Hosts::resolving(move |_| Ok(found.iter().map(|address| (*address, 0).into()).collect()));
+        Dial::new("localhost", &Arc::new(hosts), SOON)
+    }
+
+    fn opts(port: u16) -> OptsBuilder {
+        OptsBuilder::new().ip_or_hostname(Some("localhost")).tcp_port(port).prefer_socket(false)
+    }
+
+    const BOTH: &[IpAddr] = &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)];
+
+    /// The driver itself ends with the first address that does not accept.
+    #[test]
+    fn each_sort_of_address_of_a_name_is_tried() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = thread::Builder::new().spawn(move || {
+            // "Too many connections", as servers say it.
+            let (mut client, _) = listener.accept().unwrap();
+            client.write_all(b"\x0b\0\0\0\xff\x10\x04Too many").unwrap();
+        });
+        let server = server.unwrap();
+        let deadline = Clock::System.after(SOON);
+        let error = dial(BOTH).connect(&opts(port), SOON, deadline).unwrap_err();
+        assert!(matches!(&error, mysql::Error::MySqlError(said) if said.code == 1040), "{error:?}");
+        server.join().unwrap();
+        let families: Vec<IpAddr> =
+            dial(BOTH).families(deadline).unwrap().iter().map(SocketAddr::ip).collect();
+        assert_eq!(families, [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)]);
+        assert!(dial(&BOTH[1..]).families(deadline).unwrap().is_empty(), "of one address nothing is chosen");
+    }
+
+    #[test]
+    fn a_server_that_accepts_and_says_nothing_takes_no_more_than_the_time_given() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (dial, answer) = (dial(&BOTH[1..]), SOON);
+        let opts = opts(port).read_timeout(Some(answer));
+        let begun = Clock::System.now();
+        for _ in 0..MOST_LEFT + 2 {
+            let deadline = Clock::System.after(Duration::from_millis(50));
+            assert!(is_of_network(&dial.connect(&opts, answer, deadline).unwrap_err()));
+        }
+        assert!(Clock::System.now().since(begun) < SOON / 2);
+        assert_eq!(dial.left.load(Ordering::SeqCst), MOST_LEFT);
+    }
+}
