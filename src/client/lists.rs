@@ -218,7 +218,8 @@ impl LockClient {
     /// # Blocking
     ///
     /// Up to one command time-out for each request: one for each page of entries, and two for each lock and
-    /// client on the way from a wait to those it is for.
+    /// client on the way from a wait to those it is for. If these show a ring, a second more, after which
+    /// that ring is read again.
     ///
     /// # Errors
     ///
@@ -227,7 +228,7 @@ impl LockClient {
     ///
     /// # Guarantees
     ///
-    /// Each ring was read twice, the second time after the first had ended, with the same waits and the same
+    /// Each ring was read twice, the second time a second after the first, with the same waits and the same
     /// holders: it stood at a moment between. A client that died or is cut off from the store counts as it
     /// was when it was heard last, until its entry ends.
     ///
