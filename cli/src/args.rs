@@ -355,6 +355,13 @@ pub(crate) struct ServeArgs {
     /// costs one more request for a list.
     #[arg(long = "job", value_name = "NAME")]
     pub(crate) jobs: Vec<String>,
+    /// The form of the names that are listed: * stands for any text, ? for a character.
+    #[arg(long, value_name = "PATTERN", default_value = "*")]
+    pub(crate) pattern: String,
+    /// The time between two lists, however many ask. Defaults to a hundred times what a list costs the store's
+    /// processor, 1s at least: 100s beside 500,000 other keys.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) interval: Option<Duration>,
 }
 
 /// Options of all actions that run a command.

@@ -20,6 +20,8 @@ pub(crate) enum Exit {
     Busy(u8),
     /// The lock was lost while the command ran; never 0.
     Lost(u8),
+    /// The command had to end, and one of its processes could not be ended.
+    Survivor,
     /// `--max-hold` ended the command, as `timeout` says it.
     MaxHold,
     /// The command succeeded, and whether the lock was released is unknown (`--strict`).
@@ -49,6 +51,7 @@ impl Exit {
             Exit::Signal(signal) => u8::try_from(128 + signal).unwrap_or(255),
             Exit::MaxHold => 124,
             Exit::ReleaseUnknown => 80,
+            Exit::Survivor => 81,
             Exit::Unavailable => 69,
             Exit::NoPermission => 77,
             Exit::Usage => 64,

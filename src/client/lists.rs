@@ -62,7 +62,7 @@ pub struct ListedLock {
 pub struct ListCost {
     /// How many requests were sent.
     pub requests: u64,
-    /// How many keys or rows the store looked at, locks or not; on Redis the number is approximate.
+    /// How many keys or rows of the wanted form the store looked at, locks or not.
     pub keys: u64,
 }
 
@@ -218,7 +218,8 @@ impl LockClient {
     /// # Blocking
     ///
     /// Up to one command time-out for each request: one for each page of entries, and two for each lock and
-    /// client on the way from a wait to those it is for.
+    /// client on the way from a wait to those it is for. If these show a ring, a second more, after which
+    /// that ring is read again.
     ///
     /// # Errors
     ///
@@ -227,7 +228,7 @@ impl LockClient {
     ///
     /// # Guarantees
     ///
-    /// Each ring was read twice, the second time after the first had ended, with the same waits and the same
+    /// Each ring was read twice, the second time a second after the first, with the same waits and the same
     /// holders: it stood at a moment between. A client that died or is cut off from the store counts as it
     /// was when it was heard last, until its entry ends.
     ///
@@ -261,17 +262,22 @@ impl<T> List<T> {
             if let Some(item) = self.page.pop_front() {
                 return Some(Ok(item));
             }
-            let place = self.next.take()?;
-            match ask(&self.engine, &place) {
-                Ok(page) => {
-                    self.page = page.found.into();
-                    self.next = page.next;
-                    self.cost.requests += page.requests;
-                    self.cost.keys += page.looked_at;
-                }
+            match self.turn_page(&mut ask)? {
+                Ok(found) => self.page = found.into(),
                 Err(error) => return Some(Err(error)),
             }
         }
+    }
+
+    /// Asks for the page after the one that was asked for last.
+    fn turn_page(&mut self, ask: impl FnOnce(&Engine, &Place) -> Result<Page<T>>) -> Option<Result<Vec<T>>> {
+        let place = self.next.take()?;
+        Some(ask(&self.engine, &place).map(|page| {
+            self.next = page.next;
+            self.cost.requests += page.requests;
+            self.cost.keys += page.looked_at;
+            page.found
+        }))
     }
 }
 
@@ -281,6 +287,24 @@ fn unsupported(action: &'static str) -> Error {
 }
 
 impl Locks {
+    /// Asks the store for one page and returns the locks on it, perhaps none: for a caller that shows how far
+    /// a long list has got, by [`cost`](Self::cost). `None` after the last page.
+    ///
+    /// # Blocking
+    ///
+    /// As [`LockClient::list`].
+    ///
+    /// # Errors
+    ///
+    /// As [`LockClient::list`]; nothing comes after an error.
+    pub fn next_page(&mut self) -> Option<Result<Vec<ListedLock>>> {
+        if !self.list.page.is_empty() {
+            return Some(Ok(std::mem::take(&mut self.list.page).into()));
+        }
+        let (wanted, known) = (&self.wanted, &mut self.known);
+        self.list.turn_page(|engine, place| locks_page(engine, wanted, known, place))
+    }
+
     /// The cost so far: the requests that were sent, and the keys that were looked at.
     #[must_use]
     pub fn cost(&self) -> ListCost {
@@ -293,36 +317,43 @@ impl Iterator for Locks {
 
     fn next(&mut self) -> Option<Result<ListedLock>> {
         let (wanted, known) = (&self.wanted, &mut self.known);
-        self.list.next(|engine, place| {
-            engine.usable("list")?;
-            let listing = engine.store.capabilities().listing.ok_or_else(|| unsupported("list"))?;
-            let page = listing.locks(wanted, place, engine.one_command()).map_err(Failure::into_read_error);
-            let page = page.map_err(|error| error.during("list"))?;
-            let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
-            let shown = page.found.into_iter().filter(is_held).map(|seen| {
-                // Stores without mapping names call a lock as it is shown.
-                (format!("{}{}", wanted.prefix, seen.name), seen.seen_by(engine.id))
-            });
-            let mut shown: Vec<(String, Inspection)> = shown.collect();
-            if known.len() > MOST_KNOWN {
-                known.clear();
-            }
-            let requests = engine.locate(&mut shown, known);
-            let found = shown.into_iter().map(|(_, seen)| ListedLock {
-                name: seen.name,
-                kind: seen.kind,
-                holders: seen.holders,
-                remaining: seen.remaining,
-                waiting: seen.waiting,
-            });
-            Ok(Page {
-                found: found.collect(),
-                next: page.next,
-                requests: page.requests + requests,
-                looked_at: page.looked_at,
-            })
-        })
+        self.list.next(|engine, place| locks_page(engine, wanted, known, place))
     }
+}
+
+fn locks_page(
+    engine: &Engine,
+    wanted: &Wanted,
+    known: &mut HashMap<ClientId, Option<ClientInfo>>,
+    place: &Place,
+) -> Result<Page<ListedLock>> {
+    engine.usable("list")?;
+    let listing = engine.store.capabilities().listing.ok_or_else(|| unsupported("list"))?;
+    let page = listing.locks(wanted, place, engine.one_command()).map_err(Failure::into_read_error);
+    let page = page.map_err(|error| error.during("list"))?;
+    let is_held = |seen: &Inspection| seen.is_held() || seen.kind == ObjectKind::ExpirableSemaphore;
+    let shown = page.found.into_iter().filter(is_held).map(|seen| {
+        // Stores without mapping names call a lock as it is shown.
+        (format!("{}{}", wanted.prefix, seen.name), seen.seen_by(engine.id))
+    });
+    let mut shown: Vec<(String, Inspection)> = shown.collect();
+    if known.len() > MOST_KNOWN {
+        known.clear();
+    }
+    let requests = engine.locate(&mut shown, known);
+    let found = shown.into_iter().map(|(_, seen)| ListedLock {
+        name: seen.name,
+        kind: seen.kind,
+        holders: seen.holders,
+        remaining: seen.remaining,
+        waiting: seen.waiting,
+    });
+    Ok(Page {
+        found: found.collect(),
+        next: page.next,
+        requests: page.requests + requests,
+        looked_at: page.looked_at,
+    })
 }
 
 /// The clients of all holders, for a store whose locks say where those are: asked for all at once, since one

@@ -121,10 +121,11 @@ impl Core {
         }
     }
 
-    /// Has a wait taken out of the client's entry that is over and has left its queue: see
-    /// [`ToldWaits::take_out`].
-    pub(crate) fn take_out_wait(&self, deadline: Moment) {
-        self.told.take_out(&self.clock, deadline, || self.watchdog.wake());
+    /// A wait is over that the client's entry may tell of.
+    pub(crate) fn note_told_wait_over(&self) {
+        if self.told.note_end() {
+            self.watchdog.wake();
+        }
     }
 
     /// The waits of this client that have lasted for long enough to be part of a deadlock.

@@ -42,7 +42,6 @@ pub(crate) fn start(core: &Arc<Core>, parker: Parker) -> Result<()> {
     core.watchdog.start("leasehold-watch", move || {
         let core = Arc::clone(&round.core);
         core.watchdog.run(&parker, |_woken_for| round.round());
-        core.told.close();
     })
 }
 
@@ -80,7 +79,6 @@ impl Round {
             }
             looked
         } else {
-            core.told.let_go();
             core.clock.after(FIND_AGAIN)
         };
         let is_awaiting = core.store.poll_completions();

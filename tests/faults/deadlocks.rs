@@ -9,7 +9,7 @@ use leasehold::crossbeam_channel::{Receiver, unbounded};
 use leasehold::{Backoff, Event, Interrupt, LockClient, MemoryStore, Observer};
 
 use super::world::{ENTRIES, World, scenario};
-use crate::support::proxy::Command;
+use crate::support::proxy::{Command, Do};
 use crate::support::server::RedisServer;
 use crate::support::{LONG, call, eventually, let_pass, ms, now, start};
 
@@ -68,9 +68,8 @@ fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_i
                 interrupt.interrupt();
             });
             let ended = client.get_lock("busy").lock_interruptibly(&interrupt);
-            // A wait that is over is out of the entry before its call returns.
-            assert!(!entry(world, &client).contains("\nwait="), "{}", entry(world, &client));
             assert!(ended.unwrap_err().is_interrupted());
+            assert!(eventually(LONG, || !entry(world, &client).contains("\nwait=")));
         });
         assert!(
             reads(world) - before <= 4,
@@ -81,6 +80,34 @@ fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_i
         busy.unlock().unwrap();
         client.shutdown().unwrap();
         other.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_wait_that_was_told_ends_without_waiting_for_the_entry() {
+    scenario(|world| {
+        let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(2 * LONG);
+        let (client, other) = (builder.build().unwrap(), world.direct());
+        let busy = other.get_lock("busy").acquire_owned().unwrap();
+        let interrupt = Interrupt::new();
+        let waiter = {
+            let (client, interrupt) = (client.clone(), interrupt.clone());
+            call(move || {
+                let _own = client.get_lock("own").acquire().unwrap();
+                client.get_lock("busy").lock_interruptibly(&interrupt).unwrap_err()
+            })
+        };
+        assert!(eventually(LONG, || entry(world, &client).contains("\nwait=")));
+        let writes = |command: &Command| command.verb() == "SET" && command.contains(ENTRIES);
+        let held = world.proxy.each(writes, Do::HoldRequest);
+        interrupt.interrupt();
+        assert!(waiter.join().is_interrupted());
+        held.wait_for(1, LONG);
+        assert!(entry(world, &client).contains("\nwait="), "the entry is not written yet");
+        held.release();
+        assert!(eventually(LONG, || !entry(world, &client).contains("\nwait=")));
+        busy.unlock().unwrap();
+        client.shutdown().unwrap();
     });
 }
 

@@ -231,7 +231,7 @@ struct Case {
 #[derive(Clone, Copy)]
 enum Shape {
     /// This value, and this from the beginning on.
-    Step(u32, u32),
+    Step(i32, i32),
     /// It grows by so much with each scrape, from the beginning on.
     Grows(u32, u32),
     /// It is there only until the beginning.
@@ -343,6 +343,16 @@ const CASES: &[Case] = &[
         )],
         labels: "job: locks, instance: s, group: orders",
         within: 720,
+    },
+    // The time of `promtool` begins at 0: this run ended a day and some hours before.
+    Case {
+        alert: "LeaseholdJobIsLate",
+        series: &[(
+            "leasehold_store_job_last_success_timestamp_seconds{job=\"locks\", instance=\"s\", name=\"nightly\"}",
+            Shape::Step(0, -100_000),
+        )],
+        labels: "job: locks, name: nightly",
+        within: 420,
     },
 ];
 

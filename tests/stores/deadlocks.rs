@@ -15,11 +15,11 @@ const PROCESSES: usize = 6;
 const NAMES: usize = 5;
 
 /// Waits last as long at most, and are looked at after as short a time.
-const WAIT: Duration = ms(700);
+const WAIT: Duration = ms(2_000);
 const LOOKED_AT_AFTER: Duration = ms(30);
 
 /// A ring that lasts for as long has to be reported: the look at its youngest wait, and the readings.
-const REPORTED_WITHIN: Duration = ms(350);
+const REPORTED_WITHIN: Duration = ms(1_350);
 
 /// The clients stand for processes.
 struct Reporting(usize, Arc<Notes>);

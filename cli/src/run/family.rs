@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group, pidfd_open,
-    pidfd_send_signal, test_kill_process_group, waitid,
+    pidfd_send_signal, test_kill_process, test_kill_process_group, waitid,
 };
 use signal_hook::consts::SIGKILL;
 
@@ -88,6 +88,7 @@ impl Family {
         self.living().iter().map(|member| member.pid).collect()
     }
 
+    /// Those that may do something, among them those of whom this process sees no more than the number.
     fn living(&self) -> Vec<Member> {
         let mut living = descendants(raw(getpid()));
         living.retain(|member| !member.is_dead && Some(member.pid) != self.helper.map(raw));
@@ -145,6 +146,13 @@ impl Member {
         Member::read(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
+    /// A process of which only the number is known, as of other users' where `/proc` hides them (`hidepid`).
+    fn hidden(pid: i32) -> Option<Member> {
+        let there = test_kill_process(Pid::from_raw(pid)?);
+        let hidden = Member { pid, parent: 0, group: 0, is_dead: false, began: 0, memory: (0, 0) };
+        matches!(there, Ok(()) | Err(Errno::PERM)).then_some(hidden)
+    }
+
     /// The fields from the state on follow the program's name, which may hold anything.
     fn read(pid: i32, line: &str) -> Option<Member> {
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
@@ -160,15 +168,16 @@ impl Member {
     /// which began when the one that was found did.
     pub(super) fn signal(&self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else { return };
-        match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(process) => {
-                if Member::of(self.pid).is_some_and(|now| now.began == self.began) {
-                    pidfd_send_signal(process.as_fd(), signal).ok();
-                }
-            }
-            // Linux before 5.3.
-            Err(Errno::NOSYS) => drop(kill_process(pid, signal)),
-            Err(_) => {}
+        let process = pidfd_open(pid, PidfdFlags::empty());
+        if process.as_ref().is_err_and(|error| *error == Errno::SRCH)
+            || Member::of(self.pid).map_or(0, |now| now.began) != self.began
+        {
+            return;
+        }
+        // Linux before 5.3 has no such descriptors, and the filter of a container may refuse them.
+        let sent = process.and_then(|process| pidfd_send_signal(process.as_fd(), signal));
+        if sent.is_err_and(|error| error != Errno::SRCH) {
+            kill_process(pid, signal).ok();
         }
     }
 }
@@ -180,7 +189,7 @@ pub(super) fn descendants(of: i32) -> Vec<Member> {
         for child in children(parent) {
             // A process that moved while they were read may come twice.
             if !found.iter().any(|member| member.pid == child) {
-                found.extend(Member::of(child));
+                found.extend(Member::of(child).or_else(|| Member::hidden(child)));
                 parents.push(child);
             }
         }
@@ -231,15 +240,18 @@ pub(super) fn why_unseen() -> Option<&'static str> {
 /// Whether a process group still has a process that is not dead.
 ///
 /// A process that nobody has reaped yet still has its number, and in a container without an init nobody ever
-/// does.
+/// does. A group of other users' processes lives although it may not be signalled.
 fn group_lives(group: Pid) -> bool {
-    test_kill_process_group(group).is_ok() && !is_known_to_be_dead(group)
+    let there = test_kill_process_group(group);
+    let is_there = there.is_ok() || cfg!(target_os = "linux") && there == Err(Errno::PERM);
+    is_there && !is_known_to_be_dead(group)
 }
 
-/// Whether all of a group are dead by what the system lists; false where it lists nothing.
+/// Whether all of a group are dead by what the system lists; false where it lists none.
 fn is_known_to_be_dead(group: Pid) -> bool {
-    let mut of_group = numbers().filter_map(Member::of).filter(|member| member.group == raw(group));
-    cfg!(target_os = "linux") && of_group.all(|member| member.is_dead)
+    let mut of_group =
+        numbers().filter_map(Member::of).filter(|member| member.group == raw(group)).peekable();
+    cfg!(target_os = "linux") && of_group.peek().is_some() && of_group.all(|member| member.is_dead)
 }
 
 /// A control group (version 2) of a command's own, by which processes of other users can be killed too

@@ -162,7 +162,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
             }
             (None, Err(error)) => store::explain(&error, say),
             // It was said already.
-            (Some(exit @ (Exit::Lost(_) | Exit::MaxHold)), _) | (Some(exit), Ok(_)) => exit,
+            (Some(exit @ (Exit::Lost(_) | Exit::MaxHold | Exit::Survivor)), _) | (Some(exit), Ok(_)) => exit,
             (Some(exit), Err(error)) => {
                 let words = format!("it is unknown for how long {name} counts as run: {error}");
                 say.notice("release_unknown", &words, &json!({"name": name}));

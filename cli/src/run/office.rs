@@ -75,9 +75,7 @@ impl Office {
 
     /// The store is reached: from now on `/ready` asks it, once a second at most.
     pub(super) fn reach(&self, client: &LockClient, name: &str, say: Say) -> Result<(), Exit> {
-        let (client, name) = (client.clone(), name.to_owned());
-        let fresh = Fresh::start("ready", move |_| client.inspect(&name).map(drop), |_| {});
-        let fresh = fresh.map_err(|error| say.no_thread(&error))?;
+        let fresh = Fresh::health(client, name).map_err(|error| say.no_thread(&error))?;
         fresh.want(); // the first who asks does not wait for it
         self.store.set(fresh).ok(); // once a process
         Ok(())
@@ -108,7 +106,7 @@ impl Office {
             return Answer::text(503, "the store has not answered yet");
         };
         let seen = store.get(WAIT);
-        match (seen.trouble, seen.last, *self.stage()) {
+        match (seen.trouble(), seen.last, *self.stage()) {
             (Some(trouble), _, _) => Answer::text(503, trouble.words()),
             (None, None, _) => Answer::text(503, "the store has not answered yet"),
             (None, Some(_), Stage::Begins) => Answer::text(503, "the command does not run yet"),

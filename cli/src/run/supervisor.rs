@@ -54,7 +54,7 @@ pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: 
     match supervise(task, &guard, caught, say).exit {
         // Its drop releases what may be left of it. A store that does not answer is not waited for: the code
         // says it.
-        lost @ Exit::Lost(_) => lost,
+        lost @ (Exit::Lost(_) | Exit::Survivor) => lost,
         exit => released(task, guard, exit, caught, say),
     }
 }
@@ -94,6 +94,7 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
         is_lost: false,
         is_gone: false,
         was_never_begun: false,
+        has_survivor: false,
     };
     supervisor.run(caught, lost)
 }
@@ -176,6 +177,8 @@ struct Supervisor<'a> {
     is_gone: bool,
     /// As the helper said.
     was_never_begun: bool,
+    /// A process of the command could not be ended.
+    has_survivor: bool,
 }
 
 impl Supervisor<'_> {
@@ -252,8 +255,16 @@ impl Supervisor<'_> {
         // Stopped itself, it reports nothing. Its end changes nothing for the command, whose orphans are now
         // this process's.
         drop(self.helper.process.kill());
-        self.family(group).end(now.plus(Duration::from_secs(1)));
+        self.end_family(&self.family(group), now.plus(Duration::from_secs(1)));
         Some(Ended::Unknown)
+    }
+
+    /// Kills all of the command until an instant, and says who goes on all the same.
+    fn end_family(&mut self, family: &Family, by: Moment) {
+        family.end(by);
+        for pid in family.survivors() {
+            self.reported(Report::Survivor(pid));
+        }
     }
 
     /// The command's processes, as they are seen from here.
@@ -289,6 +300,7 @@ impl Supervisor<'_> {
                     self.task.name
                 );
                 self.say.notice("survivor", &words, &json!({"name": self.task.name, "pid": pid}));
+                self.has_survivor = true;
                 None
             }
             Report::Unwatched => {
@@ -320,7 +332,7 @@ impl Supervisor<'_> {
         if let Some(group) = self.group {
             let family = self.family(group);
             // Released only when nobody is left, or the lock's time is over.
-            family.end(self.until);
+            self.end_family(&family, self.until);
             if let Some(cgroup) = &family.cgroup {
                 cgroup.remove();
             }
@@ -406,20 +418,24 @@ impl Supervisor<'_> {
     }
 
     fn max_hold_over(&self) -> Exit {
-        let words =
-            format!("{} was held for as long as --max-hold allows: the command was ended", self.task.name);
+        let words = format!("{} was held for as long as --max-hold allows: {}", self.task.name, self.end());
         self.say.notice("max_hold", &words, &json!({"name": self.task.name}));
-        Exit::MaxHold
+        if self.has_survivor { Exit::Survivor } else { Exit::MaxHold }
+    }
+
+    /// What became of a command that had to end.
+    fn end(&self) -> &'static str {
+        if self.has_survivor { "a part of the command goes on without it" } else { "the command was ended" }
     }
 
     fn lost(&self) -> Exit {
         let what = match self.task.terms.on_lost {
-            OnLost::Kill => "the command was ended",
+            OnLost::Kill => self.end(),
             OnLost::Signal(_) | OnLost::Ignore => "the command went on without it",
         };
         let words = format!("the lock of {} could not be kept: {what}", self.task.name);
         self.say.notice("lost", &words, &json!({"name": self.task.name}));
-        Exit::Lost(self.task.terms.lost_exit_code)
+        if self.has_survivor { Exit::Survivor } else { Exit::Lost(self.task.terms.lost_exit_code) }
     }
 }
 

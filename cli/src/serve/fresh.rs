@@ -4,13 +4,13 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind};
+use leasehold::{Error, ErrorKind, LockClient};
 
 use crate::clock::Moment;
 
-/// The time for which a value is given again; longer where it took longer to make.
+/// The time for which a value is given again, at least.
 const FRESH: Duration = Duration::from_secs(1);
-/// A store that says nothing for this time does not answer.
+/// A store that leaves one request without an answer for this time does not answer.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// A value that is made anew by a thread of its own when it is wanted and old.
@@ -24,11 +24,11 @@ struct Shared<T> {
 
 struct State<T> {
     is_wanted: bool,
-    /// When the store said something last, while it is being asked.
-    asking: Option<Moment>,
+    /// The value that is being made: since when, and how far its maker has got.
+    running: Option<(Moment, u64)>,
     made: Option<Made<T>>,
     failure: Option<(ErrorKind, Moment)>,
-    /// When it was asked last, successfully or not, and how long that took.
+    /// When it was asked last, successfully or not, and for how long it is not asked again.
     tried: Option<(Moment, Duration)>,
     made_total: u64,
     failed_total: u64,
@@ -45,7 +45,9 @@ pub(crate) struct Seen<T> {
     /// The last that could be made, and its age.
     pub(crate) last: Option<(Arc<T>, Duration)>,
     /// Why there is none, or only an old one.
-    pub(crate) trouble: Option<Trouble>,
+    pub(crate) failure: Option<Trouble>,
+    /// For how long the next one has been in the making, and how far its maker has got.
+    pub(crate) running: Option<(Duration, u64)>,
     pub(crate) made_total: u64,
     pub(crate) failed_total: u64,
 }
@@ -55,6 +57,14 @@ pub(crate) struct Seen<T> {
 pub(crate) struct Trouble {
     pub(crate) kind: ErrorKind,
     pub(crate) lasting: Duration,
+}
+
+impl<T> Seen<T> {
+    /// The trouble with a store that is asked one request for a value.
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        let silent = self.running.map(|(lasting, _)| lasting).filter(|lasting| *lasting >= SILENCE);
+        self.failure.or(silent.map(|lasting| Trouble { kind: ErrorKind::TimedOut, lasting }))
+    }
 }
 
 impl Trouble {
@@ -71,31 +81,29 @@ impl Trouble {
     }
 }
 
-/// Told by the maker that the store has said something.
-pub(crate) struct Progress<'a>(&'a dyn Fn());
+/// By which the maker of a value reports how far it has got.
+pub(crate) type Progress<'a> = &'a dyn Fn(u64);
 
-impl Progress<'_> {
-    #[cfg(test)]
-    pub(crate) fn none() -> Progress<'static> {
-        Progress(&|| {})
-    }
-
-    pub(crate) fn report(&self) {
-        (self.0)();
+impl Fresh<()> {
+    /// Whether the store answers: one request about the lock `name`, which need not be held.
+    pub(crate) fn health(client: &LockClient, name: &str) -> io::Result<Fresh<()>> {
+        let (client, name) = (client.clone(), name.to_owned());
+        Fresh::start("health", move |_| client.inspect(&name).map(|_| ((), FRESH)), |_| {})
     }
 }
 
 impl<T: Send + Sync + 'static> Fresh<T> {
-    /// Makes values by `make`, and tells `outcome` of each failure and success.
+    /// Makes values by `make`, with the time for which each is fresh, and tells `outcome` of each failure and
+    /// success.
     pub(crate) fn start(
         name: &str,
-        mut make: impl FnMut(&Progress<'_>) -> Result<T, Error> + Send + 'static,
+        mut make: impl FnMut(Progress<'_>) -> Result<(T, Duration), Error> + Send + 'static,
         mut outcome: impl FnMut(Option<&Error>) + Send + 'static,
     ) -> io::Result<Fresh<T>> {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 is_wanted: false,
-                asking: None,
+                running: None,
                 made: None,
                 failure: None,
                 tried: None,
@@ -109,7 +117,7 @@ impl<T: Send + Sync + 'static> Fresh<T> {
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             loop {
                 let since = shared.wait_until_wanted();
-                let made = make(&Progress(&|| shared.lock().asking = Some(Moment::now())));
+                let made = make(&|done| shared.lock().running = Some((since, done)));
                 outcome(made.as_ref().err());
                 shared.finish(since, made);
             }
@@ -154,18 +162,19 @@ impl<T> Shared<T> {
         }
         state.is_wanted = false;
         let now = Moment::now();
-        state.asking = Some(now);
+        state.running = Some((now, 0));
         now
     }
 
-    fn finish(&self, since: Moment, made: Result<T, Error>) {
+    fn finish(&self, since: Moment, made: Result<(T, Duration), Error>) {
         let now = Moment::now();
         let mut state = self.lock();
-        state.asking = None;
+        state.running = None;
         state.is_wanted = false; // whoever came meanwhile has this one
-        state.tried = Some((now, now.since(since)));
         match made {
-            Ok(value) => {
+            Ok((value, fresh)) => {
+                // What takes long is made less often.
+                state.tried = Some((now, fresh.max(now.since(since)).max(FRESH)));
                 state.made = Some(Made { value: Arc::new(value), since });
                 state.failure = None;
                 state.made_total += 1;
@@ -175,7 +184,7 @@ impl<T> Shared<T> {
                 state.failure = Some((error.kind(), first));
                 state.failed_total += 1;
                 // Tried again soon, however long the failure took.
-                state.tried = Some((now, Duration::ZERO));
+                state.tried = Some((now, FRESH));
             }
         }
         drop(state);
@@ -185,16 +194,14 @@ impl<T> Shared<T> {
 
 impl<T> State<T> {
     fn is_fresh(&self, now: Moment) -> bool {
-        self.tried.is_some_and(|(at, took)| now.since(at) < took.max(FRESH))
+        self.tried.is_some_and(|(at, fresh)| now.since(at) < fresh)
     }
 
     fn seen(&self, now: Moment) -> Seen<T> {
-        let silent = self.asking.filter(|said| now.since(*said) >= SILENCE);
-        let silent = silent.map(|since| (ErrorKind::TimedOut, since));
-        let trouble = self.failure.or(silent);
         Seen {
             last: self.made.as_ref().map(|made| (Arc::clone(&made.value), now.since(made.since))),
-            trouble: trouble.map(|(kind, since)| Trouble { kind, lasting: now.since(since) }),
+            failure: self.failure.map(|(kind, since)| Trouble { kind, lasting: now.since(since) }),
+            running: self.running.map(|(since, done)| (now.since(since), done)),
             made_total: self.made_total,
             failed_total: self.failed_total,
         }
@@ -216,9 +223,9 @@ mod tests {
         let (asked, count) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let counted = Arc::clone(&count);
         let (go, may_go) = bounded::<()>(0);
-        let make = move |_: &Progress<'_>| {
+        let make = move |_: Progress<'_>| {
             may_go.recv().ok();
-            Ok(counted.fetch_add(1, Ordering::SeqCst))
+            Ok((counted.fetch_add(1, Ordering::SeqCst), FRESH))
         };
         let fresh = Arc::new(Fresh::start("test", make, |_| {}).unwrap());
         std::thread::scope(|scope| {
@@ -240,14 +247,14 @@ mod tests {
     #[test]
     fn a_store_that_says_nothing_does_not_answer_and_the_old_value_stays() {
         let (go, may_go) = bounded::<()>(0);
-        let make = move |_: &Progress<'_>| {
+        let make = move |_: Progress<'_>| {
             may_go.recv().ok();
-            Ok(())
+            Ok(((), FRESH))
         };
         let fresh = Fresh::start("test", make, |_| {}).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| go.send(()).unwrap());
-            assert!(fresh.get(LONG).trouble.is_none());
+            assert!(fresh.get(LONG).trouble().is_none());
         });
         let state = fresh.0.lock();
         let (at, _) = state.tried.unwrap();
@@ -256,28 +263,38 @@ mod tests {
         // As soon as it is old it is asked for again, and nobody answers.
         let seen = loop {
             let seen = fresh.get(FRESH);
-            if seen.trouble.is_some() {
+            if seen.trouble().is_some() {
                 break seen;
             }
         };
-        assert_eq!(seen.trouble.unwrap().kind, ErrorKind::TimedOut);
+        assert_eq!(seen.trouble().unwrap().kind, ErrorKind::TimedOut);
         let age = seen.last.unwrap().1;
         assert!(age >= FRESH + SILENCE, "{age:?}");
         drop(go); // the maker's thread goes on
     }
 
     #[test]
-    fn what_takes_long_is_made_less_often() {
-        let state = State::<()> {
-            is_wanted: false,
-            asking: None,
-            made: None,
-            failure: None,
-            tried: Some((Moment::from_nanos(0), Duration::from_secs(5))),
-            made_total: 0,
-            failed_total: 0,
+    fn a_value_that_is_dear_stays_fresh_for_as_long_as_its_maker_says() {
+        let fresh = Fresh::start("test", |_| Ok(((), LONG)), |_| {}).unwrap();
+        assert!(fresh.get(LONG).last.is_some());
+        let state = fresh.0.lock();
+        let (at, _) = state.tried.unwrap();
+        assert!(state.is_fresh(at.plus(LONG / 2)) && !state.is_fresh(at.plus(LONG)));
+    }
+
+    #[test]
+    fn one_who_asks_sees_how_far_the_next_value_has_got() {
+        let (go, may_go) = bounded::<()>(0);
+        let make = move |progress: Progress<'_>| {
+            progress(7);
+            may_go.recv().ok();
+            Ok(((), FRESH))
         };
-        assert!(state.is_fresh(Moment::from_nanos(4_900_000_000)));
-        assert!(!state.is_fresh(Moment::from_nanos(5_000_000_000)));
+        let fresh = Fresh::start("test", make, |_| {}).unwrap();
+        fresh.want();
+        while fresh.get(Duration::ZERO).running.is_none_or(|(_, done)| done < 7) {
+            std::thread::yield_now();
+        }
+        drop(go); // the maker's thread goes on
     }
 }

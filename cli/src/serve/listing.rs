@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use leasehold::{ClientInfo, Error, LastRun, ListedLock, LockClient};
+use leasehold::{ClientInfo, Error, LastRun, ListedLock, LockClient, ObjectKind};
 use serde_json::{Map, Value, json};
 
-use crate::clock::Moment;
+use crate::args::ServeArgs;
+use crate::clock::{Moment, wall};
 use crate::list::lock_as_json;
 use crate::rings;
-use crate::serve::fresh::{Progress, Seen};
+use crate::serve::fresh::{Progress, Seen, Trouble};
 
 /// The number of locks that are listed by name; all are counted.
 const MOST_LOCKS: usize = 10_000;
@@ -20,11 +21,18 @@ const MOST_GROUPS: usize = 64;
 const LONGEST_GROUP: usize = 100;
 /// The group of locks that have no other.
 const OTHER: &str = "other";
+/// The store's processor that a list may take: one part in so many.
+const SHARE: u32 = 100;
+/// The store's processor that a foreign key and a lock take, as measured on Redis 7.
+const KEY_COST: Duration = Duration::from_micros(2);
+const LOCK_COST: Duration = Duration::from_micros(20);
+/// Two readings of when a run ended differ by less than this many seconds: the clocks are read apart.
+const JITTER: u64 = 2;
 
 /// The locks of the store at one moment, more or less.
 pub(crate) struct Listing {
     /// The fields of the object for programs that do not change with its age, each with a comma before it.
-    fields: String,
+    pub(super) fields: String,
     pub(crate) groups: BTreeMap<String, Group>,
     /// The jobs that were asked for, with the last run of each that has one, and whether it runs now.
     pub(crate) jobs: Vec<Job>,
@@ -37,7 +45,20 @@ pub(crate) struct Listing {
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) last: Option<LastRun>,
+    /// When its last run, and its last success, ended: seconds since 1970; 0: none in the last 40 days.
+    pub(crate) ended: u64,
+    pub(crate) succeeded: u64,
     pub(crate) runs: bool,
+}
+
+/// The maker of lists, with what one list leaves to the next.
+pub(crate) struct Lists {
+    client: LockClient,
+    pattern: String,
+    interval: Option<Duration>,
+    groups: Groups,
+    /// The jobs that were asked for, with when the last run and the last success ended.
+    jobs: Vec<(String, u64, u64)>,
 }
 
 /// The locks whose names begin alike.
@@ -78,82 +99,109 @@ impl Groups {
     }
 }
 
-/// Asks the store.
-pub(crate) fn list(
-    client: &LockClient,
-    groups: &mut Groups,
-    jobs: &[String],
-    progress: &Progress<'_>,
-) -> Result<Listing, Error> {
-    let start = Moment::now();
-    let mut counted = groups.empty();
-    let (mut shown, mut found, mut waiting) = (Vec::new(), 0_u64, 0_u64);
-    let mut owners: HashMap<String, String> = HashMap::new();
-    let mut locks = client.list("*");
-    for lock in locks.by_ref() {
-        let lock = lock?;
-        progress.report();
-        found += 1;
-        waiting += lock.waiting;
-        counted.entry(groups.of(&lock.name)).or_default().add(&lock);
-        if let Some(holder) = lock.holders.first().filter(|_| jobs.contains(&lock.name)) {
-            owners.insert(lock.name.clone(), holder.owner.clone());
-        }
-        if shown.len() < MOST_LOCKS {
-            shown.push(lock);
+impl Lists {
+    pub(crate) fn new(client: &LockClient, args: &ServeArgs) -> Lists {
+        Lists {
+            client: client.clone(),
+            pattern: args.pattern.clone(),
+            interval: args.interval,
+            groups: Groups::default(),
+            jobs: args.jobs.iter().map(|name| (name.clone(), 0, 0)).collect(),
         }
     }
-    let cost = locks.cost();
-    let (mut requests, mut keys) = (cost.requests, cost.keys);
-    let mut told = Vec::with_capacity(jobs.len());
-    for name in jobs {
-        let last = client.last_run(name)?;
-        progress.report();
-        requests += 1;
-        // An owner that has run the job keeps others from it for a while.
-        let runs =
-            owners.get(name).is_some_and(|owner| last.as_ref().is_none_or(|last| last.owner != *owner));
-        told.push(Job { name: name.clone(), last, runs });
-    }
-    let mut waiters = Waiters::default();
-    let mut deadlocks = Vec::new();
-    if shown.iter().any(|lock| lock.waiting > 0) {
-        let mut clients = client.clients();
-        for one in clients.by_ref() {
-            // A user without rights to the clients' own accounts has the locks all the same.
-            let Ok(one) = one else { break };
-            progress.report();
-            waiters.add(&one);
+
+    /// Asks the store; the list, and the time before it is asked again.
+    pub(crate) fn list(&mut self, progress: Progress<'_>) -> Result<(Listing, Duration), Error> {
+        let start = Moment::now();
+        let mut counted = self.groups.empty();
+        let (mut shown, mut found, mut waiting) = (Vec::new(), 0_u64, 0_u64);
+        let mut owners: HashMap<String, String> = HashMap::new();
+        let mut locks = self.client.list(&self.pattern);
+        while let Some(page) = locks.next_page() {
+            for lock in page? {
+                found += 1;
+                waiting += lock.waiting;
+                counted.entry(self.groups.of(&lock.name)).or_default().add(&lock);
+                if let Some(holder) = lock.holders.first()
+                    && self.jobs.iter().any(|(job, ..)| *job == lock.name)
+                {
+                    owners.insert(lock.name.clone(), holder.owner.clone());
+                }
+                if shown.len() < MOST_LOCKS {
+                    shown.push(lock);
+                }
+            }
+            progress(locks.cost().keys);
         }
-        if waiters.may_be_deadlocked {
-            deadlocks = rings::seen(client);
+        let cost = locks.cost();
+        let (mut requests, mut keys) = (cost.requests, cost.keys);
+        let mut jobs = Vec::with_capacity(self.jobs.len());
+        for (name, ended, succeeded) in &mut self.jobs {
+            let last = self.client.last_run(&name)?;
+            requests += 1;
+            *ended = steady(*ended, last.as_ref().map(|last| last.ended));
+            *succeeded = steady(*succeeded, last.as_ref().and_then(|last| last.succeeded));
+            // An owner that has run the job keeps others from it for a while.
+            let runs =
+                owners.get(name).is_some_and(|owner| last.as_ref().is_none_or(|last| last.owner != *owner));
+            jobs.push(Job { name: name.clone(), last, ended: *ended, succeeded: *succeeded, runs });
         }
-        requests += clients.cost().requests;
-        keys += clients.cost().keys;
+        let mut waiters = Waiters::default();
+        let mut deadlocks = Vec::new();
+        if shown.iter().any(|lock| lock.waiting > 0) {
+            let mut clients = self.client.clients();
+            for one in clients.by_ref() {
+                // A user without rights to the clients' own accounts has the locks all the same.
+                let Ok(one) = one else { break };
+                waiters.add(&one);
+            }
+            if waiters.may_be_deadlocked {
+                deadlocks = rings::seen(&self.client);
+            }
+            requests += clients.cost().requests;
+            keys += clients.cost().keys;
+        }
+        let took = Moment::now().since(start);
+        shown.sort_by(|one, other| one.name.cmp(&other.name));
+        let mut fields = String::new();
+        for (field, value) in [
+            ("found", json!(found)),
+            ("unlisted", json!(found.saturating_sub(u64::try_from(shown.len()).unwrap_or(u64::MAX)))),
+            ("waiting", json!(waiting)),
+            ("requests", json!(requests)),
+            ("keys", json!(keys)),
+            ("took_seconds", json!(took.as_secs_f64())),
+            ("deadlocks", rings::all_as_json(&deadlocks)),
+            ("locks", shown.iter().map(|lock| waiters.with(lock)).collect()),
+        ] {
+            fields += &format!(",\"{field}\":{value}");
+        }
+        let fresh = self.interval.unwrap_or_else(|| rest(keys, found));
+        Ok((Listing { fields, groups: counted, jobs, requests, keys, took }, fresh))
     }
-    let took = Moment::now().since(start);
-    shown.sort_by(|one, other| one.name.cmp(&other.name));
-    let mut fields = String::new();
-    for (field, value) in [
-        ("found", json!(found)),
-        ("unlisted", json!(found.saturating_sub(u64::try_from(shown.len()).unwrap_or(u64::MAX)))),
-        ("waiting", json!(waiting)),
-        ("requests", json!(requests)),
-        ("keys", json!(keys)),
-        ("took_seconds", json!(took.as_secs_f64())),
-        ("deadlocks", rings::all_as_json(&deadlocks)),
-        ("locks", shown.iter().map(|lock| waiters.with(lock)).collect()),
-    ] {
-        fields += &format!(",\"{field}\":{value}");
-    }
-    Ok(Listing { fields, groups: counted, jobs: told, requests, keys, took })
+}
+
+/// The time between two lists of so many keys and locks in which the store's processor has its share of rest.
+fn rest(keys: u64, locks: u64) -> Duration {
+    let times = |cost: Duration, number: u64| cost * u32::try_from(number).unwrap_or(u32::MAX);
+    (times(KEY_COST, keys) + times(LOCK_COST, locks)).saturating_mul(SHARE)
+}
+
+/// When something ended that long ago, in whole seconds since 1970: the same as before unless it is another
+/// end. 0: there was none.
+fn steady(before: u64, ago: Option<Duration>) -> u64 {
+    let Some(ago) = ago else { return 0 };
+    let now = wall().saturating_sub(ago).as_secs();
+    if now.abs_diff(before) < JITTER { before } else { now }
 }
 
 impl Group {
     fn add(&mut self, lock: &ListedLock) {
         self.held += 1;
         self.waiting += lock.waiting;
-        self.without_end += u64::from(lock.remaining == Some(Duration::MAX));
+        // The permits of such a semaphore end by themselves; its number is no hold.
+        let is_hold = lock.kind != ObjectKind::ExpirableSemaphore;
+        self.without_end += u64::from(is_hold && lock.remaining == Some(Duration::MAX));
         self.oldest = self.oldest.max(lock.holders.iter().filter_map(|holder| holder.held_for).max());
     }
 }
@@ -199,12 +247,18 @@ impl Waiters {
 }
 
 /// The object for programs, with the last locks that are known, also where the store is in trouble.
-pub(crate) fn as_json(seen: &Seen<Listing>) -> String {
-    let error = json!(seen.trouble.map(|trouble| trouble.words()));
-    let error_for = json!(seen.trouble.map(|trouble| trouble.lasting.as_secs_f64()));
+pub(crate) fn as_json(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String {
+    let error = json!(trouble.map(Trouble::words));
+    let error_for = json!(trouble.map(|trouble| trouble.lasting.as_secs_f64()));
     let age = json!(seen.last.as_ref().map(|(_, age)| age.as_secs_f64()));
+    let next = json!(seen.running.map(|(lasting, keys)| json!({
+        "for_seconds": lasting.as_secs_f64(),
+        "keys": keys,
+    })));
     let fields = seen.last.as_ref().map_or(",\"deadlocks\":[],\"locks\":[]", |(listing, _)| &listing.fields);
-    format!("{{\"error\":{error},\"error_for_seconds\":{error_for},\"age_seconds\":{age}{fields}}}\n")
+    format!(
+        "{{\"error\":{error},\"error_for_seconds\":{error_for},\"age_seconds\":{age},\"next_list\":{next}{fields}}}\n"
+    )
 }
 
 #[cfg(test)]
@@ -227,18 +281,48 @@ mod tests {
         assert_eq!(groups.of(&format!("{}:x", "é".repeat(1000))), "é".repeat(LONGEST_GROUP));
     }
 
+    fn lists(client: &LockClient) -> Lists {
+        Lists {
+            client: client.clone(),
+            pattern: "*".to_owned(),
+            interval: None,
+            groups: Groups::default(),
+            jobs: Vec::new(),
+        }
+    }
+
     #[test]
     fn the_object_is_json_with_and_without_locks() {
         let client = LockClient::in_memory();
         let _guard = client.get_lock("a:1").acquire().unwrap();
-        let listing = list(&client, &mut Groups::default(), &[], &Progress::none()).unwrap();
+        let (listing, _) = lists(&client).list(&|_| {}).unwrap();
         assert_eq!(listing.groups.get("a").map(|group| group.held), Some(1));
-        let seen = |last| Seen { last, trouble: None, made_total: 0, failed_total: 0 };
-        let text = as_json(&seen(Some((std::sync::Arc::new(listing), Duration::from_secs(2)))));
+        let seen = |last, running| Seen { last, failure: None, running, made_total: 0, failed_total: 0 };
+        let last = Some((std::sync::Arc::new(listing), Duration::from_secs(2)));
+        let text = as_json(&seen(last, Some((Duration::from_secs(3), 500))), None);
         let object: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&object["locks"][0]["name"], &object["age_seconds"]), (&json!("a:1"), &json!(2.0)));
         assert_eq!(object["locks"][0]["waiters"], json!([]));
-        let object: Value = serde_json::from_str(&as_json(&seen(None))).unwrap();
+        assert_eq!(object["next_list"], json!({"for_seconds": 3.0, "keys": 500}));
+        let object: Value = serde_json::from_str(&as_json(&seen(None, None), None)).unwrap();
         assert_eq!((&object["locks"], &object["age_seconds"]), (&json!([]), &Value::Null));
+    }
+
+    #[test]
+    fn lists_take_a_hundredth_of_the_processor_and_a_moment_of_a_small_store() {
+        assert_eq!(rest(500_000, 0), Duration::from_secs(100));
+        assert_eq!(rest(0, 1000), Duration::from_secs(2));
+        assert!(rest(100, 100) < Duration::from_secs(1));
+        assert!(rest(u64::MAX, u64::MAX) > Duration::from_secs(100_000), "nothing overflows");
+    }
+
+    #[test]
+    fn the_end_of_a_run_is_one_number_however_often_it_is_read() {
+        let ago = Duration::from_secs(1000);
+        let first = steady(0, Some(ago));
+        assert!(first.abs_diff((wall() - ago).as_secs()) <= 1);
+        assert_eq!(steady(first, Some(ago + Duration::from_millis(900))), first);
+        assert!(steady(first, Some(ago / 2)) > first, "another run");
+        assert_eq!(steady(first, None), 0, "its record has ended");
     }
 }

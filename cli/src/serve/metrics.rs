@@ -1,25 +1,24 @@
 //! The numbers of the store in the text format of Prometheus.
 
 use std::fmt::{Display, Write as _};
-use std::time::Duration;
 
-use crate::clock::wall;
-use crate::serve::fresh::Seen;
+use crate::serve::fresh::{Seen, Trouble};
 use crate::serve::listing::{Group, Job, Listing};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// While the store is in trouble there are no locks to count: then only how it stands with it, and nothing
 /// out of date.
-pub(crate) fn as_text(seen: &Seen<Listing>) -> String {
+pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String {
     let mut text = Text(String::new());
-    text.metric("up", "gauge", "Whether the store could be asked: 1, else 0.");
-    text.sample("up", None, u8::from(seen.trouble.is_none()));
+    text.metric("up", "gauge", "Whether the store answers a request: 1, else 0.");
+    text.sample("up", None, u8::from(trouble.is_none()));
     text.metric("lists_total", "counter", "Lists of all locks that this program asked the store for.");
     for (result, number) in [("ok", seen.made_total), ("error", seen.failed_total)] {
         text.sample("lists_total", Some(("result", result)), number);
     }
-    let Some((listing, age)) = seen.last.as_ref().filter(|_| seen.trouble.is_none()) else { return text.0 };
+    let trouble = trouble.or(seen.failure);
+    let Some((listing, age)) = seen.last.as_ref().filter(|_| trouble.is_none()) else { return text.0 };
     for (name, help, number) in [
         ("list_age_seconds", "Age of the list that these numbers are of.", age.as_secs_f64()),
         ("list_duration_seconds", "How long it took to list the locks.", listing.took.as_secs_f64()),
@@ -43,22 +42,18 @@ pub(crate) fn as_text(seen: &Seen<Listing>) -> String {
     text.by_group("locks_without_end", help, groups, |group| Some(group.without_end));
     let help = "For how long the longest hold has lasted, of those whose holders say so.";
     text.by_group("oldest_hold_seconds", help, groups, |group| group.oldest.map(|span| span.as_secs_f64()));
-    jobs(&mut text, &listing.jobs, *age);
+    jobs(&mut text, &listing.jobs);
     text.0
 }
 
-/// The jobs that were asked for. One without a run in 40 days, or without a success, has no sample of that.
-fn jobs(text: &mut Text, jobs: &[Job], age: Duration) {
-    let now = wall();
-    let then = |ago: Duration| now.saturating_sub(ago.saturating_add(age)).as_secs_f64();
+/// The jobs that were asked for. The label is not `job`, which is Prometheus's own.
+fn jobs(text: &mut Text, jobs: &[Job]) {
     let help = "Whether the job runs now: 1, else 0.";
     text.by_job("job_runs", help, jobs, |job| Some(f64::from(u8::from(job.runs))));
-    let help = "When the last run of the job ended, in seconds since 1970.";
-    text.by_job("job_last_run_timestamp_seconds", help, jobs, |job| Some(then(job.last.as_ref()?.ended)));
-    let help = "When the last run of the job ended that was a success, in seconds since 1970.";
-    text.by_job("job_last_success_timestamp_seconds", help, jobs, |job| {
-        Some(then(job.last.as_ref()?.succeeded?))
-    });
+    let help = "When the last run of the job ended, in seconds since 1970; 0: none in the last 40 days.";
+    text.by_job("job_last_run_timestamp_seconds", help, jobs, |job| Some(job.ended));
+    let help = "When the last run of the job ended that was a success, in seconds since 1970; 0: none in the last 40 days.";
+    text.by_job("job_last_success_timestamp_seconds", help, jobs, |job| Some(job.succeeded));
     let help = "The exit code of the last run of the job.";
     text.by_job("job_last_exit_code", help, jobs, |job| Some(f64::from(job.last.as_ref()?.code)));
     let help = "How long the last run of the job took.";
@@ -99,17 +94,60 @@ impl Text {
         }
     }
 
-    fn by_job(&mut self, name: &str, help: &str, jobs: &[Job], number: impl Fn(&Job) -> Option<f64>) {
+    fn by_job<N: Display>(
+        &mut self,
+        name: &str,
+        help: &str,
+        jobs: &[Job],
+        number: impl Fn(&Job) -> Option<N>,
+    ) {
         let known = jobs.iter().filter_map(|job| Some((job, number(job)?)));
         for (at, (job, number)) in known.enumerate() {
             if at == 0 {
                 self.metric(name, "gauge", help);
             }
-            self.sample(name, Some(("job", &job.name)), number);
+            self.sample(name, Some(("name", &job.name)), number);
         }
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
         writeln!(self.0, "{line}").ok(); // a text takes all that is written to it
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use leasehold::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_slow_list_leaves_the_store_up_and_its_last_numbers_shown() {
+        let listing = Listing {
+            fields: String::new(),
+            groups: [("orders".to_owned(), Group { held: 3, ..Group::default() })].into(),
+            jobs: Vec::new(),
+            requests: 1,
+            keys: 500_000,
+            took: Duration::from_secs(20),
+        };
+        let seen = Seen {
+            last: Some((Arc::new(listing), Duration::from_secs(40))),
+            failure: None,
+            running: Some((Duration::from_secs(15), 400_000)),
+            made_total: 1,
+            failed_total: 0,
+        };
+        let text = as_text(&seen, None);
+        for line in ["leasehold_store_up 1", "leasehold_store_locks_held{group=\"orders\"} 3"] {
+            assert!(text.lines().any(|one| one == line), "{line}: {text}");
+        }
+        assert!(text.contains("leasehold_store_list_age_seconds 40\n"), "{text}");
+        let away = Trouble { kind: ErrorKind::TimedOut, lasting: Duration::from_secs(3) };
+        let text = as_text(&seen, Some(away));
+        assert!(text.contains("leasehold_store_up 0\n") && !text.contains("locks_held"), "{text}");
     }
 }

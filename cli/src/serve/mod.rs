@@ -18,9 +18,9 @@ use crate::exit::Exit;
 use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
 use crate::say::Say;
-use crate::serve::fresh::Fresh;
+use crate::serve::fresh::{Fresh, Seen, Trouble};
 use crate::serve::http::{Answer, Request};
-use crate::serve::listing::{Groups, Listing};
+use crate::serve::listing::{Listing, Lists};
 use crate::store::{self, explain};
 
 /// How long a request waits for the store. Then it is answered with the last that is known.
@@ -49,7 +49,7 @@ fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit
         Exit::Internal
     };
     // A store that has no lists, or a user without rights, is known at once and not by an empty page.
-    if let Some(Err(error)) = client.list("*").next() {
+    if let Some(Err(error)) = client.list(&args.pattern).next_page() {
         return Err(explain(&error, say));
     }
     // So is a store without records of jobs.
@@ -87,17 +87,24 @@ struct Site {
 
 impl Site {
     fn start(client: &LockClient, args: &ServeArgs, say: Say) -> std::io::Result<Site> {
-        let (lists, mut groups, jobs) = (client.clone(), Groups::default(), args.jobs.clone());
+        let mut lists = Lists::new(client, args);
         let mut reports = Reports { say, failed: false };
         let locks = Fresh::start(
             "list",
-            move |progress| listing::list(&lists, &mut groups, &jobs, progress),
+            move |progress| lists.list(progress),
             move |failure| reports.outcome(failure),
         )?;
         locks.want(); // the first who asks does not wait for it
-        let probes = client.clone();
-        let health = Fresh::start("health", move |_| probes.inspect(PROBE).map(drop), |_| {})?;
+        let health = Fresh::health(client, PROBE)?;
         Ok(Site { hosts: args.hosts.clone(), locks, health, policy: page::policy() })
+    }
+
+    /// The newest list, and why the store cannot be used. A long list is no trouble: the store is up when it
+    /// answers one request.
+    fn seen(&self) -> (Seen<Listing>, Option<Trouble>) {
+        let trouble = self.health.get(WAIT).trouble();
+        let wait = if trouble.is_some() { Duration::ZERO } else { WAIT };
+        (self.locks.get(wait), trouble)
     }
 
     fn answer(&self, request: &Request) -> Answer {
@@ -130,20 +137,22 @@ impl Site {
 
     /// While the store is in trouble the last locks that are known come with the status of an error.
     fn locks(&self) -> Answer {
-        let seen = self.locks.get(WAIT);
-        let status = if seen.trouble.is_none() && seen.last.is_some() { 200 } else { 503 };
-        let body = listing::as_json(&seen);
+        let (seen, trouble) = self.seen();
+        let trouble = trouble.or(seen.failure);
+        let status = if trouble.is_none() && seen.last.is_some() { 200 } else { 503 };
+        let body = listing::as_json(&seen, trouble);
         Answer { status, content_type: "application/json", headers: String::new(), body }
     }
 
     fn metrics(&self) -> Answer {
-        let body = metrics::as_text(&self.locks.get(WAIT));
+        let (seen, trouble) = self.seen();
+        let body = metrics::as_text(&seen, trouble);
         Answer { status: 200, content_type: metrics::CONTENT_TYPE, headers: String::new(), body }
     }
 
     fn health(&self) -> Answer {
         let seen = self.health.get(WAIT);
-        match (seen.trouble, seen.last) {
+        match (seen.trouble(), seen.last) {
             (Some(trouble), _) => Answer::text(503, trouble.words()),
             (None, Some(_)) => Answer::text(200, "ok"),
             (None, None) => Answer::text(503, "the store has not answered yet"),

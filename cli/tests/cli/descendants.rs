@@ -163,6 +163,77 @@ fn descendants_are_dead_soon_after_the_key_was_deleted() {
     compare(Fault::KeyDeleted);
 }
 
+/// As the filter of an older container runtime does. 434 is the number of the call on every processor.
+const REFUSE_PIDFD_OPEN: &str = "import ctypes, os, struct, sys; \
+    steps = [(0x20, 0, 0, 0), (0x15, 0, 1, 434), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)]; \
+    text = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps)); \
+    program = ctypes.create_string_buffer(struct.pack('HxxxxxxP', len(steps), ctypes.addressof(text))); \
+    prctl = ctypes.CDLL(None).prctl; \
+    assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, program) == 0; \
+    os.execvp(sys.argv[1], sys.argv[1:])";
+
+#[test]
+fn descendants_are_ended_where_the_system_refuses_descriptors_of_processes() {
+    let server = Server::start();
+    let file = server.path("filtered");
+    let stamper = Stamper { file: &file, ignores_term: false, once: false };
+    let mut python = Command::new("python3");
+    python.args([
+        "-c",
+        REFUSE_PIDFD_OPEN,
+        env!("CARGO_BIN_EXE_leasehold"),
+        "run",
+        "-q",
+        "--lease",
+        LEASE,
+        "f",
+    ]);
+    python.env("LEASEHOLD_URL", server.url());
+    let mut run = Run::start(Child::Setsid.under(&stamper, &mut python));
+    eventually("the work is done", || !stamps(&file).is_empty());
+    assert!(server.ask(&["DEL", "f"]).starts_with(":1"));
+    assert_eq!(run.wait().code(), Some(79));
+    let last = *stamps(&file).last().unwrap();
+    pause(50);
+    assert_eq!(*stamps(&file).last().unwrap(), last, "it wrote on");
+}
+
+/// A child of root, of which a user sees the number alone: `/proc` hides the rest.
+#[test]
+fn a_process_that_can_neither_be_seen_nor_ended_is_not_called_ended() {
+    let server = Server::start();
+    let raise = server.path("raise");
+    // A program that becomes root, as `sudo` does.
+    let script = "set -e; cp \"$(command -v setpriv)\" \"$0\"; chmod 4755 \"$0\"; chmod 755 \"$(dirname \"$0\")\"; \
+                  mount -t proc -o hidepid=2 proc /proc; exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
+    let mut hidden = Command::new("unshare");
+    hidden.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script]).arg(&raise);
+    let mut trial = Command::new("unshare");
+    trial.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script]).arg(&raise);
+    let become_root = ["--reuid=0", "--regid=0", "--clear-groups"];
+    let raised = trial.arg(&raise).args(become_root).args(["id", "-u"]).output();
+    if !raised.is_ok_and(|output| output.stdout == b"0\n") {
+        crate::world::skipped("this user cannot hide processes, or the folder allows no setuid programs");
+        return;
+    }
+    hidden.args([env!("CARGO_BIN_EXE_leasehold"), "run", "--lease", "3s", "h", "--"]);
+    hidden.arg(&raise).args(become_root).args(["sleep", "600"]).env("LEASEHOLD_URL", server.url());
+    let deleted = thread::scope(|scope| {
+        let run = scope.spawn(|| outcome(&mut hidden));
+        eventually("the command runs", || {
+            // It is the last to be started, after the grant.
+            let entries = std::fs::read_dir("/proc").unwrap().flatten();
+            let mut lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+            !server.keys().is_empty() && lines.any(|line| line.starts_with(b"sleep\0600"))
+        });
+        server.ask(&["DEL", "h"]);
+        run.join().unwrap()
+    });
+    let (code, said) = deleted;
+    assert_eq!(code, 81, "{said}");
+    assert!(said.contains("could not be ended") && !said.contains("the command was ended"), "{said}");
+}
+
 /// One run whose work is done by a process in a session of its own. The number of that process.
 fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> (Run, u32) {
     let stamper = Stamper { file, ignores_term: false, once: false };

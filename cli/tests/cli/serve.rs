@@ -370,7 +370,7 @@ fn a_store_that_goes_away_is_told_of_and_comes_back_by_itself() {
     let scrape = scraped(&site);
     assert_eq!(samples(&scrape, "up")[""], 0.0);
     assert_eq!(samples(&scrape, "locks_held"), BTreeMap::new(), "no numbers of before");
-    assert!(samples(&scrape, "lists_total")["error"] >= 1.0);
+    eventually("a list failed", || samples(&scraped(&site), "lists_total")["error"] >= 1.0);
     assert_eq!(site.get("/").status, 200);
     site.says("error");
 

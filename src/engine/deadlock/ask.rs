@@ -5,11 +5,13 @@ use std::collections::HashSet;
 use crate::deadlock::Deadlock;
 use crate::directory::ClientInfo;
 use crate::engine::Engine;
+use crate::engine::deadlock::SEEN_FOR;
 use crate::engine::deadlock::again::read_again;
 use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of};
 use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
 use crate::engine::deadlock::reading::{Asked, Reading, entry_wait, own_wait};
 use crate::error::Result;
+use crate::park::Parker;
 use crate::seam::Failure;
 use crate::seam::directory::Place;
 use crate::time::Moment;
@@ -61,6 +63,8 @@ impl Engine {
         if rings.is_empty() && maybes.is_empty() {
             return Ok(Vec::new());
         }
+        // A wait that was over is out of its client's entry by then: see `SEEN_FOR`.
+        Parker::new(&self.clock).park(self.clock.after(SEEN_FOR), None);
         let stuck = || self.stuck(self.clock.now());
         let here = self.announcer.here(self.clock.now());
         let again = read_again(&asked, &stuck, (rings, maybes), (&here, &self.options.key_prefix));

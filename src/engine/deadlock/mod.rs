@@ -6,8 +6,9 @@
 //! thread waits, and so on (`graph`). Other clients' part is read from the directory and the store
 //! (`reading`), at a pace (`pace`).
 //!
-//! The directory must not say that a wait goes on which is over: it is taken out of the entry before its call
-//! returns ([`told::ToldWaits::take_out`]).
+//! The call of a wait that is over does not wait for the entry: the watchdog takes the wait out after that. So
+//! the reader bears the cost of a stale entry: a ring counts when it has been seen for [`SEEN_FOR`], in which
+//! a client that can write has taken out each wait that was over before.
 
 mod again;
 pub(crate) mod ask;
@@ -43,6 +44,10 @@ use crate::time::Moment;
 /// Entries are written no closer together than this for the sake of deadlocks.
 const WRITES_APART: Duration = Duration::from_millis(100);
 
+/// The time between two looks that both have to show a ring. Longer than a client needs to take a wait out of
+/// its entry: [`WRITES_APART`], a request, and what a busy machine adds.
+pub(super) const SEEN_FOR: Duration = Duration::from_secs(1);
+
 /// After a write that failed.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -58,6 +63,8 @@ pub(crate) struct Finder {
     written: Vec<u64>,
     /// Before this no entry is written.
     next_write: Option<Moment>,
+    /// Rings that a look has shown, and since when each look does.
+    seen: HashMap<RingKey, Moment>,
     /// Rings that were told and are not known to be over.
     told: HashMap<RingKey, Told>,
     /// It was said that other processes are not seen.
@@ -78,6 +85,7 @@ impl Finder {
             pace: Pace::default(),
             written: Vec::new(),
             next_write: None,
+            seen: HashMap::new(),
             told: HashMap::new(),
             is_blind_told: false,
             refused: Refused::default(),
@@ -101,10 +109,8 @@ impl Finder {
             return now.plus(POLL_COMPLETIONS_EVERY);
         }
         core.told.due.store(u64::MAX, Ordering::SeqCst);
-        let ended = core.told.take_ended();
         let stuck = core.stuck(now);
         self.write(&stuck, is_renewed, (now, deadline));
-        ended.iter().for_each(|wait| wait.is_done());
         self.end_rings(&stuck, now);
         self.pace.keep(&stuck.ids(), now);
         let due = self.pace.due(now);
@@ -153,8 +159,20 @@ impl Finder {
         let ids: HashSet<u64> = stuck.ids().into_iter().collect();
         let own = self.core.id.as_u128();
         let stays = |key: &RingKey| key.iter().all(|(client, id)| *client != own || ids.contains(id));
+        self.seen.retain(|key, _| stays(key));
         let over: Vec<RingKey> = self.told.keys().filter(|key| !stays(key)).cloned().collect();
         over.iter().for_each(|key| self.tell_over(key, now));
+    }
+
+    /// Whether a ring that a look shows has been seen for long enough. If not, its waits here are looked at
+    /// again when it may have been.
+    fn is_ripe(&mut self, key: &RingKey, now: Moment) -> bool {
+        let ripe = self.seen.entry(key.clone()).or_insert(now).plus(SEEN_FOR);
+        if now < ripe {
+            let own = self.core.id.as_u128();
+            key.iter().filter(|(client, _)| *client == own).for_each(|(_, id)| self.pace.look_by(*id, ripe));
+        }
+        now >= ripe
     }
 
     fn tell_over(&mut self, key: &RingKey, now: Moment) {
@@ -183,8 +201,9 @@ impl Finder {
         }
     }
 
-    /// Looks at these waits, by one reading for all; and at the rings that it shows by another, begun after
-    /// the first ended.
+    /// Looks at these waits, by one reading for all; and at the rings that it and an earlier look show by
+    /// another, begun after the first ended. Pairs with `ToldWaits::note_end`: what is over may be in the
+    /// entries that one look reads.
     fn look(&mut self, stuck: &Stuck, due: &[u64], (now, deadline): (Moment, Moment)) {
         let sees_others = self.sees_others(now);
         let core = Arc::clone(&self.core);
@@ -215,6 +234,12 @@ impl Finder {
         drop(first);
         let ended = core.clock.now();
         looked.iter().for_each(|id| self.pace.looked(*id, ended));
+        let own = core.id.as_u128();
+        let was_looked = |key: &RingKey| key.iter().any(|(client, id)| *client == own && looked.contains(id));
+        let is_seen = |key: &RingKey| met.contains(key) || maybes.iter().any(|maybe| maybe.key() == *key);
+        self.seen.retain(|key, _| has_gaps || !was_looked(key) || is_seen(key));
+        rings.retain(|ring| self.is_ripe(&key_of(ring), ended));
+        maybes.retain(|maybe| self.is_ripe(&maybe.key(), ended));
         // Rings of these waits that all of it would have shown.
         let mut found: HashSet<RingKey> = HashSet::new();
         if !rings.is_empty() || !maybes.is_empty() {
@@ -240,8 +265,6 @@ impl Finder {
         if self.is_refused(ended) || !sees_others && leaves {
             self.tell_blind();
         }
-        let own = core.id.as_u128();
-        let was_looked = |key: &RingKey| key.iter().any(|(client, id)| *client == own && looked.contains(id));
         if !has_gaps {
             let over = self.told.keys().filter(|key| was_looked(key) && !found.contains(*key));
             let over: Vec<RingKey> = over.cloned().collect();
@@ -272,5 +295,26 @@ impl Finder {
                 .reporter
                 .observe_later(move |observer| observer.event(&Event::Deadlock { deadlock: &told }));
         }
+    }
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_counts_when_it_has_been_seen_for_a_second() {
+        let mut finder = Finder::new(&crate::LockClient::in_memory().get_lock("a").engine().core);
+        let (begun, key): (Moment, RingKey) = (finder.core.clock.now(), vec![(7, 1), (8, 2)]);
+        let almost = SEEN_FOR.saturating_sub(Duration::from_millis(1));
+        assert!(!finder.is_ripe(&key, begun));
+        assert!(!finder.is_ripe(&key, begun.plus(almost)));
+        assert!(finder.is_ripe(&key, begun.plus(SEEN_FOR)));
+        // Of a ring of this client that is over nothing is remembered.
+        let own: RingKey = vec![(finder.core.id.as_u128(), 1), (8, 2)];
+        assert!(!finder.is_ripe(&own, begun));
+        finder.end_rings(&Stuck::default(), begun);
+        assert!(!finder.is_ripe(&own, begun.plus(SEEN_FOR)));
     }
 }

@@ -47,6 +47,13 @@ impl Pace {
         }
     }
 
+    /// It is to be looked at by then, whatever its pause.
+    pub(super) fn look_by(&mut self, id: u64, by: Moment) {
+        if let Some((at, _)) = self.next.get_mut(&id) {
+            *at = by.min(*at);
+        }
+    }
+
     /// How many requests may be sent now.
     pub(super) fn room(&self, now: Moment) -> u64 {
         let free_from = now.plus(AHEAD);

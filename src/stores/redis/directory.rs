@@ -15,13 +15,13 @@ use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Wr
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::keys::Part;
 use crate::stores::redis::reply::{Expected, Redirect, accepted, decoded, refusal, unexpected};
-use crate::stores::redis::script::{Command, ENTRIES};
+use crate::stores::redis::script::{Command, ENTRIES, LIST};
 use crate::stores::redis::show;
 use crate::stores::redis::store::RedisStore;
 use crate::time::{Moment, millis};
 
-/// The places of its table that the server walks over for one page of SCAN, in well under a millisecond.
-const PAGE: u32 = 250;
+/// The places of its table that the server walks over for one page, in about a millisecond.
+const PAGE: u32 = 500;
 
 /// The keys of a page that are asked about in one write. A server runs all that one read brought it before it
 /// looks at another client's: each write is answered before the next is sent, and others are served between.
@@ -33,8 +33,14 @@ pub(super) fn entry(client: ClientId) -> String {
     format!("{}{client}", Part::ClientEntry.text())
 }
 
-/// Keys of a page of SCAN, and where it goes on; empty: that was the last.
-type Scanned = (Vec<String>, String);
+/// A page of SCAN.
+struct Scanned {
+    keys: Vec<String>,
+    /// Where the next page begins; empty: this is the last.
+    cursor: String,
+    /// How many keys have the form that is wanted.
+    number: u64,
+}
 
 /// The answers about a page's keys, each of which may have failed.
 pub(super) struct Looked {
@@ -56,6 +62,17 @@ impl RedisStore {
         decoded(scanned(&self.ask_plain(&command, deadline)?))
     }
 
+    /// The same, of keys that may hold a lock. A server that refuses SCAN in a script names all keys.
+    fn scan_locks(&self, pattern: &str, cursor: &str, deadline: Moment) -> Answer<Scanned> {
+        let from = if cursor.is_empty() { "0" } else { cursor };
+        let command = LIST.on(&[]).arg(from).arg(pattern).arg(PAGE);
+        match self.ask_plain(&command, deadline) {
+            Ok(reply) => decoded(scanned(&reply)),
+            Err(Failure::Refused(_)) => self.scan(pattern, cursor, deadline),
+            Err(unknown) => Err(unknown),
+        }
+    }
+
     fn check_scripts(&self) -> Answer<()> {
         if self.server.scripts {
             return Ok(());
@@ -67,8 +84,8 @@ impl RedisStore {
     /// A page of the locks that are wanted.
     pub(super) fn look_at_page(&self, wanted: &Wanted, cursor: &str, deadline: Moment) -> Answer<Looked> {
         self.check_scripts()?;
-        let (keys, cursor) = self.scan(&wanted.whole(), cursor, deadline)?;
-        let looked_at = u64::from(PAGE);
+        let Scanned { keys, cursor, number: looked_at } =
+            self.scan_locks(&wanted.whole(), cursor, deadline)?;
         // A key that is part of a lock is no lock itself; nor is a key that no name can lead to.
         let names = keys.into_iter().filter_map(|key| {
             let name = Arc::from(key.strip_prefix(&*wanted.prefix)?);
@@ -112,11 +129,10 @@ impl RedisStore {
     fn entries_page(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         self.check_scripts()?;
         let prefix = Part::ClientEntry.text();
-        let (keys, cursor) = self.scan(&format!("{prefix}*"), &from.cursor, deadline)?;
+        let Scanned { keys, cursor, number } = self.scan(&format!("{prefix}*"), &from.cursor, deadline)?;
         let clients = keys.iter().filter_map(|key| ClientId::read(key.strip_prefix(prefix)?));
         let clients: Vec<ClientId> = clients.collect();
-        let mut page =
-            Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at: u64::from(PAGE) };
+        let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at: number };
         if !clients.is_empty() {
             // One by one: in a cluster they are in different slots, and one that has moved is found where it
             // is.
@@ -150,7 +166,9 @@ fn refused(reply: Value) -> Answer<Value> {
 
 fn scanned(reply: &Value) -> Result<Scanned> {
     let Value::Array(parts) = reply else { return Err(unexpected(reply)) };
-    let [Value::BulkString(cursor), Value::Array(keys)] = &parts[..] else { return Err(unexpected(reply)) };
+    let [Value::BulkString(cursor), Value::Array(keys), rest @ ..] = &parts[..] else {
+        return Err(unexpected(reply));
+    };
     let cursor = String::from_utf8_lossy(cursor).into_owned();
     let key = |key: &Value| match key {
         // A name is text; what is not is nobody's lock here.
@@ -158,7 +176,11 @@ fn scanned(reply: &Value) -> Result<Scanned> {
         _ => None,
     };
     let cursor = if cursor == "0" { String::new() } else { cursor };
-    Ok((keys.iter().filter_map(key).collect(), cursor))
+    let number = match rest {
+        [Value::Int(number)] => u64::try_from(*number).unwrap_or_default(),
+        _ => u64::try_from(keys.len()).unwrap_or(u64::MAX),
+    };
+    Ok(Scanned { keys: keys.iter().filter_map(key).collect(), cursor, number })
 }
 
 fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {

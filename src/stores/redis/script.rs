@@ -92,6 +92,7 @@ scripts! {
     SIGNAL_CHANGE = "signal_change.lua";
     INSPECT = "inspect.lua";
     SHOW = "show.lua";
+    LIST = "list.lua";
     ENTRIES = "entries.lua";
     FORCE = "owners.lua", "line.lua", "force.lua";
     TOKEN_RELEASE = "token_release.lua";

@@ -175,8 +175,7 @@ impl<'a> Waiting<'a> {
         // The queue is left first, and `is_told` looked at second: a wait is named while it stands in the
         // queue. Pairs with `Ticket::tell`.
         if ticket.is_told() {
-            let engine = self.request.engine;
-            engine.take_out_wait(engine.one_command().min(self.request.latest));
+            self.request.engine.note_told_wait_over();
         }
         self.unless_shut_down(ended)
     }

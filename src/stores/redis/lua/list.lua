@@ -1,0 +1,66 @@
+-- One page of SCAN, without the keys that hold no lock. Changes nothing.
+--
+-- ARGV[1] cursor       where the page begins
+-- ARGV[2] pattern      only keys of this form
+-- ARGV[3] count        so many places of the server's table make a page
+--
+-- The keys are not among KEYS: SCAN names them. A key that the user may not read, or that this node does not serve, counts as a
+-- lock, and the request that looks at it gets the error.
+--
+-- Returns {cursor, keys, number}
+--         cursor: '0' after the last page; keys: those that may hold a lock; number: how many have the form
+local cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3]
+local page = redis.pcall('scan', cursor, 'match', pattern, 'count', count)
+if page.err then
+  return page
+end
+
+local call, find = redis.pcall, string.find
+-- As clients write it: a UUID, a colon and a number. The longest has 57 bytes, the shortest 38.
+local owner = '%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x+:%-?%d'
+
+local function is_kept_back(reply)
+  return not find(reply.err, '^WRONGTYPE')
+end
+
+-- All fields of a lock are owners, or say how they hold it; so a few fields of a hash tell.
+local function is_held(key)
+  local some = call('hscan', key, 0, 'count', 10)
+  if some.err then
+    return is_kept_back(some)
+  end
+  local fields = some[2]
+  for at = 1, #fields, 2 do
+    if fields[at] == 'mode' or find(fields[at], owner) then
+      return true
+    end
+  end
+  return false
+end
+
+-- A token, or the number of a semaphore of which permits with leases are out.
+local function is_token_or_lent(key, value)
+  if #value > 37 then
+    return find(value, owner)
+  end
+  if not tonumber(value) then
+    return false
+  end
+  local lent = call('exists', (find(key, '{', 1, true) and key or '{' .. key .. '}') .. ':timeout')
+  return lent ~= 0
+end
+
+local keys = {}
+for _, key in ipairs(page[2]) do
+  local value = call('getrange', key, 0, 57)
+  local may_be_lock
+  if type(value) == 'string' then
+    may_be_lock = is_token_or_lent(key, value)
+  else
+    may_be_lock = is_kept_back(value) or is_held(key)
+  end
+  if may_be_lock then
+    keys[#keys + 1] = key
+  end
+end
+return {page[1], keys, #page[2]}
