@@ -224,7 +224,7 @@ fn a_process_that_can_neither_be_seen_nor_ended_is_not_called_ended() {
             // It is the last to be started, after the grant.
             let entries = std::fs::read_dir("/proc").unwrap().flatten();
             let mut lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
-            !server.keys().is_empty() && lines.any(|line| line.starts_with(b"sleep\0600"))
+            !server.keys().is_empty() && lines.any(|line| line.starts_with(b"sleep\x00600"))
         });
         server.ask(&["DEL", "h"]);
         run.join().unwrap()

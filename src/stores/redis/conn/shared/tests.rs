@@ -361,7 +361,7 @@ fn a_silent_server_behind_one_that_hung_up_is_waited_for_as_long_as_was_asked() 
     let limit = Duration::from_secs(1);
     let within = |limit, connection| {
         let deadline = Clock::System.after(limit);
-        shared.send(question, deadline, None, || Ok(connection)).map_err(|(failure, _)| failure).unwrap()
+        shared.send(question, deadline, None, |_| Ok(connection)).map_err(|(failure, _)| failure).unwrap()
     };
     let (connection_of_one, mut server) = connection(&pool);
     let reply = within(limit + limit / 32, connection_of_one);
