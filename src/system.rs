@@ -9,6 +9,7 @@
 //! | `host_name` | the node's name | the DNS name of the computer |
 //! | `boot_id`, `process_start`, namespaces | of `/proc`, where it is | not known |
 //! | `FileId` | device and inode | volume and index |
+//! | `names_of`, `is_mount_point` | link count; `/proc/self/mountinfo`, where it is | link count; never |
 //! | `share_group`, `writing_refused` | group and mode | inherited, the attribute and an attempt |
 //! | `local_path` | as it is | without the `/` before a drive |
 

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::net::TcpStream;
 #[cfg(feature = "sqlite")]
+use std::os::unix::ffi::OsStrExt;
+#[cfg(feature = "sqlite")]
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 #[cfg(feature = "sqlite")]
@@ -83,6 +85,27 @@ pub(crate) type FileId = (u64, u64);
 #[cfg(feature = "sqlite")]
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// How many names the file has.
+#[cfg(feature = "sqlite")]
+pub(crate) fn names_of(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |file| file.nlink())
+}
+
+/// Whether something is mounted at this path, which leads over no symbolic link. Linux lists what is mounted.
+#[cfg(feature = "sqlite")]
+pub(crate) fn is_mount_point(path: &Path) -> bool {
+    let listed = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let escaped: Vec<u8> = path.as_os_str().as_bytes().iter().fold(Vec::new(), |mut escaped, byte| {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => escaped.extend(format!("\\{byte:03o}").bytes()),
+            _ => escaped.push(*byte),
+        }
+        escaped
+    });
+    let mut places = listed.split(|byte| *byte == b'\n').filter_map(|line| line.split(|b| *b == b' ').nth(4));
+    places.any(|place| place == escaped)
 }
 
 /// Gives `file` the group of `like`, if it is this user's and has another.

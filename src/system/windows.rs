@@ -252,9 +252,24 @@ pub(crate) type FileId = (u64, u64);
 ///
 /// It is opened for its attributes alone. That ends no lock on it: a lock belongs to the handle that made it.
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
+    id_of(&for_attributes(path)?)
+}
+
+fn for_attributes(path: &Path) -> Option<File> {
     const BACKUP_SEMANTICS: u32 = 0x0200_0000; // folders too
-    let file = OpenOptions::new().access_mode(0).custom_flags(BACKUP_SEMANTICS).open(path).ok()?;
-    id_of(&file)
+    OpenOptions::new().access_mode(0).custom_flags(BACKUP_SEMANTICS).open(path).ok()
+}
+
+/// How many names the file has.
+#[cfg(feature = "sqlite")]
+pub(crate) fn names_of(path: &Path) -> u64 {
+    for_attributes(path).and_then(|file| information(file).ok()).map_or(0, |found| found.number_of_links())
+}
+
+/// Files are no mount points here.
+#[cfg(feature = "sqlite")]
+pub(crate) fn is_mount_point(_path: &Path) -> bool {
+    false
 }
 
 /// The file that is open.

@@ -16,7 +16,7 @@ use crate::seam::{Answer, Claim, Failure, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
-use crate::stores::sql::sqlite::file::{Files, boot, hindrance, path, share, up_ms};
+use crate::stores::sql::sqlite::file::{Files, boot, hindrance, other_path, path, share, up_ms};
 use crate::stores::sql::sqlite::reading::{entry_row, seen, told};
 use crate::stores::sql::sqlite::refusal::{failed, failed_to_open, is_busy, no_directory, replaced};
 use crate::stores::sql::{lease_ms, no_table, query};
@@ -42,6 +42,11 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         boot: boot(),
         seen: Mutex::default(),
     };
+    // Asked of each client that is built, and of no later connection: a name that a running client's file gets
+    // costs no hold, because nobody can be built with that name.
+    if let Some(error) = other_path(&database.path) {
+        return Err(error);
+    }
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
     let is_there = |conn: &Connection| {

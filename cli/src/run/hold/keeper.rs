@@ -20,10 +20,11 @@ use crate::args::{Action, Cli};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::acquire::{self, Refusal};
+use crate::run::hold::LOST;
 use crate::run::hold::args::HoldArgs;
 use crate::run::hold::lookout::Lookout;
+use crate::run::hold::place::{self, Socket};
 use crate::run::hold::shell::Shell;
-use crate::run::hold::{LOST, place};
 use crate::run::inherited::Inherited;
 use crate::run::parts::{KeepArgs, LookoutArgs};
 use crate::run::signals::Caught;
@@ -82,6 +83,10 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let shell = Shell { pid: args.pid, began: args.began };
     let (sender, events) = unbounded();
     watch(shell, &caller, &caught, &sender)?;
+    // What can fail comes before the lock is asked for, and before there is a lookout, which takes the end of
+    // this process for a loss.
+    let socket = Socket::at(&args.place)?;
+    listen(socket.listener.try_clone()?, sender)?;
 
     let client = match store::open(&common, hold.label.as_deref(), say, lease_of(hold.want.lease.lease)) {
         Ok(client) => client,
@@ -100,7 +105,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
                 before: times.grace + times.margin,
             };
             let keeper = Keeper { hold: &hold, lookout, guard, tick: times.tick, caught: &caught };
-            keeper.run(&caller, sender, &events).or_else(|error| {
+            keeper.run(&caller, socket, &events).or_else(|error| {
                 say.error(&format!("the lock cannot be kept: {error}"));
                 answer_refusal(&caller, Exit::Internal)
             })
@@ -178,16 +183,10 @@ struct Keeper<'a> {
 
 impl Keeper<'_> {
     /// Hands the hold to the caller, and keeps it until the shell ends or it is released.
-    fn run(
-        self,
-        caller: &UnixStream,
-        sender: Sender<Event>,
-        events: &Receiver<Event>,
-    ) -> std::io::Result<Exit> {
+    fn run(self, caller: &UnixStream, socket: Socket, events: &Receiver<Event>) -> std::io::Result<Exit> {
         self.caught.stop_waiting()?;
-        // There before anybody knows of the hold.
+        // There before anybody knows of the hold. From here on nothing may fail.
         let mut lookout = Some(Lookout::start(&self.lookout, self.caught)?);
-        listen(UnixListener::bind(&self.lookout.place)?, sender)?;
         let fence = self.guard.fence().map(|fence| fence.get());
         let granted = json!({
             "handle": place::handle(&self.lookout.place, fence),
@@ -227,7 +226,7 @@ impl Keeper<'_> {
             }
         };
         lookout.into_iter().for_each(|lookout| lookout.end(self.caught));
-        std::fs::remove_file(&self.lookout.place).ok();
+        drop(socket);
         let (exit, words) = released(self.guard, &self.hold.name, is_lost);
         if let Some(mut stream) = asked {
             let answer = json!({"exit": exit.code(), "words": words, "name": self.hold.name});

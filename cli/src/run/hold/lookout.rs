@@ -78,6 +78,14 @@ pub(super) struct Lookout {
 impl Lookout {
     pub(super) fn start(args: &LookoutArgs, caught: &Caught) -> std::io::Result<Lookout> {
         let (stream, theirs) = UnixStream::pair()?;
+        // One that does not read may not keep this process from answering.
+        stream.set_write_timeout(Some(Duration::from_millis(50)))?;
+        let (alive, ended) = unbounded();
+        let reading = stream.try_clone()?;
+        std::thread::Builder::new().name("lookout".to_owned()).spawn(move || {
+            link::receive(reading, |_: Order| true);
+            drop(alive);
+        })?;
         let mut command = Command::new(own_program()?);
         command.arg0("leasehold").arg("lookout");
         command.arg(format!("--pid={}", args.pid)).arg(format!("--began={}", args.began));
@@ -87,16 +95,8 @@ impl Lookout {
         command.arg("--place").arg(&args.place);
         // Not the errors of this process: they may be a pipe that the shell reads.
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+        // The last that can fail: a lookout whose socket ends signals the shell.
         let process = caught.spawn(&mut command)?;
-        drop(command); // it has the other end of the socket
-        // One that does not read may not keep this process from answering.
-        stream.set_write_timeout(Some(Duration::from_millis(50)))?;
-        let (alive, ended) = unbounded();
-        let reading = stream.try_clone()?;
-        std::thread::Builder::new().name("lookout".to_owned()).spawn(move || {
-            link::receive(reading, |_: Order| true);
-            drop(alive);
-        })?;
         Ok(Lookout { process, stream, ended, until: Moment::from_nanos(0) })
     }
 

@@ -3,6 +3,7 @@
 use std::fs::DirBuilder;
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
@@ -27,6 +28,25 @@ pub(super) fn new() -> std::io::Result<PathBuf> {
     }
     // A process begins one hold, so no two have the same number and instant.
     Ok(folder.join(format!("{}-{:x}", std::process::id(), Moment::now().nanos())))
+}
+
+/// The socket of a hold. Its file goes with it.
+pub(super) struct Socket {
+    pub(super) listener: UnixListener,
+    file: PathBuf,
+}
+
+impl Socket {
+    pub(super) fn at(file: &Path) -> std::io::Result<Socket> {
+        let listener = UnixListener::bind(file).map_err(|error| named(file, &error))?;
+        Ok(Socket { listener, file: file.to_owned() })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.file).ok();
+    }
 }
 
 /// Whether a folder is this user's, and nobody else can enter it. A link is none.

@@ -119,6 +119,23 @@ pub(super) fn hindrance(path: &Path) -> Option<Error> {
     Some(said(folder, kind, NO_WRITING, ": SQLite makes files beside the database"))
 }
 
+/// The reason, in words, why other processes may have the same database by another path. SQLite keeps the log
+/// and its index beside the path, so clients of two paths would not see each other's locks. `None`: nothing
+/// that can be seen.
+pub(super) fn other_path(path: &Path) -> Option<Error> {
+    let itself = std::fs::canonicalize(path).ok()?;
+    let why = if system::is_mount_point(&itself) {
+        "is mounted alone, as a file (docker -v FILE:FILE, a subPath): clients of the file's own folder and of other \
+         mounts would not see each other's locks; mount the whole folder"
+    } else if system::names_of(&itself) > 1 {
+        "has another name (a hard link): clients of the two names would not see each other's locks; remove one \
+         name, or use a symbolic link"
+    } else {
+        return None;
+    };
+    Some(Error::new(ErrorKind::Unsupported, "connect", format!("{} {why}", path.display())))
+}
+
 /// Since the machine's start. Read before the statement that it is for, which may wait: so a lease never ends
 /// later by it than its holder counts on, and another's never sooner.
 pub(super) fn up_ms() -> i64 {
