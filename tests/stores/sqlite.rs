@@ -619,6 +619,79 @@ fn a_file_on_a_read_only_mount_is_read_only() {
     }
 }
 
+// ---- one file, several paths
+
+/// SQLite keeps the log beside the path, so clients of two names would not see each other's locks.
+#[cfg(unix)]
+#[test]
+fn a_file_with_a_hard_link_is_refused_by_both_names_and_the_running_hold_lasts() {
+    let file = File::new();
+    let running = file.client();
+    let held = running.get_lock("a").acquire().unwrap();
+    let other = file.0.path().join("other.db");
+    std::fs::hard_link(file.0.path().join(FILES[0]), &other).unwrap();
+    for url in [file.url(), folder::sqlite_url(&other)] {
+        for create in [false, true] {
+            let error = LockClient::builder().url(&url).create_schema(create).build().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains("hard link"), "{error}");
+        }
+    }
+    assert!(!file.0.path().join("other.db-wal").exists(), "refused before anything is made");
+    held.check().unwrap();
+    held.unlock().unwrap();
+    std::fs::remove_file(other).unwrap();
+    file.options().build().unwrap();
+}
+
+/// A mount of something onto a path, until it is dropped.
+struct Mount(std::path::PathBuf);
+
+impl Mount {
+    fn new(options: &[&str], place: &std::path::Path) -> Option<Mount> {
+        let command = [&["mount"], options, &[place.to_str().unwrap()]].concat();
+        crate::support::run(&command, |command| command).0.then(|| Mount(place.to_owned()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let command = ["umount", "-l", self.0.to_str().unwrap()];
+        let (good, text) = crate::support::run(&command, |command| command);
+        assert!(good, "{text}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_mounted_alone_is_refused_and_a_mounted_folder_shares_its_locks() {
+    const NO_MOUNT: &str = "no mount: only root can make one";
+    let (file, inside) = (File::new(), tempfile::tempdir().unwrap());
+    let outer = file.client();
+    let _held = outer.get_lock("a").acquire().unwrap();
+    // A space is escaped in the system's list of mounts.
+    let alone = inside.path().join("a lone.db");
+    std::fs::write(&alone, "").unwrap();
+    let database = file.0.path().join(FILES[0]);
+    let Some(_alone) = Mount::new(&["--bind", database.to_str().unwrap()], &alone) else {
+        return crate::support::missing(NO_MOUNT);
+    };
+    let linked = inside.path().join("link.db");
+    std::os::unix::fs::symlink(&alone, &linked).unwrap();
+    for path in [&alone, &linked] {
+        let url = format!("sqlite://{}", path.to_str().unwrap().replace(' ', "%20"));
+        let error = LockClient::builder().url(url).create_schema(true).build().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("mount the whole folder"), "{error}");
+    }
+    assert_eq!(std::fs::read_dir(inside.path()).unwrap().count(), 2, "refused before anything is made");
+    let folder = inside.path().join("folder");
+    std::fs::create_dir(&folder).unwrap();
+    let _folder = Mount::new(&["--bind", file.0.path().to_str().unwrap()], &folder).unwrap();
+    let shared = LockClient::connect(folder::sqlite_url(&folder.join(FILES[0]))).unwrap();
+    assert!(!shared.get_lock("a").try_lock().unwrap(), "two owners");
+}
+
 // ---- the machine's clock
 
 const TEN_DAYS_MS: i64 = 864_000_000;

@@ -362,3 +362,20 @@ fn each_kind_of_lock_can_be_held_and_a_file_of_sqlite_too() {
     let (_, said) = outcome(&mut script(&server, "sh", text));
     assert_eq!(said, "75\n0\n");
 }
+
+/// Nothing was lost, so the script goes on and sees the exit code.
+#[test]
+fn a_hold_whose_socket_cannot_be_bound_does_not_signal_the_script() {
+    let server = Server::start();
+    // Longer than the path of a socket may be.
+    let deep = server.path(&"d".repeat(120));
+    std::fs::create_dir(&deep).unwrap();
+    for shell in SHELLS {
+        let text = "leasehold hold job; echo \"code $?\"; sleep 0.5; echo on";
+        let mut command = script(&server, shell, text);
+        let (code, said) = outcome(command.env("TMPDIR", &deep));
+        assert_eq!((code, said.trim().ends_with("on")), (0, true), "{shell}: {said}");
+        assert!(said.contains("code ") && !said.contains("code 0"), "{shell}: {said}");
+        assert_eq!(server.keys(), Vec::<String>::new(), "{shell}: the lock is free");
+    }
+}
