@@ -170,6 +170,7 @@ macro_rules! database_tests {
             what_killed_clients_wrote_of_themselves_is_removed_by_the_next,
             a_killed_server_loses_no_lock_and_grants_none_twice,
             an_exhausted_pool_loses_no_lease,
+            a_row_that_another_has_locked_delays_no_other_renewal,
             a_session_lock_is_reentrant_exclusive_and_seen,
             a_session_lock_lives_and_dies_with_its_session,
             a_session_ends_when_it_was_idle_for_its_lease,
@@ -430,6 +431,29 @@ pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     }
     assert!(client.get_lock(&stuck).try_lock_for(LONG).unwrap());
     client.get_lock(&stuck).unlock().unwrap();
+}
+
+/// Another's transaction has the row of the first of many holds: that one is lost, and no other.
+pub(crate) fn a_row_that_another_has_locked_delays_no_other_renewal<D: Database>() {
+    let Some(server) = D::shared() else { return };
+    let lease = ms(3_000);
+    let client = connected(|| server.options().lease(lease).build());
+    let names: Vec<_> = (0..8).map(|_| fresh("beside")).collect();
+    let begun = now();
+    let held: Vec<_> = names.iter().map(|name| client.get_lock(name).acquire_owned().unwrap()).collect();
+    let mut connection = server.connect();
+    let mut transaction = D::begin(&mut connection);
+    D::lock_row(&mut transaction, &names[0]);
+    assert!(eventually(LONG, || held[0].check().is_err()), "nobody can renew it");
+    throughout(lease * 2, || {
+        for one in &held[1..] {
+            if let Err(error) = one.check() {
+                assert!(stalled_since(begun) > lease / 2, "{error}");
+            }
+        }
+        true
+    });
+    D::rollback(transaction);
 }
 
 // ---- session locks

@@ -9,7 +9,8 @@ use leasehold::{ClientBuilder, ErrorKind, LockClient};
 use mysql::prelude::Queryable;
 
 use crate::support::mysql::MysqlServer;
-use crate::support::{LONG, connected, eventually, ms};
+use crate::support::stalls::stalled_since;
+use crate::support::{LONG, connected, eventually, fresh, ms, now, throughout};
 
 const LITTLE: &str = "SELECT, INSERT, UPDATE, DELETE";
 
@@ -60,6 +61,52 @@ fn locks_do_not_depend_on_the_servers_settings() {
         admin.query_drop("SET GLOBAL sql_safe_updates = 1, GLOBAL sql_select_limit = 1").unwrap();
         uses(&url);
     }
+    // What a COMMIT and a ROLLBACK do.
+    for value in [1, 2] {
+        admin.query_drop(format!("SET GLOBAL completion_type = {value}")).unwrap();
+        uses(&url);
+    }
+}
+
+/// Others have used them up: the hold is renewed all the same, and each kind of statement works.
+#[test]
+fn a_server_without_room_for_prepared_statements_costs_no_hold() {
+    let Some(server) = MysqlServer::start() else { return };
+    let mut admin = server.admin();
+    let lease = ms(1_500);
+    let client = connected(|| at(&server.url()).lease(lease).build());
+    let begun = now();
+    let held = client.get_lock("held").acquire().unwrap();
+    admin.query_drop("SET GLOBAL max_prepared_stmt_count = 0").unwrap();
+    throughout(lease * 3, || held.check().is_ok() || stalled_since(begun) > lease / 2);
+    held.unlock().unwrap();
+    uses(&server.url());
+}
+
+/// Commits that wait for a replica end with no time-out of the server's.
+#[test]
+fn sessions_in_doubt_do_not_pile_up_while_a_replica_is_away() {
+    let Some(server) = MysqlServer::start_with(&["--log-bin=binlog", "--server-id=1"]) else { return };
+    let mut admin = server.admin();
+    if admin.query_drop("SET GLOBAL rpl_semi_sync_master_timeout = 600000").is_err() {
+        return; // a server whose replication has other settings
+    }
+    admin.query_drop("CREATE USER app").unwrap();
+    admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
+    let url = server.url_as("app");
+    let options = || at(&url).pool_size(2).command_timeout(ms(300)).patience(ms(100));
+    let client = connected(|| options().build());
+    admin.query_drop("SET GLOBAL rpl_semi_sync_master_wait_no_slave = 1").unwrap();
+    admin.query_drop("SET GLOBAL rpl_semi_sync_master_enabled = 1").unwrap();
+    let mut most = 0;
+    for _ in 0..12 {
+        assert!(client.get_lock(fresh("doubt")).try_lock().is_err());
+        let text = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'app'";
+        most = most.max(admin.query_first::<u64, _>(text).unwrap().unwrap());
+    }
+    admin.query_drop("SET GLOBAL rpl_semi_sync_master_enabled = 0").unwrap();
+    assert!(most <= 6, "{most} sessions");
+    assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
 }
 
 #[test]

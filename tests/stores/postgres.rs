@@ -109,7 +109,14 @@ fn every_statement_finds_its_row_by_the_key() {
             include_str!("../../src/stores/sql/query/postgres/leave.sql"),
             format!("{name}, false, 'o', 0, 'c'"),
         ),
-        (include_str!("../../src/stores/sql/query/postgres/renew.sql"), format!("{name}, false, 'o', 1000")),
+        (
+            include_str!("../../src/stores/sql/query/postgres/renew.sql"),
+            format!("{name}, false, 'o', 1000, 1"),
+        ),
+        (
+            include_str!("../../src/stores/sql/query/postgres/renew_free.sql"),
+            format!("{name}, false, 'o', 1000"),
+        ),
         (include_str!("../../src/stores/sql/query/postgres/expire.sql"), format!("{name}, false, 'o', 1000")),
         (include_str!("../../src/stores/sql/query/postgres/look.sql"), name.to_owned()),
         (include_str!("../../src/stores/sql/query/postgres/force.sql"), format!("{name}, false, 'c'")),
@@ -210,6 +217,49 @@ fn a_backend_that_stands_still_costs_one_command_timeout() {
     // A grant that it may have got after all is undone.
     assert!(client.get_lock("a").try_lock_for(LONG).unwrap());
     client.get_lock("a").unlock().unwrap();
+}
+
+/// The connection whose statement could not be prepared in time is not the next to be used: nothing was in doubt,
+/// but nobody answers over it.
+#[test]
+fn a_connection_that_is_silent_before_a_statement_is_prepared_is_not_used_again() {
+    let Some(server) = PostgresServer::start() else { return };
+    let options = || server.options().pool_size(1).directory(false);
+    let client = connected(|| options().command_timeout(ms(400)).build());
+    let backend =
+        "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    let mut admin = server.admin();
+    let pid: i32 = admin.query_one(backend, &[]).unwrap().get(0);
+    crate::support::signal(pid.unsigned_abs(), "STOP");
+    let error = client.get_lock("a").is_locked().unwrap_err();
+    assert_eq!((error.kind(), error.outcome_unknown()), (ErrorKind::TimedOut, false), "{error}");
+    let worked = eventually(LONG, || client.get_lock("a").is_locked().is_ok());
+    crate::support::signal(pid.unsigned_abs(), "CONT");
+    assert!(worked, "another connection would work");
+}
+
+/// Commits that wait for a standby end with no time-out of the server's.
+#[test]
+fn sessions_in_doubt_do_not_pile_up_while_a_standby_is_away() {
+    let Some(server) = PostgresServer::start() else { return };
+    let mut admin = server.admin();
+    admin.batch_execute("CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA public TO app").unwrap();
+    let options = || LockClient::builder().url(server.url_as("app")).create_schema(true).pool_size(2);
+    let client = connected(|| options().command_timeout(ms(300)).patience(ms(100)).build());
+    admin.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'away'").unwrap();
+    admin.batch_execute("SELECT pg_reload_conf()").unwrap();
+    let mut most = 0;
+    assert!(eventually(LONG, || client.get_lock(fresh("doubt")).try_lock().is_err()));
+    for _ in 0..12 {
+        assert!(client.get_lock(fresh("doubt")).try_lock().is_err());
+        let text = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'app'";
+        most = most.max(admin.query_one(text, &[]).unwrap().get::<_, i64>(0));
+    }
+    admin.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").unwrap();
+    admin.batch_execute("SELECT pg_reload_conf()").unwrap();
+    // The pool's two, those for renewals and to listen, and the last that is in doubt.
+    assert!(most <= 6, "{most} sessions");
+    assert!(eventually(LONG, || client.get_lock("a").try_lock().unwrap_or(false)));
 }
 
 #[test]

@@ -174,3 +174,20 @@ fn what_is_kept_is_given_back_when_the_session_that_hears_recalls_ends() {
     is_free_within(&lock, &mut admin, cut, FIRST_LOOK);
     use_until_kept(&lock, &mut admin);
 }
+
+/// A row that another's transaction has locked keeps its client from no other lock that it keeps.
+#[test]
+fn a_row_that_another_has_locked_costs_no_other_lock_that_is_kept() {
+    let Some(server) = PostgresServer::shared() else { return };
+    let (mut admin, lease) = (server.admin(), ms(3_000));
+    let client = server.options().lease(lease).build().unwrap();
+    let [stuck, beside] = ["stuck", "beside"].map(|label| kept_by(&client, label, &mut admin));
+    let mut connection = server.admin();
+    let mut transaction = connection.transaction().unwrap();
+    PostgresServer::lock_row(&mut transaction, stuck.name());
+    let begun = now();
+    while begun.elapsed() < lease * 2 {
+        assert!(!is_free(&beside, &mut admin) || stalled_since(begun) > lease / 2, "it is lost");
+    }
+    transaction.rollback().unwrap();
+}

@@ -245,6 +245,64 @@ fn pass(mut client: TcpStream, mut server: TcpStream, fatal: &AtomicUsize, code:
     server.shutdown(Shutdown::Both).ok(); // it may be closed already
 }
 
+/// As pgpool-II in raw mode does: its transaction begins before a prepared statement, and nobody ends it. The answer
+/// to its BEGIN is kept from the client.
+fn begins_transactions(upstream: u16) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    start(move || {
+        for client in listener.incoming().flatten() {
+            let server = TcpStream::connect(("127.0.0.1", upstream)).unwrap();
+            start(move || begin_and_pass(client, server));
+        }
+    });
+    port
+}
+
+/// The client says nothing before it has the answer to what it said.
+fn begin_and_pass(mut client: TcpStream, mut server: TcpStream) {
+    let mut bytes = vec![0; 65_536];
+    while let Ok(count @ 1..) = client.read(&mut bytes) {
+        if bytes[0] == b'B' {
+            server.write_all(b"Q\0\0\0\x0aBEGIN\0").unwrap();
+            answer(&mut server);
+        }
+        server.write_all(&bytes[..count]).ok();
+        if bytes[0] == b'X' || client.write_all(&answer(&mut server)).is_err() {
+            break;
+        }
+    }
+}
+
+/// All messages up to the one that waits for the next request.
+fn answer(server: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let mut head = [0; 5];
+        if server.read_exact(&mut head).is_err() {
+            return all;
+        }
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize - 4;
+        let mut rest = vec![0; length];
+        server.read_exact(&mut rest).unwrap();
+        all.extend_from_slice(&head);
+        all.extend_from_slice(&rest);
+        if head[0] == b'Z' {
+            return all;
+        }
+    }
+}
+
+/// Else a release would be answered with success, and seen by nobody.
+#[test]
+fn a_pooler_that_leaves_transactions_open_is_refused_in_words() {
+    let Some(server) = shared() else { return };
+    let port = begins_transactions(server.port());
+    let error = at(&format!("postgres://admin@127.0.0.1:{port}/postgres")).build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("pgpool-II"), "{error}");
+}
+
 /// An error that a pooler makes up, under a code that no server uses.
 #[test]
 fn an_error_that_ends_the_session_is_no_answer_of_the_server() {

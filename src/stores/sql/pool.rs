@@ -66,6 +66,14 @@ pub(super) trait Database: Send + Sync + 'static {
     /// Whether a connection that lay idle still stands, as far as can be known without asking the server.
     fn is_alive(&self, link: &mut Self::Link) -> bool;
 
+    /// Whether an answer over the connection did not come in time, whatever became of the request that waited
+    /// for it. Such a connection is not used again.
+    fn is_silent(&self, link: &Self::Link) -> bool;
+
+    /// Ends a connection over which a request is in doubt. The server may go on with that request for a long
+    /// time, and keep the session for it.
+    fn give_up(&self, link: Self::Link);
+
     /// The server was found to take no writes any more: connections outside the pool are to look too.
     fn note_read_only(&self) {}
 }
@@ -351,8 +359,12 @@ impl<D: Database> Pool<D> {
     /// The connection, if it is to be used again.
     fn kept(&self, mut link: PooledLink<D::Link>, shown: Shown) -> Option<PooledLink<D::Link>> {
         link.used = Clock::System.now();
+        if shown == Shown::InDoubt || self.database.is_silent(&link) {
+            self.database.give_up(link.link);
+            return None;
+        }
         let mut state = self.state.lock();
-        if state.is_closed || shown == Shown::InDoubt || link.made < state.stale_before {
+        if state.is_closed || link.made < state.stale_before {
             return None;
         }
         if !D::HAS_SERVERS || shown == Shown::Sound || link.used.since(link.made) < LOOKS_APART {
@@ -527,6 +539,12 @@ mod tests {
         fn is_alive(&self, _link: &mut usize) -> bool {
             true
         }
+
+        fn is_silent(&self, _link: &usize) -> bool {
+            false
+        }
+
+        fn give_up(&self, _link: usize) {}
 
         fn note_read_only(&self) {
             self.was_told.store(true, Ordering::SeqCst);

@@ -169,6 +169,13 @@ pub(super) trait Rows: Database {
     /// Has each claim's lock run for its lease from now on if it is its owner's.
     fn renew(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
 
+    /// Has statements over the connection wait hardly at all, or as long as a request may, for a row that another
+    /// transaction has locked.
+    fn wait_for_rows(&self, link: &mut Self::Link, briefly: bool, deadline: Moment) -> Answer<()> {
+        let _ = (link, briefly, deadline);
+        Ok(())
+    }
+
     /// The same for locks that their client keeps until others ask for them, and whether others do. What cannot be
     /// seen counts as asked for.
     fn look_kept(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
@@ -386,8 +393,9 @@ impl<D: Rows> Store for RowStore<D> {
 
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
-            let mut broken: Option<Error> = None;
-            let one = |claim| {
+            // Renewals wait for this connection, so nothing here waits for a row that another transaction has locked.
+            let mut broken = database.wait_for_rows(link, true, deadline).err().map(Failure::into_error);
+            let mut one = |claim| {
                 if let Some(error) = &broken {
                     return Err(Failure::Refused(error.copy()));
                 }
@@ -397,7 +405,14 @@ impl<D: Rows> Store for RowStore<D> {
                 }
                 outcome
             };
-            claims.iter().map(one).collect()
+            let mut outcomes: Vec<_> = claims.iter().map(&mut one).collect();
+            if broken.is_none()
+                && let (Err(Failure::Unknown(error)), Some(last)) =
+                    (database.wait_for_rows(link, false, deadline), outcomes.last_mut())
+            {
+                *last = Err(Failure::Unknown(error));
+            }
+            outcomes
         });
         let outcomes = claims.iter().zip(outcomes);
         outcomes.map(|(claim, outcome)| named(outcome, "unlock", claim.name.given())).collect()

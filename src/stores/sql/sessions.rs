@@ -532,6 +532,14 @@ mod tests {
         fn is_alive(&self, link: &mut Connected) -> bool {
             !self.is_silent.load(Ordering::SeqCst) && !self.is_over(link)
         }
+
+        fn is_silent(&self, _link: &Connected) -> bool {
+            false
+        }
+
+        fn give_up(&self, link: Connected) {
+            drop(link);
+        }
     }
 
     impl SessionDatabase for Arc<Server> {

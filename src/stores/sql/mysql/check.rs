@@ -7,13 +7,14 @@ use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed};
+use crate::stores::sql::mysql::role::{is_read_only, read_only_now};
 use crate::stores::sql::mysql::url::{REPEATABLE_READ, limit_in_seconds, settings};
-use crate::stores::sql::mysql::{Mysql, MysqlConnection, is_read_only, read_only_now};
+use crate::stores::sql::mysql::{Mysql, MysqlConnection};
 use crate::stores::sql::trial::try_one;
 use crate::stores::sql::{beside, no_table, query};
 use crate::time::Moment;
 
-pub(super) fn server(link: &mut MysqlConnection) -> Answer<()> {
+pub(super) fn server(database: &mut Mysql, link: &mut MysqlConnection) -> Answer<()> {
     let refuse = |kind, words: &str| Err(Failure::Refused(Error::new(kind, "connect", words)));
     let text = concat!("SELECT VERSION(), ", is_read_only!());
     let (version, is_read_only): (String, bool) =
@@ -21,6 +22,7 @@ pub(super) fn server(link: &mut MysqlConnection) -> Answer<()> {
     if is_too_old(&version) {
         return refuse(ErrorKind::TooOld, "the server is older than MySQL 5.7 or MariaDB 10.3");
     }
+    database.least_wait = u64::from(!version.contains("MariaDB"));
     if is_read_only {
         return Err(Failure::Refused(read_only_now()));
     }

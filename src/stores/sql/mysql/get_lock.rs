@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Claim, Failure};
+use crate::stores::sql::mysql::link::whole_seconds;
 use crate::stores::sql::mysql::role::{is_read_only, read_only_now};
 use crate::stores::sql::mysql::turnstile::TurnstileQueries;
 use crate::stores::sql::mysql::{Mysql, MysqlConnection};
@@ -59,11 +60,6 @@ impl MysqlConnection {
         Ok(self.first::<Option<T>>(sql, params)?.flatten())
     }
 
-    fn kill(&mut self, session: u64) -> Answer<()> {
-        let killed = self.conn.query_drop(format!("KILL {session}"));
-        self.judge(killed)
-    }
-
     /// How long the session may idle, in the server's whole seconds; `None`: as the server is set.
     fn set_idle_limit(&mut self, limit: Option<Duration>) -> Answer<()> {
         let limit = limit.map_or_else(|| "DEFAULT".to_owned(), |limit| seconds(limit).to_string());
@@ -76,10 +72,6 @@ impl MysqlConnection {
 fn seconds(limit: Duration) -> u64 {
     let up = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
     up.clamp(1, 31_536_000)
-}
-
-fn whole_seconds(span: Duration) -> i64 {
-    i64::try_from(span.as_secs()).unwrap_or(i64::MAX)
 }
 
 /// Whether the host said at once that nobody listens: then a connection that still stands can be asked.

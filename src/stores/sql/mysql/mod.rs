@@ -6,6 +6,7 @@ mod check;
 mod dial;
 mod get_lock;
 pub mod in_transaction;
+mod link;
 mod refusal;
 mod role;
 mod turnstile;
@@ -14,13 +15,13 @@ mod url;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mysql::prelude::Queryable;
-use mysql::{Conn, OptsBuilder, Params, params};
+use mysql::{OptsBuilder, Params, params};
 
-use self::refusal::{ends_the_session, failed, refused, took_too_long};
-use self::role::{is_read_only, read_only_now};
+use self::link::MysqlConnection;
+use self::refusal::refused;
+use self::role::read_only_now;
 use self::turnstile::{TurnstileQueries, Turnstiles};
-use self::url::{READ_COMMITTED, settings};
+use self::url::{READ_COMMITTED, limit_in_seconds, settings};
 use crate::config::ServerOptions;
 use crate::error::{Error, Result};
 use crate::ident::LockName;
@@ -33,7 +34,7 @@ use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
 use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::timed_out;
-use crate::sync::Waker;
+use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 
 /// A connection that has been idle for longer is asked whether it still stands.
@@ -46,12 +47,21 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };
     let turnstiles = options.table.turnstiles;
     let turnstiles = turnstiles.then(|| Turnstiles::new(opts.clone(), dial.clone(), turns));
-    let (isolation, command_timeout, notes) = (READ_COMMITTED, options.command_timeout, Notes::default());
-    let mut database =
-        Mysql { opts, dial, isolation, command_timeout, queries, turnstiles, notes, table: None };
+    let mut database = Mysql {
+        opts,
+        dial,
+        isolation: READ_COMMITTED,
+        command_timeout: options.command_timeout,
+        least_wait: 1,
+        queries,
+        turnstiles,
+        notes: Notes::default(),
+        table: None,
+        given_up: Mutex::default(),
+    };
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = database.connect(deadline)?;
-    check::server(&mut first)
+    check::server(&mut database, &mut first)
         .and_then(|()| check::isolation(&mut database, &mut first))
         .and_then(|()| match options.table.session_locks {
             true => Ok(()),
@@ -63,58 +73,6 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         Ok(Arc::new(SessionStore::new(pool)))
     } else {
         Ok(Arc::new(RowStore::new(pool)))
-    }
-}
-
-/// One connection.
-struct MysqlConnection {
-    conn: Conn,
-    /// When it was last known to stand.
-    used: Moment,
-    /// The server has ended the session.
-    ended: bool,
-    /// An answer did not come in time. It may come yet, and the driver would take it for that to another
-    /// question.
-    silent: bool,
-}
-
-impl MysqlConnection {
-    /// Runs a statement; how many rows it found, and its insert id.
-    fn run(&mut self, sql: &str, params: Params) -> Answer<(u64, u64)> {
-        let ran = self.conn.exec_drop(sql, params);
-        self.judge(ran)?;
-        Ok((self.conn.affected_rows(), self.conn.last_insert_id()))
-    }
-
-    /// Refuses if the server takes no writes.
-    fn refuse_read_only(&mut self) -> Answer<()> {
-        let read_only = self.first::<i64>(concat!("SELECT ", is_read_only!()), Params::Empty);
-        match read_only.map_err(Failure::of_reading)? {
-            Some(0) => Ok(()),
-            _ => Err(Failure::Refused(read_only_now())),
-        }
-    }
-
-    fn first<T: mysql::prelude::FromRow>(&mut self, sql: &str, params: Params) -> Answer<Option<T>> {
-        let row = self.conn.exec_first(sql, params);
-        self.judge(row)
-    }
-
-    fn ping(&mut self) -> Answer<()> {
-        let asked = self.conn.ping();
-        self.judge(asked)
-    }
-
-    fn judge<T>(&mut self, result: mysql::Result<T>) -> Answer<T> {
-        self.used = Clock::System.now();
-        result.map_err(|error| {
-            if took_too_long(&error) {
-                self.silent = true;
-            } else {
-                self.ended |= ends_the_session(&error);
-            }
-            failed(error)
-        })
     }
 }
 
@@ -139,11 +97,15 @@ struct Mysql {
     dial: Dial,
     isolation: &'static str,
     command_timeout: Duration,
+    /// The shortest wait for a locked row that the server knows, in seconds: none with MariaDB, one with MySQL.
+    least_wait: u64,
     queries: Queries,
     turnstiles: Option<Arc<Turnstiles>>,
     notes: Notes,
     /// Session locks have none.
     table: Option<TableInUse>,
+    /// Sessions whose connections were given up, to be ended, and when.
+    given_up: Mutex<Vec<(u32, Moment)>>,
 }
 
 impl Database for Mysql {
@@ -152,7 +114,12 @@ impl Database for Mysql {
     fn connect(&self, deadline: Moment) -> Result<MysqlConnection> {
         let conn = self.dial.connect(&self.opts, self.command_timeout, deadline);
         let conn = conn.map_err(|error| refused(error).during("connect"))?;
-        Ok(MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false })
+        let mut link = MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false };
+        let given_up = std::mem::take(&mut *self.given_up.lock());
+        for (session, since) in given_up {
+            link.end_given_up(session, since).map_err(|failure| failure.into_error().during("connect"))?;
+        }
+        Ok(link)
     }
 
     fn ends_within(&self, span: Duration) -> bool {
@@ -169,6 +136,18 @@ impl Database for Mysql {
         let conn = self.dial.connect(&opts, left, deadline);
         let conn = conn.map_err(|error| refused(error).during("connect"))?;
         Ok(MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false })
+    }
+
+    fn is_silent(&self, link: &MysqlConnection) -> bool {
+        link.silent
+    }
+
+    /// A commit that waits for a replica is bound by no time-out. The next connection ends its session, so that
+    /// there are no more sessions than connections.
+    fn give_up(&self, link: MysqlConnection) {
+        if link.silent {
+            self.given_up.lock().push((link.conn.connection_id(), link.used));
+        }
     }
 
     fn is_alive(&self, link: &mut MysqlConnection) -> bool {
@@ -310,7 +289,12 @@ impl Rows for Mysql {
     fn renew(&self, link: &mut MysqlConnection, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
         // A user who may write all the same would keep the hold at a server that others have left.
         let mut broken: Option<Error> = link.refuse_read_only().err().map(Failure::into_error);
-        let one = |claim: &Claim| {
+        // A row that another transaction has locked must not cost the holds behind it: nobody waits for it here,
+        // and the engine soon asks again.
+        if broken.is_none() {
+            broken = self.wait_for_rows(link, true, deadline).err().map(Failure::into_error);
+        }
+        let mut one = |claim: &Claim| {
             if let Some(error) = &broken {
                 return Err(Failure::Refused(error.copy()));
             }
@@ -331,7 +315,19 @@ impl Rows for Mysql {
             }
             renewed.map(|(rows, _)| rows > 0)
         };
-        claims.iter().map(one).collect()
+        let renewed = claims.iter().map(&mut one).collect();
+        drop(self.wait_for_rows(link, false, deadline));
+        renewed
+    }
+
+    fn wait_for_rows(&self, link: &mut MysqlConnection, briefly: bool, _by: Moment) -> Answer<()> {
+        if link.silent || link.ended {
+            return Ok(()); // nobody uses it again
+        }
+        let limit = if briefly { self.least_wait } else { limit_in_seconds(self.command_timeout) };
+        let set = link.wait_for_rows(limit);
+        link.ended |= set.is_err() && !briefly;
+        set
     }
 
     fn expire_in(
@@ -369,8 +365,8 @@ impl Rows for Mysql {
 
     fn list(&self, link: &mut MysqlConnection, after: &[u8], _by: Moment) -> Answer<Vec<ListedRow>> {
         type Shown = (bool, String, i64, i64, i64, String, i64, String, i64, Vec<u8>, Vec<u8>);
-        let rows = link.conn.exec(&self.queries.list, params! { "after" => after });
-        let rows: Vec<Shown> = link.judge(rows).map_err(Failure::of_reading)?;
+        let rows = link.rows::<Shown>(&self.queries.list, params! { "after" => after });
+        let rows = rows.map_err(Failure::of_reading)?;
         let read = |(token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, id, name)| {
             let told = Told { fence, host, pid, thread, held_ms, unused_ms: None };
             ListedRow { id, name, row: Row { token, owner, holds, remaining_ms }, told }
@@ -416,16 +412,15 @@ impl Rows for Mysql {
     }
 
     fn entries(&self, link: &mut MysqlConnection, after: &str, _by: Moment) -> Answer<Vec<EntryRow>> {
-        let rows = link.conn.exec(&self.queries.entries, params! { after });
-        let rows: Vec<(String, String, i64)> = link.judge(rows).map_err(Failure::of_reading)?;
+        let rows = link.rows::<(String, String, i64)>(&self.queries.entries, params! { after });
+        let rows = rows.map_err(Failure::of_reading)?;
         Ok(rows.into_iter().map(entry_row).collect())
     }
 
     /// One by one: a DELETE that looks for its rows would lock those that it passes.
     fn sweep(&self, link: &mut MysqlConnection, age: Duration, deadline: Moment) -> Answer<u64> {
         let age_us = lease_us(age);
-        let ids = link.conn.exec(&self.queries.long_free, params! { age_us });
-        let ids: Vec<Vec<u8>> = link.judge(ids)?;
+        let ids: Vec<Vec<u8>> = link.rows(&self.queries.long_free, params! { age_us })?;
         let mut removed = 0;
         for id in ids {
             if deadline.since(Clock::System.now()).is_zero() {

@@ -13,6 +13,11 @@ pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const TOO_MANY_CONNECTIONS: u16 = 1040;
 /// Of Galera: the node has lost the others, or has not found them yet.
 const NOT_READY: u16 = 1047;
+/// Others have used up `max_prepared_stmt_count`.
+const TOO_MANY_STATEMENTS: u16 = 1461;
+/// The server, or the one that a proxy has changed to, does not know the statement, or its tables have changed.
+const UNKNOWN_STATEMENT: u16 = 1243;
+const NEEDS_PREPARING: u16 = 1615;
 const ENDED: &str = "the server ended the connection";
 
 /// The session was idle for too long: the request was not read.
@@ -43,6 +48,12 @@ pub(super) fn ends_the_session(error: &Driver) -> bool {
 fn is_end(error: &MySqlError) -> bool {
     matches!(error.code, 1053 | 1080 | 1152 | 1158..=1161 | 1927 | 2000..=2999 | 3169 | WAS_IDLE)
         || error.state.starts_with("08") && !matches!(error.code, TOO_MANY_CONNECTIONS | NOT_READY)
+}
+
+/// Whether the server did not run a statement because it could not be, or is not, prepared.
+pub(super) fn was_not_prepared(error: &Driver) -> bool {
+    matches!(error, Driver::MySqlError(said)
+        if matches!(said.code, TOO_MANY_STATEMENTS | UNKNOWN_STATEMENT | NEEDS_PREPARING))
 }
 
 pub(super) fn refused(error: Driver) -> Error {
@@ -124,6 +135,10 @@ pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
         TOO_MANY_CONNECTIONS | 1203 | 1226 => {
             (ErrorKind::Busy, "the server has reached its limit of connections")
         }
+        TOO_MANY_STATEMENTS | UNKNOWN_STATEMENT | NEEDS_PREPARING => {
+            (ErrorKind::Busy, "the server could not prepare the statement, or has lost it")
+        }
+        3032 => (ErrorKind::Unreachable, "the server is in offline mode"),
         LOCK_WAIT_TIMEOUT | 3572 => (
             ErrorKind::TimedOut,
             "another transaction has locked the row, or somebody the table or the server",

@@ -72,6 +72,21 @@ pub(super) fn server(options: &ServerOptions, link: &mut PostgresConnection, dea
     Ok(())
 }
 
+/// Each statement is to be a transaction of its own. A pooler may begin one before a statement that writes, which
+/// nobody ends: a release would be answered, and nobody see it.
+fn transactions(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
+    // What is refused is the trial's to judge: a user who may only read is let in.
+    if let Err(Failure::Unknown(error)) = database.write_nothing(link, deadline) {
+        return Err(Failure::Unknown(error));
+    }
+    if link.is_in_transaction(deadline)? {
+        let words = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II \
+                     in raw mode, or the server; connect past it";
+        return refuse(ErrorKind::Unsupported, words);
+    }
+    Ok(())
+}
+
 /// Makes the tables beside that of the locks where they are not there and the options say so, and tries a
 /// lock.
 pub(super) fn tables(
@@ -85,6 +100,7 @@ pub(super) fn tables(
         create_beside(link, place, include_str!("../query/postgres/clients.sql"), "_clients", deadline)?;
     }
     database.check_line(place, options, link, deadline)?;
+    transactions(database, link, deadline)?;
     link.execute("BEGIN", deadline)?;
     let tried = database.notes.without(|| try_one(database, link, deadline));
     if matches!(tried, Err(Failure::Unknown(_))) {

@@ -193,10 +193,7 @@ impl Postgres {
             && seen.is_live()
             && let Some(keeper) = column::<Option<String>>(row, 5)?
         {
-            let asked = link.rows(&self.queries.recall, &[&claim.name.key().as_bytes(), &keeper], deadline);
-            if matches!(asked, Err(Failure::Unknown(_))) {
-                link.end(); // its answer would be waited for by the next request
-            }
+            drop(link.rows(&self.queries.recall, &[&claim.name.key().as_bytes(), &keeper], deadline));
         }
         Ok(())
     }
@@ -233,7 +230,15 @@ impl Postgres {
             Err(Failure::Refused(error)) => Err(Failure::Refused(error.copy())),
             Err(Failure::Unknown(error)) => Err(Failure::Unknown(error.copy())),
         };
-        (1..).zip(claims).map(|(at, _)| look(at)).collect()
+        let mut looks = (1..).zip(claims).map(|(at, _)| look(at)).collect();
+        self.ask_again(
+            link,
+            (claims, &mut looks),
+            KeptLook::unseen,
+            |look| *look == KeptLook::Lost,
+            deadline,
+        );
+        looks
     }
 
     /// Frees a lock whoever holds it, and notifies those who listen to its releases.

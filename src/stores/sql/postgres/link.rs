@@ -13,7 +13,7 @@ use std::task::Poll;
 use tokio_postgres::config::Host;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Config, Connection, Row, SimpleQueryMessage, Socket, Statement};
+use tokio_postgres::{CancelToken, Client, Config, Connection, Row, SimpleQueryMessage, Socket, Statement};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Rounds;
@@ -83,6 +83,9 @@ pub(super) struct PostgresConnection {
     pub(super) table: Option<Arc<str>>,
     /// The server has ended the session, whatever the socket says yet.
     pub(super) ended: bool,
+    /// The last answer did not come in time. The driver passes it over if it comes yet, so that the session
+    /// of a hold goes on; the pool does not take such a connection back.
+    pub(super) silent: bool,
     /// Dropped last: it runs what reads and writes for the client.
     driver: Driver,
 }
@@ -90,9 +93,24 @@ pub(super) struct PostgresConnection {
 impl PostgresConnection {
     /// Connects and has the server carry out `setup`.
     pub(super) fn open(dial: &Dial, setup: &str, deadline: Moment) -> Result<PostgresConnection> {
+        PostgresConnection::open_instead(Vec::new(), dial, setup, deadline)
+    }
+
+    /// The same, and meanwhile has the server cancel what the sessions of `given_up` still do. They end then:
+    /// nobody is at the other end of their connections.
+    pub(super) fn open_instead(
+        given_up: Vec<CancelToken>,
+        dial: &Dial,
+        setup: &str,
+        deadline: Moment,
+    ) -> Result<PostgresConnection> {
         let driver = Driver::new()?;
         let (client, backend) = driver
             .wait(async {
+                for session in given_up {
+                    let secure = dial.secure.clone();
+                    drop(tokio::spawn(async move { session.cancel_query(secure).await }));
+                }
                 let (client, connection) = dial.connect(deadline).await?;
                 drop(tokio::spawn(connection)); // ends with the runtime; its end is seen by the client
                 let setup = format!("{setup}; {BACKEND}");
@@ -102,7 +120,15 @@ impl PostgresConnection {
             })?
             .map_err(|error| error.during("connect"))?;
         let (client, statements) = (Arc::new(client), HashMap::new());
-        Ok(PostgresConnection { client, backend, statements, table: None, ended: false, driver })
+        Ok(PostgresConnection {
+            client,
+            backend,
+            statements,
+            table: None,
+            ended: false,
+            silent: false,
+            driver,
+        })
     }
 
     /// The process of the server that carries out `first` and this, without a prepared statement.
@@ -112,9 +138,17 @@ impl PostgresConnection {
         Ok(last_word(&self.judge(answer)?))
     }
 
-    /// Has nobody use it again.
-    pub(super) fn end(&mut self) {
-        self.ended = true;
+    /// By which the server cancels what the session does.
+    pub(super) fn cancel_token(&self) -> CancelToken {
+        self.client.cancel_token()
+    }
+
+    /// Whether the session is in a transaction that began before this question.
+    pub(super) fn is_in_transaction(&mut self, deadline: Moment) -> Answer<bool> {
+        // Not prepared: a prepared statement begins its transaction and itself at different times.
+        let asked = self.client.simple_query("SELECT now() <> statement_timestamp()");
+        let answer = self.ask(within(deadline, asked))?;
+        Ok(last_word(&self.judge(answer)?) == "t")
     }
 
     /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did
@@ -237,6 +271,7 @@ impl PostgresConnection {
     /// The outcome of a request. The answer to one that was given up may still come; the driver passes it
     /// over.
     fn judge<T>(&mut self, answer: Option<std::result::Result<T, tokio_postgres::Error>>) -> Answer<T> {
+        self.silent = answer.is_none();
         let Some(result) = answer else {
             return Err(Failure::Unknown(timed_out("the server did not answer in time")));
         };

@@ -11,6 +11,7 @@ mod link;
 mod listener;
 mod place;
 mod refusal;
+mod renewal;
 #[cfg(feature = "tls")]
 mod secure;
 mod tls_mode;
@@ -19,7 +20,7 @@ mod url;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_postgres::Row as PgRow;
+use tokio_postgres::{CancelToken, Row as PgRow};
 
 use self::line_use::LineUse;
 use self::link::{Dial, PostgresConnection, STAYS, column};
@@ -38,7 +39,7 @@ use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
 use crate::stores::sql::sessions::SessionStore;
-use crate::sync::Waker;
+use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment, millis};
 
 /// Whether the server takes no writes over this connection: it is a standby, or set so.
@@ -61,8 +62,18 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let listener = NotificationListener::new(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
     let queries = Queries::new(table.unwrap_or_default());
-    let (line, notes) = (LineUse::default(), Notes::default());
-    let database = Postgres { dial, setup, queries, listener, line, notes, place };
+    let (line, notes, command_timeout) = (LineUse::default(), Notes::default(), options.command_timeout);
+    let database = Postgres {
+        dial,
+        setup,
+        queries,
+        listener,
+        line,
+        notes,
+        command_timeout,
+        place,
+        given_up: Mutex::default(),
+    };
     if let Some(place) = &database.place {
         first.table = Some(place.shown.name.as_str().into());
         check::tables(&database, (place, options), &mut first, deadline).map_err(failed)?;
@@ -90,7 +101,7 @@ fn setup(options: &ServerOptions) -> String {
 
 queries!(
     "postgres": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, tidy, entry, entries,
-    take_kept, take_in_line, free_unawaited, tell, leave_line, tidy_line, recall, look_kept,
+    renew_free, take_kept, take_in_line, free_unawaited, tell, leave_line, tidy_line, recall, look_kept,
 );
 
 struct Postgres {
@@ -100,21 +111,37 @@ struct Postgres {
     listener: Arc<NotificationListener>,
     line: LineUse,
     notes: Notes,
+    command_timeout: Duration,
     /// Session locks have none.
     place: Option<Place>,
+    /// Sessions whose connections were given up, to be cancelled.
+    given_up: Mutex<Vec<CancelToken>>,
 }
 
 impl Database for Postgres {
     type Link = PostgresConnection;
 
     fn connect(&self, deadline: Moment) -> Result<PostgresConnection> {
-        let mut link = PostgresConnection::open(&self.dial, &self.setup, deadline)?;
+        let given_up = std::mem::take(&mut *self.given_up.lock());
+        let mut link = PostgresConnection::open_instead(given_up, &self.dial, &self.setup, deadline)?;
         link.table = self.place.as_ref().map(|place| place.shown.name.as_str().into());
         Ok(link)
     }
 
     fn is_alive(&self, link: &mut PostgresConnection) -> bool {
         link.is_alive()
+    }
+
+    fn is_silent(&self, link: &PostgresConnection) -> bool {
+        link.silent
+    }
+
+    /// A commit that waits for a standby is bound by no time-out of the server's. The next connection cancels
+    /// it, so that there are no more sessions than connections.
+    fn give_up(&self, link: PostgresConnection) {
+        if link.silent {
+            self.given_up.lock().push(link.cancel_token());
+        }
     }
 
     fn note_read_only(&self) {
@@ -260,8 +287,14 @@ impl Rows for Postgres {
                 Box::new(lease_ms(claim.lease)),
             ]
         });
-        let answers = link.each(&self.queries.renew, params, deadline);
-        answers.into_iter().map(|answer| answer.map(|rows| rows > 0)).collect()
+        let answers = link.each(&self.queries.renew_free, params, deadline);
+        let mut answers = answers.into_iter().map(|answer| answer.map(|rows| rows > 0)).collect();
+        self.ask_again(link, (claims, &mut answers), |is_held| is_held, |is_held| !is_held, deadline);
+        answers
+    }
+
+    fn wait_for_rows(&self, link: &mut PostgresConnection, briefly: bool, deadline: Moment) -> Answer<()> {
+        self.limit_waits(link, briefly, deadline)
     }
 
     fn look_kept(

@@ -1,9 +1,11 @@
 -- Has a lock that the owner holds run for the lease at least.
 --
--- $1 name  $2 token  $3 owner  $4 lease_ms
+-- $1 name  $2 token  $3 owner  $4 lease_ms  $5 how long it waits for a row that another transaction has locked, in ms
 --
 -- Returns a row if the owner holds it.
-UPDATE leasehold_locks SET
-    expires_at = greatest(expires_at, clock_timestamp() + $4::bigint * interval '1 millisecond')
-WHERE id = sha256($1) AND token = $2 AND owner = $3 AND expires_at > clock_timestamp()
-RETURNING holds
+WITH limits AS MATERIALIZED (SELECT set_config('lock_timeout', ($5::bigint)::text, true))
+UPDATE leasehold_locks AS held SET
+    expires_at = greatest(held.expires_at, clock_timestamp() + $4::bigint * interval '1 millisecond')
+FROM limits
+WHERE held.id = sha256($1) AND held.token = $2 AND held.owner = $3 AND held.expires_at > clock_timestamp()
+RETURNING held.holds

@@ -1,0 +1,13 @@
+-- As renew.sql, but passes over a row that another transaction has locked.
+--
+-- $1 name  $2 token  $3 owner  $4 lease_ms
+--
+-- Returns a row if the owner holds it and nobody has locked the row.
+WITH free AS MATERIALIZED (
+    SELECT id FROM leasehold_locks WHERE id = sha256($1) FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE leasehold_locks AS held SET
+    expires_at = greatest(held.expires_at, clock_timestamp() + $4::bigint * interval '1 millisecond')
+FROM free
+WHERE held.id = free.id AND held.token = $2 AND held.owner = $3 AND held.expires_at > clock_timestamp()
+RETURNING held.holds
