@@ -110,12 +110,8 @@ impl<D: Database> Pool<D> {
 
     fn within(limits: Limits, database: D, size: u32, first: D::Link) -> Pool<D> {
         let now = Clock::System.now();
-        let first = PooledLink {
-            link: first,
-            made: now,
-            replace_at: now.plus(random_between(limits.age)),
-            used: now,
-        };
+        let replace_at = now.plus(random_between(limits.age));
+        let first = PooledLink { link: first, made: now, replace_at, used: now };
         let state = PoolState {
             is_closed: false,
             idle: vec![first],
@@ -352,8 +348,8 @@ impl<D: Database> Pool<D> {
         }
         let made = Clock::System.now();
         let link = self.database.connect(deadline).map_err(Failure::Refused)?;
-        let replace_at = made.plus(random_between(self.limits.age));
-        Ok(PooledLink { link, made, replace_at, used: Clock::System.now() })
+        let (replace_at, used) = (made.plus(random_between(self.limits.age)), Clock::System.now());
+        Ok(PooledLink { link, made, replace_at, used })
     }
 
     /// The connection, if it is to be used again.
