@@ -4,11 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::locks::expirable::ExpirableSemaphore;
 use crate::locks::named::RedisLock;
 use crate::locks::semaphore::Semaphore;
 use crate::seam::{Counting, Kind};
+
+/// Redis counts in scripts, whose numbers are exact below this.
+const MOST: u64 = 1 << 53;
 
 /// The methods that both kinds of semaphore have.
 macro_rules! counted {
@@ -46,8 +49,14 @@ macro_rules! counted {
             ///
             /// # Errors
             ///
-            /// As [`try_set_permits`](Self::try_set_permits).
+            /// As [`try_set_permits`](Self::try_set_permits); and of kind
+            /// [`InvalidInput`](crate::ErrorKind::InvalidInput), with nothing changed, if there were
+            /// 2^53 permits or more then, or as far below zero.
             pub fn add_permits(&self, permits: i64) -> Result<i64> {
+                if permits.unsigned_abs() >= MOST {
+                    let words = format!("{permits} permits are too many: the number has to be below 2^53");
+                    return Err(Error::invalid("add_permits", words).on(self.name()));
+                }
                 Ok(self.core.count("add_permits", &Counting::Add(permits))?.unwrap_or(0))
             }
 

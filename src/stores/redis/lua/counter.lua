@@ -55,6 +55,12 @@ else
   payload = latch and count and 0 or nil
 end
 
+-- Up to this a number of Lua's is exact.
+local most = 2 ^ 53 - 1
+if math.abs(count or 0) > most or math.abs(result) > most then
+  return {err = 'ERR the number is, or would be, not below 2^53'}
+end
+
 -- Remembered first: were that refused, nothing is done.
 redis.call('set', request, result, 'PX', lasts_ms)
 if what == 'set_up' and not is_set_up and (amount > 0 or not latch) then

@@ -57,6 +57,23 @@ fn permits_are_taken_and_given_back_once_for_each_request() {
 }
 
 #[test]
+fn permits_beyond_what_a_script_counts_exactly_are_refused() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let most = (1_i64 << 53) - 1;
+    for (there, more) in [(most - 1, 2), (most, 1), (i64::MAX, -1), (-most, -1), (0, i64::MAX)] {
+        server.run(&["SET", "k", &there.to_string()]);
+        let refused = store.count(&of(Kind::Semaphore), &Counting::Add(more), soon()).unwrap_err();
+        let Failure::Refused(error) = refused else { panic!("{there} and {more}: {refused:?}") };
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{there} and {more}: {error}");
+        assert_eq!(server.text(&["GET", "k"]), Some(there.to_string()), "nothing is changed");
+    }
+    server.run(&["SET", "k", &(most - 1).to_string()]);
+    assert_eq!(count(&store, &of(Kind::Semaphore), &Counting::Add(1)), Some(most));
+    store.close();
+}
+
+#[test]
 fn what_a_request_leaves_is_forgotten_in_time() {
     let server = Server::start(&[]);
     let store = server.store();
