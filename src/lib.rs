@@ -21,13 +21,13 @@
 //!     let sold = options.with_lock(&lock, |guard| -> Result<()> {
 //!         guard.on_lost(|loss| eprintln!("lost {}: {:?}", loss.name, loss.reason));
 //!         // … read, decide …
-//!         guard.check()?; // an error if the lock is lost: another thread may have it, and nothing is written
+//!         guard.check()?; // an error if the lock is lost: then nothing is written
 //!         // … write …
 //!         Ok(())
-//!     })?; // released; an error here comes before the work, unless it says `work_ran()`
+//!     })?; // released; an error that says `work_ran()` came after the work
 //!     match sold {
 //!         Some(outcome) => outcome,
-//!         None => Ok(println!("busy: another thread sells this item")), // no error
+//!         None => Ok(println!("busy: another thread sells it")), // no error
 //!     }
 //! }
 //! ```

@@ -17,11 +17,6 @@ pub(super) fn at_a_time(kind: Kind) -> u32 {
     if kinds::of(kind).is_batched() { TOGETHER as u32 } else { 1 }
 }
 
-/// Whether a claim may go into the script for several: what that does not remove it must not have.
-fn goes_together(claim: &Claim) -> bool {
-    kinds::of(claim.kind).is_batched() && !claim.has_more()
-}
-
 /// Has each claim's owner hold nothing. With `settles`, the server is asked whether anything in doubt can
 /// still come.
 pub(super) fn clean_up(
@@ -30,8 +25,9 @@ pub(super) fn clean_up(
     settles: bool,
     deadline: Moment,
 ) -> Vec<Answer<Release>> {
+    let is_batched = |claim: &Claim| kinds::of(claim.kind).is_batched();
     let (several, single): (Vec<usize>, Vec<usize>) = (0..claims.len())
-        .partition(|at| settles && claims.len() > 1 && claims.get(*at).is_some_and(goes_together));
+        .partition(|at| settles && claims.len() > 1 && claims.get(*at).is_some_and(is_batched));
     let pick = |at: &usize| claims.get(*at).cloned();
     let groups: Vec<Vec<Claim>> =
         several.chunks(TOGETHER).map(|group| group.iter().filter_map(pick).collect()).collect();

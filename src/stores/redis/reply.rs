@@ -246,7 +246,10 @@ fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static 
         return (ErrorKind::Busy, "the cluster is moving a key that the script came to");
     }
     if says("not below 2^53") {
-        return (ErrorKind::InvalidInput, "the number is not, or would not be, below 2^53, up to which it is exact");
+        return (
+            ErrorKind::InvalidInput,
+            "the number is not, or would not be, below 2^53, up to which it is exact",
+        );
     }
     if says("not an integer") || says("would overflow") {
         return (ErrorKind::WrongType, "the value in the key is not an integer");

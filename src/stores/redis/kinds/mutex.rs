@@ -54,9 +54,12 @@ impl RedisKind for MutexKind {
     }
 
     fn removal(&self, claim: &Claim, left: u32) -> Command {
-        let lock = claim.name.key();
-        let command = RELEASE.on(&[lock]).arg(claim.owner).arg(left).arg(millis(claim.lease));
-        command.arg(u8::from(claim.has_more())).arg(keys::in_parts(Part::LockChannel, lock))
+        removal(claim, left, claim.has_more())
+    }
+
+    /// Another claim of the owner may have said something of its hold.
+    fn leaving(&self, claim: &Claim) -> Command {
+        removal(claim, 0, true)
     }
 
     fn renewal(&self, claim: &Claim) -> Option<Command> {
@@ -128,6 +131,13 @@ fn turn(turn: Turn) -> &'static str {
 pub(super) fn saying(command: Command, note: &HoldNote) -> Command {
     let place = &note.place;
     command.arg(millis(note.max_hold)).arg(format!("{} {} {}", place.pid, place.host, place.thread))
+}
+
+/// The request of a release. `has_more`: the hash may say more of the owner than its count.
+fn removal(claim: &Claim, left: u32, has_more: bool) -> Command {
+    let lock = claim.name.key();
+    let command = RELEASE.on(&[lock]).arg(claim.owner).arg(left).arg(millis(claim.lease));
+    command.arg(u8::from(has_more)).arg(keys::in_parts(Part::LockChannel, lock))
 }
 
 pub(super) fn renewal(claim: &Claim) -> Command {

@@ -49,6 +49,9 @@ if not held then
     redis.call('hdel', lock, owner)
     return {'lost'}
   end
+  if ttl_ms ~= -2 and drop_ownerless(lock, holders) then
+    ttl_ms = -2
+  end
   local wait_ms, why = ttl_ms ~= -2 and ttl_ms, 'foreign'
   if wait_ms then
     -- The ids of clients whose releases tell the line are UUIDs of version 8; Redisson's, and those of

@@ -16,7 +16,7 @@ local or_none, locks = ARGV[1], tonumber(ARGV[2])
 local free = locks
 for at = 1, locks do
   local lock = KEYS[at]
-  local is_held = redis.call('pttl', lock) ~= -2
+  local is_held = redis.call('pttl', lock) ~= -2 and not drop_ownerless(lock)
   if is_held or or_none ~= '1' and kept_ms(lock, ARGV[3*at]:sub(1, 36)) then
     if is_held then
       redis.call('hexists', lock, '') -- what is no lock raises here, before anything is written

@@ -18,12 +18,12 @@ local lock = KEYS[1]
 local owner, left, lease_ms, said, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 if left == '0' then
-  if said == '1' and redis.call('hexists', lock, owner) == 1 then
-    redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')
-  end
-  -- Its only field: the key goes with it. If it is not there, nothing is removed, but a replica refuses all
-  -- the same: what only a replica says is no loss.
+  -- The only owner: the key goes with it, and with what the hash says of it. If it is not there, nothing is
+  -- removed, but a replica refuses all the same: what only a replica says is no loss.
   if redis.call('hdel', lock, owner) == 1 then
+    if said == '1' then
+      redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')
+    end
     local is_told, is_unlined = tell_line(lock, true)
     local listeners = redis.pcall('publish', channel, '0')
     if is_told then

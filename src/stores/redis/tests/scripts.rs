@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::ErrorKind;
 use crate::seam::Inspect;
-use crate::seam::{Attempt, Claim, Counting, Handoff, Kind, Release, Snapshot, Store};
+use crate::seam::{Attempt, Claim, Counting, Handoff, Kind, Release, Snapshot, Store, Turn};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::kinds;
@@ -389,6 +389,42 @@ fn the_late_release_of_a_former_holder_takes_nothing_of_the_next_ones() {
         assert!(!store.renew(std::slice::from_ref(&former), soon()).remove(0).done());
         assert_eq!(hash(&server, "lk").0, before);
         assert!(matches!(store.release(&next, 0, soon()).done(), Release::Freed { .. }));
+        assert_eq!(server.number(&["EXISTS", "lk"]), 0);
+    }
+    store.close();
+}
+
+/// Two claims in doubt under one number: what one of them said of the hold goes with the owner, whichever of
+/// them is cleaned up first, and such a hash that was left before keeps nobody out.
+#[test]
+fn no_lock_is_left_without_an_owner_and_one_that_was_is_free() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    for kind in [Kind::Mutex, Kind::Fenced] {
+        let hold = Claim { keeps: Some(Duration::ZERO), ..claim(kind, "lk", 30_000) };
+        let plain = Claim { keeps: None, ..hold.clone() };
+        let other = claim(kind, "other", 30_000);
+        for together in [false, true] {
+            granted(store.attempt(&hold, 1, soon()));
+            server.run(&["HSET", "lk", "leasehold:about", "where it is"]);
+            let claims = [plain.clone(), other.clone()];
+            store.clean_up(if together { &claims } else { &claims[..1] }, soon());
+            assert_eq!(server.number(&["EXISTS", "lk"]), 0, "{kind:?}, together: {together}");
+        }
+        for turn in [Turn::Barges, Turn::Yields, Turn::Waits] {
+            server.run(&["HSET", "lk", "leasehold:about", "where it was", "leasehold:kept", ""]);
+            let next = Claim { turn, ..claim(kind, "lk", 30_000) };
+            granted(store.attempt(&next, 1, soon()));
+            assert_eq!(hash(&server, "lk").0.len(), 2, "the owner alone");
+            assert!(matches!(store.release(&next, 0, soon()).done(), Release::Freed { .. }));
+        }
+        server.run(&["HSET", "lk", "leasehold:kept", ""]);
+        server.run(&["HSET", "lk", "leasehold:kept", ""]);
+        let both = [claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "other", 30_000)];
+        assert_eq!(store.begin_attempts(&both, true, soon()).wait().done().len(), 2);
+        store.clean_up(&both, soon());
+        server.run(&["HSET", "lk", "leasehold:kept", ""]);
+        assert!(store.force(kind, &plain.name, soon()).done());
         assert_eq!(server.number(&["EXISTS", "lk"]), 0);
     }
     store.close();

@@ -108,7 +108,7 @@ impl PostgresConnection {
         let (client, backend) = driver
             .wait(async {
                 for session in given_up {
-                    let secure = dial.secure.clone();
+                    let secure = Clone::clone(&dial.secure);
                     drop(tokio::spawn(async move { session.cancel_query(secure).await }));
                 }
                 let (client, connection) = dial.connect(deadline).await?;
