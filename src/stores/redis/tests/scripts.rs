@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::error::ErrorKind;
 use crate::seam::Inspect;
+use crate::seam::capabilities::Batches;
 use crate::seam::{Attempt, Claim, Counting, Handoff, Kind, Release, Snapshot, Store, Turn};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
