@@ -68,7 +68,9 @@ pub(super) trait Database: Send + Sync + 'static {
 
     /// Whether an answer over the connection did not come in time, whatever became of the request that waited
     /// for it. Such a connection is not used again.
-    fn is_silent(&self, link: &Self::Link) -> bool;
+    fn is_silent(&self, _link: &Self::Link) -> bool {
+        false
+    }
 
     /// Ends a connection over which a request is in doubt. The server may go on with that request for a long
     /// time, and keep the session for it.
@@ -534,10 +536,6 @@ mod tests {
 
         fn is_alive(&self, _link: &mut usize) -> bool {
             true
-        }
-
-        fn is_silent(&self, _link: &usize) -> bool {
-            false
         }
 
         fn give_up(&self, _link: usize) {}

@@ -16,7 +16,7 @@ use crate::seam::{Answer, Claim, Failure, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
-use crate::stores::sql::sqlite::file::{Files, boot, hindrance, other_path, path, share, up_ms};
+use crate::stores::sql::sqlite::file::{Files, boot, check_path, hindrance, path, share, up_ms};
 use crate::stores::sql::sqlite::reading::{entry_row, seen, told};
 use crate::stores::sql::sqlite::refusal::{failed, failed_to_open, is_busy, no_directory, replaced};
 use crate::stores::sql::{lease_ms, no_table, query};
@@ -44,9 +44,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     };
     // Asked of each client that is built, and of no later connection: a name that a running client's file gets
     // costs no hold, because nobody can be built with that name.
-    if let Some(error) = other_path(&database.path) {
-        return Err(error);
-    }
+    check_path(&database.path)?;
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
     let is_there = |conn: &Connection| {
@@ -193,10 +191,6 @@ impl Database for Sqlite {
 
     fn is_alive(&self, link: &mut SqliteConnection) -> bool {
         link.is_sound()
-    }
-
-    fn is_silent(&self, _link: &SqliteConnection) -> bool {
-        false
     }
 
     fn give_up(&self, link: SqliteConnection) {

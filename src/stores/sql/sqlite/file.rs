@@ -119,11 +119,10 @@ pub(super) fn hindrance(path: &Path) -> Option<Error> {
     Some(said(folder, kind, NO_WRITING, ": SQLite makes files beside the database"))
 }
 
-/// The reason, in words, why other processes may have the same database by another path. SQLite keeps the log
-/// and its index beside the path, so clients of two paths would not see each other's locks. `None`: nothing
-/// that can be seen.
-pub(super) fn other_path(path: &Path) -> Option<Error> {
-    let itself = std::fs::canonicalize(path).ok()?;
+/// Refuses a file that other processes may have by another path, as far as that can be seen. SQLite keeps the
+/// log and its index beside the path, so clients of two paths would not see each other's locks.
+pub(super) fn check_path(path: &Path) -> Result<()> {
+    let Ok(itself) = std::fs::canonicalize(path) else { return Ok(()) };
     let why = if system::is_mount_point(&itself) {
         "is mounted alone, as a file (docker -v FILE:FILE, a subPath): clients of the file's own folder and of other \
          mounts would not see each other's locks; mount the whole folder"
@@ -131,9 +130,9 @@ pub(super) fn other_path(path: &Path) -> Option<Error> {
         "has another name (a hard link): clients of the two names would not see each other's locks; remove one \
          name, or use a symbolic link"
     } else {
-        return None;
+        return Ok(());
     };
-    Some(Error::new(ErrorKind::Unsupported, "connect", format!("{} {why}", path.display())))
+    Err(Error::new(ErrorKind::Unsupported, "connect", format!("{} {why}", path.display())))
 }
 
 /// Since the machine's start. Read before the statement that it is for, which may wait: so a lease never ends
