@@ -23,7 +23,7 @@ impl Refused {
         self.until.store(now.plus(LASTS).nanos(), Ordering::Relaxed);
     }
 
-    /// What was refused was done meanwhile.
+    /// The server has done meanwhile what it refused.
     #[cfg(any(test, feature = "mysql", feature = "postgres", feature = "sqlite"))]
     pub(crate) fn forget(&self) {
         self.until.store(0, Ordering::Relaxed);

@@ -129,3 +129,23 @@ fn an_owner_under_the_id_of_a_client_without_a_line_leads_to_its_entry() {
     }));
     guard.unlock().unwrap();
 }
+
+/// Each key then costs a request, as on a server that does not know the script's commands.
+#[test]
+fn a_server_that_refuses_scan_in_a_script_is_asked_for_its_keys_without_one() {
+    scenario(|world| {
+        let client = world.client();
+        let guard = client.get_lock("listed:1").acquire().unwrap();
+        world.run::<()>(&["SET", "listed:2", "x"]);
+        let sifts = |command: &Command| command.is_script() && command.contains("listed:*");
+        let refusal = b"-ERR This Redis command is not allowed from script\r\n".to_vec();
+        let refused = world.proxy.each(sifts, Do::GarbleReply(refusal));
+        let names: Vec<String> = client.list("listed:*").map(|lock| lock.unwrap().name).collect();
+        assert_eq!(names, ["listed:1"]);
+        assert!(refused.hits() > 0, "it was asked by a script first");
+        assert!(world.proxy.count(|command| command.verb() == "SCAN") > 0);
+        world.does(&["DEL", "listed:2"]);
+        guard.unlock().unwrap();
+        client.shutdown().unwrap();
+    });
+}

@@ -185,7 +185,7 @@ fn five_processes_do_a_job_at_each_tick_as_far_as_their_timers_are_on_time() {
     const TICK: i64 = 500;
     // As in the example: for how long a job shuts out others.
     const AT_LEAST: i64 = TICK * 3 / 4;
-    // What rounding to milliseconds, and a sleep by another clock than that of the ticks, may come to.
+    // The error that rounding to milliseconds, and a sleep by another clock than that of the ticks, may come to.
     const ROUNDING: i64 = 5;
     for output in outputs("nightly_job", &[&TICK.to_string()]) {
         let job = |line: &&str| {

@@ -423,7 +423,7 @@ impl Supervisor<'_> {
         if self.has_survivor { Exit::Survivor } else { Exit::MaxHold }
     }
 
-    /// What became of a command that had to end.
+    /// The outcome, in words, of ending the command.
     fn end(&self) -> &'static str {
         if self.has_survivor { "a part of the command goes on without it" } else { "the command was ended" }
     }

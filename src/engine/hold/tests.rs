@@ -289,7 +289,7 @@ impl Bound for Session {
     }
 }
 
-/// Whoever has it next would have what was meant for its last use.
+/// The next owner would have what was meant for the last use.
 #[test]
 fn a_hold_is_kept_for_a_turn_if_nothing_is_left_of_its_use() {
     let hold = || hold_by((Lease::Renewed, true), ManualClock::new().now());

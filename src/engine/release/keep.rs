@@ -244,8 +244,8 @@ impl Core {
                     if failure.error().outcome_unknown() {
                         hold.retire_owner_on_end(); // it may yet come
                     }
-                    // The watchdog knows what to do with a store that does not answer. This thread waits for no release of
-                    // it: other holds would miss their looks.
+                    // The watchdog knows what to do with a store that does not answer. This thread waits for no
+                    // release of it: other holds would miss their looks.
                     if !self.end_until_asked(hold)
                         && let Some(hold) = hold.entry().note_wanted(hold, now)
                         && self.still_held(&hold, 0, now)

@@ -36,7 +36,7 @@ pub(super) fn entry(client: ClientId) -> String {
 /// A page of SCAN.
 struct Scanned {
     keys: Vec<String>,
-    /// Where the next page begins; empty: this is the last.
+    /// The place where the next page begins; empty: this is the last.
     cursor: String,
     /// How many keys have the form that is wanted.
     number: u64,

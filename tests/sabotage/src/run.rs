@@ -73,7 +73,7 @@ impl Programs {
                 let is = |kind: &str| target.starts_with(&format!("{{\"kind\":[\"{kind}\"]"));
                 let name = match name {
                     _ if is("lib") => "lib",
-                    // What its other tests start is built too.
+                    // The programs that its other tests start are built too.
                     _ if is("bin") && !profile.contains("\"test\":true") => continue,
                     _ if is("bin") => "program",
                     name => name,

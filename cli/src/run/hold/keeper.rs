@@ -83,8 +83,8 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let shell = Shell { pid: args.pid, began: args.began };
     let (sender, events) = unbounded();
     watch(shell, &caller, &caught, &sender)?;
-    // What can fail comes before the lock is asked for, and before there is a lookout, which takes the end of
-    // this process for a loss.
+    // Each step that can fail comes before the request for the lock, and before the lookout, which takes the end
+    // of this process for a loss.
     let socket = Socket::at(&args.place)?;
     listen(socket.listener.try_clone()?, sender)?;
 

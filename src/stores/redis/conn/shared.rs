@@ -196,8 +196,8 @@ impl SharedConnection {
     }
 
     /// Sends one request, which `pack` puts behind others, over a new connection from `connect`, which gets its
-    /// deadline, if there is none. The reply is read by any thread that waits on this connection, this request's own waiter
-    /// included, until `deadline`.
+    /// deadline, if there is none. The reply is read by any thread that waits on this connection, this
+    /// request's own waiter included, until `deadline`.
     pub(crate) fn send(
         &self,
         pack: impl FnOnce(&mut Vec<u8>),

@@ -1,10 +1,10 @@
 -- Begins a script that takes a free lock, unless it is kept for the client that is next in its line (see
 -- `line.lua`).
 --
--- Returns nothing; the first function returns whether a hash said something of an owner that is gone, and nothing else:
--- then it is dropped, since it would keep all others out. The second returns for how many more milliseconds a free lock is kept for another client than this,
--- or nil; then whether it is kept for this one. Never for long: where clocks differ a promoted replica may keep it for
--- longer than was said
+-- Returns nothing. `drop_ownerless` returns whether the hash had our notes on an owner that is gone and nothing else; it
+-- drops such a hash, which would keep all others out. `kept_ms` returns for how many more milliseconds a free lock is kept
+-- for another client than this, or nil; then whether it is kept for this one. Never for long: where clocks differ a
+-- promoted replica may keep it for longer than was said
 local function drop_ownerless(lock, fields)
   fields = fields or redis.pcall('hkeys', lock)
   for at = 1, #fields do

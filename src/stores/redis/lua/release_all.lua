@@ -15,8 +15,8 @@ for at = 1, #KEYS do
   -- lock is not held.
   local removed = at == 1 and redis.call('hdel', lock, owner) or redis.pcall('hdel', lock, owner)
   if removed == 1 then
-    -- What the hash says of an owner goes with the owner, whichever of its requests said it: a hash without
-    -- one would be nobody's, and keep all others out.
+    -- Our notes on an owner go with the owner, whichever of its requests wrote them: a hash of notes alone is
+    -- nobody's, and would keep all others out.
     redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')
     local is_told, is_denied_here = tell_line(lock, true)
     is_unlined = is_unlined or is_denied_here

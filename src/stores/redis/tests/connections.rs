@@ -449,7 +449,7 @@ fn tcp_works_as_a_unix_socket_does() {
     store.close();
 }
 
-/// Where a service stands for a master and its replicas, each connection leads to another of them.
+/// A service may stand for a master and its replicas: each connection leads to another of them.
 #[test]
 fn a_connection_that_leads_to_a_replica_is_not_all_of_them() {
     const REPLICA: Act = Act::Say(

@@ -348,7 +348,7 @@ fn who_leaves_the_line_passes_on_what_is_kept_for_it() {
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&second);
     assert_eq!(messages.take(), [message(&first, "standby")]);
-    // Who was told that it is next is that still when another leaves.
+    // The client that was told that it is next is so still when another leaves.
     server.run(&["SET", NEXT, &client(&second), "PX", "60000"]);
     leave(&first);
     assert_eq!(server.text(&["GET", NEXT]), Some(client(&second)));

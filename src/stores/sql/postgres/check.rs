@@ -75,7 +75,7 @@ pub(super) fn server(options: &ServerOptions, link: &mut PostgresConnection, dea
 /// Each statement is to be a transaction of its own. A pooler may begin one before a statement that writes, which
 /// nobody ends: a release would be answered, and nobody see it.
 fn transactions(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
-    // What is refused is the trial's to judge: a user who may only read is let in.
+    // A refusal is the trial's to judge: a user who may only read is let in.
     if let Err(Failure::Unknown(error)) = database.write_nothing(link, deadline) {
         return Err(Failure::Unknown(error));
     }
