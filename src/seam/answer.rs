@@ -1,5 +1,6 @@
 //! How a request to a store ended.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ident::Fence;
@@ -109,4 +110,35 @@ impl<T: Send> Pending<T> for Answered<T> {
 }
 
 /// The receiver of the answer of a release that nobody waits for.
-pub(crate) type Sink = Box<dyn FnOnce(Answer<Release>) + Send>;
+pub(crate) struct Sink {
+    answered: Box<dyn FnOnce(Answer<Release>) + Send>,
+    releasing: Option<Arc<dyn Releasing>>,
+}
+
+/// A hold whose release nobody waits for.
+pub(crate) trait Releasing: Send + Sync {
+    /// The store did not carry the release out and sends it again. A request that this client has sent under
+    /// the same owner since then comes first, so the release ends a hold that the request began: no such hold
+    /// may count. Called before the answer of any such request is read.
+    fn overtaken(&self);
+}
+
+impl Sink {
+    pub(crate) fn new(answered: impl FnOnce(Answer<Release>) + Send + 'static) -> Sink {
+        Sink { answered: Box::new(answered), releasing: None }
+    }
+
+    /// The same, of a release that ends this hold.
+    pub(crate) fn of(self, releasing: Option<Arc<dyn Releasing>>) -> Sink {
+        Sink { releasing, ..self }
+    }
+
+    /// The hold, for a store that passes the release on.
+    pub(crate) fn releasing(&self) -> Option<Arc<dyn Releasing>> {
+        self.releasing.clone()
+    }
+
+    pub(crate) fn answer(self, answer: Answer<Release>) {
+        (self.answered)(answer);
+    }
+}

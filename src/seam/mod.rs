@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
-pub(crate) use crate::seam::answer::{Answered, Attempt, Handoff, Others, Pending, Release, Sink};
+pub(crate) use crate::seam::answer::{Answered, Attempt, Handoff, Others, Pending, Release, Releasing, Sink};
 pub(crate) use crate::seam::capabilities::Capabilities;
 pub(crate) use crate::seam::claim::{AFTER_KEPT, AFTER_LEASE, Bound, Claim, HoldNote, ListensFor, Turn};
 pub(crate) use crate::seam::count::Counting;
@@ -74,9 +74,9 @@ pub(crate) trait Store: Inspect + Send + Sync {
 
     /// As [`release`](Self::release) with nothing left, but may return before the answer is there. `done`
     /// then gets it from the thread that reads it, before any later request on the same lock of this client's
-    /// is answered.
+    /// is answered; or has the hold [notified](Releasing::overtaken) by then.
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        done(self.release(claim, 0, deadline));
+        done.answer(self.release(claim, 0, deadline));
     }
 
     /// Has `to` hold the lock with count one in place of `from`, in one step; the request is on its way on

@@ -534,6 +534,25 @@ fn names_may_differ_from_server_to_server() {
 // ---- servers that forget
 
 #[test]
+fn servers_that_forget_their_scripts_fail_no_release_of_a_dropped_guard() {
+    let _alone = alone();
+    let Some(nodes) = Nodes::start(3) else { return };
+    let seen = crate::support::observer::Seen::default();
+    let client = nodes.builder().node_timeout(LONG).observer(seen.clone()).build().unwrap();
+    let lock = client.get_lock(fresh("scripts"));
+    for forgetful in [1, 3] {
+        drop(lock.acquire().unwrap()); // so that the client knows the script known
+        let guard = lock.acquire().unwrap();
+        for server in &nodes.servers[..forgetful] {
+            redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.admin()).unwrap();
+        }
+        drop(guard);
+        lock.acquire().unwrap().unlock().unwrap();
+    }
+    assert_eq!(client.stats().releases_failed, 0, "{:?}", seen.events());
+}
+
+#[test]
 fn a_hold_survives_two_servers_that_lose_it_and_three_at_once_are_reported_as_a_loss() {
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };

@@ -35,7 +35,7 @@ use crate::ident::{Fence, LockName, Owner};
 use crate::observe::reporter::Reporter;
 use crate::observe::spans::HoldSpan;
 use crate::observe::{Loss, LossReason, event::Event};
-use crate::seam::{Bound, Claim, Kind};
+use crate::seam::{Bound, Claim, Kind, Releasing};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, window};
@@ -53,6 +53,12 @@ impl Held for Hold {
 
     fn stands_until(&self, now: Moment) -> Option<Moment> {
         self.loss_at(now).is_none().then(|| self.until())
+    }
+}
+
+impl Releasing for Hold {
+    fn overtaken(&self) {
+        self.retire_owner();
     }
 }
 

@@ -10,7 +10,7 @@ use crate::engine::hold::Hold;
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
-use crate::seam::{Answer, Failure, Others, REQUEST_LASTS, Release};
+use crate::seam::{Answer, Failure, Others, REQUEST_LASTS, Release, Sink};
 use crate::time::Moment;
 
 impl Core {
@@ -34,13 +34,17 @@ impl Core {
     /// reads it. The call is not over before.
     pub(crate) fn release_later(self: &Arc<Core>, hold: &Arc<Hold>, begun: Moment, call: Call) {
         let (core, ended) = (Arc::clone(self), Arc::clone(hold));
-        let done = Box::new(move |answer: Answer<Release>| {
+        let done = Sink::new(move |answer: Answer<Release>| {
             let failure = answer.as_ref().err().map(Failure::error);
             core.reporter.observe_request("release", begun, &core.clock, failure);
             core.settle(&ended, ReleaseOutcome::of_release(answer));
             drop(call);
         });
-        self.store.release_later(&hold.claim(), begun.plus(self.options.command_timeout), done);
+        self.store.release_later(
+            &hold.claim(),
+            begun.plus(self.options.command_timeout),
+            done.of(Some(Arc::clone(hold) as _)),
+        );
         self.watchdog.look_by(begun.plus(POLL_COMPLETIONS_EVERY));
     }
 

@@ -22,20 +22,18 @@ impl Replicas {
         deadline: Moment,
     ) -> Answer<Tagged> {
         let (command, undo) = (connections.as_published(command), connections.as_published(undo));
-        let script = command.script();
-        // With its body, as long as the server may not know it: else there are two waits, one of them for
-        // nothing.
-        let command = connections.whole(&command).unwrap_or(command);
-        let is_granted = |reply: &Value| {
-            connections.note_known(script, reply);
-            Tagged::new(reply.clone()).is_ok_and(|reply| reply.tag() == b"granted")
-        };
+        let is_granted =
+            |reply: &Value| Tagged::new(reply.clone()).is_ok_and(|reply| reply.tag() == b"granted");
         let undo = |dialog: &mut Dialog<'_>| {
             let reply = dialog.say(std::slice::from_ref(&undo))?.pop().unwrap_or(Value::Nil);
             Ok(tagged(reply, expected)?.tag() == b"freed")
         };
-        let replies =
-            connections.dialog(deadline, |dialog| self.attempt(dialog, vec![command], is_granted, undo))?;
+        let replies = connections.dialog(deadline, |dialog| {
+            // With its body, as long as the server may not know it: else there are two waits, one of them for
+            // nothing.
+            let command = dialog.whole(&command).unwrap_or(command);
+            self.attempt(dialog, vec![command], is_granted, undo)
+        })?;
         tagged(replies.into_iter().next().unwrap_or(Value::Nil), expected)
     }
 

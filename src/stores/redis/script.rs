@@ -1,7 +1,7 @@
 //! The Lua scripts, and requests that run them.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, OnceLock};
 
 use redis::Value;
@@ -28,25 +28,26 @@ pub(super) struct Script {
 const TELL_SHARDED: &str = include_str!("lua/tell_sharded.lua");
 const TELL_BOTH: &str = include_str!("lua/tell_both.lua");
 
-/// The scripts that a server has been seen to know, a bit each. One without a bit is always sent whole.
-#[derive(Debug, Default)]
-pub(super) struct KnownScripts([AtomicU64; 4]);
+/// The scripts that a connection's server has been seen to know, a bit each, since it last forgot any.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KnownScripts {
+    bits: [u64; 4],
+    /// How often the server had forgotten scripts by then.
+    forgotten: u64,
+}
 
 impl KnownScripts {
-    fn place(&self, script: &Script) -> Option<(&AtomicU64, u64)> {
-        Some((self.0.get(script.number / 64)?, 1 << (script.number % 64)))
+    pub(super) fn has(&self, script: &Script, forgotten: u64) -> bool {
+        let bits = self.bits.get(script.number / 64).copied().unwrap_or(0);
+        self.forgotten == forgotten && bits & (1 << (script.number % 64)) != 0
     }
 
-    pub(super) fn has(&self, script: &Script) -> bool {
-        self.place(script).is_some_and(|(bits, bit)| bits.load(Ordering::Relaxed) & bit != 0)
-    }
-
-    pub(super) fn note(&self, script: &Script, is_known: bool) {
-        let Some((bits, bit)) = self.place(script) else { return };
-        match (is_known, self.has(script)) {
-            (true, false) => drop(bits.fetch_or(bit, Ordering::Relaxed)),
-            (false, true) => drop(bits.fetch_and(!bit, Ordering::Relaxed)),
-            _ => {}
+    pub(super) fn note(&mut self, script: &Script, forgotten: u64) {
+        if self.forgotten != forgotten {
+            *self = KnownScripts { forgotten, ..KnownScripts::default() };
+        }
+        if let Some(bits) = self.bits.get_mut(script.number / 64) {
+            *bits |= 1 << (script.number % 64);
         }
     }
 }
@@ -160,6 +161,8 @@ pub(super) struct Command {
     packed: Vec<u8>,
     words: usize,
     script: Option<&'static Script>,
+    /// The script's body is among the words, and its hash is not sent.
+    has_body: bool,
     /// The lock that it is about, as a hash.
     about: u64,
 }
@@ -286,7 +289,7 @@ fn hash(key: &str) -> u64 {
 impl Command {
     fn empty() -> Command {
         // Room for one about a lock of a usual name.
-        Command { packed: Vec::with_capacity(256), words: 0, script: None, about: 0 }
+        Command { packed: Vec::with_capacity(256), words: 0, script: None, has_body: false, about: 0 }
     }
 
     pub(super) fn new(name: &str) -> Command {
@@ -306,7 +309,7 @@ impl Command {
     }
 
     pub(super) fn pack_into(&self, bytes: &mut Vec<u8>) {
-        let call = self.script.map(|script| script.call.as_slice());
+        let call = self.script.filter(|_| !self.has_body).map(|script| script.call.as_slice());
         let words = self.words + if call.is_some() { 2 } else { 0 };
         bytes.push(b'*');
         digits(words, |digits| bytes.extend_from_slice(digits));
@@ -325,13 +328,14 @@ impl Command {
 
     /// The request that notifies waiters in that way; `None`: this one does.
     pub(super) fn told(&self, publish_mode: PublishMode) -> Option<Command> {
-        let before = self.script?;
+        let before = self.script.filter(|_| !self.has_body)?;
         let script = before.told(publish_mode);
         let is_other = script.number != before.number;
         is_other.then(|| Command {
             packed: self.packed.clone(),
             words: self.words,
             script: Some(script),
+            has_body: false,
             about: self.about,
         })
     }
@@ -344,9 +348,11 @@ impl Command {
 
     /// The same with the script's body, which is long: made where it is sent, and nowhere else.
     pub(super) fn with_body(&self) -> Option<Command> {
-        let whole = Command::new("EVAL").arg(&*self.script?.body);
+        let script = self.script.filter(|_| !self.has_body)?;
+        let whole = Command::new("EVAL").arg(&*script.body);
         let packed = [whole.packed.as_slice(), &self.packed].concat();
-        Some(Command { packed, words: whole.words + self.words, script: None, about: self.about })
+        let words = whole.words + self.words;
+        Some(Command { packed, words, script: self.script, has_body: true, about: self.about })
     }
 }
 

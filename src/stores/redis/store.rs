@@ -205,25 +205,25 @@ impl Store for RedisStore {
         let (server, kind) = (&self.server, kinds::of(claim.kind));
         // Attempts that wait for replicas take other connections, and could overtake it.
         if kind.deferrable() == Deferrable::Neither || server.replicas.is_some() {
-            return done(self.release(claim, 0, deadline));
+            return done.answer(self.release(claim, 0, deadline));
         }
         let (own_listeners, rights) = (kind.own_listeners(server, claim), server.line_rights.clone());
-        let name = Arc::clone(&claim.name);
+        let (name, releasing) = (Arc::clone(&claim.name), done.releasing());
         let take = move |outcome: Answer<redis::Value>| {
             let read = |reply| kind.released(&tagged(reply, kind.expected())?, own_listeners, &rights);
             let result = outcome.and_then(read);
             let is_answered = result.is_ok();
-            done(named(result, "unlock", name.given()));
+            done.answer(named(result, "unlock", name.given()));
             is_answered
         };
         let removal = kind.removal(claim, 0);
         match kind.forgetting(claim) {
-            Some(forgetting) => server.connections.post_then(&removal, forgetting, deadline, take),
+            Some(forgetting) => server.connections.post_then(removal, forgetting, deadline, releasing, take),
             None => {
                 let take = move |outcome| {
                     take(outcome);
                 };
-                server.connections.post(&removal, deadline, take);
+                server.connections.post(removal, deadline, releasing, take);
             }
         }
     }
@@ -345,7 +345,8 @@ impl Lines for RedisStore {
                 // Attempts that wait for replicas take other connections, and could overtake it.
                 take(connections.call(&command, deadline));
             } else {
-                connections.post(&command, deadline, take);
+                // Not sent again to a server that did not know the script: the place may be wanted again by then.
+                connections.post(command, deadline, None, take);
             }
         }
     }

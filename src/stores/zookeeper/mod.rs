@@ -118,7 +118,7 @@ impl Store for ZooKeeperStore {
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         let found = self.key(claim).ok().and_then(|key| Some((self.session.places.holding(&key)?.0, key)));
-        let Some((node, key)) = found else { return done(Store::release(self, claim, 0, deadline)) };
+        let Some((node, key)) = found else { return done.answer(Store::release(self, claim, 0, deadline)) };
         self.watch_no_others(&key);
         let (session, name, path) = (Arc::clone(&self.session), Arc::clone(&claim.name), node.path(&key));
         let read = move |outcome: Replied| {
@@ -130,7 +130,7 @@ impl Store for ZooKeeperStore {
                     Release::NotHeld { holder: None }
                 }
             });
-            done(answer(freed, "unlock", &name));
+            done.answer(answer(freed, "unlock", &name));
         };
         self.session.post(&Operation::Delete { path: &path }, deadline, Box::new(read));
     }

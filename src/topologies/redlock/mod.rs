@@ -226,16 +226,17 @@ impl Store for Redlock {
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         if claim.kind.is_token() {
-            return done(self.release(claim, 0, deadline));
+            return done.answer(self.release(claim, 0, deadline));
         }
         // Nobody waits, so a slow server has the whole time.
-        let uncounted = self.monitor.over(claim);
+        let (uncounted, releasing) = (self.monitor.over(claim), done.releasing());
         let gathering = PendingRelease::new(&self.monitor, claim, uncounted, done);
         for (at, node) in self.shared.nodes.iter().enumerate() {
             match node.ready().and_then(|store| Ok((store, node.claim(claim)?))) {
                 Ok((store, claim)) => {
                     let gathering = Arc::clone(&gathering);
-                    store.release_later(&claim, deadline, Box::new(move |answer| gathering.take(at, answer)));
+                    let take = Sink::new(move |answer| gathering.take(at, answer));
+                    store.release_later(&claim, deadline, take.of(releasing.clone()));
                 }
                 Err(error) => gathering.take(at, Err(Failure::Refused(error))),
             }

@@ -91,7 +91,7 @@ impl PendingRelease {
         let Some(done) = state.done.take() else { return };
         drop(state);
         let votes = votes.discounted(&self.uncounted, not_held);
-        done(released(&self.monitor, &self.claim, 0, &votes));
+        done.answer(released(&self.monitor, &self.claim, 0, &votes));
     }
 }
 

@@ -9,7 +9,7 @@ use super::*;
 use crate::ident::unbound_number;
 use crate::observe::reporter::Reporter;
 use crate::seam::fallbacks::describe_by_kinds;
-use crate::seam::{Answer, Failure, Others};
+use crate::seam::{Answer, Failure, Others, Sink};
 
 /// Answers in turn what was put down for it; then grants, releases and renews, and finds nothing to clean up.
 #[derive(Default)]
@@ -435,7 +435,7 @@ fn a_hold_given_back_counts_neither_for_a_re_entry_nor_for_a_release_before_that
     second.releases.lock().push_back(nothing());
     let told = Arc::new(Mutex::new(None));
     let tell = Arc::clone(&told);
-    redlock.release_later(&later, soon(), Box::new(move |answer| *tell.lock() = Some(answer)));
+    redlock.release_later(&later, soon(), Sink::new(move |answer| *tell.lock() = Some(answer)));
     assert!(matches!(*told.lock(), Some(Ok(Release::NotHeld { .. }))));
     redlock.close();
 }

@@ -322,7 +322,7 @@ impl Store for RingStore {
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         match self.at(claim.home) {
             Ok(store) => store.release_later(claim, deadline, done),
-            Err(error) => done(Err(Failure::Refused(error))),
+            Err(error) => done.answer(Err(Failure::Refused(error))),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{ClientBuilder, ErrorKind, LockClient};
 
 use super::failover::{T, assert_all_was_given_back, options, query};
-use crate::support::observer::texts;
+use crate::support::observer::{Event, Seen, texts};
 use crate::support::sentinel::{FakeSentinel, MASTER, SentinelSet, is_master};
 use crate::support::server::{RedisServer, default_server};
 use crate::support::{LONG, alone, comes_within, eventually, ms, now, throughout, within};
@@ -294,6 +294,34 @@ fn sentinels_and_their_master_are_reached_by_tls() {
         held.unlock().unwrap();
         let error = options(&set).tls_ca(set.servers[0].unknown_ca()).build().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Tls, "{error}");
+        set.heal();
+        drop(client);
+        assert_all_was_given_back(&set);
+    });
+}
+
+#[test]
+fn a_failover_fails_no_release_of_a_guard_that_is_dropped_after_it() {
+    alone(|| {
+        let Some(binary) = default_server() else { return };
+        let (mut set, seen) = (SentinelSet::start(&binary), Seen::default());
+        let client = options(&set).observer(seen.clone()).build().unwrap();
+        let names: Vec<String> = (0..8).map(|number| format!("dropped:{number}")).collect();
+        let take = |name: &String| client.get_lock(name).acquire().unwrap();
+        names.iter().for_each(|name| drop(take(name))); // so that the client knows the script known
+        let held: Vec<_> = names.iter().map(take).collect();
+        let old = set.master();
+        set.await_replicas();
+        set.fail_over();
+        set.await_switch(old);
+        // Each over a connection to the new master, which has never been sent the script of the release.
+        names.iter().for_each(|name| assert!(eventually(LONG, || client.get_lock(name).is_locked().is_ok())));
+        drop(held);
+        names.iter().for_each(|name| drop(take(name)));
+        let over = || seen.count(|event| matches!(event, Event::Released(_) | Event::ReleaseFailed(..)));
+        assert!(eventually(LONG, || over() == 3 * names.len()), "{:?}", seen.events());
+        let failed = seen.count(|event| matches!(event, Event::ReleaseFailed(..)));
+        assert_eq!((failed, client.stats().releases_failed), (0, 0), "{:?}", seen.events());
         set.heal();
         drop(client);
         assert_all_was_given_back(&set);

@@ -281,8 +281,9 @@ impl ClusterStore {
     fn post(&self, node: &Arc<ClusterNode>, claim: &Claim, deadline: Moment, redirects: usize, done: Sink) {
         let number = self.unread.add(&claim.name, node);
         let (me, node_there, posted) = (self.me.clone(), Arc::clone(node), claim.clone());
-        let take: Sink = Box::new(move |answer| {
-            let Some(store) = me.upgrade() else { return done(answer) };
+        let releasing = done.releasing();
+        let take = Sink::new(move |answer| {
+            let Some(store) = me.upgrade() else { return done.answer(answer) };
             let from = SlotPlace { node: node_there, asking: false };
             let next = if redirects > 0 { store.redirected(&from, &answer) } else { None };
             let answer = match next {
@@ -295,9 +296,9 @@ impl ClusterStore {
                 None => answer,
             };
             store.unread.remove(&posted.name, number);
-            done(store.noted(answer));
+            done.answer(store.noted(answer));
         });
-        node.store.release_later(claim, deadline, take);
+        node.store.release_later(claim, deadline, take.of(releasing));
     }
 }
 
@@ -406,11 +407,11 @@ impl Store for ClusterStore {
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         if kinds::of(claim.kind).deferrable() == Deferrable::Neither {
-            return done(self.release(claim, 0, deadline));
+            return done.answer(self.release(claim, 0, deadline));
         }
         match self.place(&claim.name, deadline) {
             Ok(place) => self.post(&place.node, claim, deadline, MOST_REDIRECTS, done),
-            Err(error) => done(Err(Failure::Refused(error.during("unlock").on(claim.name.given())))),
+            Err(error) => done.answer(Err(Failure::Refused(error.during("unlock").on(claim.name.given())))),
         }
     }
 

@@ -15,7 +15,7 @@ use redis::Value;
 use scheduled_thread_pool::ScheduledThreadPool;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::seam::{Answer, Failure};
+use crate::seam::{Answer, Failure, Releasing};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connection::Connection;
 use crate::stores::redis::conn::dialog::{Dialog, no_reply};
@@ -24,8 +24,7 @@ use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection};
 use crate::stores::redis::conn::slots::ConnectionSlots;
 use crate::stores::redis::pubsub::publish::PublishMode;
-use crate::stores::redis::reply::is_forgotten;
-use crate::stores::redis::script::{Command, KnownScripts, Script};
+use crate::stores::redis::script::Command;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
@@ -50,7 +49,6 @@ pub(crate) struct Connections {
     /// open. Gone when closed: it has a thread.
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     shared_connections: Arc<[SharedConnection]>,
-    known: Arc<KnownScripts>,
     ledger: Arc<Ledger>,
     /// Renewals have a connection of their own: nothing that holds up the others may cost a lease.
     renewals: Mutex<Option<Connection>>,
@@ -92,7 +90,6 @@ impl Connections {
             command_timeout,
             pool: Mutex::new(Some(pool)),
             shared_connections: share(shared_count, &ledger),
-            known: Arc::default(),
             ledger,
             renewals: Mutex::new(None),
             gate: Mutex::new(None),
@@ -149,7 +146,7 @@ impl Connections {
         }
         let shared = self.shared(command);
         let send = |command: &Command| {
-            let sent = self.send(command, deadline, None);
+            let sent = self.send(command, Body::IfForgotten, deadline, None);
             shared.wait(&*sent.map_err(|(failure, _)| failure)?)
         };
         let reply = send(command)?;
@@ -161,14 +158,11 @@ impl Connections {
     pub(crate) fn start(&self, command: Command, deadline: Moment) -> std::result::Result<Started, Failure> {
         let command = self.as_published(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
-        let whole = self.whole(&command);
-        let reply =
-            self.send(whole.as_ref().unwrap_or(&command), deadline, None).map_err(|(failure, _)| failure)?;
+        let reply = self.send(&command, Body::UnlessKnown, deadline, None).map_err(|(failure, _)| failure)?;
         Ok(Started {
             shared_connections: Arc::clone(&self.shared_connections),
             shared: self.shared_number(&command),
             reply,
-            known: Arc::clone(&self.known),
             command,
             deadline,
         })
@@ -176,23 +170,37 @@ impl Connections {
 
     /// Sends one request whose reply is given to `take` by the thread that reads it, in order with the others
     /// of the shared connection.
+    ///
+    /// `releasing`: a script that the server did not know is sent again, with its body, once the hold that it
+    /// releases has been notified that it comes behind others. `None`: `take` gets the refusal.
     pub(crate) fn post(
         &self,
-        command: &Command,
+        command: Command,
         deadline: Moment,
+        releasing: Option<Arc<dyn Releasing>>,
         take: impl FnOnce(Answer<Value>) + Send + 'static,
     ) {
-        let told = command.told(self.publish_mode);
-        let command = told.as_ref().unwrap_or(command);
+        let command = Arc::new(self.as_published(command));
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
-        let whole = self.whole(command);
-        let (known, script) = (Arc::clone(&self.known), command.script());
+        let (shared_connections, number) =
+            (Arc::clone(&self.shared_connections), self.shared_number(&command));
+        let sent = Arc::clone(&command);
         let take: ReplySink = Box::new(move |outcome| {
-            note_known(&known, script, &outcome);
-            take(outcome);
+            let again = outcome.as_ref().ok().and_then(|reply| sent.again_after(reply));
+            if let (Some(whole), Some(releasing)) = (again, releasing)
+                && let Some(shared) = shared_connections.get(number)
+            {
+                releasing.overtaken();
+                let pack = |to: &mut Vec<u8>| whole.pack_into(to);
+                let sent = shared.send_if_open(whole.script(), pack, deadline, Some(Box::new(take)));
+                if let Err((failure, Some(take))) = sent {
+                    take(Err(failure));
+                }
+            } else {
+                take(outcome);
+            }
         });
-        if let Err((failure, Some(take))) = self.send(whole.as_ref().unwrap_or(command), deadline, Some(take))
-        {
+        if let Err((failure, Some(take))) = self.send(&command, Body::UnlessKnown, deadline, Some(take)) {
             take(Err(failure));
         }
     }
@@ -202,7 +210,9 @@ impl Connections {
     pub(crate) fn post_anywhere(&self, command: &Command, deadline: Moment, take: ReplySink) {
         let shared = self.any(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
-        if let Err((failure, Some(take))) = self.send_over(shared, command, deadline, Some(take)) {
+        if let Err((failure, Some(take))) =
+            self.send_over(shared, command, Body::IfForgotten, deadline, Some(take))
+        {
             take(Err(failure));
         }
     }
@@ -212,7 +222,7 @@ impl Connections {
     pub(crate) fn call_anywhere(&self, command: &Command, deadline: Moment) -> Answer<Value> {
         let shared = self.any(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
-        let sent = self.send_over(shared, command, deadline, None);
+        let sent = self.send_over(shared, command, Body::IfForgotten, deadline, None);
         shared.wait(&*sent.map_err(|(failure, _)| failure)?)
     }
 
@@ -225,22 +235,22 @@ impl Connections {
     /// connection; its outcome is reported to nobody.
     pub(crate) fn post_then(
         &self,
-        command: &Command,
+        command: Command,
         then: Command,
         deadline: Moment,
+        releasing: Option<Arc<dyn Releasing>>,
         take: impl FnOnce(Answer<Value>) -> bool + Send + 'static,
     ) {
         let (shared_connections, shared) =
-            (Arc::clone(&self.shared_connections), self.shared_number(command));
+            (Arc::clone(&self.shared_connections), self.shared_number(&command));
         let take = move |outcome| {
             if take(outcome)
                 && let Some(shared) = shared_connections.get(shared)
             {
-                let broken = |_by| Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
-                drop(shared.send(|to| then.pack_into(to), deadline, Some(Box::new(drop)), broken));
+                drop(shared.send_if_open(None, |to| then.pack_into(to), deadline, Some(Box::new(drop))));
             }
         };
-        self.post(command, deadline, take);
+        self.post(command, deadline, releasing, take);
     }
 
     /// Reads replies that nobody has come for; returns whether some are still to come.
@@ -269,21 +279,9 @@ impl Connections {
         is_one_shared || renewals
     }
 
-    /// The request with its script's body, as long as the server has not been seen to know the script: a
-    /// reply that it does not would come too late to send the body then.
-    pub(crate) fn whole(&self, command: &Command) -> Option<Command> {
-        let script = command.script()?;
-        if self.known.has(script) { None } else { command.with_body() }
-    }
-
     /// The request as it is sent here: it notifies waiters in this server's way.
     pub(crate) fn as_published(&self, command: Command) -> Command {
         command.told(self.publish_mode).unwrap_or(command)
-    }
-
-    /// Takes note of whether the server knows the script, from its reply.
-    pub(crate) fn note_known(&self, script: Option<&'static Script>, reply: &Value) {
-        note_reply(&self.known, script, reply);
     }
 
     fn shared_number(&self, command: &Command) -> usize {
@@ -299,16 +297,18 @@ impl Connections {
     fn send(
         &self,
         command: &Command,
+        body: Body,
         deadline: Moment,
         take: Option<ReplySink>,
     ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
-        self.send_over(self.shared(command), command, deadline, take)
+        self.send_over(self.shared(command), command, body, deadline, take)
     }
 
     fn send_over(
         &self,
         shared: &SharedConnection,
         command: &Command,
+        body: Body,
         deadline: Moment,
         take: Option<ReplySink>,
     ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
@@ -320,7 +320,13 @@ impl Connections {
             };
             Ok((slot, connection))
         };
-        shared.send(|to| command.pack_into(to), deadline, take, connect)
+        shared.send(
+            command.script(),
+            |to, is_known| body.pack(command, is_known, to),
+            deadline,
+            take,
+            connect,
+        )
     }
 
     /// Has `talk` use one connection alone.
@@ -405,14 +411,12 @@ impl Connections {
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
         let start = |number: usize, command: &Command| {
             let shared = self.shared_connections.get(number)?;
-            let whole = self.whole(command);
-            let sent =
-                shared.send(|to| whole.as_ref().unwrap_or(command).pack_into(to), deadline, None, none);
+            let pack = |to: &mut Vec<u8>, is_known| Body::UnlessKnown.pack(command, is_known, to);
+            let sent = shared.send(command.script(), pack, deadline, None, none);
             Some(sent.map_err(|(failure, _)| failure).map(|reply| Started {
                 shared_connections: Arc::clone(&self.shared_connections),
                 shared: number,
                 reply,
-                known: Arc::clone(&self.known),
                 command: command.clone(),
                 deadline,
             }))
@@ -542,12 +546,31 @@ pub(crate) fn maintenance() -> Arc<ScheduledThreadPool> {
     Arc::new(ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build())
 }
 
+/// When the request of a script carries the script's body.
+#[derive(Clone, Copy)]
+enum Body {
+    /// Unless the server is known to know the script: a reply that it does not would come too late to send the
+    /// body then.
+    UnlessKnown,
+    /// In a second request, once the reply says that the server does not know the script.
+    IfForgotten,
+}
+
+impl Body {
+    fn pack(self, command: &Command, is_known: bool, to: &mut Vec<u8>) {
+        let whole = match self {
+            Body::UnlessKnown if !is_known => command.with_body(),
+            Body::UnlessKnown | Body::IfForgotten => None,
+        };
+        whole.as_ref().unwrap_or(command).pack_into(to);
+    }
+}
+
 /// A request that was sent.
 pub(crate) struct Started {
     shared_connections: Arc<[SharedConnection]>,
     shared: usize,
     reply: Arc<Reply>,
-    known: Arc<KnownScripts>,
     command: Command,
     deadline: Moment,
 }
@@ -556,28 +579,11 @@ impl Started {
     pub(crate) fn wait(self) -> Answer<Value> {
         let Some(shared) = self.shared_connections.get(self.shared) else { return Err(no_reply()) };
         let outcome = shared.wait(&self.reply);
-        note_known(&self.known, self.command.script(), &outcome);
         // As in `call`, but only while the connection stands.
         let again = outcome.as_ref().ok().and_then(|reply| self.command.again_after(reply));
         let Some(whole) = again else { return outcome };
-        let broken = |_by| Err(Error::new(ErrorKind::Unreachable, "request", "the connection broke"));
-        let sent = shared.send(|to| whole.pack_into(to), self.deadline, None, broken);
+        let sent = shared.send_if_open(whole.script(), |to| whole.pack_into(to), self.deadline, None);
         shared.wait(&*sent.map_err(|(failure, _)| failure)?)
-    }
-}
-
-fn note_known(known: &KnownScripts, script: Option<&'static Script>, outcome: &Answer<Value>) {
-    if let Ok(reply) = outcome {
-        note_reply(known, script, reply);
-    }
-}
-
-/// A server that refuses a command before it looks for the script (`MOVED`, `LOADING`) says nothing about it.
-fn note_reply(known: &KnownScripts, script: Option<&'static Script>, reply: &Value) {
-    match script {
-        Some(script) if is_forgotten(reply) => known.note(script, false),
-        Some(script) if !matches!(reply, Value::ServerError(_)) => known.note(script, true),
-        _ => {}
     }
 }
 

@@ -5,7 +5,7 @@ use redis::Value;
 use crate::error::{Error, ErrorKind};
 use crate::seam::Failure;
 use crate::stores::redis::conn::connection::Connection;
-use crate::stores::redis::conn::ledger::Ledger;
+use crate::stores::redis::conn::ledger::{Ledger, SentScript};
 use crate::stores::redis::reply::fitness;
 use crate::stores::redis::script::Command;
 use crate::time::Moment;
@@ -27,6 +27,12 @@ pub(crate) struct DialogReplies {
 }
 
 impl Dialog<'_> {
+    /// The request with its script's body, unless the server is known to know the script.
+    pub(crate) fn whole(&self, command: &Command) -> Option<Command> {
+        let sent = SentScript { script: command.script()?, forgotten: self.ledger.forgotten() };
+        if self.ledger.knows(&self.connection.origin, sent) { None } else { command.with_body() }
+    }
+
     /// Sends `commands` in one write and reads their replies.
     pub(crate) fn say(&mut self, commands: &[Command]) -> std::result::Result<Vec<Value>, Failure> {
         Ok(self.say_and_count(commands)?.replies)
@@ -85,6 +91,7 @@ impl Dialog<'_> {
             }
             command.pack_into(&mut bytes);
         }
+        let forgotten = self.ledger.forgotten();
         // Broken until all replies are read: a reply that comes later would be taken for the next request's.
         let was_broken = std::mem::replace(&mut self.broken, true);
         debug_assert!(!was_broken, "a broken connection was used");
@@ -97,12 +104,16 @@ impl Dialog<'_> {
                 Failure::Unknown(error)
             });
         }
-        for _ in commands {
+        for command in commands {
             if self.asking {
                 // Whether it is refused shows in the next reply.
                 self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
             }
             let reply = self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
+            if let Some(script) = command.script() {
+                let sent = SentScript { script, forgotten };
+                self.ledger.note_script(&mut self.connection.origin, sent, &reply);
+            }
             if self.ledger.note(&mut self.connection.origin, fitness(&reply)) {
                 self.ledger.tell_demoted();
             }

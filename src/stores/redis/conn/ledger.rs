@@ -9,8 +9,8 @@ use redis::Value;
 
 use crate::refused::Refused;
 use crate::seam::REQUEST_LASTS;
-use crate::stores::redis::reply::Fitness;
-use crate::stores::redis::script::Command;
+use crate::stores::redis::reply::{Fitness, is_forgotten};
+use crate::stores::redis::script::{Command, KnownScripts, Script};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Moment, random_between};
@@ -60,6 +60,15 @@ pub(crate) struct Origin {
     /// Since when the server has refused for a reason that passes.
     unfit_since: Option<Moment>,
     is_unfit: bool,
+    /// Of this connection: the next may lead to another server, or to the same after a restart.
+    known: KnownScripts,
+}
+
+/// A request of a script: which one, and how often the server had forgotten scripts when it was sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SentScript {
+    pub(crate) script: &'static Script,
+    pub(crate) forgotten: u64,
 }
 
 /// Shared by all connections of a client to one address.
@@ -68,6 +77,8 @@ pub(crate) struct Ledger {
     /// Counts what was found out about the server: connections of an earlier number lead to one that was
     /// demoted.
     generation: AtomicU64,
+    /// Counts how often a reply over any of the connections said that the server did not know a script.
+    forgotten: AtomicU64,
     limits: Limits,
     doubts: Mutex<Doubts>,
     on_demotion: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
@@ -94,7 +105,15 @@ impl Origin {
     pub(crate) fn new(id: Option<i64>) -> Origin {
         let now = Clock::System.now();
         let replace_at = Moment::NEVER;
-        Origin { id, generation: 0, opened: now, replace_at, unfit_since: None, is_unfit: false }
+        Origin {
+            id,
+            generation: 0,
+            opened: now,
+            replace_at,
+            unfit_since: None,
+            is_unfit: false,
+            known: KnownScripts::default(),
+        }
     }
 }
 
@@ -156,6 +175,32 @@ impl Ledger {
                 Clock::System.now().since(origin.opened) >= LEAST_AGE
                     && self.generation.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
             }
+        }
+    }
+
+    /// How often the server has been seen to have forgotten scripts.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::SeqCst)
+    }
+
+    /// Whether the server has run the script over this connection, and has not been seen to forget any since.
+    pub(crate) fn knows(&self, origin: &Origin, sent: SentScript) -> bool {
+        origin.known.has(sent.script, sent.forgotten)
+    }
+
+    /// Takes note of whether the server knows the script, from the reply to its request. A server that refuses
+    /// a command before it looks for the script (`MOVED`, `LOADING`) says nothing about it. A server that has
+    /// forgotten one script is taken to have forgotten all, whichever connection leads to it.
+    pub(crate) fn note_script(&self, origin: &mut Origin, sent: SentScript, reply: &Value) {
+        let (old, new) = (sent.forgotten, sent.forgotten + 1);
+        match reply {
+            Value::ServerError(_) if is_forgotten(reply) => {
+                // Of many replies that say so at once, only the first is news.
+                let _ = self.forgotten.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst);
+            }
+            Value::ServerError(_) => {}
+            _ if self.forgotten() == old => origin.known.note(sent.script, old),
+            _ => {}
         }
     }
 

@@ -162,7 +162,7 @@ impl World {
 
     /// One request of a thread that waits for the reply.
     fn ask(&self, number: u8, deadline: Moment) -> Answer<Value> {
-        match self.shared.send(|to| to.push(number), deadline, None, |_by| self.connect()) {
+        match self.shared.send(None, |to, _| to.push(number), deadline, None, |_by| self.connect()) {
             Ok(reply) => self.shared.wait(&reply),
             Err((failure, _)) => Err(failure),
         }
@@ -176,7 +176,7 @@ impl World {
             world.taken.fetch_add(1, Ordering::SeqCst);
         });
         if let Err((failure, Some(take))) =
-            self.shared.send(|to| to.push(number), deadline, Some(take), |_by| self.connect())
+            self.shared.send(None, |to, _| to.push(number), deadline, Some(take), |_by| self.connect())
         {
             take(Err(failure));
         }

@@ -35,10 +35,11 @@ use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connection::{
     Connection, RedisStream, TRUSTED, Timed, await_any, broken, unread,
 };
-use crate::stores::redis::conn::ledger::{Ledger, Origin};
+use crate::stores::redis::conn::ledger::{Ledger, Origin, SentScript};
 use crate::stores::redis::conn::replies::Replies;
 use crate::stores::redis::conn::slots::ConnectionSlots;
 use crate::stores::redis::reply::fitness;
+use crate::stores::redis::script::Script;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 
@@ -120,6 +121,8 @@ pub(crate) struct Reply {
     state: Mutex<SharedState>,
     changed: Condvar,
     deadline: Moment,
+    /// To the request of this script.
+    script: Option<SentScript>,
 }
 
 struct SharedState {
@@ -133,9 +136,9 @@ struct SharedState {
 }
 
 impl Reply {
-    fn new(deadline: Moment, take: Option<ReplySink>) -> Arc<Reply> {
+    fn new(deadline: Moment, take: Option<ReplySink>, script: Option<SentScript>) -> Arc<Reply> {
         let state = SharedState { outcome: None, take, is_waited_for: false, may_read: false };
-        Arc::new(Reply { state: Mutex::new(state), changed: Condvar::new(), deadline })
+        Arc::new(Reply { state: Mutex::new(state), changed: Condvar::new(), deadline, script })
     }
 
     fn fill(&self, outcome: Answer<Value>) {
@@ -197,30 +200,67 @@ impl SharedConnection {
 
     /// Sends one request, which `pack` puts behind others, over a new connection from `connect`, which gets its
     /// deadline, if there is none. The reply is read by any thread that waits on this connection, this
-    /// request's own waiter included, until `deadline`.
+    /// request's own waiter included, until `deadline`. `pack` gets whether the server knows `script` for sure.
     pub(crate) fn send(
         &self,
-        pack: impl FnOnce(&mut Vec<u8>),
+        script: Option<&'static Script>,
+        pack: impl FnOnce(&mut Vec<u8>, bool),
         deadline: Moment,
         take: Option<ReplySink>,
         connect: impl FnOnce(Moment) -> Result<(PooledConnection<ConnectionSlots>, Connection)>,
     ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
-        let mut out = match self.open(deadline, connect) {
-            Ok(out) => out,
-            Err(error) => return Err((Failure::Refused(error), take)),
+        match self.open(deadline, connect) {
+            Ok(out) => Ok(self.queue(out, script, pack, deadline, take)),
+            Err(error) => Err((Failure::Refused(error), take)),
+        }
+    }
+
+    /// As [`send`](Self::send), over the connection that is open; refused if none is. Never waits, so that the
+    /// thread that reads replies may call it.
+    pub(crate) fn send_if_open(
+        &self,
+        script: Option<&'static Script>,
+        pack: impl FnOnce(&mut Vec<u8>),
+        deadline: Moment,
+        take: Option<ReplySink>,
+    ) -> std::result::Result<Arc<Reply>, (Failure, Option<ReplySink>)> {
+        let mut out = self.out.lock();
+        match out.is_ready(Clock::System.now(), &self.ledger) {
+            Ok(true) => Ok(self.queue(out, script, |to, _| pack(to), deadline, take)),
+            Ok(false) => {
+                let words = "the connection broke";
+                Err((Failure::Refused(Error::new(ErrorKind::Unreachable, "request", words)), take))
+            }
+            Err(error) => Err((Failure::Refused(error), take)),
+        }
+    }
+
+    /// Puts one request behind others, over the connection that `out` has.
+    fn queue(
+        &self,
+        mut out: MutexGuard<'_, Out>,
+        script: Option<&'static Script>,
+        pack: impl FnOnce(&mut Vec<u8>, bool),
+        deadline: Moment,
+        take: Option<ReplySink>,
+    ) -> Arc<Reply> {
+        let script = script.map(|script| SentScript { script, forgotten: self.ledger.forgotten() });
+        let is_known = match (&out.open, script) {
+            (Some(open), Some(sent)) => self.ledger.knows(&open.origin, sent),
+            _ => false,
         };
-        let reply = Reply::new(deadline, take);
+        let reply = Reply::new(deadline, take, script);
         // While replies are being waited for, what comes is left to the reader: it goes out in one write when
         // they are there. A request more would reach the server no earlier than it can be served.
         let is_left =
             out.has_reader && out.unsent < MOST_LEFT && out.awaited.len() - out.unsent >= ENOUGH_SENT;
-        pack(&mut out.buffer);
+        pack(&mut out.buffer, is_known);
         out.awaited.push_back(Arc::clone(&reply));
         out.unsent += 1;
         if !out.is_writing && !is_left {
             self.write(out, deadline);
         }
-        Ok(reply)
+        reply
     }
 
     /// The writing side with a connection: the one there is, or a new one from `connect`.
@@ -535,8 +575,11 @@ impl SharedConnection {
     fn note(&self, out: &mut Out, replies: &[(Arc<Reply>, Value)]) -> bool {
         let Some(open) = &mut out.open else { return false };
         let mut is_news = false;
-        for (_, value) in replies {
+        for (reply, value) in replies {
             is_news |= self.ledger.note(&mut open.origin, fitness(value));
+            if let Some(sent) = reply.script {
+                self.ledger.note_script(&mut open.origin, sent, value);
+            }
         }
         is_news
     }

@@ -59,7 +59,7 @@ impl Counter {
 
 /// Has the server forget a request that was answered and will not be sent again.
 pub(super) fn forget(call: &RedisCall<'_>, claim: &Claim) {
-    call.server.connections.post(&forgetting(claim), call.deadline, drop);
+    call.server.connections.post(forgetting(claim), call.deadline, None, drop);
 }
 
 pub(super) fn forgetting(claim: &Claim) -> Command {

@@ -15,7 +15,7 @@ use crate::error::ErrorKind;
 use crate::hosts::Hosts;
 use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::Pipeline;
-use crate::seam::{Answer, Attempt, Failure, Inspect, Kind, Release, Store};
+use crate::seam::{Answer, Attempt, Failure, Inspect, Kind, Release, Sink, Store};
 use crate::stores::redis::cluster::ClusterStore;
 use crate::stores::redis::cluster::slots::slot;
 use crate::stores::redis::tests::harness::{Said, claim, eventually, soon};
@@ -209,7 +209,7 @@ fn what_is_asked_about_a_lock_goes_behind_its_unread_release_wherever_its_slot_i
     let store = here.store();
     let me = claim(Kind::Mutex, "lk", 30_000);
     let (done, outcome) = bounded(1);
-    store.release_later(&me, soon(), Box::new(move |answer| done.send(answer).unwrap()));
+    store.release_later(&me, soon(), Sink::new(move |answer| done.send(answer).unwrap()));
     eventually(|| here.asked() == ["lk"]);
     // Another lock's request finds out that all slots are elsewhere.
     *here.shared.slots.lock() = vec![(0, 16_383, there.port)];
@@ -235,7 +235,7 @@ fn a_release_that_is_read_later_is_sent_on_by_whoever_reads_that_its_slot_has_mo
         let here = RingMember::start(move |_| Some(format!("-{redirect} 5 127.0.0.1:{port}\r\n")));
         let store = here.store();
         let (done, outcome) = bounded(1);
-        let take = Box::new(move |answer| done.send(answer).unwrap());
+        let take = Sink::new(move |answer| done.send(answer).unwrap());
         store.release_later(&claim(Kind::Mutex, "lk", 30_000), soon(), take);
         eventually(|| !store.poll_completions() && !outcome.is_empty());
         let answer = outcome.recv().unwrap();

@@ -4,15 +4,17 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam_channel::bounded;
+
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::observe::reporter::Reporter;
 use crate::seam::Inspect;
-use crate::seam::capabilities::Pipeline;
-use crate::seam::{Answer, Attempt, Failure, Handoff, Kind, Release, Store};
+use crate::seam::capabilities::{ConnectionWatch, Pipeline};
+use crate::seam::{Answer, Attempt, Failure, Handoff, Kind, Release, Sink, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::fake::{Act, Fake, GREETING};
-use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
+use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
 use crate::sync::Mutex;
 use crate::time::Clock;
 
@@ -266,6 +268,36 @@ fn scripts_that_the_server_forgot_are_sent_again_by_who_reads_the_answer_later()
         assert!(matches!(store.begin_release(&you, 0, soon()).wait().done(), Release::Freed { .. }));
     }
     assert_eq!(server.keys(), [""; 0]);
+    store.close();
+}
+
+#[test]
+fn a_release_that_nobody_waits_for_carries_its_script_where_the_server_may_not_know_it() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    // Two names that go over two connections.
+    let (me, other) = (claim(Kind::Mutex, "lk", 30_000), claim(Kind::Mutex, "ll", 30_000));
+    let is_freed = || {
+        let (tell, told) = bounded(1);
+        store.release_later(&me, soon(), Sink::new(move |answer| tell.send(answer).unwrap()));
+        eventually(|| !store.poll_completions());
+        matches!(told.recv().unwrap(), Ok(Release::Freed { .. }))
+    };
+    for _ in 0..2 {
+        granted(store.attempt(&me, 1, soon()));
+        assert!(is_freed());
+    }
+    // Another request finds another script forgotten.
+    granted(store.attempt(&me, 1, soon()));
+    server.run(&["SCRIPT", "FLUSH"]);
+    granted(store.attempt(&other, 1, soon()));
+    assert!(is_freed());
+    // A new connection may lead to another server, or to the same after a restart.
+    granted(store.attempt(&me, 1, soon()));
+    server.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    server.run(&["SCRIPT", "FLUSH"]);
+    eventually(|| store.hung_up() == Some(true));
+    assert!(is_freed());
     store.close();
 }
 

@@ -9,7 +9,7 @@ use redis::Value;
 use crate::ident::{ClientId, Owner, unbound_number};
 use crate::inspect::Whereabouts;
 use crate::seam::capabilities::{Keeping, KeptLook, Lines};
-use crate::seam::{Attempt, Claim, HoldNote, Kind, ListensFor, Others, Release, Store, Turn};
+use crate::seam::{Attempt, Claim, HoldNote, Kind, ListensFor, Others, Release, Sink, Store, Turn};
 use crate::stores::redis::store::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
 use crate::stores::redis::tests::kinds::{Messages, again, freed};
@@ -530,7 +530,7 @@ fn a_release_that_may_not_tell_the_line_says_so_however_it_is_sent() {
         }),
         ("not waited for", |store, claim| {
             let (sender, done) = crossbeam_channel::bounded(1);
-            store.release_later(claim, soon(), Box::new(move |answer| sender.send(answer).unwrap()));
+            store.release_later(claim, soon(), Sink::new(move |answer| sender.send(answer).unwrap()));
             let mut answer = None;
             eventually(|| {
                 store.poll_completions();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::ErrorKind;
-use crate::seam::{Claim, Counting, Failure, Kind, Release, Store};
+use crate::seam::{Claim, Counting, Failure, Kind, Release, Sink, Store};
 use crate::stores::redis::tests::harness::{Said, Server, eventually, granted, owner, soon};
 use crate::stores::redis::tests::kinds::{
     Messages, OUT, again, are_over, busy, cleaned_up, count, for_ms, freed, now_ms, of, renewed, set_up,
@@ -316,7 +316,7 @@ fn nothing_is_remembered_of_a_dropped_permit_once_its_release_is_answered() {
     let drop_one = || {
         let permit = Claim { is_granted: true, ..of(Kind::Semaphore) };
         granted(store.attempt(&permit, 1, soon()));
-        store.release_later(&permit, soon(), Box::new(|answer| assert!(answer.is_ok())));
+        store.release_later(&permit, soon(), Sink::new(|answer| assert!(answer.is_ok())));
     };
     drop_one();
     eventually(|| !store.poll_completions() && commands() == 0);
@@ -327,7 +327,7 @@ fn nothing_is_remembered_of_a_dropped_permit_once_its_release_is_answered() {
     store.release_later(
         &permit,
         soon(),
-        Box::new(|answer| assert!(matches!(answer, Err(Failure::Refused(_))))),
+        Sink::new(|answer| assert!(matches!(answer, Err(Failure::Refused(_))))),
     );
     eventually(|| !store.poll_completions());
     assert_eq!(commands(), 1);

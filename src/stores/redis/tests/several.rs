@@ -8,7 +8,7 @@ use crate::config::{Replicas, ServerOptions};
 use crate::error::ErrorKind;
 use crate::ident::Fence;
 use crate::seam::capabilities::Batches;
-use crate::seam::{Answer, Claim, Failure, Kind, Others, Release, Store};
+use crate::seam::{Answer, Claim, Failure, Kind, Others, Release, Sink, Store};
 use crate::stores::redis::RedisStore;
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, open, soon};
 use crate::stores::redis::tests::kinds::Messages;
@@ -182,7 +182,7 @@ fn where_replicas_are_required_nothing_is_granted_that_they_are_not_waited_for()
     store.release_later(
         &me,
         soon(),
-        Box::new(move |answer| {
+        Sink::new(move |answer| {
             assert!(matches!(answer, Ok(Release::Freed { .. })));
             answered.store(true, Ordering::SeqCst);
         }),

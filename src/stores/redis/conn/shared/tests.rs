@@ -29,18 +29,19 @@ fn nowhere(_by: Moment) -> Result<Connected> {
     panic!("nobody is to connect now")
 }
 
-fn question(to: &mut Vec<u8>) {
+fn question(to: &mut Vec<u8>, _is_known: bool) {
     to.extend(b"ask");
 }
 
 /// Sends on the connection that there is.
 fn ask(shared: &SharedConnection, take: Option<ReplySink>) -> Arc<Reply> {
-    shared.send(question, soon(), take, nowhere).map_err(|(failure, _)| failure).unwrap()
+    shared.send(None, question, soon(), take, nowhere).map_err(|(failure, _)| failure).unwrap()
 }
 
 fn first(shared: &SharedConnection, pool: &Pool<ConnectionSlots>) -> (Arc<Reply>, Peer) {
     let (connection, server) = connection(pool);
-    let reply = shared.send(question, soon(), None, |_by| Ok(connection)).map_err(|(failure, _)| failure);
+    let reply =
+        shared.send(None, question, soon(), None, |_by| Ok(connection)).map_err(|(failure, _)| failure);
     (reply.unwrap(), server)
 }
 
@@ -51,7 +52,7 @@ fn connecting(shared: &SharedConnection, begun: &Sender<()>, go_on: &crossbeam_c
         go_on.recv().unwrap();
         Err(shut_down())
     };
-    assert!(shared.send(question, soon(), None, connect).is_err());
+    assert!(shared.send(None, question, soon(), None, connect).is_err());
 }
 
 #[test]
@@ -75,7 +76,8 @@ fn what_nobody_asked_for_is_not_taken_for_the_next_reply() {
     server.write_all(b":1\r\n:2\r\n").unwrap();
     assert_eq!(shared.wait(&one).unwrap(), Value::Int(1));
     let (next, mut server) = connection(&pool);
-    let three = shared.send(question, soon(), None, |_by| Ok(next)).map_err(|(failure, _)| failure).unwrap();
+    let three =
+        shared.send(None, question, soon(), None, |_by| Ok(next)).map_err(|(failure, _)| failure).unwrap();
     drop(server.write_all(b":3\r\n"));
     assert_eq!(shared.wait(&three).unwrap(), Value::Int(3));
 }
@@ -102,8 +104,10 @@ fn that_the_server_hangs_up_is_told_once_whoever_notices() {
     // Silence is no hang-up.
     let (connection, _server) = connection(&pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
-    let reply =
-        shared.send(question, deadline, None, |_by| Ok(connection)).map_err(|(failure, _)| failure).unwrap();
+    let reply = shared
+        .send(None, question, deadline, None, |_by| Ok(connection))
+        .map_err(|(failure, _)| failure)
+        .unwrap();
     shared.wait(&reply).unwrap_err();
     assert!(!shared.hung_up());
 }
@@ -115,7 +119,7 @@ fn a_reply_to_what_was_not_sent_is_no_reply() {
     {
         let mut out = shared.out.lock();
         out.buffer.extend_from_slice(b"ask");
-        out.awaited.push_back(Reply::new(soon(), None));
+        out.awaited.push_back(Reply::new(soon(), None, None));
         out.unsent = 1;
         out.is_writing = true; // by a thread that has not come to it
     }
@@ -174,7 +178,7 @@ fn everyone_is_told_of_a_connections_end_before_there_is_another() {
         // could be taken for something newer.
         let (next, _server) = connection(&pool);
         let deadline = Clock::System.after(Duration::from_millis(50));
-        let early = shared.send(question, deadline, None, |_by| Ok(next));
+        let early = shared.send(None, question, deadline, None, |_by| Ok(next));
         go_on.send(()).unwrap();
         assert!(matches!(early, Err((Failure::Refused(_), _))), "sent before all were told");
         reader.join().unwrap().unwrap_err();
@@ -207,7 +211,7 @@ fn who_writes_to_an_old_connection_holds_nobody_up_on_the_next() {
         let (shared, much) = (&shared, &much);
         let stuck = move || {
             let reply = shared
-                .send(|to| to.extend(much), soon(), None, nowhere)
+                .send(None, |to, _| to.extend(much), soon(), None, nowhere)
                 .map_err(|(failure, _)| failure)
                 .unwrap();
             has_connected.recv().unwrap();
@@ -283,8 +287,10 @@ fn answered_in_time(
 ) -> (Arc<Reply>, Peer) {
     let (connection, mut server) = connection(pool);
     let deadline = Clock::System.after(Duration::from_millis(300));
-    let reply =
-        shared.send(question, deadline, take, |_by| Ok(connection)).map_err(|(failure, _)| failure).unwrap();
+    let reply = shared
+        .send(None, question, deadline, take, |_by| Ok(connection))
+        .map_err(|(failure, _)| failure)
+        .unwrap();
     server.write_all(b":1\r\n").unwrap();
     while Clock::System.now() < deadline {
         std::thread::yield_now();
@@ -338,7 +344,8 @@ fn a_write_that_fails_leaves_earlier_requests_in_doubt_and_one_alone_was_not_car
     }
     let (next, server) = connection(&pool);
     drop(server);
-    let alone = shared.send(question, soon(), None, |_by| Ok(next)).map_err(|(failure, _)| failure).unwrap();
+    let alone =
+        shared.send(None, question, soon(), None, |_by| Ok(next)).map_err(|(failure, _)| failure).unwrap();
     assert!(matches!(shared.wait(&alone), Err(Failure::Refused(_))));
 }
 
@@ -361,7 +368,10 @@ fn a_silent_server_behind_one_that_hung_up_is_waited_for_as_long_as_was_asked() 
     let limit = Duration::from_secs(1);
     let within = |limit, connection| {
         let deadline = Clock::System.after(limit);
-        shared.send(question, deadline, None, |_| Ok(connection)).map_err(|(failure, _)| failure).unwrap()
+        shared
+            .send(None, question, deadline, None, |_| Ok(connection))
+            .map_err(|(failure, _)| failure)
+            .unwrap()
     };
     let (connection_of_one, mut server) = connection(&pool);
     let reply = within(limit + limit / 32, connection_of_one);
