@@ -265,9 +265,12 @@ impl fmt::Display for Fence {
     }
 }
 
+/// The owner number that nothing is held under.
+pub(crate) const NOBODY: u64 = 0;
+
 /// Next owner number of this process; never reused, so no two owners of a client can be mixed up.
 fn fresh_number() -> u64 {
-    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(NOBODY + 1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 

@@ -18,9 +18,10 @@ use crate::engine::acquire::terms::Backoff;
 use crate::engine::many::MANY_CLIENTS;
 use crate::engine::store::StoreCell;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fork::is_forked;
 use crate::health::{Health, Wakeups};
 use crate::ident::derived::PING;
-use crate::ident::{ClientId, Owner, ThreadMark};
+use crate::ident::{ClientId, NOBODY, Owner, ThreadMark};
 use crate::inspect::Inspection;
 use crate::locks::expirable::ExpirableSemaphore;
 use crate::locks::fenced::FencedLock;
@@ -309,13 +310,17 @@ impl LockClient {
         self.engine.id
     }
 
-    /// Under which owner id the calling thread would take its next lock.
+    /// Under which owner id the calling thread would take its next lock. In a forked child, which can take none:
+    /// one that nothing is held under.
     ///
     /// If the server refuses this client the line of waiting clients, plain and fenced locks are taken under
     /// the same id with version 4 in place of 8 (see
     /// [permissions](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/permissions.md)).
     #[must_use]
     pub fn current_owner(&self) -> Owner {
+        if is_forked() {
+            return Owner::new(self.engine.id, NOBODY);
+        }
         Owner::new(self.engine.id, self.engine.next_number(&ThreadMark::current(), &mut None))
     }
 
@@ -556,7 +561,7 @@ impl LockClient {
     /// # Guarantees
     ///
     /// The numbers are not of one moment: a call that ends meanwhile may be in one of them and not in
-    /// another.
+    /// another. All are zero in a forked child.
     ///
     /// # Examples
     ///
@@ -593,7 +598,7 @@ impl LockClient {
     /// }
     /// ```
     pub fn contended(&self, most: usize) -> Vec<Contended> {
-        self.engine.reporter.counters.contended(most)
+        if is_forked() { Vec::new() } else { self.engine.reporter.counters.contended(most) }
     }
 
     /// Removes a database's rows of locks that have been free for longer than `age`; returns how many.

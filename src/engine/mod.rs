@@ -292,6 +292,9 @@ impl Engine {
 
     /// The client's numbers.
     pub(crate) fn stats(&self) -> Stats {
+        if is_forked() {
+            return Stats::default();
+        }
         let (held, grants) = self.registry.counted();
         let now = self.clock.now();
         let mut stats = Stats {

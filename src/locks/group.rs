@@ -102,11 +102,11 @@ impl Group {
     }
 
     fn fence_of(&self, name: &str) -> Option<Fence> {
-        self.0.iter().find(|level| level.hold().name().given() == name)?.hold().fence()
+        self.0.iter().find(|level| level.hold().name().given() == name)?.fence()
     }
 
     fn fence(&self) -> Option<Fence> {
-        self.0.iter().find_map(|level| level.hold().fence())
+        self.0.iter().find_map(HeldLevel::fence)
     }
 
     fn state(&self) -> HoldState {
@@ -215,7 +215,7 @@ macro_rules! group_guard {
             }
 
             /// The fencing token for what is kept by the group as a whole: that of its first lock that has
-            /// one. `None` if none has.
+            /// one. `None` if none has, and in a forked child.
             ///
             /// It is larger than the token of every earlier holder of that lock, so than that of every
             /// earlier holder of the group. Data that one lock protects by itself, also from holders of that
@@ -232,7 +232,7 @@ macro_rules! group_guard {
                 self.group.fence_of(name)
             }
 
-            /// How the holds stand, without asking the servers: lost, if one of them is.
+            /// How the holds stand, without asking the servers: lost, if one of them is, and in a forked child.
             #[must_use]
             pub fn state(&self) -> HoldState {
                 self.group.state()
@@ -257,7 +257,7 @@ macro_rules! group_guard {
             }
 
             /// How long all of them last if no renewal gets through: the least of them. Zero once one is
-            /// lost.
+            /// lost, and in a forked child.
             #[must_use]
             pub fn remaining(&self) -> Duration {
                 self.group.remaining()

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
@@ -160,8 +160,12 @@ impl HeldLevel {
         &self.entered.hold
     }
 
-    /// The reason for which it is lost at `now`; one that has run out becomes lost by this look.
+    /// The reason for which it is lost at `now`; one that has run out becomes lost by this look. A forked child
+    /// holds nothing: the hold is its parent's, and so are the mutexes in it.
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
+        if is_forked() {
+            return Some(LossReason::Gone);
+        }
         let hold = self.hold();
         hold.is_live(now, &self.engine.reporter);
         if hold.is_releasing() {
@@ -184,11 +188,9 @@ impl HeldLevel {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        if is_forked() {
-            return self.engine.usable("check");
-        }
         match self.loss_at(self.engine.clock.now()) {
             None => Ok(()),
+            Some(_) if is_forked() => self.engine.usable("check"),
             Some(reason) => {
                 let detail =
                     format!("the hold was lost: {}; work under it is no longer protected", reason.words());
@@ -205,12 +207,25 @@ impl HeldLevel {
         }
     }
 
+    /// The hold's fencing token; none in a forked child, whose writes are not to count as its parent's.
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        if is_forked() { None } else { self.hold().fence() }
+    }
+
     pub(crate) fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
+        if is_forked() {
+            return; // the thread that calls back is the parent's
+        }
         self.hold().on_lost(Box::new(callback), &self.engine.reporter);
         self.engine.watch(self.hold());
     }
 
     fn lost(&self) -> Receiver<Loss> {
+        if is_forked() {
+            let (sender, receiver) = bounded(1);
+            self.send_loss(sender);
+            return receiver;
+        }
         let receiver = self.hold().loss_channel();
         self.engine.watch(self.hold());
         receiver
@@ -218,6 +233,11 @@ impl HeldLevel {
 
     /// Has `sender` get the loss, and dropped when the hold ends.
     pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
+        if is_forked() {
+            let (name, owner) = (self.hold().name().given().to_owned(), self.hold().owner());
+            drop(sender.try_send(Loss { name, owner, reason: LossReason::Gone })); // full: told already
+            return;
+        }
         self.hold().send_loss(sender);
         self.engine.watch(self.hold());
     }
@@ -292,13 +312,15 @@ macro_rules! guard {
 
             /// The hold's fencing token; `None` unless the lock is a [`FencedLock`](crate::FencedLock).
             ///
-            /// Re-entries have the hold's token: the outer level goes on writing with it.
+            /// Re-entries have the hold's token: the outer level goes on writing with it. `None` in a forked
+            /// child.
             #[must_use]
             pub fn fence(&self) -> Option<Fence> {
-                self.level.hold().fence()
+                self.level.fence()
             }
 
-            /// How the hold stands, without asking the server.
+            /// How the hold stands, without asking the server. In a forked child, which holds nothing:
+            /// [`Lost`](HoldState::Lost).
             #[must_use]
             pub fn state(&self) -> HoldState {
                 self.level.state()
@@ -312,7 +334,8 @@ macro_rules! guard {
             ///
             /// # Errors
             ///
-            /// One that [`is_lost`](Error::is_lost), from the loss on, for good.
+            /// One that [`is_lost`](Error::is_lost), from the loss on, for good. In a forked child one of kind
+            /// [`Forked`](ErrorKind::Forked).
             ///
             /// # Guarantees
             ///
@@ -326,7 +349,7 @@ macro_rules! guard {
                 self.level.check()
             }
 
-            /// How long the hold lasts if no renewal gets through; zero once lost.
+            /// How long the hold lasts if no renewal gets through; zero once lost, and in a forked child.
             #[must_use]
             pub fn remaining(&self) -> Duration {
                 self.level.remaining()
@@ -335,12 +358,14 @@ macro_rules! guard {
             /// Has `callback` run when the hold is lost, soon if it is lost already, never if it is released
             /// before.
             ///
-            /// It runs on the client's callback thread; a panic in it is caught.
+            /// It runs on the client's callback thread, which a forked child does not have; a panic in it is
+            /// caught.
             pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
                 self.level.on_lost(callback);
             }
 
-            /// A channel for `select!` that gets the loss; it is disconnected when the hold is released.
+            /// A channel for `select!` that gets the loss; it is disconnected when the hold is released. In a
+            /// forked child it has a loss.
             #[must_use]
             pub fn lost(&self) -> Receiver<Loss> {
                 self.level.lost()
@@ -397,6 +422,9 @@ impl OwnedGuard {
     /// Ends this value without a release, and without renewals from now on.
     pub(super) fn keep_permits(mut self) {
         self.level.released = true;
+        if is_forked() {
+            return;
+        }
         let (engine, hold) = (&self.level.engine, self.level.hold());
         engine.registry.remove(hold);
         if hold.kind() == Kind::Semaphore {

@@ -50,6 +50,8 @@ pub struct Leader {
     shared: Arc<LeaderShared>,
     orders: Sender<LeaderCommand>,
     events: Receiver<LeaderEvent>,
+    /// For a forked child: the thread that sends the events is its parent's.
+    no_events: Receiver<LeaderEvent>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
@@ -127,20 +129,24 @@ impl Leader {
                 Error::new(ErrorKind::Resource, "leader", "the system could not start a thread")
                     .with_source(error)
             })?;
-        Ok(Leader { shared, orders, events, thread: Some(thread) })
+        Ok(Leader { shared, orders, events, no_events: unbounded().1, thread: Some(thread) })
     }
 
-    /// The term, if this candidate leads now. No round trip: as [`OwnedGuard::check`].
+    /// The term, if this candidate leads now. No round trip: as [`OwnedGuard::check`]. `None` in a forked child.
     #[must_use]
     pub fn term(&self) -> Option<Fence> {
+        if is_forked() {
+            return None;
+        }
         let office = self.shared.office.lock();
         office.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fence()
     }
 
-    /// The candidate's events, in order. It is disconnected when the candidate stands no more.
+    /// The candidate's events, in order. It is disconnected when the candidate stands no more, and in a forked
+    /// child.
     #[must_use]
     pub fn events(&self) -> &Receiver<LeaderEvent> {
-        &self.events
+        if is_forked() { &self.no_events } else { &self.events }
     }
 
     /// Gives the leadership up, if this candidate has it, and stands for it again behind those who wait.

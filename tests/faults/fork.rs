@@ -2,10 +2,13 @@
 //! them.
 #![allow(unsafe_code, reason = "this is the one place that forks; see the notes at the calls")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, LockClient, MemoryStore};
+use leasehold::crossbeam_channel::TryRecvError;
+use leasehold::{Error, ErrorKind, HoldState, LockClient, LossReason, MemoryStore};
 
 use super::world::{ENTRIES, L, R, scenario};
 use crate::support::proxy::Command;
@@ -88,6 +91,154 @@ fn in_a_forked_child_every_call_is_refused_and_nothing_is_sent() {
         world.assert_held("parents", guard.owner(), 1);
         guard.unlock().unwrap();
         assert!(world.is_free("parents"));
+    });
+}
+
+/// Whether something can be asked in these ways as in a child: all that a guard can be asked.
+macro_rules! is_lost_here {
+    ($guard:expr) => {{
+        let (guard, told) = (&$guard, Arc::new(AtomicBool::new(false)));
+        let tell = Arc::clone(&told);
+        guard.on_lost(move |_| tell.store(true, Ordering::SeqCst));
+        let lost = guard.lost();
+        guard.state() == HoldState::Lost
+            && guard.remaining().is_zero()
+            && guard.fence().is_none()
+            && guard.check().is_err_and(|error| error.kind() == ErrorKind::Forked)
+            && lost.try_recv().is_ok_and(|loss| loss.reason == LossReason::Gone)
+            && lost.try_recv() == Err(TryRecvError::Disconnected)
+            && format!("{guard:?}").contains("..")
+            && !told.load(Ordering::SeqCst)
+    }};
+}
+
+#[test]
+fn a_forked_child_holds_nothing_by_any_way_to_ask() {
+    scenario(|world| {
+        let client = world.builder().lease(LEASE).directory(false).build().unwrap();
+        let (semaphore, expirable) =
+            (client.get_semaphore("test:permits"), client.get_expirable_semaphore("test:expirable"));
+        assert!(semaphore.try_set_permits(1).unwrap() && expirable.try_set_permits(1).unwrap());
+        let (lock, fenced, rw) = (
+            client.get_lock("plain"),
+            client.get_fenced_lock("test:fenced"),
+            client.get_read_write_lock("rw"),
+        );
+        let (pair, owned_pair) = (
+            client.get_multi_lock([client.get_lock("one"), client.get_lock("two")]),
+            client.get_multi_lock([client.get_lock("three"), client.get_lock("four")]),
+        );
+        let (latch, condition) =
+            (client.get_count_down_latch("test:latch"), lock.condition("test:condition"));
+        let candidate = client.leader("test:leader").unwrap();
+        candidate.events().recv_timeout(LONG).unwrap();
+        let term = candidate.term().unwrap();
+        let mut plain = lock.acquire().unwrap();
+        let (fence, owner) = (fenced.acquire().unwrap(), client.current_owner());
+        let (write, read) = (rw.write().acquire().unwrap(), rw.read().acquire().unwrap());
+        let (token, fair) = (
+            client.get_token_lock("token").acquire().unwrap(),
+            client.get_fair_lock("fair").acquire().unwrap(),
+        );
+        let owned = client.get_lock("owned").acquire_owned().unwrap();
+        let (group, owned_group) = (pair.acquire().unwrap(), owned_pair.acquire_owned().unwrap());
+        let (permit, expiring) = (semaphore.acquire(1).unwrap(), expirable.acquire().unwrap());
+        let mut given_away = Some((expirable.add_permits(1).unwrap(), expirable.acquire().unwrap()));
+        let mut spare = Some((
+            client.get_multi_lock([client.get_lock("five"), client.get_lock("six")]).acquire().unwrap(),
+            client
+                .get_multi_lock([client.get_lock("seven"), client.get_lock("eight")])
+                .acquire_owned()
+                .unwrap(),
+            client.get_multi_lock([client.get_lock("nine"), client.get_lock("ten")]).acquire().unwrap(),
+        ));
+        let (stop, busy) = (AtomicBool::new(false), client.get_lock("busy"));
+        let code = thread::scope(|scope| {
+            // So that mutexes of the client are taken when the process forks.
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::SeqCst) {
+                        drop(busy.acquire().unwrap());
+                        drop(client.stats());
+                        drop((fence.fence(), fence.state(), candidate.term(), client.contended(3)));
+                    }
+                });
+            }
+            let mut code = Some(0);
+            for _ in 0..20 {
+                code = code.filter(|code| *code == 0).and_then(|_| {
+                    in_forked_child(|| {
+                        let lost = [
+                            is_lost_here!(plain),
+                            is_lost_here!(fence),
+                            is_lost_here!(write),
+                            is_lost_here!(read),
+                            is_lost_here!(token),
+                            is_lost_here!(fair),
+                            is_lost_here!(owned),
+                            is_lost_here!(group),
+                            is_lost_here!(owned_group),
+                            is_lost_here!(permit),
+                            is_lost_here!(expiring),
+                            group.fence_of("one").is_none() && owned_group.fence_of("three").is_none(),
+                            candidate.term().is_none() && format!("{candidate:?}").contains("None"),
+                            candidate.events().try_recv() == Err(TryRecvError::Disconnected),
+                            client.stats() == leasehold::Stats::default() && client.contended(3).is_empty(),
+                            client.current_owner() != owner && client.current_owner().number() == 0,
+                        ];
+                        candidate.step_down();
+                        given_away.take().into_iter().for_each(|(_, permit)| permit.keep());
+                        if let Some(place) = lost.iter().position(|lost| !lost) {
+                            return 101 + place as u8;
+                        }
+                        let (ours, owned, dropped) = spare.take().expect("it was put there");
+                        drop(dropped);
+                        all_forked([
+                            ours.unlock(),
+                            owned.unlock(),
+                            lock.is_locked().map(drop),
+                            lock.holder().map(drop),
+                            lock.is_held_by_current_thread().map(drop),
+                            lock.hold_count().map(drop),
+                            lock.remaining_lease().map(drop),
+                            fenced.hold_count().map(drop),
+                            rw.read().hold_count().map(drop),
+                            rw.write().is_held_by_current_thread().map(drop),
+                            pair.is_held_by_current_thread().map(drop),
+                            pair.remaining_lease().map(drop),
+                            semaphore.available_permits().map(drop),
+                            expirable.available_permits().map(drop),
+                            expirable.acquired_permits().map(drop),
+                            expirable.permits().map(drop),
+                            expirable.remaining_lease(&expiring.ids().concat()).map(drop),
+                            latch.count().map(drop),
+                            condition.wait_for(&mut plain, Duration::from_secs(1)).map(drop),
+                            condition.notify_one().map(drop),
+                            client.inspect("plain").map(drop),
+                            client.ping().map(drop),
+                            client.clients().next().unwrap_or_else(|| panic!("no answer")).map(drop),
+                            client.list("*").next().unwrap_or_else(|| panic!("no answer")).map(drop),
+                            client.deadlocks().map(drop),
+                            client.leader("another").map(drop),
+                        ])
+                    })
+                });
+            }
+            stop.store(true, Ordering::SeqCst);
+            code
+        });
+        assert_eq!(code, Some(0), "from 101 on: the way to ask; below: the call that was not refused");
+        // The parent's holds are as before.
+        assert_eq!(candidate.term(), Some(term));
+        for state in [plain.state(), fence.state(), write.state(), read.state(), token.state(), owned.state()]
+        {
+            assert_ne!(state, HoldState::Lost);
+        }
+        assert!(group.check().is_ok() && owned_group.check().is_ok() && permit.check().is_ok());
+        assert!(fence.fence().is_some() && client.stats().holds > 0);
+        candidate.withdraw().unwrap();
+        let (ours, owned, dropped) = spare.take().expect("only the child's copy is gone");
+        assert!(ours.unlock().is_ok() && owned.unlock().is_ok() && dropped.unlock().is_ok());
     });
 }
 
