@@ -248,15 +248,17 @@ impl Engine {
         let mut snapshot = answer
             .map_err(Failure::into_read_error)
             .map_err(|error| error.during(action).on(name.given()))?;
-        if let Some(hold) = hold {
-            if snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0) {
-                self.lose(&hold, LossReason::Gone);
-            }
-            if let Some(snapshot) = &mut snapshot
-                && !hold.holder.is_this_task()
-            {
-                snapshot.count = 0; // another task's
-            }
+        if let Some(hold) = &hold
+            && snapshot.as_ref().is_none_or(|snapshot| snapshot.count == 0)
+        {
+            self.lose(hold, LossReason::Gone);
+        }
+        if let Some(snapshot) = &mut snapshot {
+            // What is released here is not held, whatever the store has heard of it. And what is not held here is
+            // another task's, or left by a release that has not arrived.
+            let own =
+                hold.filter(|hold| hold.holder.is_this_task() && hold.loss_at(self.clock.now()).is_none());
+            snapshot.count = snapshot.count.min(own.map_or(0, |hold| hold.level_count()));
         }
         Ok(snapshot)
     }

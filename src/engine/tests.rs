@@ -69,6 +69,8 @@ struct Odd {
     /// The answers to the next attempts, releases and clean-ups, each instead of the right one.
     attempting: Scripted<Attempt>,
     releasing: Scripted<Release>,
+    /// The answers to the next questions; a lock is free otherwise.
+    inspecting: Scripted<Option<Snapshot>>,
     /// The answers to the next hand-offs, as their readers find them.
     handing: Scripted<Handoff>,
     /// The events while the next renewals are made, and by when those were to be answered.
@@ -274,7 +276,7 @@ impl Store for Odd {
 
 impl Inspect for Odd {
     fn inspect(&self, _: Kind, _: &LockName, _: Owner, _: Moment) -> Answer<Option<Snapshot>> {
-        Ok(None)
+        self.inspecting.lock().pop_front().map_or(Ok(None), |answer| answer())
     }
 
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {

@@ -269,6 +269,40 @@ fn a_partial_release_whose_reply_is_lost_skips_no_level() {
 }
 
 #[test]
+fn a_thread_holds_no_level_whose_guard_it_dropped_whatever_becomes_of_the_release() {
+    scenario(|world| {
+        let client = world.client();
+        let (fenced, rw) = (client.get_fenced_lock("test:counted"), client.get_read_write_lock("counted-rw"));
+        let fair = client.get_fair_lock("counted-fair");
+        let locks = [&client.get_lock("counted"), &fenced, rw.read(), rw.write(), &fair];
+        for lock in locks {
+            for then in [Then::Close, Then::Reset] {
+                let what = format!("{} {then:?}", lock.name());
+                // The server has the level, or the hold, until the watchdog's clean-up.
+                let outer = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+                let inner = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+                let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));
+                drop(inner);
+                fault.wait_for(1, LONG);
+                assert_eq!((lock.hold_count().unwrap(), outer.state()), (1, HoldState::Held), "{what}");
+                drop(outer);
+                for _ in 0..20 {
+                    let guard = lock.acquire_with(&leased(LEASE)).unwrap().unwrap();
+                    let fault = world.proxy.next(about(lock.name()), Do::DropRequest(then));
+                    drop(guard);
+                    // The question may break with the connection.
+                    for count in (0..3).filter_map(|_| lock.hold_count().ok()) {
+                        assert_eq!(count, 0, "{what}");
+                    }
+                    assert!(!lock.is_held_by_current_thread().unwrap_or(false), "{what}");
+                    fault.wait_for(1, LONG);
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn a_dropped_guards_release_whose_reply_is_lost_frees_the_lock() {
     scenario(|world| {
         for (number, how) in ways().into_iter().enumerate() {

@@ -619,6 +619,25 @@ fn the_number_of_a_hold_whose_release_failed_is_not_that_of_the_next() {
 }
 
 #[test]
+fn a_thread_holds_nothing_here_that_it_does_not_hold_whatever_the_store_says() {
+    let store = Arc::new(Odd { refuses: true, ..Odd::default() });
+    let engine = engine(&store, &Clock::Manual(ManualClock::new()));
+    let mine = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap();
+    let held = Snapshot { holder: mine.hold.owner().to_string(), count: 2, remaining: None };
+    let counted = || {
+        store.inspecting.lock().push_back(Box::new({
+            let held = held.clone();
+            move || Ok(Some(held))
+        }));
+        engine.inspect("hold_count", Kind::Mutex, &name()).unwrap().unwrap().count
+    };
+    assert_eq!(counted(), 1, "a level that was left is counted");
+    engine.drop_level(&mine.hold, mine.level);
+    assert_eq!(counted(), 0);
+    drop(engine.shutdown());
+}
+
+#[test]
 fn a_failed_renewal_puts_a_hold_at_risk_until_the_next_succeeds() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd { deaf: 1.into(), ..Odd::default() });

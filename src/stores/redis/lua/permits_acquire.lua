@@ -14,6 +14,11 @@ local ids = {unpack(ARGV, 3)}
 local units = #ids
 
 redis.call('get', permits) -- what holds no permits raises here, before anything is written
+local ttl_ms = redis.call('pttl', permits)
+if ttl_ms > 0 then
+  -- Before there is a key that would have no end: the user may not set one.
+  redis.call('pexpire', out, ttl_ms)
+end
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local is_out = redis.call('zscore', out, ids[1])
@@ -23,16 +28,18 @@ for _, id in ipairs(ids) do
   wanted[id] = true
 end
 local over = redis.call('zrangebyscore', out, 0, now_ms, 'LIMIT', 0, 2 * units)
-local back = 0
+local back = {}
 for _, id in ipairs(over) do
-  if not wanted[id] and back < units then
-    redis.call('zrem', out, id)
-    back = back + 1
+  if not wanted[id] and #back < units then
+    back[#back + 1] = id
   end
 end
--- A semaphore that was deleted is not brought back by permits that were taken from it.
-if back > 0 and redis.call('get', permits) then
-  local count = redis.call('incrby', permits, back)
+if #back > 0 then
+  -- Removes nothing, but is refused, if it is, before anything is written.
+  redis.call('zrem', out, '')
+  -- A semaphore that was deleted is not brought back by permits that were taken from it.
+  local count = redis.call('get', permits) and redis.call('incrby', permits, #back) or 0
+  redis.call('zrem', out, unpack(back))
   if count > 0 then
     redis.pcall('publish', channel, count)
   end
@@ -50,18 +57,20 @@ if not is_out then
     return {'busy', -1}
   end
 end
-for _, id in ipairs(ids) do
-  redis.call('zadd', out, 'GT', now_ms + lease_ms, id)
-end
+-- The count first: were that refused, there would be no key yet.
 if not is_out then
-  local left = redis.pcall('decrby', permits, units)
-  if type(left) ~= 'number' then
-    redis.call('zrem', out, unpack(ids))
-    return left
+  redis.call('decrby', permits, units)
+end
+for _, id in ipairs(ids) do
+  local added = redis.pcall('zadd', out, 'GT', now_ms + lease_ms, id)
+  if type(added) ~= 'number' then
+    if not is_out then
+      redis.call('incrby', permits, units)
+    end
+    return added
   end
 end
-local ttl_ms = redis.call('pttl', permits)
 if ttl_ms > 0 then
-  redis.call('pexpire', out, ttl_ms)
+  redis.call('pexpire', out, ttl_ms) -- with the semaphore, as Redisson's
 end
 return {'granted'}

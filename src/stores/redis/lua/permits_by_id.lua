@@ -27,8 +27,10 @@ for _, id in ipairs(ids) do
     break
   end
 end
--- Removes nothing, but lets what follows pass when the server is out of memory.
+-- These remove nothing, but let what follows pass when the server is out of memory, and are refused, if they are,
+-- before anything is written.
 redis.call('zrem', out, '')
+redis.call('zremrangebyscore', out, 1, 0)
 local is_given = what == 'give_back' and until_ms
 local back = over
 local seen = {}

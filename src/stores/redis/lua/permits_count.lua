@@ -13,10 +13,13 @@ local channel, which = ARGV[1], ARGV[2]
 redis.call('get', permits) -- what holds no permits raises here, before anything is written
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local back = redis.call('zremrangebyscore', out, 0, now_ms)
--- A semaphore that was deleted is not brought back by permits that were taken from it.
-if back > 0 and redis.call('get', permits) then
-  local count = redis.call('incrby', permits, back)
+-- Removes nothing, but is refused, if it is, before anything is written.
+redis.call('zremrangebyscore', out, 1, 0)
+local back = redis.call('zcount', out, 0, now_ms)
+if back > 0 then
+  -- A semaphore that was deleted is not brought back by permits that were taken from it.
+  local count = redis.call('get', permits) and redis.call('incrby', permits, back) or 0
+  redis.call('zremrangebyscore', out, 0, now_ms)
   if count > 0 then
     redis.pcall('publish', channel, count)
   end

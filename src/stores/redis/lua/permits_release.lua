@@ -14,21 +14,28 @@ local channel, ids = ARGV[1], {unpack(ARGV, 2)}
 redis.call('get', permits) -- what holds no permits raises here, before anything is written
 local time = redis.call('time')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local back, good, listeners = 0, 0, 0
+-- Removes nothing, but lets the count pass when the server is out of memory; and a replica, or a right that is
+-- missing, refuses it before anything is written.
+redis.call('zrem', out, '')
+local back, good, listeners = {}, 0, 0
+local seen = {}
 for _, id in ipairs(ids) do
   local until_ms = redis.call('zscore', out, id)
-  if until_ms then
-    back = back + 1
+  if until_ms and not seen[id] then
+    seen[id] = true
+    back[#back + 1] = id
     good = good + (tonumber(until_ms) > now_ms and 1 or 0)
   end
-  redis.call('zrem', out, id)
 end
 -- A semaphore that was deleted is not brought back by permits that were taken from it.
-if back > 0 and redis.call('get', permits) then
-  local count = redis.call('incrby', permits, back)
+local count = #back > 0 and redis.call('get', permits) and redis.call('incrby', permits, #back)
+if #back > 0 then
+  redis.call('zrem', out, unpack(back))
+end
+if count then
   local receivers = count > 0 and redis.pcall('publish', channel, count)
   -- While there were permits, nobody had to wait.
-  if type(receivers) == 'number' and count <= back then
+  if type(receivers) == 'number' and count <= #back then
     listeners = receivers
   end
 end

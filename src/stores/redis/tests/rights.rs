@@ -153,6 +153,69 @@ fn whichever_right_is_missing_no_waiter_leaves_a_key_without_an_end() {
     }
 }
 
+/// A semaphore that ends by itself takes with it what is out of it; its count and what is out always agree.
+#[test]
+fn whichever_right_is_missing_no_permit_is_lost_or_outlasts_its_semaphore() {
+    let rights = [
+        "get",
+        "pttl",
+        "pexpire",
+        "time",
+        "zscore",
+        "zrange",
+        "zrangebyscore",
+        "zremrangebyscore",
+        "zcount",
+        "zcard",
+        "zrem",
+        "zadd",
+        "incrby",
+        "decrby",
+        "publish",
+        "",
+    ];
+    let server = Server::start(&[]);
+    for right in rights {
+        let no_right = format!("-{right}");
+        let rules: Vec<&str> =
+            ["~*", "&*", "+@all"].into_iter().chain((!right.is_empty()).then_some(&*no_right)).collect();
+        let store = open(&user(&server, &rules));
+        let me = Claim { units: 2, ..claim(Kind::Permits, "app:a", 30_000) };
+        server.run(&["FLUSHALL"]);
+        server.run(&["SET", "app:a", "5", "PX", "60000"]);
+        let agree = |step: &str| {
+            let (free, out) =
+                (server.number(&["GET", "app:a"]), server.number(&["ZCARD", "{app:a}:timeout"]));
+            assert_eq!(free + out, 5, "{step} without {right}");
+            let ttl = server.number(&["PTTL", "{app:a}:timeout"]);
+            assert!(ttl != -1, "{step} without {right}: what is out has no end");
+        };
+        // One whose lease is over, and one that another client has.
+        let taken = |id: &str, until: &str| {
+            server.run(&["DECRBY", "app:a", "1"]);
+            server.run(&["ZADD", "{app:a}:timeout", until, id]);
+            server.run(&["PEXPIRE", "{app:a}:timeout", "60000"]);
+        };
+        for what in ["none out", "one over", "one out"] {
+            match what {
+                "one over" => taken("over", "1"),
+                "one out" => taken("out", "99999999999999"),
+                _ => {}
+            }
+            let granted = store.attempt(&me, 1, soon());
+            agree(what);
+            drop(store.count(&me, &Counting::AskAll, soon()));
+            agree("asked");
+            drop(store.count(&me, &Counting::GiveBackAll(vec![me.owner.permit(0)]), soon()));
+            agree("one given back");
+            let released = store.release(&me, 0, soon());
+            agree("released");
+            assert!(!right.is_empty() || granted.is_ok() && released.is_ok());
+        }
+        store.close();
+    }
+}
+
 /// The lock is had: what is only clearing up cannot turn that into a refusal, after which nobody would
 /// release it.
 #[test]
