@@ -64,6 +64,7 @@ fn command(random: &mut Random) -> Vec<String> {
         "hincrby K F N",
         "hlen K",
         "hdel K F",
+        "hdel K F F",
         "hexists K F",
         "hkeys K",
         "lindex K N",

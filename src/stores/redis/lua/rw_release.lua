@@ -67,27 +67,33 @@ if left ~= '0' then
   return {'still_held'}
 end
 
-redis.call('hdel', lock, field)
 if half == 'read' and redis.call('hget', lock, 'mode') == 'write' then
+  redis.call('hdel', lock, field)
   return {'freed', 0}
 end
 -- Readers whose markers have run out are dead; what the others have is how long the lock runs.
 local longest_ms = 0
-for _, reader in ipairs(redis.call('hkeys', lock)) do
-  if reader ~= 'mode' then
+local fields = redis.call('hkeys', lock)
+for _, reader in ipairs(fields) do
+  if reader ~= 'mode' and reader ~= field then
     for level = 1, tonumber(redis.call('hget', lock, reader)) or 0 do
       longest_ms = math.max(longest_ms, redis.call('pttl', marker(reader, level)))
     end
   end
 end
+-- The owner goes when all has been asked, and the rest by the same command: a right that is missing leaves no hash
+-- without an owner, which would keep all others out.
 if longest_ms > 0 then
   if half == 'write' then
     -- The writer goes on reading, and no longer than it asked for.
     redis.call('hset', lock, 'mode', 'read')
   end
+  redis.call('hdel', lock, field)
   redis.call('pexpire', lock, longest_ms)
 else
-  redis.call('del', lock)
+  for _, gone in ipairs(fields) do
+    redis.call('hdel', lock, gone)
+  end
 end
 if half == 'write' then
   -- Others may now read too; where the writer goes on reading, Redisson does not tell them. 1 wakes all of

@@ -53,12 +53,15 @@ impl Server {
                 self.write(key, Value::Hash(fields));
                 Reply::Number(sum)
             }
-            ("hdel", [field]) => {
-                let Some(at) = at(&fields, field) else { return Reply::Number(0) };
-                fields.remove(at);
-                self.write(key, Value::Hash(fields));
-                self.tidy(key);
-                Reply::Number(1)
+            ("hdel", [_, ..]) => {
+                let before = fields.len();
+                fields.retain(|(field, _)| !rest.contains(&&**field));
+                let removed = before - fields.len();
+                if removed > 0 {
+                    self.write(key, Value::Hash(fields));
+                    self.tidy(key);
+                }
+                Reply::Number(removed as i64)
             }
             _ => panic!("not modelled: {command} {rest:?}"),
         }

@@ -201,6 +201,10 @@ impl Server {
                 "zadd" | "zincrby" | "zrem" | "zscore" | "zcard" | "zrange" | "zpopmin" | "zremrangebyscore",
                 _,
             ) => self.sorted(&command, rest),
+            ("pubsub", ["numsub" | "shardnumsub", channel]) => {
+                let listeners = self.listeners.get(*channel).copied().unwrap_or(0);
+                Reply::Array(vec![Reply::Text((*channel).to_owned()), Reply::Number(listeners)])
+            }
             _ => panic!("not modelled: {command} {rest:?}"),
         }
     }

@@ -1,0 +1,313 @@
+//! A lock that nobody owns can be taken, whatever its hash still says, and no key is without an end.
+//!
+//! The scripts alone, without the clients of the worlds: owners of three sorts, whose claims say nothing more, how
+//! long they hold at most, or that they keep the lock, send whatever they like in any order.
+
+use std::collections::{HashSet, VecDeque};
+
+use leasehold_proof::kinds::Kind;
+use leasehold_proof::lua::Scripts;
+use leasehold_proof::scripts;
+use leasehold_proof::server::{COMMANDS, Entry, Reply, Server, Value};
+
+const LOCKS: [&str; 2] = ["{l}", "{m}"];
+const LEASE: &str = "1000";
+const CHANNEL: &str = "channel";
+/// Enough for two owners after each other, each with a re-entry and two requests to end it.
+const DEPTH: usize = 7;
+
+/// The owners: one for each sort of claim, two of one client.
+const PLAIN: &str = "00000000-0000-8000-8000-000000000001:1";
+const LIMITED: &str = "00000000-0000-8000-8000-000000000001:2";
+const KEEPS: &str = "00000000-0000-8000-8000-000000000002:1";
+const FRESH: &str = "00000000-0000-8000-8000-000000000003:1";
+
+/// A script with its keys and arguments.
+#[derive(Clone, Debug)]
+struct Request(&'static str, Vec<String>, Vec<String>);
+
+fn request(script: &'static str, keys: &[&str], arguments: &[&str]) -> Request {
+    let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    Request(script, texts(keys), texts(arguments))
+}
+
+/// The owners of a hash of a plain, fenced or fair lock, or of a read-write lock.
+fn owners(server: &Server, lock: &str) -> usize {
+    match server.keys.get(lock).map(|entry| &entry.value) {
+        Some(Value::Hash(fields)) => {
+            fields.iter().filter(|(name, _)| !name.starts_with("leasehold:") && name != "mode").count()
+        }
+        _ => 0,
+    }
+}
+
+/// What some owners may ask of locks of one kind, and the request of a new owner.
+struct Scene {
+    name: &'static str,
+    requests: Vec<Request>,
+    fresh: Vec<Request>,
+    /// Hashes that earlier versions left behind.
+    begins: Vec<Vec<(&'static str, &'static str)>>,
+    kind: Kind,
+}
+
+/// Plain locks, alone and several at once; `counters`: fenced ones.
+fn mutex(name: &'static str, counters: bool) -> Scene {
+    let (lock, other) = (LOCKS[0], LOCKS[1]);
+    let keys = if counters { vec![lock, "redisson_lock_token:{l}"] } else { vec![lock] };
+    let mut requests = Vec::new();
+    for owner in [PLAIN, LIMITED, KEEPS] {
+        let note: &[&str] = match owner {
+            LIMITED => &["5000", "here"],
+            KEEPS => &["kept"],
+            _ => &[],
+        };
+        let said = if owner == PLAIN { "0" } else { "1" };
+        for (count, turn) in [("1", "barge"), ("1", "wait"), ("2", "barge")] {
+            requests.push(request("ACQUIRE", &keys, &[&[owner, count, LEASE, turn], note].concat()));
+        }
+        for left in ["1", "0"] {
+            requests.push(request("RELEASE", &[lock], &[owner, left, LEASE, said, CHANNEL]));
+        }
+        // A clean-up, which does not know what another request under this number has said.
+        requests.push(request("RELEASE", &[lock], &[owner, "0", LEASE, "1", CHANNEL]));
+        requests.push(request("RELEASE_ALL", &[lock, other], &[owner, CHANNEL, owner, CHANNEL]));
+        requests.push(request("RENEW", &[lock], &[owner, LEASE]));
+        requests.push(request("EXPIRE_IN", &[lock], &[owner, "500"]));
+        let heir: &[&str] = match owner {
+            PLAIN => &[LIMITED, LEASE, "5000", "there"],
+            _ => &[PLAIN, LEASE, "", ""],
+        };
+        requests.push(request("HAND_OFF", &keys, &[&[owner], heir].concat()));
+    }
+    for idle in ["", "100"] {
+        requests.push(request("LOOK_KEPT", &[lock], &[KEEPS, LEASE, idle, CHANNEL, "0"]));
+    }
+    let all = |owner: &str, or_none: &str| {
+        request("ACQUIRE_ALL", &LOCKS, &[or_none, "2", owner, LEASE, "0", owner, LEASE, "0"])
+    };
+    requests.extend([all(PLAIN, "0"), all(PLAIN, "1"), request("FORCE", &[lock], &[CHANNEL])]);
+    let one = request("ACQUIRE_ALL", &[lock], &["1", "1", FRESH, LEASE, "0"]);
+    Scene {
+        name,
+        requests,
+        fresh: vec![request("ACQUIRE", &keys, &[FRESH, "1", LEASE, "barge"]), one],
+        begins: vec![
+            vec![],
+            vec![("leasehold:about", "x")],
+            vec![("leasehold:kept", ""), ("leasehold:about", "x")],
+        ],
+        kind: if counters { Kind::Fenced } else { Kind::Plain },
+    }
+}
+
+fn fair() -> Scene {
+    let parts =
+        ["{l}", "redisson_lock_queue:{l}", "redisson_lock_timeout:{l}", "leasehold_lock_heartbeat:{l}"];
+    let with_counter = [&parts[..], &["redisson_lock_token:{l}"]].concat();
+    let acquire = |owner: &str, count: &str| {
+        request("FAIR_ACQUIRE", &with_counter, &[owner, count, LEASE, "1", "600", "channel:"])
+    };
+    let mut requests = vec![request("FORCE", &["{l}"], &[CHANNEL])];
+    for owner in [PLAIN, KEEPS] {
+        requests.extend([
+            acquire(owner, "1"),
+            acquire(owner, "2"),
+            request("RENEW", &["{l}"], &[owner, LEASE]),
+        ]);
+        for (left, way) in [("1", "release"), ("0", "release"), ("0", "leave")] {
+            requests.push(request("FAIR_RELEASE", &parts, &[owner, left, LEASE, way, "channel:"]));
+        }
+    }
+    Scene { name: "fair", requests, fresh: vec![acquire(FRESH, "1")], begins: vec![vec![]], kind: Kind::Fair }
+}
+
+fn read_write() -> Scene {
+    let marker = |owner: &str, count: &str| format!("{{l}}:{owner}:rwlock_timeout:{count}");
+    let acquire = |owner: &str, half: &str, count: &str| {
+        request("RW_ACQUIRE", &["{l}", &marker(owner, count), "{l}"], &[half, owner, count, LEASE, "0"])
+    };
+    let mut requests = Vec::new();
+    for owner in [PLAIN, KEEPS] {
+        for half in ["read", "write"] {
+            requests.extend([acquire(owner, half, "1"), acquire(owner, half, "2")]);
+            for left in ["1", "0"] {
+                let arguments = [half, owner, left, LEASE, "{l}", "", CHANNEL];
+                requests.push(request("RW_RELEASE", &["{l}"], &arguments));
+            }
+        }
+        requests.push(request("RW_RENEW", &["{l}"], &[owner, LEASE, &marker(owner, "")]));
+    }
+    for half in ["read", "write"] {
+        requests.push(request("RW_FORCE", &["{l}"], &[half, CHANNEL]));
+    }
+    let fresh = vec![acquire(FRESH, "write", "1")];
+    Scene { name: "read-write", requests, fresh, begins: vec![vec![]], kind: Kind::ReadWrite }
+}
+
+fn is_granted(script: &str, reply: &Reply) -> bool {
+    // This has a fence, or '', for each lock that was taken.
+    let least = if script == "ACQUIRE_ALL" { 2 } else { 1 };
+    match reply {
+        Reply::Text(word) => word == "granted",
+        Reply::Array(items) => {
+            items.first() == Some(&Reply::Text("granted".to_owned())) && items.len() >= least
+        }
+        _ => false,
+    }
+}
+
+impl Scene {
+    /// The fault of a state that `request` has led to, in words.
+    fn fault(&self, scripts: &Scripts, before: &Server, server: &Server) -> Option<String> {
+        let endless = |(key, entry): &(&String, &Entry)| entry.ends_ms.is_none() && !self.kind.may_stay(key);
+        if let Some((key, _)) = server.keys.iter().find(endless) {
+            return Some(format!("{key} has no end"));
+        }
+        for lock in LOCKS {
+            if owners(before, lock) > 0 && owners(server, lock) == 0 && server.keys.contains_key(lock) {
+                return Some(format!("{lock} is left without an owner, which keeps Redisson out"));
+            }
+        }
+        // Those who stand in the queue of a fair lock come first.
+        let is_queue = |key: &String| key.starts_with("redisson_lock_queue:");
+        if owners(server, LOCKS[0]) > 0 || server.keys.keys().any(is_queue) {
+            return None;
+        }
+        let refused = self.fresh.iter().find(|request| {
+            let mut server = Server { refused: None, ..server.clone() };
+            !is_granted(request.0, &scripts.run(&mut server, request.0, &request.1, &request.2))
+        });
+        refused.map(|request| format!("nobody owns it, and {} does not get it", request.0))
+    }
+
+    /// All states that up to `DEPTH` requests lead to, of users that may not use a command; the first fault, with
+    /// the requests.
+    fn explore(&self, scripts: &Scripts, refused: Option<&str>) -> Result<usize, String> {
+        let (mut seen, mut ahead) = (HashSet::new(), VecDeque::new());
+        for fields in &self.begins {
+            let mut server =
+                Server { now_us: 1_000_000_000, refused: refused.map(str::to_owned), ..Server::default() };
+            if !fields.is_empty() {
+                let text = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+                let value = Value::Hash(fields.iter().map(text).collect());
+                server.keys.insert(LOCKS[0].to_owned(), Entry { value, ends_ms: Some(1_030_000) });
+            }
+            ahead.push_back((server, Vec::<String>::new()));
+        }
+        while let Some((server, way)) = ahead.pop_front() {
+            if way.is_empty()
+                && let Some(fault) = self.fault(scripts, &server, &server)
+            {
+                return Err(format!("{}: {fault}", self.name));
+            }
+            for request in if way.len() < DEPTH { &self.requests[..] } else { &[] } {
+                let mut after = server.clone();
+                scripts.run(&mut after, request.0, &request.1, &request.2);
+                after.published.clear();
+                after.has_written = false;
+                let mut way = way.clone();
+                way.push(format!("{} {:?}", request.0, request.2));
+                if let Some(fault) = self.fault(scripts, &server, &after) {
+                    return Err(format!("{}: {fault} after {way:#?}", self.name));
+                }
+                if seen.insert(after.keys.clone()) {
+                    ahead.push_back((after, way));
+                }
+            }
+        }
+        Ok(seen.len())
+    }
+}
+
+fn scenes() -> [Scene; 4] {
+    [mutex("plain", false), mutex("fenced", true), fair(), read_write()]
+}
+
+#[test]
+fn a_lock_that_nobody_owns_can_be_taken_and_no_key_is_without_an_end() {
+    let texts = scripts::load(&|_, text| text);
+    for scene in scenes() {
+        for knows_acl in [true, false] {
+            let scripts = Scripts::new(&texts, knows_acl);
+            for refused in std::iter::once(None).chain(COMMANDS.into_iter().map(Some)) {
+                if let Err(fault) = scene.explore(&scripts, refused) {
+                    panic!("without {refused:?}: {fault}");
+                }
+            }
+        }
+    }
+}
+
+/// In which scene, the file, what is written there, what is put in its place, the words by which it is found, and
+/// the command that the users may not use then.
+type Mutant = (&'static str, &'static str, &'static str, &'static str, &'static str, Option<&'static str>);
+
+const MUTANTS: &[Mutant] = &[
+    (
+        "plain",
+        "acquire.lua",
+        "  if ttl_ms ~= -2 and drop_ownerless(lock, holders) then",
+        "  if false then",
+        "ACQUIRE does not get it",
+        None,
+    ),
+    ("plain", "acquire_all.lua", " and not drop_ownerless(lock)", "", "ACQUIRE_ALL does not get it", None),
+    (
+        "plain",
+        "release_all.lua",
+        "    redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')\n",
+        "",
+        "is left without an owner",
+        None,
+    ),
+    (
+        "plain",
+        "release.lua",
+        "    if said == '1' then",
+        "    if false then",
+        "is left without an owner",
+        None,
+    ),
+    (
+        "fenced",
+        "hand_off.lua",
+        "  redis.call('hdel', lock, 'leasehold:about', 'leasehold:kept')\nelseif",
+        "elseif",
+        "is left without an owner",
+        None,
+    ),
+    (
+        "plain",
+        "acquire.lua",
+        "  local expiring = redis.pcall('pexpire', lock, lease_ms)",
+        "  local expiring = 1",
+        "has no end",
+        None,
+    ),
+    (
+        "read-write",
+        "rw_release.lua",
+        "  for _, gone in ipairs(fields) do\n    redis.call('hdel', lock, gone)\n  end\n",
+        "  redis.call('hdel', lock, field)\n  redis.call('del', lock)\n",
+        "is left without an owner",
+        Some("del"),
+    ),
+];
+
+#[test]
+fn a_script_that_leaves_a_hash_without_an_owner_is_found() {
+    for (name, file, old, new, words, refused) in MUTANTS {
+        let texts = scripts::load(&|of, text| {
+            if of != *file {
+                return text;
+            }
+            assert_eq!(text.matches(old).count(), 1, "{file}: {old}");
+            text.replace(old, new)
+        });
+        let scene = scenes().into_iter().find(|scene| scene.name == *name).expect(name);
+        let found = scene.explore(&Scripts::new(&texts, true), *refused);
+        let fault = found.expect_err(&format!("{file} without {old}"));
+        assert!(fault.contains(words), "{file} without {old}: {fault}");
+    }
+}
