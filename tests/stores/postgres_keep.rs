@@ -78,6 +78,7 @@ fn a_row_says_whether_its_holder_keeps_it_whoever_had_it_before() {
         theirs.unlock().unwrap();
         use_until_kept(&kept, &mut admin);
     }
+    let_pass(ms(200), "so that two recalls do not switch keeping off");
     theirs.lock().unwrap();
     let mine = kept.clone();
     let waiter = start(move || mine.lock().map(|()| mine));

@@ -372,11 +372,16 @@ impl<H: Held> Entry<H> {
         (state.until_asked.begin(hold, terms, now), state.turns.begin_watch())
     }
 
-    /// Others want this hold; if it is kept, it is taken out to be given back.
+    /// Others want this hold; if nobody uses it, it is taken out to be given back.
     pub(crate) fn note_wanted(&self, hold: &Arc<H>, now: Moment) -> Option<Arc<H>> {
+        self.state().until_asked.note_wanted(hold, now);
+        self.take_idle(hold)
+    }
+
+    /// Takes this hold out to be given back, if nobody uses it.
+    pub(crate) fn take_idle(&self, hold: &Arc<H>) -> Option<Arc<H>> {
         let mut state = self.state();
-        let is_idle = state.until_asked.note_wanted(hold, now);
-        is_idle.then(|| state.take_to_leave()).flatten()
+        state.until_asked.is_idle_hold(hold).then(|| state.take_to_leave()).flatten()
     }
 
     /// Whether a hold is kept here until others ask for it, and not in use.

@@ -150,16 +150,12 @@ impl<H> UntilAsked<H> {
         }
     }
 
-    /// The store has seen others who want the hold; whether it is kept at the moment.
-    pub(crate) fn note_wanted(&mut self, hold: &Arc<H>, now: Moment) -> bool {
-        let Some(kept) = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold)) else {
-            return false;
-        };
-        let is_idle = kept.idle_since.is_some();
-        if !std::mem::replace(&mut kept.terms.is_wanted, true) {
+    /// The store has seen others who want the hold.
+    pub(crate) fn note_wanted(&mut self, hold: &Arc<H>, now: Moment) {
+        let kept = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold));
+        if kept.is_some_and(|kept| !std::mem::replace(&mut kept.terms.is_wanted, true)) {
             self.note_recall(now);
         }
-        is_idle
     }
 
     /// The last level of this hold ended; until when it stays at most. `None`: it does not, beyond a turn.
@@ -189,6 +185,11 @@ impl<H> UntilAsked<H> {
     /// Whether a hold is kept and not in use.
     pub(crate) fn is_idle(&self) -> bool {
         self.hold.as_ref().is_some_and(|kept| kept.idle_since.is_some())
+    }
+
+    /// Whether this hold is.
+    pub(crate) fn is_idle_hold(&self, hold: &Arc<H>) -> bool {
+        self.is_idle() && self.hold.as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.hold, hold))
     }
 
     /// The hold is not here any more.
@@ -359,7 +360,7 @@ mod tests {
             assert!(kept.heard(at(1001 + second)).is_some());
         }
         let (mut kept, channel, hold) = granted();
-        assert!(!kept.note_wanted(&hold, at(1)), "it is in use");
+        kept.note_wanted(&hold, at(1));
         assert!(kept.may_stay(&hold, at(2)).is_none());
         grant(&mut kept, &hold, at(3));
         channel.take(b"recall");
@@ -395,7 +396,8 @@ mod tests {
         let other = Arc::new(1);
         assert!(kept.may_stay(&hold, at(1)).is_some());
         kept.forget(&other);
-        assert!(kept.is_idle() && !kept.note_wanted(&other, at(2)));
+        kept.note_wanted(&other, at(2));
+        assert!(kept.is_idle_hold(&hold) && !kept.is_idle_hold(&other));
         assert_eq!(kept.use_again(&hold, Some(MS), at(3)), Reuse::UntilAsked);
         assert!(kept.may_stay(&hold, at(4)).is_some(), "it is kept as before");
     }
@@ -411,7 +413,7 @@ mod tests {
     #[test]
     fn a_hold_that_is_wanted_is_so_once_however_often_that_is_seen() {
         let (mut kept, _channel, hold) = granted();
-        assert!(!kept.note_wanted(&hold, at(1)) && !kept.note_wanted(&hold, at(50)));
+        [1, 50].iter().for_each(|now| kept.note_wanted(&hold, at(*now)));
         assert!(kept.heard(at(51)).is_some(), "that was one recall");
     }
 }

@@ -214,7 +214,7 @@ impl Core {
         for (hold, idle) in looks {
             // Its thread does not come back, or its session has ended, say.
             if hold.is_orphaned() || hold.loss_at(sent).is_some() {
-                give_back(hold.entry().note_wanted(hold, sent), sent);
+                give_back(hold.entry().take_idle(hold), sent);
             } else if let Some(claim) = hold.begin_look() {
                 let lease = idle.map_or(claim.lease, |_| claim.lease.min(UNUSED_LEASE));
                 asked.push(Claim { keeps: Some(idle.unwrap_or_default()), lease, ..claim });
@@ -240,7 +240,7 @@ impl Core {
                     if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {
                         hold.entry().nudge();
                     }
-                    give_back(hold.entry().note_wanted(hold, now), now);
+                    give_back(hold.entry().take_idle(hold), now);
                 }
                 Err(failure) if failure.error().outcome_unknown() => hold.retire_owner_on_end(), // it may yet come
                 Err(_refused) => {}
