@@ -159,8 +159,13 @@ fn a_forked_child_holds_nothing_by_any_way_to_ask() {
                 scope.spawn(|| {
                     while !stop.load(Ordering::SeqCst) {
                         drop(busy.acquire().unwrap());
-                        drop(client.stats());
-                        drop((fence.fence(), fence.state(), candidate.term(), client.contended(3)));
+                        drop((
+                            fence.fence(),
+                            fence.state(),
+                            candidate.term(),
+                            client.stats(),
+                            client.contended(3),
+                        ));
                     }
                 });
             }

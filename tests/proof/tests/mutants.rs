@@ -139,14 +139,14 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
         "comes after",
     ),
     (
-        "renew.lua",
+        "prolong.lua",
         "if redis.call('pttl', lock) < lease_ms then",
         "if false then",
         Kind::Plain,
         "the server has",
     ),
     (
-        "renew.lua",
+        "prolong.lua",
         "if redis.call('hexists', lock, owner) == 0 then",
         "if false then",
         Kind::Plain,

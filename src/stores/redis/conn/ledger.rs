@@ -196,7 +196,7 @@ impl Ledger {
         match reply {
             Value::ServerError(_) if is_forgotten(reply) => {
                 // Of many replies that say so at once, only the first is news.
-                let _ = self.forgotten.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst);
+                self.forgotten.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst).ok();
             }
             Value::ServerError(_) => {}
             _ if self.forgotten() == old => origin.known.note(sent.script, old),
