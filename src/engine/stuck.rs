@@ -1,7 +1,9 @@
 //! The threads of this client that have waited for a while and hold something meanwhile, as of one moment.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::directory::{LockUse, MOST_TOLD, MOST_TOLD_BYTES, ToldWait};
 use crate::engine::queue::{Ticket, Told};
 use crate::seam::{Family, Kind};
 use crate::time::Moment;
@@ -56,4 +58,90 @@ impl Stuck {
     pub(crate) fn wait_of(&self, thread: u64) -> Option<&OwnWait> {
         self.waits.iter().find(|wait| wait.thread == thread)
     }
+
+    /// The part that an entry has room for: the waits in `first`, then the oldest, each before what its thread
+    /// holds. Of a thread with very many locks the one that `first` says is named before the others.
+    pub(crate) fn named(&self, first: &HashMap<u64, String>, now: Moment) -> Named {
+        let mut waits: Vec<&OwnWait> = self.waits.iter().collect();
+        waits.sort_unstable_by_key(|wait| (!first.contains_key(&wait.told.id), wait.since));
+        let mut holds_of: HashMap<u64, Vec<&OwnHold>> = HashMap::new();
+        for hold in &self.holds {
+            if let Some(thread) = hold.thread {
+                holds_of.entry(thread).or_default().push(hold);
+            }
+        }
+        let mut named = Named::default();
+        let (mut room, mut bytes) = (MOST_TOLD, MOST_TOLD_BYTES);
+        for wait in waits {
+            let mut holds = holds_of.remove(&wait.thread).unwrap_or_default();
+            let wanted = first.get(&wait.told.id);
+            holds.sort_by_key(|hold| Some(&hold.key) != wanted);
+            let holds = holds.into_iter().map(|hold| hold.shown(now));
+            let mut block: Vec<LockUse> = std::iter::once(wait.shown(now)).chain(holds).collect();
+            let mut left = bytes;
+            let fits = |one: &&LockUse| {
+                let rest = left.checked_sub(one.name.len());
+                left = rest.unwrap_or(0);
+                rest.is_some()
+            };
+            let fitting = block.iter().take(room).take_while(fits).count();
+            let is_whole = fitting == block.len();
+            named.is_cut |= !is_whole;
+            // Else the wait is of no use to others: the hold that matters may be missing.
+            if is_whole || wanted.is_some() && fitting > 1 {
+                block.truncate(fitting);
+                (room, bytes) = (room - fitting, left);
+                named.ids.push(wait.told.id);
+                named.uses.append(&mut block);
+            }
+        }
+        named.ids.sort_unstable();
+        named
+    }
+}
+
+impl OwnWait {
+    fn shown(&self, now: Moment) -> LockUse {
+        LockUse {
+            name: self.key.clone(),
+            owner: self.number,
+            thread: self.thread_name.to_string(),
+            since: now.since(self.since),
+            waits: true,
+            by: Some(self.thread),
+            told: Some(ToldWait {
+                id: self.told.id,
+                at_ms: self.told.at_ms,
+                kind: self.kind.label().to_owned(),
+                takes_again: self.takes_again,
+                writers_first: self.writers_first,
+            }),
+            more: 0,
+        }
+    }
+}
+
+impl OwnHold {
+    fn shown(&self, now: Moment) -> LockUse {
+        LockUse {
+            name: self.key.clone(),
+            owner: self.number,
+            thread: self.thread_name.to_string(),
+            since: now.since(self.since),
+            waits: false,
+            by: self.thread,
+            told: None,
+            more: 0,
+        }
+    }
+}
+
+/// The waits and holds that an entry names, for others to rely on.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    pub(crate) uses: Vec<LockUse>,
+    /// The ids of its waits, in order.
+    pub(crate) ids: Vec<u64>,
+    /// There was no room for all waits and what their threads hold.
+    pub(crate) is_cut: bool,
 }
