@@ -145,3 +145,73 @@ pub(crate) struct Named {
     /// There was no room for all waits and what their threads hold.
     pub(crate) is_cut: bool,
 }
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(id: u64, since: u64) -> OwnWait {
+        OwnWait {
+            told: Told { id, at_ms: 0 },
+            thread: id,
+            thread_name: "".into(),
+            key: format!("wanted:{id}"),
+            kind: Kind::Mutex,
+            number: id,
+            since: Moment::from_nanos(since),
+            takes_again: false,
+            writers_first: false,
+            ticket: Arc::default(),
+        }
+    }
+
+    fn hold(thread: u64, key: String) -> OwnHold {
+        OwnHold {
+            key,
+            family: Family::Lock,
+            number: thread,
+            thread: Some(thread),
+            thread_name: "".into(),
+            since: Moment::from_nanos(0),
+        }
+    }
+
+    /// Waits of that many threads, the first of which is the oldest, with `each` locks.
+    fn stuck(threads: u64, each: usize) -> Stuck {
+        let holds = (1..=threads).flat_map(|id| (0..each).map(move |at| hold(id, format!("held:{id}:{at}"))));
+        Stuck { waits: (1..=threads).map(|id| wait(id, id)).collect(), holds: holds.collect(), next: None }
+    }
+
+    fn named(stuck: &Stuck, first: &[(u64, &str)]) -> Named {
+        let first = first.iter().map(|(id, key)| (*id, (*key).to_owned())).collect();
+        stuck.named(&first, Moment::from_nanos(0))
+    }
+
+    #[test]
+    fn an_entry_without_room_for_all_names_what_comes_first_then_the_oldest_waits_each_with_its_holds() {
+        let all = named(&stuck(5, 2), &[(4, "")]);
+        assert_eq!((all.ids, all.is_cut, all.uses.len()), (vec![1, 2, 3, 4, 5], false, 15));
+        let cut = named(&stuck(300, 1), &[(299, "held:299:0"), (300, "")]);
+        let expected: Vec<u64> = (1..=254).chain([299, 300]).collect();
+        assert_eq!((cut.ids, cut.is_cut, cut.uses.len()), (expected, true, MOST_TOLD));
+        assert!(cut.uses.iter().step_by(2).all(|one| one.told.is_some()), "each before what it holds");
+    }
+
+    #[test]
+    fn of_a_thread_with_too_many_locks_the_one_that_matters_is_named() {
+        let many = stuck(1, 600);
+        assert!(named(&many, &[]).is_cut && named(&many, &[]).ids.is_empty());
+        let cut = named(&many, &[(1, "held:1:599")]);
+        assert!(cut.is_cut && cut.ids == [1] && cut.uses.len() == MOST_TOLD);
+        assert_eq!(cut.uses[1].name, "held:1:599");
+    }
+
+    #[test]
+    fn long_names_take_the_room_of_others() {
+        let mut stuck = stuck(3, 1);
+        stuck.holds.iter_mut().for_each(|hold| hold.key = "x".repeat(MOST_TOLD_BYTES / 2 - 100));
+        let cut = named(&stuck, &[(3, "")]);
+        assert_eq!((cut.ids, cut.is_cut), (vec![1, 3], true));
+    }
+}

@@ -560,23 +560,23 @@ fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
     waits.join().unwrap().unwrap();
 }
 
-/// The oldest waits are named in the entry, which is larger than a small column of text. The ring's wait is
-/// not among them, and its client is the only one to see the ring until it names that wait before others.
-fn a_deadlock_beside_more_waits_than_an_entry_has_room_for_is_broken(store: &Store) {
-    const THREADS: usize = 60;
-    const LOCKS: usize = 9;
-    let long = |label: &str| format!("{}:{}", fresh(label), "x".repeat(150));
-    let quick = Duration::from_millis(200);
-    let (one, many) = (Member::looking_after(store, quick, true), Member::looking_after(store, quick, true));
-    let busy = store.client();
-    let (name, interrupt) = (fresh("busy"), Interrupt::new());
-    let guard = busy.get_lock(&name).acquire_owned().unwrap();
-    let gate = gate_of(THREADS + 1);
-    let threads: Vec<_> = (0..THREADS)
-        .map(|_| {
-            let locks: Vec<RedisLock> = (0..LOCKS).map(|_| many.client.get_lock(long("own"))).collect();
-            let (wanted, gate, interrupt) =
-                (many.client.get_lock(&name), Arc::clone(&gate), interrupt.clone());
+/// Threads that wait, and hold more locks than an entry has room for, until they are interrupted. The entry
+/// names the oldest waits and is larger than a small column of text.
+struct Crowd {
+    threads: Vec<JoinHandle<Result<()>>>,
+    interrupt: Interrupt,
+}
+
+impl Crowd {
+    fn of(member: &Member, busy: &str, asks: &LockClient) -> Crowd {
+        const THREADS: usize = 60;
+        const LOCKS: usize = 9;
+        let (interrupt, gate) = (Interrupt::new(), gate_of(THREADS + 1));
+        let start = |_| {
+            let locks: Vec<RedisLock> =
+                (0..LOCKS).map(|_| member.client.get_lock(long_name("own"))).collect();
+            let wanted = member.client.get_lock(busy);
+            let (gate, interrupt) = (Arc::clone(&gate), interrupt.clone());
             crate::support::start(move || {
                 let held = locks.iter().map(RedisLock::acquire).collect::<Result<Vec<_>>>()?;
                 gate.wait();
@@ -584,16 +584,38 @@ fn a_deadlock_beside_more_waits_than_an_entry_has_room_for_is_broken(store: &Sto
                 held.into_iter().try_for_each(|guard| guard.unlock())?;
                 got
             })
-        })
-        .collect();
-    gate.wait();
-    let is_full = || {
-        let entry = busy.clients().map(Result::unwrap).find(|info| info.id == many.client.id());
-        entry.is_some_and(|info| info.uses.len() > 500)
-    };
-    assert!(eventually(LONG, is_full), "{:?}", busy.clients().collect::<Vec<_>>());
-    is_broken_for(&one, &many, &[long("own")]);
-    end(threads, &interrupt);
+        };
+        let threads = (0..THREADS).map(start).collect();
+        gate.wait();
+        let is_full = || {
+            let entry = asks.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
+            entry.is_some_and(|info| info.uses.len() > 500)
+        };
+        assert!(eventually(LONG, is_full), "{:?}", asks.clients().collect::<Vec<_>>());
+        Crowd { threads, interrupt }
+    }
+
+    fn end(self) {
+        end(self.threads, &self.interrupt);
+    }
+}
+
+fn long_name(label: &str) -> String {
+    format!("{}:{}", fresh(label), "x".repeat(150))
+}
+
+/// The older wait of the deadlock is not among those that its client's entry has room for, nor is, at last,
+/// the younger.
+fn a_deadlock_beside_more_waits_than_an_entry_has_room_for_is_broken(store: &Store) {
+    let quick = Duration::from_millis(200);
+    let [one, many] = [(); 2].map(|()| Member::looking_after(store, quick, true));
+    let (busy, asks) = (fresh("busy"), store.client());
+    let guard = asks.get_lock(&busy).acquire_owned().unwrap();
+    let crowd = Crowd::of(&many, &busy, &asks);
+    is_broken_for(&one, &many, &[long_name("own")]);
+    let other = Crowd::of(&one, &busy, &asks);
+    is_broken_for(&one, &many, &[long_name("own")]);
+    [crowd, other].into_iter().for_each(Crowd::end);
     guard.unlock().unwrap();
 }
 

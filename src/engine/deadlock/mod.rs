@@ -130,7 +130,9 @@ impl Finder {
         let now = core.clock.now();
         let mut next = stuck.next.unwrap_or(Moment::NEVER);
         next = next.min(self.pace.next(now).unwrap_or(Moment::NEVER));
-        if !self.is_written(&stuck.named(&self.first, now)) && !self.is_refused(now) && core.announcer.is_seen(now)
+        if !self.is_written(&stuck.named(&self.first, now))
+            && !self.is_refused(now)
+            && core.announcer.is_seen(now)
         {
             // It could not be written, or others need what it did not name.
             next = next.min(self.next_write.unwrap_or(now));
@@ -188,7 +190,9 @@ impl Finder {
         let ripe = self.seen.entry(key.clone()).or_insert(now).plus(SEEN_FOR);
         if now < ripe {
             let own = self.core.id.as_u128();
-            key.iter().filter(|(client, _)| *client == own).for_each(|(_, id)| self.pace.confirm_by(*id, ripe));
+            key.iter()
+                .filter(|(client, _)| *client == own)
+                .for_each(|(_, id)| self.pace.confirm_by(*id, ripe));
         }
         now >= ripe
     }

@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_is_to_be_confirmed_is_looked_at_first_then_the_newest_wait_then_what_is_due_for_longest() {
-        let (mut pace, at) = (Pace::default(), |second| Moment::from_nanos(second * 1_000_000_000));
+        let (mut pace, at) = (Pace::default(), |second: u64| Moment::from_nanos(second * 1_000_000_000));
         pace.keep(&[1, 2, 3], at(0));
         pace.looked(1, true, at(1));
         pace.looked(2, true, at(2));
