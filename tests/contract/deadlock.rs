@@ -569,8 +569,9 @@ struct Crowd {
 
 impl Crowd {
     fn of(member: &Member, busy: &str, asks: &LockClient) -> Crowd {
-        const THREADS: usize = 60;
-        const LOCKS: usize = 9;
+        // An entry names 512 waits and holds: 64 of these threads fill it to the last.
+        const THREADS: usize = 66;
+        const LOCKS: usize = 7;
         let (interrupt, gate) = (Interrupt::new(), gate_of(THREADS + 1));
         let start = |_| {
             let locks: Vec<RedisLock> =
