@@ -238,7 +238,7 @@ fn a_waiter_that_gives_up_does_not_wait_until_the_store_has_taken_it_out_of_the_
         let interrupt = Interrupt::new();
         let (number, begun) = (client.current_owner(), now());
         for is_interrupted in [false, true] {
-            let held_back = world.proxy.each(leaves, Do::HoldRequest);
+            let held_back = world.proxy.next(leaves, Do::HoldRequest);
             if is_interrupted {
                 let (fair, wait) = (fair.clone(), interrupt.clone());
                 let waiter = call(move || fair.lock_interruptibly(&wait));
