@@ -261,3 +261,24 @@ fn a_waiter_that_gives_up_does_not_wait_until_the_store_has_taken_it_out_of_the_
         client.shutdown().unwrap();
     });
 }
+
+#[test]
+fn a_place_that_could_not_be_left_is_cleaned_up_and_the_thread_goes_on_under_another_number() {
+    scenario(|world| {
+        let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(ms(500));
+        let (client, other) = (builder.build().unwrap(), world.direct());
+        let fair = client.get_fair_lock("fair");
+        let held = other.get_fair_lock("fair").acquire_owned().unwrap();
+        let leaves = |command: &Command| command.args.iter().any(|arg| arg == b"leave");
+        let number = client.current_owner();
+        let lost = world.proxy.next(leaves, Do::DropRequest(Then::Reset));
+        assert!(fair.try_acquire_for(ms(300)).unwrap().is_none());
+        lost.wait_for(1, LONG);
+        // A place that nobody asks for again lasts six seconds.
+        assert!(eventually(ms(3_000), || other.inspect("fair").unwrap().waiting == 0));
+        assert!(eventually(LONG, || client.current_owner() != number), "its request may yet come");
+        held.unlock().unwrap();
+        fair.acquire().unwrap().unlock().unwrap();
+        client.shutdown().unwrap();
+    });
+}
