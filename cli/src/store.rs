@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::{ClientBuilder, Error, ErrorKind, Event, LockClient, Observer};
 
-use crate::args::Common;
+use crate::args::{self, Common, Want};
 use crate::exit::Exit;
 use crate::run::signals::Caught;
 use crate::say::Say;
@@ -49,6 +49,11 @@ pub(crate) fn open(
         builder = builder.client_name(client_name(label.as_deref()));
     }
     label.iter().fold(builder, |builder, label| builder.label(label)).build()
+}
+
+/// For how long a store that is away at the start is waited for.
+pub(crate) fn waited_for(want: &Want) -> Duration {
+    if want.no_wait { Duration::ZERO } else { args::patience().max(want.wait.unwrap_or_default()) }
 }
 
 /// The URL of the store; it may hold a password. Empty, if several servers are named.
