@@ -75,6 +75,11 @@ pub(crate) fn urls_of_several() -> Vec<String> {
     servers.split_whitespace().map(url).collect()
 }
 
+/// What may change while the program runs, since it is in a file.
+pub(crate) fn secrets() -> [Option<String>; 3] {
+    ["LEASEHOLD_URL", "LEASEHOLD_USERNAME", "LEASEHOLD_PASSWORD"].map(secret)
+}
+
 /// A variable that is set, and not empty.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())

@@ -23,7 +23,7 @@ pub(crate) struct Request<'a> {
     /// By when the call is to return: a command time-out after the caller's time.
     pub(super) latest: Moment,
     /// The owner number, where the owner is not the thread.
-    unbound: Option<u64>,
+    pub(super) unbound: Option<u64>,
     /// Of a hold that is to be kept until others ask: the recalls that had come before the last claim was made.
     heard: Option<u64>,
 }
