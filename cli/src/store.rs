@@ -156,6 +156,7 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
             Exit::Unavailable,
             "LEASEHOLD_URL has to name what takes writes: the master, or its Sentinels; a file on a mount that is not read-only",
         ),
+        ErrorKind::NotSetUp => (Exit::Unavailable, "somebody removed the permits: run the command again"),
         ErrorKind::TooOld => (Exit::Unavailable, "docs/stores.md names the versions that work"),
         ErrorKind::Resource | ErrorKind::Forked => (Exit::Internal, ""),
         _ => (Exit::Unavailable, ""),
