@@ -9,6 +9,7 @@ use leasehold::{ClientBuilder, Error, ErrorKind, Event, LockClient, Observer};
 use crate::args::Common;
 use crate::exit::Exit;
 use crate::run::signals::Caught;
+use crate::rings;
 use crate::say::Say;
 
 /// Connects, or says why not.
@@ -186,8 +187,12 @@ struct Warnings(Say);
 
 impl Observer for Warnings {
     fn event(&self, event: &Event<'_>) {
-        if let Event::Warning { text, .. } = event {
-            self.0.notice("warning", text, &serde_json::json!({}));
+        match event {
+            Event::Warning { text, .. } => self.0.notice("warning", text, &serde_json::json!({})),
+            Event::Deadlock { deadlock, .. } => {
+                self.0.notice("deadlock", &rings::words(deadlock), &rings::as_json(deadlock));
+            }
+            _ => {}
         }
     }
 }

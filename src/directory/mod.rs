@@ -6,6 +6,7 @@
 
 pub(crate) mod lines;
 pub(crate) mod run;
+pub(crate) mod under;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -118,6 +119,8 @@ pub struct LockUse {
     pub more: u64,
     /// The id of the thread without which it is not released, or that waits.
     pub(crate) by: Option<u64>,
+    /// Of a hold that any thread may release: the id of the thread that took it.
+    pub(crate) taker: Option<u64>,
     /// Of a thread that has waited for a while and holds something.
     pub(crate) told: Option<ToldWait>,
 }
@@ -230,6 +233,10 @@ impl ClientInfo {
             if let Some(by) = one.by {
                 lines.add("by", by);
             }
+            // By another name: versions that know none take it for no reason to see a deadlock.
+            if let Some(taker) = one.taker {
+                lines.add("taker", taker);
+            }
             if let Some(ToldWait { id, at_ms, kind, takes_again, writers_first }) = &one.told {
                 lines.add("wait", id);
                 lines.add("at_ms", at_ms);
@@ -265,6 +272,7 @@ impl ClientInfo {
                 waits: one.is("waits"),
                 more: one.number("more").unwrap_or(0),
                 by: one.number("by"),
+                taker: one.number("taker"),
                 told,
             })
         });
@@ -341,6 +349,7 @@ pub(crate) fn add_holders(
             waits: false,
             more: 0,
             by: None,
+            taker: None,
             told: None,
         };
         let client = clients.entry(id).or_insert_with(|| ClientInfo {

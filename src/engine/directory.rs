@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
+use crate::directory::under;
 use crate::directory::{
     ClientInfo, Identity, LONGEST_TEXT, LockUse, MOST_TOLD, MOST_USES, ToldWait, clients_of, locate,
     waiters_of,
@@ -19,7 +20,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, ObjectKind, Waiter};
 use crate::refused::{self, Refused};
-use crate::seam::directory::Place;
+use crate::seam::directory::{Directory, Place};
 use crate::seam::{Answer, Failure, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
@@ -41,6 +42,7 @@ fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
             since: now.since(wait.since),
             waits: true,
             by: Some(wait.thread),
+            taker: None,
             told: Some(ToldWait {
                 id: wait.told.id,
                 at_ms: wait.told.at_ms,
@@ -50,7 +52,7 @@ fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
             }),
             more: 0,
         });
-        let held = stuck.holds.iter().filter(|hold| hold.thread == Some(wait.thread));
+        let held = stuck.holds.iter().filter(|hold| hold.thread.or(hold.taker) == Some(wait.thread));
         uses.extend(held.map(|hold| LockUse {
             name: hold.key.clone(),
             owner: hold.number,
@@ -58,6 +60,7 @@ fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
             since: now.since(hold.since),
             waits: false,
             by: hold.thread,
+            taker: hold.taker,
             told: None,
             more: 0,
         }));
@@ -206,10 +209,21 @@ impl Announcer {
         self.is_written.store(true, Ordering::SeqCst);
         let answer = directory.write_now(self.id, &info.written(self.lease), self.lease, deadline);
         self.note(&answer, now);
+        self.write_under(directory, stuck, deadline);
         match answer {
             Ok(()) => Posting::Done,
             Err(_) if !self.is_seen(now) => Posting::Never,
             Err(_) => Posting::Failed,
+        }
+    }
+
+    /// Says under each hold for which this process works which of its threads waits, the first of them. Those
+    /// entries end by themselves: the reader asks this client's own entry whether that thread still waits.
+    fn write_under(&self, directory: &dyn Directory, stuck: &Stuck, deadline: Moment) {
+        let Some(first) = stuck.waits.iter().min_by_key(|wait| wait.since) else { return };
+        for owner in &stuck.under {
+            let text = under::written(*owner, self.id, first.thread);
+            directory.write(under::id_under(*owner), &text, self.lease, deadline, Box::new(drop));
         }
     }
 

@@ -226,6 +226,7 @@ impl Registry {
                 waits,
                 more: 0,
                 by: None,
+                taker: None,
                 told: None,
             };
             let is_live = |hold: &&Arc<Hold>| !hold.is_kept() && hold.loss_at(now).is_none();

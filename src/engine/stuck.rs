@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::queue::{Ticket, Told};
+use crate::ident::Owner;
 use crate::seam::{Family, Kind};
 use crate::time::Moment;
 
@@ -33,6 +34,8 @@ pub(crate) struct OwnHold {
     pub(crate) number: u64,
     /// The thread that cannot release it while it waits; `None`: any thread may.
     pub(crate) thread: Option<u64>,
+    /// Where any thread may: the thread that took it and runs no task.
+    pub(crate) taker: Option<u64>,
     pub(crate) thread_name: Box<str>,
     pub(crate) since: Moment,
 }
@@ -42,6 +45,8 @@ pub(crate) struct OwnHold {
 pub(crate) struct Stuck {
     pub(crate) waits: Vec<OwnWait>,
     pub(crate) holds: Vec<OwnHold>,
+    /// The holds of other clients for which this process works: each thread's wait keeps them.
+    pub(crate) under: Vec<Owner>,
     /// When the next wait will have lasted for as long.
     pub(crate) next: Option<Moment>,
 }

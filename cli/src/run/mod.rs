@@ -255,7 +255,10 @@ fn connect(
 }
 
 fn lease_of(lease: Option<Duration>) -> impl FnOnce(ClientBuilder) -> ClientBuilder + Send + 'static {
-    move |builder| lease.into_iter().fold(builder, ClientBuilder::lease)
+    move |builder| {
+        let builder = lease.into_iter().fold(builder, ClientBuilder::lease);
+        hold::place::owners_above().iter().fold(builder, ClientBuilder::under_hold)
+    }
 }
 
 /// Catches signals, opens the office, connects, and ends the client.

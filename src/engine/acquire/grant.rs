@@ -27,7 +27,8 @@ impl Engine {
         let holder = if call.by_thread {
             Holder::Thread { id: thread.id(), mark: Arc::downgrade(thread), task: TaskMark::current() }
         } else {
-            Holder::Guard
+            let is_of_task = TaskMark::current().is_some();
+            Holder::Guard { taker: (!is_of_task).then(|| Arc::downgrade(thread)) }
         };
         let grant = Grant {
             claim: claim.clone(),

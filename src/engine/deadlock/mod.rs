@@ -277,7 +277,8 @@ impl Finder {
         let deadlock = Arc::new(deadlock);
         self.tell_once(key_of(ring), &deadlock, now);
         let core = &self.core;
-        let is_ours = |wait: &&Wait| core.options.break_deadlocks && wait.thread.client == core.id;
+        let breaks = core.options.break_deadlocks && deadlock.is_certain;
+        let is_ours = |wait: &&Wait| breaks && wait.thread.client == core.id;
         if let Some(wait) = youngest(ring).filter(is_ours)
             && let Some(own) = stuck.waits.iter().find(|own| own.told.id == wait.id)
         {
@@ -294,6 +295,7 @@ impl Finder {
             self.core
                 .reporter
                 .observe_later(move |observer| observer.event(&Event::Deadlock { deadlock: &told }));
+            self.core.reporter.warn_if_unheard(|| format!("deadlock: {deadlock}"));
         }
     }
 }

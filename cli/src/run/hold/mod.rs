@@ -3,7 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod keeper;
 pub(crate) mod lookout;
-mod place;
+pub(crate) mod place;
 mod shell;
 
 use std::ffi::OsString;
