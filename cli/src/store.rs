@@ -8,8 +8,8 @@ use leasehold::{ClientBuilder, Error, ErrorKind, Event, LockClient, Observer};
 
 use crate::args::Common;
 use crate::exit::Exit;
-use crate::run::signals::Caught;
 use crate::rings;
+use crate::run::signals::Caught;
 use crate::say::Say;
 
 /// Connects, or says why not.

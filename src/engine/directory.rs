@@ -41,6 +41,8 @@ fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
             thread: wait.thread_name.to_string(),
             since: now.since(wait.since),
             waits: true,
+            leads: false,
+            ends: false,
             by: Some(wait.thread),
             taker: None,
             told: Some(ToldWait {
@@ -59,6 +61,8 @@ fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
             thread: hold.thread_name.to_string(),
             since: now.since(hold.since),
             waits: false,
+            leads: hold.leads,
+            ends: hold.ends,
             by: hold.thread,
             taker: hold.taker,
             told: None,

@@ -273,6 +273,7 @@ mod tests {
             may_be_kept: false,
             asks_to_keep: false,
             until_asked: false,
+            leads: false,
         };
         let hold = Hold::new(grant, &entry);
         Arc::new(hold.0)

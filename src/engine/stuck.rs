@@ -38,6 +38,9 @@ pub(crate) struct OwnHold {
     pub(crate) taker: Option<u64>,
     pub(crate) thread_name: Box<str>,
     pub(crate) since: Moment,
+    pub(crate) leads: bool,
+    /// Nobody renews it.
+    pub(crate) ends: bool,
 }
 
 /// All of it as of one moment.

@@ -75,6 +75,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         conflict_exit_code: args.conflict_exit_code,
         max_hold: None,
         strict: args.strict,
+        leads: true,
         command: args.command.clone(),
     };
     let say = Say::new(common);

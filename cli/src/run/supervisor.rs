@@ -20,8 +20,8 @@ use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, S
 use crate::args::{Format, OnLost, Terms};
 use crate::clock::Moment;
 use crate::exit::Exit;
-use crate::run::hold::place;
 use crate::run::family::{self, Cgroup, Family, kill_group};
+use crate::run::hold::place;
 use crate::run::link::{self, Order, Report};
 use crate::run::office::{Office, Stage};
 use crate::run::own_program;

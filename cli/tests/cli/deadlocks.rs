@@ -97,7 +97,10 @@ fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
     let mut running = scripts.map(|script| {
         // Each says that it has its first lock, and goes on when the other has.
         let mut script = script.replace("leasehold", program);
-        for (word, line) in [("MEET1", "touch one; until [ -e two ]; do sleep 0.02; done"), ("MEET2", "touch two; until [ -e one ]; do sleep 0.02; done")] {
+        for (word, line) in [
+            ("MEET1", "touch one; until [ -e two ]; do sleep 0.02; done"),
+            ("MEET2", "touch two; until [ -e one ]; do sleep 0.02; done"),
+        ] {
             script = script.replace(word, line);
         }
         let mut shell = Command::new("sh");
@@ -167,7 +170,8 @@ fn a_deadlock_of_holds_elections_and_commands_further_down_is_said() {
 fn a_command_that_waits_for_the_lock_that_it_runs_under_is_said() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
-    let (code, said) = outcome(&mut server.leasehold(&["run", "a", "--", program, "run", "-w", "4s", "a", "--", "true"]));
+    let (code, said) =
+        outcome(&mut server.leasehold(&["run", "a", "--", program, "run", "-w", "4s", "a", "--", "true"]));
     assert_eq!(code, 75, "{said}");
     assert!(said.contains("maybe a deadlock of 1 thread: "), "{said}");
 }

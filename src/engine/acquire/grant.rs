@@ -46,6 +46,7 @@ impl Engine {
             may_be_kept: call.may_keep(),
             asks_to_keep: call.keeps().is_some(),
             until_asked: keep.is_some(),
+            leads: call.terms.leads,
         };
         let (hold, level) = Hold::new(grant, call.entry);
         let hold = Arc::new(hold);

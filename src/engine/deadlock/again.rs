@@ -84,6 +84,8 @@ mod tests {
             taker: None,
             thread_name: "".into(),
             since: Moment::from_nanos(0),
+            leads: false,
+            ends: false,
         };
         let wait = |key: &str, id, number, thread| OwnWait {
             told: Told { id, at_ms: id },

@@ -67,4 +67,6 @@ pub(crate) struct Grant {
     pub(crate) asks_to_keep: bool,
     /// It is kept until others ask for it.
     pub(crate) until_asked: bool,
+    /// The holder leads, for those who look.
+    pub(crate) leads: bool,
 }

@@ -26,6 +26,7 @@ fn hold_by((lease, asks_to_keep): (Lease, bool), sent: Moment) -> Hold {
         may_be_kept: asks_to_keep,
         asks_to_keep,
         until_asked: false,
+        leads: false,
     };
     Hold::new(grant, &entry).0
 }

@@ -78,12 +78,13 @@ impl Registry {
                     taker,
                     thread_name: name.as_ref().map_or("", |thread| thread.name()).into(),
                     since: hold.since(),
+                    leads: hold.leads,
+                    ends: !hold.is_renewed(),
                 });
             }
         }
-        let waits = waits
-            .into_iter()
-            .filter(|(.., one)| !under.is_empty() || holding.contains(&one.thread.id()));
+        let waits =
+            waits.into_iter().filter(|(.., one)| !under.is_empty() || holding.contains(&one.thread.id()));
         let waits = waits.map(|(key, ticket, one)| {
             let at_ms = wall_ms.saturating_sub(millis(now.since(one.since)));
             OwnWait {

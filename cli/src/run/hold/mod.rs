@@ -38,6 +38,7 @@ impl HoldArgs {
             conflict_exit_code: self.conflict_exit_code,
             max_hold: None,
             strict: false,
+            leads: false,
             command: Vec::new(),
         }
     }

@@ -55,7 +55,8 @@ impl Socket {
     /// Says which hold it is, and of which shell, to programs that the shell starts: by the text of a link,
     /// which is there as a whole or not at all. Without it a deadlock through the hold is not found.
     pub(super) fn note(&self, shell: Shell, owner: &str) {
-        std::os::unix::fs::symlink(format!("{} {} {owner}", shell.pid, shell.began), note_of(&self.file)).ok();
+        std::os::unix::fs::symlink(format!("{} {} {owner}", shell.pid, shell.began), note_of(&self.file))
+            .ok();
     }
 }
 
