@@ -27,7 +27,7 @@ contracts!(needs Directory:
     a_ring_through_a_read_hold_is_seen,
     a_ring_through_a_reader_behind_a_writer_that_waits_is_seen,
     a_ring_through_a_fair_lock_and_a_write_hold_is_seen,
-    a_ring_through_an_owned_guard_is_told_as_one_that_may_be_and_through_two_clients_of_a_thread_not_at_all,
+    a_ring_of_owned_guards_may_be_one_and_two_clients_of_a_thread_make_none,
     an_owned_guard_of_a_thread_that_has_ended_or_does_not_wait_is_no_ring,
     a_process_that_works_under_a_hold_is_seen_to_keep_it,
     a_ring_is_seen_beside_more_waits_than_an_entry_has_room_for,
@@ -488,9 +488,7 @@ fn a_ring_through_a_fair_lock_and_a_write_hold_is_seen(store: &Store) {
 
 /// Any thread may release such a guard, so the ring may be none: it is told so, and nobody's wait ends for it. The
 /// clients of a thread do not know of each other.
-fn a_ring_through_an_owned_guard_is_told_as_one_that_may_be_and_through_two_clients_of_a_thread_not_at_all(
-    store: &Store,
-) {
+fn a_ring_of_owned_guards_may_be_one_and_two_clients_of_a_thread_make_none(store: &Store) {
     let names: Vec<String> = ["a", "b", "c", "d"].map(fresh).into();
     let breaking = || Member::looking_after(store, Duration::from_millis(200), true);
     let (one, waits_by, other) = (breaking(), breaking(), breaking());
