@@ -412,6 +412,11 @@ pub(crate) fn command_timeout() -> Duration {
     time_of("LEASEHOLD_COMMAND_TIMEOUT").unwrap_or(Duration::from_secs(3))
 }
 
+/// How long a store that does not answer is tried.
+pub(crate) fn patience() -> Duration {
+    time_of("LEASEHOLD_PATIENCE").unwrap_or(Duration::from_secs(10))
+}
+
 fn time_of(variable: &str) -> Option<Duration> {
     std::env::var(variable).ok().and_then(|text| time(&text).ok())
 }

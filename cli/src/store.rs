@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::{ClientBuilder, Error, ErrorKind, Event, LockClient, Observer};
 
-use crate::args::Common;
+use crate::args::{self, Common, Want};
 use crate::exit::Exit;
 use crate::rings;
 use crate::run::signals::Caught;
@@ -52,6 +52,11 @@ pub(crate) fn open(
     label.iter().fold(builder, |builder, label| builder.label(label)).build()
 }
 
+/// For how long a store that is away at the start is waited for.
+pub(crate) fn waited_for(want: &Want) -> Duration {
+    if want.no_wait { Duration::ZERO } else { args::patience().max(want.wait.unwrap_or_default()) }
+}
+
 /// The URL of the store; it may hold a password. Empty, if several servers are named.
 pub(crate) fn url(common: &Common) -> String {
     common.url.clone().or_else(|| secret("LEASEHOLD_URL")).unwrap_or_default()
@@ -69,6 +74,11 @@ pub(crate) fn urls_of_several() -> Vec<String> {
         word.get(at..).unwrap_or_default().to_owned()
     };
     servers.split_whitespace().map(url).collect()
+}
+
+/// What may change while the program runs, since it is in a file.
+pub(crate) fn secrets() -> [Option<String>; 3] {
+    ["LEASEHOLD_URL", "LEASEHOLD_USERNAME", "LEASEHOLD_PASSWORD"].map(secret)
 }
 
 /// A variable that is set, and not empty.

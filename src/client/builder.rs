@@ -320,7 +320,7 @@ impl ClientBuilder {
     /// a ring of threads that wait for each other. Defaults to 1 s, and is 10 ms at least; `Duration::MAX`
     /// never looks.
     ///
-    /// The client looks then, and after 2, 4, 8, 16 and 30 s, by 50 requests a second at most for all its
+    /// The client looks then, and after 1, 2, 4, 8, 16 and 30 s, by 50 requests a second at most for all its
     /// threads. A ring is told as [`Event::Deadlock`].
     pub fn deadlocks_after(mut self, wait: Duration) -> Self {
         self.options.deadlocks_after = wait;
@@ -332,9 +332,9 @@ impl ClientBuilder {
     ///
     /// The thread keeps what it holds: it has to release that for the others to go on, as it does when it
     /// returns the error and its guards are dropped. Of a multi-lock, the locks that it acquired so far are
-    /// released. A wait that would take a lock again after a condition does not end; then the youngest of the
-    /// others does. The deadlock is told and stays, if the youngest wait is a thread's of a client without
-    /// this option.
+    /// released. A wait with a time limit ends in the same way, before its limit, and is not busy. A wait that
+    /// would take a lock again after a condition does not end; then the youngest of the others does. The
+    /// deadlock is told and stays, if the youngest wait is a thread's of a client without this option.
     pub fn break_deadlocks(mut self, breaks: bool) -> Self {
         self.options.break_deadlocks = breaks;
         self

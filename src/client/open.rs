@@ -6,8 +6,10 @@ use std::time::Duration;
 use crate::config::{Options, RedlockOptions, ServerOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::check_scheme;
+use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::seam::Store;
+use crate::seam::capabilities::TableInUse;
 use crate::seam::ring_member::RingMember;
 #[cfg(feature = "etcd")]
 use crate::stores::etcd::EtcdStore;
@@ -145,9 +147,27 @@ pub(super) fn open(
     reporter: &Arc<Reporter>,
 ) -> Result<Arc<dyn Store>> {
     match servers {
-        Servers::One => open_one(server, options, reporter),
+        Servers::One => {
+            let store = open_one(server, options, reporter)?;
+            warn_of_other_tables(&*store, reporter);
+            Ok(store)
+        }
         Servers::Redlock(redlock) => Ok(Arc::new(connect_redlock(server, redlock.clone(), reporter)?)),
         Servers::Ring(ring) => Ok(Arc::new(connect_ring(server.clone(), ring.clone(), reporter)?)),
+    }
+}
+
+/// Two programs with a table each both get the lock.
+fn warn_of_other_tables(store: &dyn Store, reporter: &Reporter) {
+    if let Some(TableInUse { name, others }) =
+        store.capabilities().table.filter(|table| !table.others.is_empty())
+    {
+        let others = others.join(", ");
+        let text = format!(
+            "the locks are in {name}, and there is also {others}: a client that uses another table shares no lock with this one; \
+             drop the tables that are not used, or name the table with its schema in all clients"
+        );
+        reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
     }
 }
 

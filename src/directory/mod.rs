@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use self::lines::{Fields, Lines};
-use crate::ident::ClientId;
+use crate::ident::{ClientId, LONGEST_NAME};
 use crate::inspect::{Inspection, Waiter, Whereabouts};
 use crate::system;
 use crate::time::millis;
@@ -23,12 +23,17 @@ use crate::time::millis;
 pub(crate) const MOST_USES: usize = 64;
 
 /// The most waits of threads that hold something, and holds of theirs, that an entry names besides.
-pub(crate) const MOST_TOLD: usize = 192;
+pub(crate) const MOST_TOLD: usize = 512;
+
+/// The most bytes that the names of these locks have together: two of the longest fit. An entry stays below
+/// the megabyte that ZooKeeper takes, also where each byte of a name is escaped.
+pub(crate) const MOST_TOLD_BYTES: usize = 2 * LONGEST_NAME;
 
 /// The most items that are read of an entry, which may be anybody's.
 const MOST_READ: usize = MOST_USES + MOST_TOLD;
 
-/// A longer name is left out of an entry: 64 of the longest would be four megabytes.
+/// A longer name is left out of an entry, but for the sake of deadlocks: 64 of the longest would be four
+/// megabytes.
 const LONGEST_KEY: usize = 256;
 
 /// The most characters of a text for people.
@@ -83,6 +88,8 @@ pub struct ClientInfo {
     pub uses: Vec<LockUse>,
     /// For how many more locks there was no room.
     pub unlisted: u64,
+    /// There was no room for each wait that may be part of a deadlock, or not for each hold of its thread.
+    pub(crate) is_cut: bool,
 }
 
 /// A hold or a wait of a client's: see [`ClientInfo::uses`].
@@ -186,6 +193,7 @@ impl Identity {
             by_this_client,
             uses,
             unlisted,
+            is_cut: false,
         }
     }
 }
@@ -209,7 +217,7 @@ pub(crate) fn shown(text: &str) -> String {
 impl ClientInfo {
     /// The entry, which is to last for `lease`.
     pub(crate) fn written(&self, lease: Duration) -> String {
-        let is_short = |one: &&LockUse| one.name.len() <= LONGEST_KEY;
+        let is_short = |one: &&LockUse| one.by.is_some() || one.name.len() <= LONGEST_KEY;
         let long = self.uses.iter().filter(|one| !is_short(one)).count();
         let mut lines = Lines::new();
         lines.text("host", &self.host);
@@ -226,6 +234,9 @@ impl ClientInfo {
         lines.add("lease_ms", millis(lease));
         lines.add("age_ms", millis(self.age));
         lines.add("unlisted", self.unlisted.saturating_add(u64::try_from(long).unwrap_or(u64::MAX)));
+        if self.is_cut {
+            lines.add("cut", true);
+        }
         for one in self.uses.iter().filter(is_short) {
             lines.text("lock", &one.name);
             lines.text("thread", &one.thread);
@@ -303,6 +314,7 @@ impl ClientInfo {
             by_this_client: false,
             uses: uses.collect(),
             unlisted: entry.number("unlisted").unwrap_or(0),
+            is_cut: entry.is("cut"),
         })
     }
 
@@ -383,6 +395,7 @@ pub(crate) fn add_holders(
             by_this_client: id == asking,
             uses: Vec::new(),
             unlisted: 0,
+            is_cut: false,
         });
         if client.uses.len() < MOST_USES {
             client.uses.push(one);

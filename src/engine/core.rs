@@ -173,7 +173,7 @@ impl Core {
 
     /// The store has prolonged it.
     pub(crate) fn confirm(&self, hold: &Arc<Hold>, sent: Moment, lease: Duration) {
-        let in_time = if hold.is_renewed() || hold.is_until_asked() {
+        let in_time = if hold.is_renewed() {
             hold.confirm(sent, lease, &self.clock)
         } else {
             hold.note_keepalive(sent);

@@ -10,12 +10,11 @@ use std::time::Duration;
 use crate::config::Options;
 use crate::directory::under;
 use crate::directory::{
-    ClientInfo, Identity, LONGEST_TEXT, LockUse, MOST_TOLD, MOST_USES, ToldWait, clients_of, locate,
-    waiters_of,
+    ClientInfo, Identity, LONGEST_TEXT, LockUse, MOST_USES, clients_of, locate, waiters_of,
 };
 use crate::engine::policy::{renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
-use crate::engine::stuck::{OwnWait, Stuck};
+use crate::engine::stuck::{Named, Stuck};
 use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, ObjectKind, Waiter};
@@ -27,51 +26,6 @@ use crate::time::{Clock, Moment};
 
 /// The number of clients whose entries are asked for at a time: in a cluster each is a request.
 const CLIENTS_TOGETHER: usize = 128;
-
-/// The waits that others may rely on, each before what its thread holds; those that have lasted longest come
-/// first.
-fn told(stuck: &Stuck, now: Moment) -> Vec<LockUse> {
-    let mut waits: Vec<&OwnWait> = stuck.waits.iter().collect();
-    waits.sort_unstable_by_key(|wait| wait.since);
-    let mut uses = Vec::new();
-    for wait in waits {
-        uses.push(LockUse {
-            name: wait.key.clone(),
-            owner: wait.number,
-            thread: wait.thread_name.to_string(),
-            since: now.since(wait.since),
-            waits: true,
-            leads: false,
-            ends: false,
-            by: Some(wait.thread),
-            taker: None,
-            told: Some(ToldWait {
-                id: wait.told.id,
-                at_ms: wait.told.at_ms,
-                kind: wait.kind.label().to_owned(),
-                takes_again: wait.takes_again,
-                writers_first: wait.writers_first,
-            }),
-            more: 0,
-        });
-        let held = stuck.holds.iter().filter(|hold| hold.thread.or(hold.taker) == Some(wait.thread));
-        uses.extend(held.map(|hold| LockUse {
-            name: hold.key.clone(),
-            owner: hold.number,
-            thread: hold.thread_name.to_string(),
-            since: now.since(hold.since),
-            waits: false,
-            leads: hold.leads,
-            ends: hold.ends,
-            by: hold.thread,
-            taker: hold.taker,
-            told: None,
-            more: 0,
-        }));
-    }
-    uses.truncate(MOST_TOLD);
-    uses
-}
 
 /// The most pages of the directory that one look goes through; it says so if there are more. On Redis those
 /// are of all keys, and this number takes the server some 50 ms in all, between which it serves others.
@@ -196,13 +150,13 @@ impl Announcer {
         &self,
         store: &dyn Store,
         registry: &Registry,
-        stuck: &Stuck,
+        (named, stuck): (Named, &Stuck),
         (now, deadline): (Moment, Moment),
     ) -> Posting {
         let directory = store.capabilities().directory.filter(|_| self.is_seen(now));
         let Some(directory) = directory else { return Posting::Never };
         self.postpone(now);
-        let mut uses = told(stuck, now);
+        let Named { mut uses, is_cut, .. } = named;
         let (rest, unlisted) = registry.uses(MOST_USES, now);
         let is_told = |one: &LockUse, told: &[LockUse]| {
             told.iter().any(|told| (&told.name, told.owner, told.waits) == (&one.name, one.owner, one.waits))
@@ -210,6 +164,7 @@ impl Announcer {
         let rest: Vec<_> = rest.into_iter().filter(|one| !is_told(one, &uses)).collect();
         uses.extend(rest);
         let info = self.identity.info(self.id, now.since(self.began), uses, unlisted);
+        let info = ClientInfo { is_cut, ..info };
         self.is_written.store(true, Ordering::SeqCst);
         let answer = directory.write_now(self.id, &info.written(self.lease), self.lease, deadline);
         self.note(&answer, now);

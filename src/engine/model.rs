@@ -485,7 +485,12 @@ impl Keeping for Far {
         let one = |claim: &Claim| {
             self.ask(|| {
                 let is_kept = self.line.exchange.is_kept.lock();
-                let is_held = self.server.renew(std::slice::from_ref(claim), deadline).pop();
+                let is_held = match claim.keeps {
+                    Some(unused) if !unused.is_zero() => {
+                        Some(self.server.expire_in(claim, claim.lease, deadline))
+                    }
+                    _ => self.server.renew(std::slice::from_ref(claim), deadline).pop(),
+                };
                 Ok(match is_held {
                     Some(Ok(true)) if *is_kept => KeptLook::Stays,
                     Some(Ok(true)) => KeptLook::Wanted,

@@ -13,7 +13,7 @@ use crate::directory::LockUse;
 use crate::engine::agenda::{Agenda, slot_of};
 use crate::engine::hold::Hold;
 use crate::engine::hold::LockEntry;
-use crate::engine::hold::entry::{LockKey, Locks};
+use crate::engine::hold::entry::{LockKey, Locks, REMEMBERED};
 use crate::engine::hold::slot::AgendaSlot;
 use crate::fork::is_forked;
 use crate::ident::LockName;
@@ -21,7 +21,7 @@ use crate::seam::{Kind, Others};
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// The mutex of an entry comes before the agenda's, and both before that of `contended` and that of a hold. Two entries are
+/// The mutex of an entry comes before the agenda's, and both before that of `remembered` and that of a hold. Two entries are
 /// locked by [`stuck`](Registry::stuck) alone.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
@@ -31,11 +31,11 @@ pub(crate) struct Registry {
     grants: AtomicU64,
     /// Holds of threads that were left to run out, and that their threads may still ask for.
     lapsed: Mutex<VecDeque<Weak<Hold>>>,
-    /// Locks that other clients waited for when this one last released them: remembered although no value is
-    /// left.
-    contended: Mutex<Vec<Arc<LockEntry>>>,
+    /// Locks that are remembered although no value may be left: other clients waited for them, or this client
+    /// keeps them, or had a turn.
+    remembered: Mutex<Vec<Arc<LockEntry>>>,
     /// How many there are, to be read without the mutex: mostly none.
-    contended_count: AtomicUsize,
+    remembered_count: AtomicUsize,
     /// Held by whoever locks several entries.
     several: Mutex<()>,
 }
@@ -78,20 +78,27 @@ impl Registry {
     /// A hold of the lock ended by a true release, of which `others` were notified.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
         if hold.entry().note_released(others, now) {
-            let mut contended = self.contended.lock();
-            contended.push(Arc::clone(hold.entry()));
-            self.contended_count.store(contended.len(), Ordering::Release);
+            self.remember(hold.entry(), now);
         }
     }
 
-    /// Forgets locks that have not been contended for a while.
+    /// Remembers what is known of a lock for a while: a program may make a value for each use.
+    pub(crate) fn remember(&self, entry: &Arc<LockEntry>, now: Moment) {
+        if entry.remember(now.plus(REMEMBERED)) {
+            let mut remembered = self.remembered.lock();
+            remembered.push(Arc::clone(entry));
+            self.remembered_count.store(remembered.len(), Ordering::Release);
+        }
+    }
+
+    /// Forgets locks that need not be remembered any more.
     pub(crate) fn tidy(&self, now: Moment) {
-        if self.contended_count.load(Ordering::Acquire) > 0 {
-            let all = std::mem::take(&mut *self.contended.lock());
-            let mut kept: Vec<_> = all.into_iter().filter(|entry| !entry.calms_down(now)).collect();
-            let mut contended = self.contended.lock();
-            contended.append(&mut kept);
-            self.contended_count.store(contended.len(), Ordering::Release);
+        if self.remembered_count.load(Ordering::Acquire) > 0 {
+            let all = std::mem::take(&mut *self.remembered.lock());
+            let mut kept: Vec<_> = all.into_iter().filter(|entry| !entry.is_forgotten(now)).collect();
+            let mut remembered = self.remembered.lock();
+            remembered.append(&mut kept);
+            self.remembered_count.store(remembered.len(), Ordering::Release);
         }
     }
 

@@ -1,7 +1,9 @@
 //! The threads of this client that have waited for a while and hold something meanwhile, as of one moment.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::directory::{LockUse, MOST_TOLD, MOST_TOLD_BYTES, ToldWait};
 use crate::engine::queue::{Ticket, Told};
 use crate::ident::Owner;
 use crate::seam::{Family, Kind};
@@ -63,5 +65,175 @@ impl Stuck {
 
     pub(crate) fn wait_of(&self, thread: u64) -> Option<&OwnWait> {
         self.waits.iter().find(|wait| wait.thread == thread)
+    }
+
+    /// The part that an entry has room for: the waits in `first`, then the oldest, each before what its thread
+    /// holds. Of a thread with very many locks the one that `first` says is named before the others.
+    pub(crate) fn named(&self, first: &HashMap<u64, String>, now: Moment) -> Named {
+        let mut waits: Vec<&OwnWait> = self.waits.iter().collect();
+        waits.sort_unstable_by_key(|wait| (!first.contains_key(&wait.told.id), wait.since));
+        let mut holds_of: HashMap<u64, Vec<&OwnHold>> = HashMap::new();
+        for hold in &self.holds {
+            if let Some(thread) = hold.thread.or(hold.taker) {
+                holds_of.entry(thread).or_default().push(hold);
+            }
+        }
+        let mut named = Named::default();
+        let (mut room, mut bytes) = (MOST_TOLD, MOST_TOLD_BYTES);
+        for wait in waits {
+            let mut holds = holds_of.remove(&wait.thread).unwrap_or_default();
+            let wanted = first.get(&wait.told.id);
+            holds.sort_by_key(|hold| Some(&hold.key) != wanted);
+            let holds = holds.into_iter().map(|hold| hold.shown(now));
+            let mut block: Vec<LockUse> = std::iter::once(wait.shown(now)).chain(holds).collect();
+            let mut left = bytes;
+            let fits = |one: &&LockUse| {
+                let rest = left.checked_sub(one.name.len());
+                left = rest.unwrap_or(0);
+                rest.is_some()
+            };
+            let fitting = block.iter().take(room).take_while(fits).count();
+            let is_whole = fitting == block.len();
+            named.is_cut |= !is_whole;
+            // Else the wait is of no use to others: the hold that matters may be missing.
+            if is_whole || wanted.is_some() && fitting > 1 {
+                block.truncate(fitting);
+                (room, bytes) = (room - fitting, left);
+                named.ids.push(wait.told.id);
+                named.uses.append(&mut block);
+            }
+        }
+        named.ids.sort_unstable();
+        named
+    }
+}
+
+impl OwnWait {
+    fn shown(&self, now: Moment) -> LockUse {
+        LockUse {
+            name: self.key.clone(),
+            owner: self.number,
+            thread: self.thread_name.to_string(),
+            since: now.since(self.since),
+            waits: true,
+            leads: false,
+            ends: false,
+            by: Some(self.thread),
+            taker: None,
+            told: Some(ToldWait {
+                id: self.told.id,
+                at_ms: self.told.at_ms,
+                kind: self.kind.label().to_owned(),
+                takes_again: self.takes_again,
+                writers_first: self.writers_first,
+            }),
+            more: 0,
+        }
+    }
+}
+
+impl OwnHold {
+    fn shown(&self, now: Moment) -> LockUse {
+        LockUse {
+            name: self.key.clone(),
+            owner: self.number,
+            thread: self.thread_name.to_string(),
+            since: now.since(self.since),
+            waits: false,
+            leads: self.leads,
+            ends: self.ends,
+            by: self.thread,
+            taker: self.taker,
+            told: None,
+            more: 0,
+        }
+    }
+}
+
+/// The waits and holds that an entry names, for others to rely on.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    pub(crate) uses: Vec<LockUse>,
+    /// The ids of its waits, in order.
+    pub(crate) ids: Vec<u64>,
+    /// There was no room for all waits and what their threads hold.
+    pub(crate) is_cut: bool,
+}
+
+#[cfg(not(leasehold_shuttle))]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(id: u64, since: u64) -> OwnWait {
+        OwnWait {
+            told: Told { id, at_ms: 0 },
+            thread: id,
+            thread_name: "".into(),
+            key: format!("wanted:{id}"),
+            kind: Kind::Mutex,
+            number: id,
+            since: Moment::from_nanos(since),
+            takes_again: false,
+            writers_first: false,
+            ticket: Arc::default(),
+        }
+    }
+
+    fn hold(thread: u64, key: String) -> OwnHold {
+        OwnHold {
+            key,
+            family: Family::Lock,
+            number: thread,
+            thread: Some(thread),
+            taker: None,
+            thread_name: "".into(),
+            since: Moment::from_nanos(0),
+            leads: false,
+            ends: false,
+        }
+    }
+
+    /// Waits of that many threads, the first of which is the oldest, with `each` locks.
+    fn stuck(threads: u64, each: usize) -> Stuck {
+        let holds = (1..=threads).flat_map(|id| (0..each).map(move |at| hold(id, format!("held:{id}:{at}"))));
+        Stuck {
+            waits: (1..=threads).map(|id| wait(id, id)).collect(),
+            holds: holds.collect(),
+            under: Vec::new(),
+            next: None,
+        }
+    }
+
+    fn named(stuck: &Stuck, first: &[(u64, &str)]) -> Named {
+        let first = first.iter().map(|(id, key)| (*id, (*key).to_owned())).collect();
+        stuck.named(&first, Moment::from_nanos(0))
+    }
+
+    #[test]
+    fn an_entry_without_room_for_all_names_what_comes_first_then_the_oldest_waits_each_with_its_holds() {
+        let all = named(&stuck(5, 2), &[(4, "")]);
+        assert_eq!((all.ids, all.is_cut, all.uses.len()), (vec![1, 2, 3, 4, 5], false, 15));
+        let cut = named(&stuck(300, 1), &[(299, "held:299:0"), (300, "")]);
+        let expected: Vec<u64> = (1..=254).chain([299, 300]).collect();
+        assert_eq!((cut.ids, cut.is_cut, cut.uses.len()), (expected, true, MOST_TOLD));
+        assert!(cut.uses.iter().step_by(2).all(|one| one.told.is_some()), "each before what it holds");
+    }
+
+    #[test]
+    fn of_a_thread_with_too_many_locks_the_one_that_matters_is_named() {
+        let many = stuck(1, 600);
+        assert!(named(&many, &[]).is_cut && named(&many, &[]).ids.is_empty());
+        let cut = named(&many, &[(1, "held:1:599")]);
+        assert!(cut.is_cut && cut.ids == [1] && cut.uses.len() == MOST_TOLD);
+        assert_eq!(cut.uses[1].name, "held:1:599");
+    }
+
+    #[test]
+    fn long_names_take_the_room_of_others() {
+        let mut stuck = stuck(3, 1);
+        stuck.holds.iter_mut().for_each(|hold| hold.key = "x".repeat(MOST_TOLD_BYTES / 2 - 100));
+        let cut = named(&stuck, &[(3, "")]);
+        assert_eq!((cut.ids, cut.is_cut), (vec![1, 3], true));
     }
 }

@@ -164,8 +164,8 @@ impl HeldLevel {
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         let hold = self.hold();
         hold.is_live(now, &self.engine.reporter);
-        if hold.is_releasing() {
-            return Some(LossReason::Gone); // `unlock()` gave it back, this guard's level included
+        if hold.is_releasing() || hold.has_ended(self.id()) {
+            return Some(LossReason::Gone); // `unlock()` gave back this guard's level
         }
         hold.loss_at(now)
     }

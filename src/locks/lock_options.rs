@@ -121,9 +121,10 @@ impl LockOptions {
     /// sends none (Redisson) is seen by a look in the server: 50 ms after the grant, and then each time after
     /// twice as long, every 500 ms at the latest. Another thread of this client takes it by two requests.
     ///
-    /// It is held under a lease of 1.5 s, or the client's if that is shorter: a program that stops or dies while it keeps the
-    /// lock shuts others out for as long; on etcd for 3.5 s, on ZooKeeper for its session. A use that lasts longer than 500 ms goes on under the client's lease,
-    /// and is given back at its end. The first use of a lock value is never kept. Fencing tokens are those of
+    /// A use has the client's lease. A lock that nobody has used for 500 ms has a lease of 1.5 s, or the client's if that is
+    /// shorter, and the next use asks the store again: a program that stops or dies while it keeps the lock shuts others out
+    /// for as long; on etcd for the client's lease, on ZooKeeper for its session. What is learnt of a lock lasts for a second
+    /// beyond its last value, and its first use is never kept. Fencing tokens are those of
     /// the store's grants: they do not change while the hold is kept, as they do not by re-entering.
     ///
     /// For plain and fenced locks on one Redis, with Sentinels, or in a cluster, in a table of PostgreSQL, on etcd and

@@ -74,9 +74,18 @@ pub(crate) trait Store: Inspect + Send + Sync {
 
     /// As [`release`](Self::release) with nothing left, but may return before the answer is there. `done`
     /// then gets it from the thread that reads it, before any later request on the same lock of this client's
-    /// is answered.
+    /// is answered. A claim that waits leaves its place, as by [`clean_up`](Self::clean_up).
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        done(self.release(claim, 0, deadline));
+        done(self.release_or_leave(claim, deadline));
+    }
+
+    /// The same with its answer.
+    fn release_or_leave(&self, claim: &Claim, deadline: Moment) -> Answer<Release> {
+        if !claim.waits {
+            return self.release(claim, 0, deadline);
+        }
+        let nothing = Release::NotHeld { holder: None };
+        self.clean_up(std::slice::from_ref(claim), deadline).pop().unwrap_or(Ok(nothing))
     }
 
     /// Has `to` hold the lock with count one in place of `from`, in one step; the request is on its way on

@@ -11,7 +11,7 @@ use leasehold::{
 };
 
 use super::harness::{Kind, Need, Store, fresh};
-use crate::support::{LONG, elsewhere, eventually, now, slack_since, throughout};
+use crate::support::{LONG, elsewhere, eventually, let_pass, now, slack_since, throughout};
 
 contracts!(needs Directory:
     locks_taken_in_opposite_orders_are_told_within_three_seconds_and_told_to_be_over,
@@ -30,7 +30,10 @@ contracts!(needs Directory:
     a_ring_of_owned_guards_may_be_one_and_two_clients_of_a_thread_make_none,
     an_owned_guard_of_a_thread_that_has_ended_or_does_not_wait_is_no_ring,
     a_process_that_works_under_a_hold_is_seen_to_keep_it,
-    a_ring_is_seen_beside_more_waits_than_an_entry_has_room_for,
+    a_deadlock_beside_more_waits_than_an_entry_has_room_for_is_broken,
+    a_deadlock_with_a_thread_of_six_hundred_locks_is_broken,
+    a_deadlock_through_names_of_a_thousand_bytes_is_broken,
+    a_wait_with_a_limit_ends_for_a_deadlock_before_it_is_busy,
 );
 
 /// All of a ring have their first lock.
@@ -588,52 +591,126 @@ fn a_process_that_works_under_a_hold_is_seen_to_keep_it(store: &Store) {
     members.iter().for_each(|member| drop(member.next(false)));
 }
 
-/// The oldest waits are told of. Their entry is larger than a small column of text.
-fn a_ring_is_seen_beside_more_waits_than_an_entry_has_room_for(store: &Store) {
-    const THREADS: usize = 110;
-    let long = |label: &str, at: usize| format!("{}:{}", fresh(&format!("{label}{at}")), "x".repeat(200));
-    let (one, many, busy) = (Member::quick(store), Member::quick(store), store.client());
-    let (own, other) = (long("own", 0), long("other", 0));
-    let held: Vec<_> = (1..THREADS)
-        .map(|at| (long("own", at), busy.get_lock(long("busy", at)).acquire_owned().unwrap()))
-        .collect();
-    let interrupt = Interrupt::new();
-    let gate = gate_of(3);
-    let waits = |own: &str, wanted: &str, gate: &Arc<Barrier>| {
-        wants(many.client.get_lock(own), many.client.get_lock(wanted), gate, &interrupt)
-    };
-    // It holds something itself, and waits when all others do.
-    let full = gate_of(2);
-    let closes = {
-        let (first, second) = (one.client.get_lock(&other), one.client.get_lock(&own));
-        let (gate, full, interrupt) = (Arc::clone(&gate), Arc::clone(&full), interrupt.clone());
-        crate::support::start(move || {
-            let held = first.acquire()?;
-            gate.wait();
-            full.wait();
-            let got = second.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
-            held.unlock()?;
-            got
-        })
-    };
-    let mut threads = vec![waits(&own, &other, &gate)];
+/// The time within which a deadlock is broken of which a client has no room to name all in its entry.
+const BROKEN_WITHIN: Duration = Duration::from_secs(8);
+
+/// A thread that holds these locks, and waits for another until its deadlock is broken.
+fn holds_all(locks: Vec<RedisLock>, wanted: RedisLock, gate: &Arc<Barrier>) -> JoinHandle<Result<()>> {
+    let gate = Arc::clone(gate);
+    crate::support::start(move || {
+        let held = locks.iter().map(RedisLock::acquire).collect::<Result<Vec<_>>>()?;
+        gate.wait();
+        let got = wanted.acquire().map(drop);
+        held.into_iter().try_for_each(|guard| guard.unlock())?;
+        got
+    })
+}
+
+/// A thread of `older`, which has all these locks, waits for the lock of `younger`, and then `younger` for the
+/// last of them: it is the younger wait that ends.
+#[track_caller]
+fn is_broken_for(younger: &Member, older: &Member, own: &[String]) {
+    let (other, gate) = (fresh("other"), gate_of(2));
+    let held = younger.client.get_lock(&other).acquire().unwrap();
+    let locks = own.iter().map(|name| older.client.get_lock(name)).collect();
+    let waits = holds_all(locks, older.client.get_lock(&other), &gate);
     gate.wait();
-    // One after the other, so that the first wait is the oldest by far.
-    for (own, busy) in &held {
-        threads.push(waits(own, busy.name(), &gate_of(1)));
+    let_pass(Duration::from_millis(1_500), "the other wait is the older by far, and has been looked at");
+    let begun = now();
+    let wanted = younger.client.get_lock(own.last().unwrap());
+    let got = wanted.try_acquire_for(LONG).map(|got| got.map(drop));
+    let took = begun.elapsed();
+    assert!(matches!(&got, Err(error) if error.kind() == ErrorKind::Deadlock), "{got:?} after {took:?}");
+    assert!(took <= BROKEN_WITHIN + slack_since(begun), "it took {took:?}");
+    held.unlock().unwrap();
+    waits.join().unwrap().unwrap();
+}
+
+/// Threads that wait, and hold more locks than an entry has room for, until they are interrupted. The entry
+/// names the oldest waits and is larger than a small column of text.
+struct Crowd {
+    threads: Vec<JoinHandle<Result<()>>>,
+    interrupt: Interrupt,
+}
+
+impl Crowd {
+    fn of(member: &Member, busy: &str, asks: &LockClient) -> Crowd {
+        // An entry names 512 waits and holds: 64 of these threads fill it to the last.
+        const THREADS: usize = 66;
+        const LOCKS: usize = 7;
+        let (interrupt, gate) = (Interrupt::new(), gate_of(THREADS + 1));
+        let start = |_| {
+            let locks: Vec<RedisLock> =
+                (0..LOCKS).map(|_| member.client.get_lock(long_name("own"))).collect();
+            let wanted = member.client.get_lock(busy);
+            let (gate, interrupt) = (Arc::clone(&gate), interrupt.clone());
+            crate::support::start(move || {
+                let held = locks.iter().map(RedisLock::acquire).collect::<Result<Vec<_>>>()?;
+                gate.wait();
+                let got = wanted.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop);
+                held.into_iter().try_for_each(|guard| guard.unlock())?;
+                got
+            })
+        };
+        let threads = (0..THREADS).map(start).collect();
+        gate.wait();
+        let is_full = || {
+            let entry = asks.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
+            entry.is_some_and(|info| info.uses.len() > 500)
+        };
+        assert!(eventually(LONG, is_full), "{:?}", asks.clients().collect::<Vec<_>>());
+        Crowd { threads, interrupt }
     }
-    let is_full = || {
-        let entry = busy.clients().map(Result::unwrap).find(|info| info.id == many.client.id());
-        entry.is_some_and(|info| info.uses.len() > 192)
-    };
-    assert!(eventually(LONG, is_full), "{:?}", busy.clients().collect::<Vec<_>>());
-    full.wait();
-    // How soon is for the tests of small rings: here each look reads entries that are as large as they get.
-    let (deadlock, _) = one.next(true);
-    let mut expected = vec![(own.clone(), other.clone()), (other, own)];
-    expected.sort();
-    assert_eq!(names(&deadlock), expected, "{deadlock}");
-    threads.push(closes);
-    end(threads, &interrupt);
-    held.into_iter().for_each(|(_, guard)| guard.unlock().unwrap());
+
+    fn end(self) {
+        end(self.threads, &self.interrupt);
+    }
+}
+
+fn long_name(label: &str) -> String {
+    format!("{}:{}", fresh(label), "x".repeat(150))
+}
+
+/// The older wait of the deadlock is not among those that its client's entry has room for, nor is, at last,
+/// the younger.
+fn a_deadlock_beside_more_waits_than_an_entry_has_room_for_is_broken(store: &Store) {
+    let quick = Duration::from_millis(200);
+    let [one, many] = [(); 2].map(|()| Member::looking_after(store, quick, true));
+    let (busy, asks) = (fresh("busy"), store.client());
+    let guard = asks.get_lock(&busy).acquire_owned().unwrap();
+    let crowd = Crowd::of(&many, &busy, &asks);
+    is_broken_for(&one, &many, &[long_name("own")]);
+    let other = Crowd::of(&one, &busy, &asks);
+    is_broken_for(&one, &many, &[long_name("own")]);
+    [crowd, other].into_iter().for_each(Crowd::end);
+    guard.unlock().unwrap();
+}
+
+fn a_deadlock_with_a_thread_of_six_hundred_locks_is_broken(store: &Store) {
+    let (one, many) = (Member::new(store, true), Member::new(store, true));
+    let own: Vec<String> = (0..600).map(|at| fresh(&format!("own{at}"))).collect();
+    is_broken_for(&one, &many, &own);
+}
+
+fn a_deadlock_through_names_of_a_thousand_bytes_is_broken(store: &Store) {
+    let (one, other) = (Member::new(store, true), Member::new(store, true));
+    is_broken_for(&one, &other, &[format!("{}:{}", fresh("long"), "x".repeat(1_000))]);
+}
+
+/// The limit is longer than it takes to see the deadlock: the others go on at once, and need not wait for it.
+fn a_wait_with_a_limit_ends_for_a_deadlock_before_it_is_busy(store: &Store) {
+    let (one, other) = (Member::new(store, true), Member::new(store, true));
+    let (a, b, gate) = (fresh("a"), fresh("b"), gate_of(2));
+    let held = one.client.get_lock(&b).acquire().unwrap();
+    let waits = holds_all(vec![other.client.get_lock(&a)], other.client.get_lock(&b), &gate);
+    gate.wait();
+    assert!(eventually(LONG, || is_known_to_wait(&other)));
+    // A limit that ends before the deadlock is known is a limit like any.
+    assert!(one.client.get_lock(&a).try_acquire_for(Duration::from_millis(300)).unwrap().is_none());
+    let (begun, limit) = (now(), 2 * LONG);
+    let error = one.client.get_lock(&a).try_acquire_for(limit).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+    assert!(begun.elapsed() < limit);
+    held.unlock().unwrap();
+    waits.join().unwrap().unwrap();
 }

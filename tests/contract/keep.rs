@@ -18,13 +18,13 @@ contracts!(needs Keeping:
     to_other_clients_a_kept_lock_is_held_and_its_own_client_gives_it_back,
     a_lock_is_kept_for_no_longer_than_was_asked,
     what_a_thread_kept_that_has_ended_is_free_soon,
-    a_long_use_of_a_kept_lock_outlives_its_short_lease,
+    a_long_use_of_a_kept_lock_has_the_clients_lease_and_leaves_it_kept,
     a_kept_lock_keeps_its_token_and_the_next_owner_has_a_greater_one,
     clients_that_ask_each_other_for_a_kept_lock_have_it_in_turn,
 );
 
-/// The lease of what is kept, and the longest time between two looks at it.
-const LEASE: Duration = ms(1500);
+/// The lease of what nobody uses, and the longest time between two looks at it.
+const UNUSED_LEASE: Duration = ms(1500);
 const LOOK: Duration = ms(500);
 
 fn cycle(lock: &RedisLock) {
@@ -159,14 +159,20 @@ fn what_a_thread_kept_that_has_ended_is_free_soon(store: &Store) {
     is_free_within(&lock, &other, LOOK);
 }
 
-fn a_long_use_of_a_kept_lock_outlives_its_short_lease(store: &Store) {
+fn a_long_use_of_a_kept_lock_has_the_clients_lease_and_leaves_it_kept(store: &Store) {
     let (lock, other) = kept(store, LONG);
-    lock.lock().unwrap();
-    let_pass(LEASE + LOOK, "longer than the lease of what is kept");
-    assert!(!other.get_lock(lock.name()).try_lock().unwrap());
-    assert!(lock.is_held_by_current_thread().unwrap());
-    lock.unlock().unwrap();
-    is_free_within(&lock, &other, Duration::ZERO);
+    let theirs = other.get_lock(lock.name());
+    for is_unused in [false, true] {
+        if is_unused {
+            let_pass(LOOK * 2, "until its lease is short");
+        }
+        lock.lock().unwrap();
+        let_pass(UNUSED_LEASE + LOOK, "longer than the lease of what nobody uses");
+        assert!(!theirs.try_lock().unwrap());
+        assert!(lock.is_held_by_current_thread().unwrap());
+        lock.unlock().unwrap();
+        assert!(theirs.is_locked().unwrap(), "it is kept");
+    }
 }
 
 fn a_kept_lock_keeps_its_token_and_the_next_owner_has_a_greater_one(store: &Store) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, unbounded};
-use leasehold::{Backoff, Event, Interrupt, LockClient, MemoryStore, Observer};
+use leasehold::{Backoff, ErrorKind, Event, Interrupt, LockClient, MemoryStore, Observer};
 
 use super::world::{ENTRIES, World, scenario};
 use crate::support::proxy::{Command, Do};
@@ -113,8 +113,8 @@ fn a_wait_that_was_told_ends_without_waiting_for_the_entry() {
 
 /// Clients that each wait for the next one's lock; the last of them runs.
 #[test]
-fn a_look_follows_sixteen_owners_and_reads_two_things_of_each() {
-    const LONG_CHAIN: usize = 20;
+fn a_look_follows_sixty_four_clients_reads_two_things_of_each_and_says_that_a_chain_is_longer() {
+    const LONG_CHAIN: usize = 70;
     scenario(|world| {
         let others: Vec<LockClient> = (1..LONG_CHAIN)
             .map(|_| {
@@ -154,11 +154,15 @@ fn a_look_follows_sixteen_owners_and_reads_two_things_of_each() {
             entries.iter().filter(|entry| entry.contains("\nwait=")).count() == LONG_CHAIN - 2
         };
         assert!(eventually(LONG, told));
-        let client = client(world);
+        let (sender, warned) = unbounded();
+        let builder = world.builder().lease(Duration::from_secs(30)).command_timeout(Duration::from_secs(3));
+        let client = builder.observer(Warnings(sender)).build().unwrap();
         let _own = client.get_lock(name(0)).acquire().unwrap();
         assert!(client.get_lock(name(1)).try_acquire_for(ms(1_900)).unwrap().is_none());
         let count = reads(world);
-        assert!((20..=32).contains(&count), "{count} reads");
+        assert!((100..=128).contains(&count), "{count} reads");
+        let text = warned.recv_timeout(LONG).unwrap();
+        assert!(text.contains("more than 64 clients"), "{text}");
         interrupt.interrupt();
         waiting.into_iter().for_each(|waiting| waiting.join());
     });
@@ -201,6 +205,37 @@ fn a_thousand_threads_that_hold_and_wait_send_fifty_requests_a_second_at_most() 
         waiting.into_iter().for_each(|waiting| waiting.join().unwrap());
         drop(held);
     });
+}
+
+struct Warnings(leasehold::crossbeam_channel::Sender<String>);
+
+impl Observer for Warnings {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::Warning { text, .. } = event {
+            self.0.send((*text).to_owned()).ok(); // the test may have ended
+        }
+    }
+}
+
+#[test]
+fn a_deadlock_of_forty_clients_is_broken() {
+    const CLIENTS: usize = 40;
+    let Some(server) = RedisServer::start_default() else { return };
+    let gate = Arc::new(Barrier::new(CLIENTS));
+    let waiting: Vec<_> = (0..CLIENTS)
+        .map(|at| {
+            let builder = LockClient::builder().url(server.url()).pool_size(2).break_deadlocks(true);
+            let (client, gate) = (builder.build().unwrap(), Arc::clone(&gate));
+            call(move || {
+                let _own = client.get_lock(format!("ring:{at}")).acquire().unwrap();
+                gate.wait();
+                client.get_lock(format!("ring:{}", (at + 1) % CLIENTS)).acquire().map(drop)
+            })
+        })
+        .collect();
+    let ended: Vec<_> = waiting.into_iter().map(|waiting| waiting.join()).collect();
+    let broken: Vec<_> = ended.iter().filter_map(|ended| ended.as_ref().err()).collect();
+    assert!(matches!(broken[..], [error] if error.kind() == ErrorKind::Deadlock), "{broken:?}");
 }
 
 /// The events of a client that concern deadlocks.

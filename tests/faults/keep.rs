@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{ErrorKind, LockClient, RedisLock};
+use leasehold::{Backoff, ErrorKind, HoldState, LockClient, RedisLock};
 
 use super::world::{KEPT, P, PATIENCE, T, World, scenario, scenario_on};
 use crate::support::proxy::{Direction, Then, Which};
 use crate::support::stalls::stalled_since;
-use crate::support::{LONG, SLACK, call, channel, eventually, leased, ms, now, start};
+use crate::support::{LONG, SLACK, call, channel, eventually, leased, let_pass, ms, now, start};
 
-/// Its lease, and the longest time between two looks.
-const LEASE: Duration = ms(1500);
+/// Its lease when nobody has used it for as long as lies between two looks, and the longest time between those.
+const UNUSED_LEASE: Duration = ms(1500);
 const LOOK: Duration = ms(500);
 
 fn cycle(lock: &RedisLock) {
@@ -109,8 +109,7 @@ fn to_others_a_kept_lock_is_held_and_nobody_has_it_for_longer_than_was_asked() {
         let lock = kept(world, &keeper, "stock", LONG);
         assert!(!other.get_lock("stock").try_lock().unwrap());
         assert!(other.get_lock("stock").is_locked().unwrap());
-        let longest = LEASE.as_millis().try_into().unwrap();
-        assert!((1..=longest).contains(&world.ttl("stock")), "its lease is short");
+        assert!(has_short_lease_soon(world, "stock"));
         let is_told = || {
             let holder = other.inspect("stock").unwrap().holders.pop();
             holder.is_some_and(|holder| holder.unused_for.is_some())
@@ -232,34 +231,187 @@ fn nothing_is_kept_while_recalls_are_not_heard() {
     });
 }
 
+fn has_short_lease_soon(world: &World, name: &str) -> bool {
+    let longest = UNUSED_LEASE.as_millis().try_into().unwrap();
+    eventually(LONG, || (1..=longest).contains(&world.ttl(name)))
+}
+
 #[test]
 fn a_keeper_that_is_cut_off_shuts_others_out_for_its_short_lease() {
     scenario(|world| {
         let keeper = world.builder().lease(KEPT).command_timeout(T).patience(PATIENCE).build().unwrap();
         let other = client(world);
         let lock = kept(world, &keeper, "stock", LONG);
+        assert!(has_short_lease_soon(world, "stock"));
         world.proxy.hold(Direction::ToServer, Which::All);
         let (theirs, cut) = (other.get_lock("stock"), now());
         let waiter = call(move || theirs.lock().map(|()| theirs));
         // Its lease ends unreleased: a waiter asks soon after, by a random time of 200 ms at most.
-        drop(waiter.returns_within(cut, LEASE + ms(200), "taking it").unwrap());
+        drop(waiter.returns_within(cut, UNUSED_LEASE + ms(200), "taking it").unwrap());
         world.proxy.resume();
         assert!(!lock.try_lock_for(P).unwrap(), "it is the other's");
         other.get_lock("stock").force_unlock().unwrap();
     });
 }
 
+/// However short the lease is that it had a moment ago.
 #[test]
-fn a_long_use_goes_on_under_the_clients_lease_and_is_given_back() {
+fn each_use_of_a_kept_lock_has_the_clients_lease_and_the_lock_is_kept_after_a_long_one() {
     scenario(|world| {
         let client = client(world);
         let lock = kept(world, &client, "stock", LONG);
-        lock.lock().unwrap();
-        let longest = i64::try_from(LEASE.as_millis()).unwrap();
-        assert!(eventually(LONG, || world.ttl("stock") > longest), "{}", world.ttl("stock"));
+        let least = i64::try_from(UNUSED_LEASE.as_millis()).unwrap();
+        for is_short in [false, true, true] {
+            assert!(!is_short || has_short_lease_soon(world, "stock"));
+            lock.lock().unwrap();
+            let looks = world.scripts_run() + 8;
+            let is_long = || world.ttl("stock") > least;
+            assert!(eventually(LONG, || !is_long() || world.scripts_run() >= looks));
+            assert!(is_long(), "{}", world.ttl("stock"));
+            lock.unlock().unwrap();
+            assert!(!world.is_free("stock"));
+        }
+    });
+}
+
+#[test]
+fn a_use_of_a_kept_lock_outlasts_a_silent_server_as_any_other() {
+    scenario(|world| {
+        let keeper = world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
+        let locks: Vec<_> = (0..20).map(|at| kept(world, &keeper, &format!("stock-{at}"), LONG)).collect();
+        locks.iter().for_each(|lock| lock.lock().unwrap());
+        world.proxy.hold(Direction::ToServer, Which::All);
+        let_pass(UNUSED_LEASE + LOOK, "longer than the lease of what nobody uses");
+        world.proxy.resume();
+        locks.iter().for_each(|lock| lock.unlock().unwrap());
+    });
+}
+
+#[test]
+fn uses_that_are_longer_than_a_short_client_lease_are_kept_alive() {
+    scenario(|world| {
+        let keeper = world.builder_to(&world.server.url()).lease(ms(400)).build().unwrap();
+        let lock = keeper.lock_with("stock").keep(LONG).build();
+        cycle(&lock);
+        for _ in 0..3 {
+            let begun = now();
+            lock.lock().unwrap();
+            let_pass(UNUSED_LEASE, "several leases of this client");
+            // A third of a lease is little where the machine does something else.
+            let outcome = lock.unlock();
+            assert!(outcome.is_ok() || stalled_since(begun) >= ms(100), "{outcome:?}");
+        }
+    });
+}
+
+#[test]
+fn a_value_for_each_use_keeps_the_lock_as_one_value_does() {
+    scenario(|world| {
+        let client = client(world);
+        let cycle = || cycle(&client.lock_with("stock").keep(LONG).build());
+        let is_kept = || {
+            cycle();
+            !world.is_free("stock")
+        };
+        assert!(eventually(LONG, is_kept), "it is given back each time");
+        let (begun, asked) = (now(), world.scripts_run());
+        (0..1000).for_each(|_| cycle());
+        let looks = u64::try_from(begun.elapsed().as_millis() / 50).unwrap() + 5;
+        assert!(world.scripts_run() - asked <= looks);
+        // What was learnt lasts from one use to the next though nothing is kept.
+        assert!(client.get_lock("stock").is_locked().is_ok());
+        cycle();
+        assert!(!world.is_free("stock"));
+    });
+}
+
+#[test]
+fn what_is_forced_open_elsewhere_is_asked_for_again() {
+    scenario(|world| {
+        let (keeper, other) = (client(world), client(world));
+        for _ in 0..20 {
+            let lock = kept(world, &keeper, "stock", LONG);
+            let theirs = other.get_lock("stock");
+            theirs.force_unlock().unwrap();
+            theirs.lock().unwrap();
+            // The recall is on its way before the answer to who forced it open.
+            assert!(!lock.try_lock_for(P).unwrap(), "two have it");
+            theirs.unlock().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_guard_whose_level_was_unlocked_is_lost_though_its_thread_has_the_kept_lock_again() {
+    scenario(|world| {
+        let client = client(world);
+        let lock = kept(world, &client, "stock", LONG);
+        let guard = lock.acquire().unwrap();
+        assert_eq!(guard.state(), HoldState::Held);
         lock.unlock().unwrap();
-        assert!(world.is_free("stock"));
-        use_until_kept(world, &lock);
+        for is_again in [false, true] {
+            assert_eq!(guard.state(), HoldState::Lost, "{is_again}");
+            assert!(guard.check().unwrap_err().is_lost() && guard.remaining().is_zero());
+            assert!(is_again || lock.try_lock().unwrap());
+        }
+        drop(guard);
+        assert!(lock.is_held_by_current_thread().unwrap(), "the guard ends its own level alone");
+        lock.unlock().unwrap();
+    });
+}
+
+#[test]
+fn a_condition_frees_a_kept_lock_for_those_who_try() {
+    scenario(|world| {
+        let client = client(world);
+        let (waits, tries) = (kept(world, &client, "stock", LONG), world.client().get_lock("stock"));
+        for _ in 0..5 {
+            use_until_kept(world, &waits);
+            let lock = waits.clone();
+            let waiter = start(move || {
+                let condition = lock.condition("filled");
+                let mut guard = lock.acquire().unwrap();
+                condition.wait(&mut guard).unwrap();
+                drop(guard);
+            });
+            let notify = || {
+                let is_mine = tries.try_lock().unwrap();
+                if is_mine {
+                    let waiting = tries.condition("filled").notify_one().unwrap();
+                    tries.unlock().unwrap();
+                    return waiting;
+                }
+                false
+            };
+            assert!(eventually(LONG, notify), "whoever tries never has it");
+            waiter.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_waiter_that_spins_gets_a_kept_lock() {
+    scenario(|world| {
+        let (keeper, other) = (client(world), client(world));
+        let lock = kept(world, &keeper, "stock", LONG);
+        let spin = Backoff::exponential(ms(1), ms(5));
+        let theirs = other.lock_with("stock").spin(spin).build();
+        for is_in_use in [false, true] {
+            use_until_kept(world, &lock);
+            if is_in_use {
+                lock.lock().unwrap();
+            }
+            let (theirs, asked) = (theirs.clone(), now());
+            let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
+            if is_in_use {
+                assert!(
+                    eventually(LONG, || !world.run::<bool>(&["HEXISTS", "stock", "leasehold:kept"])),
+                    "it is not asked"
+                );
+                lock.unlock().unwrap();
+            }
+            waiter.returns_within(asked, LOOK, "taking it").unwrap();
+        }
     });
 }
 

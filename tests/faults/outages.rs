@@ -3,13 +3,15 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{LockClient, LossReason, OwnedGuard};
+use leasehold::{Interrupt, LockClient, LossReason, OwnedGuard};
 
 use super::world::{KEPT, T, World, about, play, scenario};
 use crate::support::observer::{Event, Seen};
-use crate::support::proxy::{Do, Then};
+use crate::support::proxy::{Command, Do, Then};
 use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, alone_within, call, leased, let_pass, ms, now, stalled_since, within};
+use crate::support::{
+    LONG, alone_within, call, eventually, leased, let_pass, ms, now, stalled_since, within,
+};
 
 /// One outage: holds of one lease, over a link with a round trip, with the server stopped until half of the
 /// holds have no more than `left`.
@@ -220,5 +222,63 @@ fn a_renewal_that_is_under_way_at_the_release_prolongs_no_later_hold() {
             most <= lease
         });
         second.unlock().unwrap();
+    });
+}
+
+/// The request is on its way when the call returns, and what the thread asks next goes behind it.
+#[test]
+fn a_waiter_that_gives_up_does_not_wait_until_the_store_has_taken_it_out_of_the_queue() {
+    scenario(|world| {
+        let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(2 * LONG);
+        let (client, other) = (builder.build().unwrap(), world.direct());
+        let fair = client.get_fair_lock("fair");
+        let held = other.get_fair_lock("fair").acquire_owned().unwrap();
+        let leaves = |command: &Command| command.args.iter().any(|arg| arg == b"leave");
+        let waiting = || other.inspect("fair").unwrap().waiting;
+        let interrupt = Interrupt::new();
+        let (number, begun) = (client.current_owner(), now());
+        for is_interrupted in [false, true] {
+            let held_back = world.proxy.next(leaves, Do::HoldRequest);
+            if is_interrupted {
+                let (fair, wait) = (fair.clone(), interrupt.clone());
+                let waiter = call(move || fair.lock_interruptibly(&wait));
+                assert!(eventually(LONG, || waiting() == 1));
+                interrupt.interrupt();
+                assert!(waiter.join().is_err());
+            } else {
+                assert!(fair.try_acquire_for(ms(300)).unwrap().is_none());
+            }
+            held_back.wait_for(1, LONG);
+            assert_eq!(waiting(), 1, "the store has not been asked yet");
+            held_back.release();
+            assert!(eventually(LONG, || waiting() == 0));
+        }
+        assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
+        held.unlock().unwrap();
+        let guard = fair.acquire().unwrap();
+        assert_eq!(guard.owner(), number, "nothing is in doubt");
+        guard.unlock().unwrap();
+        client.shutdown().unwrap();
+    });
+}
+
+#[test]
+fn a_place_that_could_not_be_left_is_cleaned_up_and_the_thread_goes_on_under_another_number() {
+    scenario(|world| {
+        let builder = world.builder().lease(Duration::from_secs(60)).command_timeout(ms(500));
+        let (client, other) = (builder.build().unwrap(), world.direct());
+        let fair = client.get_fair_lock("fair");
+        let held = other.get_fair_lock("fair").acquire_owned().unwrap();
+        let leaves = |command: &Command| command.args.iter().any(|arg| arg == b"leave");
+        let number = client.current_owner();
+        let lost = world.proxy.next(leaves, Do::DropRequest(Then::Reset));
+        assert!(fair.try_acquire_for(ms(300)).unwrap().is_none());
+        lost.wait_for(1, LONG);
+        // A place that nobody asks for again lasts six seconds.
+        assert!(eventually(ms(3_000), || other.inspect("fair").unwrap().waiting == 0));
+        assert!(eventually(LONG, || client.current_owner() != number), "its request may yet come");
+        held.unlock().unwrap();
+        fair.acquire().unwrap().unlock().unwrap();
+        client.shutdown().unwrap();
     });
 }

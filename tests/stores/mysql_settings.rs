@@ -9,6 +9,7 @@ use leasehold::{ClientBuilder, ErrorKind, LockClient};
 use mysql::prelude::Queryable;
 
 use crate::support::mysql::MysqlServer;
+use crate::support::observer::{Event, Seen};
 use crate::support::stalls::stalled_since;
 use crate::support::{LONG, connected, eventually, fresh, ms, now, throughout};
 
@@ -177,4 +178,18 @@ fn no_session_waits_for_long_on_a_server_that_is_locked_for_reading() {
     client.shutdown().ok(); // what could not be freed is said
     assert!(eventually(Duration::from_secs(15), || sessions() == 0), "{} sessions are left", sessions());
     locked.query_drop("UNLOCK TABLES").unwrap();
+}
+
+/// Where the server tells letters apart, as on Linux.
+#[test]
+fn a_table_of_the_same_name_in_other_letters_is_said_at_connect() {
+    let Some(server) = MysqlServer::start() else { return };
+    at(&server.url()).build().unwrap();
+    let seen = Seen::default();
+    let other = at(&server.url()).table("Leasehold_Locks").observer(seen.clone()).build().unwrap();
+    assert_eq!(other.ping().unwrap().other_tables, ["locks.leasehold_locks"]);
+    seen.wait_for(
+        "the other table",
+        |event| matches!(event, Event::Warning(text) if text.contains("locks.leasehold_locks")),
+    );
 }

@@ -74,7 +74,11 @@ fn two_roles_with_schemas_of_their_own_have_one_table() {
     owner.batch_execute(copy).unwrap();
     assert!(!other.get_lock("a").try_lock().unwrap(), "both are in");
     // And it is said.
-    let later = at(&url_of(server, &name, &roles[1])).build().unwrap().ping().unwrap();
+    let seen = Seen::default();
+    let later = at(&url_of(server, &name, &roles[1])).observer(seen.clone()).build().unwrap().ping().unwrap();
+    seen.wait_for("the other table", |event| {
+        matches!(event, Event::Warning(text) if text.contains(&roles[1]) && text.contains("public.leasehold_locks"))
+    });
     assert_eq!(later.table, Some(format!("{}.leasehold_locks", roles[1])));
     assert_eq!(later.other_tables, ["public.leasehold_locks"]);
     held.unlock().unwrap();

@@ -20,6 +20,7 @@ pub enum Event {
     Abandoned(String),
     NoWakeups(String),
     WakeupsBack,
+    Warning(String),
 }
 
 /// An observer that remembers.
@@ -62,6 +63,7 @@ impl Observer for Seen {
             Told::Abandoned { name, .. } => Event::Abandoned(name.to_owned()),
             Told::WakeupsDown { error, .. } => Event::NoWakeups(texts(error)),
             Told::WakeupsUp => Event::WakeupsBack,
+            Told::Warning { text, .. } => Event::Warning(text.to_owned()),
             _ => return,
         });
     }

@@ -46,8 +46,11 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
     ) {
         return exit;
     }
-    with_client(common, args.want.lease.lease, &args.terms, Away::Fails, None, |client, caught, say| {
-        hold(client, common, args, None, caught, say)
+    let (away, begun) = (store::waited_for(&args.want), Moment::now());
+    with_client(common, args.want.lease.lease, &args.terms, away, None, |client, caught, say| {
+        let wait = args.want.wait.map(|wait| wait.saturating_sub(Moment::now().since(begun)));
+        let args = RunArgs { want: Want { wait, ..args.want.clone() }, ..args.clone() };
+        hold(client, common, &args, None, caught, say)
     })
 }
 
@@ -88,7 +91,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         Err(exit) => return exit,
     };
     let is_patient = args.wait.is_none() && !args.no_wait;
-    let away = if is_patient { Away::IsWaitedFor } else { Away::Fails };
+    let away = if is_patient { Duration::MAX } else { store::waited_for(&candidate.want) };
     with_client(common, args.lease.lease, &args.terms, away, office.as_ref(), |client, caught, say| {
         if let Some(Err(exit)) = office.as_ref().map(|office| office.reach(client, &args.name, say)) {
             return exit;
@@ -127,7 +130,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
         say.error(&format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most));
         return Exit::Usage;
     }
-    with_client(common, None, &args.terms, Away::Fails, None, |client, caught, say| {
+    with_client(common, None, &args.terms, args::patience(), None, |client, caught, say| {
         let mut ran = None;
         let outcome = client.run_once_fenced(name, args.at_least, args.at_most, |guard| {
             let begun = Moment::now();
@@ -217,31 +220,25 @@ fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     }
 }
 
-/// The course of a run whose store is away when it starts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Away {
-    Fails,
-    IsWaitedFor,
-}
-
-/// Connects; the exit code if that cannot be, or a signal came.
+/// Connects, again for as long as `away` if the store is away; the exit code if that cannot be, or a signal came.
 fn connect(
     common: &Common,
     lease: Option<Duration>,
-    terms: &Terms,
-    away: Away,
+    label: Option<&str>,
+    away: Duration,
     caught: &Caught,
     say: Say,
 ) -> Result<LockClient, Exit> {
-    let mut was_said = false;
+    let (mut was_said, give_up) = (false, Moment::now().plus(away));
     loop {
-        let error = match store::open_unless(caught, common, terms.label.as_deref(), say, lease_of(lease))? {
+        let error = match store::open_unless(caught, common, label, say, lease_of(lease))? {
             Ok(client) => return Ok(client),
             Err(error) => error,
         };
-        // Certificates that do not fit are not away: somebody has to mend them.
-        let is_away = store::meaning(error.kind()).0 == Exit::Unavailable && error.kind() != ErrorKind::Tls;
-        if away == Away::Fails || !is_away {
+        // Certificates that do not fit, and an old server, are not away: somebody has to mend them.
+        let is_for_good = matches!(error.kind(), ErrorKind::Tls | ErrorKind::TooOld);
+        let is_away = store::meaning(error.kind()).0 == Exit::Unavailable && !is_for_good;
+        if !is_away || Moment::now() >= give_up {
             return Err(store::explain(&error, say));
         }
         if !was_said {
@@ -267,9 +264,9 @@ fn with_client(
     common: &Common,
     lease: Option<Duration>,
     terms: &Terms,
-    away: Away,
+    away: Duration,
     office: Option<&Arc<Office>>,
-    act: impl FnOnce(&LockClient, &Caught, Say) -> Exit,
+    mut act: impl FnMut(&LockClient, &Caught, Say) -> Exit,
 ) -> Exit {
     let say = Say::new(common);
     if let Some(words) = family::why_unseen() {
@@ -290,17 +287,25 @@ fn with_client(
     if let Some(Err(exit)) = office.map(|office| office.open(say)) {
         return exit;
     }
-    let client = match connect(common, lease, terms, away, &caught, say) {
-        Ok(client) => client,
-        Err(exit) => return exit,
-    };
-    let exit = act(&client, &caught, say);
-    if caught.is_hurried() {
-        store::finish_within(client, Duration::ZERO); // it has been waited for already
-    } else {
-        store::finish(client);
+    loop {
+        let secrets = store::secrets();
+        let client = match connect(common, lease, terms.label.as_deref(), away, &caught, say) {
+            Ok(client) => client,
+            Err(exit) => return exit,
+        };
+        let exit = act(&client, &caught, say);
+        if caught.is_hurried() {
+            store::finish_within(client, Duration::ZERO); // it has been waited for already
+        } else {
+            store::finish(client);
+        }
+        // A candidate that is refused goes on by the password that its file has by now.
+        let may_go_on = away == Duration::MAX && exit == Exit::NoPermission && !caught.is_asked_to_end();
+        if !may_go_on || store::secrets() == secrets {
+            return exit;
+        }
+        say.notice("secrets", "the user or the password was changed, and is read again", &json!({}));
     }
-    exit
 }
 
 /// Acquires the lock, and runs the command while it is held.

@@ -72,9 +72,15 @@ fn a_name_that_is_another_kind_of_object_is_a_matter_of_usage() {
 
 #[test]
 fn a_store_that_is_away_has_69_and_one_without_rights_77() {
-    let (code, said) =
-        outcome(leasehold(&["run", "name", "--", "true"]).env("LEASEHOLD_URL", "redis://127.0.0.1:1"));
-    assert_eq!(code, 69, "{said}");
+    let away = |words: &[&str]| {
+        let mut command = leasehold(words);
+        command.env("LEASEHOLD_URL", "redis://127.0.0.1:1").env("LEASEHOLD_PATIENCE", "100ms");
+        let (code, said) = outcome(&mut command);
+        assert_eq!(code, 69, "{said}");
+        said
+    };
+    assert!(!away(&["run", "-n", "name", "--", "true"]).contains("is waited for"), "it is asked once");
+    assert!(away(&["run", "name", "--", "true"]).contains("is waited for"));
     let server = Server::start();
     server.ask(&["CONFIG", "SET", "requirepass", "right"]);
     let url = server.url().replace("redis://", "redis://:S3CR3T@");
@@ -85,6 +91,31 @@ fn a_store_that_is_away_has_69_and_one_without_rights_77() {
     let (code, said) = outcome(&mut leasehold(&["run", "name", "--", "true"]));
     assert_eq!(code, 64);
     assert!(said.contains("LEASEHOLD_URL"), "{said}");
+}
+
+/// As when the store is restarted at the minute for which a job is planned.
+#[test]
+fn a_command_that_starts_while_its_store_restarts_runs_all_the_same() {
+    for words in [
+        &["once", "--at-least", "1s", "--at-most", "1m", "job", "--", "sh", "-c", "exit 6"][..],
+        &["run", "name", "--", "sh", "-c", "exit 6"],
+        &["run", "-w", "60", "name", "--", "sh", "-c", "exit 6"],
+        &["elect", "-w", "60", "--one-term", "led", "--", "sh", "-c", "exit 6"],
+    ] {
+        let mut server = Server::start();
+        server.stop();
+        let errors = server.path("errors");
+        let mut run = server.leasehold(words);
+        // A minute to wait for the lock is one to wait for the store.
+        if words.contains(&"-w") {
+            run.env("LEASEHOLD_PATIENCE", "1ms");
+        }
+        let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
+        let said = || std::fs::read_to_string(&errors).unwrap();
+        eventually("it waits", || said().contains("the store is waited for"));
+        server.start_again();
+        assert_eq!(run.wait().code(), Some(6), "{words:?}: {}", said());
+    }
 }
 
 #[test]

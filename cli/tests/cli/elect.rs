@@ -136,3 +136,34 @@ fn a_candidate_whose_store_is_away_at_the_start_waits_for_it() {
     signal(run.pid(), Signal::TERM);
     assert_eq!(run.wait().code(), Some(128 + 15));
 }
+
+#[test]
+fn a_candidate_reads_its_password_again_when_it_is_refused() {
+    let server = Server::start();
+    let set = |word: &str| {
+        let url = server.url().replace("redis://", &format!("redis://user:{word}@"));
+        std::fs::write(server.path("url"), url).unwrap();
+        server.ask(&["ACL", "SETUSER", "user", "on", "resetpass", &format!(">{word}"), "~*", "&*", "+@all"]);
+    };
+    set("old");
+    let errors = server.path("errors");
+    let mut run = server.leasehold(&["elect", "--lease", "1s", "led", "--", "sleep", "60"]);
+    run.env_remove("LEASEHOLD_URL").env("LEASEHOLD_URL_FILE", server.path("url"));
+    let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
+    let leads = || server.keys().contains(&"led".to_owned());
+    let said = || std::fs::read_to_string(&errors).unwrap();
+    eventually("it leads", leads);
+    // Connections that are open go on until they break.
+    for (at, word) in ["new", "newer"].into_iter().enumerate() {
+        set(word);
+        server.ask(&["CLIENT", "KILL", "USER", "user"]);
+        let again = || said().matches("is read again").count() > at;
+        eventually("it reads the file again", again);
+        eventually("it leads again", leads);
+    }
+    // One that has not changed is refused for good.
+    server.ask(&["ACL", "SETUSER", "user", "resetpass", ">other"]);
+    server.ask(&["CLIENT", "KILL", "USER", "user"]);
+    assert_eq!(run.wait().code(), Some(77), "{}", said());
+    assert!(!said().contains("newer"), "{}", said());
+}

@@ -261,7 +261,10 @@ fn signals_to_all_of_a_service_leave_the_keeper_to_its_shell() {
     let keeper = pid(&held, "keeper");
     for number in [Signal::TERM, Signal::HUP, Signal::INT] {
         signal(keeper, number);
-        children(keeper).into_iter().for_each(|lookout| signal(lookout, number));
+        // A lookout that has just started may die of it: the keeper starts another.
+        for lookout in children(keeper) {
+            kill_process(Pid::from_raw(lookout.try_into().unwrap()).unwrap(), number).ok();
+        }
     }
     let (code, _) = outcome(&mut server.leasehold(&["run", "-q", "-w", "1", "job", "--", "true"]));
     assert_eq!((code, is_dead(keeper)), (75, false));
@@ -378,4 +381,19 @@ fn a_hold_whose_socket_cannot_be_bound_does_not_signal_the_script() {
         assert!(said.starts_with("code 70\non\n"), "{shell}: {said}");
         assert_eq!(server.keys(), Vec::<String>::new(), "{shell}: the lock is free");
     }
+}
+
+#[test]
+fn a_hold_that_is_asked_for_while_its_store_restarts_waits_for_it() {
+    let mut server = Server::start();
+    server.stop();
+    let mut run = script(
+        &server,
+        "sh",
+        "hold=$(leasehold hold -w 60 --pid $$ held 2>$DIR/errors) || exit 9; leasehold release $hold",
+    );
+    let mut run = Run(run.env("LEASEHOLD_PATIENCE", "1ms").spawn().unwrap());
+    eventually("it waits", || text(&server.path("errors")).contains("the store is waited for"));
+    server.start_again();
+    assert_eq!(run.wait().code(), Some(0), "{}", text(&server.path("errors")));
 }

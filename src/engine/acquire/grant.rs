@@ -38,7 +38,6 @@ impl Engine {
             ceiling: call.terms.max_hold.map(|most| sent.plus(most)),
             renewed_lease: match call.lease {
                 Lease::Kept(_) => claim.lease,
-                _ if keep.is_some() => claim.lease,
                 _ => self.options.lease,
             },
             fence,

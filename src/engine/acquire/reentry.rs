@@ -37,16 +37,9 @@ impl Engine {
         let mut claim = hold.claim();
         claim.kind = call.kind;
         claim.wants_fence = call.wants_fence() && hold.fence().is_none();
-        // One that is kept until others ask has a short lease, by which it can be kept. A level with a longer one
-        // makes it as any other.
-        let asked = if !hold.is_until_asked() {
-            asked
-        } else if call.lease == Lease::Renewed {
-            asked.min(claim.lease)
-        } else {
-            self.core.end_until_asked(hold);
-            asked
-        };
+        if call.lease != Lease::Renewed {
+            self.core.end_until_asked(hold); // it would be kept under this level's lease
+        }
         let mut retry_budget = RetryBudget::default();
         let parker = Parker::new(&self.clock);
         // Until when what was asked here, and was not answered in time, may keep the lock.

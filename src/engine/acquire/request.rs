@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::AcquireCall;
 use crate::engine::acquire::outcome::AttemptOutcome;
 use crate::engine::acquire::terms::Terms;
-use crate::engine::hold::until_asked::{self, KeepTerms};
+use crate::engine::hold::until_asked::KeepTerms;
 use crate::ident::{ThreadMark, unbound_number};
 use crate::inspect::Whereabouts;
 use crate::seam::{Answer, Attempt, Claim, Failure, HoldNote, ListensFor, Turn};
@@ -23,7 +23,7 @@ pub(crate) struct Request<'a> {
     /// By when the call is to return: a command time-out after the caller's time.
     pub(super) latest: Moment,
     /// The owner number, where the owner is not the thread.
-    unbound: Option<u64>,
+    pub(super) unbound: Option<u64>,
     /// Of a hold that is to be kept until others ask: the recalls that had come before the last claim was made.
     heard: Option<u64>,
 }
@@ -62,11 +62,8 @@ impl<'a> Request<'a> {
         // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
         self.heard = call.keeps().and_then(|_| engine.heard(call.entry, &claim));
         let keeps = self.heard.is_some() && self.unbound.is_none();
-        // A short lease frees nothing sooner where servers know of none.
-        let outlasts_leases = engine.store.capabilities().outlasts_leases;
         Claim {
             keeps: keeps.then_some(Duration::ZERO),
-            lease: if keeps && !outlasts_leases { claim.lease.min(until_asked::LEASE) } else { claim.lease },
             waits,
             turn,
             listens_for,
@@ -89,7 +86,7 @@ impl<'a> Request<'a> {
     /// The claim under which another thread may hand the lock to this one: whoever is handed it keeps it for a
     /// turn at most, as others here want it.
     pub(super) fn to_be_handed(&self, claim: Claim) -> Claim {
-        Claim { keeps: None, lease: self.lease, ..claim }
+        Claim { keeps: None, ..claim }
     }
 
     /// By when the answer to an attempt is to come that is sent at `sent`.

@@ -9,7 +9,7 @@ use crate::ident::ClientId;
 use crate::seam::Kind;
 
 /// The number of owners through which a chain is followed.
-pub(crate) const MOST_OWNERS: usize = 16;
+pub(crate) const MOST_OWNERS: usize = 256;
 
 /// A thread of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,6 +67,9 @@ pub(crate) trait View {
 
     /// The wait of the thread, if it waits.
     fn wait_of(&mut self, thread: Thread) -> Option<Wait>;
+
+    /// There are more owners than are followed.
+    fn note_beyond(&mut self) {}
 }
 
 /// The threads that have to go on for this owner to release the lock, and whether that is certain.
@@ -92,7 +95,9 @@ fn follow(view: &mut dyn View, wait: &Wait, met: &mut Vec<Thread>, path: &mut Ve
             if met.first() == Some(&thread) {
                 return true;
             }
-            if met.len() < MOST_OWNERS && !met.contains(&thread) {
+            if met.len() >= MOST_OWNERS {
+                view.note_beyond();
+            } else if !met.contains(&thread) {
                 met.push(thread);
                 if let Some(next) = view.wait_of(thread)
                     && follow(view, &next, met, path)

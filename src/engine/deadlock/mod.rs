@@ -35,7 +35,7 @@ use crate::engine::deadlock::pace::Pace;
 use crate::engine::deadlock::reading::{Asked, Reading, own_wait};
 use crate::engine::directory::Posting;
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
-use crate::engine::stuck::Stuck;
+use crate::engine::stuck::{Named, Stuck};
 use crate::observe::event::Event;
 use crate::refused::Refused;
 use crate::sync::atomic::Ordering;
@@ -51,16 +51,22 @@ pub(super) const SEEN_FOR: Duration = Duration::from_secs(1);
 /// After a write that failed.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
+/// The number of clients through which a chain is followed.
+const MOST_CLIENTS: u64 = 64;
+
 /// The most requests of one reading: to see who holds the lock, and what that client says of itself, for each
-/// owner on the way.
-const MOST_REQUESTS: u64 = 2 * graph::MOST_OWNERS as u64;
+/// client on the way.
+const MOST_REQUESTS: u64 = 2 * MOST_CLIENTS;
 
 /// Looks for rings: a part of the watchdog.
 pub(crate) struct Finder {
     core: Arc<Core>,
     pace: Pace,
-    /// The waits that the entry tells of.
-    written: Vec<u64>,
+    /// The waits that the entry names, and whether it has no room for others.
+    written: (Vec<u64>, bool),
+    /// The waits that the entry is to name first, by their ids: another client may need them to see a ring.
+    /// With the lock that the ring's thread before waits for; empty if that is not known.
+    first: HashMap<u64, String>,
     /// Before this no entry is written.
     next_write: Option<Moment>,
     /// Rings that a look has shown, and since when each look does.
@@ -69,6 +75,8 @@ pub(crate) struct Finder {
     told: HashMap<RingKey, Told>,
     /// It was said that other processes are not seen.
     is_blind_told: bool,
+    /// It was said that a chain was too long.
+    is_beyond_told: bool,
     /// The store refuses what is needed to see others.
     refused: Refused,
 }
@@ -83,11 +91,13 @@ impl Finder {
         Finder {
             core: Arc::clone(core),
             pace: Pace::default(),
-            written: Vec::new(),
+            written: (Vec::new(), false),
+            first: HashMap::new(),
             next_write: None,
             seen: HashMap::new(),
             told: HashMap::new(),
             is_blind_told: false,
+            is_beyond_told: false,
             refused: Refused::default(),
         }
     }
@@ -120,8 +130,12 @@ impl Finder {
         let now = core.clock.now();
         let mut next = stuck.next.unwrap_or(Moment::NEVER);
         next = next.min(self.pace.next(now).unwrap_or(Moment::NEVER));
-        if self.written != stuck.ids() && !self.is_refused(now) && core.announcer.is_seen(now) {
-            next = next.min(now.plus(WRITE_AGAIN)); // it could not be written
+        if !self.is_written(&stuck.named(&self.first, now))
+            && !self.is_refused(now)
+            && core.announcer.is_seen(now)
+        {
+            // It could not be written, or others need what it did not name.
+            next = next.min(self.next_write.unwrap_or(now));
         }
         let next = next.max(now.plus(Duration::from_millis(1)));
         // Opened before the look: what came meanwhile stays. Pairs with `ToldWaits::note_wait`.
@@ -131,33 +145,39 @@ impl Finder {
     /// Writes the entry if it would tell of other waits than it does.
     fn write(&mut self, stuck: &Stuck, is_renewed: bool, (now, deadline): (Moment, Moment)) {
         let core = &self.core;
-        let ids = stuck.ids();
-        if ids == self.written && !is_renewed {
+        let named = stuck.named(&self.first, now);
+        if self.is_written(&named) && !is_renewed {
             return;
         }
+        let (ids, is_cut) = (named.ids.clone(), named.is_cut);
         // From here on the other way of writing is closed, which knows of no waits that others rely on.
         core.told.tells.store(true, Ordering::SeqCst);
-        match core.announcer.write_stuck(&*core.store, &core.registry, stuck, (now, deadline)) {
+        match core.announcer.write_stuck(&*core.store, &core.registry, (named, stuck), (now, deadline)) {
             Posting::Done => {
                 self.next_write = Some(now.plus(WRITES_APART));
                 self.pace.spend(1, now);
-                core.told.tells.store(!ids.is_empty(), Ordering::SeqCst);
-                self.written = ids;
+                core.told.tells.store(!ids.is_empty() || is_cut, Ordering::SeqCst);
+                self.written = (ids, is_cut);
             }
             // Written by the first round after the store has accepted an entry again.
             Posting::Never => {
                 core.told.tells.store(false, Ordering::SeqCst);
-                self.written.clear();
+                self.written = (Vec::new(), false);
             }
             // It may tell of any of them now.
             Posting::Failed => self.next_write = Some(now.plus(WRITE_AGAIN)),
         }
     }
 
+    fn is_written(&self, named: &Named) -> bool {
+        self.written.0 == named.ids && self.written.1 == named.is_cut
+    }
+
     /// Tells the end of rings in which no thread of this client waits any more as it did.
     fn end_rings(&mut self, stuck: &Stuck, now: Moment) {
         let ids: HashSet<u64> = stuck.ids().into_iter().collect();
         let own = self.core.id.as_u128();
+        self.first.retain(|id, _| ids.contains(id));
         let stays = |key: &RingKey| key.iter().all(|(client, id)| *client != own || ids.contains(id));
         self.seen.retain(|key, _| stays(key));
         let over: Vec<RingKey> = self.told.keys().filter(|key| !stays(key)).cloned().collect();
@@ -170,7 +190,9 @@ impl Finder {
         let ripe = self.seen.entry(key.clone()).or_insert(now).plus(SEEN_FOR);
         if now < ripe {
             let own = self.core.id.as_u128();
-            key.iter().filter(|(client, _)| *client == own).for_each(|(_, id)| self.pace.look_by(*id, ripe));
+            key.iter()
+                .filter(|(client, _)| *client == own)
+                .for_each(|(_, id)| self.pace.confirm_by(*id, ripe));
         }
         now >= ripe
     }
@@ -201,6 +223,26 @@ impl Finder {
         }
     }
 
+    fn tell_beyond(&mut self) {
+        if !std::mem::replace(&mut self.is_beyond_told, true) {
+            let text = format!(
+                "a thread that holds a lock waits, and the chain of threads that it waits for is too long to be followed: deadlocks of \
+                 more than {MOST_CLIENTS} clients, or {} threads, are not found",
+                graph::MOST_OWNERS
+            );
+            self.core.reporter.observe_later(move |observer| observer.event(&Event::Warning { text: &text }));
+        }
+    }
+
+    /// Has the entry name the own waits of a ring first. The client of its youngest wait may not see it
+    /// otherwise, and no other client may end that wait.
+    fn name_first(&mut self, ring: &[Link]) {
+        let before = ring.iter().cycle().skip(ring.len().saturating_sub(1));
+        for (before, link) in before.zip(ring).filter(|(_, link)| link.wait.thread.client == self.core.id) {
+            self.first.insert(link.wait.id, before.wait.key.clone());
+        }
+    }
+
     /// Looks at these waits, by one reading for all; and at the rings that it and an earlier look show by
     /// another, begun after the first ended. Pairs with `ToldWaits::note_end`: what is over may be in the
     /// entries that one look reads.
@@ -220,20 +262,37 @@ impl Finder {
             }
             let before = first.has_gaps;
             first.limit(MOST_REQUESTS);
+            first.meets_cut = false;
             let ring = ring_of(&mut first, &own_wait(core.id, wait));
             leaves |= first.has_gaps && !before;
             looked.push(wait.told.id);
+            self.first.remove(&wait.told.id);
+            if first.meets_cut && ring.is_none() {
+                self.first.insert(wait.told.id, String::new());
+            }
             match ring {
-                Some(ring) if met.insert(key_of(&ring)) => rings.push(ring),
-                Some(_) => {}
+                Some(ring) => {
+                    self.name_first(&ring);
+                    if met.insert(key_of(&ring)) {
+                        rings.push(ring);
+                    }
+                }
                 None => maybes.extend(maybe_ring(&mut first, &own_wait(core.id, wait))),
             }
         }
         let (mut refusal, mut has_gaps, mut requests) =
             (first.refusal.take(), first.has_gaps, first.requests);
+        let is_beyond = first.is_beyond;
         drop(first);
+        if is_beyond {
+            self.tell_beyond();
+        }
         let ended = core.clock.now();
-        looked.iter().for_each(|id| self.pace.looked(*id, ended));
+        let named = &self.written.0;
+        looked.iter().for_each(|id| self.pace.looked(*id, named.binary_search(id).is_ok(), ended));
+        // The next entry of that client may name the wait that was missing.
+        let is_open = |id: &&u64| self.first.get(*id).is_some_and(String::is_empty);
+        looked.iter().filter(is_open).for_each(|id| self.pace.look_by(*id, ended.plus(SEEN_FOR)));
         let own = core.id.as_u128();
         let was_looked = |key: &RingKey| key.iter().any(|(client, id)| *client == own && looked.contains(id));
         let is_seen = |key: &RingKey| met.contains(key) || maybes.iter().any(|maybe| maybe.key() == *key);

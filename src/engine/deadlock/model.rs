@@ -1,7 +1,8 @@
 //! All that can happen to three threads of three clients and three locks while one of them looks for a
 //! deadlock: no ring is reported that was not there, and one that stands all the time is.
 //!
-//! A wait that is over stays in its client's entry for a while. Between the two readings lies the time in which
+//! An entry that has no room for a worker's wait names neither the wait nor what the worker holds, until
+//! another entry does. A wait that is over stays in its client's entry for a while. Between the two readings lies the time in which
 //! each client that lives takes such waits out.
 //!
 //! Before each thing that a look reads, any one step of the world may come: a grant, a time-out, a release, a
@@ -63,6 +64,8 @@ enum Step {
     Acquire(usize, usize),
     Wait(usize, usize),
     Write(usize),
+    /// Its entry has no room for its wait.
+    WriteCut(usize),
     TimeOut(usize),
     Grant(usize),
     Release(usize, usize),
@@ -106,6 +109,10 @@ impl World {
                 runs(worker) && holds && is_held(lock) && !is_own(worker, lock)
             }
             Step::Write(worker) => alive(worker) && self.entries[worker] != Some(self.entry(worker)),
+            Step::WriteCut(worker) => {
+                let waits = self.workers[worker].wait.is_some();
+                alive(worker) && waits && self.entries[worker] != Some(Entry::default())
+            }
             Step::TimeOut(worker) => alive(worker) && self.workers[worker].wait.is_some(),
             Step::Grant(worker) => {
                 alive(worker) && self.workers[worker].wait.is_some_and(|(_, lock)| !is_held(lock))
@@ -122,6 +129,7 @@ impl World {
             Step::Acquire(worker, lock) => self.locks[lock] = Some((worker, self.workers[worker].number)),
             Step::Wait(worker, lock) => self.workers[worker].wait = Some((self.fresh(), lock)),
             Step::Write(worker) => self.entries[worker] = Some(self.entry(worker)),
+            Step::WriteCut(worker) => self.entries[worker] = Some(Entry::default()),
             Step::TimeOut(worker) => self.workers[worker].wait = None,
             Step::Grant(worker) => {
                 if let Some((_, lock)) = self.workers[worker].wait.take() {
@@ -181,7 +189,7 @@ impl World {
             }
             let each = [Step::Write(worker), Step::TimeOut(worker), Step::Grant(worker), Step::Crash(worker)];
             steps.extend(each);
-            steps.push(Step::EntryEnds(worker));
+            steps.extend([Step::WriteCut(worker), Step::EntryEnds(worker)]);
         }
         steps.extend((0..LOCKS).map(Step::LeaseEnds));
         steps.retain(|step| self.can(*step));

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// The pause after the first look at a wait, then doubled up to the most.
-const FIRST_PAUSE: Duration = Duration::from_secs(2);
+/// The pause after the first look at a wait, then doubled up to the most. Waits that begin within milliseconds
+/// of each other may be in their entries in another order: then it is the second look that sees the ring.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The part of a client's time for them that a request takes: so all looks together send 33 a second at most.
@@ -14,10 +15,27 @@ const EACH: Duration = Duration::from_millis(30);
 /// The most of that time that may be taken ahead, after a time without.
 const AHEAD: Duration = Duration::from_millis(960);
 
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    at: Moment,
+    /// The pause after that.
+    pause: Duration,
+    rank: Rank,
+}
+
+/// Which of the waits that are due comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// A look has shown something that the next is to confirm.
+    Urgent,
+    New,
+    Again,
+}
+
 /// When each wait is looked at, by its id.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    next: HashMap<u64, (Moment, Duration)>,
+    next: HashMap<u64, Due>,
     /// Until then what was asked takes its time.
     spent_until: Option<Moment>,
 }
@@ -27,30 +45,43 @@ impl Pace {
     pub(super) fn keep(&mut self, ids: &[u64], now: Moment) {
         self.next.retain(|id, _| ids.binary_search(id).is_ok());
         for id in ids {
-            self.next.entry(*id).or_insert((now, FIRST_PAUSE));
+            self.next.entry(*id).or_insert(Due { at: now, pause: FIRST_PAUSE, rank: Rank::New });
         }
     }
 
-    /// The waits that are due, those that have been due for longest first.
+    /// The waits that are due. Those with something to confirm come first; then the new ones, the newest
+    /// first, since the last wait closes a ring; then those that have been due for longest.
     pub(super) fn due(&self, now: Moment) -> Vec<u64> {
-        let mut due: Vec<(Moment, u64)> =
-            self.next.iter().filter(|(_, (at, _))| *at <= now).map(|(id, (at, _))| (*at, *id)).collect();
-        due.sort_unstable();
-        due.into_iter().map(|(_, id)| id).collect()
+        let order = |due: &Due| {
+            if due.rank == Rank::New { now.since(due.at) } else { due.at.since(Moment::from_nanos(0)) }
+        };
+        let mut due: Vec<(u64, Due)> =
+            self.next.iter().filter(|(_, due)| due.at <= now).map(|(id, due)| (*id, *due)).collect();
+        due.sort_by_key(|(id, due)| (due.rank, order(due), *id));
+        due.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// It was looked at.
-    pub(super) fn looked(&mut self, id: u64, now: Moment) {
-        if let Some((at, pause)) = self.next.get_mut(&id) {
-            *at = now.plus(*pause);
-            *pause = (*pause * 2).min(LONGEST_PAUSE);
+    /// The wait was looked at. If others do not see it, nobody else looks, and the pause stays as it is.
+    pub(super) fn looked(&mut self, id: u64, is_seen: bool, now: Moment) {
+        if let Some(due) = self.next.get_mut(&id) {
+            let (at, rank) = (now.plus(due.pause), Rank::Again);
+            let pause = if is_seen { (due.pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
+            *due = Due { at, pause, rank };
         }
     }
 
-    /// It is to be looked at by then, whatever its pause.
+    /// The wait is to be looked at by then, whatever its pause.
     pub(super) fn look_by(&mut self, id: u64, by: Moment) {
-        if let Some((at, _)) = self.next.get_mut(&id) {
-            *at = by.min(*at);
+        if let Some(due) = self.next.get_mut(&id) {
+            due.at = by.min(due.at);
+        }
+    }
+
+    /// The same, and before others.
+    pub(super) fn confirm_by(&mut self, id: u64, by: Moment) {
+        self.look_by(id, by);
+        if let Some(due) = self.next.get_mut(&id) {
+            due.rank = Rank::Urgent;
         }
     }
 
@@ -69,7 +100,7 @@ impl Pace {
 
     /// When the next wait may be looked at; `None`: there is none.
     pub(super) fn next(&self, now: Moment) -> Option<Moment> {
-        let first = self.next.values().map(|(at, _)| *at).min()?;
+        let first = self.next.values().map(|due| due.at).min()?;
         // Not before there is room for a few requests.
         let has_room = self.spent_until.map_or(now, |spent| spent.minus(AHEAD / 2));
         Some(first.max(if self.room(now) > 0 { now } else { has_room }))
@@ -87,14 +118,32 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..6 {
             assert_eq!(pace.due(now), [7]);
-            pace.looked(7, now);
+            pace.looked(7, true, now);
             let next = pace.next(now).unwrap();
             pauses.push(next.since(now).as_secs());
             now = next;
         }
-        assert_eq!(pauses, [2, 4, 8, 16, 30, 30]);
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30]);
         pace.keep(&[], now);
         assert_eq!(pace.next(now), None);
+    }
+
+    #[test]
+    fn what_is_to_be_confirmed_is_looked_at_first_then_the_newest_wait_then_what_is_due_for_longest() {
+        let (mut pace, at) = (Pace::default(), |second: u64| Moment::from_nanos(second * 1_000_000_000));
+        pace.keep(&[1, 2, 3], at(0));
+        pace.looked(1, true, at(1));
+        pace.looked(2, true, at(2));
+        pace.looked(3, false, at(2));
+        pace.keep(&[1, 2, 3, 4], at(4));
+        pace.keep(&[1, 2, 3, 4, 5], at(5));
+        assert_eq!(pace.due(at(5)), [5, 4, 1, 2, 3]);
+        pace.confirm_by(2, at(6));
+        assert_eq!(pace.due(at(6)), [2, 5, 4, 1, 3]);
+        // A wait that others do not see is looked at each second, and not less and less often.
+        pace.keep(&[3], at(6));
+        (6..9).for_each(|second| pace.looked(3, false, at(second)));
+        assert_eq!(pace.next(at(8)), Some(at(9)));
     }
 
     #[test]
@@ -106,7 +155,7 @@ mod tests {
         while now < begun.plus(Duration::from_secs(10)) {
             let room = pace.room(now);
             for id in pace.due(now).into_iter().take(usize::try_from(room).unwrap()) {
-                pace.looked(id, now);
+                pace.looked(id, true, now);
                 pace.spend(1, now);
                 sent += 1;
             }

@@ -43,6 +43,10 @@ pub(super) struct Reading<'a> {
     pub(super) has_gaps: bool,
     /// The store refuses what this needs.
     pub(super) refusal: Option<Error>,
+    /// A holder's client had no room for all its waits, and did not name the holder's.
+    pub(super) meets_cut: bool,
+    /// A chain was not followed to its end: there were too many owners, or requests.
+    pub(super) is_beyond: bool,
 }
 
 impl<'a> Reading<'a> {
@@ -58,6 +62,8 @@ impl<'a> Reading<'a> {
             most: u64::MAX,
             has_gaps: false,
             refusal: None,
+            meets_cut: false,
+            is_beyond: false,
         }
     }
 
@@ -74,6 +80,7 @@ impl<'a> Reading<'a> {
             && self.requests < self.most
             && now < self.asked.deadline;
         self.has_gaps |= !may;
+        self.is_beyond |= self.requests >= self.most;
         may.then(|| now.plus(self.asked.each).min(self.asked.deadline))
     }
 
@@ -320,7 +327,10 @@ impl View for Reading<'_> {
             return self.own.holds.iter().find(is_it)?.thread.map(thread);
         }
         let is_it = |one: &&LockUse| !one.waits && one.owner == holder.number && one.name == key;
-        self.client(holder.client)?.uses.iter().find(is_it)?.by.map(thread)
+        let info = self.client(holder.client)?;
+        let (found, is_cut) = (info.uses.iter().find(is_it).and_then(|one| one.by), info.is_cut);
+        self.meets_cut |= is_cut && found.is_none();
+        found.map(thread)
     }
 
     fn takers_of(&mut self, holder: Holder, key: &str) -> Vec<Thread> {
@@ -349,5 +359,9 @@ impl View for Reading<'_> {
         let mut waits =
             self.client(thread.client)?.uses.iter().filter_map(|one| entry_wait(thread.client, one));
         waits.find(|wait| wait.thread == thread)
+    }
+
+    fn note_beyond(&mut self) {
+        self.is_beyond = true;
     }
 }

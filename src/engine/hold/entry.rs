@@ -103,8 +103,8 @@ pub(crate) struct LockState<H> {
     failure: Option<(Moment, Error)>,
     /// When this process last released the lock, if others waited for it then, and who was notified.
     contended: Option<(Moment, Others)>,
-    /// The registry keeps the entry, since that is to be remembered although no value may be left.
-    is_remembered: bool,
+    /// Until when the registry keeps the entry, although no value may be left.
+    remembered_until: Option<Moment>,
 }
 
 /// Hand-offs since the last true release, and when the first of them was.
@@ -120,7 +120,10 @@ const BURST: u32 = 24;
 const BURST_TIME: Duration = Duration::from_millis(3);
 
 /// The time after its last release here for which a lock counts as contended.
-pub(crate) const CONTENDED: Duration = Duration::from_secs(1);
+const CONTENDED: Duration = Duration::from_secs(1);
+
+/// The time for which a lock is remembered, at least, after it was contended, had a turn, or was to be kept.
+pub(crate) const REMEMBERED: Duration = CONTENDED;
 
 /// An attempt that is made before there is a waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +172,7 @@ impl<H: Held> Entry<H> {
             in_line: false,
             failure: None,
             contended: None,
-            is_remembered: false,
+            remembered_until: None,
         };
         Arc::new(Entry {
             key,
@@ -369,16 +372,16 @@ impl<H: Held> Entry<H> {
         (state.until_asked.begin(hold, terms, now), state.turns.begin_watch())
     }
 
-    /// As [`UntilAsked::end_in_use`].
-    pub(crate) fn end_in_use(&self, hold: &Arc<H>) -> bool {
-        self.state().until_asked.end_in_use(hold)
+    /// Others want this hold; if nobody uses it, it is taken out to be given back.
+    pub(crate) fn note_wanted(&self, hold: &Arc<H>, now: Moment) -> Option<Arc<H>> {
+        self.state().until_asked.note_wanted(hold, now);
+        self.take_idle(hold)
     }
 
-    /// Others want this hold; if it is kept, it is taken out to be given back.
-    pub(crate) fn note_wanted(&self, hold: &Arc<H>, now: Moment) -> Option<Arc<H>> {
+    /// Takes this hold out to be given back, if nobody uses it.
+    pub(crate) fn take_idle(&self, hold: &Arc<H>) -> Option<Arc<H>> {
         let mut state = self.state();
-        let is_idle = state.until_asked.note_wanted(hold, now);
-        is_idle.then(|| state.take_to_leave()).flatten()
+        state.until_asked.is_idle_hold(hold).then(|| state.take_to_leave()).flatten()
     }
 
     /// Whether a hold is kept here until others ask for it, and not in use.
@@ -386,13 +389,20 @@ impl<H: Held> Entry<H> {
         self.has_turn() && self.state().until_asked.is_idle()
     }
 
-    /// A hold ended by a true release, of which `others` were notified; whether the entry is to be kept for
-    /// that from now on.
+    /// A hold ended by a true release, of which `others` were notified; whether that is to be remembered.
     pub(crate) fn note_released(&self, others: Others, now: Moment) -> bool {
         let mut state = self.state();
         state.burst = Burst::default();
         state.contended = (others != Others::Nobody).then_some((now, others));
-        state.contended.is_some() && !std::mem::replace(&mut state.is_remembered, true)
+        state.contended.is_some()
+    }
+
+    /// Has the entry be kept until then, although no value may be left; whether it is not kept yet.
+    pub(crate) fn remember(&self, until: Moment) -> bool {
+        let mut state = self.state();
+        let before = state.remembered_until;
+        state.remembered_until = before.max(Some(until));
+        before.is_none()
     }
 
     /// When this process last released the lock, if others waited for it then, and who was notified.
@@ -400,13 +410,14 @@ impl<H: Held> Entry<H> {
         self.state().contended
     }
 
-    /// Forgets that it was contended if that is longer ago; whether it is forgotten.
-    pub(crate) fn calms_down(&self, now: Moment) -> bool {
+    /// Whether it need not be kept any more.
+    pub(crate) fn is_forgotten(&self, now: Moment) -> bool {
         let mut state = self.state();
         if !state.is_contended(now) {
-            (state.contended, state.is_remembered) = (None, false);
+            state.contended = None;
         }
-        !state.is_remembered
+        state.remembered_until.take_if(|until| *until <= now);
+        state.remembered_until.is_none()
     }
 
     /// Notifies the heads of the queue that the lock may be free.
@@ -632,9 +643,10 @@ mod tests {
         let (entry, forgotten) = (entry(), 2 * u64::try_from(CONTENDED.as_millis()).unwrap());
         for begun in [0, forgotten] {
             assert!(entry.note_released(Others::Listen(2), at(begun)), "the entry is to be kept for it");
-            assert!(!entry.note_released(Others::Listen(2), at(begun + 1)), "which it is already");
-            assert!(!entry.calms_down(at(begun + 2)) && !entry.is_calm(at(begun + 2)));
-            assert!(entry.calms_down(at(begun + forgotten)));
+            assert!(entry.remember(at(begun).plus(REMEMBERED)));
+            assert!(!entry.remember(at(begun + 1).plus(REMEMBERED)), "which it is already");
+            assert!(!entry.is_forgotten(at(begun + 2)) && !entry.is_calm(at(begun + 2)));
+            assert!(entry.is_forgotten(at(begun + forgotten)));
         }
         entry.note_released(Others::Listen(2), at(forgotten * 3));
         entry.note_released(Others::Nobody, at(forgotten * 3 + 1));

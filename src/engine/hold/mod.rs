@@ -37,7 +37,7 @@ use crate::observe::spans::HoldSpan;
 use crate::observe::{Loss, LossReason, event::Event};
 use crate::seam::{Bound, Claim, Kind};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, window};
 
 /// One lock in this process, with its holds.
@@ -75,6 +75,8 @@ pub(crate) struct Hold {
     phase: Phase,
     /// End of its own window, as `Moment::nanos`. Only ever raised.
     until: AtomicU64,
+    /// Something else than its guard has ended a guard's level.
+    has_spent_guard: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -107,7 +109,7 @@ struct State {
     is_kept: bool,
     /// The present use began by a call that asks for the hold to be kept.
     asks_to_keep: bool,
-    /// It is one that is kept until others ask for it: the keeper looks after it, and not the watchdog.
+    /// It is kept until others ask for it, and renewed meanwhile though it has no level.
     until_asked: bool,
     /// The thread that acquires more locks to go with it.
     acquires_more: Option<u64>,
@@ -141,6 +143,7 @@ impl Hold {
             may_be_kept: grant.may_be_kept,
             phase: Phase::live(),
             until: AtomicU64::new(until.nanos()),
+            has_spent_guard: AtomicBool::new(false),
             state: Mutex::new(State {
                 levels,
                 since: grant.sent,
@@ -280,10 +283,9 @@ impl Hold {
         self.state.lock().until_asked
     }
 
-    /// From now on it is as any other: the watchdog renews it for `lease`.
-    pub(crate) fn end_until_asked(&self, lease: Duration) {
-        let mut state = self.state.lock();
-        (state.until_asked, state.renewed_lease) = (false, lease);
+    /// From now on it is given back with its last level, as any other.
+    pub(crate) fn end_until_asked(&self) {
+        self.state.lock().until_asked = false;
     }
 
     /// It is kept: it was told to have ended, and nobody is to hear of it until it
@@ -332,8 +334,16 @@ impl Hold {
     /// many are left. `None`: there is no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
         let mut state = self.state.lock();
-        state.levels.take(level)?;
+        let ended = state.levels.take(level)?;
+        if level.is_none() && ended.guarded {
+            self.has_spent_guard.store(true, Ordering::Release);
+        }
         u32::try_from(state.levels.open.len()).ok()
+    }
+
+    /// Whether this level of a guard has ended. Without the mutex, unless `unlock` has ended a guard's.
+    pub(crate) fn has_ended(&self, level: u64) -> bool {
+        self.has_spent_guard.load(Ordering::Acquire) && self.state.lock().levels.get_mut(level).is_none()
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -346,7 +356,7 @@ impl Hold {
     }
 
     fn is_renewed_in(&self, state: &State) -> bool {
-        state.levels.renewed > 0 && !self.is_at_ceiling(state)
+        (state.levels.renewed > 0 || state.until_asked) && !self.is_at_ceiling(state)
     }
 
     pub(crate) fn renewed_lease(&self) -> Duration {

@@ -103,9 +103,7 @@ impl Hold {
 
     fn is_renewable_in(&self, state: &State) -> bool {
         // A hold without a lease is unknown to the store, which would answer that it is not held.
-        self.kind().is_leased()
-            && !state.until_asked
-            && (self.is_renewed_in(state) || self.needs_keepalive(state))
+        self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
     }
 
     /// The facts that the agenda goes by, as of one moment.

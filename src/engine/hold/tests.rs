@@ -319,6 +319,10 @@ fn a_hold_that_is_kept_until_others_ask_is_not_when_its_number_is_in_doubt() {
     hold.state.lock().until_asked = true;
     assert!(hold.begin_look().is_some());
     assert!(hold.can_be_kept(false).is_some(), "a look that is on its way concerns no other hold");
+    assert!(
+        hold.end_level(None) == Some(0) && hold.is_renewed(),
+        "so that its next use has the client's lease"
+    );
     hold.retire_owner_on_end();
     assert!(hold.can_be_kept(false).is_none());
 }
@@ -360,7 +364,7 @@ fn the_answer_to_a_look_leaves_a_renewal_under_way_that_was_sent_after_it() {
     let (hold, number) = (of_thread(&mark), mark.number());
     hold.state.lock().until_asked = true;
     assert!(hold.begin_look().is_some());
-    hold.end_until_asked(LEASE);
+    hold.end_until_asked();
     assert!(hold.begin_renewal(hold.since()).is_some());
     hold.end_renewal();
     assert!(hold.is_in_doubt());

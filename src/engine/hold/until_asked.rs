@@ -1,9 +1,9 @@
 //! A hold that its client keeps until others ask for it: `lock_with(name).keep(most)`.
 //!
-//! To the store the client holds the lock throughout, under a short lease of its own. One who waits for it
-//! elsewhere sends a recall to this client; then it is given back at once, or with the end of its present use.
-//! As the delegations of NFSv4 (RFC 7530, 10.4) and the callbacks of distributed file systems: what nobody else
-//! wants costs no request. docs/decisions/0060 has the rules and the figures.
+//! To the store the client holds the lock throughout, and while the lock is in use its lease is the client's.
+//! Another client that waits for the lock sends a recall to this client, which gives the lock back at once, or at
+//! the end of its present use. As the delegations of NFSv4 (RFC 7530, 10.4) and the callbacks of distributed file
+//! systems: what nobody else wants costs no request. docs/decisions/0060 has the rules and the figures.
 //!
 //! Nothing here is I/O, and each moment is passed in.
 
@@ -13,11 +13,14 @@ use std::time::Duration;
 use crate::seam::subscription::Subscription;
 use crate::time::Moment;
 
-/// The lease of such a hold. A client that stands still shuts others out for as long.
-pub(crate) const LEASE: Duration = Duration::from_millis(1500);
+/// The lease of a hold that nobody has used for `UNUSED`. A client that dies later shuts others out for as long.
+/// The thread asks the store anew for such a hold: no use rests on the short lease, whenever a look that asks for
+/// it may come.
+pub(crate) const UNUSED_LEASE: Duration = Duration::from_millis(1500);
+const UNUSED: Duration = LAST_LOOK;
 
 /// A hold is looked at so long after its grant, and then after twice as long each time, up to `LAST_LOOK`. A
-/// look renews it, and sees those who wait and send no recalls.
+/// look sees those who wait and send no recalls.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 pub(crate) const LAST_LOOK: Duration = Duration::from_millis(500);
 
@@ -55,6 +58,8 @@ struct KeptHold<H> {
     idle_since: Option<Moment>,
     next_look: Moment,
     gap: Duration,
+    /// A look asks the store for `UNUSED_LEASE`.
+    is_short: bool,
 }
 
 /// The next step with a hold that may be kept.
@@ -62,7 +67,8 @@ struct KeptHold<H> {
 pub(crate) enum KeptStep<H> {
     /// It is to be given back: it was recalled, or nobody here came for too long.
     GiveBack,
-    /// The store is to be asked about it; for how long it has not been used.
+    /// The store is to be asked about it; for how long nobody has used it, if that is long enough for the short
+    /// lease.
     Look(Arc<H>, Option<Duration>),
     /// To be looked at again then.
     Until(Moment),
@@ -75,7 +81,7 @@ pub(crate) enum Reuse {
     UntilAsked,
     /// It was kept for a turn.
     InTurn,
-    /// Not at all: others want it, or this call would not keep it. It is to be given back.
+    /// Not at all: others want it, it has the short lease, or this call would not keep it. It is to be given back.
     Never,
 }
 
@@ -114,7 +120,8 @@ impl<H> UntilAsked<H> {
     pub(crate) fn begin(&mut self, hold: &Arc<H>, terms: KeepTerms, now: Moment) -> Moment {
         let next_look = now.plus(FIRST_LOOK);
         let hold = Arc::clone(hold);
-        self.hold = Some(KeptHold { hold, terms, idle_since: None, next_look, gap: FIRST_LOOK });
+        self.hold =
+            Some(KeptHold { hold, terms, idle_since: None, next_look, gap: FIRST_LOOK, is_short: false });
         next_look
     }
 
@@ -143,16 +150,12 @@ impl<H> UntilAsked<H> {
         }
     }
 
-    /// The store has seen others who want the hold; whether it is kept at the moment.
-    pub(crate) fn note_wanted(&mut self, hold: &Arc<H>, now: Moment) -> bool {
-        let Some(kept) = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold)) else {
-            return false;
-        };
-        let is_idle = kept.idle_since.is_some();
-        if !std::mem::replace(&mut kept.terms.is_wanted, true) {
+    /// The store has seen others who want the hold.
+    pub(crate) fn note_wanted(&mut self, hold: &Arc<H>, now: Moment) {
+        let kept = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold));
+        if kept.is_some_and(|kept| !std::mem::replace(&mut kept.terms.is_wanted, true)) {
             self.note_recall(now);
         }
-        is_idle
     }
 
     /// The last level of this hold ended; until when it stays at most. `None`: it does not, beyond a turn.
@@ -171,7 +174,7 @@ impl<H> UntilAsked<H> {
             return Reuse::InTurn;
         };
         let is_idle = kept.idle_since.take().is_some();
-        let Some(most) = most.filter(|_| !(is_idle && is_wanted)) else {
+        let Some(most) = most.filter(|_| !(is_idle && (is_wanted || kept.is_short))) else {
             self.hold = None;
             return Reuse::Never;
         };
@@ -179,21 +182,14 @@ impl<H> UntilAsked<H> {
         if is_idle { Reuse::UntilAsked } else { Reuse::InTurn }
     }
 
-    /// Ends it for a hold that is in use: from now on the hold is as any other. `false`: it is kept.
-    pub(crate) fn end_in_use(&mut self, hold: &Arc<H>) -> bool {
-        let is_this = |kept: &mut KeptHold<H>| Arc::ptr_eq(&kept.hold, hold);
-        match &self.hold {
-            Some(kept) if Arc::ptr_eq(&kept.hold, hold) && kept.idle_since.is_some() => false,
-            _ => {
-                self.hold.take_if(is_this);
-                true
-            }
-        }
-    }
-
     /// Whether a hold is kept and not in use.
     pub(crate) fn is_idle(&self) -> bool {
         self.hold.as_ref().is_some_and(|kept| kept.idle_since.is_some())
+    }
+
+    /// Whether this hold is.
+    pub(crate) fn is_idle_hold(&self, hold: &Arc<H>) -> bool {
+        self.is_idle() && self.hold.as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.hold, hold))
     }
 
     /// The hold is not here any more.
@@ -218,7 +214,8 @@ impl<H> UntilAsked<H> {
         }
         kept.gap = (kept.gap * 2).min(LAST_LOOK);
         kept.next_look = now.plus(kept.gap);
-        let idle = kept.idle_since.map(|since| now.since(since));
+        let idle = kept.idle_since.map(|since| now.since(since)).filter(|idle| *idle >= UNUSED);
+        kept.is_short |= idle.is_some();
         Some(KeptStep::Look(Arc::clone(&kept.hold), idle))
     }
 
@@ -330,8 +327,21 @@ mod tests {
             }
         }
         // Each a quarter earlier than it must be, since it is watched all the time.
-        let used = [(38, None), (113, None), (263, None)];
-        assert_eq!(looks, [&used[..], &[(563, Some(163)), (938, Some(538)), (1313, Some(913))]].concat());
+        let lately = [(38, None), (113, None), (263, None), (563, None)];
+        assert_eq!(looks, [&lately[..], &[(938, Some(538)), (1313, Some(913))]].concat());
+    }
+
+    #[test]
+    fn a_hold_for_which_a_look_asks_for_the_short_lease_is_not_used_again() {
+        let (mut kept, _channel, hold) = granted();
+        assert!(kept.may_stay(&hold, at(1)).is_some());
+        assert!(matches!(kept.watch(at(499)), Some(KeptStep::Look(_, None))), "it was used lately");
+        assert_eq!(kept.use_again(&hold, Some(MS * 1000), at(500)), Reuse::UntilAsked);
+        assert!(matches!(kept.watch(at(1_500)), Some(KeptStep::Look(_, None))), "it is in use");
+        assert!(kept.may_stay(&hold, at(2_000)).is_some());
+        assert!(matches!(kept.watch(at(2_500)), Some(KeptStep::Look(_, Some(_)))));
+        // However much later the request comes to the store, no use rests on it.
+        assert_eq!(kept.use_again(&hold, Some(MS * 1000), at(2_500)), Reuse::Never);
     }
 
     #[test]
@@ -350,23 +360,12 @@ mod tests {
             assert!(kept.heard(at(1001 + second)).is_some());
         }
         let (mut kept, channel, hold) = granted();
-        assert!(!kept.note_wanted(&hold, at(1)), "it is in use");
+        kept.note_wanted(&hold, at(1));
         assert!(kept.may_stay(&hold, at(2)).is_none());
         grant(&mut kept, &hold, at(3));
         channel.take(b"recall");
         assert!(kept.may_stay(&hold, at(4)).is_none());
         assert!(kept.heard(at(5)).is_none(), "what a look has seen is a recall too");
-    }
-
-    #[test]
-    fn a_hold_in_use_may_become_an_ordinary_one_and_a_kept_one_may_not() {
-        let (mut kept, _channel, hold) = granted();
-        assert!(kept.may_stay(&hold, at(1)).is_some());
-        assert!(!kept.end_in_use(&hold));
-        assert_eq!(kept.use_again(&hold, Some(MS), at(2)), Reuse::UntilAsked);
-        assert!(kept.end_in_use(&hold));
-        assert!(kept.may_stay(&hold, at(3)).is_none() && kept.watch(at(3)).is_none());
-        assert!(kept.clear().is_some() && !kept.listens());
     }
 
     #[test]
@@ -397,9 +396,9 @@ mod tests {
         let other = Arc::new(1);
         assert!(kept.may_stay(&hold, at(1)).is_some());
         kept.forget(&other);
-        assert!(kept.is_idle() && !kept.note_wanted(&other, at(2)));
+        kept.note_wanted(&other, at(2));
+        assert!(kept.is_idle_hold(&hold) && !kept.is_idle_hold(&other));
         assert_eq!(kept.use_again(&hold, Some(MS), at(3)), Reuse::UntilAsked);
-        assert!(kept.end_in_use(&other));
         assert!(kept.may_stay(&hold, at(4)).is_some(), "it is kept as before");
     }
 
@@ -408,13 +407,13 @@ mod tests {
         let (mut kept, _channel, hold) = granted();
         assert!(kept.may_stay(&hold, at(1)).is_some());
         assert!(kept.clear().is_some());
-        assert!(!kept.is_idle() && kept.watch(at(2)).is_none());
+        assert!(!kept.is_idle() && !kept.listens() && kept.watch(at(2)).is_none());
     }
 
     #[test]
     fn a_hold_that_is_wanted_is_so_once_however_often_that_is_seen() {
         let (mut kept, _channel, hold) = granted();
-        assert!(!kept.note_wanted(&hold, at(1)) && !kept.note_wanted(&hold, at(50)));
+        [1, 50].iter().for_each(|now| kept.note_wanted(&hold, at(*now)));
         assert!(kept.heard(at(51)).is_some(), "that was one recall");
     }
 }

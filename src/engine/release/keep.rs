@@ -12,7 +12,7 @@ use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::calls::{Call, Calls};
 use crate::engine::core::Core;
 use crate::engine::hold::turn::{IDLE, Keeping, Watched};
-use crate::engine::hold::until_asked::{KeepTerms, LAST_LOOK, Reuse};
+use crate::engine::hold::until_asked::{KeepTerms, LAST_LOOK, Reuse, UNUSED_LEASE};
 use crate::engine::hold::{Hold, LockEntry};
 use crate::engine::release::handoff::HandoffStart;
 use crate::engine::renewals::CHUNK;
@@ -83,10 +83,12 @@ impl Engine {
     }
 
     /// The recalls of a lock that have come so far, if all are heard.
-    pub(crate) fn heard(&self, entry: &LockEntry, claim: &Claim) -> Option<u64> {
+    pub(crate) fn heard(&self, entry: &Arc<LockEntry>, claim: &Claim) -> Option<u64> {
         let keeping = self.store.capabilities().keeping?;
         let (_, waker) = self.keeper()?;
-        entry.heard(self.clock.now(), || keeping.hear(claim, waker))
+        let now = self.clock.now();
+        self.registry.remember(entry, now);
+        entry.heard(now, || keeping.hear(claim, waker))
     }
 
     /// Keeps a hold that was just granted until others ask for it, from the end of its use on.
@@ -200,7 +202,8 @@ impl Core {
         next
     }
 
-    /// Asks the store about holds that are kept until others ask, and for how long nobody has used them.
+    /// Asks the store about holds that are kept until others ask; where nobody has used one for so long, for the
+    /// short lease too.
     fn look(self: &Arc<Core>, looks: &[(Arc<Hold>, Option<Duration>)], calls: &Arc<Calls>) {
         let Some(keeping) = self.store.capabilities().keeping else { return };
         let sent = self.clock.now();
@@ -211,11 +214,10 @@ impl Core {
         for (hold, idle) in looks {
             // Its thread does not come back, or its session has ended, say.
             if hold.is_orphaned() || hold.loss_at(sent).is_some() {
-                give_back(hold.entry().note_wanted(hold, sent), sent);
-            } else if idle.is_none() && sent.since(hold.since()) >= LAST_LOOK {
-                self.end_until_asked(hold); // used for long
+                give_back(hold.entry().take_idle(hold), sent);
             } else if let Some(claim) = hold.begin_look() {
-                asked.push(Claim { keeps: Some(idle.unwrap_or_default()), ..claim });
+                let lease = idle.map_or(claim.lease, |_| claim.lease.min(UNUSED_LEASE));
+                asked.push(Claim { keeps: Some(idle.unwrap_or_default()), lease, ..claim });
                 holds.push(hold);
             }
         }
@@ -238,33 +240,17 @@ impl Core {
                     if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {
                         hold.entry().nudge();
                     }
-                    give_back(hold.entry().note_wanted(hold, now), now);
+                    give_back(hold.entry().take_idle(hold), now);
                 }
-                Err(failure) => {
-                    if failure.error().outcome_unknown() {
-                        hold.retire_owner_on_end(); // it may yet come
-                    }
-                    // The watchdog knows what to do with a store that does not answer. This thread waits for no
-                    // release of it: other holds would miss their looks.
-                    if !self.end_until_asked(hold)
-                        && let Some(hold) = hold.entry().note_wanted(hold, now)
-                        && self.still_held(&hold, 0, now)
-                    {
-                        self.leave_behind(&hold);
-                        self.registry.remove(&hold);
-                    }
-                }
+                Err(failure) if failure.error().outcome_unknown() => hold.retire_owner_on_end(), // it may yet come
+                Err(_refused) => {}
             }
         }
     }
 
-    /// Makes a hold in use one as any other, which the watchdog renews. `false`: it is kept.
-    pub(crate) fn end_until_asked(&self, hold: &Arc<Hold>) -> bool {
-        let has_ended = hold.entry().end_in_use(hold);
-        if has_ended {
-            hold.end_until_asked(self.options.lease);
-            self.watch(hold);
-        }
-        has_ended
+    /// Has a hold in use be given back with its last level, as any other.
+    pub(crate) fn end_until_asked(&self, hold: &Arc<Hold>) {
+        hold.end_until_asked();
+        hold.entry().state().until_asked.forget(hold);
     }
 }

@@ -59,11 +59,11 @@ impl Engine {
         self.leave(action, hold, left)
     }
 
-    /// Ends all levels of a hold, as [`end_level`](Self::end_level) does the last.
+    /// Ends all levels of a hold, and frees the lock, which nobody keeps: the caller is about to wait for others.
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
         let _call = self.calls.begin();
         while hold.end_level(None).is_some_and(|left| left > 0) {}
-        self.leave(action, hold, 0).map_err(Error::after_work)
+        self.give_up(action, hold, 0, self.clock.now()).map_err(Error::after_work)
     }
 
     /// Leaves `left` levels to the owner.
@@ -72,6 +72,11 @@ impl Engine {
         if left == 0 && hold.entry().has_turn() && self.keeps(hold, false, begun) {
             return Ok(());
         }
+        self.give_up(action, hold, left, begun)
+    }
+
+    /// The same, and nobody keeps the lock.
+    fn give_up(&self, action: &'static str, hold: &Arc<Hold>, left: u32, begun: Moment) -> Result<()> {
         if !self.still_held(hold, left, begun) {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         }

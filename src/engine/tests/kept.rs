@@ -154,3 +154,17 @@ fn more_holds_than_go_into_one_request_are_looked_at_in_each_round() {
     assert_eq!(client.engine.registry.holds().len(), CHUNK + 1);
     client.engine.shutdown().unwrap();
 }
+
+#[test]
+fn a_look_that_finds_the_lock_gone_is_no_recall() {
+    let client = Keeps::begin();
+    for _ in 0..2 {
+        let used = client.used(&name());
+        client.unlock(&used);
+        *client.store.holder.lock() = None;
+        client.store.looking.lock().push_back(Box::new(|| Ok(KeptLook::Lost)));
+        client.clock.advance(MS * 60);
+    }
+    client.unlock(&client.used(&name()));
+    client.engine.shutdown().unwrap();
+}

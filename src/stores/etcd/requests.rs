@@ -63,7 +63,6 @@ impl EtcdStore {
             match stands {
                 Stands::First(place) => {
                     if self.counts(claim, place, deadline).map_err(in_doubt)? {
-                        self.wanted_if_long(claim, place);
                         self.watch.leave(&id, true);
                         self.watch.holds(self.key(claim), place.created);
                         let fence = claim.wants_fence.then(|| Fence::new(place.created.unsigned_abs()));
@@ -97,19 +96,10 @@ impl EtcdStore {
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
     }
 
-    /// A key that was put before its lock was to be kept has a longer lease: a client that died would keep others out for
-    /// that. So it is not kept.
-    fn wanted_if_long(&self, claim: &Claim, place: WatchPlace) {
-        let is_short = self.leases.lent(place.lease).is_some_and(|lease| lease.ttl <= ttl_of(claim.lease));
-        if claim.keeps.is_some() && !is_short {
-            self.watch.wanted(&self.line(&claim.name));
-        }
-    }
-
     /// Whether the hold of one who has come first can be counted on for the claim's lease.
     pub(super) fn counts(&self, claim: &Claim, place: WatchPlace, deadline: Moment) -> Answer<bool> {
         match self.leases.lent(place.lease) {
-            // Shorter than what is asked for now, it was put by an attempt that would have kept the lock.
+            // Shorter than what is asked for now, it was put by an attempt with another lease.
             Some(lease) if lease.ttl >= ttl_of(claim.lease) => {
                 let until = Clock::System.after(claim.lease);
                 self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)

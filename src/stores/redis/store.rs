@@ -204,8 +204,9 @@ impl Store for RedisStore {
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         let (server, kind) = (&self.server, kinds::of(claim.kind));
         // Attempts that wait for replicas take other connections, and could overtake it.
-        if kind.deferrable() == Deferrable::Neither || server.replicas.is_some() {
-            return done(self.release(claim, 0, deadline));
+        let is_sent = kind.deferrable() != Deferrable::Neither && server.replicas.is_none();
+        if !is_sent || claim.waits && !server.scripts {
+            return done(self.release_or_leave(claim, deadline));
         }
         let (own_listeners, rights) = (kind.own_listeners(server, claim), server.line_rights.clone());
         let name = Arc::clone(&claim.name);
@@ -216,7 +217,7 @@ impl Store for RedisStore {
             done(named(result, "unlock", name.given()));
             is_answered
         };
-        let removal = kind.removal(claim, 0);
+        let removal = if claim.waits { kind.leaving(claim) } else { kind.removal(claim, 0) };
         match kind.forgetting(claim) {
             Some(forgetting) => server.connections.post_then(&removal, forgetting, deadline, take),
             None => {

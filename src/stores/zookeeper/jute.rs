@@ -5,7 +5,7 @@
 
 use crate::error::{Error, ErrorKind};
 
-/// No message of ours comes near; the server refuses longer ones than 1 MiB itself.
+/// The longest message that is kept; longer ones are lists of very many nodes.
 pub(super) const LONGEST_FRAME: usize = 8 * 1024 * 1024;
 
 /// Numbers of messages that answer no request.
@@ -26,6 +26,8 @@ pub(super) mod code {
     pub(crate) const SESSION_MOVED: i32 = -118;
     pub(crate) const NOT_READ_ONLY: i32 = -119;
     pub(crate) const QUOTA_EXCEEDED: i32 = -125;
+    /// Of this crate alone: the reply is longer than `LONGEST_FRAME`.
+    pub(crate) const TOO_LONG: i32 = i32::MIN;
 }
 
 /// How a node is made.
@@ -211,7 +213,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    const BYTES: usize = 16;
+    pub(super) const BYTES: usize = 16;
 
     /// The header, and what follows it.
     pub(super) fn read(frame: &[u8]) -> Result<(Header, &[u8]), Error> {

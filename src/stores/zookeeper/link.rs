@@ -229,17 +229,51 @@ fn remaining(deadline: Moment) -> io::Result<Duration> {
 }
 
 /// The next message.
-pub(super) fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {
+fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {
+    let length = read_length(from)?;
+    if length > LONGEST_FRAME {
+        return Err(foreign());
+    }
+    read_bytes(from, length)
+}
+
+/// The next reply on a connection on which the server has been heard. Of one that is too long only the header
+/// is kept, with an error code: the connection and what is held over it do not end for a long list.
+pub(super) fn read_reply(from: &mut impl Read) -> Result<Vec<u8>> {
+    let length = read_length(from)?;
+    if length <= LONGEST_FRAME {
+        return read_bytes(from, length);
+    }
+    let Some(rest) = length.checked_sub(Header::BYTES).filter(|_| length <= LONGEST_SKIPPED) else {
+        return Err(foreign());
+    };
+    let mut header = read_bytes(from, Header::BYTES)?;
+    let rest = u64::try_from(rest).unwrap_or(u64::MAX);
+    if io::copy(&mut from.take(rest), &mut io::sink()).map_err(broken)? < rest {
+        return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+    }
+    header.truncate(Header::BYTES - size_of::<i32>());
+    header.extend(code::TOO_LONG.to_be_bytes());
+    Ok(header)
+}
+
+/// A length beyond this is no length: another protocol, or a stream out of step.
+const LONGEST_SKIPPED: usize = 1 << 29;
+
+fn read_length(from: &mut impl Read) -> Result<usize> {
     let mut length = [0; 4];
     from.read_exact(&mut length).map_err(broken)?;
-    let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
-    if length > LONGEST_FRAME {
-        let words = "the server does not speak ZooKeeper's protocol";
-        return Err(Error::new(ErrorKind::Protocol, "read", words));
-    }
-    let mut frame = vec![0; length];
-    from.read_exact(&mut frame).map_err(broken)?;
-    Ok(frame)
+    Ok(usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX))
+}
+
+fn read_bytes(from: &mut impl Read, length: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    from.read_exact(&mut bytes).map_err(broken)?;
+    Ok(bytes)
+}
+
+fn foreign() -> Error {
+    Error::new(ErrorKind::Protocol, "read", "the server does not speak ZooKeeper's protocol")
 }
 
 fn broken(error: io::Error) -> Error {
@@ -278,6 +312,26 @@ mod tests {
         };
         thread::Builder::new().spawn(drip).unwrap();
         port
+    }
+
+    #[test]
+    fn a_reply_that_is_too_long_is_an_error_of_its_own_and_the_next_is_read() {
+        let header = |error: i32| {
+            let fields = [&7_i32.to_be_bytes()[..], &9_i64.to_be_bytes(), &error.to_be_bytes()];
+            fields.concat()
+        };
+        let long = u32::try_from(LONGEST_FRAME + 1).unwrap();
+        let body = vec![b'x'; LONGEST_FRAME + 1 - Header::BYTES];
+        let next = [&16_u32.to_be_bytes()[..], &header(-101)].concat();
+        let sent = [&long.to_be_bytes()[..], &header(0), &body, &next].concat();
+        let mut from = &sent[..];
+        for error in [code::TOO_LONG, -101] {
+            assert_eq!(read_reply(&mut from).unwrap(), header(error));
+        }
+        assert!(from.is_empty());
+        // Cut short, and of another protocol.
+        assert!(read_reply(&mut &sent[..100]).is_err_and(|error| error.kind() == ErrorKind::Unreachable));
+        assert!(read_reply(&mut &b"HTTP/1.1"[..]).is_err_and(|error| error.kind() == ErrorKind::Protocol));
     }
 
     #[test]

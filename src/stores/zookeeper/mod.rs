@@ -117,8 +117,9 @@ impl Store for ZooKeeperStore {
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        let found = self.key(claim).ok().and_then(|key| Some((self.session.places.holding(&key)?.0, key)));
-        let Some((node, key)) = found else { return done(Store::release(self, claim, 0, deadline)) };
+        let key = self.key(claim).ok().filter(|_| !claim.waits);
+        let found = key.and_then(|key| Some((self.session.places.holding(&key)?.0, key)));
+        let Some((node, key)) = found else { return done(self.release_or_leave(claim, deadline)) };
         self.watch_no_others(&key);
         let (session, name, path) = (Arc::clone(&self.session), Arc::clone(&claim.name), node.path(&key));
         let read = move |outcome: Replied| {

@@ -404,7 +404,7 @@ impl Session {
     fn read_on(&self, stream: &ZooKeeperStream, life: &Arc<Life>) -> Error {
         let mut from = io::BufReader::new(stream);
         loop {
-            let done = link::read_frame(&mut from).and_then(|frame| self.take(&frame, life));
+            let done = link::read_reply(&mut from).and_then(|frame| self.take(&frame, life));
             if let Err(error) = done {
                 return error;
             }

@@ -225,8 +225,8 @@ impl Store for Redlock {
     }
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
-        if claim.kind.is_token() {
-            return done(self.release(claim, 0, deadline));
+        if claim.kind.is_token() || claim.waits {
+            return done(self.release_or_leave(claim, deadline));
         }
         // Nobody waits, so a slow server has the whole time.
         let uncounted = self.monitor.over(claim);

@@ -29,7 +29,7 @@ use crate::run::inherited::Inherited;
 use crate::run::parts::{KeepArgs, LookoutArgs};
 use crate::run::signals::Caught;
 use crate::run::times::Times;
-use crate::run::{busy, lease_of, said_acquired};
+use crate::run::{busy, connect, said_acquired};
 use crate::say::Say;
 use crate::store;
 
@@ -88,11 +88,13 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let socket = Socket::at(&args.place)?;
     listen(socket.listener.try_clone()?, sender)?;
 
-    let client = match store::open(&common, hold.label.as_deref(), say, lease_of(hold.want.lease.lease)) {
+    let (lease, away, begun) = (hold.want.lease.lease, store::waited_for(&hold.want), Moment::now());
+    let client = match connect(&common, lease, hold.label.as_deref(), away, &caught, say) {
         Ok(client) => client,
-        Err(error) => return answer_refusal(&caller, store::explain(&error, say)),
+        Err(exit) => return answer_refusal(&caller, exit),
     };
-    let asked = hold.as_run();
+    let mut asked = hold.as_run();
+    asked.want.wait = asked.want.wait.map(|wait| wait.saturating_sub(Moment::now().since(begun)));
     let exit = match acquire::acquire(&client, &asked, &caught, say) {
         Ok((guard, window)) => {
             said_acquired(&hold.name, &guard, say);

@@ -104,7 +104,9 @@ impl Waiting<'_> {
             AttemptOutcome::Granted { fence, in_line, bound } => {
                 self.queued = None;
                 if in_line > 0 && self.request.call.may_keep() {
-                    self.request.call.entry.begin_turn(in_line, engine.clock.now());
+                    let now = engine.clock.now();
+                    self.request.call.entry.begin_turn(in_line, now);
+                    engine.registry.remember(self.request.call.entry, now);
                 }
                 Ok(Step::Granted(self.enter(op, (&claim, sent), in_line, fence, bound)))
             }

@@ -1,9 +1,12 @@
 //! Failures of a waiter, and what it leaves behind: attempts in doubt and places in the store's queue.
 
+use std::sync::Arc;
+
 use super::{Step, Waiting};
 use crate::engine::acquire::retry::{RETRY_PAUSE, RetryBudget};
+use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::error::{Error, Result};
-use crate::seam::{Claim, PLACE_LASTS, REQUEST_LASTS};
+use crate::seam::{Answer, Claim, PLACE_LASTS, REQUEST_LASTS, Release};
 use crate::time::{Moment, random_between};
 
 impl Waiting<'_> {
@@ -18,18 +21,23 @@ impl Waiting<'_> {
         if self.store_queues() {
             self.listening.end();
         }
+        let until = self.left_until(&claim, sent);
+        self.request.give_up_number(&claim);
+        if !claim.kind.only_asks() {
+            let engine = self.request.engine;
+            engine.clean_up(claim, until, engine.clock.now());
+        }
+    }
+
+    /// When what an attempt may have left in the store has ended by itself.
+    fn left_until(&self, claim: &Claim, sent: Moment) -> Moment {
         let lasts = match claim.kind.is_leased() {
             // A place in the store's queue may last longer than a short lease.
             true if self.store_queues() => self.request.lease.max(PLACE_LASTS),
             true => self.request.lease,
             false => REQUEST_LASTS / 2,
         };
-        let until = sent.plus(lasts).plus(self.request.engine.options.command_timeout);
-        self.request.give_up_number(&claim);
-        if !claim.kind.only_asks() {
-            let engine = self.request.engine;
-            engine.clean_up(claim, until, engine.clock.now());
-        }
+        sent.plus(lasts).plus(self.request.engine.options.command_timeout)
     }
 
     /// Notes that the store may have this caller among those who wait, and has it forget the place under a
@@ -43,21 +51,32 @@ impl Waiting<'_> {
         self.queued = Some(claim.clone());
     }
 
-    /// Waits no more for the store. That takes none of the caller's time when there is none left, nor where
-    /// the last request failed: then, and if it fails itself, the watchdog sees to it.
+    /// Waits no more for the store. The request is sent as a dropped guard's release is, and the caller does not
+    /// wait for the answer. Where the last request failed, or this one does, the watchdog sees to it.
     pub(super) fn leave_queue(&mut self) {
         let Some(claim) = self.queued.take() else { return };
         self.listening.end();
-        let sent = self.request.engine.clock.now();
-        let deadline = self.request.engine.one_command().min(self.request.latest);
-        let left = if self.is_answered && sent < deadline {
-            self.request.engine.store.clean_up(std::slice::from_ref(&claim), deadline).pop()
-        } else {
-            None
-        };
-        if !matches!(left, Some(Ok(_))) {
-            self.leave_behind(claim, sent);
+        let engine = self.request.engine;
+        let sent = engine.clock.now();
+        let deadline = engine.one_command().min(self.request.latest);
+        if !self.is_answered || sent >= deadline {
+            return self.leave_behind(claim, sent);
         }
+        let (left, until, core) = (claim.clone(), self.left_until(&claim, sent), Arc::clone(&engine.core));
+        let mark = self.request.unbound.is_none().then(|| Arc::clone(self.request.thread));
+        let call = engine.calls.begin().detached();
+        let done = move |answer: Answer<Release>| {
+            if answer.is_err() && !left.kind.only_asks() {
+                // Given up first, so that a later grant under the number is not counted on: see `judge`.
+                if let Some(mark) = mark {
+                    mark.retire(left.owner.number());
+                }
+                core.clean_up(left, until, core.clock.now());
+            }
+            drop(call);
+        };
+        engine.store.release_later(&claim, deadline, Box::new(done));
+        engine.watchdog.look_by(engine.clock.after(POLL_COMPLETIONS_EVERY));
     }
 
     pub(super) fn pause_after(&mut self, error: Error) -> Result<Step> {

@@ -291,7 +291,7 @@ impl ClusterStore {
                 Some(SlotPlace { node, asking: false }) => {
                     return store.post(&node, &posted, deadline, redirects - 1, done);
                 }
-                Some(place) => store.send(&place, |store| store.release(&posted, 0, deadline)),
+                Some(place) => store.send(&place, |store| store.release_or_leave(&posted, deadline)),
                 None => answer,
             };
             store.unread.remove(&posted.name, number);
@@ -406,7 +406,7 @@ impl Store for ClusterStore {
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         if kinds::of(claim.kind).deferrable() == Deferrable::Neither {
-            return done(self.release(claim, 0, deadline));
+            return done(self.release_or_leave(claim, deadline));
         }
         match self.place(&claim.name, deadline) {
             Ok(place) => self.post(&place.node, claim, deadline, MOST_REDIRECTS, done),

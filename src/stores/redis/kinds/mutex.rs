@@ -44,7 +44,7 @@ impl RedisKind for MutexKind {
             Some(counter) => ACQUIRE.on(&[lock, counter]),
             None => ACQUIRE.on(&[lock]),
         };
-        let command = command.arg(claim.owner).arg(count).arg(millis(claim.lease)).arg(turn(claim.turn));
+        let command = command.arg(claim.owner).arg(count).arg(millis(claim.lease)).arg(turn(claim));
         match &claim.note {
             // A note stays with its hold.
             Some(note) if count == 1 => saying(command, note),
@@ -116,8 +116,9 @@ impl RedisKind for MutexKind {
 }
 
 /// As `acquire.lua` takes it.
-fn turn(turn: Turn) -> &'static str {
-    match turn {
+fn turn(claim: &Claim) -> &'static str {
+    match claim.turn {
+        Turn::Barges if claim.waits => "spin",
         Turn::Barges => "barge",
         Turn::Yields => "yield",
         Turn::Waits => "wait",

@@ -1,7 +1,7 @@
 -- Frees a lock whoever holds it, and tells the waiters: the first in the line (see `line.lua`), and those who
--- listen.
+-- listen. A client that kept the lock until others ask for it gets a recall.
 --
--- KEYS[1] lock      the lock's hash: owner -> hold count
+-- KEYS[1] lock      the lock's hash: owner -> hold count; leasehold:kept -> see `look_kept.lua`
 -- ARGV[1] channel   where waiters listen
 --
 -- Returns {'freed'}    it was held
@@ -12,8 +12,13 @@ local lock, channel = KEYS[1], ARGV[1]
 if redis.call('pttl', lock) ~= -2 and not is_lock(lock) then
   return {'no_lock'}
 end
+local fields = redis.pcall('hexists', lock, 'leasehold:kept') == 1 and redis.pcall('hkeys', lock) or {}
 if redis.call('del', lock) == 0 then
   return {'free'}
+end
+for at = 1, #fields do
+  local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+  redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. fields[at]:sub(1, 36), 'recall')
 end
 tell_line(lock, true)
 redis.pcall('publish', channel, '0')

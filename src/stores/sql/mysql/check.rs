@@ -84,7 +84,8 @@ pub(super) fn tables(
         Some(named) if !table.name.contains('.') => format!("{named}.{}", table.name),
         _ => table.name.clone(),
     };
-    database.table = Some(TableInUse { name, others: Vec::new() });
+    let others = other_spellings(link, &table.name)?;
+    database.table = Some(TableInUse { name, others });
     link.conn.query_drop("START TRANSACTION").map_err(failed)?;
     let tried = database.notes.without(|| try_one(database, link, deadline));
     if matches!(tried, Err(Failure::Unknown(_))) {
@@ -100,6 +101,21 @@ fn is_there(link: &mut MysqlConnection, table: &str) -> Answer<bool> {
         Err(mysql::Error::MySqlError(error)) if error.code == NO_SUCH_TABLE => Ok(false),
         looked => looked.map(|()| true).map_err(failed),
     }
+}
+
+/// The tables of the same name in other letters, which are others where the server tells letters apart. The name
+/// is a plain one, as it was given; a prepared statement may be refused.
+fn other_spellings(link: &mut MysqlConnection, table: &str) -> Answer<Vec<String>> {
+    let (schema, name) = match table.split_once('.') {
+        Some((schema, name)) => (format!("'{schema}'"), name),
+        None => ("DATABASE()".to_owned(), table),
+    };
+    let text = format!(
+        "SELECT CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) FROM information_schema.TABLES
+        WHERE TABLE_SCHEMA = {schema} AND LOWER(TABLE_NAME) = LOWER('{name}') AND BINARY TABLE_NAME <> '{name}'
+            AND @@lower_case_table_names = 0 ORDER BY 1"
+    );
+    link.conn.query(text).map_err(failed)
 }
 
 fn is_too_old(version: &str) -> bool {
