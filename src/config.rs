@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
+use crate::ident::Owner;
 use crate::time::{LONGEST_IN_WORDS, LONGEST_LEASE, SHORTEST_LEASE, checked_lease};
 
 /// The shortest lease that the watchdog can keep alive: it renews each third.
@@ -38,6 +39,8 @@ pub(crate) struct Options {
     pub(crate) deadlocks_after: Duration,
     /// Whether the youngest wait of a deadlock ends.
     pub(crate) break_deadlocks: bool,
+    /// The holds of other clients for which this process works.
+    pub(crate) under: Vec<Owner>,
 }
 
 impl Default for Options {
@@ -54,6 +57,7 @@ impl Default for Options {
             label: None,
             deadlocks_after: Duration::from_secs(1),
             break_deadlocks: false,
+            under: Vec::new(),
         }
     }
 }

@@ -30,8 +30,9 @@ use crate::inspect::Whereabouts;
 pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
     pub steps: Vec<DeadlockStep>,
-    /// Whether all of it stood at one moment. `false`: a holder on it, such as Java's, says nothing of what
-    /// it waits for, so it may be one.
+    /// Whether all of it stood at one moment. `false`: it may be one. A holder on it, such as Java's, says
+    /// nothing of what it waits for; or another thread may release a lock on it, as an owned guard's or that
+    /// of a command's `leasehold run`.
     pub is_certain: bool,
 }
 
@@ -104,6 +105,7 @@ impl fmt::Display for Deadlock {
         let count = self.steps.len();
         match (self.is_certain, count) {
             (true, 1) => f.write_str("a thread waits for itself")?,
+            (false, 1) => f.write_str("a thread may wait for itself")?,
             (true, _) => write!(f, "{count} threads wait for each other")?,
             (false, _) => write!(f, "{count} threads may wait for each other")?,
         }

@@ -94,6 +94,9 @@ pub enum ErrorKind {
     WouldDeadlock,
     /// The key belongs to something that is not this kind of lock.
     WrongType,
+    /// The semaphore does not exist: nobody has set its number of permits, or it was deleted or has ended. Call
+    /// [`try_set_permits`](crate::Semaphore::try_set_permits) first, in each process that uses it.
+    NotSetUp,
     /// The server cannot be reached or the connection broke.
     Unreachable,
     /// No answer came within the command time-out.

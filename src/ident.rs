@@ -108,8 +108,13 @@ impl ClientId {
         Some(ClientId(id).of_version(8))
     }
 
-    /// The id under which something is kept beside the clients that has a name, and no client.
-    pub(crate) fn of_hash(hash: u128) -> ClientId {
+    /// The id under which something is kept beside the clients that has a name, and no client: FNV-1a of 128
+    /// bits, so it is the same in each process. No client has it but by a chance of one in 2^122.
+    pub(crate) fn of_text(parts: &[&str]) -> ClientId {
+        const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+        const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+        let bytes = parts.iter().flat_map(|part| part.bytes());
+        let hash = bytes.fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
         ClientId(Uuid::from_u128(hash)).of_version(8)
     }
 
@@ -172,6 +177,12 @@ pub struct Owner {
 impl Owner {
     pub(crate) fn new(client: ClientId, number: u64) -> Owner {
         Owner { client, number }
+    }
+
+    /// The owner that a text names, as it is written; `None`: it names none.
+    pub(crate) fn read(text: &str) -> Option<Owner> {
+        let (client, number) = text.split_once(':')?;
+        Some(Owner { client: ClientId::read(client)?, number: number.parse().ok()? })
     }
 
     /// Sixteen bytes for the `index`th permit that this owner takes: half the client's random id, then the

@@ -169,11 +169,16 @@ pub struct Holder {
     /// How long it has held it. Redisson's holders do not say; ours do each third of their lease, at once
     /// where [`max_hold`](crate::LockOptions::max_hold) was asked for.
     pub held_for: Option<Duration>,
-    /// When `max_hold` ends it, however it is renewed.
+    /// When it ends, whatever its client does: by `max_hold`, or with a lease of its own, which nobody renews; such
+    /// a holder says so each third of its client's lease.
     pub ends_within: Option<Duration>,
     /// For how long nobody has used it, as it was told half a second ago at most: its client
     /// [keeps](crate::LockOptions::keep) it until another asks. `None` while it is used, and for all other locks.
     pub unused_for: Option<Duration>,
+    /// Whether it leads: the lock is that of an election, and those who wait are candidates. By its own account, as
+    /// [`LockClient::leader`](crate::LockClient::leader) and [`LockOptions::election`](crate::LockOptions::election)
+    /// have it say.
+    pub leads: bool,
     /// Its whereabouts, if it gave them. Redisson's holders give none, and nothing on the server leads from
     /// their id to a connection.
     pub whereabouts: Option<Whereabouts>,
@@ -190,6 +195,7 @@ impl Holder {
             held_for: None,
             ends_within: None,
             unused_for: None,
+            leads: false,
             whereabouts: None,
         }
     }
@@ -438,6 +444,9 @@ impl fmt::Display for Holder {
         }
         if let Some(holds) = self.holds.filter(|holds| *holds != 1) {
             write!(f, ", {holds} times")?;
+        }
+        if self.leads {
+            f.write_str(", as the leader")?;
         }
         if let Some(held_for) = self.held_for {
             write!(f, ", for {} now", DurationText(held_for))?;

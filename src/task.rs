@@ -19,4 +19,13 @@ impl TaskMark {
             id: tokio::task::try_id(),
         }
     }
+
+    /// Whether a task is known.
+    pub(crate) fn is_some(self) -> bool {
+        #[cfg(feature = "tokio")]
+        let is_some = self.id.is_some();
+        #[cfg(not(feature = "tokio"))]
+        let is_some = false;
+        is_some
+    }
 }

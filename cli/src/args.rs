@@ -204,6 +204,9 @@ pub(crate) struct RunArgs {
     /// option that is a warning.
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Whether the holder leads: `elect` sets it.
+    #[arg(skip)]
+    pub(crate) leads: bool,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

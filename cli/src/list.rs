@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use leasehold::{ClientInfo, ListCost, ListedLock, LockClient};
+use leasehold::{ClientInfo, ListCost, ListedLock, LockClient, ObjectKind};
 use serde_json::{Value, json};
 
 use crate::args::{Common, Format};
@@ -91,11 +91,18 @@ fn lock_line(lock: &ListedLock) -> String {
     plain(&line)
 }
 
+/// Whether it lasts until somebody releases it. The number of an expirable semaphore's permits is no hold, and its
+/// permits end.
+pub(crate) fn has_no_end(lock: &ListedLock) -> bool {
+    lock.remaining == Some(std::time::Duration::MAX) && lock.kind != ObjectKind::ExpirableSemaphore
+}
+
 pub(crate) fn lock_as_json(lock: &ListedLock) -> Value {
     let holders = lock.holders.iter().map(|holder| {
         let mut object = place_as_json(holder.whereabouts.as_ref());
         object.insert("owner".to_owned(), json!(holder.owner));
         object.insert("mode".to_owned(), json!(holder.mode.map(|mode| mode.to_string())));
+        object.insert("leads".to_owned(), json!(holder.leads));
         object.insert("held_for_seconds".to_owned(), json!(seconds(holder.held_for)));
         object.insert("unused_for_seconds".to_owned(), json!(seconds(holder.unused_for)));
         Value::Object(object)
@@ -105,7 +112,7 @@ pub(crate) fn lock_as_json(lock: &ListedLock) -> Value {
         "kind": lock.kind.to_string(),
         "holders": holders.collect::<Vec<_>>(),
         "remaining_seconds": seconds(lock.remaining),
-        "has_no_end": lock.remaining == Some(std::time::Duration::MAX),
+        "has_no_end": has_no_end(lock),
         "waiting": lock.waiting,
     })
 }

@@ -35,7 +35,8 @@ fn who(step: &DeadlockStep) -> String {
 /// One line for each thread, as it may be printed.
 pub(crate) fn lines(ring: &Deadlock) -> Vec<String> {
     let first = if ring.is_certain { "deadlock" } else { "maybe a deadlock" };
-    let mut lines = vec![format!("{first} of {} threads", ring.steps.len())];
+    let count = ring.steps.len();
+    let mut lines = vec![format!("{first} of {count} thread{}", if count == 1 { "" } else { "s" })];
     lines.extend(ring.steps.iter().map(|step| {
         let waited = step.waiting_for.as_secs_f64();
         let waits = if step.waits_for.is_empty() {

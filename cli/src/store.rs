@@ -8,6 +8,7 @@ use leasehold::{ClientBuilder, Error, ErrorKind, Event, LockClient, Observer};
 
 use crate::args::{self, Common, Want};
 use crate::exit::Exit;
+use crate::rings;
 use crate::run::signals::Caught;
 use crate::say::Say;
 
@@ -166,6 +167,7 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
             Exit::Unavailable,
             "LEASEHOLD_URL has to name what takes writes: the master, or its Sentinels; a file on a mount that is not read-only",
         ),
+        ErrorKind::NotSetUp => (Exit::Unavailable, "somebody removed the permits: run the command again"),
         ErrorKind::TooOld => (Exit::Unavailable, "docs/stores.md names the versions that work"),
         ErrorKind::Resource | ErrorKind::Forked => (Exit::Internal, ""),
         _ => (Exit::Unavailable, ""),
@@ -195,8 +197,12 @@ struct Warnings(Say);
 
 impl Observer for Warnings {
     fn event(&self, event: &Event<'_>) {
-        if let Event::Warning { text, .. } = event {
-            self.0.notice("warning", text, &serde_json::json!({}));
+        match event {
+            Event::Warning { text, .. } => self.0.notice("warning", text, &serde_json::json!({})),
+            Event::Deadlock { deadlock, .. } => {
+                self.0.notice("deadlock", &rings::words(deadlock), &rings::as_json(deadlock));
+            }
+            _ => {}
         }
     }
 }

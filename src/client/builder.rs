@@ -10,6 +10,7 @@ use crate::config::{ClusterPubSub, Options, RedlockNode, RedlockOptions, Replica
 use crate::engine::store::StoreCell;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
+use crate::ident::Owner;
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
@@ -339,7 +340,30 @@ impl ClientBuilder {
         self
     }
 
-    /// The observer that is notified of what happens to the locks. Defaults to none.
+    /// The owner of another client's hold for which this process works, as text: its wait keeps that hold, so
+    /// that deadlocks through both are found. May be called for several; what is no owner is passed over.
+    ///
+    /// `leasehold run` says so to its command, by `LEASEHOLD_UNDER`. A program that holds a lock while it
+    /// waits for a process of its own passes it on by hand.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold::LockClient;
+    ///
+    /// let guard = LockClient::in_memory().get_lock("import").acquire_owned()?;
+    /// let under = guard.owner().to_string(); // given to the process that is started
+    /// let theirs = LockClient::builder().under_hold(&under);
+    /// # drop(theirs);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn under_hold(mut self, owner: impl AsRef<str>) -> Self {
+        self.options.under.extend(Owner::read(owner.as_ref()));
+        self
+    }
+
+    /// The observer that is notified of what happens to the locks. Defaults to none. Without one, and without
+    /// a subscriber of `tracing`, the client writes a line to standard error for each deadlock.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
         self

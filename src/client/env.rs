@@ -28,7 +28,7 @@ const FILE: &str = "_FILE";
 type Setter = fn(ClientBuilder, &str) -> std::result::Result<ClientBuilder, &'static str>;
 
 /// The options that are one variable each. Those of several are read by themselves.
-const OPTIONS: [(&str, Setter); 18] = [
+const OPTIONS: [(&str, Setter); 19] = [
     ("LEASEHOLD_PREFIX", |builder, text| Ok(builder.key_prefix(text))),
     ("LEASEHOLD_LEASE", |builder, text| time(text).map(|time| builder.lease(time))),
     ("LEASEHOLD_COMMAND_TIMEOUT", |builder, text| time(text).map(|time| builder.command_timeout(time))),
@@ -42,6 +42,7 @@ const OPTIONS: [(&str, Setter); 18] = [
     ("LEASEHOLD_SENTINEL_USERNAME", |builder, text| Ok(builder.sentinel_username(text))),
     ("LEASEHOLD_CLIENT_NAME", |builder, text| Ok(builder.client_name(text))),
     ("LEASEHOLD_LABEL", |builder, text| Ok(builder.label(text))),
+    ("LEASEHOLD_UNDER", |builder, text| Ok(words(text).fold(builder, ClientBuilder::under_hold))),
     ("LEASEHOLD_TABLE", |builder, text| Ok(builder.table(text))),
     ("LEASEHOLD_DIRECTORY", |builder, text| switch(text).map(|is_on| builder.directory(is_on))),
     ("LEASEHOLD_CREATE_SCHEMA", |builder, text| switch(text).map(|is_on| builder.create_schema(is_on))),
@@ -74,6 +75,7 @@ impl ClientBuilder {
     /// | `LEASEHOLD_PREFIX` | [`key_prefix`](Self::key_prefix) | `shop:` |
     /// | `LEASEHOLD_CLIENT_NAME` | [`client_name`](Self::client_name) | `shop` |
     /// | `LEASEHOLD_LABEL` | [`label`](Self::label) | `nightly` |
+    /// | `LEASEHOLD_UNDER` | [`under_hold`](Self::under_hold), for each; set by `leasehold run` | |
     /// | `LEASEHOLD_DIRECTORY` | [`directory`](Self::directory) | `no` |
     /// | `LEASEHOLD_LEASE` | [`lease`](Self::lease) | `30s` |
     /// | `LEASEHOLD_COMMAND_TIMEOUT` | [`command_timeout`](Self::command_timeout) | `3s` |

@@ -6,6 +6,7 @@
 
 pub(crate) mod lines;
 pub(crate) mod run;
+pub(crate) mod under;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -120,11 +121,18 @@ pub struct LockUse {
     pub since: Duration,
     /// Whether it waits.
     pub waits: bool,
+    /// Whether it leads: it holds the lock of an election, as those of [`LockClient::leader`](crate::LockClient::leader)
+    /// and [`LockOptions::election`](crate::LockOptions::election) say.
+    pub leads: bool,
+    /// Whether the hold ends with its own lease, which nobody renews.
+    pub(crate) ends: bool,
     /// How many more of the client's threads wait for the same lock, for which there was no room; with the
     /// last that there was.
     pub more: u64,
     /// The id of the thread without which it is not released, or that waits.
     pub(crate) by: Option<u64>,
+    /// Of a hold that any thread may release: the id of the thread that took it.
+    pub(crate) taker: Option<u64>,
     /// Of a thread that has waited for a while and holds something.
     pub(crate) told: Option<ToldWait>,
 }
@@ -235,11 +243,21 @@ impl ClientInfo {
             lines.add("owner", one.owner);
             lines.add("waits", one.waits);
             lines.add("since_ms", millis(one.since));
+            if one.leads {
+                lines.add("leads", true);
+            }
+            if one.ends {
+                lines.add("ends", true);
+            }
             if one.more > 0 {
                 lines.add("more", one.more);
             }
             if let Some(by) = one.by {
                 lines.add("by", by);
+            }
+            // By another name: versions that know none take it for no reason to see a deadlock.
+            if let Some(taker) = one.taker {
+                lines.add("taker", taker);
             }
             if let Some(ToldWait { id, at_ms, kind, takes_again, writers_first }) = &one.told {
                 lines.add("wait", id);
@@ -274,8 +292,11 @@ impl ClientInfo {
                 thread: text(one, "thread").unwrap_or_default(),
                 since: ms(one, "since_ms")?.saturating_add(written),
                 waits: one.is("waits"),
+                leads: one.is("leads"),
+                ends: one.is("ends"),
                 more: one.number("more").unwrap_or(0),
                 by: one.number("by"),
+                taker: one.number("taker"),
                 told,
             })
         });
@@ -297,22 +318,24 @@ impl ClientInfo {
         })
     }
 
-    /// The whereabouts of an owner of this client's that holds or waits for the lock of this key, and since
-    /// when.
-    fn place_of(&self, key: &str, number: Option<u64>, waits: bool) -> (Whereabouts, Option<Duration>) {
+    /// The use of the lock of this key by an owner of this client's that holds it or waits for it.
+    fn use_of(&self, key: &str, number: Option<u64>, waits: bool) -> Option<&LockUse> {
         let is_it = |one: &&LockUse| {
             one.name == key && one.waits == waits && number.is_none_or(|number| one.owner == number)
         };
         // Of several threads of a client that wait, the one that has waited for longest.
-        let found = self.uses.iter().filter(is_it).max_by_key(|one| one.since);
-        let place = Whereabouts {
+        self.uses.iter().filter(is_it).max_by_key(|one| one.since)
+    }
+
+    /// The whereabouts of the owner of that use.
+    fn place_of(&self, used: Option<&LockUse>) -> Whereabouts {
+        Whereabouts {
             host: self.host.clone(),
             pid: self.pid,
-            thread: found.map(|one| one.thread.clone()).unwrap_or_default(),
+            thread: used.map(|one| one.thread.clone()).unwrap_or_default(),
             program: self.program.clone(),
             label: self.label.clone(),
-        };
-        (place, found.map(|one| one.since))
+        }
     }
 }
 
@@ -351,8 +374,11 @@ pub(crate) fn add_holders(
             thread: place.thread.clone(),
             since: holder.held_for.unwrap_or_default(),
             waits: false,
+            leads: holder.leads,
+            ends: false,
             more: 0,
             by: None,
+            taker: None,
             told: None,
         };
         let client = clients.entry(id).or_insert_with(|| ClientInfo {
@@ -381,13 +407,19 @@ pub(crate) fn add_holders(
 
 /// Adds to what is shown of the lock of this key what the directory knows of its holders and waiters.
 pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId, Option<ClientInfo>>) {
-    let place_of = |text: &str, waits: bool| {
+    let found = |text: &str, waits: bool| {
         let (client, number) = owner(text)?;
-        Some(known.get(&client)?.as_ref()?.place_of(key, number, waits))
+        let info = known.get(&client)?.as_ref()?;
+        let used = info.use_of(key, number, waits);
+        Some((info.place_of(used), used))
     };
     for holder in &mut seen.holders {
-        let Some((place, since)) = place_of(&holder.owner, false) else { continue };
-        holder.held_for = holder.held_for.or(since);
+        let Some((place, used)) = found(&holder.owner, false) else { continue };
+        if let Some(used) = used {
+            holder.leads = used.leads;
+            holder.held_for = holder.held_for.or(Some(used.since));
+            holder.ends_within = holder.ends_within.or(holder.remaining.filter(|_| used.ends));
+        }
         match &mut holder.whereabouts {
             // The holder's own account with the hold is as old as the hold, and no older.
             Some(told) => (told.program, told.label) = (place.program, place.label),
@@ -395,8 +427,8 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
         }
     }
     for waiter in &mut seen.waiters {
-        let Some((place, since)) = place_of(&waiter.owner, true) else { continue };
-        waiter.waiting_for = waiter.waiting_for.or(since);
+        let Some((place, used)) = found(&waiter.owner, true) else { continue };
+        waiter.waiting_for = waiter.waiting_for.or(used.map(|used| used.since));
         waiter.whereabouts = Some(place);
     }
 }
@@ -405,7 +437,8 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
 pub(crate) fn waiters_of<'a>(client: &'a ClientInfo, key: &'a str) -> impl Iterator<Item = Waiter> + 'a {
     let waits = client.uses.iter().filter(move |one| one.waits && one.name == key);
     waits.map(move |one| {
-        let (place, since) = client.place_of(key, Some(one.owner), true);
+        let used = client.use_of(key, Some(one.owner), true);
+        let (place, since) = (client.place_of(used), used.map(|used| used.since));
         let waiter = Waiter::new(format!("{}:{}", client.id, one.owner), None);
         let by_this_client = client.by_this_client;
         Waiter { by_this_client, waiting_for: since, whereabouts: Some(place), ..waiter }

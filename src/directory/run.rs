@@ -51,13 +51,9 @@ pub struct LastRun {
     pub host: String,
 }
 
-/// The id of a job's record: FNV-1a of 128 bits, so it is the same in each process. No client has it but by a
-/// chance of one in 2^122.
+/// The id of a job's record.
 pub(crate) fn id_of(key: &str) -> ClientId {
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    let text = b"job ".iter().chain(key.as_bytes());
-    ClientId::of_hash(text.fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME)))
+    ClientId::of_text(&["job ", key])
 }
 
 impl LastRun {

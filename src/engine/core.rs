@@ -130,7 +130,7 @@ impl Core {
 
     /// The waits of this client that have lasted for long enough to be part of a deadlock.
     pub(crate) fn stuck(&self, now: Moment) -> Stuck {
-        self.registry.stuck(now, self.told.after, wall_ms())
+        self.registry.stuck(now, self.told.after, wall_ms(), &self.options.under)
     }
 
     // ---- claims in doubt

@@ -8,17 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
+use crate::directory::under;
 use crate::directory::{
     ClientInfo, Identity, LONGEST_TEXT, LockUse, MOST_USES, clients_of, locate, waiters_of,
 };
 use crate::engine::policy::{renewal_period, renewal_slack};
 use crate::engine::registry::Registry;
-use crate::engine::stuck::Named;
+use crate::engine::stuck::{Named, Stuck};
 use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::inspect::{Inspection, ObjectKind, Waiter};
 use crate::refused::{self, Refused};
-use crate::seam::directory::Place;
+use crate::seam::directory::{Directory, Place};
 use crate::seam::{Answer, Failure, Kind, Store};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::{Clock, Moment};
@@ -149,7 +150,7 @@ impl Announcer {
         &self,
         store: &dyn Store,
         registry: &Registry,
-        named: Named,
+        (named, stuck): (Named, &Stuck),
         (now, deadline): (Moment, Moment),
     ) -> Posting {
         let directory = store.capabilities().directory.filter(|_| self.is_seen(now));
@@ -167,10 +168,21 @@ impl Announcer {
         self.is_written.store(true, Ordering::SeqCst);
         let answer = directory.write_now(self.id, &info.written(self.lease), self.lease, deadline);
         self.note(&answer, now);
+        self.write_under(directory, stuck, deadline);
         match answer {
             Ok(()) => Posting::Done,
             Err(_) if !self.is_seen(now) => Posting::Never,
             Err(_) => Posting::Failed,
+        }
+    }
+
+    /// Says under each hold for which this process works which of its threads waits, the first of them. Those
+    /// entries end by themselves: the reader asks this client's own entry whether that thread still waits.
+    fn write_under(&self, directory: &dyn Directory, stuck: &Stuck, deadline: Moment) {
+        let Some(first) = stuck.waits.iter().min_by_key(|wait| wait.since) else { return };
+        for owner in &stuck.under {
+            let text = under::written(*owner, self.id, first.thread);
+            directory.write(under::id_under(*owner), &text, self.lease, deadline, Box::new(drop));
         }
     }
 

@@ -231,8 +231,11 @@ impl Registry {
                 thread: thread.to_owned(),
                 since: now.since(since),
                 waits,
+                leads: false,
+                ends: false,
                 more: 0,
                 by: None,
+                taker: None,
                 told: None,
             };
             let is_live = |hold: &&Arc<Hold>| !hold.is_kept() && hold.loss_at(now).is_none();
@@ -240,7 +243,8 @@ impl Registry {
             uses.extend(held.map(|hold| {
                 let thread = hold.holder.thread();
                 let name = thread.as_ref().map_or("", |thread| thread.name());
-                used(hold.owner().number(), name, hold.since(), false)
+                let used = used(hold.owner().number(), name, hold.since(), false);
+                LockUse { leads: hold.leads, ends: !hold.is_renewed(), ..used }
             }));
             let room = most.saturating_sub(uses.len());
             let mut waiting = state.queue.sleepers();

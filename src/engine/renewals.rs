@@ -263,7 +263,7 @@ mod tests {
         let claim = Claim::new(Kind::Mutex, &name, Owner::new(ClientId::random(), 1), LEASE);
         let grant = Grant {
             claim: Claim { home, ..claim },
-            holder: Holder::Guard,
+            holder: Holder::Guard { taker: None },
             sent,
             lease: Lease::Renewed,
             renewed_lease: LEASE,
@@ -273,6 +273,7 @@ mod tests {
             may_be_kept: false,
             asks_to_keep: false,
             until_asked: false,
+            leads: false,
         };
         let hold = Hold::new(grant, &entry);
         Arc::new(hold.0)

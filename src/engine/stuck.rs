@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::directory::{LockUse, MOST_TOLD, MOST_TOLD_BYTES, ToldWait};
 use crate::engine::queue::{Ticket, Told};
+use crate::ident::Owner;
 use crate::seam::{Family, Kind};
 use crate::time::Moment;
 
@@ -35,8 +36,13 @@ pub(crate) struct OwnHold {
     pub(crate) number: u64,
     /// The thread that cannot release it while it waits; `None`: any thread may.
     pub(crate) thread: Option<u64>,
+    /// Where any thread may: the thread that took it and runs no task.
+    pub(crate) taker: Option<u64>,
     pub(crate) thread_name: Box<str>,
     pub(crate) since: Moment,
+    pub(crate) leads: bool,
+    /// Nobody renews it.
+    pub(crate) ends: bool,
 }
 
 /// All of it as of one moment.
@@ -44,6 +50,8 @@ pub(crate) struct OwnHold {
 pub(crate) struct Stuck {
     pub(crate) waits: Vec<OwnWait>,
     pub(crate) holds: Vec<OwnHold>,
+    /// The holds of other clients for which this process works: each thread's wait keeps them.
+    pub(crate) under: Vec<Owner>,
     /// When the next wait will have lasted for as long.
     pub(crate) next: Option<Moment>,
 }
@@ -66,7 +74,7 @@ impl Stuck {
         waits.sort_unstable_by_key(|wait| (!first.contains_key(&wait.told.id), wait.since));
         let mut holds_of: HashMap<u64, Vec<&OwnHold>> = HashMap::new();
         for hold in &self.holds {
-            if let Some(thread) = hold.thread {
+            if let Some(thread) = hold.thread.or(hold.taker) {
                 holds_of.entry(thread).or_default().push(hold);
             }
         }
@@ -108,7 +116,10 @@ impl OwnWait {
             thread: self.thread_name.to_string(),
             since: now.since(self.since),
             waits: true,
+            leads: false,
+            ends: false,
             by: Some(self.thread),
+            taker: None,
             told: Some(ToldWait {
                 id: self.told.id,
                 at_ms: self.told.at_ms,
@@ -129,7 +140,10 @@ impl OwnHold {
             thread: self.thread_name.to_string(),
             since: now.since(self.since),
             waits: false,
+            leads: self.leads,
+            ends: self.ends,
             by: self.thread,
+            taker: self.taker,
             told: None,
             more: 0,
         }
@@ -172,15 +186,23 @@ mod tests {
             family: Family::Lock,
             number: thread,
             thread: Some(thread),
+            taker: None,
             thread_name: "".into(),
             since: Moment::from_nanos(0),
+            leads: false,
+            ends: false,
         }
     }
 
     /// Waits of that many threads, the first of which is the oldest, with `each` locks.
     fn stuck(threads: u64, each: usize) -> Stuck {
         let holds = (1..=threads).flat_map(|id| (0..each).map(move |at| hold(id, format!("held:{id}:{at}"))));
-        Stuck { waits: (1..=threads).map(|id| wait(id, id)).collect(), holds: holds.collect(), next: None }
+        Stuck {
+            waits: (1..=threads).map(|id| wait(id, id)).collect(),
+            holds: holds.collect(),
+            under: Vec::new(),
+            next: None,
+        }
     }
 
     fn named(stuck: &Stuck, first: &[(u64, &str)]) -> Named {

@@ -27,7 +27,10 @@ macro_rules! counted {
                 self.core.name()
             }
 
-            /// Sets the number of permits up; `false` if somebody has before, and nothing changes.
+            /// Sets the number of permits up; `false` if somebody has before, and nothing changes, whatever
+            /// the number was. [`add_permits`](Self::add_permits) changes the number of a semaphore that
+            /// exists, and so does an expirable semaphore's
+            /// [`set_permits`](crate::ExpirableSemaphore::set_permits), to a number.
             ///
             /// # Blocking
             ///
@@ -60,7 +63,7 @@ macro_rules! counted {
                 Ok(self.core.count("add_permits", &Counting::Add(permits))?.unwrap_or(0))
             }
 
-            /// How many permits are available now.
+            /// How many permits are available now; 0 also if nobody has set any up.
             ///
             /// # Blocking
             ///

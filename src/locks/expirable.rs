@@ -15,6 +15,9 @@ use crate::time::checked_lease;
 /// A permit without a lease of its own is renewed by the watchdog until it is released; when its process
 /// dies, it comes back with the client's lease. (Redisson renews none.)
 ///
+/// Set the number of permits before acquiring, as for a [`Semaphore`](crate::Semaphore);
+/// [`set_permits`](Self::set_permits) changes it later.
+///
 /// # Examples
 ///
 /// ```
@@ -42,8 +45,9 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// The name is bad; the key holds something else; or the server could not be used for the client's
-    /// patience.
+    /// The name is bad; nobody has set the semaphore up, or it was deleted (kind
+    /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not be
+    /// used for the client's patience.
     pub fn acquire(&self) -> Result<Permit> {
         let permit = self.take("acquire", 1, &AcquireOptions::new())?;
         permit.ok_or_else(|| self.core.unending("acquire"))

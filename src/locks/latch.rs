@@ -13,7 +13,9 @@ use crate::seam::{Counting, Kind};
 
 /// A count under a name, and those who wait for it to come to zero: Redisson's `RCountDownLatch`.
 ///
-/// A latch that nobody has set up is open.
+/// A latch that nobody has set up is open, and [`count_down`](Self::count_down) does nothing to it: an open
+/// latch leaves nothing in the store, as Redisson has it, so the two cannot be told apart. Set the latch up
+/// before anybody waits for it.
 ///
 /// # Guarantees
 ///

@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender, select, unbounded};
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, WaitLimit};
+use crate::engine::acquire::terms::Terms;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak};
 use crate::ident::{Fence, LockName};
@@ -255,7 +256,8 @@ impl LeaderShared {
         let entry = self.engine.registry.entry(Kind::Fenced, &self.name);
         let unending = WaitLimit::Deadline(Moment::NEVER);
         let want = AcquireCall::new("leader", Kind::Fenced, (&self.name, &entry), unending);
-        let entered = self.engine.acquire(&AcquireCall { interrupt: Some(&self.stop), ..want })?;
+        let terms = Terms { leads: true, ..want.terms };
+        let entered = self.engine.acquire(&AcquireCall { interrupt: Some(&self.stop), terms, ..want })?;
         let guard = entered.map(|entered| OwnedGuard::new(&self.engine, entered));
         let Some((term, guard)) = guard.and_then(|guard| Some((guard.fence()?, guard))) else {
             let words = "the store granted a fenced lock without a token";

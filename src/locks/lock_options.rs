@@ -136,6 +136,15 @@ impl LockOptions {
         self
     }
 
+    /// Says to those who look that whoever holds the lock leads, and that those who wait are candidates. Changes
+    /// nothing else: [`LockClient::leader`](crate::LockClient::leader) says so by itself, and this is for an
+    /// election of one's own over a fenced lock. A leader is held for as long as it lives, so monitoring tells
+    /// it from a hold that hangs. Said in the directory of clients; see [`Holder::leads`](crate::Holder::leads).
+    pub fn election(mut self) -> Self {
+        self.terms.leads = true;
+        self
+    }
+
     /// Waits by polling instead of being notified; see
     /// [`LockClient::get_spin_lock`](crate::LockClient::get_spin_lock). Defaults to being notified.
     pub fn spin(mut self, backoff: Backoff) -> Self {

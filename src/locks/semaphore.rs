@@ -12,8 +12,11 @@ use crate::time::checked_lease;
 /// A number of permits under a name, shared by threads, processes and languages: Redisson's `RSemaphore`.
 ///
 /// Nobody owns a permit in the store: it only counts, so the permits of a process that dies are gone for
-/// good. If that matters use an [`ExpirableSemaphore`](crate::ExpirableSemaphore). Somebody sets the number
-/// up once ([`try_set_permits`](Self::try_set_permits)); until then there are none.
+/// good. If that matters use an [`ExpirableSemaphore`](crate::ExpirableSemaphore).
+///
+/// Each process calls [`try_set_permits`](Self::try_set_permits) before it acquires: the first call sets the
+/// number, the others change nothing. Until then there is no semaphore, and acquiring is an error of kind
+/// [`NotSetUp`](crate::ErrorKind::NotSetUp), in calls that wait too. (Redisson's calls wait.)
 ///
 /// # Guarantees
 ///
@@ -50,8 +53,9 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// None were asked for; the name is bad; the key holds something else; or the server could not be used
-    /// for the client's patience.
+    /// None were asked for; the name is bad; nobody has set the semaphore up, or it was deleted or has ended
+    /// (kind [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not
+    /// be used for the client's patience.
     pub fn acquire(&self, permits: u32) -> Result<Permit> {
         let permit = self.take("acquire", permits, &AcquireOptions::new())?;
         permit.ok_or_else(|| self.core.unending("acquire"))

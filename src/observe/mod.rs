@@ -117,3 +117,12 @@ pub(crate) fn logging() -> Option<Arc<dyn Observer>> {
 pub(crate) fn logging() -> Option<Arc<dyn Observer>> {
     None
 }
+
+/// Whether log lines are written somewhere: the program has ever set a subscriber of `tracing`.
+pub(crate) fn is_logged() -> bool {
+    #[cfg(feature = "tracing")]
+    let is_logged = tracing::dispatcher::has_been_set();
+    #[cfg(not(feature = "tracing"))]
+    let is_logged = false;
+    is_logged
+}

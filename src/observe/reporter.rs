@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub(crate) type OnLost = Box<dyn FnOnce(&Loss) + Send>;
 /// Runs user code where it cannot hurt: never on the watchdog or the subscriber's reader.
 pub(crate) struct Reporter {
     observers: Vec<Arc<dyn Observer>>,
+    /// One of them is the program's own.
+    has_own: bool,
     pub(crate) counters: Counters,
     state: Mutex<CallbackThread>,
     news: Arc<QueuedReports>,
@@ -75,12 +78,14 @@ enum CallbackThread {
 
 impl Reporter {
     pub(crate) fn new(observer: Option<Arc<dyn Observer>>) -> Reporter {
+        let has_own = observer.is_some();
         let mut observers: Vec<_> = observer.into_iter().collect();
         if let Some(logging) = crate::observe::logging() {
             observers.push(logging);
         }
         Reporter {
             observers,
+            has_own,
             counters: Counters::default(),
             state: Mutex::new(CallbackThread::NotStarted),
             news: Arc::default(),
@@ -93,6 +98,15 @@ impl Reporter {
     /// Whether there is an observer.
     pub(crate) fn is_observed(&self) -> bool {
         !self.observers.is_empty()
+    }
+
+    /// Writes a warning to standard error where nobody would hear of it: the program has no observer, and no
+    /// log takes lines. For what stays as it is until a person acts.
+    pub(crate) fn warn_if_unheard(&self, text: impl FnOnce() -> String) {
+        if !self.has_own && !crate::observe::is_logged() {
+            // Nobody is left to hear that it cannot be written.
+            drop(writeln!(std::io::stderr(), "leasehold: {}", text()));
+        }
     }
 
     /// Whether this thread runs an observer or a callback of this client's in the middle of something: a call

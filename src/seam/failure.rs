@@ -62,6 +62,14 @@ impl Failure {
     }
 }
 
+/// The answer to an attempt on a semaphore that does not exist. Waiting for one is no use: nothing says that
+/// somebody will set it up.
+pub(crate) fn not_set_up() -> Failure {
+    let words = "nobody has set the number of permits of this semaphore, or the semaphore was deleted or has ended: call \
+                 try_set_permits first";
+    Failure::Refused(Error::new(ErrorKind::NotSetUp, "acquire", words))
+}
+
 /// The error of a grant that came when its lease was over, or nearly.
 pub(crate) fn granted_too_late(action: &'static str, lease: Duration, took: Duration) -> Error {
     let detail = format!(

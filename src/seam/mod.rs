@@ -33,7 +33,7 @@ pub(crate) use crate::seam::answer::{Answered, Attempt, Handoff, Others, Pending
 pub(crate) use crate::seam::capabilities::Capabilities;
 pub(crate) use crate::seam::claim::{AFTER_KEPT, AFTER_LEASE, Bound, Claim, HoldNote, ListensFor, Turn};
 pub(crate) use crate::seam::count::Counting;
-pub(crate) use crate::seam::failure::{Answer, Failure, granted_too_late, named};
+pub(crate) use crate::seam::failure::{Answer, Failure, granted_too_late, named, not_set_up};
 pub(crate) use crate::seam::inspection::Inspect;
 pub(crate) use crate::seam::kind::{Family, Kind};
 pub(crate) use crate::seam::snapshot::Snapshot;

@@ -27,7 +27,9 @@ contracts!(needs Directory:
     a_ring_through_a_read_hold_is_seen,
     a_ring_through_a_reader_behind_a_writer_that_waits_is_seen,
     a_ring_through_a_fair_lock_and_a_write_hold_is_seen,
-    what_a_thread_has_by_an_owned_guard_or_by_another_client_is_not_seen,
+    a_ring_of_owned_guards_may_be_one_and_two_clients_of_a_thread_make_none,
+    an_owned_guard_of_a_thread_that_has_ended_or_does_not_wait_is_no_ring,
+    a_process_that_works_under_a_hold_is_seen_to_keep_it,
     a_deadlock_beside_more_waits_than_an_entry_has_room_for_is_broken,
     a_deadlock_with_a_thread_of_six_hundred_locks_is_broken,
     a_deadlock_through_names_of_a_thousand_bytes_is_broken,
@@ -487,11 +489,12 @@ fn a_ring_through_a_fair_lock_and_a_write_hold_is_seen(store: &Store) {
     members.iter().for_each(|member| drop(member.next(false)));
 }
 
-/// Any thread may release such a guard, and the clients of a thread do not know of each other: there may be
-/// no deadlock.
-fn what_a_thread_has_by_an_owned_guard_or_by_another_client_is_not_seen(store: &Store) {
+/// Any thread may release such a guard, so the ring may be none: it is told so, and nobody's wait ends for it. The
+/// clients of a thread do not know of each other.
+fn a_ring_of_owned_guards_may_be_one_and_two_clients_of_a_thread_make_none(store: &Store) {
     let names: Vec<String> = ["a", "b", "c", "d"].map(fresh).into();
-    let (one, waits_by, other) = (Member::quick(store), Member::quick(store), Member::quick(store));
+    let breaking = || Member::looking_after(store, Duration::from_millis(200), true);
+    let (one, waits_by, other) = (breaking(), breaking(), breaking());
     let (gate, interrupt) = (gate_of(5), Interrupt::new());
     let waiting = |held: Hold, wanted: RedisLock| {
         let (gate, interrupt) = (Arc::clone(&gate), interrupt.clone());
@@ -514,15 +517,78 @@ fn what_a_thread_has_by_an_owned_guard_or_by_another_client_is_not_seen(store: &
         waiting(Hold::Threads(lock(&other, 3)), lock(&other, 2)),
     ];
     gate.wait();
+    for member in [&one, &other] {
+        let (deadlock, _) = member.next(true);
+        assert!(!deadlock.is_certain, "{deadlock}");
+        let both = [(names[0].clone(), names[1].clone()), (names[1].clone(), names[0].clone())];
+        assert_eq!(self::names(&deadlock), both, "{deadlock}");
+        assert_eq!(member.client.stats().deadlocks, 0, "it may be none");
+    }
     // Looked at twice.
     let members = [&one, &waits_by, &other];
     throughout(Duration::from_millis(2_500), || members.iter().all(|member| member.is_told_nothing()));
+    assert!(threads.iter().all(|thread| !thread.is_finished()), "no wait was ended");
     end(threads, &interrupt);
+}
+
+/// The guard went to another thread, which releases it: the thread that took it may wait as long.
+fn an_owned_guard_of_a_thread_that_has_ended_or_does_not_wait_is_no_ring(store: &Store) {
+    let names: Vec<String> = ["a", "b"].map(fresh).into();
+    let (one, other) = (Member::quick(store), Member::quick(store));
+    let guard = {
+        let lock = one.client.get_lock(&names[0]);
+        elsewhere(move || lock.acquire_owned().unwrap())
+    };
+    let interrupt = Interrupt::new();
+    let gate = gate_of(1);
+    let waiter = {
+        let waits = other.client.get_lock(&names[0]);
+        wants(other.client.get_lock(&names[1]), waits, &gate, &interrupt)
+    };
+    throughout(Duration::from_millis(2_500), || one.is_told_nothing() && other.is_told_nothing());
+    drop(guard);
+    drop(waiter.join().unwrap());
 }
 
 enum Hold {
     Owned(RedisLock),
     Threads(RedisLock),
+}
+
+/// The holds' own threads do not wait: other clients do, which say for whom.
+fn a_process_that_works_under_a_hold_is_seen_to_keep_it(store: &Store) {
+    let names: Vec<String> = ["a", "b", "c"].map(fresh).into();
+    let holding = store.client();
+    let guards: Vec<_> = names.iter().map(|name| holding.get_lock(name).acquire_owned().unwrap()).collect();
+    let interrupt = Interrupt::new();
+    let mut members = Vec::new();
+    let threads: Vec<_> = (0..3)
+        .map(|at| {
+            let (sender, told) = unbounded();
+            let under = guards[at].owner().to_string();
+            let client = store.client_with(|options| {
+                let options = options.deadlocks_after(Duration::from_millis(200)).observer(Told(sender));
+                options.under_hold("no owner").under_hold(&under)
+            });
+            let wanted = client.get_lock(&names[(at + 1) % 3]);
+            members.push(Member { client, told });
+            let interrupt = interrupt.clone();
+            crate::support::start(move || {
+                wanted.acquire_with(&AcquireOptions::new().interrupt(&interrupt)).map(drop)
+            })
+        })
+        .collect();
+    for member in &members {
+        let (deadlock, _) = member.next(true);
+        assert_eq!((deadlock.steps.len(), deadlock.is_certain), (3, false), "{deadlock}");
+    }
+    let asking = store.client();
+    // Other tests share some of the stores.
+    let rings = asking.deadlocks().unwrap();
+    let of_these = rings.iter().filter(|ring| ring.steps.iter().any(|step| step.holds == names[0]));
+    assert_eq!(of_these.count(), 1, "told once, whoever asks");
+    assert_eq!(end(threads, &interrupt), 0);
+    members.iter().for_each(|member| drop(member.next(false)));
 }
 
 /// The time within which a deadlock is broken of which a client has no room to name all in its entry.

@@ -14,6 +14,8 @@ use crate::support::{
 
 contracts!(needs Counting:
     permits_are_set_up_once,
+    a_semaphore_that_nobody_set_up_is_an_error_and_not_busy,
+    a_waiter_for_a_semaphore_that_is_deleted_gets_an_error,
     no_more_permits_are_out_than_there_are,
     permits_are_counted_as_they_come_and_go,
     a_waiter_is_woken_by_permits_that_come_back,
@@ -46,13 +48,59 @@ fn permits_are_set_up_once(store: &Store) {
     let name = fresh("sem");
     let semaphore = client.get_semaphore(&name);
     assert_eq!(semaphore.available_permits().unwrap(), 0);
-    assert!(semaphore.try_acquire(1).unwrap().is_none());
     assert!(semaphore.try_set_permits(3).unwrap());
     assert!(!other.get_semaphore(&name).try_set_permits(5).unwrap());
     assert_eq!(other.get_semaphore(&name).available_permits().unwrap(), 3);
     assert!(semaphore.delete().unwrap());
     assert!(!semaphore.delete().unwrap());
     assert_eq!(semaphore.available_permits().unwrap(), 0);
+}
+
+fn a_semaphore_that_nobody_set_up_is_an_error_and_not_busy(store: &Store) {
+    let client = store.client();
+    let name = fresh("unset");
+    let (plain, leasing) = (client.get_semaphore(&name), client.get_expirable_semaphore(&name));
+    let waiting = AcquireOptions::new().wait(LONG);
+    let is_none = |permit: Option<leasehold::Permit>| permit.is_none();
+    type Call<'a> = Box<dyn Fn() -> leasehold::Result<bool> + 'a>;
+    let calls: [(&str, Call<'_>); 8] = [
+        ("acquire", Box::new(|| plain.acquire(1).map(|_| false))),
+        ("try_acquire", Box::new(|| plain.try_acquire(1).map(is_none))),
+        ("try_acquire_for", Box::new(|| plain.try_acquire_for(1, LONG).map(is_none))),
+        ("acquire_with", Box::new(|| plain.acquire_with(1, &waiting).map(is_none))),
+        ("acquire", Box::new(|| leasing.acquire().map(|_| false))),
+        ("try_acquire", Box::new(|| leasing.try_acquire().map(is_none))),
+        ("try_acquire_for", Box::new(|| leasing.try_acquire_for(LONG).map(is_none))),
+        ("acquire_with", Box::new(|| leasing.acquire_with(2, &waiting).map(is_none))),
+    ];
+    for (action, call) in &calls {
+        let error = call().unwrap_err();
+        assert_eq!((error.kind(), error.action()), (ErrorKind::NotSetUp, *action), "{error}");
+        assert_eq!(error.lock_name(), Some(&*name));
+        assert!(error.to_string().contains("call try_set_permits first"), "{error}");
+        assert!(!error.is_retryable() && !error.outcome_unknown(), "{error}");
+    }
+    // None of them left anything: the number is set up, and all of it is there. At zero a semaphore exists.
+    assert!(plain.try_set_permits(1).unwrap());
+    let permit = plain.acquire(1).unwrap();
+    assert!(plain.try_acquire(1).unwrap().is_none());
+    permit.unlock().unwrap();
+    plain.delete().unwrap();
+    assert!(leasing.try_set_permits(0).unwrap());
+    assert!(leasing.try_acquire().unwrap().is_none());
+}
+
+fn a_waiter_for_a_semaphore_that_is_deleted_gets_an_error(store: &Store) {
+    let (client, other) = (store.client(), store.client());
+    let name = fresh("deleted");
+    client.get_semaphore(&name).try_set_permits(0).unwrap();
+    let waiter = Waiter::start({
+        let semaphore = other.get_semaphore(&name);
+        move || semaphore.acquire(1).map(drop)
+    });
+    assert!(client.get_semaphore(&name).delete().unwrap());
+    let (answer, _) = waiter.returns_within(ms(1_200) + SLACK * 4);
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::NotSetUp);
 }
 
 fn no_more_permits_are_out_than_there_are(store: &Store) {
@@ -122,18 +170,20 @@ fn one_that_wants_more_does_not_hold_up_one_that_wants_less(store: &Store) {
 fn a_waiter_is_woken_by_permits_that_are_added(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("sem");
+    client.get_semaphore(&name).try_set_permits(0).unwrap();
     let waiter = Waiter::start({
         let semaphore = other.get_semaphore(&name);
         move || semaphore.acquire(2).unwrap().keep()
     });
     let added = now();
-    assert!(client.get_semaphore(&name).try_set_permits(2).unwrap());
+    assert_eq!(client.get_semaphore(&name).add_permits(2).unwrap(), 2);
     let (_, returned) = waiter.returns_within(SLACK * 4);
     assert!(returned.duration_since(added) < ms(50) + slack_since(added));
 }
 
 fn waits_for_permits_end_as_asked(store: &Store) {
     let semaphore = store.client().get_semaphore(fresh("sem"));
+    semaphore.try_set_permits(0).unwrap();
     let begun = now();
     assert!(semaphore.try_acquire_for(1, ms(60)).unwrap().is_none());
     assert!(begun.elapsed() >= ms(60) && begun.elapsed() < ms(60) + slack_since(begun));
@@ -144,7 +194,7 @@ fn waits_for_permits_end_as_asked(store: &Store) {
     });
     interrupt.interrupt();
     assert!(waiter.returns_within(SLACK * 2).0.unwrap_err().is_interrupted());
-    semaphore.try_set_permits(1).unwrap();
+    semaphore.add_permits(1).unwrap();
     assert!(semaphore.try_acquire(1).unwrap().is_some(), "who gave up took nothing");
 }
 

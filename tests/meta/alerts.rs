@@ -21,11 +21,11 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::support::{LONG, eventually};
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating");
+pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operating");
 /// The outage of a store: long enough for a hold with a lease of 30 s to be lost.
 const OUTAGE: u64 = 45;
 /// The first of these begins at a scrape.
-const BEGINS: u64 = 300;
+pub(crate) const BEGINS: u64 = 300;
 const PHASES: u64 = 8;
 const WHOLE: u64 = 900;
 
@@ -181,10 +181,10 @@ fn values(values: &[f64]) -> String {
     text.trim_start().to_owned()
 }
 
-struct Rules(BTreeMap<String, Yaml>);
+pub(crate) struct Rules(pub(crate) BTreeMap<String, Yaml>);
 
 impl Rules {
-    fn read() -> Rules {
+    pub(crate) fn read() -> Rules {
         let text = std::fs::read_to_string(Path::new(FOLDER).join("alerts.yml")).unwrap();
         let loaded = YamlLoader::load_from_str(&text).unwrap();
         let groups = loaded[0]["groups"].as_vec().unwrap();
@@ -198,7 +198,7 @@ impl Rules {
     }
 
     /// The expectation of an alert at a time: that it fires for this series, or does not for any.
-    fn expects(&self, alert: &str, seconds: u64, labels: Option<&str>) -> String {
+    pub(crate) fn expects(&self, alert: &str, seconds: u64, labels: Option<&str>) -> String {
         let rule = &self.0[alert];
         let mut text = format!("      - eval_time: {seconds}s\n        alertname: {alert}\n");
         let Some(labels) = labels else { return text };
@@ -220,16 +220,16 @@ const SHOP: &str = "job: shop, instance: a";
 
 /// A rule, a series of what goes wrong from 5 minutes on, by numbers for each scrape in the order of time,
 /// and who it is said of.
-struct Case {
-    alert: &'static str,
-    series: &'static [(&'static str, Shape)],
-    labels: &'static str,
+pub(crate) struct Case {
+    pub(crate) alert: &'static str,
+    pub(crate) series: &'static [(&'static str, Shape)],
+    pub(crate) labels: &'static str,
     /// The time after the beginning at which it fires at the latest, with scrapes each minute.
-    within: u64,
+    pub(crate) within: u64,
 }
 
 #[derive(Clone, Copy)]
-enum Shape {
+pub(crate) enum Shape {
     /// This value, and this from the beginning on.
     Step(i32, i32),
     /// It grows by so much with each scrape, from the beginning on.
@@ -255,7 +255,7 @@ impl Shape {
     }
 }
 
-const CASES: &[Case] = &[
+pub(crate) const CASES: &[Case] = &[
     Case {
         alert: "LeaseholdRenewalsFail",
         series: &[
@@ -320,7 +320,7 @@ const CASES: &[Case] = &[
     Case {
         alert: "LeaseholdLockWithoutEnd",
         series: &[(
-            "leasehold_store_locks_without_end{job=\"locks\", instance=\"s\", group=\"orders\"}",
+            "leasehold_store_locks_without_end{job=\"locks\", instance=\"s\", group=\"orders\", kind=\"lock\"}",
             Shape::Step(0, 1),
         )],
         labels: "job: locks, instance: s, group: orders",
@@ -329,7 +329,7 @@ const CASES: &[Case] = &[
     Case {
         alert: "LeaseholdHoldIsLong",
         series: &[(
-            "leasehold_store_oldest_hold_seconds{job=\"locks\", instance=\"s\", group=\"orders\"}",
+            "leasehold_store_oldest_hold_seconds{job=\"locks\", instance=\"s\", group=\"orders\", kind=\"lock\"}",
             Shape::Step(40, 3700),
         )],
         labels: "job: locks, instance: s, group: orders",
@@ -338,7 +338,7 @@ const CASES: &[Case] = &[
     Case {
         alert: "LeaseholdManyWait",
         series: &[(
-            "leasehold_store_waiters{job=\"locks\", instance=\"s\", group=\"orders\"}",
+            "leasehold_store_waiters{job=\"locks\", instance=\"s\", group=\"orders\", kind=\"lock\"}",
             Shape::Step(3, 140),
         )],
         labels: "job: locks, instance: s, group: orders",
@@ -429,7 +429,7 @@ fn each_alert_fires_in_a_simulated_outage_at_15_and_at_60_seconds() {
 }
 
 /// Prometheus's own tool. If there is none the test says so, which in CI is a failure.
-fn promtool() -> Option<PathBuf> {
+pub(crate) fn promtool() -> Option<PathBuf> {
     let named = std::env::var_os("LEASEHOLD_PROMTOOL").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = named.or_else(|| {

@@ -269,6 +269,7 @@ fn arguments(list: &mut List) {
         "get_expirable_semaphore: acquire_with(1001, …)",
         permits.acquire_with(1001, &AcquireOptions::new()),
     );
+    list.add("semaphore: acquire() of none", client.get_semaphore("slots").acquire(1));
     let leased = AcquireOptions::new().lease(second);
     list.add("semaphore: acquire_with() a lease", client.get_semaphore("slots").acquire_with(1, &leased));
     list.add("get_expirable_semaphore: release(\"7\")", permits.release("7"));

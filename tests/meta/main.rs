@@ -30,6 +30,7 @@ mod docs;
 ))]
 mod errors;
 mod examples;
+mod fleet;
 mod mutations;
 mod operating;
 mod pages;

@@ -9,7 +9,7 @@ use leasehold::{Event, Interrupt, LockClient, MemoryStore, Observer};
 
 use crate::deadlock_log::{Notes, Player, Report};
 use crate::support::server::RedisServer;
-use crate::support::{let_pass, ms, random};
+use crate::support::{LONG, deadlocked, eventually, let_pass, ms, random, reexecuted, test_name};
 
 const PROCESSES: usize = 6;
 const NAMES: usize = 5;
@@ -54,6 +54,30 @@ fn run(program: u64, open: &(dyn Fn(usize, Reporting) -> LockClient + Sync)) -> 
     clients.iter().for_each(|client| client.shutdown().unwrap());
     let_pass(ms(5), "what is told, is told on threads of the clients");
     notes.log().check(REPORTED_WITHIN).rings
+}
+
+/// Without an observer and a log, standard error is what is left.
+#[test]
+fn a_deadlock_that_nobody_would_hear_of_is_written_to_standard_error_once() {
+    const HEARD: &str = "LEASEHOLD_DEADLOCK_HEARD";
+    let stand = |builder: leasehold::ClientBuilder| {
+        let client = builder.deadlocks_after(ms(100)).build_in_memory(&MemoryStore::new()).unwrap();
+        // It is looked at again meanwhile.
+        let is_over = || client.stats().deadlocks > 0;
+        assert!(deadlocked(&client, ["a", "b"], || is_over() && !eventually(ms(3_500), || false)));
+        client.shutdown().unwrap();
+    };
+    match std::env::var(HEARD).as_deref() {
+        Ok("no") => return stand(LockClient::builder()),
+        Ok(_) => return stand(LockClient::builder().observer(|_: &Event<'_>| ())),
+        Err(_) => {}
+    }
+    let said = |heard: &str| {
+        let (is_good, text) = reexecuted(&test_name(), &[(HEARD, heard)]).ends_within(LONG * 3);
+        assert!(is_good, "{text}");
+        text.matches("leasehold: deadlock: 2 threads wait for each other").count()
+    };
+    assert_eq!((said("no"), said("yes")), (1, 0));
 }
 
 #[test]

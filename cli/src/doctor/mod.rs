@@ -129,8 +129,10 @@ fn on_redis(
 /// Threads that wait for each other, by what all clients of the store say of themselves.
 fn deadlocks(client: &LockClient) -> Finding {
     const ADVICE: &str = "end the wait of one of them; docs/troubleshooting.md says by what order of locks, or multi-lock, it does not come again";
+    const NONE: &str = "no threads wait for each other, as far as clients say; not seen are Redisson's threads, permits, latches and \
+                        conditions, threads with two clients, and clients without a directory";
     match client.deadlocks() {
-        Ok(found) if found.is_empty() => Finding::fine("deadlocks", "no threads wait for each other"),
+        Ok(found) if found.is_empty() => Finding::fine("deadlocks", NONE),
         Ok(found) => {
             let words: Vec<String> = found.iter().map(rings::words).collect();
             let found = rings::all_as_json(&found);

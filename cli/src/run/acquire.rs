@@ -146,6 +146,7 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     }
     let options = client.lock_with(name);
     let options = if args.want.fair { options.fair() } else { options };
+    let options = if args.leads { options.election() } else { options };
     // The store too says when it ends, to those who look.
     args.max_hold.into_iter().fold(options, leasehold::LockOptions::max_hold).build_fenced().into()
 }

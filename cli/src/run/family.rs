@@ -30,6 +30,12 @@ pub(super) fn adopt_orphans() {
     rustix::process::set_child_subreaper(Some(getpid())).ok(); // known by every Linux that Rust runs on
 }
 
+/// The processes that this one descends from, the nearest first; as far as they can be seen.
+pub(super) fn above() -> impl Iterator<Item = Member> {
+    let parent = |member: &Member| Member::of(member.parent).filter(|above| above.pid > 0);
+    std::iter::successors(Member::of(getpid().as_raw_nonzero().get()), parent).skip(1)
+}
+
 /// The processes of one command.
 #[derive(Debug)]
 pub(super) struct Family {

@@ -78,6 +78,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         conflict_exit_code: args.conflict_exit_code,
         max_hold: None,
         strict: args.strict,
+        leads: true,
         command: args.command.clone(),
     };
     let say = Say::new(common);
@@ -252,7 +253,10 @@ fn connect(
 }
 
 fn lease_of(lease: Option<Duration>) -> impl FnOnce(ClientBuilder) -> ClientBuilder + Send + 'static {
-    move |builder| lease.into_iter().fold(builder, ClientBuilder::lease)
+    move |builder| {
+        let builder = lease.into_iter().fold(builder, ClientBuilder::lease);
+        hold::place::owners_above().iter().fold(builder, ClientBuilder::under_hold)
+    }
 }
 
 /// Catches signals, opens the office, connects, and ends the client.

@@ -21,6 +21,7 @@ use crate::args::{Format, OnLost, Terms};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::family::{self, Cgroup, Family, kill_group};
+use crate::run::hold::place;
 use crate::run::link::{self, Order, Report};
 use crate::run::office::{Office, Stage};
 use crate::run::own_program;
@@ -28,6 +29,7 @@ use crate::run::signals::{self, Caught};
 use crate::run::terminal::{Terminal, has_job_control};
 use crate::run::times::{self, Times};
 use crate::say::Say;
+use crate::store;
 
 /// How long a release is waited for once a signal asks this program to end: one that is answered at all takes
 /// less.
@@ -99,6 +101,18 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
     supervisor.run(caught, lost)
 }
 
+/// The holds under which the command runs, for its own waits: this one, and those under which this program runs.
+fn under(guard: &OwnedGuard) -> String {
+    /// A command far down leaves the outermost out.
+    const MOST: usize = 16;
+    let above = store::variable("LEASEHOLD_UNDER").unwrap_or_default();
+    let mut all = vec![guard.owner().to_string()];
+    all.extend(place::owners_above());
+    all.extend(above.split_whitespace().map(str::to_owned));
+    all.truncate(MOST);
+    all.join(" ")
+}
+
 struct Helper {
     process: Child,
     stream: UnixStream,
@@ -115,6 +129,7 @@ impl Helper {
         command.arg(format!("--on-lost={}", task.terms.on_lost));
         command.arg(format!("--inherited={}", caught.inherited)).arg("--").args(task.command);
         command.env("LEASEHOLD_NAME", task.name).env("LEASEHOLD_OWNER", guard.owner().to_string());
+        command.env("LEASEHOLD_UNDER", under(guard));
         match guard.fence() {
             Some(fence) => command.env("LEASEHOLD_FENCE", fence.get().to_string()),
             None => command.env_remove("LEASEHOLD_FENCE"),

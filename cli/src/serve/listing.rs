@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use leasehold::{ClientInfo, Error, LastRun, ListedLock, LockClient, ObjectKind};
+use leasehold::{ClientInfo, Error, Holder, LastRun, ListedLock, LockClient, ObjectKind};
 use serde_json::{Map, Value, json};
 
 use crate::args::ServeArgs;
 use crate::clock::{Moment, wall};
-use crate::list::lock_as_json;
+use crate::list::{has_no_end, lock_as_json};
 use crate::rings;
 use crate::serve::fresh::{Progress, Seen, Trouble};
 
@@ -33,7 +33,7 @@ const JITTER: u64 = 2;
 pub(crate) struct Listing {
     /// The fields of the object for programs that do not change with its age, each with a comma before it.
     pub(super) fields: String,
-    pub(crate) groups: BTreeMap<String, Group>,
+    pub(crate) groups: BTreeMap<(String, Use), Group>,
     /// The jobs that were asked for, with the last run of each that has one, and whether it runs now.
     pub(crate) jobs: Vec<Job>,
     pub(crate) requests: u64,
@@ -61,7 +61,46 @@ pub(crate) struct Lists {
     jobs: Vec<(String, u64, u64)>,
 }
 
-/// The locks whose names begin alike.
+/// How a lock is used, as far as that decides for how long it is held and for how many to wait for it is as it
+/// should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Use {
+    /// For a piece of work.
+    Lock,
+    /// The same, and the hold ends by itself: a job of `once`, or `--max-hold`.
+    Bounded,
+    /// For as long as its holder lives; those who wait are candidates.
+    Leader,
+    /// By several at a time.
+    Permits,
+}
+
+impl Use {
+    fn of(lock: &ListedLock) -> Use {
+        if matches!(lock.kind, ObjectKind::ExpirableSemaphore | ObjectKind::Semaphore) {
+            return Use::Permits;
+        }
+        let all = |is_such: fn(&Holder) -> bool| !lock.holders.is_empty() && lock.holders.iter().all(is_such);
+        if all(|holder| holder.leads) {
+            Use::Leader
+        } else if all(|holder| holder.ends_within.is_some()) {
+            Use::Bounded
+        } else {
+            Use::Lock
+        }
+    }
+
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Use::Lock => "lock",
+            Use::Bounded => "bounded",
+            Use::Leader => "leader",
+            Use::Permits => "permits",
+        }
+    }
+}
+
+/// The locks whose names begin alike and that are used alike.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Group {
     pub(crate) held: u64,
@@ -76,11 +115,21 @@ pub(crate) struct Group {
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     known: BTreeSet<String>,
+    /// The uses besides [`Use::Lock`] that were seen of each.
+    used: BTreeSet<(String, Use)>,
 }
 
 impl Groups {
     /// A name's text before its first colon.
-    fn of(&mut self, name: &str) -> String {
+    fn of(&mut self, lock: &ListedLock) -> (String, Use) {
+        let group = (self.of_name(&lock.name), Use::of(lock));
+        if !self.used.contains(&group) {
+            self.used.insert(group.clone());
+        }
+        group
+    }
+
+    fn of_name(&mut self, name: &str) -> String {
         let Some((group, _)) = name.split_once(':') else { return OTHER.to_owned() };
         let group: String = group.chars().take(LONGEST_GROUP).collect();
         if !self.known.contains(&group) {
@@ -93,9 +142,10 @@ impl Groups {
     }
 
     /// Each of them, with nothing in it yet.
-    fn empty(&self) -> BTreeMap<String, Group> {
+    fn empty(&self) -> BTreeMap<(String, Use), Group> {
         let names = self.known.iter().cloned().chain([OTHER.to_owned()]);
-        names.map(|name| (name, Group::default())).collect()
+        let all = names.map(|name| (name, Use::Lock)).chain(self.used.iter().cloned());
+        all.map(|group| (group, Group::default())).collect()
     }
 }
 
@@ -121,7 +171,7 @@ impl Lists {
             for lock in page? {
                 found += 1;
                 waiting += lock.waiting;
-                counted.entry(self.groups.of(&lock.name)).or_default().add(&lock);
+                counted.entry(self.groups.of(&lock)).or_default().add(&lock);
                 if let Some(holder) = lock.holders.first()
                     && self.jobs.iter().any(|(job, ..)| *job == lock.name)
                 {
@@ -148,7 +198,8 @@ impl Lists {
         }
         let mut waiters = Waiters::default();
         let mut deadlocks = Vec::new();
-        if shown.iter().any(|lock| lock.waiting > 0) {
+        // The store does not show who waits for permits: their own accounts do.
+        if shown.iter().any(|lock| lock.waiting > 0 || Use::of(lock) == Use::Permits) {
             let mut clients = self.client.clients();
             for one in clients.by_ref() {
                 // A user without rights to the clients' own accounts has the locks all the same.
@@ -157,6 +208,9 @@ impl Lists {
             }
             if waiters.may_be_deadlocked {
                 deadlocks = rings::seen(&self.client);
+            }
+            for lock in shown.iter().filter(|lock| lock.waiting == 0 && Use::of(lock) == Use::Permits) {
+                counted.entry(self.groups.of(lock)).or_default().waiting += waiters.number(&lock.name);
             }
             requests += clients.cost().requests;
             keys += clients.cost().keys;
@@ -199,9 +253,7 @@ impl Group {
     fn add(&mut self, lock: &ListedLock) {
         self.held += 1;
         self.waiting += lock.waiting;
-        // The permits of such a semaphore end by themselves; its number is no hold.
-        let is_hold = lock.kind != ObjectKind::ExpirableSemaphore;
-        self.without_end += u64::from(is_hold && lock.remaining == Some(Duration::MAX));
+        self.without_end += u64::from(has_no_end(lock));
         self.oldest = self.oldest.max(lock.holders.iter().filter_map(|holder| holder.held_for).max());
     }
 }
@@ -233,6 +285,10 @@ impl Waiters {
         }
     }
 
+    fn number(&self, name: &str) -> u64 {
+        self.by_name.get(name).map_or(0, |waiters| u64::try_from(waiters.len()).unwrap_or(u64::MAX))
+    }
+
     fn with(&mut self, lock: &ListedLock) -> Value {
         let mut waiters = self.by_name.remove(&lock.name).unwrap_or_default();
         waiters.sort_by(|(one, _), (other, _)| other.cmp(one));
@@ -241,6 +297,7 @@ impl Waiters {
             Value::Object(object) => object,
             _ => Map::new(),
         };
+        object.insert("use".to_owned(), json!(Use::of(lock).label()));
         object.insert("waiters".to_owned(), json!(waiters));
         Value::Object(object)
     }
@@ -268,17 +325,17 @@ mod tests {
     #[test]
     fn a_group_is_what_is_before_the_first_colon_and_there_are_64() {
         let mut groups = Groups::default();
-        assert_eq!(groups.of("orders:7:lines"), "orders");
-        assert_eq!(groups.of("nightly-import"), OTHER);
+        assert_eq!(groups.of_name("orders:7:lines"), "orders");
+        assert_eq!(groups.of_name("nightly-import"), OTHER);
         for number in 0..1000 {
-            groups.of(&format!("g{number}:x"));
+            groups.of_name(&format!("g{number}:x"));
         }
-        assert_eq!(groups.of("g5:y"), "g5");
-        assert_eq!(groups.of("g900:y"), OTHER);
-        assert_eq!(groups.of("orders:8"), "orders");
+        assert_eq!(groups.of_name("g5:y"), "g5");
+        assert_eq!(groups.of_name("g900:y"), OTHER);
+        assert_eq!(groups.of_name("orders:8"), "orders");
         assert_eq!(groups.empty().len(), MOST_GROUPS + 1);
         let mut groups = Groups::default();
-        assert_eq!(groups.of(&format!("{}:x", "é".repeat(1000))), "é".repeat(LONGEST_GROUP));
+        assert_eq!(groups.of_name(&format!("{}:x", "é".repeat(1000))), "é".repeat(LONGEST_GROUP));
     }
 
     fn lists(client: &LockClient) -> Lists {
@@ -296,7 +353,7 @@ mod tests {
         let client = LockClient::in_memory();
         let _guard = client.get_lock("a:1").acquire().unwrap();
         let (listing, _) = lists(&client).list(&|_| {}).unwrap();
-        assert_eq!(listing.groups.get("a").map(|group| group.held), Some(1));
+        assert_eq!(listing.groups.get(&("a".to_owned(), Use::Lock)).map(|group| group.held), Some(1));
         let seen = |last, running| Seen { last, failure: None, running, made_total: 0, failed_total: 0 };
         let last = Some((std::sync::Arc::new(listing), Duration::from_secs(2)));
         let text = as_json(&seen(last, Some((Duration::from_secs(3), 500))), None);

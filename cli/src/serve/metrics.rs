@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 
 use crate::serve::fresh::{Seen, Trouble};
-use crate::serve::listing::{Group, Job, Listing};
+use crate::serve::listing::{Group, Job, Listing, Use};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -12,10 +12,10 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String {
     let mut text = Text(String::new());
     text.metric("up", "gauge", "Whether the store answers a request: 1, else 0.");
-    text.sample("up", None, u8::from(trouble.is_none()));
+    text.sample("up", &[], u8::from(trouble.is_none()));
     text.metric("lists_total", "counter", "Lists of all locks that this program asked the store for.");
     for (result, number) in [("ok", seen.made_total), ("error", seen.failed_total)] {
-        text.sample("lists_total", Some(("result", result)), number);
+        text.sample("lists_total", &[("result", result)], number);
     }
     let trouble = trouble.or(seen.failure);
     let Some((listing, age)) = seen.last.as_ref().filter(|_| trouble.is_none()) else { return text.0 };
@@ -24,14 +24,14 @@ pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String 
         ("list_duration_seconds", "How long it took to list the locks.", listing.took.as_secs_f64()),
     ] {
         text.metric(name, "gauge", help);
-        text.sample(name, None, number);
+        text.sample(name, &[], number);
     }
     for (name, help, number) in [
         ("list_requests", "Requests that the list cost.", listing.requests),
         ("list_keys", "Keys or rows that the store looked at for the list, locks or not.", listing.keys),
     ] {
         text.metric(name, "gauge", help);
-        text.sample(name, None, number);
+        text.sample(name, &[], number);
     }
     let groups = &listing.groups;
     text.by_group("locks_held", "Locks that somebody holds.", groups, |group| Some(group.held));
@@ -68,29 +68,29 @@ impl Text {
         self.line(format_args!("# TYPE leasehold_store_{name} {kind}"));
     }
 
-    fn sample(&mut self, name: &str, label: Option<(&str, &str)>, number: impl Display) {
-        match label {
-            None => self.line(format_args!("leasehold_store_{name} {number}")),
-            Some((label, value)) => {
-                let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-                self.line(format_args!("leasehold_store_{name}{{{label}=\"{value}\"}} {number}"));
-            }
-        }
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], number: impl Display) {
+        let written = labels.iter().map(|(label, value)| {
+            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            format!("{label}=\"{value}\"")
+        });
+        let labels = written.collect::<Vec<_>>().join(",");
+        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+        self.line(format_args!("leasehold_store_{name}{labels} {number}"));
     }
 
     fn by_group<'a, N: Display>(
         &mut self,
         name: &str,
         help: &str,
-        groups: impl IntoIterator<Item = (&'a String, &'a Group)>,
+        groups: impl IntoIterator<Item = (&'a (String, Use), &'a Group)>,
         number: impl Fn(&Group) -> Option<N>,
     ) {
         let known = groups.into_iter().filter_map(|(group, counted)| Some((group, number(counted)?)));
-        for (at, (group, number)) in known.enumerate() {
+        for (at, ((group, used), number)) in known.enumerate() {
             if at == 0 {
                 self.metric(name, "gauge", help);
             }
-            self.sample(name, Some(("group", group)), number);
+            self.sample(name, &[("group", group), ("kind", used.label())], number);
         }
     }
 
@@ -106,7 +106,7 @@ impl Text {
             if at == 0 {
                 self.metric(name, "gauge", help);
             }
-            self.sample(name, Some(("name", &job.name)), number);
+            self.sample(name, &[("name", &job.name)], number);
         }
     }
 
@@ -128,7 +128,7 @@ mod tests {
     fn a_slow_list_leaves_the_store_up_and_its_last_numbers_shown() {
         let listing = Listing {
             fields: String::new(),
-            groups: [("orders".to_owned(), Group { held: 3, ..Group::default() })].into(),
+            groups: [(("orders".to_owned(), Use::Lock), Group { held: 3, ..Group::default() })].into(),
             jobs: Vec::new(),
             requests: 1,
             keys: 500_000,
@@ -142,7 +142,7 @@ mod tests {
             failed_total: 0,
         };
         let text = as_text(&seen, None);
-        for line in ["leasehold_store_up 1", "leasehold_store_locks_held{group=\"orders\"} 3"] {
+        for line in ["leasehold_store_up 1", "leasehold_store_locks_held{group=\"orders\",kind=\"lock\"} 3"] {
             assert!(text.lines().any(|one| one == line), "{line}: {text}");
         }
         assert!(text.contains("leasehold_store_list_age_seconds 40\n"), "{text}");

@@ -1,5 +1,8 @@
 //! Threads that wait for each other are shown: by `doctor`, `show`, `top` and the page of `serve`.
 
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
@@ -84,6 +87,93 @@ fn doctor_and_show_name_each_thread_of_a_deadlock() {
     });
     let (code, said) = outcome(&mut server.leasehold(&["doctor", "-q"]));
     assert!(said.contains("no threads wait for each other"), "{code} {said}");
+}
+
+/// Two scripts, each of which gets its first lock in one way and waits for the other's in another, until `said` of
+/// both and `work` are done.
+fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    let mut running = scripts.map(|script| {
+        // Each says that it has its first lock, and goes on when the other has.
+        let mut script = script.replace("leasehold", program);
+        for (word, line) in [
+            ("MEET1", "touch one; until [ -e two ]; do sleep 0.02; done"),
+            ("MEET2", "touch two; until [ -e one ]; do sleep 0.02; done"),
+        ] {
+            script = script.replace(word, line);
+        }
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).current_dir(folder.path()).env("XDG_RUNTIME_DIR", folder.path());
+        shell.env("LEASEHOLD_URL", server.url()).stderr(Stdio::piped()).stdout(Stdio::null());
+        shell.process_group(0).spawn().unwrap()
+    });
+    let said = running.each_mut().map(|script| {
+        let (sender, said) = std::sync::mpsc::channel();
+        let errors = BufReader::new(script.stderr.take().unwrap());
+        thread::spawn(move || errors.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line))));
+        said
+    });
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        for said in said {
+            let line = loop {
+                let line = said.recv_timeout(Duration::from_secs(20)).expect("the deadlock is said");
+                if line.contains("deadlock") {
+                    break line;
+                }
+            };
+            assert!(line.contains("maybe a deadlock of 2 threads"), "{line}");
+            assert!(line.contains("holds a") && line.contains("for b"), "{line}");
+        }
+        work();
+    }));
+    for script in &mut running {
+        let group = rustix::process::Pid::from_child(script);
+        rustix::process::kill_process_group(group, rustix::process::Signal::TERM).ok();
+        script.wait().unwrap();
+    }
+    if let Err(panic) = done {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+#[test]
+fn commands_under_locks_that_wait_for_each_other_are_said_by_both_and_by_doctor_and_show() {
+    let server = Server::start();
+    let scripts = [
+        "leasehold run a -- sh -c 'MEET1; leasehold run b -- true'",
+        "leasehold run b -- sh -c 'MEET2; leasehold run a -- true'",
+    ];
+    crossed(&server, scripts, || {
+        let (code, said) = outcome(&mut server.leasehold(&["doctor", "-q", "--format", "json"]));
+        assert_eq!(code, 1, "{said}");
+        let findings = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let finding = findings.into_iter().find(|finding| finding["check"] == "deadlocks").unwrap();
+        assert_eq!(finding["result"], "fault", "{finding}");
+        assert_eq!(finding["deadlocks"][0]["steps"].as_array().unwrap().len(), 2, "{finding}");
+        let (_, said) = outcome(&mut server.leasehold(&["show", "a"]));
+        assert!(said.contains("maybe a deadlock of 2 threads"), "{said}");
+    });
+}
+
+#[test]
+fn a_deadlock_of_holds_elections_and_commands_further_down_is_said() {
+    let server = Server::start();
+    let scripts = [
+        "leasehold elect --one-term a -- leasehold run c -- sh -c 'MEET1; leasehold run b -- true'",
+        "one=$(leasehold hold b --pid $$) || exit; MEET2; leasehold hold a --pid $$",
+    ];
+    crossed(&server, scripts, || ());
+}
+
+#[test]
+fn a_command_that_waits_for_the_lock_that_it_runs_under_is_said() {
+    let server = Server::start();
+    let program = env!("CARGO_BIN_EXE_leasehold");
+    let (code, said) =
+        outcome(&mut server.leasehold(&["run", "a", "--", program, "run", "-w", "4s", "a", "--", "true"]));
+    assert_eq!(code, 75, "{said}");
+    assert!(said.contains("maybe a deadlock of 1 thread: "), "{said}");
 }
 
 #[test]

@@ -169,6 +169,69 @@ fn numbers_are_by_group_and_in_the_format_of_prometheus() {
     eventually("the hold is over", || samples(&scraped(&site), "locks_held")["import"] == 0.0);
 }
 
+/// The samples of a metric of the group `other`, by kind.
+fn by_kind(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
+    let name = format!("leasehold_store_{name}");
+    let metrics = scrape.metrics.iter().filter(|metric| metric.name == name);
+    let samples = metrics.flat_map(|metric| &metric.samples);
+    let label = |sample: &prom_text_format_parser::Sample, key: &str| {
+        sample.labels.iter().find(|label| label.key == key).map(|label| label.value.clone())
+    };
+    let others = samples.filter(|sample| label(sample, "group").as_deref() == Some("other"));
+    others.map(|sample| (label(sample, "kind").unwrap(), sample.value.value.as_f64())).collect()
+}
+
+#[test]
+fn numbers_are_by_kind_where_many_stand_for_election_and_for_permits() {
+    let server = Server::start();
+    let uses: [&[&str]; 7] = [
+        &["elect", "scheduler"],
+        &["elect", "scheduler"],
+        &["run", "--permits", "1", "seats"],
+        &["run", "--permits", "1", "seats"],
+        &["once", "nightly", "--at-least", "1m", "--at-most", "2h"],
+        &["run", "--max-hold", "2h", "deploy"],
+        &["run", "import"],
+    ];
+    let mut runs: Vec<Run> = uses
+        .iter()
+        .map(|arguments| {
+            let arguments: Vec<&str> = arguments.iter().copied().chain(["--", "sleep", "60"]).collect();
+            Run::start(&mut server.leasehold(&arguments))
+        })
+        .collect();
+    let library = leasehold::LockClient::connect(server.url()).unwrap();
+    let candidate = library.leader("own").unwrap();
+    let site = Site::start(&server);
+    eventually("each is counted as what it is", || {
+        let scrape = scraped(&site);
+        let (held, waiters) = (by_kind(&scrape, "locks_held"), by_kind(&scrape, "waiters"));
+        let of = |all: &BTreeMap<String, f64>, kind: &str| all.get(kind).copied();
+        let held = ["leader", "permits", "bounded", "lock"].map(|kind| of(&held, kind));
+        let waiters = ["leader", "permits", "bounded", "lock"].map(|kind| of(&waiters, kind));
+        held == [Some(2.0), Some(1.0), Some(2.0), Some(1.0)]
+            && waiters == [Some(1.0), Some(1.0), Some(0.0), Some(0.0)]
+            && ["leader", "bounded", "lock"]
+                .iter()
+                .all(|kind| by_kind(&scrape, "oldest_hold_seconds").contains_key(*kind))
+    });
+    let scrape = scraped(&site);
+    assert!(by_kind(&scrape, "locks_without_end").values().all(|number| *number == 0.0), "permits have ends");
+    let seats = site.lock("seats").unwrap();
+    assert_eq!((&seats["use"], &seats["has_no_end"]), (&json!("permits"), &json!(false)), "{seats}");
+    let scheduler = site.lock("scheduler").unwrap();
+    assert_eq!((&scheduler["use"], &scheduler["holders"][0]["leads"]), (&json!("leader"), &json!(true)));
+    let (_, said) = outcome(&mut server.leasehold(&["show", "scheduler"]));
+    assert!(said.contains("as the leader"), "{said}");
+    candidate.withdraw().unwrap();
+    for run in &mut runs {
+        signal(run.pid(), Signal::TERM);
+        run.wait();
+    }
+    // Series do not end.
+    eventually("all is over", || by_kind(&scraped(&site), "locks_held").get("leader") == Some(&0.0));
+}
+
 #[test]
 fn there_are_at_most_64_groups_and_one_for_the_others() {
     let server = Server::start();

@@ -27,7 +27,8 @@ impl Engine {
         let holder = if call.by_thread {
             Holder::Thread { id: thread.id(), mark: Arc::downgrade(thread), task: TaskMark::current() }
         } else {
-            Holder::Guard
+            let is_of_task = TaskMark::current().is_some();
+            Holder::Guard { taker: (!is_of_task).then(|| Arc::downgrade(thread)) }
         };
         let grant = Grant {
             claim: claim.clone(),
@@ -44,6 +45,7 @@ impl Engine {
             may_be_kept: call.may_keep(),
             asks_to_keep: call.keeps().is_some(),
             until_asked: keep.is_some(),
+            leads: call.terms.leads,
         };
         let (hold, level) = Hold::new(grant, call.entry);
         let hold = Arc::new(hold);

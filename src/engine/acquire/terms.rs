@@ -18,6 +18,8 @@ pub(crate) struct Terms {
     /// Whether it takes a lock again that was given up for a condition: such a wait ends with the lock, not
     /// for a deadlock.
     pub(crate) takes_again: bool,
+    /// Whether the holder leads, for those who look.
+    pub(crate) leads: bool,
     /// Whether the client keeps it for a turn.
     pub(crate) turns: bool,
     /// For how long the client keeps it after its last use, until others ask for it.
@@ -33,6 +35,7 @@ impl Default for Terms {
             fenced: false,
             writers_first: false,
             takes_again: false,
+            leads: false,
             turns: true,
             keep: None,
             max_hold: None,

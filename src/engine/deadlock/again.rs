@@ -81,8 +81,11 @@ mod tests {
             family: Family::Lock,
             number,
             thread: Some(thread),
+            taker: None,
             thread_name: "".into(),
             since: Moment::from_nanos(0),
+            leads: false,
+            ends: false,
         };
         let wait = |key: &str, id, number, thread| OwnWait {
             told: Told { id, at_ms: id },
@@ -99,6 +102,7 @@ mod tests {
         Stuck {
             waits: vec![wait("b", 101, 11, 1), wait("a", 102, 12, 2)],
             holds: vec![hold("a", 11, 1), hold("b", 12, 2)],
+            under: Vec::new(),
             next: None,
         }
     }

@@ -46,6 +46,8 @@ pub(crate) struct Wait {
 pub(crate) struct Link {
     pub(crate) wait: Wait,
     pub(crate) holder: Holder,
+    /// Only that thread can release the lock. `false`: others may, so the ring may be none.
+    pub(crate) is_certain: bool,
 }
 
 /// One reading of the world.
@@ -56,11 +58,26 @@ pub(crate) trait View {
     /// The thread that has to go on for this owner to release the lock; `None`: not known, or any thread may.
     fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread>;
 
+    /// The threads that are likely to release it where any thread may: the one that
+    /// took it, and one that waits in a process that works under the hold.
+    fn takers_of(&mut self, holder: Holder, key: &str) -> Vec<Thread> {
+        let _ = (holder, key);
+        Vec::new()
+    }
+
     /// The wait of the thread, if it waits.
     fn wait_of(&mut self, thread: Thread) -> Option<Wait>;
 
     /// There are more owners than are followed.
     fn note_beyond(&mut self) {}
+}
+
+/// The threads that have to go on for this owner to release the lock, and whether that is certain.
+fn keepers_of(view: &mut dyn View, holder: Holder, key: &str) -> (Vec<Thread>, bool) {
+    match view.thread_of(holder, key) {
+        Some(thread) => (vec![thread], true),
+        None => (view.takers_of(holder, key), false),
+    }
 }
 
 /// The ring that begins and ends with this wait, if there is one in this view.
@@ -72,22 +89,24 @@ pub(crate) fn ring_of(view: &mut dyn View, origin: &Wait) -> Option<Vec<Link>> {
 /// Whether one of the ways from here leads back to the first that was met. `path` is the way then.
 fn follow(view: &mut dyn View, wait: &Wait, met: &mut Vec<Thread>, path: &mut Vec<Link>) -> bool {
     for holder in view.holders(wait) {
-        let Some(thread) = view.thread_of(holder, &wait.key) else { continue };
-        path.push(Link { wait: wait.clone(), holder });
-        if met.first() == Some(&thread) {
-            return true;
-        }
-        if met.len() >= MOST_OWNERS {
-            view.note_beyond();
-        } else if !met.contains(&thread) {
-            met.push(thread);
-            if let Some(next) = view.wait_of(thread)
-                && follow(view, &next, met, path)
-            {
+        let (keepers, is_certain) = keepers_of(view, holder, &wait.key);
+        for thread in keepers {
+            path.push(Link { wait: wait.clone(), holder, is_certain });
+            if met.first() == Some(&thread) {
                 return true;
             }
+            if met.len() >= MOST_OWNERS {
+                view.note_beyond();
+            } else if !met.contains(&thread) {
+                met.push(thread);
+                if let Some(next) = view.wait_of(thread)
+                    && follow(view, &next, met, path)
+                {
+                    return true;
+                }
+            }
+            path.pop();
         }
-        path.pop();
     }
     false
 }
@@ -102,7 +121,7 @@ pub(crate) fn are_held(view: &mut dyn View, ring: &[Link]) -> bool {
 pub(crate) fn are_waited_for(view: &mut dyn View, ring: &[Link]) -> bool {
     ring.iter().zip(ring.iter().cycle().skip(1)).all(|(link, next)| {
         let is_same = view.wait_of(link.wait.thread).is_some_and(|wait| wait.id == link.wait.id);
-        is_same && view.thread_of(link.holder, &link.wait.key) == Some(next.wait.thread)
+        is_same && keepers_of(view, link.holder, &link.wait.key).0.contains(&next.wait.thread)
     })
 }
 
@@ -141,7 +160,7 @@ mod tests {
             takes_again,
             writers_first: false,
         };
-        Link { wait, holder: Holder { client, number: 1 } }
+        Link { wait, holder: Holder { client, number: 1 }, is_certain: true }
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(super) fn maybe_ring(view: &mut Reading<'_>, origin: &Wait) -> Option<Maybe>
     let mut wait = origin.clone();
     for _ in 0..MOST_OWNERS {
         let holder = view.holders(&wait).into_iter().next()?;
-        links.push(Link { wait: wait.clone(), holder });
+        links.push(Link { wait: wait.clone(), holder, is_certain: false });
         if view.is_unknown(holder.client) {
             let (held, is_named) = sign(view, origin, &links)?;
             return Some(Maybe { links, held, is_named });

@@ -152,7 +152,7 @@ impl Finder {
         let (ids, is_cut) = (named.ids.clone(), named.is_cut);
         // From here on the other way of writing is closed, which knows of no waits that others rely on.
         core.told.tells.store(true, Ordering::SeqCst);
-        match core.announcer.write_stuck(&*core.store, &core.registry, named, (now, deadline)) {
+        match core.announcer.write_stuck(&*core.store, &core.registry, (named, stuck), (now, deadline)) {
             Posting::Done => {
                 self.next_write = Some(now.plus(WRITES_APART));
                 self.pace.spend(1, now);
@@ -336,7 +336,8 @@ impl Finder {
         let deadlock = Arc::new(deadlock);
         self.tell_once(key_of(ring), &deadlock, now);
         let core = &self.core;
-        let is_ours = |wait: &&Wait| core.options.break_deadlocks && wait.thread.client == core.id;
+        let breaks = core.options.break_deadlocks && deadlock.is_certain;
+        let is_ours = |wait: &&Wait| breaks && wait.thread.client == core.id;
         if let Some(wait) = youngest(ring).filter(is_ours)
             && let Some(own) = stuck.waits.iter().find(|own| own.told.id == wait.id)
         {
@@ -353,6 +354,7 @@ impl Finder {
             self.core
                 .reporter
                 .observe_later(move |observer| observer.event(&Event::Deadlock { deadlock: &told }));
+            self.core.reporter.warn_if_unheard(|| format!("deadlock: {deadlock}"));
         }
     }
 }

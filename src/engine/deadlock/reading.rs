@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::directory::under::{id_under, read_under};
 use crate::directory::{ClientInfo, LockUse};
 use crate::engine::deadlock::graph::{Holder, Thread, View, Wait};
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
@@ -33,6 +34,8 @@ pub(super) struct Reading<'a> {
     locks: HashMap<String, Option<Arc<Inspection>>>,
     described: HashMap<String, Option<Arc<Inspection>>>,
     clients: HashMap<ClientId, Option<ClientInfo>>,
+    /// The thread that waits for an owner's sake, of another client.
+    under: HashMap<Holder, Option<Thread>>,
     pub(super) requests: u64,
     /// The most requests that may be sent.
     most: u64,
@@ -54,6 +57,7 @@ impl<'a> Reading<'a> {
             locks: HashMap::new(),
             described: HashMap::new(),
             clients: HashMap::new(),
+            under: HashMap::new(),
             requests: 0,
             most: u64::MAX,
             has_gaps: false,
@@ -131,6 +135,23 @@ impl<'a> Reading<'a> {
     pub(super) fn client(&mut self, client: ClientId) -> Option<&ClientInfo> {
         self.read_clients(&[client]);
         self.clients.get(&client)?.as_ref()
+    }
+
+    /// The thread that waits for the sake of this owner, by an entry beside those of clients.
+    fn under(&mut self, holder: Holder) -> Option<Thread> {
+        if !self.under.contains_key(&holder)
+            && let Some(deadline) = self.one_more()
+            && let Some(directory) = self.asked.store.capabilities().directory
+        {
+            self.requests += 1;
+            let owner = Owner::new(holder.client, holder.number);
+            let answer = directory.read(&[id_under(owner)], deadline);
+            let page = self.take(answer)?;
+            let posted = page.found.into_iter().next().flatten();
+            let thread = posted.and_then(|posted| read_under(owner, &posted.text));
+            self.under.insert(holder, thread.map(|(client, id)| Thread { client, id }));
+        }
+        self.under.get(&holder).copied().flatten()
     }
 
     /// The lock as the store has it now. Half of a read-write lock is described with all its holders. Any
@@ -310,6 +331,25 @@ impl View for Reading<'_> {
         let (found, is_cut) = (info.uses.iter().find(is_it).and_then(|one| one.by), info.is_cut);
         self.meets_cut |= is_cut && found.is_none();
         found.map(thread)
+    }
+
+    fn takers_of(&mut self, holder: Holder, key: &str) -> Vec<Thread> {
+        let thread = |id| Thread { client: holder.client, id };
+        let own = self.asked.id;
+        let taker = if holder.client == own {
+            let is_it = |hold: &&OwnHold| hold.number == holder.number && hold.key == key;
+            self.own.holds.iter().find(is_it).and_then(|hold| hold.taker)
+        } else {
+            let is_it = |one: &&LockUse| !one.waits && one.owner == holder.number && one.name == key;
+            self.client(holder.client).and_then(|info| info.uses.iter().find(is_it)?.taker)
+        };
+        let mut takers: Vec<Thread> = taker.map(thread).into_iter().collect();
+        if self.own.under.contains(&Owner::new(holder.client, holder.number)) {
+            takers.extend(self.own.waits.iter().map(|wait| Thread { client: own, id: wait.thread }));
+        } else {
+            takers.extend(self.under(holder));
+        }
+        takers
     }
 
     fn wait_of(&mut self, thread: Thread) -> Option<Wait> {

@@ -42,7 +42,7 @@ pub(super) fn shown(ring: &[Link], seen: &mut Reading<'_>, here: &ClientInfo, pr
             is_youngest: youngest == Some((wait.thread, wait.id)),
         }
     });
-    Deadlock { steps: steps.collect(), is_certain: true }
+    Deadlock { steps: steps.collect(), is_certain: ring.iter().all(|link| link.is_certain) }
 }
 
 /// The same of a chain that may be a ring.

@@ -13,8 +13,9 @@ use crate::time::{Lease, Moment};
 pub(crate) enum Holder {
     /// A thread, and the task that it ran; its mark is gone when the thread has ended.
     Thread { id: u64, mark: Weak<ThreadMark>, task: TaskMark },
-    /// The owner of the transferable guard.
-    Guard,
+    /// The owner of the transferable guard. `taker`: the thread that acquired it, which is likely to be the
+    /// one that releases it; none if that ran a task, since the thread goes on to the next task.
+    Guard { taker: Option<Weak<ThreadMark>> },
 }
 
 impl Holder {
@@ -22,7 +23,15 @@ impl Holder {
     pub(crate) fn thread(&self) -> Option<Arc<ThreadMark>> {
         match self {
             Holder::Thread { mark, .. } => mark.upgrade(),
-            Holder::Guard => None,
+            Holder::Guard { .. } => None,
+        }
+    }
+
+    /// The thread that acquired the transferable guard, if that is known and lives.
+    pub(crate) fn taker(&self) -> Option<u64> {
+        match self {
+            Holder::Thread { .. } => None,
+            Holder::Guard { taker } => Some(taker.as_ref()?.upgrade()?.id()),
         }
     }
 
@@ -31,7 +40,7 @@ impl Holder {
     pub(crate) fn is_this_task(&self) -> bool {
         match self {
             Holder::Thread { task, .. } => *task == TaskMark::current(),
-            Holder::Guard => true,
+            Holder::Guard { .. } => true,
         }
     }
 }
@@ -58,4 +67,6 @@ pub(crate) struct Grant {
     pub(crate) asks_to_keep: bool,
     /// It is kept until others ask for it.
     pub(crate) until_asked: bool,
+    /// The holder leads, for those who look.
+    pub(crate) leads: bool,
 }

@@ -19,7 +19,7 @@ impl Hold {
     pub(crate) fn kept_by(&self) -> Option<u64> {
         match &self.holder {
             Holder::Thread { id, .. } => Some(*id),
-            Holder::Guard => self.state.lock().acquires_more,
+            Holder::Guard { .. } => self.state.lock().acquires_more,
         }
     }
 

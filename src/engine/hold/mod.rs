@@ -73,6 +73,8 @@ pub(crate) struct Hold {
     entry: Arc<LockEntry>,
     pub(crate) holder: Holder,
     pub(crate) span: HoldSpan,
+    /// The holder leads, for those who look.
+    pub(crate) leads: bool,
     ceiling: Option<Moment>,
     bound: Option<Arc<dyn Bound>>,
     may_be_kept: bool,
@@ -141,6 +143,7 @@ impl Hold {
             entry: Arc::clone(entry),
             holder: grant.holder,
             span: HoldSpan::none(),
+            leads: grant.leads,
             ceiling: grant.ceiling,
             bound: grant.bound,
             may_be_kept: grant.may_be_kept,

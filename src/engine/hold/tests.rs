@@ -16,7 +16,7 @@ fn hold_by((lease, asks_to_keep): (Lease, bool), sent: Moment) -> Hold {
     let entry = Registry::default().entry(Kind::Mutex, &name);
     let grant = Grant {
         claim: Claim::new(Kind::Mutex, &name, Owner::new(ClientId::random(), 1), LEASE),
-        holder: Holder::Guard,
+        holder: Holder::Guard { taker: None },
         sent,
         lease,
         renewed_lease: LEASE,
@@ -26,6 +26,7 @@ fn hold_by((lease, asks_to_keep): (Lease, bool), sent: Moment) -> Hold {
         may_be_kept: asks_to_keep,
         asks_to_keep,
         until_asked: false,
+        leads: false,
     };
     Hold::new(grant, &entry).0
 }

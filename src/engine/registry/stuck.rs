@@ -9,7 +9,7 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::entry::LockKey;
 use crate::engine::queue::Told;
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
-use crate::ident::unbound_number;
+use crate::ident::{Owner, unbound_number};
 use crate::seam::Family;
 use crate::time::{Moment, millis};
 
@@ -18,9 +18,11 @@ impl Registry {
     /// the holds that these threads have or wait for. Each of the waits is told of from now on. All of it is
     /// as of one moment, but for locks that nobody had or wanted when they were looked at.
     ///
+    /// Of a process that works `under` holds of others, each such wait counts.
+    ///
     /// Looks at all locks, and at all holds if any wait is as old: called once a second at most while nothing
     /// is stuck.
-    pub(crate) fn stuck(&self, now: Moment, least: Duration, wall_ms: u64) -> Stuck {
+    pub(crate) fn stuck(&self, now: Moment, least: Duration, wall_ms: u64, under: &[Owner]) -> Stuck {
         let all = self.all();
         let _alone = self.several.lock();
         let entries: Vec<_> = all
@@ -60,24 +62,29 @@ impl Registry {
         for (key, entry) in &entries {
             let is_awaited = !entry.queue.is_empty() || is_half(key) && halves.contains(key.name.key());
             for hold in &entry.holds {
-                let thread = hold.kept_by();
-                let is_of_waiter = thread.is_some_and(|thread| threads.contains(&thread));
+                let (thread, taker) = (hold.kept_by(), hold.holder.taker());
+                let waiter = thread.or(taker).filter(|thread| threads.contains(thread));
+                let is_of_waiter = waiter.is_some();
                 if !stands(hold, now) || !is_of_waiter && !is_awaited {
                     continue;
                 }
-                holding.extend(thread.filter(|_| is_of_waiter));
+                holding.extend(waiter);
                 let name = hold.holder.thread();
                 holds.push(OwnHold {
                     key: key.name.key().to_owned(),
                     family: key.family,
                     number: hold.owner().number(),
                     thread,
+                    taker,
                     thread_name: name.as_ref().map_or("", |thread| thread.name()).into(),
                     since: hold.since(),
+                    leads: hold.leads,
+                    ends: !hold.is_renewed(),
                 });
             }
         }
-        let waits = waits.into_iter().filter(|(.., one)| holding.contains(&one.thread.id()));
+        let waits =
+            waits.into_iter().filter(|(.., one)| !under.is_empty() || holding.contains(&one.thread.id()));
         let waits = waits.map(|(key, ticket, one)| {
             let at_ms = wall_ms.saturating_sub(millis(now.since(one.since)));
             OwnWait {
@@ -93,7 +100,7 @@ impl Registry {
                 ticket: Arc::clone(ticket),
             }
         });
-        Stuck { waits: waits.collect(), holds, next }
+        Stuck { waits: waits.collect(), holds, under: under.to_vec(), next }
     }
 }
 

@@ -114,6 +114,7 @@ impl Store for MemoryAccess {
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         self.ask_for((claim.kind, &claim.name), deadline, |kind, turn| kind.attempt(turn, claim, count))
+            .flatten()
     }
 
     fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::ident::Owner;
 use crate::inspect::{ObjectKind, PermitOut};
-use crate::seam::{Attempt, Claim, Counting, Others, PLACE_LASTS, Release};
+use crate::seam::{Answer, Attempt, Claim, Counting, Others, PLACE_LASTS, Release, not_set_up};
 use crate::time::Moment;
 
 /// All that is counted under one name, of one kind.
@@ -108,30 +108,34 @@ impl Counted {
     }
 
     /// Takes permits of a semaphore without leases.
-    pub(super) fn take(&mut self, claim: &Claim) -> Attempt {
+    pub(super) fn take(&mut self, claim: &Claim) -> Answer<Attempt> {
         match self.taken.get(&claim.owner) {
-            Some(true) => GRANTED,
+            Some(true) => Ok(GRANTED),
+            None if self.count.is_none() => Err(not_set_up()),
             None if self.has(claim.units) => {
                 self.add(-i64::from(claim.units));
                 self.taken.insert(claim.owner, true);
-                GRANTED
+                Ok(GRANTED)
             }
-            Some(false) | None => Attempt::Busy { retry_after: None },
+            Some(false) | None => Ok(Attempt::Busy { retry_after: None }),
         }
     }
 
     /// Takes permits with leases.
-    pub(super) fn take_leased(&mut self, claim: &Claim, now: Moment) -> Attempt {
+    pub(super) fn take_leased(&mut self, claim: &Claim, now: Moment) -> Answer<Attempt> {
         let is_out = self.out.contains_key(&claim.owner.permit(0));
+        if !is_out && self.count.is_none() {
+            return Err(not_set_up());
+        }
         if !is_out && !self.has(claim.units) {
             let first = self.out.values().min();
-            return Attempt::Busy { retry_after: first.map(|until| until.since(now)) };
+            return Ok(Attempt::Busy { retry_after: first.map(|until| until.since(now)) });
         }
         if !is_out {
             self.add(-i64::from(claim.units));
         }
         self.prolong(claim, now);
-        GRANTED
+        Ok(GRANTED)
     }
 
     /// Asks whether a latch is open.

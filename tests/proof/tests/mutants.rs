@@ -248,7 +248,7 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "semaphore_acquire.lua",
-        "if (tonumber(redis.call('get', permits)) or 0) < units then",
+        "if (tonumber(count) or 0) < units then",
         "if false then",
         Kind::Semaphore(1),
         "two hold it",

@@ -98,6 +98,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let exit = match acquire::acquire(&client, &asked, &caught, say) {
         Ok((guard, window)) => {
             said_acquired(&hold.name, &guard, say);
+            socket.note(shell, &guard.owner().to_string());
             let times = Times::of(window, hold.notice);
             let lookout = LookoutArgs {
                 pid: args.pid,

@@ -3,7 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod keeper;
 pub(crate) mod lookout;
-mod place;
+pub(crate) mod place;
 mod shell;
 
 use std::ffi::OsString;
@@ -38,6 +38,7 @@ impl HoldArgs {
             conflict_exit_code: self.conflict_exit_code,
             max_hold: None,
             strict: false,
+            leads: false,
             command: Vec::new(),
         }
     }

@@ -9,15 +9,25 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 use crate::clock::Moment;
+use crate::run::family;
+use crate::run::hold::shell::Shell;
+
+/// The ending of the note beside a socket.
+const NOTE: &str = "for";
+
+/// The folder of the sockets, which may not be there yet.
+fn folder() -> PathBuf {
+    let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let run = run.filter(|folder| folder.is_absolute() && is_own(folder).unwrap_or(false));
+    match run {
+        Some(run) => run.join("leasehold"),
+        None => std::env::temp_dir().join(format!("leasehold-{}", geteuid().as_raw())),
+    }
+}
 
 /// A file for the socket of a new hold.
 pub(super) fn new() -> std::io::Result<PathBuf> {
-    let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let run = run.filter(|folder| folder.is_absolute() && is_own(folder).unwrap_or(false));
-    let folder = match run {
-        Some(run) => run.join("leasehold"),
-        None => std::env::temp_dir().join(format!("leasehold-{}", geteuid().as_raw())),
-    };
+    let folder = folder();
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(named(&folder, &error)),
         _ => {}
@@ -41,10 +51,46 @@ impl Socket {
         let listener = UnixListener::bind(file).map_err(|error| named(file, &error))?;
         Ok(Socket { listener, file: file.to_owned() })
     }
+
+    /// Says which hold it is, and of which shell, to programs that the shell starts: by the text of a link,
+    /// which is there as a whole or not at all. Without it a deadlock through the hold is not found.
+    pub(super) fn note(&self, shell: Shell, owner: &str) {
+        std::os::unix::fs::symlink(format!("{} {} {owner}", shell.pid, shell.began), note_of(&self.file))
+            .ok();
+    }
+}
+
+fn note_of(file: &Path) -> PathBuf {
+    file.with_extension(NOTE)
+}
+
+/// The owners of the holds that are kept for the shells under which this program runs.
+pub(crate) fn owners_above() -> Vec<String> {
+    let folder = folder();
+    if !is_own(&folder).unwrap_or(false) {
+        return Vec::new();
+    }
+    let notes = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let notes = notes.filter(|path| path.extension().is_some_and(|extension| extension == NOTE));
+    let texts: Vec<String> =
+        notes.filter_map(|note| std::fs::read_link(note).ok()?.into_os_string().into_string().ok()).collect();
+    if texts.is_empty() {
+        return Vec::new();
+    }
+    let above: Vec<(i32, u64)> = family::above().map(|member| (member.pid, member.began)).collect();
+    texts.iter().filter_map(|text| owner_for(text, &above)).map(str::to_owned).collect()
+}
+
+/// The owner that a note names, if its shell is one of these processes.
+fn owner_for<'a>(note: &'a str, above: &[(i32, u64)]) -> Option<&'a str> {
+    let mut words = note.split(' ');
+    let shell = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    words.next().filter(|_| above.contains(&shell))
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        std::fs::remove_file(note_of(&self.file)).ok();
         std::fs::remove_file(&self.file).ok();
     }
 }
@@ -85,6 +131,15 @@ mod tests {
         }
         for bad in ["", "71-a5", "71-a5:42", "/run/71-a5", "/run/71-a5:x"] {
             assert_eq!(of(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_note_counts_for_programs_under_its_shell_alone() {
+        let above = [(7, 70), (1, 0)];
+        assert_eq!(owner_for("7 70 a:1", &above), Some("a:1"));
+        for other in ["7 71 a:1", "8 70 a:1", "7 70", "", "x y z"] {
+            assert_eq!(owner_for(other, &above), None, "{other}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Semaphores, latches and conditions: what is counted, or notified, and has no holder.
 
 use crate::ident::{LockName, Owner};
-use crate::seam::{Attempt, Claim, Counting, Release, Snapshot};
+use crate::seam::{Answer, Attempt, Claim, Counting, Release, Snapshot};
 use crate::stores::memory::counted::{Counted, CountedKind, FREED, WokenWaiters};
 use crate::stores::memory::kinds::kind::MemoryKind;
 use crate::stores::memory::state::Turn;
@@ -48,12 +48,15 @@ impl MemoryKind for CountedKind {
         })
     }
 
-    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, _count: u32) -> Attempt {
+    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, _count: u32) -> Answer<Attempt> {
         with_counted(*self, turn, claim, |counted, now| match self {
             CountedKind::Semaphore => (counted.take(claim), WokenWaiters::Nobody),
             CountedKind::Permits => (counted.take_leased(claim, now), WokenWaiters::Nobody),
-            CountedKind::Latch => (counted.pass(), WokenWaiters::Nobody),
-            CountedKind::Signal => counted.notice(claim, now),
+            CountedKind::Latch => (Ok(counted.pass()), WokenWaiters::Nobody),
+            CountedKind::Signal => {
+                let (attempt, woken) = counted.notice(claim, now);
+                (Ok(attempt), woken)
+            }
         })
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ident::{LockName, Owner};
 use crate::seam::capabilities::{PLAIN_POLL, SAFETY_POLL};
-use crate::seam::{Attempt, Claim, Handoff, Others, PLACE_LASTS, Release, Snapshot};
+use crate::seam::{Answer, Attempt, Claim, Handoff, Others, PLACE_LASTS, Release, Snapshot};
 use crate::stores::memory::held::HeldLock;
 use crate::stores::memory::kinds::kind::MemoryKind;
 use crate::stores::memory::state::Turn;
@@ -70,7 +70,7 @@ impl MemoryKind for HeldKind {
         }
     }
 
-    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Attempt {
+    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
         let (key, now) = (claim.name.key(), turn.now);
         let first = if self.queues() { turn.state.first(key, now) } else { None };
         let others_first = first.is_some_and(|first| first != claim.owner);
@@ -78,17 +78,17 @@ impl MemoryKind for HeldKind {
             Some(held) if held.owner == claim.owner => {
                 (held.count, held.until) = (count, held.until.max(now.plus(claim.lease)));
             }
-            _ if count > 1 => return Attempt::Lost,
+            _ if count > 1 => return Ok(Attempt::Lost),
             Some(held) => {
                 let left = held.until.since(now);
-                return self.busy(turn, claim, left);
+                return Ok(self.busy(turn, claim, left));
             }
             // Its turn comes with a message, or when those before it are dead.
-            None if others_first => return self.busy(turn, claim, PLACE_LASTS),
+            None if others_first => return Ok(self.busy(turn, claim, PLACE_LASTS)),
             None => drop(turn.state.locks.insert(key.into(), HeldLock::new(claim, count, now))),
         }
         turn.state.leave_queue(key, claim.owner);
-        Attempt::granted(turn.fence(key, claim.wants_fence))
+        Ok(Attempt::granted(turn.fence(key, claim.wants_fence)))
     }
 
     fn release(&self, turn: &mut Turn<'_>, claim: &Claim, left: u32) -> Release {

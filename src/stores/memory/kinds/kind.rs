@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ident::{LockName, Owner};
 use crate::seam::capabilities::SAFETY_POLL;
-use crate::seam::{Attempt, Claim, Counting, Handoff, Release, Snapshot};
+use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Release, Snapshot};
 use crate::stores::memory::state::Turn;
 use crate::time::Moment;
 
@@ -24,7 +24,7 @@ pub(in crate::stores::memory) trait MemoryKind: Sync {
     /// The channel of a waiter under this claim; `None`: it is sent no messages, and polls.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
-    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Attempt;
+    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Answer<Attempt>;
 
     fn release(&self, turn: &mut Turn<'_>, claim: &Claim, left: u32) -> Release;
 

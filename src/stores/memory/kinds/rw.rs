@@ -1,7 +1,7 @@
 //! The halves of a read-write lock.
 
 use crate::ident::{LockName, Owner};
-use crate::seam::{Attempt, Claim, Release, Snapshot};
+use crate::seam::{Answer, Attempt, Claim, Release, Snapshot};
 use crate::stores::memory::kinds::kind::MemoryKind;
 use crate::stores::memory::parties::{Half, Parties};
 use crate::stores::memory::state::{Turn, rw_channel};
@@ -26,12 +26,12 @@ impl MemoryKind for Half {
         Some(rw_channel(claim.name.key()))
     }
 
-    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Attempt {
+    fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
         with_parties(turn, &claim.name, |parties, turn| {
-            match parties.attempt(*self, claim, count, turn.now) {
+            Ok(match parties.attempt(*self, claim, count, turn.now) {
                 Ok(()) => Attempt::granted(turn.fence(claim.name.key(), claim.wants_fence)),
                 Err(attempt) => attempt,
-            }
+            })
         })
     }
 

@@ -5,6 +5,7 @@ use crate::ident::{Fence, Owner};
 use crate::seam::capabilities::KeptLook;
 use crate::seam::{
     AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Failure, Handoff, ListensFor, Others, Release, Snapshot,
+    not_set_up,
 };
 use crate::stores::redis::reply::{Tagged, decoded, ttl};
 use crate::time::random_between;
@@ -22,6 +23,7 @@ pub(crate) fn attempted(reply: &Tagged, wants_fence: bool) -> Answer<Attempt> {
         b"busy" => reply.number(1).map(|ttl_ms| Attempt::Busy { retry_after: ttl(ttl_ms) }),
         b"in_line" => in_line(reply),
         b"lost" => Ok(Attempt::Lost),
+        b"none" => return Err(not_set_up()),
         _ => Err(reply.unexpected()),
     })
 }

@@ -8,6 +8,7 @@
 --
 -- Returns {'granted'}        they are out under these ids
 --         {'busy', ttl_ms}   there are too few; the next lease ends then, -1: none does
+--         {'none'}           nobody has set the semaphore up
 local permits, out = KEYS[1], KEYS[2]
 local channel, lease_ms = ARGV[1], tonumber(ARGV[2])
 local ids = {unpack(ARGV, 3)}
@@ -46,9 +47,13 @@ if #back > 0 then
 end
 
 if not is_out then
-  if (tonumber(redis.call('get', permits)) or 0) < units then
+  local count = redis.call('get', permits)
+  if (tonumber(count) or 0) < units then
     -- Removes nothing, but a replica refuses it: what only a replica says is no answer.
     redis.call('zrem', out, '')
+    if not count then
+      return {'none'}
+    end
     local first = redis.call('zrange', out, 0, 0, 'WITHSCORES')
     -- Redisson's number for never.
     if first[2] and tonumber(first[2]) < 922337203685477 then

@@ -7,6 +7,7 @@
 --
 -- Returns {'granted'}     they are taken, by this or by an earlier sending of the request
 --         {'busy', -1}    there are too few, or the request was given up
+--         {'none'}        nobody has set the semaphore up
 local permits, request = KEYS[1], KEYS[2]
 local units, lasts_ms = tonumber(ARGV[1]), ARGV[2]
 
@@ -14,10 +15,11 @@ local was = redis.call('get', request)
 if was then
   return was == 'granted' and {'granted'} or {'busy', -1}
 end
-if (tonumber(redis.call('get', permits)) or 0) < units then
+local count = redis.call('get', permits)
+if (tonumber(count) or 0) < units then
   -- Removes nothing, but a replica refuses it: what only a replica says is no answer.
   redis.call('hdel', request, '')
-  return {'busy', -1}
+  return count and {'busy', -1} or {'none'}
 end
 redis.call('set', request, 'granted', 'PX', lasts_ms)
 local left = redis.pcall('decrby', permits, units)

@@ -221,7 +221,7 @@ fn what_is_over_or_deleted_is_not_brought_back_by_what_was_taken_of_it() {
     server.run(&["DEL", "k"]);
     freed(&store, &unlocked);
     eventually(|| are_over(&server));
-    busy(&store, &of(Kind::Permits));
+    assert_eq!(store.attempt(&of(Kind::Permits), 1, soon()).unwrap_err().error().kind(), ErrorKind::NotSetUp);
     granted_nothing(&server);
     set_up(&store, Kind::Permits, 3);
     granted(store.attempt(&for_ms(&again(&over), 1), 1, soon()));

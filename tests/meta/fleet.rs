@@ -1,0 +1,163 @@
+//! The rules of `docs/operating/alerts.yml` over two hours of a fleet that uses all that is documented: no alert
+//! fires. Then each fault in it: its own alert fires, and no other.
+//!
+//! The series of `leasehold serve` are those of `numbers_are_by_kind_where_many_stand_for_election_and_for_permits`
+//! in the program's tests, which looks at the real ones.
+
+use std::fmt::Write;
+use std::process::Command;
+
+use crate::alerts::{BEGINS, CASES, Case, FOLDER, Rules, Shape, promtool};
+
+/// Two hours.
+const LASTS: u64 = 7_200;
+
+/// A series of the fleet, as `promtool` writes numbers. `N` is the number of scrapes after the first.
+const FLEET: &[(&str, &str)] = &[
+    // Services with the feature `metrics`, one of them on a store without messages.
+    ("leasehold_lost_total{job=\"shop\", instance=\"a\", reason=\"expired\"}", "0xN"),
+    ("leasehold_renewal_overdue_max_seconds{job=\"shop\", instance=\"a\"}", "0.4xN"),
+    ("leasehold_renewals_total{job=\"shop\", instance=\"a\", result=\"ok\"}", "0+5xN"),
+    ("leasehold_renewals_total{job=\"shop\", instance=\"a\", result=\"error\"}", "0xN"),
+    (
+        "leasehold_acquire_wait_seconds_count{job=\"shop\", instance=\"a\", kind=\"lock\", outcome=\"granted\"}",
+        "0+90xN",
+    ),
+    (
+        "leasehold_acquire_wait_seconds_count{job=\"shop\", instance=\"a\", kind=\"lock\", outcome=\"timeout\"}",
+        "0+1xN",
+    ),
+    ("leasehold_subscription_up{job=\"shop\", instance=\"a\"}", "1xN"),
+    ("leasehold_subscription_up{job=\"billing\", instance=\"m\"}", "0xN"),
+    ("leasehold_abandoned_total{job=\"shop\", instance=\"a\"}", "0xN"),
+    ("leasehold_deadlocks_total{job=\"shop\", instance=\"a\"}", "0xN"),
+    ("leasehold_release_failures_total{job=\"shop\", instance=\"a\"}", "0xN"),
+    ("leasehold_store_up{job=\"locks\", instance=\"s\"}", "1xN"),
+    // Locks of services, and Redisson's, whose holders do not say since when.
+    (STORE_ENDLESS, "0xN"),
+    (STORE_OLDEST, "40xN"),
+    (STORE_WAITERS, "60xN"),
+    ("leasehold_store_waiters{job=\"locks\", instance=\"s\", group=\"java\", kind=\"lock\"}", "20xN"),
+    (
+        "leasehold_store_locks_without_end{job=\"locks\", instance=\"s\", group=\"java\", kind=\"lock\"}",
+        "0xN",
+    ),
+    // `run` and `hold`, whose names have no colon.
+    (
+        "leasehold_store_oldest_hold_seconds{job=\"locks\", instance=\"s\", group=\"other\", kind=\"lock\"}",
+        "3000xN",
+    ),
+    ("leasehold_store_waiters{job=\"locks\", instance=\"s\", group=\"other\", kind=\"lock\"}", "12xN"),
+    // A hundred servers with `elect`, the leader for days.
+    (
+        "leasehold_store_oldest_hold_seconds{job=\"locks\", instance=\"s\", group=\"other\", kind=\"leader\"}",
+        "500000+15xN",
+    ),
+    (
+        "leasehold_store_waiters{job=\"locks\", instance=\"s\", group=\"other\", kind=\"leader\"}",
+        "99x1 198xN",
+    ),
+    // As many with `run --permits 4`, of which the others wait.
+    ("leasehold_store_waiters{job=\"locks\", instance=\"s\", group=\"other\", kind=\"permits\"}", "196xN"),
+    (
+        "leasehold_store_locks_without_end{job=\"locks\", instance=\"s\", group=\"other\", kind=\"permits\"}",
+        "0xN",
+    ),
+    // A job of each night by `once --at-most 2h`, which kept it for the last hour and a half.
+    (
+        "leasehold_store_oldest_hold_seconds{job=\"locks\", instance=\"s\", group=\"other\", kind=\"bounded\"}",
+        "5400xN",
+    ),
+    (STORE_SUCCESS, "-70000xN"),
+];
+
+const STORE_ENDLESS: &str =
+    "leasehold_store_locks_without_end{job=\"locks\", instance=\"s\", group=\"orders\", kind=\"lock\"}";
+const STORE_OLDEST: &str =
+    "leasehold_store_oldest_hold_seconds{job=\"locks\", instance=\"s\", group=\"orders\", kind=\"lock\"}";
+const STORE_WAITERS: &str =
+    "leasehold_store_waiters{job=\"locks\", instance=\"s\", group=\"orders\", kind=\"lock\"}";
+const STORE_SUCCESS: &str =
+    "leasehold_store_job_last_success_timestamp_seconds{job=\"locks\", instance=\"s\", name=\"nightly\"}";
+
+/// The faults that `CASES` has no series for: a hold is late, and lost.
+const MORE: &[Case] = &[
+    Case {
+        alert: "LeaseholdLockLost",
+        series: &[(
+            "leasehold_lost_total{job=\"shop\", instance=\"a\", reason=\"expired\"}",
+            Shape::Step(0, 1),
+        )],
+        labels: "job: shop, instance: a, reason: expired",
+        within: 60,
+    },
+    Case {
+        alert: "LeaseholdHoldAtRisk",
+        series: &[("leasehold_renewal_overdue_max_seconds{job=\"shop\", instance=\"a\"}", Shape::Step(0, 5))],
+        labels: "job: shop, instance: a",
+        within: 60,
+    },
+];
+
+/// The values of a fault, in the short form of `promtool`: from a value by a step so many times.
+fn short(shape: Shape, every: u64) -> String {
+    let (before, after) = ((BEGINS - 1) / every, (LASTS - BEGINS) / every);
+    match shape {
+        Shape::Step(one, other) => format!("{one}x{before} {other}x{after}"),
+        Shape::Grows(one, other) => {
+            let reached = u64::from(one) * before;
+            format!("0+{one}x{before} {}+{other}x{after}", reached + u64::from(other))
+        }
+        Shape::Ends(value) => format!("{value}x{before}"),
+    }
+}
+
+/// A test of the fleet, with a fault or none.
+fn with_fault(text: &mut String, rules: &Rules, every: u64, fault: Option<&Case>) {
+    let name = fault.map_or("no fault", |fault| fault.alert);
+    writeln!(text, "  - name: {name} in the fleet, with scrapes each {every} s").unwrap();
+    writeln!(text, "    interval: {every}s\n    input_series:").unwrap();
+    let changed = fault.map_or(&[][..], |fault| fault.series);
+    for (series, numbers) in FLEET {
+        if changed.iter().all(|(other, _)| other != series) {
+            let numbers = numbers.replace('N', &(LASTS / every).to_string());
+            writeln!(text, "      - series: '{series}'\n        values: '{numbers}'").unwrap();
+        }
+    }
+    for (series, shape) in changed {
+        assert!(FLEET.iter().any(|(other, _)| other == series), "the fleet has no {series}");
+        writeln!(text, "      - series: '{series}'\n        values: '{}'", short(*shape, every)).unwrap();
+    }
+    writeln!(text, "    alert_rule_test:").unwrap();
+    let fires_at = fault.map(|fault| (fault.alert, BEGINS + fault.within));
+    for alert in rules.0.keys() {
+        for at in (0..=LASTS).step_by(600) {
+            if fires_at.is_none_or(|(own, _)| own != alert) {
+                *text += &rules.expects(alert, at, None);
+            }
+        }
+    }
+    if let Some(Case { alert, labels, within, .. }) = fault {
+        *text += &rules.expects(alert, BEGINS - 1, None);
+        *text += &rules.expects(alert, BEGINS + within, Some(labels));
+    }
+}
+
+#[test]
+fn no_alert_fires_in_a_fleet_of_the_documented_uses_and_each_fault_fires_its_own_alone() {
+    let rules = Rules::read();
+    let mut text = "rule_files: [alerts.yml]\nevaluation_interval: 15s\ntests:\n".to_owned();
+    for every in [15, 60] {
+        with_fault(&mut text, &rules, every, None);
+        CASES.iter().chain(MORE).for_each(|fault| with_fault(&mut text, &rules, every, Some(fault)));
+    }
+    let Some(promtool) = promtool() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(format!("{FOLDER}/alerts.yml"), folder.path().join("alerts.yml")).unwrap();
+    std::fs::write(folder.path().join("fleet.yml"), text).unwrap();
+    let output = Command::new(promtool).args(["test", "rules", "fleet.yml"]).current_dir(&folder).output();
+    let output = output.unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success(), "{said}");
+}
