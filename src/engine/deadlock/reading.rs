@@ -137,6 +137,10 @@ impl<'a> Reading<'a> {
         self.clients.get(&client)?.as_ref()
     }
 
+    fn own_hold(&self, holder: Holder, key: &str) -> Option<&OwnHold> {
+        self.own.holds.iter().find(|hold| hold.number == holder.number && hold.key == key)
+    }
+
     /// The thread that waits for the sake of this owner, by an entry beside those of clients.
     fn under(&mut self, holder: Holder) -> Option<Thread> {
         if !self.under.contains_key(&holder)
@@ -323,8 +327,7 @@ impl View for Reading<'_> {
     fn thread_of(&mut self, holder: Holder, key: &str) -> Option<Thread> {
         let thread = |id| Thread { client: holder.client, id };
         if holder.client == self.asked.id {
-            let is_it = |hold: &&OwnHold| hold.number == holder.number && hold.key == key;
-            return self.own.holds.iter().find(is_it)?.thread.map(thread);
+            return self.own_hold(holder, key)?.thread.map(thread);
         }
         let is_it = |one: &&LockUse| !one.waits && one.owner == holder.number && one.name == key;
         let info = self.client(holder.client)?;
@@ -337,8 +340,7 @@ impl View for Reading<'_> {
         let thread = |id| Thread { client: holder.client, id };
         let own = self.asked.id;
         let taker = if holder.client == own {
-            let is_it = |hold: &&OwnHold| hold.number == holder.number && hold.key == key;
-            self.own.holds.iter().find(is_it).and_then(|hold| hold.taker)
+            self.own_hold(holder, key).and_then(|hold| hold.taker)
         } else {
             let is_it = |one: &&LockUse| !one.waits && one.owner == holder.number && one.name == key;
             self.client(holder.client).and_then(|info| info.uses.iter().find(is_it)?.taker)
