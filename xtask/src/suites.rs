@@ -24,7 +24,7 @@ pub const SUITES: &[Suite] = &[
     suite(
         "architecture",
         "meta",
-        "alerts:: api:: api_list:: architecture:: docs:: errors:: mutations:: operating:: releases:: traps::",
+        "alerts:: api:: api_list:: architecture:: docs:: errors:: fleet:: mutations:: operating:: releases:: traps::",
     ),
     suite("architecture", "stores", "callbacks:: memory:: memory_faults:: metrics:: tasks:: tracing::"),
     suite("cli", "cli", ""),
