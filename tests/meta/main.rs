@@ -30,6 +30,7 @@ mod docs;
 ))]
 mod errors;
 mod examples;
+#[cfg(feature = "metrics")]
 mod fleet;
 mod mutations;
 mod operating;
