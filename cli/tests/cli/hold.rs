@@ -213,8 +213,8 @@ fn the_shell_is_dead_before_the_next_begins_whatever_becomes_of_the_keeper() {
         if case == "keeper stopped" {
             signal(pid(&held, "keeper"), Signal::CONT);
         }
-        eventually("the keeper ends", || is_dead(pid(&held, "keeper")));
-        eventually("its socket goes", || sockets(&server) == 0);
+        eventually(&format!("the keeper ends: {case}"), || is_dead(pid(&held, "keeper")));
+        eventually(&format!("its socket goes: {case}"), || sockets(&server) == 0);
     }
 }
 

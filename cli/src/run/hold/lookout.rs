@@ -16,6 +16,7 @@ use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::family;
+use crate::run::hold::place;
 use crate::run::hold::shell::Shell;
 use crate::run::link::{self, Order};
 use crate::run::own_program;
@@ -58,7 +59,7 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
             Err(RecvTimeoutError::Disconnected) => {
                 // Nobody renews the lock any more, and nobody answers at the file.
                 tell();
-                std::fs::remove_file(&args.place).ok();
+                place::remove(&args.place);
                 return Ok(());
             }
         }

@@ -90,9 +90,14 @@ fn owner_for<'a>(note: &'a str, above: &[(i32, u64)]) -> Option<&'a str> {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        std::fs::remove_file(note_of(&self.file)).ok();
-        std::fs::remove_file(&self.file).ok();
+        remove(&self.file);
     }
+}
+
+/// Removes the file of a hold's socket, and the note beside it: the keeper does, or the lookout of one that was killed.
+pub(super) fn remove(file: &Path) {
+    std::fs::remove_file(note_of(file)).ok();
+    std::fs::remove_file(file).ok();
 }
 
 /// Whether a folder is this user's, and nobody else can enter it. A link is none.
