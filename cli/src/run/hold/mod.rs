@@ -145,7 +145,7 @@ pub(crate) fn release(common: &Common, args: &ReleaseArgs) -> Exit {
     let answer = match ask(place) {
         Ok(answer) => answer,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-            std::fs::remove_file(place).ok(); // nobody will ever listen there again
+            place::remove(place); // nobody will ever listen there again
             let words = "this hold has ended: it was released before, or the process that kept it was killed";
             say.notice("lost", words, &json!({}));
             return Exit::Lost(LOST);
