@@ -227,6 +227,11 @@ impl Core {
         let limit = self.options.command_timeout.min(LAST_LOOK);
         let answers = keeping.look(&asked, sent.plus(limit));
         for ((hold, claim), answer) in holds.into_iter().zip(&asked).zip(answers) {
+            // Given up first, ended second, as by the watchdog: in between the hold could be released, and its number
+            // be used again, which a look that arrives late would then shorten.
+            if answer.as_ref().is_err_and(|failure| failure.error().outcome_unknown()) {
+                hold.retire_owner_on_end();
+            }
             hold.end_renewal();
             let now = self.clock.now();
             match answer {
@@ -242,8 +247,7 @@ impl Core {
                     }
                     give_back(hold.entry().take_idle(hold), now);
                 }
-                Err(failure) if failure.error().outcome_unknown() => hold.retire_owner_on_end(), // it may yet come
-                Err(_refused) => {}
+                Err(_) => {} // the watchdog knows what to do with a store that does not answer
             }
         }
     }
