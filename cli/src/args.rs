@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::clock::Moment;
 use crate::run::hold::args::{HoldArgs, ReleaseArgs};
 
 /// Runs commands under distributed locks, and shows who holds them.
@@ -182,6 +183,14 @@ pub(crate) struct Want {
     pub(crate) permits: Option<u32>,
     #[command(flatten)]
     pub(crate) lease: Lease,
+}
+
+impl Want {
+    /// The same, of which the time since `begun` is over.
+    pub(crate) fn since(&self, begun: Moment) -> Want {
+        let wait = self.wait.map(|wait| wait.saturating_sub(Moment::now().since(begun)));
+        Want { wait, ..self.clone() }
+    }
 }
 
 #[derive(Debug, Clone, Args)]

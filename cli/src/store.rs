@@ -76,7 +76,7 @@ pub(crate) fn urls_of_several() -> Vec<String> {
     servers.split_whitespace().map(url).collect()
 }
 
-/// What may change while the program runs, since it is in a file.
+/// The URL, the user and the password, which may change in their files while the program runs.
 pub(crate) fn secrets() -> [Option<String>; 3] {
     ["LEASEHOLD_URL", "LEASEHOLD_USERNAME", "LEASEHOLD_PASSWORD"].map(secret)
 }

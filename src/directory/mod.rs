@@ -368,19 +368,9 @@ pub(crate) fn add_holders(
 ) {
     for holder in &seen.holders {
         let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.whereabouts) else { continue };
-        let one = LockUse {
-            name: name.to_owned(),
-            owner: number.unwrap_or(0),
-            thread: place.thread.clone(),
-            since: holder.held_for.unwrap_or_default(),
-            waits: false,
-            leads: holder.leads,
-            ends: false,
-            more: 0,
-            by: None,
-            taker: None,
-            told: None,
-        };
+        let since = holder.held_for.unwrap_or_default();
+        let one =
+            LockUse { leads: holder.leads, ..LockUse::new(name, number.unwrap_or(0), &place.thread, since) };
         let client = clients.entry(id).or_insert_with(|| ClientInfo {
             id,
             host: shown(&place.host),
@@ -401,6 +391,25 @@ pub(crate) fn add_holders(
             client.uses.push(one);
         } else {
             client.unlisted += 1;
+        }
+    }
+}
+
+impl LockUse {
+    /// A hold, of which nothing else is known.
+    pub(crate) fn new(name: &str, owner: u64, thread: &str, since: Duration) -> LockUse {
+        LockUse {
+            name: name.to_owned(),
+            owner,
+            thread: thread.to_owned(),
+            since,
+            waits: false,
+            leads: false,
+            ends: false,
+            more: 0,
+            by: None,
+            taker: None,
+            told: None,
         }
     }
 }

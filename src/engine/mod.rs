@@ -254,11 +254,11 @@ impl Engine {
             self.lose(hold, LossReason::Gone);
         }
         if let Some(snapshot) = &mut snapshot {
-            // What is released here is not held, whatever the store has heard of it. And what is not held here is
-            // another task's, or left by a release that has not arrived.
+            // A lock that is released here is not held, whatever the store has heard of that. A hold that is not
+            // this task's is another's, or left by a release that has not arrived.
             let own =
                 hold.filter(|hold| hold.holder.is_this_task() && hold.loss_at(self.clock.now()).is_none());
-            snapshot.count = snapshot.count.min(own.map_or(0, |hold| hold.level_count()));
+            snapshot.count = snapshot.count.min(own.map_or(0, |hold| hold.count()));
         }
         Ok(snapshot)
     }

@@ -226,17 +226,8 @@ impl Registry {
                 continue;
             }
             let used = |owner: u64, thread: &str, since: Moment, waits: bool| LockUse {
-                name: entry.key.name.key().to_owned(),
-                owner,
-                thread: thread.to_owned(),
-                since: now.since(since),
                 waits,
-                leads: false,
-                ends: false,
-                more: 0,
-                by: None,
-                taker: None,
-                told: None,
+                ..LockUse::new(entry.key.name.key(), owner, thread, now.since(since))
             };
             let is_live = |hold: &&Arc<Hold>| !hold.is_kept() && hold.loss_at(now).is_none();
             let held = state.holds.iter().take(room).filter(is_live);

@@ -36,7 +36,7 @@ pub(crate) struct OwnHold {
     pub(crate) number: u64,
     /// The thread that cannot release it while it waits; `None`: any thread may.
     pub(crate) thread: Option<u64>,
-    /// Where any thread may: the thread that took it and runs no task.
+    /// The thread that took the hold and runs no task, where any thread may release it.
     pub(crate) taker: Option<u64>,
     pub(crate) thread_name: Box<str>,
     pub(crate) since: Moment,
@@ -111,15 +111,8 @@ impl Stuck {
 impl OwnWait {
     fn shown(&self, now: Moment) -> LockUse {
         LockUse {
-            name: self.key.clone(),
-            owner: self.number,
-            thread: self.thread_name.to_string(),
-            since: now.since(self.since),
             waits: true,
-            leads: false,
-            ends: false,
             by: Some(self.thread),
-            taker: None,
             told: Some(ToldWait {
                 id: self.told.id,
                 at_ms: self.told.at_ms,
@@ -127,7 +120,7 @@ impl OwnWait {
                 takes_again: self.takes_again,
                 writers_first: self.writers_first,
             }),
-            more: 0,
+            ..LockUse::new(&self.key, self.number, &self.thread_name, now.since(self.since))
         }
     }
 }
@@ -135,17 +128,11 @@ impl OwnWait {
 impl OwnHold {
     fn shown(&self, now: Moment) -> LockUse {
         LockUse {
-            name: self.key.clone(),
-            owner: self.number,
-            thread: self.thread_name.to_string(),
-            since: now.since(self.since),
-            waits: false,
             leads: self.leads,
             ends: self.ends,
             by: self.thread,
             taker: self.taker,
-            told: None,
-            more: 0,
+            ..LockUse::new(&self.key, self.number, &self.thread_name, now.since(self.since))
         }
     }
 }

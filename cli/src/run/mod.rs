@@ -48,8 +48,7 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
     }
     let (away, begun) = (store::waited_for(&args.want), Moment::now());
     with_client(common, args.want.lease.lease, &args.terms, away, None, |client, caught, say| {
-        let wait = args.want.wait.map(|wait| wait.saturating_sub(Moment::now().since(begun)));
-        let args = RunArgs { want: Want { wait, ..args.want.clone() }, ..args.clone() };
+        let args = RunArgs { want: args.want.since(begun), ..args.clone() };
         hold(client, common, &args, None, caught, say)
     })
 }

@@ -23,7 +23,7 @@ struct Due {
     rank: Rank,
 }
 
-/// Which of the waits that are due comes first.
+/// The order of the waits that are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// A look has shown something that the next is to confirm.

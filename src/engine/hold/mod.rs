@@ -267,10 +267,6 @@ impl Hold {
         self.state.lock().levels.add(lease)
     }
 
-    pub(crate) fn level_count(&self) -> u32 {
-        u32::try_from(self.state.lock().levels.open.len()).unwrap_or(u32::MAX)
-    }
-
     /// Whether it can be kept, and be had again as if it were granted anew: nothing is left of its levels. `Some`:
     /// whether for a turn too. `unlock` promises that the lock is free, where `keep` was not asked for.
     pub(crate) fn can_be_kept(&self, is_dropped: bool) -> Option<bool> {

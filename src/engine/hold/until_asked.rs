@@ -189,7 +189,8 @@ impl<H> UntilAsked<H> {
 
     /// Whether this hold is.
     pub(crate) fn is_idle_hold(&self, hold: &Arc<H>) -> bool {
-        self.is_idle() && self.hold.as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.hold, hold))
+        let is_it = |kept: &KeptHold<H>| kept.idle_since.is_some() && Arc::ptr_eq(&kept.hold, hold);
+        self.hold.as_ref().is_some_and(is_it)
     }
 
     /// The hold is not here any more.

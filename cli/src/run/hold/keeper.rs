@@ -16,7 +16,7 @@ use leasehold::crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use leasehold::{HoldState, OwnedGuard};
 use serde_json::json;
 
-use crate::args::{Action, Cli};
+use crate::args::{Action, Cli, RunArgs};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::acquire::{self, Refusal};
@@ -93,8 +93,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
         Ok(client) => client,
         Err(exit) => return answer_refusal(&caller, exit),
     };
-    let mut asked = hold.as_run();
-    asked.want.wait = asked.want.wait.map(|wait| wait.saturating_sub(Moment::now().since(begun)));
+    let asked = RunArgs { want: hold.want.since(begun), ..hold.as_run() };
     let exit = match acquire::acquire(&client, &asked, &caught, say) {
         Ok((guard, window)) => {
             said_acquired(&hold.name, &guard, say);

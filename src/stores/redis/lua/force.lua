@@ -17,8 +17,10 @@ if redis.call('del', lock) == 0 then
   return {'free'}
 end
 for at = 1, #fields do
-  local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
-  redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. fields[at]:sub(1, 36), 'recall')
+  if fields[at]:sub(1, 10) ~= 'leasehold:' then
+    local tag = lock:find('{', 1, true) and lock or '{' .. lock .. '}'
+    redis.pcall('publish', 'leasehold_wake:' .. tag .. ':' .. fields[at]:sub(1, 36), 'recall')
+  end
 end
 tell_line(lock, true)
 redis.pcall('publish', channel, '0')
