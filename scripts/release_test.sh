@@ -191,7 +191,8 @@ test_debian() {
     runs=(in_root)
     use_in "$root"
     in_root "$root" sh -c 'test -s /usr/share/man/man1/leasehold.1.gz && test -s /usr/share/bash-completion/completions/leasehold &&
-        test -s /usr/share/doc/leasehold/copyright' || fail ".deb: man page, completions or licence are missing"
+        test -s /usr/share/doc/leasehold/copyright && test -s /usr/lib/systemd/system/leasehold-serve.service &&
+        test -s /usr/share/doc/leasehold/operating/prometheus.yml' || fail ".deb: man page, completions or licence are missing"
     in_root "$root" dpkg --purge leasehold >/dev/null 2>&1
     # The package manager's own records of what it did.
     left=$(names_in "$root" | diff "$roots/before" - | grep '^[<>]' | grep -v ' \./var/lib/dpkg/\|\./var/log/dpkg.log' || true)
@@ -208,7 +209,7 @@ test_rpm() {
     ! rpm --query --requires --package "$package" | grep -v '^rpmlib(' || fail ".rpm: it requires something"
     bare_root "$root"
     # Folders that a system has before; rpm removes none that it does not know.
-    mkdir -p "$root"/usr/share/{man/man1,licenses,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d} "$root/var/lib/rpm"
+    mkdir -p "$root"/usr/lib/systemd/system "$root"/usr/share/{doc,man/man1,licenses,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d} "$root/var/lib/rpm"
     rpm --root "$root" --dbpath /var/lib/rpm --initdb
     names_in "$root" >"$roots/before"
     rpm --root "$root" --dbpath /var/lib/rpm --install "$package" || fail ".rpm: not installed"

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use crate::browser::{self, Browser};
 use crate::serve::{make_lock, make_locks};
 use crate::site::Site;
-use crate::world::{Run, Server, eventually, signal};
+use crate::world::{Run, Server, eventually, outcome, signal};
 
 #[test]
 fn rows_appear_change_and_vanish_in_the_page() {
@@ -55,6 +55,30 @@ fn rows_appear_change_and_vanish_in_the_page() {
     let took = took.as_array().unwrap();
     assert!(!took.is_empty());
     assert!(took.iter().all(|name| name.as_str().unwrap().starts_with(&site.url())), "{took:?}");
+}
+
+#[test]
+fn the_jobs_that_are_watched_are_on_the_page_with_their_last_run() {
+    let Some(program) = browser::find() else { return };
+    let server = Server::start();
+    for (name, code) in [("nightly", 0), ("weekly", 3)] {
+        let mut once = server.leasehold(&["once", "-q", name, "--at-least", "1m", "--at-most", "2m", "--"]);
+        assert_eq!(outcome(once.args(["sh", "-c", &format!("exit {code}")])).0, code);
+    }
+    let mut serve = server.leasehold(&["--format", "json", "serve", "--listen", "127.0.0.1:0"]);
+    let site = Site::with(serve.args(["--job", "nightly", "--job", "weekly", "--job", "never"]));
+    let mut page = Browser::start(program, &[]);
+    page.open(&site.url());
+    page.eventually("the jobs are drawn", "document.querySelectorAll('#jobs dd').length === 3");
+    let said =
+        page.value("[...document.querySelectorAll('#jobs dd')].map(one => one.className + one.textContent)");
+    let said: Vec<String> = serde_json::from_value(said).unwrap();
+    assert!(said[0].starts_with("succeeded "), "{said:?}");
+    assert!(
+        said[1].starts_with("badfailed with exit code 3 ") && said[1].ends_with("no success in 40 days"),
+        "{said:?}"
+    );
+    assert_eq!(said[2], "badhas not ended in the last 40 days");
 }
 
 #[test]
