@@ -115,6 +115,21 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
     }
 }
 
+/// From now on, and until what this returns is dropped, this process goes on by itself within a moment when somebody stops it:
+/// its parent, which would [wake] it, may be stopped too, or dead.
+#[cfg(target_os = "linux")]
+pub(super) fn stay_awake() -> Option<nix::sys::timer::Timer> {
+    use nix::sys::signal::{SigEvent, SigevNotify, Signal};
+    use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
+    // The timer of a signal that nobody handles does not go on after its first.
+    signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok()?;
+    let goes_on = SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 };
+    let mut timer = Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, SigEvent::new(goes_on)).ok()?;
+    let each = Expiration::Interval(Duration::from_millis(100).into());
+    timer.set(each, TimerSetTimeFlags::empty()).ok()?;
+    Some(timer)
+}
+
 /// Lets a child go on that was stopped: nobody but this process knows of it.
 pub(super) fn wake(child: &Child) {
     let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);

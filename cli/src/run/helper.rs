@@ -84,6 +84,8 @@ pub(crate) fn become_command(common: &Common, args: &BecomeArgs) -> Exit {
 
 fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {
     signals::outlive_signals()?;
+    #[cfg(target_os = "linux")]
+    let _awake = family::stay_awake(); // only an addition
     family::adopt_orphans();
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let input = receive_input(&stream)?;

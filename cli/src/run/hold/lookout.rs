@@ -35,6 +35,8 @@ pub(crate) fn lookout(args: &LookoutArgs) -> Exit {
 
 fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
     signals::outlive_signals()?;
+    #[cfg(target_os = "linux")]
+    let _awake = family::stay_awake(); // the keeper may be stopped too
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let (sender, orders) = unbounded();
     std::thread::Builder::new()
