@@ -120,6 +120,22 @@ fn each_alert_has_words_and_leads_to_a_paragraph_of_the_page() {
     }
 }
 
+/// A tag can be moved to another commit by whoever gets into an action's repository.
+#[test]
+fn each_action_of_the_workflows_is_named_by_its_commit() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github/workflows");
+    let mut files = Vec::new();
+    sources(&folder, &mut files);
+    let texts = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect::<String>();
+    let used: Vec<&str> = texts.lines().filter_map(|line| line.trim().strip_prefix("- uses: ")).collect();
+    assert!(used.len() > 10, "{used:?}");
+    for action in used {
+        let commit = action.split(['@', ' ']).nth(1).unwrap();
+        let is_hash = commit.len() == 40 && commit.bytes().all(|digit| digit.is_ascii_hexdigit());
+        assert!(is_hash && action.contains(" # v"), "{action}");
+    }
+}
+
 /// A link that somebody who was woken can follow.
 const RUNBOOK: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/", "docs/operating.md#");
 
