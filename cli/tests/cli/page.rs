@@ -75,7 +75,9 @@ fn the_jobs_that_are_watched_are_on_the_page_with_their_last_run() {
     let said: Vec<String> = serde_json::from_value(said).unwrap();
     assert!(said[0].starts_with("succeeded "), "{said:?}");
     assert!(
-        said[1].starts_with("badfailed ") && said[1].contains(" ago with exit code 3, after ") && said[1].ends_with("no success in 40 days"),
+        said[1].starts_with("badfailed ")
+            && said[1].contains(" ago with exit code 3, after ")
+            && said[1].ends_with("no success in 40 days"),
         "{said:?}"
     );
     assert_eq!(said[2], "badhas not ended in the last 40 days");
