@@ -1,7 +1,7 @@
 //! The arguments, from which help, completions and the man page come too.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -170,11 +170,15 @@ pub(crate) struct Want {
     #[arg(short, long, value_name = "SECS", value_parser = time)]
     pub(crate) wait: Option<Duration>,
     /// Locks as one of many readers (see --write).
-    #[arg(short = 's', long, visible_alias = "shared", conflicts_with_all = ["write", "fair", "permits"])]
+    #[arg(short = 's', long, visible_alias = "shared", group = "half", conflicts_with_all = ["fair", "permits"])]
     pub(crate) read: bool,
     /// Locks as the one writer among readers. A name is either a lock, or a lock of readers and writers.
-    #[arg(short = 'x', long, conflicts_with_all = ["fair", "permits"])]
+    #[arg(short = 'x', long, group = "half", conflicts_with_all = ["fair", "permits"])]
     pub(crate) write: bool,
+    /// With -s or -x: readers that come while a writer waits go behind it, if all of them use this option.
+    /// Without it, readers that overlap keep a writer out.
+    #[arg(long, requires = "half")]
+    pub(crate) writers_first: bool,
     /// Waits in a queue: first come, first served.
     #[arg(long, conflicts_with = "permits")]
     pub(crate) fair: bool,
@@ -390,9 +394,17 @@ pub(crate) struct Terms {
     /// The exit code when the lock was lost: 1 to 255.
     #[arg(long, value_name = "CODE", default_value_t = 79, value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) lost_exit_code: u8,
-    /// A name for this run, which `ls` and `clients` show; also LEASEHOLD_LABEL.
+    /// A name for this run, which `ls` and `clients` show; also LEASEHOLD_LABEL. Defaults to the command's.
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
+}
+
+impl Terms {
+    /// The name of a run of this command.
+    pub(crate) fn label(&self, command: &[OsString]) -> Option<String> {
+        let base = || Some(Path::new(command.first()?).file_name()?.to_string_lossy().into_owned());
+        self.label.clone().or_else(|| crate::store::variable("LEASEHOLD_LABEL")).or_else(base)
+    }
 }
 
 /// How long a lock lasts without a renewal.

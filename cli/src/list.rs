@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::args::{Common, Format};
 use crate::exit::Exit;
 use crate::say::{Say, fitted, json_text, plain};
-use crate::show::{place_as_json, seconds};
+use crate::show::{holder_as_json, seconds};
 use crate::store::{self, explain};
 
 /// Prints a line for each lock that is held and whose name has the form of `pattern`.
@@ -98,15 +98,7 @@ pub(crate) fn has_no_end(lock: &ListedLock) -> bool {
 }
 
 pub(crate) fn lock_as_json(lock: &ListedLock) -> Value {
-    let holders = lock.holders.iter().map(|holder| {
-        let mut object = place_as_json(holder.whereabouts.as_ref());
-        object.insert("owner".to_owned(), json!(holder.owner));
-        object.insert("mode".to_owned(), json!(holder.mode.map(|mode| mode.to_string())));
-        object.insert("leads".to_owned(), json!(holder.leads));
-        object.insert("held_for_seconds".to_owned(), json!(seconds(holder.held_for)));
-        object.insert("unused_for_seconds".to_owned(), json!(seconds(holder.unused_for)));
-        Value::Object(object)
-    });
+    let holders = lock.holders.iter().map(holder_as_json);
     json!({
         "name": lock.name,
         "kind": lock.kind.to_string(),

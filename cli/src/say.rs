@@ -45,6 +45,10 @@ impl Say {
         self.level == Level::Quiet
     }
 
+    pub(crate) fn is_verbose(self) -> bool {
+        self.level == Level::Verbose
+    }
+
     /// Tells of an event, for those who asked to hear it.
     pub(crate) fn detail(self, event: &str, words: &str, fields: &Value) {
         self.write(Level::Verbose, event, words, fields);

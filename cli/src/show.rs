@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use leasehold::{Deadlock, Inspection, LastRun, LockClient, Mode, ObjectKind, Whereabouts};
+use leasehold::{Deadlock, Holder, Inspection, LastRun, LockClient, Mode, ObjectKind, Whereabouts};
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, ForceArgs, Format, ShowArgs};
@@ -241,21 +241,7 @@ pub(crate) fn harmless(shown: &Inspection) -> Inspection {
 
 /// Times in seconds; `null` for what the store does not know, and for an end that there is not.
 fn as_json(shown: &Inspection) -> Value {
-    let holders = shown.holders.iter().map(|holder| {
-        let mut object = place_as_json(holder.whereabouts.as_ref());
-        for (field, value) in [
-            ("owner", json!(holder.owner)),
-            ("mode", json!(holder.mode.map(|mode| mode.to_string()))),
-            ("holds", json!(holder.holds)),
-            ("remaining_seconds", json!(seconds(holder.remaining))),
-            ("held_for_seconds", json!(seconds(holder.held_for))),
-            ("ends_within_seconds", json!(seconds(holder.ends_within))),
-            ("unused_for_seconds", json!(seconds(holder.unused_for))),
-        ] {
-            object.insert(field.to_owned(), value);
-        }
-        Value::Object(object)
-    });
+    let holders = shown.holders.iter().map(holder_as_json);
     let waiters = shown.waiters.iter().map(|one| {
         let mut object = place_as_json(one.whereabouts.as_ref());
         object.insert("owner".to_owned(), json!(one.owner));
@@ -280,6 +266,42 @@ fn as_json(shown: &Inspection) -> Value {
         "permits": permits.map(|one| json!({"id": one.id, "remaining_seconds": one.remaining.as_secs_f64()})).collect::<Vec<_>>(),
         "permits_out": shown.out,
     })
+}
+
+/// A holder as people name it: its command, host and process; its id where it has not said.
+pub(crate) fn who(holder: &Holder) -> String {
+    let mut words = match &holder.whereabouts {
+        Some(place) => {
+            let command = place.label.as_ref().unwrap_or(&place.program);
+            let gap = if command.is_empty() { "" } else { " " };
+            format!("{command}{gap}on {} (process {})", place.host, place.pid)
+        }
+        None => holder.owner.clone(),
+    };
+    if let Some(mode) = holder.mode {
+        words += &format!(", {mode}");
+    }
+    if let Some(held_for) = holder.held_for {
+        words += &format!(", for {} now", job::span(held_for));
+    }
+    words
+}
+
+pub(crate) fn holder_as_json(holder: &Holder) -> Value {
+    let mut object = place_as_json(holder.whereabouts.as_ref());
+    for (field, value) in [
+        ("owner", json!(holder.owner)),
+        ("mode", json!(holder.mode.map(|mode| mode.to_string()))),
+        ("holds", json!(holder.holds)),
+        ("leads", json!(holder.leads)),
+        ("remaining_seconds", json!(seconds(holder.remaining))),
+        ("held_for_seconds", json!(seconds(holder.held_for))),
+        ("ends_within_seconds", json!(seconds(holder.ends_within))),
+        ("unused_for_seconds", json!(seconds(holder.unused_for))),
+    ] {
+        object.insert(field.to_owned(), value);
+    }
+    Value::Object(object)
 }
 
 /// The place of an owner, as far as it is known.

@@ -9,6 +9,7 @@ use crate::args::RunArgs;
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::signals::Caught;
+use crate::run::told::Waiting;
 use crate::say::Say;
 use crate::store::{explain, text};
 
@@ -27,7 +28,8 @@ pub(super) fn acquire(
     caught: &Caught,
     say: Say,
 ) -> Result<(OwnedGuard, Duration), Refusal> {
-    say.detail("waiting", &format!("asking for {}", args.name), &json!({"name": args.name}));
+    say.detail("asking", &format!("asking for {}", args.name), &json!({"name": args.name}));
+    let _told = Waiting::begin(client, &args.name, &args.want, say);
     let end = args.want.wait.map(|most| Moment::now().plus(most));
     loop {
         let wait = match (args.want.no_wait, end) {
@@ -138,11 +140,10 @@ fn asked(wait: Wait, interrupt: &Interrupt) -> AcquireOptions {
 /// Fenced wherever there is a fence: the command is given it.
 fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     let name = &args.name;
-    if args.want.read {
-        return client.get_read_write_lock(name).read().clone();
-    }
-    if args.want.write {
-        return client.get_read_write_lock(name).write_fenced().into();
+    if args.want.read || args.want.write {
+        let lock = client.get_read_write_lock(name);
+        let lock = if args.want.writers_first { lock.writers_first() } else { lock };
+        return if args.want.read { lock.read().clone() } else { lock.write_fenced().into() };
     }
     let options = client.lock_with(name);
     let options = if args.want.fair { options.fair() } else { options };

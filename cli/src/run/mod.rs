@@ -12,6 +12,7 @@ pub(crate) mod signals;
 mod supervisor;
 mod terminal;
 pub(crate) mod times;
+mod told;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,6 @@ use crate::run::office::{Office, Stage};
 use crate::run::signals::Caught;
 use crate::run::supervisor::Task;
 use crate::say::Say;
-use crate::show;
 use crate::store;
 
 /// Between two elections.
@@ -47,7 +47,8 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
         return exit;
     }
     let (away, begun) = (store::waited_for(&args.want), Moment::now());
-    with_client(common, args.want.lease.lease, &args.terms, away, None, |client, caught, say| {
+    let label = args.terms.label(&args.command);
+    with_client(common, args.want.lease.lease, label, away, None, |client, caught, say| {
         let args = RunArgs { want: args.want.since(begun), ..args.clone() };
         hold(client, common, &args, None, caught, say)
     })
@@ -69,6 +70,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
             wait: args.wait,
             read: false,
             write: false,
+            writers_first: false,
             fair: false,
             permits: None,
             lease: args.lease.clone(),
@@ -91,7 +93,8 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     };
     let is_patient = args.wait.is_none() && !args.no_wait;
     let away = if is_patient { Duration::MAX } else { store::waited_for(&candidate.want) };
-    with_client(common, args.lease.lease, &args.terms, away, office.as_ref(), |client, caught, say| {
+    let label = args.terms.label(&args.command);
+    with_client(common, args.lease.lease, label, away, office.as_ref(), |client, caught, say| {
         if let Some(Err(exit)) = office.as_ref().map(|office| office.reach(client, &args.name, say)) {
             return exit;
         }
@@ -129,11 +132,12 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
         say.error(&format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most));
         return Exit::Usage;
     }
-    with_client(common, None, &args.terms, args::patience(), None, |client, caught, say| {
-        let mut ran = None;
+    let label = args.terms.label(&args.command);
+    with_client(common, None, label, args::patience(), None, |client, caught, say| {
+        let (mut ran, asked) = (None, Moment::now());
         let outcome = client.run_once_fenced(name, args.at_least, args.at_most, |guard| {
             let begun = Moment::now();
-            said_acquired(name, guard, say);
+            told::acquired(name, guard, begun.since(asked), say);
             let task = Task {
                 name,
                 terms: &args.terms,
@@ -149,6 +153,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
             if !end.was_never_begun {
                 record(client, guard, end.exit, Moment::now().since(begun), caught, say);
             }
+            told::ended(name, begun.since(asked), begun, end.exit, say);
             ran = Some((end, guard.owner().to_string()));
         });
         let ran = ran.map(|(ran, owner)| {
@@ -201,7 +206,7 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
         say.notice("has_run", &words, &json!({"name": name, "last_run": job::as_json(&shown, &last)}));
         return Exit::Busy(code);
     }
-    busy(client, name, "runs already", code, say)
+    told::busy(client, name, "runs already", code, say)
 }
 
 /// Gives a job back whose command was never started, so that another machine may run it. The lock is kept by
@@ -262,7 +267,7 @@ fn lease_of(lease: Option<Duration>) -> impl FnOnce(ClientBuilder) -> ClientBuil
 fn with_client(
     common: &Common,
     lease: Option<Duration>,
-    terms: &Terms,
+    label: Option<String>,
     away: Duration,
     office: Option<&Arc<Office>>,
     mut act: impl FnMut(&LockClient, &Caught, Say) -> Exit,
@@ -288,7 +293,7 @@ fn with_client(
     }
     loop {
         let secrets = store::secrets();
-        let client = match connect(common, lease, terms.label.as_deref(), away, &caught, say) {
+        let client = match connect(common, lease, label.as_deref(), away, &caught, say) {
             Ok(client) => client,
             Err(exit) => return exit,
         };
@@ -316,9 +321,11 @@ fn hold(
     caught: &Caught,
     say: Say,
 ) -> Exit {
+    let asked = Moment::now();
     match acquire::acquire(client, args, caught, say) {
         Ok((guard, window)) => {
-            said_acquired(&args.name, &guard, say);
+            let (granted, waited) = (Moment::now(), Moment::now().since(asked));
+            told::acquired(&args.name, &guard, waited, say);
             let task = Task {
                 name: &args.name,
                 terms: &args.terms,
@@ -330,35 +337,14 @@ fn hold(
                 command: &args.command,
                 office,
             };
-            supervisor::supervise_and_release(&task, guard, caught, say)
+            let exit = supervisor::supervise_and_release(&task, guard, caught, say);
+            told::ended(&args.name, waited, granted, exit, say);
+            exit
         }
-        Err(Refusal::Busy) => busy(client, &args.name, "is busy", args.conflict_exit_code, say),
+        Err(Refusal::Busy) => told::busy(client, &args.name, "is busy", args.conflict_exit_code, say),
         Err(Refusal::Signal(signal)) => Exit::Signal(signal),
         Err(Refusal::Failed(exit)) => exit,
     }
-}
-
-fn said_acquired(name: &str, guard: &OwnedGuard, say: Say) {
-    let fence = guard.fence().map(|fence| fence.get());
-    let fields = json!({"name": name, "owner": guard.owner().to_string(), "fence": fence});
-    say.detail("acquired", &format!("acquired {name}"), &fields);
-}
-
-/// Says who has it, where that can be told.
-fn busy(client: &LockClient, name: &str, how: &str, code: u8, say: Say) -> Exit {
-    if !say.is_quiet() {
-        let shown = client.inspect(name).ok();
-        let foreign =
-            shown.as_ref().filter(|shown| show::is_foreign(shown)).map(|shown| shown.kind.to_string());
-        let holder = shown.and_then(|shown| shown.holders.first().map(ToString::to_string));
-        let words = match (&holder, foreign) {
-            (Some(holder), _) => format!("{name} {how}: held by {holder}"),
-            (None, Some(kind)) => format!("{name} {how}: it is {kind}, and is free when that is gone"),
-            (None, None) => format!("{name} {how}"),
-        };
-        say.notice("busy", &words, &json!({"name": name, "holder": holder}));
-    }
-    Exit::Busy(code)
 }
 
 /// Ends this process by the interrupt that ended the wait: a shell ends its loop or script only for a process

@@ -27,6 +27,7 @@ mod once;
 mod page;
 mod picture;
 mod readme;
+mod said;
 mod secrets;
 mod secured;
 mod serve;

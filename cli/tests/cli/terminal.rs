@@ -246,3 +246,20 @@ fn top_stops_and_goes_on_with_the_shells_job() {
     shell.types("echo code $?\n");
     shell.shows("code 130");
 }
+
+#[test]
+fn a_waiter_on_a_terminal_says_who_has_the_lock() {
+    let server = Server::start();
+    let mut shell = Shell::start(&server);
+    shell.types("$run one -- sleep 60 &\n");
+    eventually("it is held", || server.keys() == ["one"]);
+    shell.types("$run one -- true\n");
+    shell.shows("waiting for one: held by sleep on ");
+    shell.types("\x03");
+    shell.shows("ready> ");
+    shell.types("$run -q -w 2 one -- true; echo code $?\n");
+    shell.shows("code 75");
+    assert_eq!(shell.shown.lock().unwrap().matches("waiting for").count(), 1);
+    shell.types("kill %1; wait %1; echo over $?\n");
+    shell.shows("over 143");
+}

@@ -19,6 +19,7 @@ use serde_json::json;
 use crate::args::{Action, Cli, RunArgs};
 use crate::clock::Moment;
 use crate::exit::Exit;
+use crate::job::span;
 use crate::run::acquire::{self, Refusal};
 use crate::run::hold::LOST;
 use crate::run::hold::args::HoldArgs;
@@ -29,7 +30,7 @@ use crate::run::inherited::Inherited;
 use crate::run::parts::{KeepArgs, LookoutArgs};
 use crate::run::signals::Caught;
 use crate::run::times::Times;
-use crate::run::{busy, connect, said_acquired};
+use crate::run::{connect, told};
 use crate::say::Say;
 use crate::store;
 
@@ -94,9 +95,10 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
         Err(exit) => return answer_refusal(&caller, exit),
     };
     let asked = RunArgs { want: hold.want.since(begun), ..hold.as_run() };
+    let waits = Moment::now();
     let exit = match acquire::acquire(&client, &asked, &caught, say) {
         Ok((guard, window)) => {
-            said_acquired(&hold.name, &guard, say);
+            told::acquired(&hold.name, &guard, Moment::now().since(waits), say);
             socket.note(shell, &guard.owner().to_string());
             let times = Times::of(window, hold.notice);
             let lookout = LookoutArgs {
@@ -113,7 +115,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
             })
         }
         Err(Refusal::Busy) => {
-            answer_refusal(&caller, busy(&client, &hold.name, "is busy", hold.conflict_exit_code, say))
+            answer_refusal(&caller, told::busy(&client, &hold.name, "is busy", hold.conflict_exit_code, say))
         }
         Err(Refusal::Signal(signal)) => answer_refusal(&caller, Exit::Signal(signal)),
         Err(Refusal::Failed(exit)) => answer_refusal(&caller, exit),
@@ -202,7 +204,7 @@ impl Keeper<'_> {
         // A caller that is dead is an event.
         drop((&*caller).write_all(format!("{granted}\n").as_bytes()));
 
-        let (mut lost, mut is_lost) = (self.guard.lost(), false);
+        let (mut lost, mut is_lost, granted) = (self.guard.lost(), false, Moment::now());
         let asked = loop {
             if !is_lost {
                 lookout.iter_mut().for_each(|lookout| lookout.beat(self.until()));
@@ -229,7 +231,8 @@ impl Keeper<'_> {
         };
         lookout.into_iter().for_each(|lookout| lookout.end(self.caught));
         drop(socket);
-        let (exit, words) = released(self.guard, &self.hold.name, is_lost);
+        let held = Moment::now().since(granted);
+        let (exit, words) = released(self.guard, &self.hold.name, is_lost, held);
         if let Some(mut stream) = asked {
             let answer = json!({"exit": exit.code(), "words": words, "name": self.hold.name});
             drop(stream.write_all(format!("{answer}\n").as_bytes()));
@@ -246,13 +249,13 @@ impl Keeper<'_> {
 }
 
 /// Releases the lock, and says what became of it.
-fn released(guard: OwnedGuard, name: &str, is_lost: bool) -> (Exit, String) {
+fn released(guard: OwnedGuard, name: &str, is_lost: bool, held: Duration) -> (Exit, String) {
     let lost = || (Exit::Lost(LOST), format!("the lock of {name} was lost before it was released"));
     if is_lost || guard.state() == HoldState::Lost {
         return lost(); // its drop releases what may be left of it
     }
     match guard.unlock() {
-        Ok(()) => (Exit::Success, format!("released {name}")),
+        Ok(()) => (Exit::Success, format!("released {name}, held {}", span(held))),
         Err(error) if error.is_lost() || error.is_not_held() => lost(),
         Err(error) => {
             (Exit::ReleaseUnknown, format!("it is unknown whether the lock of {name} was released: {error}"))
