@@ -23,6 +23,13 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
     let mut exit = Exit::Success;
     for name in &args.names {
         match look(&client, name, args.token) {
+            Ok(shown) if common.quiet => {
+                if is_foreign(&shown) {
+                    exit = Exit::NotALock;
+                } else if !shown.is_held() && shown.out == 0 && exit == Exit::Success {
+                    exit = Exit::Found;
+                }
+            }
             Ok(shown) => {
                 // Without records, or without a right to them, there is nothing to add.
                 let last = client.last_run(name).ok().flatten();
@@ -59,12 +66,13 @@ pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
         Ok(shown) => {
             print(common, &shown);
             if !is_lock(&shown) {
-                say.error(&impossible(&shown));
-                if is_foreign(&shown) { Exit::NotALock } else { Exit::Usage }
+                let exit = if is_foreign(&shown) { Exit::NotALock } else { Exit::Usage };
+                say.error(&impossible(&shown), exit);
+                exit
             } else if args.yes {
                 say_evicted(&client, &shown, say)
             } else {
-                say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it");
+                say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it", Exit::Usage);
                 Exit::Usage
             }
         }
@@ -104,11 +112,11 @@ fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
         Ok(Forced::Yes) => ("forced", format!("{name} was released by force")),
         Ok(Forced::WasFree) => ("free", format!("{name} was free already")),
         Ok(Forced::IsAnothers) => {
-            say.error(&another(name));
+            say.error(&another(name), Exit::Busy(BUSY));
             return Exit::Busy(BUSY);
         }
         Ok(Forced::Impossible) => {
-            say.error(&impossible(shown));
+            say.error(&impossible(shown), Exit::Usage);
             return Exit::Usage;
         }
         Err(error) => return explain(&error, say),
@@ -269,15 +277,16 @@ fn as_json(shown: &Inspection) -> Value {
 }
 
 /// A holder as people name it: its command, host and process; its id where it has not said.
+pub(crate) fn place(holder: &Holder) -> String {
+    let Some(place) = &holder.whereabouts else { return holder.owner.clone() };
+    let command = place.label.as_ref().unwrap_or(&place.program);
+    let gap = if command.is_empty() { "" } else { " " };
+    format!("{command}{gap}on {} (process {})", place.host, place.pid)
+}
+
+/// The same, with how and for how long it holds.
 pub(crate) fn who(holder: &Holder) -> String {
-    let mut words = match &holder.whereabouts {
-        Some(place) => {
-            let command = place.label.as_ref().unwrap_or(&place.program);
-            let gap = if command.is_empty() { "" } else { " " };
-            format!("{command}{gap}on {} (process {})", place.host, place.pid)
-        }
-        None => holder.owner.clone(),
-    };
+    let mut words = place(holder);
     if let Some(mode) = holder.mode {
         words += &format!(", {mode}");
     }

@@ -30,9 +30,9 @@ pub(super) fn acquire(
 ) -> Result<(OwnedGuard, Duration), Refusal> {
     say.detail("asking", &format!("asking for {}", args.name), &json!({"name": args.name}));
     let _told = Waiting::begin(client, &args.name, &args.want, say);
-    let end = args.want.wait.map(|most| Moment::now().plus(most));
+    let end = args.want.patience.wait.map(|most| Moment::now().plus(most));
     loop {
-        let wait = match (args.want.no_wait, end) {
+        let wait = match (args.want.patience.no_wait, end) {
             (true, _) => Wait::For(Duration::ZERO),
             (false, Some(end)) => Wait::For(end.since(Moment::now())),
             (false, None) => Wait::Forever,
@@ -48,7 +48,7 @@ pub(super) fn acquire(
         // A signal that came with the grant still ends it all: the guard's drop releases.
         match (outcome, caught.signals.try_recv()) {
             (Err(error), Err(_)) if error.kind() == ErrorKind::Unsupported => {
-                say.error(&format!("{}; {}", text(&error), way_out(args)));
+                say.error(&format!("{}; {}", text(&error), way_out(args)), Exit::Usage);
                 return Err(Refusal::Failed(Exit::Usage));
             }
             (Err(error), Err(_)) => return Err(Refusal::Failed(explain(&error, say))),
@@ -59,11 +59,11 @@ pub(super) fn acquire(
                     return Ok((guard, window));
                 }
                 // Lost before anything was done under it: the wait goes on, if there is still time for it.
-                if args.want.no_wait || end.is_some_and(|end| Moment::now() >= end) {
+                if args.want.patience.no_wait || end.is_some_and(|end| Moment::now() >= end) {
                     say.error(&format!(
                         "{} was granted, and lost before the command could start: the store is too slow for this lease",
                         args.name
-                    ));
+                    ), Exit::Unavailable);
                     return Err(Refusal::Failed(Exit::Unavailable));
                 }
             }
@@ -169,7 +169,7 @@ fn permit(
             say.error(&format!(
                 "{name} has {there} permits, set up before, and not {permits}: `leasehold permits {name} --set {permits}` \
                  changes the number for all who use it"
-            ));
+            ), Exit::Usage);
             return Ok(Permitted::No(Exit::Usage));
         }
     }

@@ -30,6 +30,7 @@ use crate::run::office::{Office, Stage};
 use crate::run::signals::Caught;
 use crate::run::supervisor::Task;
 use crate::say::Say;
+use crate::secret;
 use crate::store;
 
 /// Between two elections.
@@ -46,7 +47,7 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
     ) {
         return exit;
     }
-    let (away, begun) = (store::waited_for(&args.want), Moment::now());
+    let (away, begun) = (store::waited_for(&args.want.patience), Moment::now());
     let label = args.terms.label(&args.command);
     with_client(common, args.want.lease.lease, label, away, None, |client, caught, say| {
         let args = RunArgs { want: args.want.since(begun), ..args.clone() };
@@ -57,7 +58,7 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
 /// Before anything is asked of the store: a command that could not be ended in time.
 fn refused(asked: Duration, what: &str, terms: &Terms, say: Say) -> Option<Exit> {
     let words = times::why_too_short(asked, terms)?;
-    say.error(&format!("{what} ({asked:?}): {words}"));
+    say.error(&format!("{what} ({asked:?}): {words}"), Exit::Usage);
     Some(Exit::Usage)
 }
 
@@ -66,8 +67,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     let mut candidate = RunArgs {
         name: args.name.clone(),
         want: Want {
-            no_wait: args.no_wait,
-            wait: args.wait,
+            patience: args.patience.clone(),
             read: false,
             write: false,
             writers_first: false,
@@ -76,7 +76,6 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
             lease: args.lease.clone(),
         },
         terms: args.terms.clone(),
-        conflict_exit_code: args.conflict_exit_code,
         max_hold: None,
         strict: args.strict,
         leads: true,
@@ -91,8 +90,8 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         Ok(office) => office.map(Arc::new),
         Err(exit) => return exit,
     };
-    let is_patient = args.wait.is_none() && !args.no_wait;
-    let away = if is_patient { Duration::MAX } else { store::waited_for(&candidate.want) };
+    let is_patient = args.patience.wait.is_none() && !args.patience.no_wait;
+    let away = if is_patient { Duration::MAX } else { store::waited_for(&args.patience) };
     let label = args.terms.label(&args.command);
     with_client(common, args.lease.lease, label, away, office.as_ref(), |client, caught, say| {
         if let Some(Err(exit)) = office.as_ref().map(|office| office.reach(client, &args.name, say)) {
@@ -100,7 +99,8 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         }
         loop {
             let exit = hold(client, common, &candidate, office.as_deref(), caught, say);
-            let is_patient = candidate.want.wait.is_none() && !candidate.want.no_wait;
+            let patience = &mut candidate.want.patience;
+            let is_patient = patience.wait.is_none() && !patience.no_wait;
             let stands_again = match exit {
                 Exit::Lost(_) => !args.one_term,
                 // It was said why. Another attempt may find the store again, as the library's candidates do.
@@ -110,7 +110,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
             if !stands_again || caught.is_asked_to_end() {
                 return exit;
             }
-            (candidate.want.no_wait, candidate.want.wait) = (false, None);
+            (patience.no_wait, patience.wait) = (false, None);
             if let Some(signal) = caught.wait_again(PAUSE) {
                 return Exit::Signal(signal);
             }
@@ -129,7 +129,10 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
         return exit;
     }
     if args.at_least > args.at_most {
-        say.error(&format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most));
+        say.error(
+            &format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most),
+            Exit::Usage,
+        );
         return Exit::Usage;
     }
     let label = args.terms.label(&args.command);
@@ -165,14 +168,15 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
         match (ran, outcome) {
             (None, Ok(_)) => is_run(client, name, args.conflict_exit_code, say),
             (None, Err(error)) if error.kind() == ErrorKind::Unsupported => {
-                say.error(&format!("{}; {NO_ONCE}", store::text(&error)));
+                say.error(&format!("{}; {NO_ONCE}", store::text(&error)), Exit::Usage);
                 Exit::Usage
             }
             (None, Err(error)) => store::explain(&error, say),
             // It was said already.
             (Some(exit @ (Exit::Lost(_) | Exit::MaxHold | Exit::Survivor)), _) | (Some(exit), Ok(_)) => exit,
             (Some(exit), Err(error)) => {
-                let words = format!("it is unknown for how long {name} counts as run: {error}");
+                let words =
+                    format!("it is unknown for how long {name} counts as run: {}", store::text(&error));
                 say.notice("release_unknown", &words, &json!({"name": name}));
                 exit
             }
@@ -191,7 +195,7 @@ fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, c
         return;
     }
     if let Err(error) = client.record_run(guard, exit.code(), took) {
-        let words = format!("how {} ended is not recorded: {error}", guard.name());
+        let words = format!("how {} ended is not recorded: {}", guard.name(), store::text(&error));
         say.notice("unrecorded", &words, &json!({"name": guard.name()}));
     }
 }
@@ -243,10 +247,10 @@ fn connect(
         let is_for_good = matches!(error.kind(), ErrorKind::Tls | ErrorKind::TooOld);
         let is_away = store::meaning(error.kind()).0 == Exit::Unavailable && !is_for_good;
         if !is_away || Moment::now() >= give_up {
-            return Err(store::explain(&error, say));
+            return Err(store::unconnected(common, &error, say));
         }
         if !was_said {
-            store::explain(&error, say);
+            store::unconnected(common, &error, say);
             say.notice("away", "the store is waited for", &json!({}));
             was_said = true;
         }
@@ -274,7 +278,7 @@ fn with_client(
 ) -> Exit {
     let say = Say::new(common);
     if let Some(words) = family::why_unseen() {
-        say.error(words);
+        say.error(words, Exit::Internal);
         return Exit::Internal;
     }
     // Before the first thread, so that all have it.
@@ -284,7 +288,7 @@ fn with_client(
     let caught = match Caught::start(inherited) {
         Ok(caught) => caught,
         Err(error) => {
-            say.error(&format!("signals cannot be caught: {error}"));
+            say.error(&format!("signals cannot be caught: {error}"), Exit::Internal);
             return Exit::Internal;
         }
     };
@@ -292,7 +296,7 @@ fn with_client(
         return exit;
     }
     loop {
-        let secrets = store::secrets();
+        let secrets = secret::secrets();
         let client = match connect(common, lease, label.as_deref(), away, &caught, say) {
             Ok(client) => client,
             Err(exit) => return exit,
@@ -305,7 +309,7 @@ fn with_client(
         }
         // A candidate that is refused goes on by the password that its file has by now.
         let may_go_on = away == Duration::MAX && exit == Exit::NoPermission && !caught.is_asked_to_end();
-        if !may_go_on || store::secrets() == secrets {
+        if !may_go_on || secret::secrets() == secrets {
             return exit;
         }
         say.notice("secrets", "the user or the password was changed, and is read again", &json!({}));
@@ -341,7 +345,9 @@ fn hold(
             told::ended(&args.name, waited, granted, exit, say);
             exit
         }
-        Err(Refusal::Busy) => told::busy(client, &args.name, "is busy", args.conflict_exit_code, say),
+        Err(Refusal::Busy) => {
+            told::busy(client, &args.name, "is busy", args.want.patience.conflict_exit_code, say)
+        }
         Err(Refusal::Signal(signal)) => Exit::Signal(signal),
         Err(Refusal::Failed(exit)) => exit,
     }

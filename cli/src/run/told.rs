@@ -28,7 +28,7 @@ impl Waiting {
     /// `None` where nobody would read it.
     pub(super) fn begin(client: &LockClient, name: &str, want: &Want, say: Say) -> Option<Waiting> {
         let is_read = say.is_verbose() || !say.is_quiet() && std::io::stderr().is_terminal();
-        if want.no_wait || !is_read {
+        if want.patience.no_wait || !is_read {
             return None;
         }
         let (stop, stopped) = bounded::<()>(0);
@@ -112,7 +112,11 @@ pub(super) fn busy(client: &LockClient, name: &str, how: &str, code: u8, say: Sa
             }
             _ => format!("{name} {how}"),
         };
-        say.notice("busy", &words, &shown.map_or_else(|| json!({"name": name}), |shown| fields(&shown)));
+        let mut fields = shown.map_or_else(|| json!({"name": name}), |shown| fields(&shown));
+        if let Some(object) = fields.as_object_mut() {
+            object.insert("exit_code".to_owned(), json!(code));
+        }
+        say.notice("busy", &words, &fields);
     }
     Exit::Busy(code)
 }

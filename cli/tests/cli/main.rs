@@ -22,6 +22,7 @@ mod filed;
 mod hold;
 mod kept;
 mod leader;
+mod named;
 mod not_a_lock;
 mod once;
 mod page;

@@ -52,6 +52,7 @@ impl Shell {
             ])
             .env("PS1", "ready> ")
             .env("LEASEHOLD_URL", server.url())
+            .env("XDG_RUNTIME_DIR", server.dir.path())
             .env("TERM", "xterm")
             .env("leasehold", env!("CARGO_BIN_EXE_leasehold"))
             .env("run", format!("{} run", env!("CARGO_BIN_EXE_leasehold")))

@@ -11,7 +11,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use clap::Parser;
 use leasehold::crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use leasehold::{HoldState, OwnedGuard};
 use serde_json::json;
@@ -49,7 +48,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Exit {
         Ok(exit) => exit,
         Err(error) => {
             // `hold` sees the socket's end.
-            Say::json().error(&format!("the lock cannot be kept: {error}"));
+            Say::json().error(&format!("the lock cannot be kept: {error}"), Exit::Internal);
             Exit::Internal
         }
     }
@@ -75,7 +74,7 @@ fn fall_silent() {
 fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let caller = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let words = receive_words(&caller)?;
-    let read = Cli::try_parse_from(words).map(|cli| (cli.common, cli.action));
+    let read = Cli::read_from(words).map(|cli| (cli.common, cli.action));
     let Ok((common, Action::Hold(hold))) = read else {
         return Err(std::io::Error::other("the arguments are not those of hold"));
     };
@@ -89,7 +88,7 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let socket = Socket::at(&args.place)?;
     listen(socket.listener.try_clone()?, sender)?;
 
-    let (lease, away, begun) = (hold.want.lease.lease, store::waited_for(&hold.want), Moment::now());
+    let (lease, away, begun) = (hold.want.lease.lease, store::waited_for(&hold.want.patience), Moment::now());
     let client = match connect(&common, lease, hold.label.as_deref(), away, &caught, say) {
         Ok(client) => client,
         Err(exit) => return answer_refusal(&caller, exit),
@@ -110,13 +109,14 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
             };
             let keeper = Keeper { hold: &hold, lookout, guard, tick: times.tick, caught: &caught };
             keeper.run(&caller, socket, &events).or_else(|error| {
-                say.error(&format!("the lock cannot be kept: {error}"));
+                say.error(&format!("the lock cannot be kept: {error}"), Exit::Internal);
                 answer_refusal(&caller, Exit::Internal)
             })
         }
-        Err(Refusal::Busy) => {
-            answer_refusal(&caller, told::busy(&client, &hold.name, "is busy", hold.conflict_exit_code, say))
-        }
+        Err(Refusal::Busy) => answer_refusal(
+            &caller,
+            told::busy(&client, &hold.name, "is busy", hold.want.patience.conflict_exit_code, say),
+        ),
         Err(Refusal::Signal(signal)) => answer_refusal(&caller, Exit::Signal(signal)),
         Err(Refusal::Failed(exit)) => answer_refusal(&caller, exit),
     };
@@ -257,8 +257,9 @@ fn released(guard: OwnedGuard, name: &str, is_lost: bool, held: Duration) -> (Ex
     match guard.unlock() {
         Ok(()) => (Exit::Success, format!("released {name}, held {}", span(held))),
         Err(error) if error.is_lost() || error.is_not_held() => lost(),
-        Err(error) => {
-            (Exit::ReleaseUnknown, format!("it is unknown whether the lock of {name} was released: {error}"))
-        }
+        Err(error) => (
+            Exit::ReleaseUnknown,
+            format!("it is unknown whether the lock of {name} was released: {}", store::text(&error)),
+        ),
     }
 }

@@ -1,6 +1,7 @@
 //! The place of a hold's socket: a folder that only its user can enter. The handle names it.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixListener;
@@ -25,8 +26,23 @@ fn folder() -> PathBuf {
     }
 }
 
+/// Whether a text is said for the first time since the folder was made, which on most systems is since the machine
+/// started.
+pub(crate) fn is_first(text: &str) -> bool {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let note = |folder: PathBuf| File::create_new(folder.join(format!("said-{:016x}", hasher.finish())));
+    !matches!(made().and_then(note), Err(error) if error.kind() == ErrorKind::AlreadyExists)
+}
+
 /// A file for the socket of a new hold.
 pub(super) fn new() -> std::io::Result<PathBuf> {
+    // A process begins one hold, so no two have the same number and instant.
+    Ok(made()?.join(format!("{}-{:x}", std::process::id(), Moment::now().nanos())))
+}
+
+/// The folder, which is there now.
+fn made() -> std::io::Result<PathBuf> {
     let folder = folder();
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(named(&folder, &error)),
@@ -36,8 +52,7 @@ pub(super) fn new() -> std::io::Result<PathBuf> {
         let words = format!("{} is open to others: remove it, or set XDG_RUNTIME_DIR", folder.display());
         return Err(Error::new(ErrorKind::PermissionDenied, words));
     }
-    // A process begins one hold, so no two have the same number and instant.
-    Ok(folder.join(format!("{}-{:x}", std::process::id(), Moment::now().nanos())))
+    Ok(folder)
 }
 
 /// The socket of a hold. Its file goes with it.
