@@ -1,11 +1,12 @@
 //! The arguments, from which help, completions and the man page come too.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
 use crate::clock::Moment;
@@ -220,7 +221,7 @@ pub(crate) struct RunArgs {
     /// The lock's name. One that begins with a dash goes behind `--`: `run -- -name -- COMMAND`.
     pub(crate) name: String,
     /// The command and its arguments: from the first word behind the name that is no option, or from `--`.
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
     #[command(flatten)]
     pub(crate) want: Want,
@@ -244,7 +245,7 @@ pub(crate) struct OnceArgs {
     /// The job's name. One that begins with a dash goes behind `--`: `once … -- -name -- COMMAND`.
     pub(crate) name: String,
     /// The command and its arguments: from the first word behind the name that is no option, or from `--`.
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
     /// The time after its begin within which nobody runs it again: longer than the clocks of the machines
     /// differ.
@@ -266,7 +267,7 @@ pub(crate) struct ElectArgs {
     /// The name of the election. One that begins with a dash goes behind `--`: `elect -- -name -- COMMAND`.
     pub(crate) name: String,
     /// The command and its arguments: from the first word behind the name that is no option, or from `--`.
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
     #[command(flatten)]
     pub(crate) patience: Patience,
@@ -400,7 +401,8 @@ pub(crate) struct ServeArgs {
 pub(crate) struct Terms {
     /// The command's end when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (that signal
     /// alone), or ignore.
-    #[arg(long, value_name = "HOW", default_value = "kill", value_parser = on_lost)]
+    #[arg(long, value_name = "HOW", default_value = "kill", hide_possible_values = true)]
+    #[arg(value_parser = Offered { read: on_lost, values: &ON_LOST })]
     pub(crate) on_lost: OnLost,
     /// The time that the command has between TERM and KILL. It is part of the lease: a third of it at most.
     /// Defaults to a tenth of the lease, 5s at most.
@@ -457,6 +459,34 @@ pub(crate) fn patience() -> Duration {
 fn time_of(variable: &str) -> Option<Duration> {
     std::env::var(variable).ok().and_then(|text| time(&text).ok())
 }
+
+/// A parser whose values completions offer, beside others that it reads.
+#[derive(Clone)]
+pub(crate) struct Offered<T> {
+    pub(crate) read: fn(&str) -> Result<T, String>,
+    pub(crate) values: &'static [&'static str],
+}
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Offered<T> {
+    type Value = T;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<T, clap::Error> {
+        let read = self.read;
+        StringValueParser::new().try_map(move |text| read(&text)).parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.values.iter().map(PossibleValue::new)))
+    }
+}
+
+const ON_LOST: [&str; 6] = ["kill", "ignore", "signal:TERM", "signal:HUP", "signal:INT", "signal:USR1"];
+pub(crate) const SIGNALS: [&str; 6] = ["TERM", "HUP", "INT", "KILL", "USR1", "USR2"];
 
 /// The treatment of the command when the lock cannot be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -545,7 +575,6 @@ fn interval(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::OsStr;
 
     #[test]
     fn the_definition_has_no_contradiction() {

@@ -96,9 +96,30 @@ pub(crate) fn usage(error: clap::Error) -> Exit {
     Exit::Usage
 }
 
+/// In Bash: behind `--` the words are those of another command. The other shells are told so by the definition.
+const BEHIND_THE_DASHES: &str = r#"
+_leasehold_or_command() {
+    local i
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        [[ ${COMP_WORDS[i]} == -- ]] || continue
+        if declare -F _command_offset >/dev/null; then
+            _command_offset $((i + 1))
+        elif ((COMP_CWORD == i + 1)); then
+            mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}")
+        fi
+        return
+    done
+    _leasehold "$@"
+}
+complete -F _leasehold_or_command -o nosort -o bashdefault -o default leasehold
+"#;
+
 fn completions(shell: clap_complete::Shell) -> Exit {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut help::command(), "leasehold", &mut text);
+    if shell == clap_complete::Shell::Bash {
+        text.extend(BEHIND_THE_DASHES.as_bytes());
+    }
     print(&text)
 }
 

@@ -157,6 +157,14 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 record(client, guard, end.exit, Moment::now().since(begun), caught, say);
             }
             told::ended(name, begun.since(asked), begun, end.exit, say);
+            if matches!(end.exit, Exit::Command(1..) | Exit::Signal(_)) {
+                let code = end.exit.code();
+                let words = format!(
+                    "{name} failed with {code}, and counts as run: no machine runs it again within {:?} of its begin",
+                    args.at_least
+                );
+                say.notice("failed", &words, &json!({"name": name, "exit_code": code}));
+            }
             ran = Some((end, guard.owner().to_string()));
         });
         let ran = ran.map(|(ran, owner)| {

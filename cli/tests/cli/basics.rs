@@ -1,6 +1,7 @@
 //! Exit codes, what the command is given, and what is said.
 
 use std::fs;
+use std::process::Command;
 use std::thread;
 
 use rustix::process::Signal;
@@ -334,7 +335,21 @@ fn completions_are_written() {
     for shell in ["bash", "zsh", "fish"] {
         let (code, said) = outcome(&mut leasehold(&["completions", shell]));
         assert!(code == 0 && said.contains("max-hold") && !said.contains("become"), "{shell}");
+        assert!(said.contains("signal:HUP") || said.contains("signal\\:HUP"), "{shell}");
     }
+    // What Bash offers behind the dashes, and for the values of options.
+    let script = r#"source <("$0" completions bash)
+        offers() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _leasehold_or_command leasehold "${@: -1}" "${@: -2:1}"; echo "${COMPREPLY[*]}"; }
+        offers leasehold run job -- mkfi
+        offers leasehold run --on-lost ig
+        offers leasehold hold --signal US
+        offers leasehold run --ki"#;
+    let output = Command::new("bash").args(["-c", script, env!("CARGO_BIN_EXE_leasehold")]).output().unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "mkfifo\nignore\nUSR1 USR2\n--kill-grace\n",
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -619,7 +634,7 @@ fn a_right_that_is_missing_has_77() {
         &["once", "job", "--at-least", "1s", "--at-most", "9s", "--", "true"],
     ] {
         let (code, said) = outcome(leasehold(arguments).env("LEASEHOLD_URL", &url));
-        assert!(code == 77 && said.contains("docs/stores.md") && !said.contains("right@"), "{said}");
+        assert!(code == 77 && said.contains("docs/permissions.md") && !said.contains("right@"), "{said}");
     }
     assert_eq!(server.keys(), Vec::<String>::new());
 }

@@ -47,7 +47,8 @@ fn a_url_in_the_users_folder_is_read_when_nothing_else_names_the_store() {
 
 #[test]
 fn a_password_that_all_can_read_is_warned_of_by_every_command_and_by_doctor() {
-    let server = Server::start_with(&["--requirepass", "S3CR3T"]);
+    let server = Server::start();
+    server.ask(&["CONFIG", "SET", "requirepass", "S3CR3T"]);
     let url = server.url().replace("redis://", "redis://:S3CR3T@");
     let home = server.path("home");
     let file = home.join(".config/leasehold/url");
@@ -81,9 +82,12 @@ fn a_password_that_all_can_read_is_warned_of_by_every_command_and_by_doctor() {
 #[test]
 fn a_warning_about_the_set_up_comes_once_and_doctor_says_it_each_time() {
     let server = Server::start();
+    let folder = server.path("run");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
     let with = |arguments: &[&str]| {
         let mut command = server.leasehold(arguments);
-        command.env("XDG_RUNTIME_DIR", server.dir.path());
+        command.env("XDG_RUNTIME_DIR", &folder);
         command
     };
     // The warning comes from a thread, at some moment of the run.
@@ -147,7 +151,8 @@ fn a_sentinel_that_wants_a_password_is_told_apart_from_a_server_that_does() {
     let url = format!("redis-sentinel://127.0.0.1:{port}/m");
     let (code, said) = outcome(leasehold(&["run", "-n", "job", "true"]).env("LEASEHOLD_URL", &url));
     assert!(code == 77 && said.contains("LEASEHOLD_SENTINEL_PASSWORD"), "{said}");
-    let guarded = Server::start_with(&["--requirepass", "S3CR3T"]);
+    let guarded = Server::start();
+    guarded.ask(&["CONFIG", "SET", "requirepass", "S3CR3T"]);
     let (code, said) = outcome(&mut guarded.leasehold(&["run", "-n", "job", "true"]));
     assert!(code == 77 && said.contains("LEASEHOLD_PASSWORD") && !said.contains("SENTINEL"), "{said}");
 }

@@ -50,7 +50,8 @@ fn a_job_is_run_again_after_its_least_time_and_no_sooner() {
 fn a_job_that_fails_or_is_killed_counts_as_run() {
     for (script, code) in [("exit 3", 3), ("kill -9 $$", 137)] {
         let server = Server::start();
-        assert_eq!(outcome(&mut once(&server, ["30s", "60s"], script)).0, code);
+        let (ended, said) = outcome(&mut once(&server, ["30s", "60s"], script));
+        assert!(ended == code && said.contains(&format!("job failed with {code}, and counts as run")), "{said}");
         assert_eq!(outcome(&mut once(&server, ["30s", "60s"], script)).0, 75);
         assert_eq!(runs(&server), 1);
     }

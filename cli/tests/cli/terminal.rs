@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
@@ -35,6 +36,9 @@ struct Shell {
 impl Shell {
     fn start(server: &Server) -> Shell {
         let (terminal, path) = pseudo_terminal();
+        // With notes of its own: a warning about the set-up comes once.
+        let run = server.path("run");
+        std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
         let side = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
         // Tests that run in the background have ignored interrupts, which all that they start would ignore
         // too.
@@ -52,7 +56,7 @@ impl Shell {
             ])
             .env("PS1", "ready> ")
             .env("LEASEHOLD_URL", server.url())
-            .env("XDG_RUNTIME_DIR", server.dir.path())
+            .env("XDG_RUNTIME_DIR", run)
             .env("TERM", "xterm")
             .env("leasehold", env!("CARGO_BIN_EXE_leasehold"))
             .env("run", format!("{} run", env!("CARGO_BIN_EXE_leasehold")))
