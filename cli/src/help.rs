@@ -124,7 +124,7 @@ const FILES: [(&str, &str); 2] = [
 /// The definition of all arguments, with the examples.
 pub(crate) fn command() -> Command {
     let first = EXAMPLES.iter().take(3).map(|(_, lines)| *lines).collect::<Vec<_>>().join("\n");
-    let words = format!("`leasehold help COMMAND` tells more.\n\nExamples:\n{first}");
+    let words = format!("`leasehold help run`, or of another command, tells more.\n\nExamples:\n{first}");
     EXAMPLES.iter().fold(Cli::command().after_help(words), |all, (name, lines)| {
         all.mut_subcommand(name, |one| one.after_help(format!("Examples:\n{lines}")))
     })
