@@ -105,7 +105,7 @@ _leasehold_or_command() {
         if declare -F _command_offset >/dev/null; then
             _command_offset $((i + 1))
         elif ((COMP_CWORD == i + 1)); then
-            mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}")
+            mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}" | sort -u)
         fi
         return
     done

@@ -8,24 +8,13 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// The first message of TLS 1.2, with two ciphers that every server knows or refuses by an alert.
-const HELLO: [u8; 52] = {
-    let mut hello = [7; 52];
-    // A record of a handshake; a ClientHello of 43 bytes.
+fn hello() -> Vec<u8> {
+    // A record of a handshake; a ClientHello of 43 bytes. 32 of these need not be random here.
     let head = [0x16, 3, 1, 0, 47, 1, 0, 0, 43, 3, 3];
-    let mut at = 0;
-    while at < head.len() {
-        hello[at] = head[at];
-        at += 1;
-    }
-    // No session, the ciphers, no compression. Between are 32 bytes that need not be random here.
+    // No session, the ciphers, no compression.
     let tail = [0, 0, 4, 0xc0, 0x2f, 0xc0, 0x30, 1, 0];
-    at = 0;
-    while at < tail.len() {
-        hello[43 + at] = tail[at];
-        at += 1;
-    }
-    hello
-};
+    [&head[..], &[7; 32], &tail].concat()
+}
 
 /// The schemes without and with TLS, and their port. Databases agree on TLS after they are connected.
 const SCHEMES: [(&str, &str, u16); 5] = [
@@ -62,7 +51,7 @@ fn speaks_tls(place: &str) -> Option<bool> {
     let address = place.to_socket_addrs().ok()?.next()?;
     let mut stream = TcpStream::connect_timeout(&address, LIMIT).ok()?;
     stream.set_read_timeout(Some(LIMIT)).ok()?;
-    stream.write_all(&HELLO).ok()?;
+    stream.write_all(&hello()).ok()?;
     let mut first = [0; 2];
     // An alert or a handshake, and the major version. A server that says nothing to it reads no TLS.
     Some(stream.read_exact(&mut first).is_ok() && matches!(first, [0x15 | 0x16, 3]))

@@ -65,7 +65,7 @@ fn without_comments(text: &str) -> String {
 /// The file that names the store where no variable does: the user's goes before the machine's.
 fn default_file() -> Option<PathBuf> {
     let is_named = |name: &&str| variable(name).or_else(|| variable(&file_variable(name))).is_some();
-    if SERVERS.iter().any(|name| is_named(&name)) {
+    if SERVERS.iter().any(is_named) {
         return None;
     }
     let of_user = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
@@ -83,20 +83,23 @@ pub(crate) fn of_default_file() -> Option<String> {
 pub(crate) fn warnings(common: &Common) -> Vec<String> {
     let named =
         |name: &str| Some((PathBuf::from(variable(&file_variable(name))?), PASSWORDS.contains(&name)));
-    let mut files: Vec<(PathBuf, bool)> = SERVERS.into_iter().chain(PASSWORDS).filter_map(named).collect();
-    files.extend(default_file().filter(|_| common.url.is_none()).map(|file| (file, false)));
-    files.iter().filter_map(|(file, is_password)| warning(file, *is_password)).collect()
+    let files: Vec<(PathBuf, bool)> = SERVERS.into_iter().chain(PASSWORDS).filter_map(named).collect();
+    let mut warnings: Vec<String> =
+        files.iter().filter_map(|(file, is_password)| warning(file, *is_password)).collect();
+    if let Some(file) = default_file().filter(|_| common.url.is_none()) {
+        let unread = std::fs::read_to_string(&file).err();
+        warnings.extend(unread.map(|error| format!("{} cannot be read: {error}", file.display())));
+        warnings.extend(warning(&file, false));
+    }
+    warnings
 }
 
+/// Names the file only if it is there: what a variable holds may be a secret that was set by mistake.
 fn warning(file: &Path, is_password: bool) -> Option<String> {
-    let name = file.display();
-    match std::fs::read_to_string(file) {
-        Err(error) => Some(format!("{name} cannot be read: {error}")),
-        Ok(text) if is_open_to_all(file) && (is_password || has_password(&text)) => Some(format!(
-            "{name} has a password in it, and every user of this machine can read it: chmod o-rwx {name}"
-        )),
-        Ok(_) => None,
-    }
+    let (text, name) = (std::fs::read_to_string(file).ok()?, file.display());
+    let is_secret = is_password || has_password(&text);
+    let words = "has a password in it, and every user of this machine can read it: chmod o-rwx";
+    (is_secret && is_open_to_all(file)).then(|| format!("{name} {words} {name}"))
 }
 
 fn has_password(text: &str) -> bool {

@@ -23,7 +23,7 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
     let mut exit = Exit::Success;
     for name in &args.names {
         match look(&client, name, args.token) {
-            Ok(shown) if common.quiet => {
+            Ok(shown) if common.quiet && common.format == Format::Text => {
                 if is_foreign(&shown) {
                     exit = Exit::NotALock;
                 } else if !shown.is_held() && shown.out == 0 && exit == Exit::Success {

@@ -339,7 +339,10 @@ fn each_failure_of_tls_says_so_at_once_and_ends_every_subcommand_with_69() {
     let mut command = with(&plain.url().replace("redis://127.0.0.1", "rediss://localhost"), "client");
     ends(command.env("LEASEHOLD_CONNECT_TIMEOUT", "1s"), 69, "does not speak TLS, and the URL does");
     let mut clear = certificates.program(&url.replace("rediss", "redis"), &["show", "job"]);
-    clear.env_remove("LEASEHOLD_TLS_CA").env("LEASEHOLD_PATIENCE", "100ms");
+    for name in ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"] {
+        clear.env_remove(name);
+    }
+    clear.env("LEASEHOLD_CONNECT_TIMEOUT", "1s").env("LEASEHOLD_PATIENCE", "100ms");
     let said = ends(&mut clear, 69, "speaks TLS, and the URL does not: it has to begin with rediss://");
     assert!(said.lines().next().is_some_and(|first| first.contains("speaks TLS")), "{said}");
     for words in [
