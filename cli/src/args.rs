@@ -16,7 +16,8 @@ use crate::run::hold::args::{HoldArgs, ReleaseArgs};
 /// Runs commands under distributed locks, and shows who holds them.
 ///
 /// The store is named by LEASEHOLD_URL, for example redis://127.0.0.1:6379, sqlite:///var/lib/locks.db,
-/// postgres://host/database, mysql://host/database, etcd://host:2379 or zk://host:2181.
+/// postgres://host/database, mysql://host/database, etcd://host:2379 or zk://host:2181; without it by the file
+/// ~/.config/leasehold/url or /etc/leasehold/url.
 ///
 /// run, once, elect, hold and release are for Unix only. The others are for Windows too.
 #[derive(Debug, Parser)]

@@ -531,8 +531,8 @@ fn the_end_of_the_demo_shows_who_holds_and_who_waits() {
     let (code, said) = outcome(&mut shell);
     assert_eq!(code, 0, "{said}");
     let shown: Vec<&str> = said.lines().collect();
-    let listed = shown.iter().find(|line| line.contains("a fenced lock, held by")).unwrap();
-    assert!(listed.contains("program stock") && listed.contains(" waiting"), "{said}");
+    let listed = shown.iter().find(|line| line.contains("  fenced lock  ")).unwrap();
+    assert!(listed.contains("stock on ") && !listed.ends_with(" 0"), "{said}");
     assert!(shown.iter().any(|line| line.starts_with("$ leasehold show leasehold-demo:{")), "{said}");
     assert!(shown.iter().any(|line| line.trim_start().starts_with("waits, 1.: ")), "{said}");
     // The counters of tokens stay on purpose.
