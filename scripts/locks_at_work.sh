@@ -9,11 +9,12 @@ show_locks_at_work() { # the program stock, the program leasehold
     # Its clients say where they are within a third of their lease of 1 s; a hold is over in milliseconds.
     for _ in {1..400}; do
         lines=$(LEASEHOLD_URL=$REDIS_URL "$leasehold" ls 'leasehold-demo:*' 2>&1)
-        case $lines in *' in process '*' waiting'*) break ;; esac
+        # A holder that says where it is, and in the last column those who wait.
+        ! grep -qE '\(process [0-9]+\).* [1-9][0-9]*$' <<<"$lines" || break
         kill -0 "$running" 2>/dev/null || return 1
         sleep 0.05
     done
-    name=${lines%%:lock: *}:lock
+    name=$(sed -n '2s/ .*//p' <<<"$lines")
     printf '\nWhile workers sell, the program leasehold shows who is at it:\n\n$ leasehold ls\n%s\n' "$lines"
     printf '\n$ leasehold show %s\n' "$name"
     LEASEHOLD_URL=$REDIS_URL "$leasehold" show "$name"

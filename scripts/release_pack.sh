@@ -17,7 +17,7 @@ pack_what_all_have() {
     [ -x "$program" ] || fail "the man page is written by the program for this machine: ./release build"
     rm -rf "$stage"
     mkdir -p "$stage/completions"
-    "$program" man >"$stage/leasehold.1"
+    "$program" man --to "$stage/man"
     "$program" completions bash >"$stage/completions/leasehold.bash"
     "$program" completions zsh >"$stage/completions/_leasehold"
     "$program" completions fish >"$stage/completions/leasehold.fish"
@@ -132,14 +132,14 @@ END
     if OS.mac?
       system "cargo", "install", *std_cargo_args(path: "cli")
       generate_completions_from_executable(bin/"leasehold", "completions")
-      (buildpath/"leasehold.1").write Utils.safe_popen_read(bin/"leasehold", "man")
+      system bin/"leasehold", "man", "--to", buildpath/"man"
     else
       bin.install "leasehold"
       bash_completion.install "completions/leasehold.bash" => "leasehold"
       zsh_completion.install "completions/_leasehold"
       fish_completion.install "completions/leasehold.fish"
     end
-    man1.install "leasehold.1"
+    man1.install Dir["man/*.1"]
   end
 
   test do
@@ -172,7 +172,7 @@ release_pack() {
     rm "$work/stage/leasehold"
     pack_image
     pack_formula
-    cp "$work/stage/leasehold.1" "$work/stage/THIRD-PARTY-LICENSES" "$files"
+    cp "$work/stage/THIRD-PARTY-LICENSES" "$files"
     cp "$work/stage/leasehold.cdx.json" "$files/leasehold-$version.cdx.json"
     (cd "$files" && LC_ALL=C sha256sum ./* | sed 's|  \./|  |' >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" .)
     say "in $files:"

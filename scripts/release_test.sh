@@ -159,10 +159,10 @@ test_files() {
     is_signed <"$files/SHA256SUMS" || fail "the signature of the sums does not hold"
     ! (cat "$files/SHA256SUMS" && echo x) | is_signed 2>/dev/null || fail "sums that were changed are taken for signed"
     rm "$files/SHA256SUMS.sig"
-    groff -K utf8 -T utf8 -man -ww -z "$files/leasehold.1" 2>"$roots/groff.log" || true
+    groff -K utf8 -T utf8 -man -ww -z "$work/stage/man/"*.1 2>"$roots/groff.log" || true
     [ ! -s "$roots/groff.log" ] || fail "the man page: $(head -n 5 "$roots/groff.log")"
     for name in $("$(program_of "$(uname -m)-unknown-linux-musl")" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
-        grep -qi "^\.SH \"LEASEHOLD $name\"" "$files/leasehold.1" || fail "the man page does not tell of $name"
+        [ "$name" = help ] || [ -s "$work/stage/man/leasehold-$name.1" ] || fail "there is no man page of $name"
     done
     # Each crate that is in the program has its licence, and is in the list.
     while read -r name; do
@@ -199,7 +199,7 @@ test_debian() {
     say "ok: .deb, fresh Debian: first lock held (SQLite) after $took ms"
     runs=(in_root)
     use_in "$root"
-    in_root "$root" sh -c 'test -s /usr/share/man/man1/leasehold.1.gz && test -s /usr/share/bash-completion/completions/leasehold &&
+    in_root "$root" sh -c 'test -s /usr/share/man/man1/leasehold.1.gz && test -s /usr/share/man/man1/leasehold-run.1.gz && test -s /usr/share/bash-completion/completions/leasehold &&
         test -s /usr/share/doc/leasehold/copyright && test -s /usr/lib/systemd/system/leasehold-serve.service &&
         test -s /usr/share/doc/leasehold/operating/prometheus.yml' || fail ".deb: man page, completions or licence are missing"
     in_root "$root" dpkg --purge leasehold >/dev/null 2>&1

@@ -265,7 +265,10 @@ impl Error {
         self.inner.action
     }
 
-    pub(crate) fn detail(&self) -> &str {
+    /// Why it failed, without the action and the lock: for a program whose users know nothing of this crate's
+    /// methods.
+    #[must_use]
+    pub fn detail(&self) -> &str {
         &self.inner.detail
     }
 

@@ -1,66 +1,66 @@
 //! The arguments, from which help, completions and the man page come too.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 
 use crate::clock::Moment;
+use crate::help;
 use crate::run::hold::args::{HoldArgs, ReleaseArgs};
 
 /// Runs commands under distributed locks, and shows who holds them.
 ///
 /// The store is named by LEASEHOLD_URL, for example redis://127.0.0.1:6379, sqlite:///var/lib/locks.db,
-/// postgres://host/database, mysql://host/database, etcd://host:2379 or zk://host:2181.
+/// postgres://host/database, mysql://host/database, etcd://host:2379 or zk://host:2181; without it by the file
+/// ~/.config/leasehold/url or /etc/leasehold/url.
+///
+/// run, once, elect, hold and release are for Unix only. The others are for Windows too.
 #[derive(Debug, Parser)]
-#[command(name = "leasehold", version, disable_help_subcommand = true)]
-#[command(
-    after_help = "run, once, elect, hold and release are for Unix only. The others are for Windows too."
-)]
+#[command(name = "leasehold", version, disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) common: Common,
+    /// Print version.
+    #[arg(short = 'V', long, action = ArgAction::Version, help_heading = "Output")]
+    version: Option<bool>,
     #[command(subcommand)]
     pub(crate) action: Action,
 }
 
 impl Cli {
-    /// The arguments as they were meant: a name that begins with a dash is the first behind `--`, and the
-    /// command behind the next.
     pub(crate) fn read() -> Result<Cli, clap::Error> {
         Cli::read_from(std::env::args_os())
     }
 
-    fn read_from(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
-        let mut cli = Cli::try_parse_from(words)?;
-        let (name, command) = match &mut cli.action {
-            Action::Run(args) => (&mut args.name, &mut args.command),
-            Action::Once(args) => (&mut args.name, &mut args.command),
-            Action::Elect(args) => (&mut args.name, &mut args.command),
+    /// The arguments as they were meant: in `run -- -name -- COMMAND` the second `--` is no command.
+    pub(crate) fn read_from(
+        words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Cli, clap::Error> {
+        let mut cli = Cli::from_arg_matches(&help::command().try_get_matches_from(words)?)?;
+        let command = match &mut cli.action {
+            Action::Run(args) => &mut args.command,
+            Action::Once(args) => &mut args.command,
+            Action::Elect(args) => &mut args.command,
             _ => return Ok(cli),
         };
-        if name.is_empty() {
-            let is_name =
-                |first: &&str| first.starts_with('-') && command.get(1).is_some_and(|two| two == "--");
-            match command.first().and_then(|first| first.to_str()).filter(is_name) {
-                Some(first) if command.len() > 2 => {
-                    *name = first.to_owned();
-                    command.drain(..2);
-                }
-                _ => {
-                    let words = "the name is missing: it comes before `--`, and the command behind\n";
-                    return Err(Cli::command().error(ErrorKind::MissingRequiredArgument, words));
-                }
-            }
+        if command.first().is_some_and(|first| first == "--") {
+            command.remove(0);
+        }
+        if command.is_empty() {
+            let words = "the command is missing behind `--`\n";
+            return Err(help::command().error(ErrorKind::MissingRequiredArgument, words));
         }
         Ok(cli)
     }
 }
 
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Store and TLS")]
 pub(crate) struct Common {
     /// The store. Prefer LEASEHOLD_URL: other users of the machine see a command line.
     #[arg(long, global = true, value_name = "URL")]
@@ -78,14 +78,17 @@ pub(crate) struct Common {
     #[arg(long, global = true)]
     pub(crate) create_schema: bool,
     /// How answers and messages are written.
-    #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text, help_heading = "Output")]
     pub(crate) format: Format,
     /// Says on standard error what happens: waiting, acquired, released.
-    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    #[arg(short, long, global = true, conflicts_with = "quiet", help_heading = "Output")]
     pub(crate) verbose: bool,
     /// Says nothing about the lock: the exit code does.
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = "Output")]
     pub(crate) quiet: bool,
+    /// Print help.
+    #[arg(short, long, global = true, action = ArgAction::Help, help_heading = "Output")]
+    help: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -114,7 +117,8 @@ pub(crate) enum Action {
     /// and stands for election again.
     ///
     /// As `run`, but a lost leadership ends the command and not the program. Candidates of the library
-    /// (LockClient::leader) stand in the same election.
+    /// (LockClient::leader) stand in the same election. -n and -w are for the first election; later ones are
+    /// waited for without an end.
     Elect(ElectArgs),
     /// Acquires a lock for the calling shell, and prints a handle: the lock is kept until `release`, or until
     /// the shell ends.
@@ -126,14 +130,11 @@ pub(crate) enum Action {
     Release(ReleaseArgs),
     /// Shows locks: holders, waiters, permits, and the rest of each lease.
     ///
-    /// Exits with 65 if a name is that of something else than a lock. Nothing of such an object is shown.
+    /// Exits with 65 if a name is that of something else than a lock. Nothing of such an object is shown. With -q
+    /// prints nothing, and exits with 0 if all are held, and with 1 if not.
     Show(ShowArgs),
     /// Lists the locks that are held, a page of the server's keys at a time, and says what that cost.
-    Ls {
-        /// A pattern for the names: `*` is any text, `?` a character.
-        #[arg(default_value = "*")]
-        pattern: String,
-    },
+    Ls(LsArgs),
     /// Lists the clients of leasehold that hold or wait, by their own account: host, process, program,
     /// threads.
     Clients,
@@ -155,13 +156,20 @@ pub(crate) enum Action {
     Serve(ServeArgs),
     /// Writes the completions of a shell to standard output.
     Completions { shell: Shell },
-    /// Writes the man page to standard output.
-    Man,
+    /// Writes a man page to standard output, or all of them to a folder.
+    Man {
+        /// The command whose page it is. Defaults to that of the program.
+        command: Option<String>,
+        /// Writes all pages to this folder, which is made.
+        #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
+        to: Option<PathBuf>,
+    },
 }
 
-/// The lock that is asked for under a name, and the wait.
+/// The wait for a lock.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Want {
+#[command(next_help_heading = "Waiting")]
+pub(crate) struct Patience {
     /// Does not wait: exits with 75 if the lock is busy.
     #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
     pub(crate) no_wait: bool,
@@ -169,17 +177,31 @@ pub(crate) struct Want {
     /// without an end unless given.
     #[arg(short, long, value_name = "SECS", value_parser = time)]
     pub(crate) wait: Option<Duration>,
+    /// The exit code when the lock is busy or the wait ended.
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    pub(crate) conflict_exit_code: u8,
+}
+
+/// The lock that is asked for under a name, and the wait.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Want {
+    #[command(flatten)]
+    pub(crate) patience: Patience,
     /// Locks as one of many readers (see --write).
-    #[arg(short = 's', long, visible_alias = "shared", conflicts_with_all = ["write", "fair", "permits"])]
+    #[arg(help_heading = "Lock", short = 's', long, visible_alias = "shared", group = "half", conflicts_with_all = ["fair", "permits"])]
     pub(crate) read: bool,
     /// Locks as the one writer among readers. A name is either a lock, or a lock of readers and writers.
-    #[arg(short = 'x', long, conflicts_with_all = ["fair", "permits"])]
+    #[arg(help_heading = "Lock", short = 'x', long, group = "half", conflicts_with_all = ["fair", "permits"])]
     pub(crate) write: bool,
+    /// With -s or -x: readers that come while a writer waits go behind it, if all of them use this option.
+    /// Without it, readers that overlap keep a writer out.
+    #[arg(help_heading = "Lock", long, requires = "half")]
+    pub(crate) writers_first: bool,
     /// Waits in a queue: first come, first served.
-    #[arg(long, conflicts_with = "permits")]
+    #[arg(help_heading = "Lock", long, conflicts_with = "permits")]
     pub(crate) fair: bool,
     /// Lets N commands hold it at a time.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(help_heading = "Lock", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     #[command(flatten)]
     pub(crate) lease: Lease,
@@ -188,44 +210,44 @@ pub(crate) struct Want {
 impl Want {
     /// The same, of which the time since `begun` is over.
     pub(crate) fn since(&self, begun: Moment) -> Want {
-        let wait = self.wait.map(|wait| wait.saturating_sub(Moment::now().since(begun)));
-        Want { wait, ..self.clone() }
+        let mut want = self.clone();
+        let patience = &mut want.patience;
+        patience.wait = patience.wait.map(|wait| wait.saturating_sub(Moment::now().since(begun)));
+        want
     }
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
     /// The lock's name. One that begins with a dash goes behind `--`: `run -- -name -- COMMAND`.
-    #[arg(default_value = "", hide_default_value = true)]
     pub(crate) name: String,
+    /// The command and its arguments: from the first word behind the name that is no option, or from `--`.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
     #[command(flatten)]
     pub(crate) want: Want,
     #[command(flatten)]
     pub(crate) terms: Terms,
-    /// The exit code when the lock is busy or the wait ended.
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
-    pub(crate) conflict_exit_code: u8,
     /// Ends the command when it has had the lock for this time, and exits with 124. TERM comes before that,
     /// by --kill-grace.
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Lease")]
     pub(crate) max_hold: Option<Duration>,
     /// Exits with 80 if the command succeeded and it is unknown whether the lock was released. Without this
     /// option that is a warning.
-    #[arg(long)]
+    #[arg(long, help_heading = "Lease")]
     pub(crate) strict: bool,
     /// Whether the holder leads: `elect` sets it.
     #[arg(skip)]
     pub(crate) leads: bool,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OnceArgs {
     /// The job's name. One that begins with a dash goes behind `--`: `once … -- -name -- COMMAND`.
-    #[arg(default_value = "", hide_default_value = true)]
     pub(crate) name: String,
+    /// The command and its arguments: from the first word behind the name that is no option, or from `--`.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
     /// The time after its begin within which nobody runs it again: longer than the clocks of the machines
     /// differ.
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -237,32 +259,23 @@ pub(crate) struct OnceArgs {
     #[command(flatten)]
     pub(crate) terms: Terms,
     /// The exit code when another runs it, or did within --at-least.
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75, help_heading = "Waiting")]
     pub(crate) conflict_exit_code: u8,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ElectArgs {
     /// The name of the election. One that begins with a dash goes behind `--`: `elect -- -name -- COMMAND`.
-    #[arg(default_value = "", hide_default_value = true)]
     pub(crate) name: String,
-    /// Does not wait for the first election: exits with 75 if another leads.
-    #[arg(short, long, visible_alias = "nonblock", conflicts_with = "wait")]
-    pub(crate) no_wait: bool,
-    /// The longest wait for the first election, after which it exits with 75. Waits without an end unless
-    /// given.
-    #[arg(short, long, value_name = "SECS", value_parser = time)]
-    pub(crate) wait: Option<Duration>,
+    /// The command and its arguments: from the first word behind the name that is no option, or from `--`.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
     #[command(flatten)]
     pub(crate) lease: Lease,
     #[command(flatten)]
     pub(crate) terms: Terms,
-    /// The exit code when another leads, or the wait ended.
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
-    pub(crate) conflict_exit_code: u8,
     /// Exits with 79 (--lost-exit-code) when the leadership is lost, instead of standing again.
     #[arg(long)]
     pub(crate) one_term: bool,
@@ -272,11 +285,8 @@ pub(crate) struct ElectArgs {
     pub(crate) listen: Option<String>,
     /// Exits with 80 if the command succeeded and it is unknown whether the leadership was given up. Without
     /// this option that is a warning.
-    #[arg(long)]
+    #[arg(long, help_heading = "Lease")]
     pub(crate) strict: bool,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -287,6 +297,16 @@ pub(crate) struct ShowArgs {
     /// Treats a string as a token lock, whichever program wrote it, and shows the token. It may be a secret.
     #[arg(long)]
     pub(crate) token: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LsArgs {
+    /// A pattern for the names: `*` is any text, `?` a character.
+    #[arg(default_value = "*")]
+    pub(crate) pattern: String,
+    /// Lists only what is held on this host, as the holders call it.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -378,10 +398,12 @@ pub(crate) struct ServeArgs {
 
 /// Options of all actions that run a command.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Command")]
 pub(crate) struct Terms {
     /// The command's end when the lock cannot be kept: kill (TERM, then KILL), signal:NAME (that signal
     /// alone), or ignore.
-    #[arg(long, value_name = "HOW", default_value = "kill", value_parser = on_lost)]
+    #[arg(long, value_name = "HOW", default_value = "kill", hide_possible_values = true)]
+    #[arg(value_parser = Offered { read: on_lost, values: &ON_LOST })]
     pub(crate) on_lost: OnLost,
     /// The time that the command has between TERM and KILL. It is part of the lease: a third of it at most.
     /// Defaults to a tenth of the lease, 5s at most.
@@ -390,13 +412,22 @@ pub(crate) struct Terms {
     /// The exit code when the lock was lost: 1 to 255.
     #[arg(long, value_name = "CODE", default_value_t = 79, value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) lost_exit_code: u8,
-    /// A name for this run, which `ls` and `clients` show; also LEASEHOLD_LABEL.
+    /// A name for this run, which `ls` and `clients` show; also LEASEHOLD_LABEL. Defaults to the command's.
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 }
 
+impl Terms {
+    /// The name of a run of this command.
+    pub(crate) fn label(&self, command: &[OsString]) -> Option<String> {
+        let base = || Some(Path::new(command.first()?).file_name()?.to_string_lossy().into_owned());
+        self.label.clone().or_else(|| crate::secret::variable("LEASEHOLD_LABEL")).or_else(base)
+    }
+}
+
 /// How long a lock lasts without a renewal.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Lease")]
 pub(crate) struct Lease {
     /// The time for which the lock outlives this program if it dies. It is renewed after each third of it.
     /// Defaults to 30s, or LEASEHOLD_LEASE.
@@ -429,6 +460,34 @@ pub(crate) fn patience() -> Duration {
 fn time_of(variable: &str) -> Option<Duration> {
     std::env::var(variable).ok().and_then(|text| time(&text).ok())
 }
+
+/// A parser whose values completions offer, beside others that it reads.
+#[derive(Clone)]
+pub(crate) struct Offered<T> {
+    pub(crate) read: fn(&str) -> Result<T, String>,
+    pub(crate) values: &'static [&'static str],
+}
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Offered<T> {
+    type Value = T;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<T, clap::Error> {
+        let read = self.read;
+        StringValueParser::new().try_map(move |text| read(&text)).parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.values.iter().map(PossibleValue::new)))
+    }
+}
+
+const ON_LOST: [&str; 6] = ["kill", "ignore", "signal:TERM", "signal:HUP", "signal:INT", "signal:USR1"];
+pub(crate) const SIGNALS: [&str; 6] = ["TERM", "HUP", "INT", "KILL", "USR1", "USR2"];
 
 /// The treatment of the command when the lock cannot be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -517,11 +576,10 @@ fn interval(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::OsStr;
 
     #[test]
     fn the_definition_has_no_contradiction() {
-        Cli::command().debug_assert();
+        help::command().debug_assert();
     }
 
     /// The commands that a page shows can be typed so.
@@ -544,7 +602,7 @@ mod tests {
                 let lines: Vec<&str> = if is_code { vec![line] } else { in_prose.collect() };
                 for line in lines {
                     let Some(words) = arguments(line) else { continue };
-                    let read = Cli::try_parse_from(&words);
+                    let read = Cli::read_from(&words);
                     let is_help = |error: &clap::Error| error.exit_code() == 0;
                     assert!(
                         read.as_ref().err().is_none_or(is_help),
@@ -602,9 +660,9 @@ mod tests {
         assert_eq!(read("x run -n -- -job -- sh -c --").as_deref(), Some("-job: sh -c --"));
         assert_eq!(read("x elect -- --job -- true").as_deref(), Some("--job: true"));
         assert_eq!(read("x run job -- -odd -- x").as_deref(), Some("job: -odd -- x"));
-        for wrong in
-            ["x run -- true", "x run -- job -- true", "x run -- -job --", "x run -- -job true", "x run --"]
-        {
+        assert_eq!(read("x run -w 1 job sh -c -- -n").as_deref(), Some("job: sh -c -- -n"));
+        assert_eq!(read("x run job -w 1 nice -n 5 x").as_deref(), Some("job: nice -n 5 x"));
+        for wrong in ["x run -- true", "x run job --", "x run -- -job --", "x run job -odd x", "x run --"] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
     }

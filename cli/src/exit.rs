@@ -10,7 +10,7 @@ pub(crate) const SIGINT: i32 = 2;
 pub(crate) enum Exit {
     /// All went well.
     Success,
-    /// `doctor` found a fault; with `--strict`, also a warning.
+    /// `doctor` found a fault; with `--strict`, also a warning. `show -q`: a lock that nobody holds.
     Found,
     /// The command's own code.
     Command(u8),

@@ -79,7 +79,8 @@ pub(crate) fn as_json(state: State, last: &LastRun) -> Value {
     })
 }
 
-fn span(span: Duration) -> String {
+/// A time as people say it.
+pub(crate) fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {
         0..=59 => format!("{:.1} s", span.as_secs_f64()),

@@ -1,29 +1,36 @@
 //! `ls` and `clients`: what is held on the store, and by whom.
 
 use std::io::Write;
+use std::time::Duration;
 
-use leasehold::{ClientInfo, ListCost, ListedLock, LockClient, ObjectKind};
+use leasehold::{ClientInfo, Holder, ListCost, ListedLock, LockClient, ObjectKind};
 use serde_json::{Value, json};
 
-use crate::args::{Common, Format};
+use crate::args::{Common, Format, LsArgs};
 use crate::exit::Exit;
+use crate::job::span;
 use crate::say::{Say, fitted, json_text, plain};
-use crate::show::{place_as_json, seconds};
+use crate::show::{holder_as_json, place, seconds};
 use crate::store::{self, explain};
 
-/// Prints a line for each lock that is held and whose name has the form of `pattern`.
-pub(crate) fn locks(common: &Common, pattern: &str) -> Exit {
+/// Prints a line for each lock that is held and whose name has the form of the pattern, by name.
+pub(crate) fn locks(common: &Common, args: &LsArgs) -> Exit {
     asked(common, |client, say| {
-        let mut locks = client.list(pattern);
-        let mut found = 0;
-        for lock in locks.by_ref() {
-            match lock {
-                Ok(lock) => print(common, || lock_line(&lock), || lock_as_json(&lock)),
-                Err(error) => return explain(&error, say),
-            }
-            found += 1;
+        let mut list = client.list(&args.pattern);
+        let mut locks = match list.by_ref().collect::<leasehold::Result<Vec<ListedLock>>>() {
+            Ok(locks) => locks,
+            Err(error) => return explain(&error, say),
+        };
+        if let Some(host) = &args.host {
+            let is_there = |one: &Holder| one.whereabouts.as_ref().is_some_and(|place| place.host == *host);
+            locks.retain(|lock| lock.holders.iter().any(is_there));
         }
-        cost(say, found, "locks", locks.cost());
+        locks.sort_by(|one, other| one.name.cmp(&other.name));
+        match common.format {
+            Format::Text => table(&locks),
+            Format::Json => locks.iter().for_each(|lock| print_line(&json_text(&lock_as_json(lock)))),
+        }
+        cost(say, locks.len(), "locks", list.cost());
         Exit::Success
     })
 }
@@ -32,11 +39,14 @@ pub(crate) fn locks(common: &Common, pattern: &str) -> Exit {
 pub(crate) fn clients(common: &Common) -> Exit {
     asked(common, |client, say| {
         let mut clients = client.clients();
-        let mut found = 0;
+        let mut found = 0_usize;
         for one in clients.by_ref() {
             match one {
                 Ok(one) if one.by_this_client => continue,
-                Ok(one) => print(common, || client_lines(&one), || client_as_json(&one)),
+                Ok(one) => print_line(&match common.format {
+                    Format::Text => fitted(&client_lines(&one)),
+                    Format::Json => json_text(&client_as_json(&one)),
+                }),
                 Err(error) => return explain(&error, say),
             }
             found += 1;
@@ -58,55 +68,72 @@ fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Exit) -> Exit {
 }
 
 /// On standard error: what is read by a program is only the list.
-fn cost(say: Say, found: u64, what: &str, cost: ListCost) {
+fn cost(say: Say, found: usize, what: &str, cost: ListCost) {
     let ListCost { requests, keys, .. } = cost;
-    let what = if found == 1 { what.trim_end_matches('s') } else { what };
-    let words = format!("{found} {what} among {keys} keys, by {requests} requests");
+    let count = |number: u64, what: &str| {
+        let what = if number == 1 { what.trim_end_matches('s') } else { what };
+        format!("{number} {what}")
+    };
+    let found = u64::try_from(found).unwrap_or(u64::MAX);
+    let words =
+        format!("{} among {}, by {}", count(found, what), count(keys, "keys"), count(requests, "requests"));
     say.notice("listed", &words, &json!({"found": found, "keys": keys, "requests": requests}));
 }
 
-fn print(common: &Common, text: impl FnOnce() -> String, object: impl FnOnce() -> Value) {
-    let line = match common.format {
-        Format::Text => fitted(&text()).trim_end().to_owned(),
-        Format::Json => json_text(&object()),
-    };
+fn print_line(line: &str) {
     // A reader that has seen enough is no failure.
-    drop(writeln!(std::io::stdout(), "{line}"));
+    drop(writeln!(std::io::stdout(), "{}", line.trim_end()));
 }
 
-fn lock_line(lock: &ListedLock) -> String {
-    let mut line = format!("{}: {}", lock.name, lock.kind);
-    for holder in &lock.holders {
-        line += &format!(", held by {holder}");
+/// The locks in columns, each as wide as its widest entry.
+fn table(locks: &[ListedLock]) {
+    const HEAD: [&str; 6] = ["NAME", "KIND", "HELD BY", "FOR", "ENDS IN", "WAITING"];
+    if locks.is_empty() {
+        return;
     }
-    // Each holder says its own.
-    match lock.remaining.filter(|_| lock.holders.is_empty()) {
-        Some(left) if left == std::time::Duration::MAX => line += ", without an end",
-        Some(left) => line += &format!(", lease of {:.1} s left", left.as_secs_f64()),
-        None => {}
+    let rows: Vec<[String; 6]> =
+        std::iter::once(HEAD.map(str::to_owned)).chain(locks.iter().map(row)).collect();
+    let widths: [usize; 6] = std::array::from_fn(|at| {
+        rows.iter().filter_map(|row| row.get(at)).map(|text| text.chars().count()).max().unwrap_or(0)
+    });
+    for row in rows {
+        let cells = row.iter().zip(widths).map(|(text, width)| format!("{text:<width$}"));
+        print_line(&cells.collect::<Vec<_>>().join("  "));
     }
-    if lock.waiting > 0 {
-        line += &format!(", {} waiting", lock.waiting);
-    }
-    plain(&line)
+}
+
+fn row(lock: &ListedLock) -> [String; 6] {
+    let kind = lock.kind.to_string();
+    let holder = lock.holders.first();
+    let more = lock.holders.len().saturating_sub(1);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let ends = match lock.remaining {
+        _ if has_no_end(lock) => "no end".to_owned(),
+        Some(left) if left != Duration::MAX => span(left),
+        _ => "-".to_owned(),
+    };
+    [
+        lock.name.clone(),
+        kind.trim_start_matches("a ").to_owned(),
+        holder.map_or_else(
+            || "-".to_owned(),
+            |one| place(one) + if one.unused_for.is_some() { ", kept" } else { "" } + &more,
+        ),
+        holder.and_then(|one| one.held_for).map_or_else(|| "-".to_owned(), span),
+        ends,
+        lock.waiting.to_string(),
+    ]
+    .map(|text| plain(&text))
 }
 
 /// Whether it lasts until somebody releases it. The number of an expirable semaphore's permits is no hold, and its
 /// permits end.
 pub(crate) fn has_no_end(lock: &ListedLock) -> bool {
-    lock.remaining == Some(std::time::Duration::MAX) && lock.kind != ObjectKind::ExpirableSemaphore
+    lock.remaining == Some(Duration::MAX) && lock.kind != ObjectKind::ExpirableSemaphore
 }
 
 pub(crate) fn lock_as_json(lock: &ListedLock) -> Value {
-    let holders = lock.holders.iter().map(|holder| {
-        let mut object = place_as_json(holder.whereabouts.as_ref());
-        object.insert("owner".to_owned(), json!(holder.owner));
-        object.insert("mode".to_owned(), json!(holder.mode.map(|mode| mode.to_string())));
-        object.insert("leads".to_owned(), json!(holder.leads));
-        object.insert("held_for_seconds".to_owned(), json!(seconds(holder.held_for)));
-        object.insert("unused_for_seconds".to_owned(), json!(seconds(holder.unused_for)));
-        Value::Object(object)
-    });
+    let holders = lock.holders.iter().map(holder_as_json);
     json!({
         "name": lock.name,
         "kind": lock.kind.to_string(),

@@ -5,9 +5,11 @@ mod args;
 mod clock;
 mod doctor;
 mod exit;
+mod help;
 mod job;
 mod list;
 mod permits;
+mod probe;
 mod rings;
 #[cfg(unix)]
 mod run;
@@ -15,6 +17,7 @@ mod run;
 #[path = "run/windows.rs"]
 mod run;
 mod say;
+mod secret;
 mod serve;
 mod show;
 mod store;
@@ -25,8 +28,7 @@ mod watch;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 
 use crate::args::{Action, Cli};
 use crate::exit::Exit;
@@ -46,6 +48,14 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(error).into(),
     };
+    let asks_no_store =
+        matches!(cli.action, Action::Release(_) | Action::Completions { .. } | Action::Man { .. });
+    // `doctor` counts them.
+    if !asks_no_store && !matches!(cli.action, Action::Doctor(_)) {
+        for warning in secret::warnings(&cli.common) {
+            Say::new(&cli.common).notice("warning", &warning, &serde_json::json!({}));
+        }
+    }
     let exit = match &cli.action {
         Action::Run(args) => run::run(&cli.common, args),
         Action::Once(args) => run::once(&cli.common, args),
@@ -53,7 +63,7 @@ fn main() -> ExitCode {
         Action::Hold(args) => run::hold::hold(&cli.common, args),
         Action::Release(args) => run::hold::release(&cli.common, args),
         Action::Show(args) => show::show(&cli.common, args),
-        Action::Ls { pattern } => list::locks(&cli.common, pattern),
+        Action::Ls(args) => list::locks(&cli.common, args),
         Action::Clients => list::clients(&cli.common),
         Action::Force(args) => show::force(&cli.common, args),
         Action::Permits(args) => permits::permits(&cli.common, args),
@@ -62,68 +72,58 @@ fn main() -> ExitCode {
         Action::Watch(args) => watch::watch(&cli.common, args),
         Action::Serve(args) => serve::serve(&cli.common, args),
         Action::Completions { shell } => completions(*shell),
-        Action::Man => man(),
+        Action::Man { command, to } => help::man(command.as_deref(), to.as_deref()),
     };
     run::end_as_interrupted(exit);
     exit.into()
 }
 
 /// Help and version are no failure; all else is one of usage.
-pub(crate) fn usage(mut error: clap::Error) -> Exit {
+pub(crate) fn usage(error: clap::Error) -> Exit {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         drop(error.print()); // nobody may be reading
         return Exit::Success;
     }
     let words: Vec<_> = std::env::args_os().take_while(|word| word != "--").collect();
-    let runs = words.get(1).is_some_and(|word| ["run", "once", "elect"].iter().any(|name| word == *name));
-    if runs && words.len() == std::env::args_os().len() {
-        let hint = "the command follows `--`, as in `leasehold run NAME -- COMMAND`";
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
-    }
     let asks_for_json =
         words.windows(2).any(|pair| matches!(pair, [option, json] if option == "--format" && json == "json"))
             || words.iter().any(|word| word == "--format=json");
     if asks_for_json {
-        Say::json().error(error.to_string().trim_end());
+        Say::json().error(error.to_string().trim_end(), Exit::Usage);
     } else {
         drop(error.print());
     }
     Exit::Usage
 }
 
+/// In Bash: behind `--` the words are those of another command. The other shells are told so by the definition.
+const BEHIND_THE_DASHES: &str = r#"
+_leasehold_or_command() {
+    local i
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        [[ ${COMP_WORDS[i]} == -- ]] || continue
+        if declare -F _command_offset >/dev/null; then
+            _command_offset $((i + 1))
+        elif ((COMP_CWORD == i + 1)); then
+            mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}" | sort -u)
+        fi
+        return
+    done
+    _leasehold "$@"
+}
+complete -F _leasehold_or_command -o nosort -o bashdefault -o default leasehold
+"#;
+
 fn completions(shell: clap_complete::Shell) -> Exit {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut text);
+    clap_complete::generate(shell, &mut help::command(), "leasehold", &mut text);
+    if shell == clap_complete::Shell::Bash {
+        text.extend(BEHIND_THE_DASHES.as_bytes());
+    }
     print(&text)
 }
 
-fn man() -> Exit {
-    let mut text = Vec::new();
-    match write_man(&mut text) {
-        Ok(()) => print(&text),
-        Err(_) => Exit::Internal,
-    }
-}
-
-/// One page: behind what is the same for all, a section for each subcommand.
-fn write_man(text: &mut Vec<u8>) -> std::io::Result<()> {
-    let mut all = Cli::command();
-    all.build();
-    clap_mangen::Man::new(all.clone()).render(text)?;
-    for one in all.get_subcommands().filter(|one| !one.is_hide_set()) {
-        let page = clap_mangen::Man::new(one.clone());
-        writeln!(text, ".SH \"LEASEHOLD {}\"", one.get_name().to_uppercase())?;
-        let mut section = Vec::new();
-        page.render_synopsis_section(&mut section)?;
-        page.render_description_section(&mut section)?;
-        page.render_options_section(&mut section)?;
-        // Below the section of the subcommand.
-        text.write_all(String::from_utf8_lossy(&section).replace(".SH ", ".SS ").as_bytes())?;
-    }
-    Ok(())
-}
-
-fn print(text: &[u8]) -> Exit {
+pub(crate) fn print(text: &[u8]) -> Exit {
     // A reader that has seen enough is no failure.
     drop(std::io::stdout().write_all(text));
     Exit::Success

@@ -5,7 +5,9 @@ use std::io::Write;
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, Format};
+use crate::clock::{stamp, wall};
 use crate::exit::Exit;
+use crate::system::host_name;
 
 /// How much is said, and in what form.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +38,11 @@ impl Say {
         Say { format: Format::Json, level: Level::Normal }
     }
 
+    /// For people, where no argument says otherwise.
+    pub(crate) fn plain() -> Say {
+        Say { format: Format::Text, level: Level::Normal }
+    }
+
     /// As with `-q`: while a terminal is drawn on, nothing else is to be written to it.
     pub(crate) fn silent(self) -> Say {
         Say { level: Level::Quiet, ..self }
@@ -43,6 +50,10 @@ impl Say {
 
     pub(crate) fn is_quiet(self) -> bool {
         self.level == Level::Quiet
+    }
+
+    pub(crate) fn is_verbose(self) -> bool {
+        self.level == Level::Verbose
     }
 
     /// Tells of an event, for those who asked to hear it.
@@ -55,14 +66,21 @@ impl Say {
         self.write(Level::Normal, event, words, fields);
     }
 
-    /// Why the program does not do what it was asked. Also said with `-q`: no exit code says it all.
-    pub(crate) fn error(self, words: &str) {
-        self.write(Level::Quiet, "error", words, &json!({}));
+    /// Why the program does not do what it was asked, and the code that it ends with. Also said with `-q`: no exit
+    /// code says it all.
+    pub(crate) fn error(self, words: &str, exit: Exit) {
+        self.failure(words, exit, &format!("{exit:?}"));
+    }
+
+    /// As [`error`](Self::error), of a kind that has a name of its own.
+    pub(crate) fn failure(self, words: &str, exit: Exit, kind: &str) {
+        let fields = json!({"error_kind": snake(kind), "exit_code": exit.code()});
+        self.write(Level::Quiet, "error", words, &fields);
     }
 
     /// Says that the system starts no thread, and returns what the program ends with.
     pub(crate) fn no_thread(self, error: &std::io::Error) -> Exit {
-        self.error(&format!("a thread cannot be started: {error}"));
+        self.error(&format!("a thread cannot be started: {error}"), Exit::Internal);
         Exit::Internal
     }
 
@@ -70,19 +88,60 @@ impl Say {
         if self.level < least {
             return;
         }
+        let words = &without_numbers(words);
         let line = match self.format {
             Format::Text => format!("leasehold: {}\n", plain(words)),
             Format::Json => {
-                let mut object = Map::new();
-                object.insert("event".to_owned(), json!(event));
-                object.insert("message".to_owned(), json!(words));
-                object.extend(fields.as_object().cloned().unwrap_or_default());
+                let mut object = line(event, words, fields);
+                for (field, own) in [("pid", json!(std::process::id())), ("host", json!(host_name()))] {
+                    object.entry(field).and_modify(|value| {
+                        if value.is_null() {
+                            *value = own.clone()
+                        }
+                    });
+                }
                 format!("{}\n", json_text(&Value::Object(object)))
             }
         };
         // One write: lines of several processes are not mixed. Nobody may be reading.
         drop(std::io::stderr().write_all(line.as_bytes()));
     }
+}
+
+/// The fields that each line for programs has: `null`, where the event has none.
+const FIELDS: [&str; 7] = ["name", "kind", "owner", "pid", "host", "exit_code", "error_kind"];
+
+/// An event, as it is written for programs; docs/command-line.md has the schema.
+pub(crate) fn line(event: &str, words: &str, fields: &Value) -> Map<String, Value> {
+    let mut object = Map::new();
+    object.extend(FIELDS.map(|field| (field.to_owned(), Value::Null)));
+    object.insert("time".to_owned(), json!(stamp(wall())));
+    object.insert("event".to_owned(), json!(event));
+    object.insert("message".to_owned(), json!(words));
+    object.extend(fields.as_object().cloned().unwrap_or_default());
+    object
+}
+
+/// Without the system's numbers of errors, whose words stand before them.
+pub(crate) fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut words = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        words += part.split_once(')').map_or(part, |(_number, behind)| behind);
+    }
+    words
+}
+
+/// A variant's name as JSON has it: `NoPermission` is `no_permission`.
+fn snake(variant: &str) -> String {
+    let mut name = String::new();
+    for char in variant.split('(').next().unwrap_or_default().chars() {
+        if char.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.extend(char.to_lowercase());
+    }
+    name
 }
 
 /// A text that others wrote, such as a lock's name, without what a terminal would act on; on one line, in the

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use leasehold::{Deadlock, Inspection, LastRun, LockClient, Mode, ObjectKind, Whereabouts};
+use leasehold::{Deadlock, Holder, Inspection, LastRun, LockClient, Mode, ObjectKind, Whereabouts};
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, ForceArgs, Format, ShowArgs};
@@ -23,6 +23,13 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
     let mut exit = Exit::Success;
     for name in &args.names {
         match look(&client, name, args.token) {
+            Ok(shown) if common.quiet && common.format == Format::Text => {
+                if is_foreign(&shown) {
+                    exit = Exit::NotALock;
+                } else if !shown.is_held() && shown.out == 0 && exit == Exit::Success {
+                    exit = Exit::Found;
+                }
+            }
             Ok(shown) => {
                 // Without records, or without a right to them, there is nothing to add.
                 let last = client.last_run(name).ok().flatten();
@@ -59,12 +66,13 @@ pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
         Ok(shown) => {
             print(common, &shown);
             if !is_lock(&shown) {
-                say.error(&impossible(&shown));
-                if is_foreign(&shown) { Exit::NotALock } else { Exit::Usage }
+                let exit = if is_foreign(&shown) { Exit::NotALock } else { Exit::Usage };
+                say.error(&impossible(&shown), exit);
+                exit
             } else if args.yes {
                 say_evicted(&client, &shown, say)
             } else {
-                say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it");
+                say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it", Exit::Usage);
                 Exit::Usage
             }
         }
@@ -104,11 +112,11 @@ fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
         Ok(Forced::Yes) => ("forced", format!("{name} was released by force")),
         Ok(Forced::WasFree) => ("free", format!("{name} was free already")),
         Ok(Forced::IsAnothers) => {
-            say.error(&another(name));
+            say.error(&another(name), Exit::Busy(BUSY));
             return Exit::Busy(BUSY);
         }
         Ok(Forced::Impossible) => {
-            say.error(&impossible(shown));
+            say.error(&impossible(shown), Exit::Usage);
             return Exit::Usage;
         }
         Err(error) => return explain(&error, say),
@@ -241,21 +249,7 @@ pub(crate) fn harmless(shown: &Inspection) -> Inspection {
 
 /// Times in seconds; `null` for what the store does not know, and for an end that there is not.
 fn as_json(shown: &Inspection) -> Value {
-    let holders = shown.holders.iter().map(|holder| {
-        let mut object = place_as_json(holder.whereabouts.as_ref());
-        for (field, value) in [
-            ("owner", json!(holder.owner)),
-            ("mode", json!(holder.mode.map(|mode| mode.to_string()))),
-            ("holds", json!(holder.holds)),
-            ("remaining_seconds", json!(seconds(holder.remaining))),
-            ("held_for_seconds", json!(seconds(holder.held_for))),
-            ("ends_within_seconds", json!(seconds(holder.ends_within))),
-            ("unused_for_seconds", json!(seconds(holder.unused_for))),
-        ] {
-            object.insert(field.to_owned(), value);
-        }
-        Value::Object(object)
-    });
+    let holders = shown.holders.iter().map(holder_as_json);
     let waiters = shown.waiters.iter().map(|one| {
         let mut object = place_as_json(one.whereabouts.as_ref());
         object.insert("owner".to_owned(), json!(one.owner));
@@ -280,6 +274,43 @@ fn as_json(shown: &Inspection) -> Value {
         "permits": permits.map(|one| json!({"id": one.id, "remaining_seconds": one.remaining.as_secs_f64()})).collect::<Vec<_>>(),
         "permits_out": shown.out,
     })
+}
+
+/// A holder as people name it: its command, host and process; its id where it has not said.
+pub(crate) fn place(holder: &Holder) -> String {
+    let Some(place) = &holder.whereabouts else { return holder.owner.clone() };
+    let command = place.label.as_ref().unwrap_or(&place.program);
+    let gap = if command.is_empty() { "" } else { " " };
+    format!("{command}{gap}on {} (process {})", place.host, place.pid)
+}
+
+/// The same, with how and for how long it holds.
+pub(crate) fn who(holder: &Holder) -> String {
+    let mut words = place(holder);
+    if let Some(mode) = holder.mode {
+        words += &format!(", {mode}");
+    }
+    if let Some(held_for) = holder.held_for {
+        words += &format!(", for {} now", job::span(held_for));
+    }
+    words
+}
+
+pub(crate) fn holder_as_json(holder: &Holder) -> Value {
+    let mut object = place_as_json(holder.whereabouts.as_ref());
+    for (field, value) in [
+        ("owner", json!(holder.owner)),
+        ("mode", json!(holder.mode.map(|mode| mode.to_string()))),
+        ("holds", json!(holder.holds)),
+        ("leads", json!(holder.leads)),
+        ("remaining_seconds", json!(seconds(holder.remaining))),
+        ("held_for_seconds", json!(seconds(holder.held_for))),
+        ("ends_within_seconds", json!(seconds(holder.ends_within))),
+        ("unused_for_seconds", json!(seconds(holder.unused_for))),
+    ] {
+        object.insert(field.to_owned(), value);
+    }
+    Value::Object(object)
 }
 
 /// The place of an owner, as far as it is known.

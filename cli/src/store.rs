@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use leasehold::{ClientBuilder, Error, ErrorKind, Event, LockClient, Observer};
 
-use crate::args::{self, Common, Want};
+use crate::args::{self, Common, Patience};
 use crate::exit::Exit;
+use crate::probe;
 use crate::rings;
+use crate::run::hold::place;
 use crate::run::signals::Caught;
-use crate::say::Say;
+use crate::say::{Say, without_numbers};
+use crate::secret;
 
 /// Connects, or says why not.
 pub(crate) fn connect(
@@ -20,7 +23,25 @@ pub(crate) fn connect(
     say: Say,
 ) -> Result<LockClient, Exit> {
     open(common, label, say, |builder| lease.into_iter().fold(builder, ClientBuilder::lease))
-        .map_err(|error| explain(&error, say))
+        .map_err(|error| unconnected(common, &error, say))
+}
+
+/// As [`explain`], of an attempt to connect: a server that speaks TLS, or does not, is the reason that comes first.
+pub(crate) fn unconnected(common: &Common, error: &Error, say: Say) -> Exit {
+    let is_silent = matches!(
+        error.kind(),
+        ErrorKind::Unreachable
+            | ErrorKind::TimedOut
+            | ErrorKind::Tls
+            | ErrorKind::Protocol
+            | ErrorKind::Refused
+    );
+    if is_silent && let Some(words) = probe::mismatch(&secret::url(common)) {
+        let exit = meaning(error.kind()).0;
+        say.failure(&format!("{words} ({})", text(error)), exit, "Tls");
+        return exit;
+    }
+    explain(error, say)
 }
 
 /// Connects, unless a signal comes before: it is not to wait for a server that does not answer.
@@ -45,62 +66,29 @@ pub(crate) fn open(
     options: impl FnOnce(ClientBuilder) -> ClientBuilder,
 ) -> leasehold::Result<LockClient> {
     let mut builder = options(builder(common)?).observer(Warnings(say));
-    let label = label.map(str::to_owned).or_else(|| variable("LEASEHOLD_LABEL"));
-    if variable("LEASEHOLD_CLIENT_NAME").is_none() {
+    let label = label.map(str::to_owned).or_else(|| secret::variable("LEASEHOLD_LABEL"));
+    if secret::variable("LEASEHOLD_CLIENT_NAME").is_none() {
         builder = builder.client_name(client_name(label.as_deref()));
     }
     label.iter().fold(builder, |builder, label| builder.label(label)).build()
 }
 
 /// For how long a store that is away at the start is waited for.
-pub(crate) fn waited_for(want: &Want) -> Duration {
-    if want.no_wait { Duration::ZERO } else { args::patience().max(want.wait.unwrap_or_default()) }
-}
-
-/// The URL of the store; it may hold a password. Empty, if several servers are named.
-pub(crate) fn url(common: &Common) -> String {
-    common.url.clone().or_else(|| secret("LEASEHOLD_URL")).unwrap_or_default()
-}
-
-/// The URLs of Redlock's servers or a ring's, where the environment names such.
-pub(crate) fn urls_of_several() -> Vec<String> {
-    let Some(servers) = secret("LEASEHOLD_REDLOCK").or_else(|| secret("LEASEHOLD_RING")) else {
-        return Vec::new();
-    };
-    // A ring's may have a label and a weight before it.
-    let url = |word: &str| {
-        let scheme = word.find("://").unwrap_or(word.len());
-        let at = word.get(..scheme).and_then(|before| before.rfind('=')).map_or(0, |at| at + 1);
-        word.get(at..).unwrap_or_default().to_owned()
-    };
-    servers.split_whitespace().map(url).collect()
-}
-
-/// The URL, the user and the password, which may change in their files while the program runs.
-pub(crate) fn secrets() -> [Option<String>; 3] {
-    ["LEASEHOLD_URL", "LEASEHOLD_USERNAME", "LEASEHOLD_PASSWORD"].map(secret)
-}
-
-/// A variable that is set, and not empty.
-pub(crate) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|text| !text.is_empty())
-}
-
-/// A variable that may come from a file, as the library reads it: it has said by now what cannot be used.
-pub(crate) fn secret(name: &str) -> Option<String> {
-    let file = || std::fs::read_to_string(variable(&format!("{name}_FILE"))?).ok();
-    variable(name).or_else(|| file().map(|text| text.trim_end_matches(['\r', '\n']).to_owned()))
+pub(crate) fn waited_for(asked: &Patience) -> Duration {
+    if asked.no_wait { Duration::ZERO } else { args::patience().max(asked.wait.unwrap_or_default()) }
 }
 
 fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
     let mut builder = ClientBuilder::from_env()?;
-    builder = common.url.iter().fold(builder, |builder, url| builder.url(url));
+    // The variables are the library's to read, the files that need none this program's.
+    let url = common.url.clone().or_else(secret::of_default_file);
+    builder = url.iter().fold(builder, |builder, url| builder.url(url));
     builder = common.ca.iter().fold(builder, ClientBuilder::tls_ca);
     if let (Some(certificate), Some(key)) = (&common.cert, &common.key) {
         builder = builder.tls_identity(certificate, key);
     }
     // A file is made like any lock file; a table in somebody's database is not made unasked.
-    let is_file = url(common).get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
+    let is_file = secret::url(common).get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
     if common.create_schema || is_file {
         builder = builder.create_schema(true);
     }
@@ -122,23 +110,55 @@ fn client_name(label: Option<&str>) -> String {
 pub(crate) fn explain(error: &Error, say: Say) -> Exit {
     let (exit, mut advice) = meaning(error.kind());
     let mut words = text(error);
-    if words.contains("there is no table") {
-        advice = "here the option --create-schema does that";
+    for (part, only_of, better) in [
+        ("there is no table", None, "here the option --create-schema does that"),
+        ("no URL was given", None, "or write the URL to /etc/leasehold/url or ~/.config/leasehold/url"),
+        (
+            "the Sentinel at",
+            Some(ErrorKind::Authentication),
+            "LEASEHOLD_SENTINEL_USERNAME and LEASEHOLD_SENTINEL_PASSWORD are the user of the Sentinels themselves",
+        ),
+        ("the file", Some(ErrorKind::ReadOnly), "--url names a file on a mount that takes writes"),
+    ] {
+        if words.contains(part) && only_of.is_none_or(|kind| kind == error.kind()) {
+            advice = better;
+        }
     }
     if !advice.is_empty() {
         words += &format!("; {advice}");
     }
-    say.error(&words);
+    say.failure(&words, exit, &format!("{:?}", error.kind()));
     exit
 }
 
-/// The text of an error, with its cause.
+/// An error in the words of those who run commands: without the library's name of the action, with its cause.
 pub(crate) fn text(error: &Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error} ({cause})"),
-        None => error.to_string(),
+    let mut words = error.lock_name().map(|name| format!("{name}: ")).unwrap_or_default();
+    words += error.detail();
+    let cause = error.source().map(|cause| match cause.downcast_ref::<Error>() {
+        Some(error) => error.detail().to_owned(),
+        None => cause.to_string(),
+    });
+    // What the system calls a silence says no more than the time-out.
+    let cause = cause.filter(|cause| !cause.starts_with("Resource temporarily"));
+    if let Some(cause) = cause.filter(|cause| !words.contains(cause)) {
+        words += &format!(" ({cause})");
     }
+    if error.outcome_unknown() {
+        words += " (the store may have done it all the same)";
+    }
+    let words = without_numbers(&words);
+    OF_THE_LIBRARY.iter().fold(words, |words, (theirs, ours)| words.replace(theirs, ours))
 }
+
+/// The library's methods in its texts, and what does the same here.
+const OF_THE_LIBRARY: [(&str, &str); 5] = [
+    (": call try_set_permits first", ""),
+    (", or by password()", ", or in LEASEHOLD_PASSWORD"),
+    (" (see without_scripts)", ""),
+    ("tls_ca", "--ca"),
+    ("tls_identity", "--cert"),
+];
 
 /// The exit code of a kind of error, and what to do about it.
 pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
@@ -153,19 +173,21 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
             Exit::NoPermission,
             "the user and the password are those of LEASEHOLD_URL, or LEASEHOLD_USERNAME and LEASEHOLD_PASSWORD; a server may also want a client certificate of the user (--cert and --key)",
         ),
-        ErrorKind::NoPermission => {
-            (Exit::NoPermission, "give the user of LEASEHOLD_URL the rights that docs/stores.md lists")
-        }
+        ErrorKind::NoPermission => (
+            Exit::NoPermission,
+            "docs/permissions.md lists the rights that each kind of lock needs; `leasehold doctor` names those that are missing",
+        ),
         ErrorKind::Tls => (
             Exit::Unavailable,
             "--ca names the authorities to trust, --cert and --key the certificate of this client (LEASEHOLD_TLS_CA, LEASEHOLD_TLS_CERT, LEASEHOLD_TLS_KEY)",
         ),
-        ErrorKind::Unreachable | ErrorKind::TimedOut => {
-            (Exit::Unavailable, "is the server of LEASEHOLD_URL up, and can it be reached from here?")
-        }
+        ErrorKind::Unreachable | ErrorKind::TimedOut => (
+            Exit::Unavailable,
+            "is the server up, and can it be reached from here? `leasehold doctor` looks closer",
+        ),
         ErrorKind::ReadOnly => (
             Exit::Unavailable,
-            "LEASEHOLD_URL has to name what takes writes: the master, or its Sentinels; a file on a mount that is not read-only",
+            "name the server that takes writes: the primary, or the Sentinels that know it (LEASEHOLD_URL)",
         ),
         ErrorKind::NotSetUp => (Exit::Unavailable, "somebody removed the permits: run the command again"),
         ErrorKind::TooOld => (Exit::Unavailable, "docs/stores.md names the versions that work"),
@@ -195,10 +217,23 @@ pub(crate) fn finish_within(client: LockClient, within: Duration) {
 /// Writes the library's warnings to standard error.
 struct Warnings(Say);
 
+/// Parts of warnings about a set-up, which are the same at each run until somebody changes it. The others say what
+/// happened.
+const OF_THE_SET_UP: [&str; 3] =
+    ["is longer than the lease", "and there is also", "can revoke leases of living holders"];
+
 impl Observer for Warnings {
     fn event(&self, event: &Event<'_>) {
         match event {
-            Event::Warning { text, .. } => self.0.notice("warning", text, &serde_json::json!({})),
+            Event::Warning { text, .. } => {
+                let is_lasting = OF_THE_SET_UP.iter().any(|part| text.contains(part));
+                if is_lasting && !place::is_first(text) {
+                    return;
+                }
+                let once =
+                    if is_lasting { " (said once; `leasehold doctor` counts it each time)" } else { "" };
+                self.0.notice("warning", &format!("{text}{once}"), &serde_json::json!({}));
+            }
             Event::Deadlock { deadlock, .. } => {
                 self.0.notice("deadlock", &rings::words(deadlock), &rings::as_json(deadlock));
             }

@@ -15,7 +15,7 @@ use crate::clock::{Moment, stamp, wall};
 use crate::exit::Exit;
 use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
-use crate::say::{Say, json_text, plain};
+use crate::say::{Say, json_text, line, plain};
 use crate::show::{place_as_json, seconds};
 use crate::store::{self, explain};
 use crate::system;
@@ -24,7 +24,7 @@ use crate::system;
 pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
     let say = Say::new(common);
     let Ok(caught) = Caught::start(Inherited::take()) else {
-        say.error("signals cannot be caught");
+        say.error("signals cannot be caught", Exit::Internal);
         return Exit::Internal;
     };
     let end = args.duration.map_or(Moment::NEVER, |duration| Moment::now().plus(duration));
@@ -36,7 +36,7 @@ pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
         ends.send(look(&common, &args, &stopped)).ok();
     });
     if looking.is_err() {
-        say.error("no thread can be started");
+        say.error("no thread can be started", Exit::Internal);
         return Exit::Internal;
     }
     let exit = wait(&caught, &ended, end);
@@ -73,7 +73,7 @@ fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Exit {
     };
     let client = match store::open(common, None, say, patience) {
         Ok(client) => client,
-        Err(error) => return explain(&error, say),
+        Err(error) => return store::unconnected(common, &error, say),
     };
     let mut watch = Watch { common, away: false };
     let mut locks: Vec<Watched> =
@@ -147,18 +147,15 @@ impl Watch<'_> {
     /// One write: lines of several processes are not mixed.
     fn print(&self, change: &Change) -> Result<(), End> {
         let time = stamp(wall());
-        let line = match self.common.format {
+        let text = match self.common.format {
             Format::Text => format!("{time} {}\n", plain(&change.words)),
             Format::Json => {
-                let mut object = serde_json::Map::new();
-                object.insert("time".to_owned(), json!(time));
-                object.insert("event".to_owned(), json!(change.event));
-                object.extend(change.fields.as_object().cloned().unwrap_or_default());
+                let object = line(change.event, &change.words, &change.fields);
                 format!("{}\n", json_text(&Value::Object(object)))
             }
         };
         let mut output = std::io::stdout();
-        match output.write_all(line.as_bytes()).and_then(|()| output.flush()) {
+        match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
             Err(error) if error.kind() == Io::BrokenPipe => Err(End::NobodyReads),
             // A full disk may have room again.
             Ok(()) | Err(_) => Ok(()),

@@ -87,7 +87,7 @@ impl ClientBuilder {
     /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
     /// | `LEASEHOLD_SCRIPTS` | `no`: [`without_scripts`](Self::without_scripts) | `no` |
     ///
-    /// Times are seconds, or whole numbers with `ms`, `s`, `m`, `h` or `d`, one behind the other: `30`,
+    /// Times are seconds, or numbers with `ms`, `s`, `m`, `h` or `d`, one behind the other: `30`,
     /// `500ms`, `1h30m`. Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Lists have
     /// spaces or line ends between. A server of a ring may have its [label](crate::RingNode::label), `*` and
     /// its [weight](crate::RingNode::weight), or both, and `=` before its URL. A program sets by its code an
@@ -95,7 +95,8 @@ impl ClientBuilder {
     ///
     /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD`
     /// and `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name
-    /// (`LEASEHOLD_URL_FILE`), which names a file that has the value; line ends at its end do not count.
+    /// (`LEASEHOLD_URL_FILE`), which names a file that has the value. Of URLs, spaces around lines and lines that
+    /// begin with `#` do not count; of passwords, line ends at the end.
     ///
     /// # Errors
     ///
@@ -171,10 +172,14 @@ impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
             (Some(_), Some(_)) => Err(bad(&file, &format!("{name} is set too: set one of them"))),
             // The path may be the secret itself, set by mistake: it is not shown either.
             (None, Some(path)) => match fs::read_to_string(path) {
-                Ok(text) => match text.trim_end_matches(['\r', '\n']) {
-                    "" => Err(bad(&file, "the file is empty")),
-                    text => Ok(Some(text.to_owned())),
-                },
+                Ok(text) => {
+                    let text = if name.ends_with("PASSWORD") {
+                        text.trim_end_matches(['\r', '\n']).to_owned()
+                    } else {
+                        without_comments(&text)
+                    };
+                    if text.is_empty() { Err(bad(&file, "the file is empty")) } else { Ok(Some(text)) }
+                }
                 Err(error) => Err(bad(&file, &format!("the file cannot be read: {error}"))),
             },
         }
@@ -294,6 +299,12 @@ fn secured(
     Ok(builder)
 }
 
+/// The lines of a file of URLs that mean something.
+fn without_comments(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Says which variable, never what is in it.
 fn bad(name: &str, why: &str) -> Error {
     Error::invalid(ACTION, format!("{name} cannot be used: {why}"))
@@ -304,8 +315,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn time(text: &str) -> std::result::Result<Duration, &'static str> {
-    parse_time(text)
-        .ok_or("it is neither seconds nor whole numbers with ms, s, m, h or d, as in 500ms or 1h30m")
+    parse_time(text).ok_or("it is neither seconds nor numbers with ms, s, m, h or d, as in 500ms or 1h30m")
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> std::result::Result<N, &'static str> {
@@ -330,34 +340,29 @@ fn pub_sub(text: &str) -> std::result::Result<ClusterPubSub, &'static str> {
     }
 }
 
-/// Seconds, or whole numbers with units, as the program `leasehold` reads its options: a time that works
-/// there works here.
+/// Seconds, or numbers with units, one behind the other, as the program `leasehold` reads its options: a time that
+/// works there works here.
 fn parse_time(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
-    if let Ok(seconds) = rest.parse() {
-        return rest.bytes().all(|byte| byte.is_ascii_digit()).then(|| Duration::from_secs(seconds));
-    }
-    let mut time = Duration::ZERO;
+    let is_plain = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let mut seconds = 0.0;
     loop {
-        let (number, behind) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
-        let number: u64 = number.parse().ok()?;
+        let (number, behind) =
+            rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len()));
         let (unit, behind) =
             behind.split_at(behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len()));
-        let seconds = match unit.trim() {
-            "ms" => None,
-            "s" => Some(1),
-            "m" => Some(60),
-            "h" => Some(3600),
-            "d" => Some(86_400),
+        let scale = match unit.trim() {
+            "" if is_plain => 1.0,
+            "ms" => 0.001,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
             _ => return None,
         };
-        let part = match seconds {
-            None => Duration::from_millis(number),
-            Some(seconds) => Duration::from_secs(number.checked_mul(seconds)?),
-        };
-        time = time.checked_add(part)?;
+        seconds += number.parse::<f64>().ok()? * scale;
         if behind.is_empty() {
-            return Some(time);
+            return Duration::try_from_secs_f64(seconds).ok();
         }
         rest = behind;
     }
@@ -389,6 +394,8 @@ mod tests {
             ("1h30m", ms(5_400_000)),
             ("1m 500ms", ms(60_500)),
             ("1d", ms(86_400_000)),
+            ("1.5h", ms(5_400_000)),
+            ("0.5", ms(500)),
         ] {
             assert_eq!(parse_time(text), Some(time), "{text}");
         }
@@ -398,7 +405,7 @@ mod tests {
             "+30",
             "1h30",
             "-1s",
-            "1.5s",
+            "1.2.3s",
             "30 seconds",
             "30S",
             "99999999999999999999s",
@@ -516,6 +523,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret").display().to_string();
         fs::write(&path, "redis://:S3CR3T@a\r\n").unwrap();
+        assert_eq!(with(&[("LEASEHOLD_URL_FILE", &path)]).unwrap().server.url, "redis://:S3CR3T@a");
+        fs::write(&path, "# the locks\n\n  redis://:S3CR3T@a \n").unwrap();
         assert_eq!(with(&[("LEASEHOLD_URL_FILE", &path)]).unwrap().server.url, "redis://:S3CR3T@a");
         fs::write(&path, " with spaces \n").unwrap();
         let password = with(&[("LEASEHOLD_PASSWORD_FILE", &path)]).unwrap().server.password;

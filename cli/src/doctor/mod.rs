@@ -20,9 +20,11 @@ use crate::doctor::redis::Settings;
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::wire::Access;
 use crate::exit::Exit;
+use crate::probe;
 use crate::rings;
 use crate::run::times;
 use crate::say::Say;
+use crate::secret;
 use crate::store::{self, explain, meaning};
 
 /// The round trips that are measured, or as many as there are within the time.
@@ -40,6 +42,9 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
     });
     let took = Moment::now().since(begun);
     let mut report = Report::new(common, say);
+    for warning in secret::warnings(common) {
+        report.add(Finding::warning("secrets", warning, ""));
+    }
     if let Err(error) = &built {
         let (exit, advice) = meaning(error.kind());
         match (error.kind(), exit) {
@@ -47,7 +52,8 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
             // A server that is too old or a replica can be asked more, and one behind a proxy.
             (ErrorKind::TooOld | ErrorKind::ReadOnly | ErrorKind::Unsupported, _) => {}
             (ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Tls, _) | (_, Exit::NoPermission) => {
-                report.add(Finding::fault("reach", store::text(error), advice));
+                let words = probe::mismatch(&secret::url(common)).unwrap_or_else(|| store::text(error));
+                report.add(Finding::fault("reach", words, advice));
                 report.close();
                 return exit;
             }
@@ -75,9 +81,9 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
 /// The servers of Redis that keep the locks. `None`: it is another store.
 fn places(common: &Common) -> Option<Result<Vec<wire::Place>, wire::Refusal>> {
     let (access, limit) = (Access::read(common), args::command_timeout());
-    let several = if common.url.is_some() { Vec::new() } else { store::urls_of_several() };
+    let several = if common.url.is_some() { Vec::new() } else { secret::urls_of_several() };
     if several.is_empty() {
-        return wire::places(&store::url(common), &access, limit);
+        return wire::places(&secret::url(common), &access, limit);
     }
     let found = several.iter().map(|url| wire::places(url, &access, limit));
     let found = found.collect::<Option<Result<Vec<_>, _>>>()?.map(|lists| lists.into_iter().flatten());
@@ -101,7 +107,7 @@ fn on_redis(
         lease,
         limit: args::command_timeout(),
         all: args.all,
-        is_cluster: store::url(common)
+        is_cluster: secret::url(common)
             .to_ascii_lowercase()
             .split("://")
             .next()

@@ -9,7 +9,7 @@ use crate::clock::{Moment, wall};
 use crate::doctor::redis::{clock_finding, none_of};
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::{Latency, latency_finding, lease_finding, refused, spell};
-use crate::store;
+use crate::secret;
 
 /// Every run has the same: a database keeps the row of a free lock.
 const NAME: &str = "leasehold-doctor";
@@ -45,7 +45,7 @@ pub(super) fn check(
     took: Duration,
     lease: Duration,
 ) -> bool {
-    let store = Store::of(&store::url(common));
+    let store = Store::of(&secret::url(common));
     let client = match built {
         Ok(client) => client,
         Err(error) => {

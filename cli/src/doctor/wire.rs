@@ -10,7 +10,7 @@ use redis::{
 
 use crate::args::Common;
 use crate::clock::Moment;
-use crate::store::{secret, variable};
+use crate::secret::{secret, variable};
 
 /// Why there is no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]

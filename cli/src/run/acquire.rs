@@ -9,6 +9,7 @@ use crate::args::RunArgs;
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::signals::Caught;
+use crate::run::told::Waiting;
 use crate::say::Say;
 use crate::store::{explain, text};
 
@@ -27,10 +28,11 @@ pub(super) fn acquire(
     caught: &Caught,
     say: Say,
 ) -> Result<(OwnedGuard, Duration), Refusal> {
-    say.detail("waiting", &format!("asking for {}", args.name), &json!({"name": args.name}));
-    let end = args.want.wait.map(|most| Moment::now().plus(most));
+    say.detail("asking", &format!("asking for {}", args.name), &json!({"name": args.name}));
+    let _told = Waiting::begin(client, &args.name, &args.want, say);
+    let end = args.want.patience.wait.map(|most| Moment::now().plus(most));
     loop {
-        let wait = match (args.want.no_wait, end) {
+        let wait = match (args.want.patience.no_wait, end) {
             (true, _) => Wait::For(Duration::ZERO),
             (false, Some(end)) => Wait::For(end.since(Moment::now())),
             (false, None) => Wait::Forever,
@@ -46,7 +48,7 @@ pub(super) fn acquire(
         // A signal that came with the grant still ends it all: the guard's drop releases.
         match (outcome, caught.signals.try_recv()) {
             (Err(error), Err(_)) if error.kind() == ErrorKind::Unsupported => {
-                say.error(&format!("{}; {}", text(&error), way_out(args)));
+                say.error(&format!("{}; {}", text(&error), way_out(args)), Exit::Usage);
                 return Err(Refusal::Failed(Exit::Usage));
             }
             (Err(error), Err(_)) => return Err(Refusal::Failed(explain(&error, say))),
@@ -57,11 +59,11 @@ pub(super) fn acquire(
                     return Ok((guard, window));
                 }
                 // Lost before anything was done under it: the wait goes on, if there is still time for it.
-                if args.want.no_wait || end.is_some_and(|end| Moment::now() >= end) {
+                if args.want.patience.no_wait || end.is_some_and(|end| Moment::now() >= end) {
                     say.error(&format!(
                         "{} was granted, and lost before the command could start: the store is too slow for this lease",
                         args.name
-                    ));
+                    ), Exit::Unavailable);
                     return Err(Refusal::Failed(Exit::Unavailable));
                 }
             }
@@ -138,11 +140,10 @@ fn asked(wait: Wait, interrupt: &Interrupt) -> AcquireOptions {
 /// Fenced wherever there is a fence: the command is given it.
 fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     let name = &args.name;
-    if args.want.read {
-        return client.get_read_write_lock(name).read().clone();
-    }
-    if args.want.write {
-        return client.get_read_write_lock(name).write_fenced().into();
+    if args.want.read || args.want.write {
+        let lock = client.get_read_write_lock(name);
+        let lock = if args.want.writers_first { lock.writers_first() } else { lock };
+        return if args.want.read { lock.read().clone() } else { lock.write_fenced().into() };
     }
     let options = client.lock_with(name);
     let options = if args.want.fair { options.fair() } else { options };
@@ -168,7 +169,7 @@ fn permit(
             say.error(&format!(
                 "{name} has {there} permits, set up before, and not {permits}: `leasehold permits {name} --set {permits}` \
                  changes the number for all who use it"
-            ));
+            ), Exit::Usage);
             return Ok(Permitted::No(Exit::Usage));
         }
     }

@@ -78,8 +78,10 @@ pub(crate) fn become_command(common: &Common, args: &BecomeArgs) -> Exit {
     args.inherited.restore();
     let Err(error) = execvp(program, &words);
     let error = std::io::Error::from(error);
-    Say::new(common).error(&format!("{} cannot be run: {error}", program.to_string_lossy()));
-    if error.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun }
+    let is_there = error.kind() != std::io::ErrorKind::NotFound;
+    let exit = if is_there { Exit::CannotRun } else { Exit::NotFound };
+    Say::new(common).error(&format!("{} cannot be run: {error}", program.to_string_lossy()), exit);
+    exit
 }
 
 fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {

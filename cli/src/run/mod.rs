@@ -12,6 +12,7 @@ pub(crate) mod signals;
 mod supervisor;
 mod terminal;
 pub(crate) mod times;
+mod told;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,7 @@ use crate::run::office::{Office, Stage};
 use crate::run::signals::Caught;
 use crate::run::supervisor::Task;
 use crate::say::Say;
-use crate::show;
+use crate::secret;
 use crate::store;
 
 /// Between two elections.
@@ -46,8 +47,9 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
     ) {
         return exit;
     }
-    let (away, begun) = (store::waited_for(&args.want), Moment::now());
-    with_client(common, args.want.lease.lease, &args.terms, away, None, |client, caught, say| {
+    let (away, begun) = (store::waited_for(&args.want.patience), Moment::now());
+    let label = args.terms.label(&args.command);
+    with_client(common, args.want.lease.lease, label, away, None, |client, caught, say| {
         let args = RunArgs { want: args.want.since(begun), ..args.clone() };
         hold(client, common, &args, None, caught, say)
     })
@@ -56,7 +58,7 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
 /// Before anything is asked of the store: a command that could not be ended in time.
 fn refused(asked: Duration, what: &str, terms: &Terms, say: Say) -> Option<Exit> {
     let words = times::why_too_short(asked, terms)?;
-    say.error(&format!("{what} ({asked:?}): {words}"));
+    say.error(&format!("{what} ({asked:?}): {words}"), Exit::Usage);
     Some(Exit::Usage)
 }
 
@@ -65,16 +67,15 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     let mut candidate = RunArgs {
         name: args.name.clone(),
         want: Want {
-            no_wait: args.no_wait,
-            wait: args.wait,
+            patience: args.patience.clone(),
             read: false,
             write: false,
+            writers_first: false,
             fair: false,
             permits: None,
             lease: args.lease.clone(),
         },
         terms: args.terms.clone(),
-        conflict_exit_code: args.conflict_exit_code,
         max_hold: None,
         strict: args.strict,
         leads: true,
@@ -89,15 +90,17 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
         Ok(office) => office.map(Arc::new),
         Err(exit) => return exit,
     };
-    let is_patient = args.wait.is_none() && !args.no_wait;
-    let away = if is_patient { Duration::MAX } else { store::waited_for(&candidate.want) };
-    with_client(common, args.lease.lease, &args.terms, away, office.as_ref(), |client, caught, say| {
+    let is_patient = args.patience.wait.is_none() && !args.patience.no_wait;
+    let away = if is_patient { Duration::MAX } else { store::waited_for(&args.patience) };
+    let label = args.terms.label(&args.command);
+    with_client(common, args.lease.lease, label, away, office.as_ref(), |client, caught, say| {
         if let Some(Err(exit)) = office.as_ref().map(|office| office.reach(client, &args.name, say)) {
             return exit;
         }
         loop {
             let exit = hold(client, common, &candidate, office.as_deref(), caught, say);
-            let is_patient = candidate.want.wait.is_none() && !candidate.want.no_wait;
+            let patience = &mut candidate.want.patience;
+            let is_patient = patience.wait.is_none() && !patience.no_wait;
             let stands_again = match exit {
                 Exit::Lost(_) => !args.one_term,
                 // It was said why. Another attempt may find the store again, as the library's candidates do.
@@ -107,7 +110,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
             if !stands_again || caught.is_asked_to_end() {
                 return exit;
             }
-            (candidate.want.no_wait, candidate.want.wait) = (false, None);
+            (patience.no_wait, patience.wait) = (false, None);
             if let Some(signal) = caught.wait_again(PAUSE) {
                 return Exit::Signal(signal);
             }
@@ -126,14 +129,18 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
         return exit;
     }
     if args.at_least > args.at_most {
-        say.error(&format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most));
+        say.error(
+            &format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most),
+            Exit::Usage,
+        );
         return Exit::Usage;
     }
-    with_client(common, None, &args.terms, args::patience(), None, |client, caught, say| {
-        let mut ran = None;
+    let label = args.terms.label(&args.command);
+    with_client(common, None, label, args::patience(), None, |client, caught, say| {
+        let (mut ran, asked) = (None, Moment::now());
         let outcome = client.run_once_fenced(name, args.at_least, args.at_most, |guard| {
             let begun = Moment::now();
-            said_acquired(name, guard, say);
+            told::acquired(name, guard, begun.since(asked), say);
             let task = Task {
                 name,
                 terms: &args.terms,
@@ -149,6 +156,15 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
             if !end.was_never_begun {
                 record(client, guard, end.exit, Moment::now().since(begun), caught, say);
             }
+            told::ended(name, begun.since(asked), begun, end.exit, say);
+            if matches!(end.exit, Exit::Command(1..) | Exit::Signal(_)) {
+                let code = end.exit.code();
+                let words = format!(
+                    "{name} failed with {code}, and counts as run: no machine runs it again within {:?} of its begin",
+                    args.at_least
+                );
+                say.notice("failed", &words, &json!({"name": name, "exit_code": code}));
+            }
             ran = Some((end, guard.owner().to_string()));
         });
         let ran = ran.map(|(ran, owner)| {
@@ -160,14 +176,15 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
         match (ran, outcome) {
             (None, Ok(_)) => is_run(client, name, args.conflict_exit_code, say),
             (None, Err(error)) if error.kind() == ErrorKind::Unsupported => {
-                say.error(&format!("{}; {NO_ONCE}", store::text(&error)));
+                say.error(&format!("{}; {NO_ONCE}", store::text(&error)), Exit::Usage);
                 Exit::Usage
             }
             (None, Err(error)) => store::explain(&error, say),
             // It was said already.
             (Some(exit @ (Exit::Lost(_) | Exit::MaxHold | Exit::Survivor)), _) | (Some(exit), Ok(_)) => exit,
             (Some(exit), Err(error)) => {
-                let words = format!("it is unknown for how long {name} counts as run: {error}");
+                let words =
+                    format!("it is unknown for how long {name} counts as run: {}", store::text(&error));
                 say.notice("release_unknown", &words, &json!({"name": name}));
                 exit
             }
@@ -186,7 +203,7 @@ fn record(client: &LockClient, guard: &OwnedGuard, exit: Exit, took: Duration, c
         return;
     }
     if let Err(error) = client.record_run(guard, exit.code(), took) {
-        let words = format!("how {} ended is not recorded: {error}", guard.name());
+        let words = format!("how {} ended is not recorded: {}", guard.name(), store::text(&error));
         say.notice("unrecorded", &words, &json!({"name": guard.name()}));
     }
 }
@@ -205,7 +222,7 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
         );
         return Exit::Busy(code);
     }
-    busy(client, name, "runs already", code, say)
+    told::busy(client, name, "runs already", code, say)
 }
 
 /// Gives a job back whose command was never started, so that another machine may run it. The lock is kept by
@@ -242,10 +259,10 @@ fn connect(
         let is_for_good = matches!(error.kind(), ErrorKind::Tls | ErrorKind::TooOld);
         let is_away = store::meaning(error.kind()).0 == Exit::Unavailable && !is_for_good;
         if !is_away || Moment::now() >= give_up {
-            return Err(store::explain(&error, say));
+            return Err(store::unconnected(common, &error, say));
         }
         if !was_said {
-            store::explain(&error, say);
+            store::unconnected(common, &error, say);
             say.notice("away", "the store is waited for", &json!({}));
             was_said = true;
         }
@@ -266,14 +283,14 @@ fn lease_of(lease: Option<Duration>) -> impl FnOnce(ClientBuilder) -> ClientBuil
 fn with_client(
     common: &Common,
     lease: Option<Duration>,
-    terms: &Terms,
+    label: Option<String>,
     away: Duration,
     office: Option<&Arc<Office>>,
     mut act: impl FnMut(&LockClient, &Caught, Say) -> Exit,
 ) -> Exit {
     let say = Say::new(common);
     if let Some(words) = family::why_unseen() {
-        say.error(words);
+        say.error(words, Exit::Internal);
         return Exit::Internal;
     }
     // Before the first thread, so that all have it.
@@ -283,7 +300,7 @@ fn with_client(
     let caught = match Caught::start(inherited) {
         Ok(caught) => caught,
         Err(error) => {
-            say.error(&format!("signals cannot be caught: {error}"));
+            say.error(&format!("signals cannot be caught: {error}"), Exit::Internal);
             return Exit::Internal;
         }
     };
@@ -291,8 +308,8 @@ fn with_client(
         return exit;
     }
     loop {
-        let secrets = store::secrets();
-        let client = match connect(common, lease, terms.label.as_deref(), away, &caught, say) {
+        let secrets = secret::secrets();
+        let client = match connect(common, lease, label.as_deref(), away, &caught, say) {
             Ok(client) => client,
             Err(exit) => return exit,
         };
@@ -304,7 +321,7 @@ fn with_client(
         }
         // A candidate that is refused goes on by the password that its file has by now.
         let may_go_on = away == Duration::MAX && exit == Exit::NoPermission && !caught.is_asked_to_end();
-        if !may_go_on || store::secrets() == secrets {
+        if !may_go_on || secret::secrets() == secrets {
             return exit;
         }
         say.notice("secrets", "the user or the password was changed, and is read again", &json!({}));
@@ -320,9 +337,11 @@ fn hold(
     caught: &Caught,
     say: Say,
 ) -> Exit {
+    let asked = Moment::now();
     match acquire::acquire(client, args, caught, say) {
         Ok((guard, window)) => {
-            said_acquired(&args.name, &guard, say);
+            let (granted, waited) = (Moment::now(), Moment::now().since(asked));
+            told::acquired(&args.name, &guard, waited, say);
             let task = Task {
                 name: &args.name,
                 terms: &args.terms,
@@ -334,35 +353,16 @@ fn hold(
                 command: &args.command,
                 office,
             };
-            supervisor::supervise_and_release(&task, guard, caught, say)
+            let exit = supervisor::supervise_and_release(&task, guard, caught, say);
+            told::ended(&args.name, waited, granted, exit, say);
+            exit
         }
-        Err(Refusal::Busy) => busy(client, &args.name, "is busy", args.conflict_exit_code, say),
+        Err(Refusal::Busy) => {
+            told::busy(client, &args.name, "is busy", args.want.patience.conflict_exit_code, say)
+        }
         Err(Refusal::Signal(signal)) => Exit::Signal(signal),
         Err(Refusal::Failed(exit)) => exit,
     }
-}
-
-fn said_acquired(name: &str, guard: &OwnedGuard, say: Say) {
-    let fence = guard.fence().map(|fence| fence.get());
-    let fields = json!({"name": name, "owner": guard.owner().to_string(), "fence": fence});
-    say.detail("acquired", &format!("acquired {name}"), &fields);
-}
-
-/// Says who has it, where that can be told.
-fn busy(client: &LockClient, name: &str, how: &str, code: u8, say: Say) -> Exit {
-    if !say.is_quiet() {
-        let shown = client.inspect(name).ok();
-        let foreign =
-            shown.as_ref().filter(|shown| show::is_foreign(shown)).map(|shown| shown.kind.to_string());
-        let holder = shown.and_then(|shown| shown.holders.first().map(ToString::to_string));
-        let words = match (&holder, foreign) {
-            (Some(holder), _) => format!("{name} {how}: held by {holder}"),
-            (None, Some(kind)) => format!("{name} {how}: it is {kind}, and is free when that is gone"),
-            (None, None) => format!("{name} {how}"),
-        };
-        say.notice("busy", &words, &json!({"name": name, "holder": holder}));
-    }
-    Exit::Busy(code)
 }
 
 /// Ends this process by the interrupt that ended the wait: a shell ends its loop or script only for a process

@@ -14,7 +14,7 @@ use crate::run::inherited::Inherited;
 
 /// The parts that this program starts of itself. Neither the help nor completions show them.
 #[derive(Debug, Parser)]
-#[command(name = "leasehold")]
+#[command(name = "leasehold", disable_help_flag = true)]
 pub(crate) struct Inner {
     #[command(flatten)]
     pub(crate) common: Common,

@@ -29,6 +29,7 @@ use crate::run::signals::{self, Caught};
 use crate::run::terminal::{Terminal, has_job_control};
 use crate::run::times::{self, Times};
 use crate::say::Say;
+use crate::secret;
 use crate::store;
 
 /// How long a release is waited for once a signal asks this program to end: one that is answered at all takes
@@ -76,7 +77,7 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
     let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, guard, times, caught)) {
         Ok(helper) => helper,
         Err(error) => {
-            say.error(&format!("the helper process cannot be started: {error}"));
+            say.error(&format!("the helper process cannot be started: {error}"), Exit::Internal);
             return Supervised { exit: Exit::Internal, was_never_begun: true };
         }
     };
@@ -105,7 +106,7 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
 fn under(guard: &OwnedGuard) -> String {
     /// A command far down leaves the outermost out.
     const MOST: usize = 16;
-    let above = store::variable("LEASEHOLD_UNDER").unwrap_or_default();
+    let above = secret::variable("LEASEHOLD_UNDER").unwrap_or_default();
     let mut all = vec![guard.owner().to_string()];
     all.extend(place::owners_above());
     all.extend(above.split_whitespace().map(str::to_owned));
@@ -319,7 +320,7 @@ impl Supervisor<'_> {
                 None
             }
             Report::Unwatched => {
-                self.say.error("the end of the command could not be seen, so it was ended");
+                self.say.error("the end of the command could not be seen, so it was ended", Exit::Internal);
                 self.is_ending = false;
                 Some(Ended::Not(Exit::Internal))
             }
@@ -330,9 +331,10 @@ impl Supervisor<'_> {
                 let error = std::io::Error::from_raw_os_error(errno);
                 let program =
                     self.task.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-                self.say.error(&format!("{program} cannot be run: {error}"));
                 let is_there = error.kind() != std::io::ErrorKind::NotFound;
-                Some(Ended::Not(if is_there { Exit::CannotRun } else { Exit::NotFound }))
+                let exit = if is_there { Exit::CannotRun } else { Exit::NotFound };
+                self.say.error(&format!("{program} cannot be run: {error}"), exit);
+                Some(Ended::Not(exit))
             }
             Report::Late => {
                 self.was_never_begun = true;
@@ -355,7 +357,8 @@ impl Supervisor<'_> {
         if self.is_ending {
             return Ended::Unknown;
         }
-        self.say.error("the helper process was ended by somebody, so the command was ended too");
+        self.say
+            .error("the helper process was ended by somebody, so the command was ended too", Exit::Internal);
         Ended::Not(Exit::Internal)
     }
 
@@ -477,7 +480,8 @@ fn released(task: &Task<'_>, guard: OwnedGuard, exit: Exit, caught: &Caught, say
             other => other,
         };
     }
-    let words = format!("it is unknown whether the lock of {} was released: {error}", task.name);
+    let words =
+        format!("it is unknown whether the lock of {} was released: {}", task.name, store::text(&error));
     say.notice("release_unknown", &words, &json!({"name": task.name}));
     if task.strict && exit == Exit::Command(0) { Exit::ReleaseUnknown } else { exit }
 }

@@ -26,9 +26,12 @@ pub(crate) fn elect(common: &Common, _args: &ElectArgs) -> Exit {
 
 /// A command that outlives its lock would be worse than none: here nothing of this program ends it for sure.
 fn refused(common: &Common, action: &str) -> Exit {
-    Say::new(common).error(&format!(
-        "{action} is for Unix only: a command could outlive the lock here; take the library, or WSL"
-    ));
+    Say::new(common).error(
+        &format!(
+            "{action} is for Unix only: a command could outlive the lock here; take the library, or WSL"
+        ),
+        Exit::Usage,
+    );
     Exit::Usage
 }
 
@@ -41,6 +44,13 @@ pub(crate) mod hold {
     use crate::exit::Exit;
 
     pub(crate) use super::hold_args as args;
+
+    pub(crate) mod place {
+        /// Nothing is noted here, so each text counts as new.
+        pub(crate) fn is_first(_text: &str) -> bool {
+            true
+        }
+    }
 
     pub(crate) fn hold(common: &Common, _args: &args::HoldArgs) -> Exit {
         refused(common, "hold")

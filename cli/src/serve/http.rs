@@ -82,8 +82,10 @@ impl Answer {
 /// Takes the address, or says why it cannot be had.
 pub(crate) fn listen(address: &str, say: Say) -> Result<TcpListener, Exit> {
     TcpListener::bind(address).map_err(|error| {
-        say.error(&format!("cannot listen on {address}: {error}"));
-        if error.kind() == io::ErrorKind::InvalidInput { Exit::Usage } else { Exit::Internal }
+        let is_wrong = error.kind() == io::ErrorKind::InvalidInput;
+        let exit = if is_wrong { Exit::Usage } else { Exit::Internal };
+        say.error(&format!("cannot listen on {address}: {error}"), exit);
+        exit
     })
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Exit {
 /// Begins to serve, by threads that end with the process.
 fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit> {
     let refused = |what: &str, error: &std::io::Error| {
-        say.error(&format!("{what}: {error}"));
+        say.error(&format!("{what}: {error}"), Exit::Internal);
         Exit::Internal
     };
     // A store that has no lists, or a user without rights, is known at once and not by an empty page.

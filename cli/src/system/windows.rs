@@ -25,6 +25,11 @@ pub(crate) fn signal_number(name: &str) -> Option<i32> {
     Some(found.1)
 }
 
+/// The name of this machine.
+pub(crate) fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_default()
+}
+
 /// The columns of the terminal that standard output is.
 pub(crate) fn terminal_width() -> Option<u16> {
     ratatui::crossterm::terminal::size().ok().map(|(columns, _)| columns)

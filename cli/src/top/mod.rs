@@ -27,11 +27,14 @@ use crate::top::view::{Next, View};
 pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
     let say = Say::new(common);
     if common.format == Format::Json || !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
-        say.error("top is for a terminal; ls, show and watch write for files and programs, also as JSON");
+        say.error(
+            "top is for a terminal; ls, show and watch write for files and programs, also as JSON",
+            Exit::Usage,
+        );
         return Exit::Usage;
     }
     let Ok(caught) = Caught::start(Inherited::take()) else {
-        say.error("signals cannot be caught");
+        say.error("signals cannot be caught", Exit::Internal);
         return Exit::Internal;
     };
     let interval = args.interval;
@@ -48,7 +51,7 @@ pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
         Ok(exit) => exit,
         Err(Trouble::Store(error)) => explain(&error, say),
         Err(Trouble::System(error)) => {
-            say.error(&format!("the terminal cannot be used: {error}"));
+            say.error(&format!("the terminal cannot be used: {error}"), Exit::Internal);
             Exit::Internal
         }
     }

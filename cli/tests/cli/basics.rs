@@ -1,6 +1,7 @@
 //! Exit codes, what the command is given, and what is said.
 
 use std::fs;
+use std::process::Command;
 use std::thread;
 
 use rustix::process::Signal;
@@ -322,10 +323,7 @@ fn a_file_is_a_store_too() {
 }
 
 #[test]
-fn a_command_without_its_two_dashes_is_explained_and_errors_of_usage_come_as_json() {
-    let (code, said) = outcome(&mut crate::world::leasehold(&["run", "name", "true"]));
-    assert_eq!(code, 64, "{said}");
-    assert!(said.contains("leasehold run NAME -- COMMAND"), "{said}");
+fn errors_of_usage_come_as_json() {
     let wrong = ["--format", "json", "run", "--lease", "soon", "name", "--", "true"];
     let (code, said) = outcome(&mut crate::world::leasehold(&wrong));
     assert_eq!((code, said.lines().count()), (64, 1), "{said}");
@@ -333,28 +331,82 @@ fn a_command_without_its_two_dashes_is_explained_and_errors_of_usage_come_as_jso
 }
 
 #[test]
-fn completions_and_the_man_page_are_written() {
+fn completions_are_written() {
     for shell in ["bash", "zsh", "fish"] {
         let (code, said) = outcome(&mut leasehold(&["completions", shell]));
         assert!(code == 0 && said.contains("max-hold") && !said.contains("become"), "{shell}");
+        assert!(said.contains("signal:HUP") || said.contains("signal\\:HUP"), "{shell}");
     }
-    let (code, said) = outcome(&mut leasehold(&["man"]));
-    assert!(code == 0 && said.contains(".TH leasehold"), "{said}");
-    // With the options of every subcommand.
-    for option in ["max\\-hold", "at\\-most", "one\\-term", "interval", "listen", "create\\-schema", "yes"] {
-        assert!(said.contains(&format!("\\-\\-{option}")), "--{option} is not in the man page");
-    }
-    let (_, help) = outcome(&mut leasehold(&["--help"]));
+    // What Bash offers behind the dashes, and for the values of options.
+    let script = r#"source <("$0" completions bash)
+        offers() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _leasehold_or_command leasehold "${@: -1}" "${@: -2:1}"; echo "${COMPREPLY[*]}"; }
+        offers leasehold run job -- mkfi
+        offers leasehold run --on-lost ig
+        offers leasehold hold --signal US
+        offers leasehold run --ki"#;
+    let output = Command::new("bash").args(["-c", script, env!("CARGO_BIN_EXE_leasehold")]).output().unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "mkfifo\nignore\nUSR1 USR2\n--kill-grace\n",
+        "{output:?}"
+    );
+}
+
+#[test]
+fn every_command_has_a_man_page_and_every_page_that_one_names_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("man");
+    let (code, said) = outcome(&mut leasehold(&["man", "--to", to.to_str().unwrap()]));
+    assert_eq!((code, said.as_str()), (0, ""));
+    let (_, help) = outcome(&mut leasehold(&["help"]));
     let commands = help.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).expect(&help);
-    let names: Vec<_> = commands.lines().filter_map(|line| line.strip_prefix("  ")).collect();
-    let names = names.iter().filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next());
-    let mut count = 0;
-    for name in names {
-        assert!(said.contains(&format!(".SH \"LEASEHOLD {}\"", name.to_uppercase())), "{name}: {said}");
-        count += 1;
+    let names = commands.lines().filter_map(|line| line.strip_prefix("  "));
+    let names = names.filter_map(|line| line.split(' ').next()).filter(|name| !matches!(*name, "" | "help"));
+    let pages: Vec<String> =
+        names.map(|name| format!("leasehold-{name}")).chain(["leasehold".into()]).collect();
+    assert!(pages.len() >= 17, "{help}");
+    for page in &pages {
+        let text = fs::read_to_string(to.join(format!("{page}.1"))).expect(page);
+        for section in ["NAME", "SYNOPSIS", "EXAMPLES", "EXIT STATUS", "ENVIRONMENT", "FILES", "SEE ALSO"] {
+            let heading =
+                |line: &str| line.strip_prefix(".SH ").is_some_and(|name| name.trim_matches('"') == section);
+            assert!(text.lines().any(heading), "{page} lacks {section}");
+        }
+        assert!(text.contains(&format!(".TH {page} 1")) && !text.contains("become"), "{text}");
+        let named = text.replace('\\', "");
+        let named = named.split("(1)").filter_map(|before| before.rsplit([' ', '\n', ',']).next());
+        for name in named.filter(|name| name.starts_with("leasehold")) {
+            assert!(pages.iter().any(|page| page == name), "{page} names {name}");
+        }
     }
-    assert!(count >= 14, "{help}");
-    assert!(!said.contains("become") && said.matches(".TH").count() == 1, "{said}");
+    assert_eq!(fs::read_dir(&to).unwrap().count(), pages.len());
+    let (code, run) = outcome(&mut leasehold(&["man", "run"]));
+    assert!(code == 0 && run.contains("max\\-hold") && run.contains("LEASEHOLD_LEASE"), "{run}");
+    assert_eq!(outcome(&mut leasehold(&["man", "dance"])).0, 64);
+}
+
+#[test]
+fn help_shows_options_by_what_they_are_for_and_an_example_of_each_command() {
+    let (code, help) = outcome(&mut leasehold(&["help", "run"]));
+    assert_eq!(code, 0);
+    let usage = help.lines().find(|line| line.starts_with("Usage:"));
+    assert_eq!(usage, Some("Usage: leasehold run [OPTIONS] <NAME> <COMMAND>..."));
+    let headings = help.lines().filter(|line| line.ends_with(':') && !line.starts_with(' '));
+    let headings: Vec<&str> = headings.collect();
+    let wanted =
+        ["Arguments:", "Waiting:", "Lock:", "Lease:", "Command:", "Store and TLS:", "Output:", "Examples:"];
+    assert_eq!(headings, wanted);
+}
+
+#[test]
+fn a_commands_own_options_begin_at_the_first_word_that_is_no_option() {
+    let server = Server::start();
+    for run in [&["run", "-n", "job"][..], &["run", "job", "-n"], &["elect", "job"]] {
+        let words = [run, &["sh", "-c", "echo $1", "-n", "--format"]].concat();
+        assert_eq!(outcome(&mut server.leasehold(&words)), (0, "--format\n".to_owned()), "{words:?}");
+    }
+    let (code, said) = outcome(&mut server.leasehold(&["run", "job"]));
+    assert!(code == 64 && said.contains("<COMMAND>"), "{said}");
 }
 
 #[test]
@@ -400,7 +452,7 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
         said
     };
     let said = list(&["ls"]);
-    assert!(said.contains("job:1: a fenced lock, held by ") && said.contains("nightly"), "{said}");
+    assert!(said.contains("\njob:1  fenced lock  nightly on "), "{said}");
     assert!(said.contains("1 lock among ") && said.contains(" requests"), "{said}");
     assert!(list(&["ls", "other:*"]).contains("0 locks among "));
     let pid = holder.pid();
@@ -433,7 +485,7 @@ fn many_locks_are_listed_and_the_server_is_never_busy_for_long() {
     }
     server.ask(&["CONFIG", "RESETSTAT"]);
     let (code, said) = outcome(&mut server.leasehold(&["ls", "lock:*"]));
-    assert_eq!((code, said.matches(": a lock, held by ").count() as u64), (0, locks));
+    assert_eq!((code, said.matches("\nlock:").count() as u64), (0, locks));
     assert!(said.contains(&format!("{locks} locks among ")), "{}", said.lines().last().unwrap());
     // Each command is about one lock, or goes a few hundred keys further. On average it is short, also where
     // the system interrupts some of them.
@@ -479,8 +531,8 @@ fn the_end_of_the_demo_shows_who_holds_and_who_waits() {
     let (code, said) = outcome(&mut shell);
     assert_eq!(code, 0, "{said}");
     let shown: Vec<&str> = said.lines().collect();
-    let listed = shown.iter().find(|line| line.contains("a fenced lock, held by")).unwrap();
-    assert!(listed.contains("program stock") && listed.contains(" waiting"), "{said}");
+    let listed = shown.iter().find(|line| line.contains("  fenced lock  ")).unwrap();
+    assert!(listed.contains("stock on ") && !listed.ends_with(" 0"), "{said}");
     assert!(shown.iter().any(|line| line.starts_with("$ leasehold show leasehold-demo:{")), "{said}");
     assert!(shown.iter().any(|line| line.trim_start().starts_with("waits, 1.: ")), "{said}");
     // The counters of tokens stay on purpose.
@@ -582,7 +634,7 @@ fn a_right_that_is_missing_has_77() {
         &["once", "job", "--at-least", "1s", "--at-most", "9s", "--", "true"],
     ] {
         let (code, said) = outcome(leasehold(arguments).env("LEASEHOLD_URL", &url));
-        assert!(code == 77 && said.contains("docs/stores.md") && !said.contains("right@"), "{said}");
+        assert!(code == 77 && said.contains("docs/permissions.md") && !said.contains("right@"), "{said}");
     }
     assert_eq!(server.keys(), Vec::<String>::new());
 }

@@ -25,7 +25,7 @@ fn a_lock_that_is_kept_until_others_ask_is_called_so_in_each_view() {
     let says = |arguments: &[&str], words: &str| outcome(&mut server.leasehold(arguments)).1.contains(words);
     let words = "kept until asked for, not used for ";
     shown("show says it", &mut || says(&["show", "stock"], words));
-    shown("ls says it", &mut || says(&["ls"], words));
+    shown("ls says it", &mut || says(&["ls"], ", kept "));
     shown("and so in JSON", &mut || says(&["ls", "--format", "json"], "\"unused_for_seconds\":0."));
     let site = Site::start(&server);
     shown("the site lists it so", &mut || {

@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
@@ -35,6 +36,9 @@ struct Shell {
 impl Shell {
     fn start(server: &Server) -> Shell {
         let (terminal, path) = pseudo_terminal();
+        // With notes of its own: a warning about the set-up comes once.
+        let run = server.path("run");
+        std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
         let side = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
         // Tests that run in the background have ignored interrupts, which all that they start would ignore
         // too.
@@ -52,6 +56,7 @@ impl Shell {
             ])
             .env("PS1", "ready> ")
             .env("LEASEHOLD_URL", server.url())
+            .env("XDG_RUNTIME_DIR", run)
             .env("TERM", "xterm")
             .env("leasehold", env!("CARGO_BIN_EXE_leasehold"))
             .env("run", format!("{} run", env!("CARGO_BIN_EXE_leasehold")))
@@ -245,4 +250,21 @@ fn top_stops_and_goes_on_with_the_shells_job() {
     shell.shows("ready> ");
     shell.types("echo code $?\n");
     shell.shows("code 130");
+}
+
+#[test]
+fn a_waiter_on_a_terminal_says_who_has_the_lock() {
+    let server = Server::start();
+    let mut shell = Shell::start(&server);
+    shell.types("$run one -- sleep 60 &\n");
+    eventually("it is held", || server.keys() == ["one"]);
+    shell.types("$run one -- true\n");
+    shell.shows("waiting for one: held by sleep on ");
+    shell.types("\x03");
+    shell.shows("ready> ");
+    shell.types("$run -q -w 2 one -- true; echo code $?\n");
+    shell.shows("code 75");
+    assert_eq!(shell.shown.lock().unwrap().matches("waiting for").count(), 1);
+    shell.types("kill %1; wait %1; echo over $?\n");
+    shell.shows("over 143");
 }

@@ -175,7 +175,7 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
     let mut run = Run::start(&mut full(&["run", "job", "--", "sleep", "60"]));
     // The server's own user is off, so it is asked as the program is.
     let asked = |words: &[&str]| server.ask_as("locks", "S3CR3T", words);
-    eventually("the lock is held", || outcome(&mut full(&["ls"])).1.contains("held by"));
+    eventually("the lock is held", || outcome(&mut full(&["ls"])).1.contains("HELD BY"));
     let clients = asked(&["CLIENT", "LIST"]);
     assert!(clients.contains("name=named") && clients.contains("db=3"), "{clients}");
     ends(&mut full(&["clients"]), 0, "0 clients among");
@@ -337,7 +337,14 @@ fn each_failure_of_tls_says_so_at_once_and_ends_every_subcommand_with_69() {
     }
     // One that speaks no TLS waits for more of what it takes for a request.
     let mut command = with(&plain.url().replace("redis://127.0.0.1", "rediss://localhost"), "client");
-    ends(command.env("LEASEHOLD_CONNECT_TIMEOUT", "1s"), 69, "there was no answer to the TLS handshake");
+    ends(command.env("LEASEHOLD_CONNECT_TIMEOUT", "1s"), 69, "does not speak TLS, and the URL does");
+    let mut clear = certificates.program(&url.replace("rediss", "redis"), &["show", "job"]);
+    for name in ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"] {
+        clear.env_remove(name);
+    }
+    clear.env("LEASEHOLD_CONNECT_TIMEOUT", "1s").env("LEASEHOLD_PATIENCE", "100ms");
+    let said = ends(&mut clear, 69, "speaks TLS, and the URL does not: it has to begin with rediss://");
+    assert!(said.lines().next().is_some_and(|first| first.contains("speaks TLS")), "{said}");
     for words in [
         &TRUE[..],
         &["once", "job", "--at-least", "1s", "--at-most", "9s", "--", "true"],
@@ -404,7 +411,7 @@ fn files_that_cannot_be_used_are_refused_before_anything_is_asked() {
             ends(
                 leasehold(&["--ca", &ca, "ls"]).env("LEASEHOLD_URL", format!("{scheme}://{rest}")),
                 64,
-                "tls_ca",
+                "--ca was given",
             );
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::args::{Want, signal, time};
+use crate::args::{Offered, SIGNALS, Want, signal, time};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HoldArgs {
@@ -14,20 +14,24 @@ pub(crate) struct HoldArgs {
     pub(crate) want: Want,
     /// The process for which the lock is kept: it is released when that ends. Defaults to the shell that
     /// calls, as `$$` names it.
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, help_heading = "Shell", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
     /// The signal that the shell and all that it has started get when the lock cannot be kept.
-    #[arg(long, value_name = "NAME", default_value = "TERM", value_parser = signal)]
+    #[arg(
+        long,
+        help_heading = "Shell",
+        value_name = "NAME",
+        default_value = "TERM",
+        hide_possible_values = true
+    )]
+    #[arg(value_parser = Offered { read: signal, values: &SIGNALS })]
     pub(crate) signal: i32,
     /// The signal comes this long before another can get the lock: a third of the lease at most. Defaults to
     /// a tenth of the lease, 5s at most. If the server says that the lock is gone, the signal comes at once.
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, help_heading = "Shell", value_name = "TIME", value_parser = time)]
     pub(crate) notice: Option<Duration>,
-    /// The exit code when the lock is busy or the wait ended.
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 75)]
-    pub(crate) conflict_exit_code: u8,
     /// A name for this hold, which `ls` and `clients` show; also LEASEHOLD_LABEL.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, help_heading = "Shell", value_name = "TEXT")]
     pub(crate) label: Option<String>,
 }
 

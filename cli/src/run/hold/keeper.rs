@@ -11,7 +11,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use clap::Parser;
 use leasehold::crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use leasehold::{HoldState, OwnedGuard};
 use serde_json::json;
@@ -19,6 +18,7 @@ use serde_json::json;
 use crate::args::{Action, Cli, RunArgs};
 use crate::clock::Moment;
 use crate::exit::Exit;
+use crate::job::span;
 use crate::run::acquire::{self, Refusal};
 use crate::run::hold::LOST;
 use crate::run::hold::args::HoldArgs;
@@ -29,7 +29,7 @@ use crate::run::inherited::Inherited;
 use crate::run::parts::{KeepArgs, LookoutArgs};
 use crate::run::signals::Caught;
 use crate::run::times::Times;
-use crate::run::{busy, connect, said_acquired};
+use crate::run::{connect, told};
 use crate::say::Say;
 use crate::store;
 
@@ -48,7 +48,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Exit {
         Ok(exit) => exit,
         Err(error) => {
             // `hold` sees the socket's end.
-            Say::json().error(&format!("the lock cannot be kept: {error}"));
+            Say::json().error(&format!("the lock cannot be kept: {error}"), Exit::Internal);
             Exit::Internal
         }
     }
@@ -74,7 +74,7 @@ fn fall_silent() {
 fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let caller = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let words = receive_words(&caller)?;
-    let read = Cli::try_parse_from(words).map(|cli| (cli.common, cli.action));
+    let read = Cli::read_from(words).map(|cli| (cli.common, cli.action));
     let Ok((common, Action::Hold(hold))) = read else {
         return Err(std::io::Error::other("the arguments are not those of hold"));
     };
@@ -88,15 +88,16 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     let socket = Socket::at(&args.place)?;
     listen(socket.listener.try_clone()?, sender)?;
 
-    let (lease, away, begun) = (hold.want.lease.lease, store::waited_for(&hold.want), Moment::now());
+    let (lease, away, begun) = (hold.want.lease.lease, store::waited_for(&hold.want.patience), Moment::now());
     let client = match connect(&common, lease, hold.label.as_deref(), away, &caught, say) {
         Ok(client) => client,
         Err(exit) => return answer_refusal(&caller, exit),
     };
     let asked = RunArgs { want: hold.want.since(begun), ..hold.as_run() };
+    let waits = Moment::now();
     let exit = match acquire::acquire(&client, &asked, &caught, say) {
         Ok((guard, window)) => {
-            said_acquired(&hold.name, &guard, say);
+            told::acquired(&hold.name, &guard, Moment::now().since(waits), say);
             socket.note(shell, &guard.owner().to_string());
             let times = Times::of(window, hold.notice);
             let lookout = LookoutArgs {
@@ -108,13 +109,14 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
             };
             let keeper = Keeper { hold: &hold, lookout, guard, tick: times.tick, caught: &caught };
             keeper.run(&caller, socket, &events).or_else(|error| {
-                say.error(&format!("the lock cannot be kept: {error}"));
+                say.error(&format!("the lock cannot be kept: {error}"), Exit::Internal);
                 answer_refusal(&caller, Exit::Internal)
             })
         }
-        Err(Refusal::Busy) => {
-            answer_refusal(&caller, busy(&client, &hold.name, "is busy", hold.conflict_exit_code, say))
-        }
+        Err(Refusal::Busy) => answer_refusal(
+            &caller,
+            told::busy(&client, &hold.name, "is busy", hold.want.patience.conflict_exit_code, say),
+        ),
         Err(Refusal::Signal(signal)) => answer_refusal(&caller, Exit::Signal(signal)),
         Err(Refusal::Failed(exit)) => answer_refusal(&caller, exit),
     };
@@ -202,7 +204,7 @@ impl Keeper<'_> {
         // A caller that is dead is an event.
         drop((&*caller).write_all(format!("{granted}\n").as_bytes()));
 
-        let (mut lost, mut is_lost) = (self.guard.lost(), false);
+        let (mut lost, mut is_lost, granted) = (self.guard.lost(), false, Moment::now());
         let asked = loop {
             if !is_lost {
                 lookout.iter_mut().for_each(|lookout| lookout.beat(self.until()));
@@ -229,7 +231,8 @@ impl Keeper<'_> {
         };
         lookout.into_iter().for_each(|lookout| lookout.end(self.caught));
         drop(socket);
-        let (exit, words) = released(self.guard, &self.hold.name, is_lost);
+        let held = Moment::now().since(granted);
+        let (exit, words) = released(self.guard, &self.hold.name, is_lost, held);
         if let Some(mut stream) = asked {
             let answer = json!({"exit": exit.code(), "words": words, "name": self.hold.name});
             drop(stream.write_all(format!("{answer}\n").as_bytes()));
@@ -246,16 +249,17 @@ impl Keeper<'_> {
 }
 
 /// Releases the lock, and says what became of it.
-fn released(guard: OwnedGuard, name: &str, is_lost: bool) -> (Exit, String) {
+fn released(guard: OwnedGuard, name: &str, is_lost: bool, held: Duration) -> (Exit, String) {
     let lost = || (Exit::Lost(LOST), format!("the lock of {name} was lost before it was released"));
     if is_lost || guard.state() == HoldState::Lost {
         return lost(); // its drop releases what may be left of it
     }
     match guard.unlock() {
-        Ok(()) => (Exit::Success, format!("released {name}")),
+        Ok(()) => (Exit::Success, format!("released {name}, held {}", span(held))),
         Err(error) if error.is_lost() || error.is_not_held() => lost(),
-        Err(error) => {
-            (Exit::ReleaseUnknown, format!("it is unknown whether the lock of {name} was released: {error}"))
-        }
+        Err(error) => (
+            Exit::ReleaseUnknown,
+            format!("it is unknown whether the lock of {name} was released: {}", store::text(&error)),
+        ),
     }
 }

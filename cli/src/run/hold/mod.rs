@@ -35,7 +35,6 @@ impl HoldArgs {
             name: self.name.clone(),
             want: self.want.clone(),
             terms: self.terms(),
-            conflict_exit_code: self.conflict_exit_code,
             max_hold: None,
             strict: false,
             leads: false,
@@ -62,7 +61,7 @@ const HEARD_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Exit {
     let say = Say::new(common);
     if let Some(words) = family::why_unseen() {
-        say.error(words);
+        say.error(words, Exit::Internal);
         return Exit::Internal;
     }
     if let Some(exit) = refused(args.want.lease.or_default(), "the lease", &args.as_run().terms, say) {
@@ -75,14 +74,14 @@ pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Exit {
     let shell = match shell {
         Ok(shell) => shell,
         Err(words) => {
-            say.error(&words);
+            say.error(&words, Exit::Usage);
             return Exit::Usage;
         }
     };
     match begin(common, args, shell, say) {
         Ok(exit) => exit,
         Err(error) => {
-            say.error(&format!("the lock cannot be kept: {error}"));
+            say.error(&format!("the lock cannot be kept: {error}"), Exit::Internal);
             Exit::Internal
         }
     }
@@ -104,7 +103,7 @@ fn begin(common: &Common, args: &HoldArgs, shell: Shell, say: Say) -> std::io::R
         keeper.wait()?;
         // It has said why.
         return Ok(code_of(&answer).unwrap_or_else(|| {
-            say.error("the process that is to keep the lock was ended by somebody");
+            say.error("the process that is to keep the lock was ended by somebody", Exit::Internal);
             Exit::Internal
         }));
     };
@@ -139,7 +138,7 @@ fn code_of(answer: &Value) -> Option<Exit> {
 pub(crate) fn release(common: &Common, args: &ReleaseArgs) -> Exit {
     let say = Say::new(common);
     let Some(place) = place::of(&args.handle) else {
-        say.error(&format!("{} is not what `leasehold hold` prints", args.handle));
+        say.error(&format!("{} is not what `leasehold hold` prints", args.handle), Exit::Usage);
         return Exit::Usage;
     };
     let answer = match ask(place) {

@@ -1,6 +1,7 @@
 //! The place of a hold's socket: a folder that only its user can enter. The handle names it.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixListener;
@@ -30,14 +31,27 @@ fn folders() -> Vec<PathBuf> {
     vec![temporary, Path::new(&run).join("leasehold")]
 }
 
-/// A file for the socket of a new hold.
-pub(super) fn new() -> std::io::Result<PathBuf> {
-    let folder = first_usable(&folders())?;
-    // A process begins one hold, so no two have the same number and instant.
-    Ok(folder.join(format!("{}-{:x}", std::process::id(), Moment::now().nanos())))
+/// Whether a text is said for the first time since the folder was made, which on most systems is since the machine
+/// started.
+pub(crate) fn is_first(text: &str) -> bool {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let note = |folder: PathBuf| File::create_new(folder.join(format!("said-{:016x}", hasher.finish())));
+    !matches!(made().and_then(note), Err(error) if error.kind() == ErrorKind::AlreadyExists)
 }
 
-/// The first of these folders that is this user's own or can be made so; else why the first of them is not.
+/// A file for the socket of a new hold.
+pub(super) fn new() -> std::io::Result<PathBuf> {
+    // A process begins one hold, so no two have the same number and instant.
+    Ok(made()?.join(format!("{}-{:x}", std::process::id(), Moment::now().nanos())))
+}
+
+/// The folder, which is there now: the first that is this user's own or can be made so; else why the first of them is
+/// not.
+fn made() -> std::io::Result<PathBuf> {
+    first_usable(&folders())
+}
+
 fn first_usable(folders: &[PathBuf]) -> std::io::Result<PathBuf> {
     let mut refused = None;
     for folder in folders {

@@ -393,7 +393,12 @@ impl KnownMaster {
 }
 
 fn of_sentinel(place: &ServerPlace, error: Error) -> Error {
-    let words = format!("the Sentinel at {place} was asked: {}", error.detail());
+    let words = match error.kind() {
+        ErrorKind::Authentication => format!(
+            "the Sentinel at {place} refuses the user or the password of Sentinels, which is apart from that of the servers"
+        ),
+        _ => format!("the Sentinel at {place} was asked: {}", error.detail()),
+    };
     Error::new(error.kind(), "connect", words).with_source(error)
 }
 

@@ -1,0 +1,178 @@
+//! What people and programs read of a run while it waits and when it ends.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::world::{Run, Server, eventually, outcome};
+
+/// A run in the background that holds `name`, once it does.
+fn holding(server: &Server, arguments: &[&str], name: &str) -> Run {
+    let holder = Run::start(&mut server.leasehold(arguments));
+    eventually("it is held", || outcome(&mut server.leasehold(&["show", name])).1.contains(" on "));
+    holder
+}
+
+/// The lines of a run's standard error, until the first that has this text.
+#[track_caller]
+fn lines_until(run: &mut Run, text: &str) -> Vec<String> {
+    let mut said = Vec::new();
+    for line in BufReader::new(run.0.stderr.take().unwrap()).lines() {
+        said.push(line.unwrap());
+        if said.last().unwrap().contains(text) {
+            return said;
+        }
+    }
+    panic!("{text:?} was not said: {said:?}");
+}
+
+#[test]
+fn a_waiter_says_who_has_the_lock_and_at_the_end_how_long_it_waited_and_held() {
+    let server = Server::start();
+    let holder = holding(&server, &["run", "job", "--", "sleep", "60"], "job");
+    let mut waiter = Run::start(server.leasehold(&["-v", "run", "job", "--", "true"]).stderr(Stdio::piped()));
+    let said = lines_until(&mut waiter, "waiting for job: held by ");
+    let line = said.last().unwrap();
+    assert!(
+        line.contains("held by sleep on ") && line.contains(" (process ") && line.contains(", for "),
+        "{line}"
+    );
+    drop(holder);
+    let (code, said) = outcome(&mut server.leasehold(&["-v", "run", "free", "--", "sh", "-c", "exit 3"]));
+    assert_eq!(code, 3);
+    assert!(said.contains("acquired free after 0.") && said.contains("free: waited 0."), "{said}");
+    assert!(said.trim_end().ends_with(" s") && said.contains(", held 0."), "{said}");
+}
+
+#[test]
+fn a_waiter_without_a_terminal_and_without_v_is_mute() {
+    let server = Server::start();
+    let _holder = holding(&server, &["run", "job", "--", "sleep", "60"], "job");
+    let (code, said) = outcome(&mut server.leasehold(&["run", "-w", "1.5", "job", "--", "true"]));
+    assert_eq!((code, said.lines().count()), (75, 1), "{said}");
+}
+
+#[test]
+fn a_writer_that_readers_keep_out_is_told_of_writers_first_and_with_it_later_readers_wait() {
+    let server = Server::start();
+    let _reader = holding(&server, &["run", "-s", "--writers-first", "book", "--", "sleep", "60"], "book");
+    let mut writer =
+        Run::start(server.leasehold(&["-v", "run", "-x", "book", "--", "true"]).stderr(Stdio::piped()));
+    lines_until(&mut writer, "unless all use --writers-first");
+    drop(writer);
+    let writer = Run::start(&mut server.leasehold(&["run", "-x", "--writers-first", "book", "--", "true"]));
+    let read = |option: &[&str]| {
+        let words = [&["run", "-n", "-s"], option, &["book", "--", "true"]].concat();
+        outcome(&mut server.leasehold(&words)).0
+    };
+    eventually("a later reader goes behind the writer", || read(&["--writers-first"]) == 75);
+    assert_eq!(read(&[]), 0);
+    drop(writer);
+    assert_eq!(outcome(&mut server.leasehold(&["run", "--writers-first", "book", "--", "true"])).0, 64);
+}
+
+/// Of docs/command-line.md.
+const FIELDS: [&str; 10] =
+    ["time", "event", "message", "name", "kind", "owner", "pid", "host", "exit_code", "error_kind"];
+
+#[test]
+fn each_line_for_programs_has_the_fields_of_one_schema() {
+    let server = Server::start();
+    let mut events = Vec::new();
+    let mut ask = |command: &mut Command| {
+        let (_, said) = outcome(command);
+        for line in said.lines() {
+            let line: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
+            assert!(FIELDS.iter().all(|field| line.get(field).is_some()), "{line}");
+            let time = line["time"].as_str().unwrap();
+            assert!(time.len() == 24 && time.ends_with('Z'), "{line}");
+            events.push((line["event"].as_str().unwrap().to_owned(), line));
+        }
+    };
+    let json = |words: &[&'static str]| [&["--format", "json"], words].concat();
+    ask(&mut server.leasehold(&json(&["-v", "run", "job", "--", "sh", "-c", "exit 3"])));
+    let _holder = holding(&server, &["run", "-q", "held", "--", "sleep", "60"], "held");
+    ask(&mut server.leasehold(&json(&["run", "-n", "held", "true"])));
+    ask(&mut server.leasehold(&json(&["-v", "run", "-w", "1.5", "held", "true"])));
+    ask(&mut server.leasehold(&json(&["watch", "held", "--for", "300ms"])));
+    ask(&mut server.leasehold(&json(&["run", "--lease", "soon", "job", "true"])));
+    ask(server.leasehold(&json(&["ls"])).env("LEASEHOLD_URL", "redis://127.0.0.1:1"));
+    ask(&mut server.leasehold(&json(&["run", "job", "/no/such/program"])));
+    let of =
+        |event: &str| &events.iter().find(|(name, _)| name == event).unwrap_or_else(|| panic!("{event}")).1;
+    assert!(of("acquired")["owner"].is_string() && of("acquired")["waited_seconds"].is_number());
+    assert_eq!((&of("ended")["exit_code"], &of("ended")["name"]), (&3.into(), &"job".into()));
+    for event in ["busy", "waiting"] {
+        let holder = &of(event)["holder"];
+        assert!(holder["host"].is_string() && holder["pid"].is_number(), "{}", of(event));
+        assert_eq!((&holder["label"], &of(event)["kind"]), (&"sleep".into(), &"a fenced lock".into()));
+    }
+    assert_eq!(of("busy")["exit_code"], 75);
+    assert!(of("state")["kind"].is_string(), "{}", of("state"));
+    let errors = events.iter().filter(|(event, _)| event == "error");
+    let errors: Vec<_> = errors
+        .map(|(_, line)| (line["error_kind"].as_str().unwrap(), line["exit_code"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(errors, [("usage", 64), ("unreachable", 69), ("not_found", 127)]);
+}
+
+#[test]
+fn a_time_is_read_in_the_same_way_from_an_option_and_from_a_variable() {
+    let server = Server::start();
+    for (text, code) in [
+        ("1.5h", 0),
+        ("90", 0),
+        ("1h30m", 0),
+        ("1.5", 0),
+        ("1500ms", 0),
+        ("soon", 64),
+        ("1.2.3", 64),
+        ("1h30", 64),
+        ("-1s", 64),
+    ] {
+        let option = format!("--lease={text}");
+        assert_eq!(outcome(&mut server.leasehold(&["run", "-q", &option, "job", "true"])).0, code, "{text}");
+        let mut variable = server.leasehold(&["run", "-q", "job", "true"]);
+        assert_eq!(outcome(variable.env("LEASEHOLD_LEASE", text)).0, code, "{text}");
+    }
+}
+
+#[test]
+fn ls_has_columns_by_name_with_host_and_command_and_true_counts() {
+    let server = Server::start();
+    let _zeta = holding(&server, &["run", "-q", "zeta", "--", "sleep", "60"], "zeta");
+    let _alpha = holding(&server, &["run", "-q", "alpha", "--", "sleep", "60"], "alpha");
+    // As Redisson's `lock(-1, …)` leaves it.
+    server.ask(&["HSET", "middle", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"]);
+    let (code, said) = outcome(&mut server.leasehold(&["ls"]));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!((code, lines.len()), (0, 5), "{said}");
+    let columns =
+        ["NAME", "KIND", "HELD BY", "FOR", "ENDS IN", "WAITING"].map(|head| lines[0].find(head).unwrap());
+    assert!(columns.is_sorted(), "{said}");
+    let names = lines[1..4].iter().map(|line| line.split(' ').next().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["alpha", "middle", "zeta"]);
+    assert!(lines[1][columns[2]..].starts_with("sleep on "), "{said}");
+    assert!(lines[2][columns[4]..].starts_with("no end"), "{said}");
+    assert!(lines[3][columns[4]..].contains(" s "), "{said}");
+    let keys = server.ask(&["DBSIZE"]).trim().trim_start_matches(':').to_owned();
+    assert!(lines[4].contains(&format!("3 locks among {keys} keys")), "{keys}: {said}");
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for (asked, found) in [(&*host, 2), ("elsewhere", 0)] {
+        let (_, said) = outcome(&mut server.leasehold(&["ls", "--host", asked]));
+        assert!(said.contains(&format!("{found} locks among ")), "{said}");
+    }
+}
+
+#[test]
+fn a_quiet_show_says_by_its_code_whether_all_are_held() {
+    let server = Server::start();
+    let _holder = holding(&server, &["run", "-q", "job", "--", "sleep", "60"], "job");
+    server.ask(&["SET", "cart", "eggs"]);
+    for (names, code) in [(&["job"][..], 0), (&["free"], 1), (&["job", "free"], 1), (&["cart", "free"], 65)] {
+        let words = [&["show", "-q"], names].concat();
+        assert_eq!(outcome(&mut server.leasehold(&words)), (code, String::new()), "{names:?}");
+    }
+    assert_eq!(outcome(&mut server.leasehold(&["show", "free"])).0, 0);
+}
