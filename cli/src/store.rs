@@ -168,6 +168,7 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
             "LEASEHOLD_URL has to name what takes writes: the master, or its Sentinels; a file on a mount that is not read-only",
         ),
         ErrorKind::NotSetUp => (Exit::Unavailable, "somebody removed the permits: run the command again"),
+        ErrorKind::OtherFormat => (Exit::Unavailable, "docs/operating.md says which versions may meet"),
         ErrorKind::TooOld => (Exit::Unavailable, "docs/stores.md names the versions that work"),
         ErrorKind::Resource | ErrorKind::Forked => (Exit::Internal, ""),
         _ => (Exit::Unavailable, ""),

@@ -146,7 +146,7 @@ fn a_look_follows_sixty_four_clients_reads_two_things_of_each_and_says_that_a_ch
         meet.wait();
         // The first is asked about when all others have said what they wait for.
         let told = || {
-            let keys: Vec<String> = world.run(&["KEYS", &format!("{ENTRIES}*")]);
+            let keys: Vec<String> = world.run(&["KEYS", &format!("{ENTRIES}*-*")]);
             let entries: Vec<String> = keys
                 .iter()
                 .map(|key| world.run::<Option<String>>(&["GET", key]).unwrap_or_default())

@@ -15,7 +15,7 @@ fn writes(command: &Command) -> bool {
 }
 
 fn entries(world: &World) -> Vec<String> {
-    world.run(&["KEYS", &format!("{ENTRIES}*")])
+    world.run(&["KEYS", &format!("{ENTRIES}*-*")])
 }
 
 #[test]

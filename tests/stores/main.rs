@@ -23,6 +23,14 @@ mod deadlocks;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod files;
+#[cfg(all(
+    feature = "etcd",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "sqlite",
+    feature = "zookeeper"
+))]
+mod formats;
 mod inspect;
 mod lists;
 mod memory;

@@ -47,6 +47,7 @@ pub const SUITES: &[Suite] = &[
     suite("stores", "stores", "deadlock_processes::"),
     suite("stores", "stores", "etcd::"),
     suite("stores", "stores", "files::"),
+    suite("stores", "stores", "formats::"),
     suite("stores", "stores", "lists::"),
     suite("stores", "stores", "mysql::"),
     suite("stores", "stores", "mysql_settings::"),

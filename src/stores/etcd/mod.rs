@@ -37,15 +37,18 @@ use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
 use crate::room::Sweeps;
 use crate::seam::capabilities::{Capabilities, Sessions};
+use crate::seam::format::{check_format, format_text};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Bound, Claim, Family, Kind, Release, Snapshot, Store, named};
+use crate::seam::{Answer, Attempt, Bound, Claim, Failure, Family, Kind, Release, Snapshot, Store, named};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
 use address::EtcdAddress;
 use lease::{Leases, time_to_live};
 use members::{Members, Transport, not_sent};
-use message::{BATCH, BATCH_OF_CLAIMS, for_each_of, is_since, take_away, txn};
+use message::{
+    BATCH, BATCH_OF_CLAIMS, Done, FORMAT_KEY, for_each_of, get, is_absent, is_since, put, take_away, txn,
+};
 use watch::{Watch, id};
 
 /// Keeps locks in one cluster.
@@ -78,14 +81,29 @@ impl EtcdStore {
             members,
         };
         let deadline = Clock::System.after(options.connect_timeout);
-        let probe = json!({ "key": STANDARD.encode(&store.members.address.prefix), "keys_only": true });
-        let looked = store
-            .wire
-            .authenticate(deadline)
-            .and_then(|()| store.wire.call("/v3/kv/range", &probe, deadline));
+        let looked = store.wire.authenticate(deadline).and_then(|()| store.agree_on_format(deadline));
         looked.map_err(|failure| failure.into_error().during("connect"))?;
         store.look_at_version(&told, deadline);
         Ok(store)
+    }
+
+    /// Refuses another format than this version's, and notes ours unless one is noted.
+    fn agree_on_format(&self, deadline: Moment) -> Answer<()> {
+        let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
+        let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));
+        let check = |done: &Done| match done.text(0).map_err(Failure::Refused)? {
+            Some((found, _)) => check_format(&found, &place).map(|()| true).map_err(Failure::Refused),
+            None => Ok(false),
+        };
+        if check(&self.txn(&self.wire, &txn(&[], &[get(&key)], &[]), deadline)?)? {
+            return Ok(());
+        }
+        // A user who may only read is let in. Another client may have noted its own meanwhile.
+        let note = txn(&[is_absent(&key)], &[put(&key, &STANDARD.encode(format_text()), 0)], &[get(&key)]);
+        match self.txn(&self.wire, &note, deadline) {
+            Ok(noted) if !noted.succeeded => check(&noted).map(drop),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Warns about a server that ends leases early, and watches for that.

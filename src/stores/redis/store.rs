@@ -19,6 +19,7 @@ use crate::stores::redis::about::{About, probe, scripts_refused};
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
+use crate::stores::redis::format::agree_on_format;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::pubsub::subscriber::{self, Subscriber};
@@ -48,9 +49,9 @@ impl RedisStore {
         let store = RedisStore::unconnected(options, reporter)?;
         let connections = &store.server.connections;
         connections.connect_first()?;
-        if options.scripts {
-            let reply = connections.call(&probe(), Clock::System.after(options.command_timeout));
-            let reply = reply.map_err(|failure| failure.into_error().during("connect"))?;
+        let first = options.scripts.then(probe);
+        let replies = agree_on_format(connections, first, Clock::System.after(options.command_timeout));
+        if let Some(reply) = replies.map_err(|failure| failure.into_error().during("connect"))? {
             reply::accepted(reply).map_err(|error| scripts_refused(&error))?;
         }
         Ok(store)

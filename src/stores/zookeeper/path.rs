@@ -50,6 +50,11 @@ pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
 }
 
+/// The place of the format's number.
+pub(super) fn of_format(chroot: &str) -> String {
+    format!("{chroot}{BASE}/%format")
+}
+
 /// The node whose children a list looks at.
 pub(super) struct ListedFolder {
     pub(super) folder: String,

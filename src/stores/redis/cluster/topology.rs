@@ -34,7 +34,7 @@ const LOOKS_APART: Duration = Duration::from_millis(100);
 /// mostly answers sooner.
 const QUICK: Duration = Duration::from_millis(250);
 /// A request waits for a look no longer than this; then it goes by what is known.
-const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 /// One member, used as if there were no others.
 pub(super) struct ClusterNode {

@@ -5,6 +5,7 @@ use mysql::prelude::Queryable;
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
+use crate::seam::format::check_format;
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed};
 use crate::stores::sql::mysql::role::{is_read_only, read_only_now};
@@ -103,19 +104,29 @@ fn is_there(link: &mut MysqlConnection, table: &str) -> Answer<bool> {
     }
 }
 
-/// The tables of the same name in other letters, which are others where the server tells letters apart. The name
-/// is a plain one, as it was given; a prepared statement may be refused.
+/// The tables of the same name in other letters, which are others where the server tells letters apart; and refuses
+/// the table itself if it is of another format. The name is a plain one, as it was given; a prepared statement may
+/// be refused.
 fn other_spellings(link: &mut MysqlConnection, table: &str) -> Answer<Vec<String>> {
     let (schema, name) = match table.split_once('.') {
         Some((schema, name)) => (format!("'{schema}'"), name),
         None => ("DATABASE()".to_owned(), table),
     };
     let text = format!(
-        "SELECT CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) FROM information_schema.TABLES
-        WHERE TABLE_SCHEMA = {schema} AND LOWER(TABLE_NAME) = LOWER('{name}') AND BINARY TABLE_NAME <> '{name}'
-            AND @@lower_case_table_names = 0 ORDER BY 1"
+        "SELECT CONCAT(TABLE_SCHEMA, '.', TABLE_NAME), TABLE_COMMENT,
+            BINARY TABLE_NAME = '{name}' OR @@lower_case_table_names <> 0 FROM information_schema.TABLES
+        WHERE TABLE_SCHEMA = {schema} AND LOWER(TABLE_NAME) = LOWER('{name}') ORDER BY 1"
     );
-    link.conn.query(text).map_err(failed)
+    let found: Vec<(String, String, bool)> = link.conn.query(text).map_err(failed)?;
+    let mut others = Vec::new();
+    for (found, comment, is_it) in found {
+        if is_it {
+            check_format(&comment, &format!("the table {found}")).map_err(Failure::Refused)?;
+        } else {
+            others.push(found);
+        }
+    }
+    Ok(others)
 }
 
 fn is_too_old(version: &str) -> bool {

@@ -4,6 +4,7 @@
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
+use crate::seam::format::check_format;
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::postgres::link::{PostgresConnection, column};
 use crate::stores::sql::{beside, query};
@@ -49,12 +50,14 @@ fn look(table: &str, link: &mut PostgresConnection, deadline: Moment) -> Answer<
             SELECT other.relnamespace::regnamespace::text || '.' || quote_ident(other.relname) FROM pg_class AS other
             WHERE other.relname = c.relname AND other.oid <> c.oid AND other.relkind IN ('r', 'p', 'v')
                 AND other.relpersistence <> 't' ORDER BY 1
-        )
+        ), coalesce(obj_description(c.oid, 'pg_class'), '')
         FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)";
     let rows = link.rows(text, &[&table], deadline)?;
     let Some(row) = rows.first() else { return Ok(None) };
     let (schema, name): (String, String) = (column(row, 0)?, column(row, 1)?);
     let shown = TableInUse { name: format!("{schema}.{name}"), others: column(row, 2)? };
+    check_format(&column::<String>(row, 3)?, &format!("the table {}", shown.name))
+        .map_err(Failure::Refused)?;
     Ok(Some(Place { quoted: format!("{}.{}", identifier(&schema), identifier(&name)), shown }))
 }
 

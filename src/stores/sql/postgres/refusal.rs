@@ -161,9 +161,7 @@ pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
         | SqlState::DATATYPE_MISMATCH
         | SqlState::UNDEFINED_FUNCTION
         | SqlState::INVALID_COLUMN_REFERENCE
-        | SqlState::NOT_NULL_VIOLATION => {
-            (ErrorKind::Unsupported, "the table is not the one of docs/stores.md: its columns differ")
-        }
+        | SqlState::NOT_NULL_VIOLATION => (ErrorKind::Unsupported, crate::stores::sql::OTHER_COLUMNS),
         SqlState::DUPLICATE_TABLE => (
             ErrorKind::InvalidInput,
             "a table of this name is in a schema outside the search path: name the one that is meant, or the one to be made, \
