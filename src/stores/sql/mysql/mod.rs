@@ -114,7 +114,7 @@ impl Database for Mysql {
     fn connect(&self, deadline: Moment) -> Result<MysqlConnection> {
         let conn = self.dial.connect(&self.opts, self.command_timeout, deadline);
         let conn = conn.map_err(|error| refused(error).during("connect"))?;
-        let mut link = MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false };
+        let mut link = MysqlConnection::new(conn);
         let given_up = std::mem::take(&mut *self.given_up.lock());
         for (session, since) in given_up {
             link.end_given_up(session, since).map_err(|failure| failure.into_error().during("connect"))?;
@@ -122,6 +122,7 @@ impl Database for Mysql {
         Ok(link)
     }
 
+    /// Over those of the pool.
     fn ends_within(&self, span: Duration) -> bool {
         self.command_timeout <= span
     }
@@ -131,11 +132,17 @@ impl Database for Mysql {
         if left.is_zero() {
             return Err(timed_out("no time was left to connect"));
         }
-        let opts = self.opts.clone().read_timeout(Some(left)).write_timeout(Some(left));
+        // Less than half, so that the next request with about as much time may use it, after a ping.
+        let answer = left.mul_f32(0.375);
+        let opts = self.opts.clone().read_timeout(Some(answer)).write_timeout(Some(answer));
         let opts = opts.init(settings(self.isolation, 1));
-        let conn = self.dial.connect(&opts, left, deadline);
+        let conn = self.dial.connect(&opts, answer, deadline);
         let conn = conn.map_err(|error| refused(error).during("connect"))?;
-        Ok(MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false })
+        Ok(MysqlConnection { answer, ..MysqlConnection::new(conn) })
+    }
+
+    fn is_brief(&self, link: &MysqlConnection, span: Duration) -> bool {
+        link.answer * 2 <= span
     }
 
     fn is_silent(&self, link: &MysqlConnection) -> bool {

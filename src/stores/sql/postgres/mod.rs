@@ -27,6 +27,7 @@ use self::link::{Dial, PostgresConnection, STAYS, column};
 use self::listener::NotificationListener;
 use self::place::Place;
 use self::refusal::{is_of_table, or_unheard};
+use self::renewal::longest_wait;
 use crate::config::ServerOptions;
 use crate::error::Result;
 use crate::ident::LockName;
@@ -51,11 +52,11 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = PostgresConnection::open(&dial, &setup, deadline)?;
     let failed = |failure: Failure| failure.into_error().during("connect");
-    check::session((&dial, &setup), &mut first, deadline).map_err(failed)?;
-    check::server(options, &mut first, deadline).map_err(failed)?;
+    let seen = check::session((&dial, &setup), &mut first, &options.table.name, deadline).map_err(failed)?;
+    check::server(options, &seen).map_err(failed)?;
     let session_locks = options.table.session_locks;
-    let place = if session_locks { None } else { Some(place::find(options, &mut first, deadline)) };
-    let place = place.transpose().map_err(failed)?;
+    let found = if session_locks { None } else { Some(place::find(seen, options, &mut first, deadline)) };
+    let (place, is_line_usable) = found.transpose().map_err(failed)?.unzip();
     // A table's locks and advisory locks of one name are not the same: each have channels of their own. One
     // table has one set of them, by whichever schema's name it is called.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
@@ -76,7 +77,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     };
     if let Some(place) = &database.place {
         first.table = Some(place.shown.name.as_str().into());
-        check::tables(&database, (place, options), &mut first, deadline).map_err(failed)?;
+        database.line.note_refused(is_line_usable == Some(false));
+        check::trial(&database, &mut first, deadline).map_err(failed)?;
     }
     let pool = Pool::new(database, options.pool_size, first);
     if session_locks { Ok(Arc::new(SessionStore::new(pool))) } else { Ok(Arc::new(RowStore::new(pool))) }
@@ -89,9 +91,10 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
 /// so dear that they would be compiled first, which takes longer than they do. Their plans do not depend on
 /// the values, so that they are made once for each connection, and not five times more.
 fn setup(options: &ServerOptions) -> String {
-    let limit = millis(options.command_timeout);
+    let (limit, wait) =
+        (millis(options.command_timeout), millis(longest_wait(options.command_timeout)).max(1));
     format!(
-        "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {limit}; \
+        "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {wait}; \
          SET statement_timeout = {limit}; SET client_min_messages = warning; \
          SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_indexscan = on; SET jit = off; \
          SET plan_cache_mode = force_generic_plan; {STAYS}; \

@@ -18,6 +18,12 @@ const WAITS: Duration = Duration::from_millis(500);
 /// The wait for one row where others wait for the connection.
 const BRIEFLY: Duration = Duration::from_millis(20);
 
+/// The most time for which a statement waits for what another transaction has locked: the server's refusal is to come
+/// while there is time to ask in another way.
+pub(super) fn longest_wait(command_timeout: Duration) -> Duration {
+    command_timeout / 2
+}
+
 impl Postgres {
     /// Carries out a statement that writes, and that finds no row.
     pub(super) fn write_nothing(&self, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
@@ -67,7 +73,8 @@ impl Postgres {
         briefly: bool,
         deadline: Moment,
     ) -> Answer<()> {
-        let limit = if briefly { BRIEFLY.min(self.command_timeout) } else { self.command_timeout };
+        let limit = longest_wait(self.command_timeout);
+        let limit = if briefly { BRIEFLY.min(limit) } else { limit };
         link.execute(&format!("SET lock_timeout = {}", millis(limit)), deadline)
     }
 
