@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::ident::Owner;
+use crate::secrets::{SecretFiles, read_secret};
 use crate::time::{LONGEST_IN_WORDS, LONGEST_LEASE, SHORTEST_LEASE, checked_lease};
 
 /// The shortest lease that the watchdog can keep alive: it renews each third.
@@ -102,6 +103,8 @@ pub(crate) struct ServerOptions {
     /// How many replicas must have each grant.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) tls: TlsOptions,
+    /// The files that the URL and the password came from.
+    pub(crate) files: SecretFiles,
     pub(crate) table: TableOptions,
     pub(crate) cluster_pub_sub: ClusterPubSub,
     /// The host names, which the client's connections share.
@@ -166,6 +169,7 @@ impl Default for ServerOptions {
             scripts: true,
             replicas: None,
             tls: TlsOptions::default(),
+            files: SecretFiles::default(),
             table: TableOptions::default(),
             cluster_pub_sub: ClusterPubSub::Auto,
             hosts: Arc::default(),
@@ -177,7 +181,13 @@ impl Default for ServerOptions {
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
-    pub(crate) fn checked(self) -> Result<ServerOptions> {
+    pub(crate) fn checked(mut self) -> Result<ServerOptions> {
+        if let (None, Some(file)) = (&self.password, &self.files.password) {
+            let read = read_secret(file);
+            let unusable =
+                |why| Error::invalid("connect", format!("the password's file cannot be used: {why}"));
+            self.password = Some(read.map_err(unusable)?);
+        }
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("command_timeout", self.command_timeout)?;
         self.hosts.check_options()?;

@@ -54,6 +54,8 @@ mod postgres_settings;
 mod redis;
 #[cfg(all(feature = "postgres", feature = "mysql"))]
 mod roles;
+#[cfg(all(feature = "tls", feature = "postgres", feature = "mysql"))]
+mod secrets;
 mod silence;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -371,6 +371,22 @@ fn a_clients_entry_is_written_over_one_connection<D: Operated>() {
     assert!(made <= 2, "{made} connections for five entries");
 }
 
+fn the_oldest_open_transaction_is_named<D: Operated>() {
+    let Some(server) = D::start() else { return };
+    let client = server.client();
+    let named =
+        |age| client.old_versions(age).unwrap().iter().any(|words| words.contains("a transaction of"));
+    assert!(!named(Duration::ZERO));
+    let mut connection = server.connect();
+    let mut transaction = D::begin(&mut connection);
+    client.get_lock("a").lock().unwrap();
+    D::lock_row(&mut transaction, "a");
+    assert!(eventually(LONG, || named(Duration::ZERO)));
+    assert!(!named(LONG), "it is not so old");
+    D::rollback(transaction);
+    assert!(eventually(LONG, || !named(Duration::ZERO)));
+}
+
 macro_rules! role_tests {
     ($($name:ident),+) => {
         mod on_mariadb {
@@ -398,5 +414,6 @@ role_tests!(
     after_a_planned_switchover_grants_go_on_within_a_second,
     a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal,
     a_user_with_one_connection_loses_no_hold,
+    the_oldest_open_transaction_is_named,
     a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says_so
 );

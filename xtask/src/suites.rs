@@ -57,6 +57,7 @@ pub const SUITES: &[Suite] = &[
     suite("stores", "stores", "postgres_line::"),
     suite("stores", "stores", "postgres_settings::"),
     suite("stores", "stores", "redis::"),
+    suite("stores", "stores", "secrets::"),
     suite("stores", "stores", "silence::"),
     suite("stores", "stores", "sqlite::"),
     suite("stores", "stores", "tls::"),

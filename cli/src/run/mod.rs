@@ -265,7 +265,7 @@ fn with_client(
     terms: &Terms,
     away: Duration,
     office: Option<&Arc<Office>>,
-    mut act: impl FnMut(&LockClient, &Caught, Say) -> Exit,
+    act: impl FnOnce(&LockClient, &Caught, Say) -> Exit,
 ) -> Exit {
     let say = Say::new(common);
     if let Some(words) = family::why_unseen() {
@@ -286,25 +286,17 @@ fn with_client(
     if let Some(Err(exit)) = office.map(|office| office.open(say)) {
         return exit;
     }
-    loop {
-        let secrets = store::secrets();
-        let client = match connect(common, lease, terms.label.as_deref(), away, &caught, say) {
-            Ok(client) => client,
-            Err(exit) => return exit,
-        };
-        let exit = act(&client, &caught, say);
-        if caught.is_hurried() {
-            store::finish_within(client, Duration::ZERO); // it has been waited for already
-        } else {
-            store::finish(client);
-        }
-        // A candidate that is refused goes on by the password that its file has by now.
-        let may_go_on = away == Duration::MAX && exit == Exit::NoPermission && !caught.is_asked_to_end();
-        if !may_go_on || store::secrets() == secrets {
-            return exit;
-        }
-        say.notice("secrets", "the user or the password was changed, and is read again", &json!({}));
+    let client = match connect(common, lease, terms.label.as_deref(), away, &caught, say) {
+        Ok(client) => client,
+        Err(exit) => return exit,
+    };
+    let exit = act(&client, &caught, say);
+    if caught.is_hurried() {
+        store::finish_within(client, Duration::ZERO); // it has been waited for already
+    } else {
+        store::finish(client);
     }
+    exit
 }
 
 /// Acquires the lock, and runs the command while it is held.

@@ -43,7 +43,6 @@ use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Bound, Claim, Failure, Family, Kind, Release, Snapshot, Store, named};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
-use address::EtcdAddress;
 use lease::{Leases, time_to_live};
 use members::{Members, Transport, not_sent};
 use message::{
@@ -68,7 +67,7 @@ pub(crate) struct EtcdStore {
 impl EtcdStore {
     /// Connects and checks that the cluster answers and that its keys may be read.
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<EtcdStore> {
-        let members = Arc::new(Members::new(EtcdAddress::new(options)?));
+        let members = Arc::new(Members::new(options)?);
         let told = Arc::clone(&reporter);
         let wire = Arc::new(Transport::new(Arc::clone(&members), options.pool_size));
         let store = EtcdStore {

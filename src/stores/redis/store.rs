@@ -59,7 +59,7 @@ impl RedisStore {
 
     /// Connects when it is first asked for something.
     pub(crate) fn unconnected(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
-        let address = Arc::new(RedisAddress::new(options)?);
+        let address = Arc::new(RedisAddress::renewed(options)?);
         let (pool_size, timeout) = (options.pool_size, options.command_timeout);
         let connections = Connections::new(Arc::clone(&address), pool_size, timeout, maintenance())?;
         let monitor = match &address.target {

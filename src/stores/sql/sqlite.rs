@@ -16,7 +16,7 @@ use crate::seam::{Answer, Claim, Failure, Store};
 use crate::stores::sql::pool::{Database, Pool};
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
-use crate::stores::sql::sqlite::file::{Files, boot, check_path, hindrance, path, share, up_ms};
+use crate::stores::sql::sqlite::file::{Files, boot, check_path, hindrance, log_size, path, share, up_ms};
 use crate::stores::sql::sqlite::reading::{entry_row, seen, told};
 use crate::stores::sql::sqlite::refusal::{failed, failed_to_open, is_busy, no_directory, replaced};
 use crate::stores::sql::sqlite::table::{has_table, made_by};
@@ -195,6 +195,9 @@ impl Database for Sqlite {
         drop(link);
     }
 }
+
+/// Twice of what stays of it by `journal_size_limit`.
+const LONG_LOG: u64 = 32 << 20;
 
 fn pause() {
     Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(5));
@@ -456,6 +459,13 @@ impl Rows for Sqlite {
         let params = params![lease_ms(age), self.boot, up_ms()];
         let removed = on(link, deadline, |conn| conn.execute(&self.queries.sweep, params).map_err(failed));
         removed.map(|removed| u64::try_from(removed).unwrap_or(0))
+    }
+
+    /// Who reads is not known here; only that the log could not begin anew.
+    fn old_versions(&self, _: &mut SqliteConnection, _: Duration, _by: Moment) -> Answer<Vec<String>> {
+        let log = log_size(&self.path).filter(|size| *size > LONG_LOG);
+        let words = |size: u64| format!("the log (-wal) has {} MiB", size >> 20);
+        Ok(log.into_iter().map(words).collect())
     }
 
     /// There is no connection to a server; what can go away is the file.

@@ -43,7 +43,6 @@ use crate::seam::{
 };
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
-use address::ZooKeeperAddress;
 use answer::{answer, deleted};
 use jute::{Access, Mode, Operation, code};
 use life::Window;
@@ -68,9 +67,8 @@ impl ZooKeeperStore {
         lease: Duration,
         reporter: Arc<Reporter>,
     ) -> Result<ZooKeeperStore> {
-        let address = ZooKeeperAddress::new(options)?;
-        let access = if address.login.is_some() { Access::Creator } else { Access::Everyone };
-        let session = Session::open(address, lease, options.connect_timeout, reporter)?;
+        let session = Session::open(options, lease, reporter)?;
+        let access = if session.address.login.is_some() { Access::Creator } else { Access::Everyone };
         let store = ZooKeeperStore { session, access, command_timeout: options.command_timeout };
         let agreed = store.agree_on_format(Clock::System.after(options.connect_timeout));
         agreed.inspect_err(|_| store.close())?;

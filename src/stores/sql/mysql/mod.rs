@@ -18,16 +18,16 @@ use std::time::Duration;
 use mysql::{OptsBuilder, Params, params};
 
 use self::link::MysqlConnection;
-use self::refusal::refused;
 use self::role::read_only_now;
 use self::turnstile::{TurnstileQueries, Turnstiles};
 use self::url::{READ_COMMITTED, limit_in_seconds, settings};
 use crate::config::ServerOptions;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Store};
+use crate::secrets::Renewable;
 use crate::stores::sql::mysql::dial::Dial;
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::{Database, Pool};
@@ -42,7 +42,8 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// Connects, and checks that the server can keep locks.
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
-    let (opts, dial) = url::opts(options)?;
+    let (opts, mut dial) = url::opts(options)?;
+    dial.renewal = Some(Renewable::new(options, |options| url::opts(options).map(|(opts, _)| opts))?);
     let queries = Queries::new(&options.table.name);
     let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };
     let turnstiles = options.table.turnstiles;
@@ -77,7 +78,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
 }
 
 queries!(
-    "mysql": add, take, retake, leave, renew, expire, look, show, list, force, long_free, forget, turn_enter, turn_leave,
+    "mysql": add, take, retake, leave, renew, expire, look, show, list, force, long_free, forget, old_versions, turn_enter, turn_leave,
     turn_look, post, unpost, tidy, entry, entries,
 );
 
@@ -112,8 +113,7 @@ impl Database for Mysql {
     type Link = MysqlConnection;
 
     fn connect(&self, deadline: Moment) -> Result<MysqlConnection> {
-        let conn = self.dial.connect(&self.opts, self.command_timeout, deadline);
-        let conn = conn.map_err(|error| refused(error).during("connect"))?;
+        let conn = self.dial.connect(&self.opts, self.command_timeout, deadline)?;
         let mut link = MysqlConnection::new(conn);
         let given_up = std::mem::take(&mut *self.given_up.lock());
         for (session, since) in given_up {
@@ -136,8 +136,7 @@ impl Database for Mysql {
         let answer = left.mul_f32(0.375);
         let opts = self.opts.clone().read_timeout(Some(answer)).write_timeout(Some(answer));
         let opts = opts.init(settings(self.isolation, 1));
-        let conn = self.dial.connect(&opts, answer, deadline);
-        let conn = conn.map_err(|error| refused(error).during("connect"))?;
+        let conn = self.dial.connect(&opts, answer, deadline)?;
         Ok(MysqlConnection { answer, ..MysqlConnection::new(conn) })
     }
 
@@ -436,6 +435,14 @@ impl Rows for Mysql {
             removed += link.run(&self.queries.forget, params! { id, age_us })?.0;
         }
         Ok(removed)
+    }
+
+    fn old_versions(&self, link: &mut MysqlConnection, age: Duration, _by: Moment) -> Answer<Vec<String>> {
+        match link.rows(&self.queries.old_versions, params! { "age_s" => age.as_secs() }) {
+            // Without the right PROCESS nothing is to be seen.
+            Err(Failure::Refused(error)) if error.kind() == ErrorKind::NoPermission => Ok(Vec::new()),
+            found => found,
+        }
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {

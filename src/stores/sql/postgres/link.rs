@@ -21,6 +21,7 @@ use tokio_postgres::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Rounds;
 use crate::seam::{Answer, Failure};
+use crate::secrets::Renewable;
 use crate::stores::sql::postgres::driver::{Driver, within};
 use crate::stores::sql::postgres::refusal::{ends_the_session, failed, is_changed, unreachable};
 #[cfg(feature = "tls")]
@@ -39,6 +40,8 @@ pub(super) type Secure = tokio_postgres::NoTls;
 pub(super) struct Dial {
     pub(super) config: Config,
     pub(super) secure: Secure,
+    /// The same by what the files of secrets have by now.
+    pub(super) renewal: Option<Arc<Renewable<Dial>>>,
 }
 
 type Secured = <Secure as MakeTlsConnect<Socket>>::Stream;
@@ -46,6 +49,17 @@ type Secured = <Secure as MakeTlsConnect<Socket>>::Stream;
 impl Dial {
     /// A connection, and what reads and writes for it.
     pub(super) async fn connect(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
+        let Some(renewal) = &self.renewal else { return self.connect_once(deadline).await };
+        let current = renewal.current();
+        let connected = current.connect_once(deadline).await;
+        let newer = connected.as_ref().err().and_then(|error| renewal.after(error, &current));
+        match newer {
+            Some(newer) => newer.connect_once(deadline).await,
+            None => connected,
+        }
+    }
+
+    async fn connect_once(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
         let late = || timed_out("connecting took too long");
         // Of several hosts or addresses the driver tries one after the other, each for this time.
         let mut rounds = Rounds::until(deadline);

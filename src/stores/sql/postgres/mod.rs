@@ -35,6 +35,7 @@ use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::{KeptLook, TableInUse};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Store, Turn};
+use crate::secrets::Renewable;
 use crate::stores::sql::lease_ms;
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::{Database, Pool};
@@ -48,7 +49,8 @@ const IS_READ_ONLY: &str = "current_setting('transaction_read_only')::boolean";
 
 /// Connects, and checks that the database can keep locks.
 pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
-    let (dial, setup) = (url::dial(options)?, setup(options));
+    let renewal = Some(Renewable::new(options, url::dial)?);
+    let (dial, setup) = (Dial { renewal, ..url::dial(options)? }, setup(options));
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = PostgresConnection::open(&dial, &setup, deadline)?;
     let failed = |failure: Failure| failure.into_error().during("connect");
@@ -104,7 +106,7 @@ fn setup(options: &ServerOptions) -> String {
 
 queries!(
     "postgres": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, tidy, entry, entries,
-    renew_free, take_kept, take_in_line, free_unawaited, tell, leave_line, tidy_line, recall, look_kept,
+    renew_free, take_kept, take_in_line, free_unawaited, old_versions, tell, leave_line, tidy_line, recall, look_kept,
 );
 
 struct Postgres {
@@ -414,6 +416,16 @@ impl Rows for Postgres {
             }
         }
         Ok(u64::try_from(rows.len()).unwrap_or(0))
+    }
+
+    fn old_versions(
+        &self,
+        link: &mut PostgresConnection,
+        age: Duration,
+        deadline: Moment,
+    ) -> Answer<Vec<String>> {
+        let rows = link.rows(&self.queries.old_versions, &[&lease_ms(age)], deadline)?;
+        rows.iter().map(|row| column(row, 0)).collect()
     }
 
     fn table(&self) -> Option<&TableInUse> {

@@ -77,6 +77,12 @@ fn beside(path: &Path) -> [PathBuf; 2] {
     })
 }
 
+/// The length of the log of changes.
+pub(super) fn log_size(path: &Path) -> Option<u64> {
+    let [log, _] = beside(path);
+    Some(std::fs::metadata(log).ok()?.len())
+}
+
 /// Gives the files beside the database its group, as far as they are this user's. SQLite gives them its mode:
 /// without its group, those who may write it by that would be kept out, for good if this process ends without
 /// taking them away.
