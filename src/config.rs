@@ -109,6 +109,8 @@ pub(crate) struct ServerOptions {
     pub(crate) cluster_pub_sub: ClusterPubSub,
     /// The host names, which the client's connections share.
     pub(crate) hosts: Arc<Hosts>,
+    /// Whether this client may leave notes beside the locks: one without an entry in the directory leaves none.
+    pub(crate) notes: bool,
 }
 
 /// How the members of a Redis Cluster notify waiters of a release; set by
@@ -173,6 +175,7 @@ impl Default for ServerOptions {
             table: TableOptions::default(),
             cluster_pub_sub: ClusterPubSub::Auto,
             hosts: Arc::default(),
+            notes: true,
         }
     }
 }

@@ -156,7 +156,8 @@ mod tests {
         {
             file("url", url);
             file("password", url);
-            let _refused = connect(ErrorKind::Authentication);
+            let refusal = || Error::new(ErrorKind::Authentication, "connect", "no");
+            assert!(renewable.with(|_| Err::<(), _>(refusal())).is_err());
             assert_eq!(renewable.current().0, seen);
         }
     }

@@ -197,6 +197,7 @@ impl ClientBuilder {
     /// A user without rights to it has none, and nothing fails. Without an entry the owner of a lock is an
     /// id.
     pub fn directory(mut self, directory: bool) -> Self {
+        self.server.notes = directory;
         self.options.directory = directory;
         self
     }

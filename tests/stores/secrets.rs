@@ -99,7 +99,7 @@ fn a_server_whose_certificate_was_renewed_is_believed_by_the_authorities_that_th
         (RedisServer::builder(&binary).tls().start(), RedisServer::builder(&binary).tls().start());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");
-    let trusts = |ca: &Path| drop(fs::copy(ca, &file).unwrap());
+    let trusts = |ca: &Path| assert!(fs::copy(ca, &file).unwrap() > 0);
     trusts(&server.ca());
     let build = |builder: ClientBuilder| builder.tls_ca(&file).patience(ms(200)).build();
     let client = build(LockClient::builder().url(server.url())).unwrap();

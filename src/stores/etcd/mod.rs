@@ -80,21 +80,22 @@ impl EtcdStore {
             members,
         };
         let deadline = Clock::System.after(options.connect_timeout);
-        let looked = store.wire.authenticate(deadline).and_then(|()| store.agree_on_format(deadline));
+        let looked =
+            store.wire.authenticate(deadline).and_then(|()| store.agree_on_format(options.notes, deadline));
         looked.map_err(|failure| failure.into_error().during("connect"))?;
         store.look_at_version(&told, deadline);
         Ok(store)
     }
 
-    /// Refuses another format than this version's, and notes ours unless one is noted.
-    fn agree_on_format(&self, deadline: Moment) -> Answer<()> {
+    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted.
+    fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
         let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
         let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));
         let check = |done: &Done| match done.text(0).map_err(Failure::Refused)? {
             Some((found, _)) => check_format(&found, &place).map(|()| true).map_err(Failure::Refused),
             None => Ok(false),
         };
-        if check(&self.txn(&self.wire, &txn(&[], &[get(&key)], &[]), deadline)?)? {
+        if check(&self.txn(&self.wire, &txn(&[], &[get(&key)], &[]), deadline)?)? || !notes {
             return Ok(());
         }
         // A user who may only read is let in. Another client may have noted its own meanwhile.

@@ -15,10 +15,11 @@ pub(super) fn format_key() -> String {
     format!("{}format", Part::ClientEntry.text())
 }
 
-/// Refuses another format than this version's, and notes ours unless one is noted. A server that refuses to say or to
+/// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted. A server that refuses to say or to
 /// note anything is used all the same. `first` goes with it in one write; the reply to that.
 pub(super) fn agree_on_format(
     connections: &Connections,
+    notes: bool,
     first: Option<Command>,
     deadline: Moment,
 ) -> Answer<Option<Value>> {
@@ -27,7 +28,7 @@ pub(super) fn agree_on_format(
     let has_first = first.is_some();
     let say = |commands: &[Command]| connections.dialog(deadline, |dialog| dialog.say(commands));
     let replies = say(&first.into_iter().chain([get.clone()]).collect::<Vec<_>>())?;
-    if !is_noted(replies.last())? {
+    if !is_noted(replies.last())? && notes {
         // Another client may have noted its own meanwhile.
         is_noted(say(&[note, get])?.last())?;
     }

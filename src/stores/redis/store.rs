@@ -41,6 +41,8 @@ pub(crate) struct RedisStore {
     /// All that this client asks the server goes over these connections, and all keys may be in one script:
     /// no member of a cluster.
     settles_doubts: bool,
+    /// Whether the number of the format may be noted; asked for by a ring, which connects later.
+    pub(super) notes: bool,
 }
 
 impl RedisStore {
@@ -50,7 +52,8 @@ impl RedisStore {
         let connections = &store.server.connections;
         connections.connect_first()?;
         let first = options.scripts.then(probe);
-        let replies = agree_on_format(connections, first, Clock::System.after(options.command_timeout));
+        let replies =
+            agree_on_format(connections, options.notes, first, Clock::System.after(options.command_timeout));
         if let Some(reply) = replies.map_err(|failure| failure.into_error().during("connect"))? {
             reply::accepted(reply).map_err(|error| scripts_refused(&error))?;
         }
@@ -70,7 +73,7 @@ impl RedisStore {
             pubsub::subscriber(address, reporter, options.linger, subscriber::SILENCE, &[subscriber::PLAIN]);
         let (scripts, replicas, rights) = (options.scripts, options.replicas, LineRights::default());
         let store = RedisStore::new(connections, subscriber, scripts, replicas, rights);
-        Ok(RedisStore { monitor, settles_doubts: true, ..store })
+        Ok(RedisStore { monitor, settles_doubts: true, notes: options.notes, ..store })
     }
 
     pub(super) fn new(
@@ -90,7 +93,7 @@ impl RedisStore {
         });
         let server =
             RedisServer { connections, subscriber, scripts, replicas, compare_and_delete, line_rights };
-        RedisStore { server, monitor: None, settles_doubts: false }
+        RedisStore { server, monitor: None, settles_doubts: false, notes: false }
     }
 
     fn until(&self, deadline: Moment) -> RedisCall<'_> {

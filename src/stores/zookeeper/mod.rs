@@ -70,14 +70,14 @@ impl ZooKeeperStore {
         let session = Session::open(options, lease, reporter)?;
         let access = if session.address.login.is_some() { Access::Creator } else { Access::Everyone };
         let store = ZooKeeperStore { session, access, command_timeout: options.command_timeout };
-        let agreed = store.agree_on_format(Clock::System.after(options.connect_timeout));
+        let agreed = store.agree_on_format(options.notes, Clock::System.after(options.connect_timeout));
         agreed.inspect_err(|_| store.close())?;
         Ok(store)
     }
 
-    /// Refuses another format than this version's, and notes ours unless one is noted. Whatever else the servers
+    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted. Whatever else the servers
     /// answer is for the first lock to find out.
-    fn agree_on_format(&self, deadline: Moment) -> Result<()> {
+    fn agree_on_format(&self, notes: bool, deadline: Moment) -> Result<()> {
         let path = path::of_format(&self.session.address.chroot);
         let look = || match self.session.call(&Operation::Data { path: &path }, deadline) {
             Ok(reply) => {
@@ -87,7 +87,7 @@ impl ZooKeeperStore {
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
             Err(_) => Ok(true),
         };
-        if look()? {
+        if look()? || !notes {
             return Ok(());
         }
         let text = format_text();
