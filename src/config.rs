@@ -1,6 +1,7 @@
 //! Options of a client, and their checks.
 
 use std::fmt;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,6 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::hosts::Hosts;
 use crate::ident::Owner;
-use crate::secrets::{SecretFiles, read_secret};
 use crate::time::{LONGEST_IN_WORDS, LONGEST_LEASE, SHORTEST_LEASE, checked_lease};
 
 /// The shortest lease that the watchdog can keep alive: it renews each third.
@@ -266,6 +266,22 @@ impl TlsOptions {
             TlsOptions { ca: None, identity: Some(_) } => "tls_identity was given",
         };
         Err(Error::invalid("connect", format!("{given}, but {why}")))
+    }
+}
+
+/// The files that options came from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SecretFiles {
+    pub(crate) url: Option<PathBuf>,
+    pub(crate) password: Option<PathBuf>,
+}
+
+/// A file's text without the line ends at its end.
+pub(crate) fn read_secret(file: &PathBuf) -> std::result::Result<String, String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("the file cannot be read: {error}"))?;
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => Err("the file is empty".to_owned()),
+        text => Ok(text.to_owned()),
     }
 }
 

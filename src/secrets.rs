@@ -4,26 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::config::ServerOptions;
+use crate::config::{ServerOptions, read_secret};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::without_credentials;
 use crate::sync::Mutex;
-
-/// The files that options came from.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SecretFiles {
-    pub(crate) url: Option<PathBuf>,
-    pub(crate) password: Option<PathBuf>,
-}
-
-/// A file's text without the line ends at its end.
-pub(crate) fn read_secret(file: &PathBuf) -> std::result::Result<String, String> {
-    let text = fs::read_to_string(file).map_err(|error| format!("the file cannot be read: {error}"))?;
-    match text.trim_end_matches(['\r', '\n']) {
-        "" => Err("the file is empty".to_owned()),
-        text => Ok(text.to_owned()),
-    }
-}
 
 impl ServerOptions {
     /// The files by which this client proves itself, and those by which it judges servers.
@@ -118,6 +102,7 @@ impl<T> Renewable<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::SecretFiles;
 
     #[test]
     fn a_secret_is_read_again_after_a_refusal_if_its_file_has_changed() {

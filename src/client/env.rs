@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::client::ClientBuilder;
-use crate::config::ClusterPubSub;
+use crate::config::{ClusterPubSub, read_secret};
 use crate::error::{Error, Result};
 use crate::hosts::check_scheme;
-use crate::secrets::read_secret;
 use crate::topologies::ring::plan::{Ring, RingNode};
 
 const ACTION: &str = "from_env";

@@ -45,6 +45,7 @@ const GROUND: &[&str] = &[
     "park",
     "refused",
     "room",
+    "secrets",
     "sync",
     "system",
     "task",

@@ -32,6 +32,7 @@ macro_rules! queries {
     };
 }
 
+mod database;
 mod listing;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;

@@ -13,10 +13,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
 use crate::seam::{Answer, Claim, Failure, Store};
-use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::database::Database;
+use crate::stores::sql::pool::Pool;
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
-use crate::stores::sql::sqlite::file::{Files, boot, check_path, hindrance, log_size, path, share, up_ms};
+use crate::stores::sql::sqlite::file::{Files, boot, check_path, hindrance, long_log, path, share, up_ms};
 use crate::stores::sql::sqlite::reading::{entry_row, seen, told};
 use crate::stores::sql::sqlite::refusal::{failed, failed_to_open, is_busy, no_directory, replaced};
 use crate::stores::sql::sqlite::table::{has_table, made_by};
@@ -195,9 +196,6 @@ impl Database for Sqlite {
         drop(link);
     }
 }
-
-/// Twice of what stays of it by `journal_size_limit`.
-const LONG_LOG: u64 = 32 << 20;
 
 fn pause() {
     Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(5));
@@ -463,9 +461,7 @@ impl Rows for Sqlite {
 
     /// Who reads is not known here; only that the log could not begin anew.
     fn old_versions(&self, _: &mut SqliteConnection, _: Duration, _by: Moment) -> Answer<Vec<String>> {
-        let log = log_size(&self.path).filter(|size| *size > LONG_LOG);
-        let words = |size: u64| format!("the log (-wal) has {} MiB", size >> 20);
-        Ok(log.into_iter().map(words).collect())
+        Ok(long_log(&self.path).into_iter().collect())
     }
 
     /// There is no connection to a server; what can go away is the file.

@@ -322,6 +322,12 @@ impl PostgresConnection {
     }
 }
 
+/// The most time for which a statement waits for what another transaction has locked: the server's refusal is to come
+/// while there is time to ask in another way.
+pub(super) fn longest_wait(command_timeout: Duration) -> Duration {
+    command_timeout / 2
+}
+
 /// What follows a change behind it is for others. A table that somebody has locked must not delay the caller.
 const BEHIND: Duration = Duration::from_secs(1);
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::seam::{Answer, Claim, Failure};
 use crate::stores::sql::lease_ms;
-use crate::stores::sql::postgres::link::Params;
+use crate::stores::sql::postgres::link::{Params, longest_wait};
 use crate::stores::sql::postgres::{Postgres, PostgresConnection};
 use crate::stores::sql::timed_out;
 use crate::time::{Clock, Moment, millis};
@@ -17,12 +17,6 @@ const WAITS: Duration = Duration::from_millis(500);
 
 /// The wait for one row where others wait for the connection.
 const BRIEFLY: Duration = Duration::from_millis(20);
-
-/// The most time for which a statement waits for what another transaction has locked: the server's refusal is to come
-/// while there is time to ask in another way.
-pub(super) fn longest_wait(command_timeout: Duration) -> Duration {
-    command_timeout / 2
-}
 
 impl Postgres {
     /// Carries out a statement that writes, and that finds no row.

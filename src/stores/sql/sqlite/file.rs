@@ -77,10 +77,11 @@ fn beside(path: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// The length of the log of changes.
-pub(super) fn log_size(path: &Path) -> Option<u64> {
+/// Says that the log of changes has twice of what stays of it by `journal_size_limit`, or more.
+pub(super) fn long_log(path: &Path) -> Option<String> {
     let [log, _] = beside(path);
-    Some(std::fs::metadata(log).ok()?.len())
+    let size = std::fs::metadata(log).ok()?.len();
+    (size >= 32 << 20).then(|| format!("the log (-wal) has {} MiB", size >> 20))
 }
 
 /// Gives the files beside the database its group, as far as they are this user's. SQLite gives them its mode:
