@@ -16,10 +16,11 @@ pub(super) fn format_key() -> String {
 }
 
 /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted. A server that refuses to say or to
-/// note anything is used all the same. `first` goes with it in one write; the reply to that.
+/// note anything is used all the same; one that names another member `is_followed` only in a cluster. `first` goes with
+/// it in one write; the reply to that.
 pub(super) fn agree_on_format(
     connections: &Connections,
-    notes: bool,
+    (notes, is_followed): (bool, bool),
     first: Option<Command>,
     deadline: Moment,
 ) -> Answer<Option<Value>> {
@@ -28,14 +29,14 @@ pub(super) fn agree_on_format(
     let has_first = first.is_some();
     let say = |commands: &[Command]| connections.dialog(deadline, |dialog| dialog.say(commands));
     let replies = say(&first.into_iter().chain([get.clone()]).collect::<Vec<_>>())?;
-    if !is_noted(replies.last())? && notes {
+    if !is_noted(replies.last(), is_followed)? && notes {
         // Another client may have noted its own meanwhile.
-        is_noted(say(&[note, get])?.last())?;
+        is_noted(say(&[note, get])?.last(), is_followed)?;
     }
     Ok(replies.into_iter().next().filter(|_| has_first))
 }
 
-fn is_noted(reply: Option<&Value>) -> Answer<bool> {
+fn is_noted(reply: Option<&Value>, is_followed: bool) -> Answer<bool> {
     match reply {
         Some(Value::BulkString(found)) => {
             let (found, place) = (String::from_utf8_lossy(found), format!("the key {}", format_key()));
@@ -43,8 +44,8 @@ fn is_noted(reply: Option<&Value>) -> Answer<bool> {
         }
         Some(Value::ServerError(error)) => {
             let error = refusal(error, Expected::Nothing);
-            // The key is on another member of the cluster.
-            if Redirect::of(&error).is_some() { Err(Failure::Refused(error)) } else { Ok(true) }
+            let is_elsewhere = is_followed && Redirect::of(&error).is_some();
+            if is_elsewhere { Err(Failure::Refused(error)) } else { Ok(true) }
         }
         _ => Ok(false),
     }

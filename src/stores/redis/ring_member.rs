@@ -32,7 +32,7 @@ fn marked<T>(reply: &Tagged, read: impl FnOnce(&Tagged) -> Answer<T>) -> Answer<
 
 impl RingMember for RedisStore {
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>> {
-        agree_on_format(&self.server.connections, self.notes, None, deadline)?;
+        agree_on_format(&self.server.connections, (self.notes, false), None, deadline)?;
         let command = RING_MARK.on(&[MARK_KEY]).arg(expected).arg(new);
         // Repeating it changes nothing, and nobody relies on a mark that was not confirmed.
         let outcome = self.ask_under(&command, deadline, |_marked| Ok(()));

@@ -52,8 +52,12 @@ impl RedisStore {
         let connections = &store.server.connections;
         connections.connect_first()?;
         let first = options.scripts.then(probe);
-        let replies =
-            agree_on_format(connections, options.notes, first, Clock::System.after(options.command_timeout));
+        let replies = agree_on_format(
+            connections,
+            (options.notes, false),
+            first,
+            Clock::System.after(options.command_timeout),
+        );
         if let Some(reply) = replies.map_err(|failure| failure.into_error().during("connect"))? {
             reply::accepted(reply).map_err(|error| scripts_refused(&error))?;
         }

@@ -89,7 +89,7 @@ impl ClusterStore {
         });
         let (key, deadline) = (LockName::reserved(format_key()), Clock::System.after(topology::LOOK));
         match store.ask("connect", &key, deadline, |member| {
-            agree_on_format(&member.server.connections, options.notes, None, deadline)
+            agree_on_format(&member.server.connections, (options.notes, true), None, deadline)
         }) {
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::OtherFormat => {
                 store.close();
