@@ -53,7 +53,7 @@ fn redis_keeps_to_the_format() {
         .user("locks on >S3CR3T ~app:* &* +@all")
         .user("reader on >S3CR3T ~* &* +@read +@connection")
         .start();
-    keeps_to_the_format(|| LockClient::connect(&server.url()), |text| set(&server, text));
+    keeps_to_the_format(|| LockClient::connect(server.url()), |text| set(&server, text));
     // One may neither read nor write the number, one only read it.
     redis::cmd("DEL").arg(KEY).exec(&mut server.admin()).unwrap();
     let own = LockClient::builder().url(server.url_as("locks", "S3CR3T")).key_prefix("app:").build().unwrap();
@@ -69,7 +69,7 @@ fn redis_keeps_to_the_format() {
 fn a_cluster_keeps_to_the_format() {
     let Some(cluster) = Cluster::start() else { return };
     keeps_to_the_format(
-        || LockClient::connect(&cluster.url()),
+        || LockClient::connect(cluster.url()),
         |text| drop(cluster.on(cluster.primary_of(KEY), &["SET", KEY, text])),
     );
 }
@@ -89,17 +89,17 @@ fn etcd_keeps_to_the_format() {
         let (key, value) = (STANDARD.encode("leasehold/%format"), STANDARD.encode(text));
         server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
     };
-    keeps_to_the_format(|| LockClient::connect(&server.url()), note);
+    keeps_to_the_format(|| LockClient::connect(server.url()), note);
     // Below another prefix nobody has noted anything.
     note("leasehold format 2");
-    assert!(LockClient::connect(&format!("{}/shop", server.url())).is_ok());
+    assert!(LockClient::connect(format!("{}/shop", server.url())).is_ok());
 }
 
 #[test]
 fn zookeeper_keeps_to_the_format() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     keeps_to_the_format(
-        || LockClient::connect(&server.url()),
+        || LockClient::connect(server.url()),
         |text| server.set_data("/leasehold/%format", text.as_bytes()),
     );
 }
@@ -113,7 +113,7 @@ fn postgres_keeps_to_the_format() {
     // One who may only use the table; and words of an administrator's own.
     run("COMMENT ON TABLE leasehold_locks IS 'of the shop'; CREATE ROLE app LOGIN; \
          GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks TO app");
-    assert!(LockClient::connect(&server.url_as("app")).unwrap().get_lock("a").try_lock().unwrap());
+    assert!(LockClient::connect(server.url_as("app")).unwrap().get_lock("a").try_lock().unwrap());
     run("CREATE TABLE old_locks (id bytea PRIMARY KEY, name bytea NOT NULL, token boolean NOT NULL, \
          owner text NOT NULL, holds integer NOT NULL, expires_at timestamptz NOT NULL, fence bigint NOT NULL, \
          host text NOT NULL, pid bigint NOT NULL, thread text NOT NULL, since timestamptz NOT NULL)");
@@ -129,7 +129,7 @@ fn mysql_keeps_to_the_format() {
     run("ALTER TABLE leasehold_locks COMMENT = 'of the shop'");
     run("CREATE USER app");
     run("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO app");
-    assert!(LockClient::connect(&server.url_as("app")).unwrap().get_lock("a").try_lock().unwrap());
+    assert!(LockClient::connect(server.url_as("app")).unwrap().get_lock("a").try_lock().unwrap());
     run("CREATE TABLE old_locks LIKE leasehold_locks");
     run("ALTER TABLE old_locks DROP COLUMN since");
     says_what_to_do_about_an_old_table(&server.url(), "locks.old_locks", run);

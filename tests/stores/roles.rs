@@ -349,7 +349,6 @@ fn a_client_is_built_in_a_few_round_trips<D: Operated>() {
         let url = relay.url(&server.url_as(user), server.port());
         LockClient::builder().url(url).create_schema(creates).build().unwrap();
         let turns = relay.state.turns.load(Ordering::SeqCst) - before;
-        println!("MEASURED {turns} round trips of {user}");
         assert!(turns <= 16, "{turns} round trips to build a client of {user}");
     }
 }

@@ -31,15 +31,11 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     change("third");
     says("third");
     // What a broken connection was asked is in doubt; nothing is refused.
-    let end = |outcome: leasehold::Result<()>| match outcome {
-        Err(error) => assert_ne!(error.kind(), ErrorKind::Authentication, "{error}"),
-        Ok(()) => {}
-    };
     assert!(eventually(LONG, || {
         let outcome = locks();
-        let is_good = outcome.is_ok();
-        end(outcome);
-        is_good
+        let is_refused = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Authentication);
+        assert!(!is_refused, "{outcome:?}");
+        outcome.is_ok()
     }));
 }
 
