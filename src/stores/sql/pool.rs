@@ -14,28 +14,11 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::database::Database;
-use crate::stores::sql::pooled::{PooledLink, Shown};
+use crate::stores::sql::pooled::{LIMITS, Limits, PooledLink, Shown};
 use crate::stores::sql::timed_out;
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment, random_between};
 
-/// How long a connection is used.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    /// From its making on; a time between these two, so that connections that were made together do not end
-    /// together. It bounds how long a changed address, a revoked password, or settings of the server before
-    /// they were changed stay in use where nothing else shows the change.
-    age: (Duration, Duration),
-    /// Without a request. Address translation and load balancers forget a connection that is idle for four
-    /// minutes and more, without a word to either end. The bound also limits what an idle client costs the
-    /// server.
-    idle: Duration,
-}
-
-const LIMITS: Limits = Limits {
-    age: (Duration::from_secs(27 * 60), Duration::from_secs(30 * 60)),
-    idle: Duration::from_secs(3 * 60),
-};
 /// The time for which a connection that is too old goes on after a new one could not be had for it.
 const AGED_GOES_ON: Duration = Duration::from_secs(60);
 /// A connection that is younger stays, also when its server takes no writes: another look for the one that

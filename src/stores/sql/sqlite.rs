@@ -61,8 +61,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         has_table(conn, &database.table, &database.queries.take)
     };
     *database.seen.lock() = Some(first.files());
-    let is_there = on(&first, deadline, is_there);
-    if !is_there.map_err(|failure| failure.into_error().during("connect"))? {
+    if !on(&first, deadline, is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
     // Requests of one process take turns here: they would in the file too, but by sleeping and looking again.
