@@ -1,6 +1,7 @@
 //! Options of a client, and their checks.
 
 use std::fmt;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,10 +103,14 @@ pub(crate) struct ServerOptions {
     /// How many replicas must have each grant.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) tls: TlsOptions,
+    /// The files that the URL and the password came from.
+    pub(crate) files: SecretFiles,
     pub(crate) table: TableOptions,
     pub(crate) cluster_pub_sub: ClusterPubSub,
     /// The host names, which the client's connections share.
     pub(crate) hosts: Arc<Hosts>,
+    /// Whether this client may leave notes beside the locks: one without an entry in the directory leaves none.
+    pub(crate) notes: bool,
 }
 
 /// How the members of a Redis Cluster notify waiters of a release; set by
@@ -166,9 +171,11 @@ impl Default for ServerOptions {
             scripts: true,
             replicas: None,
             tls: TlsOptions::default(),
+            files: SecretFiles::default(),
             table: TableOptions::default(),
             cluster_pub_sub: ClusterPubSub::Auto,
             hosts: Arc::default(),
+            notes: true,
         }
     }
 }
@@ -177,7 +184,13 @@ impl Default for ServerOptions {
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
-    pub(crate) fn checked(self) -> Result<ServerOptions> {
+    pub(crate) fn checked(mut self) -> Result<ServerOptions> {
+        if let (None, Some(file)) = (&self.password, &self.files.password) {
+            let read = read_secret(file);
+            let unusable =
+                |why| Error::invalid("connect", format!("the password's file cannot be used: {why}"));
+            self.password = Some(read.map_err(unusable)?);
+        }
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("command_timeout", self.command_timeout)?;
         self.hosts.check_options()?;
@@ -254,6 +267,29 @@ impl TlsOptions {
         };
         Err(Error::invalid("connect", format!("{given}, but {why}")))
     }
+}
+
+/// The files that options came from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SecretFiles {
+    pub(crate) url: Option<PathBuf>,
+    pub(crate) password: Option<PathBuf>,
+}
+
+/// A file's text without the line ends at its end.
+pub(crate) fn read_secret(file: &PathBuf) -> std::result::Result<String, String> {
+    read(file, |text| text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// The lines of a file of URLs that mean something.
+pub(crate) fn read_urls(file: &PathBuf) -> std::result::Result<String, String> {
+    let counts = |line: &&str| !line.is_empty() && !line.starts_with('#');
+    read(file, |text| text.lines().map(str::trim).filter(counts).collect::<Vec<_>>().join("\n"))
+}
+
+fn read(file: &PathBuf, meant: impl FnOnce(&str) -> String) -> std::result::Result<String, String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("the file cannot be read: {error}"))?;
+    Some(meant(&text)).filter(|text| !text.is_empty()).ok_or_else(|| "the file is empty".to_owned())
 }
 
 /// Options of databases only.

@@ -123,6 +123,9 @@ pub enum ErrorKind {
     TooOld,
     /// The store or the client's settings cannot do this.
     Unsupported,
+    /// Clients of another version, which keep locks in another format, use this place: neither would keep the other
+    /// out. The client is not built.
+    OtherFormat,
     /// The answer was not what the protocol promises.
     Protocol,
     /// The ring of nodes was changed, and this client goes by an older one; see

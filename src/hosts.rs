@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) use crate::hosts::url::HostList;
 #[cfg(any(feature = "etcd", feature = "sqlite", feature = "zookeeper"))]
 pub(crate) use crate::hosts::url::no_parameters;
+pub(crate) use crate::hosts::url::without_credentials;
 pub(crate) use crate::hosts::url::{
     SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, parameters, split_login, unescaped,
     unknown_parameter,

@@ -155,6 +155,7 @@ mod park;
 mod refused;
 mod room;
 mod seam;
+mod secrets;
 mod stores;
 mod sync;
 mod system;

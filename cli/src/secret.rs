@@ -28,12 +28,6 @@ pub(crate) fn urls_of_several() -> Vec<String> {
     servers.split_whitespace().map(url).collect()
 }
 
-/// The URL, the user and the password, which may change in their files while the program runs.
-pub(crate) fn secrets() -> [Option<String>; 4] {
-    let [url, user, password] = ["LEASEHOLD_URL", "LEASEHOLD_USERNAME", "LEASEHOLD_PASSWORD"].map(secret);
-    [url, user, password, of_default_file()]
-}
-
 /// A variable that is set, and not empty.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())

@@ -53,6 +53,7 @@ impl ClientBuilder {
     /// The URL of the store that keeps the locks; see [`LockClient::connect`].
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
         url.as_ref().clone_into(&mut self.server.url);
+        self.server.files.url = None;
         self
     }
 
@@ -130,6 +131,15 @@ impl ClientBuilder {
     /// The password. Defaults to the URL's. Never shown in errors or `Debug`.
     pub fn password(mut self, password: impl AsRef<str>) -> Self {
         self.server.password = Some(password.as_ref().to_owned());
+        self.server.files.password = None;
+        self
+    }
+
+    /// The file that has the [`password`](Self::password); line ends at its end do not count. The file is read when
+    /// the client is built, and again when a server refuses the login, so that a password may change while clients run.
+    pub fn password_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
+        self.server.password = None;
+        self.server.files.password = Some(file.into());
         self
     }
 
@@ -187,6 +197,7 @@ impl ClientBuilder {
     /// A user without rights to it has none, and nothing fails. Without an entry the owner of a lock is an
     /// id.
     pub fn directory(mut self, directory: bool) -> Self {
+        self.server.notes = directory;
         self.options.directory = directory;
         self
     }

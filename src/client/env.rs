@@ -2,11 +2,11 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::client::ClientBuilder;
-use crate::config::ClusterPubSub;
+use crate::config::{ClusterPubSub, read_secret, read_urls};
 use crate::error::{Error, Result};
 use crate::hosts::check_scheme;
 use crate::topologies::ring::plan::{Ring, RingNode};
@@ -96,7 +96,9 @@ impl ClientBuilder {
     /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD`
     /// and `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name
     /// (`LEASEHOLD_URL_FILE`), which names a file that has the value. Of URLs, spaces around lines and lines that
-    /// begin with `#` do not count; of passwords, line ends at the end.
+    /// begin with `#` do not count; of passwords, line ends at the end. When a server refuses the login, the files of
+    /// `LEASEHOLD_URL` and `LEASEHOLD_PASSWORD` are read again, and those of `LEASEHOLD_TLS_*` when a handshake is
+    /// refused.
     ///
     /// # Errors
     ///
@@ -129,6 +131,7 @@ impl ClientBuilder {
         }
         if let Some(password) = variables.text("LEASEHOLD_PASSWORD")? {
             builder = builder.password(&password);
+            builder.server.files.password = variables.file("LEASEHOLD_PASSWORD")?;
         }
         if let Some(password) = variables.text("LEASEHOLD_SENTINEL_PASSWORD")? {
             builder = builder.sentinel_password(&password);
@@ -171,18 +174,16 @@ impl<G: Fn(&str) -> Option<OsString>> Variables<G> {
             (value, None) => Ok(value),
             (Some(_), Some(_)) => Err(bad(&file, &format!("{name} is set too: set one of them"))),
             // The path may be the secret itself, set by mistake: it is not shown either.
-            (None, Some(path)) => match fs::read_to_string(path) {
-                Ok(text) => {
-                    let text = if name.ends_with("PASSWORD") {
-                        text.trim_end_matches(['\r', '\n']).to_owned()
-                    } else {
-                        without_comments(&text)
-                    };
-                    if text.is_empty() { Err(bad(&file, "the file is empty")) } else { Ok(Some(text)) }
-                }
-                Err(error) => Err(bad(&file, &format!("the file cannot be read: {error}"))),
-            },
+            (None, Some(path)) => {
+                let read = if name.ends_with("PASSWORD") { read_secret } else { read_urls };
+                read(&path.into()).map(Some).map_err(|why| bad(&file, &why))
+            }
         }
+    }
+
+    /// The file that is named in the place of a variable.
+    fn file(&self, name: &str) -> Result<Option<PathBuf>> {
+        Ok(self.value(&format!("{name}{FILE}"))?.map(PathBuf::from))
     }
 
     fn value(&self, name: &str) -> Result<Option<String>> {
@@ -222,6 +223,7 @@ fn servers(
         is_first("LEASEHOLD_URL")?;
         check_scheme(&url).map_err(|error| bad("LEASEHOLD_URL", error.detail()))?;
         builder = builder.url(&url);
+        builder.server.files.url = variables.file("LEASEHOLD_URL")?;
     }
     if let Some(urls) = variables.text("LEASEHOLD_REDLOCK")? {
         is_first("LEASEHOLD_REDLOCK")?;
@@ -299,12 +301,6 @@ fn secured(
     Ok(builder)
 }
 
-/// The lines of a file of URLs that mean something.
-fn without_comments(text: &str) -> String {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
 /// Says which variable, never what is in it.
 fn bad(name: &str, why: &str) -> Error {
     Error::invalid(ACTION, format!("{name} cannot be used: {why}"))
@@ -370,6 +366,8 @@ fn parse_time(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     #[cfg(unix)]
     use std::os::unix::ffi::OsStringExt;

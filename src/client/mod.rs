@@ -618,6 +618,31 @@ impl LockClient {
         self.engine.sweep(age)
     }
 
+    /// Says, in words for people, what keeps a database from forgetting old versions of its rows, by which locks
+    /// grow slow: the oldest transaction that is open for longer than `age`, replication slots that nobody uses, a long
+    /// history list, SQLite's log if it is long. What the user may not see is left out. Elsewhere there is nothing.
+    ///
+    /// # Blocking
+    ///
+    /// One round trip.
+    ///
+    /// # Errors
+    ///
+    /// The error of the server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let client = leasehold::LockClient::in_memory();
+    /// for words in client.old_versions(std::time::Duration::from_secs(60))? {
+    ///     eprintln!("{words}");
+    /// }
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn old_versions(&self, age: Duration) -> Result<Vec<String>> {
+        self.engine.old_versions(age)
+    }
+
     /// Stands for election as leader of `name` among all clients that do: whoever holds the fenced lock of
     /// that name leads. See [`Leader`].
     ///

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::{Options, RedlockOptions, ServerOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hosts::check_scheme;
+use crate::hosts::{check_scheme, without_credentials};
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::seam::Store;
@@ -213,13 +213,6 @@ pub(super) fn place<'a>(server: &ServerOptions, urls: impl Iterator<Item = &'a s
     places.sort_unstable();
     let (database, table) = (server.database.unwrap_or(0), &server.table.name);
     format!("{} {database} {table}", places.join(" "))
-}
-
-fn without_credentials(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let (servers, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let servers = servers.rsplit_once('@').map_or(servers, |(_, servers)| servers);
-    format!("{scheme}://{servers}{path}")
 }
 
 fn connect_redlock(

@@ -189,6 +189,14 @@ fn place(text: &str, is_sure: bool, port: u16) -> Option<(Host, u16)> {
     (port != 0).then(|| (Host::given(host, is_sure), port))
 }
 
+/// The URL without a user and a password.
+pub(crate) fn without_credentials(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let (servers, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let servers = servers.rsplit_once('@').map_or(servers, |(_, servers)| servers);
+    format!("{scheme}://{servers}{path}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -180,6 +180,9 @@ pub(crate) trait ConnectionWatch: Send + Sync {
 pub(crate) trait Sweeping: Send + Sync {
     /// Removes the entries of locks that have been free for longer than `age`, some at a time; how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
+
+    /// What keeps old versions of rows, in words: transactions that are open for longer than `age`, and the like.
+    fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 
 /// A store that keeps a line of the clients that wait for a lock, and tells the first of them when it is

@@ -23,6 +23,14 @@ mod deadlocks;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod files;
+#[cfg(all(
+    feature = "etcd",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "sqlite",
+    feature = "zookeeper"
+))]
+mod formats;
 mod inspect;
 mod lists;
 mod memory;
@@ -46,6 +54,8 @@ mod postgres_settings;
 mod redis;
 #[cfg(all(feature = "postgres", feature = "mysql"))]
 mod roles;
+#[cfg(all(feature = "tls", feature = "postgres", feature = "mysql"))]
+mod secrets;
 mod silence;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -538,6 +538,27 @@ fn a_client_that_joins_while_the_lock_is_freed_sees_that_when_it_asks_again() {
 }
 
 #[test]
+fn a_table_of_the_line_that_is_locked_delays_no_release_for_long() {
+    let Some(server) = PostgresServer::start() else { return };
+    watch_for_stalls();
+    let (client, mut admin) = (server.client(), server.admin());
+    let locks = ["locked:1", "locked:2", "locked:3"].map(|name| client.get_lock(name));
+    locks[0].lock().unwrap();
+    admin.batch_execute("BEGIN; LOCK TABLE leasehold_locks_line").unwrap();
+    let begun = now();
+    locks[0].unlock().unwrap();
+    assert!(own_time_since(begun) < ms(2_500), "{:?}", begun.elapsed());
+    // Nothing is asked of the line from then on.
+    let begun = now();
+    for lock in &locks {
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+    }
+    assert!(own_time_since(begun) < ms(500), "{:?}", begun.elapsed());
+    admin.batch_execute("COMMIT").unwrap();
+}
+
+#[test]
 fn a_release_passes_over_an_entry_that_is_locked() {
     let Some(server) = shared() else { return };
     let (name, mut releasing, mut other) = (fresh("over"), server.admin(), server.admin());

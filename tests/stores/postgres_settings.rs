@@ -263,19 +263,33 @@ fn begins_transactions(upstream: u16) -> u16 {
     port
 }
 
-/// The client says nothing before it has the answer to what it said.
+/// The client says nothing before it has the answers to what it said, and its messages come whole.
 fn begin_and_pass(mut client: TcpStream, mut server: TcpStream) {
     let mut bytes = vec![0; 65_536];
+    let mut is_greeted = false;
     while let Ok(count @ 1..) = client.read(&mut bytes) {
+        let asked = if is_greeted { questions(&bytes[..count]) } else { 1 };
+        is_greeted = true;
         if bytes[0] == b'B' {
             server.write_all(b"Q\0\0\0\x0aBEGIN\0").unwrap();
             answer(&mut server);
         }
         server.write_all(&bytes[..count]).ok();
-        if bytes[0] == b'X' || client.write_all(&answer(&mut server)).is_err() {
+        let answers: Vec<u8> = (0..asked).flat_map(|_| answer(&mut server)).collect();
+        if bytes[0] == b'X' || client.write_all(&answers).is_err() {
             break;
         }
     }
+}
+
+/// The messages that the server answers when it waits for the next.
+fn questions(mut messages: &[u8]) -> usize {
+    let mut count = 0;
+    while let [kind, a, b, c, d, ..] = *messages {
+        count += usize::from(matches!(kind, b'Q' | b'S'));
+        messages = &messages[1 + u32::from_be_bytes([a, b, c, d]) as usize..];
+    }
+    count
 }
 
 /// All messages up to the one that waits for the next request.

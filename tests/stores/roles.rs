@@ -28,6 +28,8 @@ struct RelayState {
     to: AtomicU16,
     refuses: AtomicBool,
     accepted: AtomicUsize,
+    /// How often a client spoke after its server had, or at first.
+    turns: AtomicUsize,
     /// On connections with a lower number nothing passes any more, their ends included.
     cut: AtomicUsize,
     /// The sides of all connections, so that those that are cut stay open.
@@ -50,10 +52,17 @@ impl Relay {
                 let Ok(server) = TcpStream::connect(to) else { continue };
                 let sides = [&client, &server].map(|side| side.try_clone().unwrap());
                 state.kept.lock().extend(sides);
-                for (from, to) in [(&client, &server), (&server, &client)] {
+                let is_turn = Arc::new(AtomicBool::new(true));
+                for (from, to, is_client) in [(&client, &server, true), (&server, &client, false)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let state = Arc::clone(&state);
-                    in_background(move || pass_on(from, to, &|| number < state.cut.load(Ordering::SeqCst)));
+                    let (state, is_turn) = (Arc::clone(&state), Arc::clone(&is_turn));
+                    let other = Arc::clone(&state);
+                    let is_cut = move || number < other.cut.load(Ordering::SeqCst);
+                    let note = move || {
+                        let was_turn = is_turn.swap(!is_client, Ordering::SeqCst);
+                        state.turns.fetch_add(usize::from(is_client && was_turn), Ordering::SeqCst);
+                    };
+                    in_background(move || pass_on(from, to, &note, &is_cut));
                 }
             }
         });
@@ -85,9 +94,10 @@ fn in_background(work: impl FnOnce() + Send + 'static) {
     drop(std::thread::Builder::new().spawn(work).unwrap());
 }
 
-fn pass_on(mut from: TcpStream, mut to: TcpStream, is_cut: &dyn Fn() -> bool) {
+fn pass_on(mut from: TcpStream, mut to: TcpStream, note: &dyn Fn(), is_cut: &dyn Fn() -> bool) {
     let mut bytes = [0; 4_096];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
+        note();
         if !is_cut() && to.write_all(&bytes[..count]).is_err() {
             break;
         }
@@ -329,6 +339,53 @@ fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says
     comes_within(start, ms(5_000), "the clean-up", || rival.get_lock("a").try_lock().unwrap());
 }
 
+/// On a slow link each round trip is time: with 150 ms for each, a client is built within half of its time-out.
+fn a_client_is_built_in_a_few_round_trips<D: Operated>() {
+    let Some(server) = D::start() else { return };
+    server.make_users();
+    let relay = Relay::to(server.port());
+    for (user, creates) in [("app", false), ("admin", true)] {
+        let before = relay.state.turns.load(Ordering::SeqCst);
+        let url = relay.url(&server.url_as(user), server.port());
+        LockClient::builder().url(url).create_schema(creates).build().unwrap();
+        let turns = relay.state.turns.load(Ordering::SeqCst) - before;
+        assert!(turns <= 16, "{turns} round trips to build a client of {user}");
+    }
+}
+
+/// With a lease of 3 s the entry has less time than the driver waits for an answer.
+fn a_clients_entry_is_written_over_one_connection<D: Operated>() {
+    let Some(server) = D::start() else { return };
+    server.make_users();
+    let relay = Relay::to(server.port());
+    let url = relay.url(&server.url_as("app"), server.port());
+    let client = LockClient::builder().url(url).lease(ms(3_000)).build().unwrap();
+    let _held = client.get_lock("a").acquire().unwrap();
+    let other = LockClient::builder().url(server.url_as("app")).build().unwrap();
+    let is_written = || other.clients().count() == 1;
+    assert!(eventually(LONG, is_written));
+    let before = relay.state.accepted.load(Ordering::SeqCst);
+    throughout(ms(5_000), is_written);
+    let made = relay.state.accepted.load(Ordering::SeqCst) - before;
+    assert!(made <= 2, "{made} connections for five entries");
+}
+
+fn the_oldest_open_transaction_is_named<D: Operated>() {
+    let Some(server) = D::start() else { return };
+    let client = server.client();
+    let named =
+        |age| client.old_versions(age).unwrap().iter().any(|words| words.contains("a transaction of"));
+    assert!(!named(Duration::ZERO));
+    let mut connection = server.connect();
+    let mut transaction = D::begin(&mut connection);
+    client.get_lock("a").lock().unwrap();
+    D::lock_row(&mut transaction, "a");
+    assert!(eventually(LONG, || named(Duration::ZERO)));
+    assert!(!named(LONG), "it is not so old");
+    D::rollback(transaction);
+    assert!(eventually(LONG, || !named(Duration::ZERO)));
+}
+
 macro_rules! role_tests {
     ($($name:ident),+) => {
         mod on_mariadb {
@@ -351,8 +408,11 @@ macro_rules! role_tests {
 }
 
 role_tests!(
+    a_client_is_built_in_a_few_round_trips,
+    a_clients_entry_is_written_over_one_connection,
     after_a_planned_switchover_grants_go_on_within_a_second,
     a_session_lock_of_a_demoted_server_is_told_lost_at_the_next_renewal,
     a_user_with_one_connection_loses_no_hold,
+    the_oldest_open_transaction_is_named,
     a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says_so
 );

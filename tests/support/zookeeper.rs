@@ -204,6 +204,26 @@ impl ZooKeeper {
         line.and_then(|value| value.trim().parse().ok()).unwrap_or_else(|| panic!("no {name} in {figures:?}"))
     }
 
+    /// Writes a node's data, as another client would.
+    pub fn set_data(&self, path: &str, data: &[u8]) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port())).unwrap();
+        stream.set_read_timeout(Some(ANSWER_LIMIT)).unwrap();
+        let bytes = |bytes: &[u8]| [&i32::try_from(bytes.len()).unwrap().to_be_bytes()[..], bytes].concat();
+        let mut greeting = vec![0; 12];
+        greeting.extend(10_000_i32.to_be_bytes());
+        greeting.extend([0; 8]);
+        greeting.extend(bytes(&[0; 16]));
+        greeting.push(0);
+        stream.write_all(&bytes(&greeting)).unwrap();
+        stream.read_exact(&mut [0; 41]).unwrap();
+        let any_version = (-1_i32).to_be_bytes();
+        let request = [&[0, 0, 0, 1, 0, 0, 0, 5][..], &bytes(path.as_bytes()), &bytes(data), &any_version];
+        stream.write_all(&bytes(&request.concat())).unwrap();
+        let mut header = [0; 20];
+        stream.read_exact(&mut header).unwrap();
+        assert_eq!(header[16..], [0; 4], "the node was written");
+    }
+
     /// How many nodes below a path are watched. Curator watches others as well.
     pub fn watched_below(&self, path: &str) -> usize {
         self.ask("wchp").lines().filter(|line| line.starts_with(path)).count()

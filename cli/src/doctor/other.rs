@@ -69,6 +69,9 @@ pub(super) fn check(
     };
     report.add(Finding::fine("version", words));
     table(report, client);
+    if store.is_database() {
+        old_versions(report, client);
+    }
     let has_no_rights = trial(report, client, store);
     not_here(report, store);
     let latency = Latency::measure(|| client.inspect(NAME).map(drop));
@@ -98,6 +101,19 @@ fn table(report: &mut Report, client: &LockClient) {
         Finding::warning("table", words, ADVICE)
     };
     report.add(found.with("table", name).with("other_tables", others));
+}
+
+/// Open transactions and the like, for which the database keeps each version of a lock's row.
+fn old_versions(report: &mut Report, client: &LockClient) {
+    const ADVICE: &str = "End that transaction or drop the slot, and bound transactions (idle_in_transaction_session_timeout in PostgreSQL): as long as it is there, each use of a lock makes later ones slower";
+    const AGE: Duration = Duration::from_secs(60);
+    report.add(match client.old_versions(AGE) {
+        Ok(found) if found.is_empty() => {
+            Finding::fine("old versions", "nothing that this user may see keeps old versions of rows")
+        }
+        Ok(found) => Finding::warning("old versions", found.join("; "), ADVICE),
+        Err(error) => refused("old versions", &error),
+    });
 }
 
 /// A lock is acquired and released. In a database its token tells the server's time.

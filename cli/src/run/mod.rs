@@ -30,7 +30,6 @@ use crate::run::office::{Office, Stage};
 use crate::run::signals::Caught;
 use crate::run::supervisor::Task;
 use crate::say::Say;
-use crate::secret;
 use crate::store;
 
 /// Between two elections.
@@ -286,7 +285,7 @@ fn with_client(
     label: Option<String>,
     away: Duration,
     office: Option<&Arc<Office>>,
-    mut act: impl FnMut(&LockClient, &Caught, Say) -> Exit,
+    act: impl FnOnce(&LockClient, &Caught, Say) -> Exit,
 ) -> Exit {
     let say = Say::new(common);
     if let Some(words) = family::why_unseen() {
@@ -307,25 +306,17 @@ fn with_client(
     if let Some(Err(exit)) = office.map(|office| office.open(say)) {
         return exit;
     }
-    loop {
-        let secrets = secret::secrets();
-        let client = match connect(common, lease, label.as_deref(), away, &caught, say) {
-            Ok(client) => client,
-            Err(exit) => return exit,
-        };
-        let exit = act(&client, &caught, say);
-        if caught.is_hurried() {
-            store::finish_within(client, Duration::ZERO); // it has been waited for already
-        } else {
-            store::finish(client);
-        }
-        // A candidate that is refused goes on by the password that its file has by now.
-        let may_go_on = away == Duration::MAX && exit == Exit::NoPermission && !caught.is_asked_to_end();
-        if !may_go_on || secret::secrets() == secrets {
-            return exit;
-        }
-        say.notice("secrets", "the user or the password was changed, and is read again", &json!({}));
+    let client = match connect(common, lease, label.as_deref(), away, &caught, say) {
+        Ok(client) => client,
+        Err(exit) => return exit,
+    };
+    let exit = act(&client, &caught, say);
+    if caught.is_hurried() {
+        store::finish_within(client, Duration::ZERO); // it has been waited for already
+    } else {
+        store::finish(client);
     }
+    exit
 }
 
 /// Acquires the lock, and runs the command while it is held.

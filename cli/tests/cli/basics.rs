@@ -444,7 +444,7 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
     let mut holder = Run::start(&mut server.leasehold(&run));
     eventually("it is held", || server.keys() == ["job:1"]);
     eventually("its client has said so", || {
-        server.ask(&["KEYS", "leasehold_client:*"]).contains("leasehold_client:")
+        server.ask(&["KEYS", "leasehold_client:*-*"]).contains("leasehold_client:")
     });
     let list = |arguments: &[&str]| {
         let (code, said) = outcome(&mut server.leasehold(arguments));

@@ -320,7 +320,7 @@ fn a_file_has_the_checks_that_make_sense() {
     let url = format!("sqlite://{}", dir.path().join("locks.db").display());
     let (code, findings) = doctor(&url, &[]);
     assert_eq!(code, 0);
-    for check in ["reach", "version", "role", "rights", "lock", "latency", "lease"] {
+    for check in ["reach", "version", "old versions", "role", "rights", "lock", "latency", "lease"] {
         is(&findings, check, "ok", "");
     }
     for check in ["persistence", "eviction", "replicas", "clock", "scripts", "pub/sub", "leftovers"] {

@@ -190,7 +190,7 @@ fn a_job_has_a_fence_and_its_last_run_tells_whether_it_runs_or_has_run() {
         assert!(told.len() == 3 && told.is_sorted_by(|one, next| one < next), "{told:?}");
     }
     // The record ends by itself.
-    let keys = server.ask(&["KEYS", "leasehold_client:*"]);
+    let keys = server.ask(&["KEYS", "leasehold_client:*-*"]);
     let records: Vec<&str> = keys.lines().filter(|line| line.starts_with("leasehold_client:")).collect();
     for record in records {
         assert!(!server.ask(&["PTTL", record]).contains(":-1"), "{record}");

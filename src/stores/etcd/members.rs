@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
+use crate::secrets::Renewable;
 use crate::stores::etcd::address::{EtcdAddress, EtcdMember};
 use crate::stores::etcd::http::{Connection, Response};
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -25,6 +27,8 @@ pub(super) fn is_lease_over(failure: &Failure) -> bool {
 /// The members, and what all connections to them share.
 pub(super) struct Members {
     pub(super) address: EtcdAddress,
+    /// The user and the certificates as the files of secrets have them by now.
+    renewal: Arc<Renewable<EtcdAddress>>,
     /// The member that is asked first, modulo their number; moved on when it is of no use.
     first: AtomicUsize,
     /// The token for the user and the password, once they were accepted.
@@ -32,8 +36,9 @@ pub(super) struct Members {
 }
 
 impl Members {
-    pub(super) fn new(address: EtcdAddress) -> Members {
-        Members { address, first: AtomicUsize::new(0), token: Mutex::new(None) }
+    pub(super) fn new(options: &ServerOptions) -> Result<Members, Error> {
+        let (address, renewal) = (EtcdAddress::new(options)?, Renewable::new(options, EtcdAddress::new)?);
+        Ok(Members { address, renewal, first: AtomicUsize::new(0), token: Mutex::new(None) })
     }
 
     /// Connects to the first member that accepts. A failure means that nothing was sent.
@@ -42,16 +47,20 @@ impl Members {
         let first = self.first.load(Ordering::Relaxed);
         let mut last = None;
         for turn in 0..members.len() {
-            let Some(member) = members.iter().cycle().nth(first.wrapping_add(turn) % members.len()) else {
-                break;
-            };
+            let at = first.wrapping_add(turn) % members.len();
+            let Some(member) = members.get(at) else { break };
             // A member that does not answer at all must not use up the time of those after it.
             let now = Clock::System.now();
             let left = u32::try_from(members.len() - turn).unwrap_or(u32::MAX);
             let share = (deadline.since(now) / left).min(self.address.connect_timeout);
-            match Connection::open(member, &self.address.hosts, now.plus(share)) {
+            let open = |renewed: &EtcdAddress| {
+                let renewed = renewed.members.get(at).unwrap_or(member);
+                let opened = Connection::open(renewed, &self.address.hosts, now.plus(share));
+                opened.map_err(|error| broken(member, error))
+            };
+            match self.renewal.with(open) {
                 Ok(connection) => return Ok(Connected { connection, member }),
-                Err(error) => last = Some(broken(member, error).or_answer(last)),
+                Err(error) => last = Some(error.or_answer(last)),
             }
             self.pass_over(member);
         }
@@ -145,7 +154,13 @@ impl Transport {
 
     /// Gets a token for the user, if there is one.
     pub(super) fn authenticate(&self, deadline: Moment) -> Answer<()> {
-        let Some((name, password)) = &self.members.address.user else { return Ok(()) };
+        let log_in =
+            |address: &EtcdAddress| self.authenticate_as(address, deadline).map_err(Failure::into_error);
+        self.members.renewal.with(log_in).map_err(Failure::Refused)
+    }
+
+    fn authenticate_as(&self, address: &EtcdAddress, deadline: Moment) -> Answer<()> {
+        let Some((name, password)) = &address.user else { return Ok(()) };
         *self.members.token.lock() = None;
         let body = json!({ "name": name, "password": password }).to_string();
         let response = self.exchange("/v3/auth/authenticate", &body, deadline).map_err(not_sent)?;
@@ -430,7 +445,7 @@ mod tests {
     #[test]
     fn who_gets_no_connection_has_sent_nothing() {
         let options = ServerOptions { url: "etcd://127.0.0.1:1".to_owned(), ..ServerOptions::default() };
-        let wire = Transport::new(Arc::new(Members::new(EtcdAddress::new(&options).unwrap())), 0);
+        let wire = Transport::new(Arc::new(Members::new(&options).unwrap()), 0);
         let deadline = Clock::System.after(Duration::from_millis(5));
         let Err(Failure::Refused(error)) = wire.call("/", &json!({}), deadline) else {
             panic!("it leaves doubt")

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | prefix + the lock's name + `/%/` + owner | `owner count ttl`, for example `0f0c…:7 1 31`; and since when its client keeps it unused, as in `0f0c…:7 1 2 unused:1795790301000` | one of this key's alone, of `ttl` seconds |
 //!
+//! | prefix + `%format` | the number of the format of all this | none |
 //! | prefix + `%clients/` + client | the client's entry in the directory | one of the entry's |
 //!
 //! An owner that wants a lock puts such a key. They stand in the order in which their keys were created, and
@@ -101,6 +102,9 @@ pub(super) fn value_unused(held: &HeldKey, since: Option<u64>) -> String {
     let since = since.map(|since| format!(" {UNUSED_SINCE}{since}")).unwrap_or_default();
     STANDARD.encode(format!("{owner} {count} {ttl}{since}"))
 }
+
+/// Below the prefix. No lock's name is written so.
+pub(super) const FORMAT_KEY: &str = "%format";
 
 /// Between a lock's name and the owners of its keys. No name and no prefix has it.
 pub(super) const OWNERS: &str = "/%/";

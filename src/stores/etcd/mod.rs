@@ -37,15 +37,17 @@ use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
 use crate::room::Sweeps;
 use crate::seam::capabilities::{Capabilities, Sessions};
+use crate::seam::format::{check_format, format_text};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Bound, Claim, Family, Kind, Release, Snapshot, Store, named};
+use crate::seam::{Answer, Attempt, Bound, Claim, Failure, Family, Kind, Release, Snapshot, Store, named};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
-use address::EtcdAddress;
 use lease::{Leases, time_to_live};
 use members::{Members, Transport, not_sent};
-use message::{BATCH, BATCH_OF_CLAIMS, for_each_of, is_since, take_away, txn};
+use message::{
+    BATCH, BATCH_OF_CLAIMS, Done, FORMAT_KEY, for_each_of, get, is_absent, is_since, put, take_away, txn,
+};
 use watch::{Watch, id};
 
 /// Keeps locks in one cluster.
@@ -65,7 +67,7 @@ pub(crate) struct EtcdStore {
 impl EtcdStore {
     /// Connects and checks that the cluster answers and that its keys may be read.
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<EtcdStore> {
-        let members = Arc::new(Members::new(EtcdAddress::new(options)?));
+        let members = Arc::new(Members::new(options)?);
         let told = Arc::clone(&reporter);
         let wire = Arc::new(Transport::new(Arc::clone(&members), options.pool_size));
         let store = EtcdStore {
@@ -78,14 +80,30 @@ impl EtcdStore {
             members,
         };
         let deadline = Clock::System.after(options.connect_timeout);
-        let probe = json!({ "key": STANDARD.encode(&store.members.address.prefix), "keys_only": true });
-        let looked = store
-            .wire
-            .authenticate(deadline)
-            .and_then(|()| store.wire.call("/v3/kv/range", &probe, deadline));
+        let looked =
+            store.wire.authenticate(deadline).and_then(|()| store.agree_on_format(options.notes, deadline));
         looked.map_err(|failure| failure.into_error().during("connect"))?;
         store.look_at_version(&told, deadline);
         Ok(store)
+    }
+
+    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted.
+    fn agree_on_format(&self, notes: bool, deadline: Moment) -> Answer<()> {
+        let path = format!("{}{FORMAT_KEY}", self.members.address.prefix);
+        let (key, place) = (STANDARD.encode(&path), format!("the key {path}"));
+        let check = |done: &Done| match done.text(0).map_err(Failure::Refused)? {
+            Some((found, _)) => check_format(&found, &place).map(|()| true).map_err(Failure::Refused),
+            None => Ok(false),
+        };
+        if check(&self.txn(&self.wire, &txn(&[], &[get(&key)], &[]), deadline)?)? || !notes {
+            return Ok(());
+        }
+        // A user who may only read is let in. Another client may have noted its own meanwhile.
+        let note = txn(&[is_absent(&key)], &[put(&key, &STANDARD.encode(format_text()), 0)], &[get(&key)]);
+        match self.txn(&self.wire, &note, deadline) {
+            Ok(noted) if !noted.succeeded => check(&noted).map(drop),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Warns about a server that ends leases early, and watches for that.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::*;
 use crate::ident::{ClientId, unbound_number};
 use crate::seam::capabilities::{Keeping, KeptLook};
+use crate::seam::format::format_text;
 use crate::seam::{Answer, Failure, Others};
 use crate::stores::etcd::message::{Front, value};
 use crate::stores::etcd::watch::{WatchPlace, id};
@@ -72,7 +73,9 @@ impl Member {
 
 /// A member, and a client's store that keeps locks there.
 fn start() -> (Arc<Mutex<Member>>, EtcdStore) {
-    let member = Arc::new(Mutex::new(Member::default()));
+    let noted = json!({ "value": STANDARD.encode(format_text()) });
+    let noted = json!({ "responses": [{ "response_range": { "kvs": [noted] } }] });
+    let member = Arc::new(Mutex::new(Member { transactions: VecDeque::from([noted]), ..Member::default() }));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = ServerOptions {
         url: format!("etcd://{}", listener.local_addr().unwrap()),

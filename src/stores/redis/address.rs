@@ -12,6 +12,7 @@ use crate::hosts::{
     Host, SCHEMES, check_scheme, check_url, has_login, has_port, needs_feature, parameters, split_login,
     unescaped, unknown_parameter,
 };
+use crate::secrets::Renewable;
 use crate::stores::redis::place::{Login, Role, ServerPlace};
 use crate::stores::redis::sentinel::Sentinels;
 use crate::system::NO_LOCAL_SOCKETS;
@@ -21,9 +22,12 @@ pub(super) struct RedisAddress {
     pub(super) target: Target,
     pub(super) login: Login,
     pub(super) connect_timeout: Duration,
+    /// The same as it is made of what the files of secrets have by now.
+    pub(super) renewal: Option<Arc<Renewable<RedisAddress>>>,
 }
 
 /// The target of connections.
+#[derive(Clone)]
 pub(super) enum Target {
     Place(ServerPlace),
     /// The place where the Sentinels say that the master is, asked anew for each connection.
@@ -70,6 +74,32 @@ impl RedisAddress {
                 hosts: Arc::clone(&options.hosts),
             },
             connect_timeout: options.connect_timeout,
+            renewal: None,
+        })
+    }
+
+    /// As [`new`](Self::new), for connections that outlast a password or a certificate.
+    pub(super) fn renewed(options: &ServerOptions) -> Result<RedisAddress> {
+        let renewal = Renewable::new(options, RedisAddress::new)?;
+        Ok(RedisAddress { renewal: Some(renewal), ..RedisAddress::new(options)? })
+    }
+
+    /// This target, with the login and the certificates of `renewed`. Sentinels stay as they are: what is known of the
+    /// master is theirs.
+    pub(super) fn by(&self, renewed: &RedisAddress) -> Option<RedisAddress> {
+        if self.login.role != Role::Primary {
+            let (host, port) = self.host_and_port()?;
+            return renewed.at(host, port, self.login.role);
+        }
+        let target = match (&self.target, &renewed.target) {
+            (Target::Place(_), Target::Place(place)) => Target::Place(place.clone()),
+            (target, _) => target.clone(),
+        };
+        Some(RedisAddress {
+            target,
+            login: renewed.login.clone(),
+            connect_timeout: self.connect_timeout,
+            renewal: None,
         })
     }
 
@@ -121,6 +151,7 @@ impl RedisAddress {
             target: Target::Place(place),
             login: Login { role, ..self.login.clone() },
             connect_timeout: self.connect_timeout,
+            renewal: self.renewal.clone(),
         })
     }
 

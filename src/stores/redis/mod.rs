@@ -13,6 +13,7 @@ mod cluster;
 mod compare_and_delete;
 mod conn;
 mod directory;
+mod format;
 mod keeping;
 mod keys;
 mod kinds;

@@ -3,6 +3,7 @@
 use crate::error::{Error, ErrorKind};
 use crate::seam::ring_member::{Look, MARK_KEY, Marked, RingMember};
 use crate::seam::{Answer, Attempt, Claim, Failure, named};
+use crate::stores::redis::format::agree_on_format;
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::reply::{Expected, Tagged, decoded, tagged, ttl};
@@ -31,6 +32,7 @@ fn marked<T>(reply: &Tagged, read: impl FnOnce(&Tagged) -> Answer<T>) -> Answer<
 
 impl RingMember for RedisStore {
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>> {
+        agree_on_format(&self.server.connections, (self.notes, false), None, deadline)?;
         let command = RING_MARK.on(&[MARK_KEY]).arg(expected).arg(new);
         // Repeating it changes nothing, and nobody relies on a mark that was not confirmed.
         let outcome = self.ask_under(&command, deadline, |_marked| Ok(()));

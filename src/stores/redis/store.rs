@@ -19,6 +19,7 @@ use crate::stores::redis::about::{About, probe, scripts_refused};
 use crate::stores::redis::address::{RedisAddress, Target};
 use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
+use crate::stores::redis::format::agree_on_format;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::pubsub::subscriber::{self, Subscriber};
@@ -40,6 +41,8 @@ pub(crate) struct RedisStore {
     /// All that this client asks the server goes over these connections, and all keys may be in one script:
     /// no member of a cluster.
     settles_doubts: bool,
+    /// Whether the number of the format may be noted; asked for by a ring, which connects later.
+    pub(super) notes: bool,
 }
 
 impl RedisStore {
@@ -48,9 +51,14 @@ impl RedisStore {
         let store = RedisStore::unconnected(options, reporter)?;
         let connections = &store.server.connections;
         connections.connect_first()?;
-        if options.scripts {
-            let reply = connections.call(&probe(), Clock::System.after(options.command_timeout));
-            let reply = reply.map_err(|failure| failure.into_error().during("connect"))?;
+        let first = options.scripts.then(probe);
+        let replies = agree_on_format(
+            connections,
+            (options.notes, false),
+            first,
+            Clock::System.after(options.command_timeout),
+        );
+        if let Some(reply) = replies.map_err(|failure| failure.into_error().during("connect"))? {
             reply::accepted(reply).map_err(|error| scripts_refused(&error))?;
         }
         Ok(store)
@@ -58,7 +66,7 @@ impl RedisStore {
 
     /// Connects when it is first asked for something.
     pub(crate) fn unconnected(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
-        let address = Arc::new(RedisAddress::new(options)?);
+        let address = Arc::new(RedisAddress::renewed(options)?);
         let (pool_size, timeout) = (options.pool_size, options.command_timeout);
         let connections = Connections::new(Arc::clone(&address), pool_size, timeout, maintenance())?;
         let monitor = match &address.target {
@@ -69,7 +77,7 @@ impl RedisStore {
             pubsub::subscriber(address, reporter, options.linger, subscriber::SILENCE, &[subscriber::PLAIN]);
         let (scripts, replicas, rights) = (options.scripts, options.replicas, LineRights::default());
         let store = RedisStore::new(connections, subscriber, scripts, replicas, rights);
-        Ok(RedisStore { monitor, settles_doubts: true, ..store })
+        Ok(RedisStore { monitor, settles_doubts: true, notes: options.notes, ..store })
     }
 
     pub(super) fn new(
@@ -89,7 +97,7 @@ impl RedisStore {
         });
         let server =
             RedisServer { connections, subscriber, scripts, replicas, compare_and_delete, line_rights };
-        RedisStore { server, monitor: None, settles_doubts: false }
+        RedisStore { server, monitor: None, settles_doubts: false, notes: false }
     }
 
     fn until(&self, deadline: Moment) -> RedisCall<'_> {

@@ -32,6 +32,7 @@ macro_rules! queries {
     };
 }
 
+mod database;
 mod listing;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
@@ -93,6 +94,16 @@ const MIGRATION: &str = "https://github.com/leasehold/leasehold/blob/v0.1.0/docs
 /// The advice about a table that is not there any more.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 const TABLE_IS_GONE: &str = "the table is not there: see create_schema() and https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration";
+
+const OTHER_COLUMNS: &str = "the table is not the one of docs/stores.md: its columns differ";
+
+/// The same, and what to do about it.
+fn other_table(table: &str) -> String {
+    format!(
+        "{OTHER_COLUMNS}; if an earlier version of leasehold made it, end all its clients and run DROP TABLE {table}, then \
+         connect with create_schema() or run the statements of that page"
+    )
+}
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 fn no_table(options: &ServerOptions) -> Error {

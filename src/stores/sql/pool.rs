@@ -13,72 +13,17 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Answer, Failure};
-use crate::stores::sql::pooled::{PooledLink, Shown};
+use crate::stores::sql::database::Database;
+use crate::stores::sql::pooled::{LIMITS, Limits, PooledLink, Shown};
 use crate::stores::sql::timed_out;
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment, random_between};
 
-/// How long a connection is used.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    /// From its making on; a time between these two, so that connections that were made together do not end
-    /// together. It bounds how long a changed address, a revoked password, or settings of the server before
-    /// they were changed stay in use where nothing else shows the change.
-    age: (Duration, Duration),
-    /// Without a request. Address translation and load balancers forget a connection that is idle for four
-    /// minutes and more, without a word to either end. The bound also limits what an idle client costs the
-    /// server.
-    idle: Duration,
-}
-
-const LIMITS: Limits = Limits {
-    age: (Duration::from_secs(27 * 60), Duration::from_secs(30 * 60)),
-    idle: Duration::from_secs(3 * 60),
-};
 /// The time for which a connection that is too old goes on after a new one could not be had for it.
 const AGED_GOES_ON: Duration = Duration::from_secs(60);
 /// A connection that is younger stays, also when its server takes no writes: another look for the one that
 /// does comes no sooner. So a client of a server that stays read-only connects a few times a second at most.
 const LOOKS_APART: Duration = Duration::from_millis(250);
-
-/// How a database is connected to.
-pub(super) trait Database: Send + Sync + 'static {
-    type Link: Send + 'static;
-
-    /// Whether a new connection may lead to another server. A file stays the same, however old its
-    /// connections are.
-    const HAS_SERVERS: bool = true;
-
-    fn connect(&self, deadline: Moment) -> Result<Self::Link>;
-
-    /// Whether a request over any connection ends within `span`, by its deadline or by the driver's
-    /// time-outs.
-    fn ends_within(&self, span: Duration) -> bool {
-        let _ = span;
-        true
-    }
-
-    /// A connection for one request, which ends by `deadline`.
-    fn connect_briefly(&self, deadline: Moment) -> Result<Self::Link> {
-        self.connect(deadline)
-    }
-
-    /// Whether a connection that lay idle still stands, as far as can be known without asking the server.
-    fn is_alive(&self, link: &mut Self::Link) -> bool;
-
-    /// Whether an answer over the connection did not come in time, whatever became of the request that waited
-    /// for it. Such a connection is not used again.
-    fn is_silent(&self, _link: &Self::Link) -> bool {
-        false
-    }
-
-    /// Ends a connection over which a request is in doubt. The server may go on with that request for a long
-    /// time, and keep the session for it.
-    fn give_up(&self, link: Self::Link);
-
-    /// The server was found to take no writes any more: connections outside the pool are to look too.
-    fn note_read_only(&self) {}
-}
 
 struct PoolState<L> {
     is_closed: bool,
@@ -102,6 +47,8 @@ pub(super) struct Pool<D: Database> {
     /// Notifies those who wait that there is a place, that a connection is idle, or that none in use is left.
     changed: Condvar,
     renewals: Mutex<Option<PooledLink<D::Link>>>,
+    /// For what has less time than the driver would wait for an answer over the others.
+    brief: Mutex<Option<PooledLink<D::Link>>>,
 }
 
 impl<D: Database> Pool<D> {
@@ -123,7 +70,7 @@ impl<D: Database> Pool<D> {
             stale_before: Moment::from_nanos(0),
         };
         let (state, changed, renewals) = (Mutex::new(state), Condvar::new(), Mutex::new(None));
-        Pool { database, size, limits, state, changed, renewals }
+        Pool { database, size, limits, state, changed, renewals, brief: Mutex::new(None) }
     }
 
     pub(super) fn database(&self) -> &D {
@@ -179,9 +126,23 @@ impl<D: Database> Pool<D> {
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> Answer<T>,
     ) -> Answer<T> {
-        if !self.database.ends_within(deadline.since(Clock::System.now())) {
-            let mut link = self.database.connect_briefly(deadline).map_err(Failure::Refused)?;
-            return talk(&self.database, &mut link);
+        let now = Clock::System.now();
+        let left = deadline.since(now);
+        if !self.database.ends_within(left) {
+            let mut own = self.brief.try_lock_for(left).ok_or_else(in_use)?;
+            let is_fit = |link: &PooledLink<D::Link>| {
+                self.database.is_brief(link, left)
+                    && now < link.replace_at
+                    && now.since(link.used) < self.limits.idle
+            };
+            let standing = own.take().filter(is_fit).and_then(|link| self.alive(link));
+            let mut link = match standing {
+                Some(link) => link,
+                None => self.connected(|| self.database.connect_briefly(deadline))?,
+            };
+            let outcome = talk(&self.database, &mut link);
+            *own = self.kept(link, Shown::by(&outcome));
+            return outcome;
         }
         let has_none_for_renewals = || self.renewals.try_lock().is_some_and(|own| own.is_none());
         if D::HAS_SERVERS
@@ -240,7 +201,6 @@ impl<D: Database> Pool<D> {
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> (T, Shown),
     ) -> Answer<T> {
-        let in_use = || Failure::Refused(timed_out("the connection for renewals is in use"));
         // Whoever has it ends by a deadline of his own.
         let mut own = self.renewals.try_lock_for(deadline.since(Clock::System.now())).ok_or_else(in_use)?;
         match self.standing(own.take(), true, self.connects_by(deadline)) {
@@ -345,11 +305,15 @@ impl<D: Database> Pool<D> {
     }
 
     fn connect(&self, deadline: Moment) -> Answer<PooledLink<D::Link>> {
+        self.connected(|| self.database.connect(deadline))
+    }
+
+    fn connected(&self, connect: impl FnOnce() -> Result<D::Link>) -> Answer<PooledLink<D::Link>> {
         if self.state.lock().is_closed {
             return Err(Failure::Refused(shut_down()));
         }
         let made = Clock::System.now();
-        let link = self.database.connect(deadline).map_err(Failure::Refused)?;
+        let link = connect().map_err(Failure::Refused)?;
         let (replace_at, used) = (made.plus(random_between(self.limits.age)), Clock::System.now());
         Ok(PooledLink { link, made, replace_at, used })
     }
@@ -385,10 +349,12 @@ impl<D: Database> Pool<D> {
         let is_over = |link: &mut PooledLink<D::Link>| now.since(link.used) >= self.limits.idle;
         let over: Vec<_> = self.state.lock().idle.extract_if(.., is_over).collect();
         drop(over);
-        if let Some(mut link) = self.renewals.try_lock()
-            && link.as_mut().is_some_and(is_over)
-        {
-            *link = None;
+        for own in [&self.renewals, &self.brief] {
+            if let Some(mut link) = own.try_lock()
+                && link.as_mut().is_some_and(is_over)
+            {
+                *link = None;
+            }
         }
     }
 
@@ -400,8 +366,10 @@ impl<D: Database> Pool<D> {
         drop(state);
         self.changed.notify_all();
         drop(idle);
-        if let Some(mut link) = self.renewals.try_lock() {
-            *link = None;
+        for own in [&self.renewals, &self.brief] {
+            if let Some(mut link) = own.try_lock() {
+                *link = None;
+            }
         }
     }
 }
@@ -497,6 +465,10 @@ impl<D: Database> Drop for Place<'_, D> {
         self.pool.changed.notify_all();
         drop(left_over);
     }
+}
+
+fn in_use() -> Failure {
+    Failure::Refused(timed_out("the connection for this is in use"))
 }
 
 pub(super) fn shut_down() -> Error {

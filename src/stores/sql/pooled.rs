@@ -1,10 +1,29 @@
-//! A connection of a pool, and what a request showed of it.
+//! A connection of a pool, how long it is used, and what a request showed of it.
 
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 use crate::error::ErrorKind;
 use crate::seam::{Answer, Failure};
 use crate::time::Moment;
+
+/// How long a connection is used.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// From its making on; a time between these two, so that connections that were made together do not end
+    /// together. It bounds how long a changed address, a revoked password, or settings of the server before
+    /// they were changed stay in use where nothing else shows the change.
+    pub(super) age: (Duration, Duration),
+    /// Without a request. Address translation and load balancers forget a connection that is idle for four
+    /// minutes and more, without a word to either end. The bound also limits what an idle client costs the
+    /// server.
+    pub(super) idle: Duration,
+}
+
+pub(super) const LIMITS: Limits = Limits {
+    age: (Duration::from_secs(27 * 60), Duration::from_secs(30 * 60)),
+    idle: Duration::from_secs(3 * 60),
+};
 
 /// A connection, and since when it is there.
 pub(super) struct PooledLink<L> {

@@ -42,6 +42,10 @@ impl<D: Rows> Keeping for RowStore<D> {
 }
 
 impl<D: Rows> Sweeping for RowStore<D> {
+    fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>> {
+        self.pool().with(deadline, |database, link| database.old_versions(link, age, deadline))
+    }
+
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64> {
         match self.pool().with(deadline, |database, link| database.sweep(link, age, deadline)) {
             Ok(removed) => Ok(removed),

@@ -9,7 +9,8 @@ use crate::seam::capabilities::{Capabilities, KeptLook, TableInUse};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named};
-use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::database::Database;
+use crate::stores::sql::pool::Pool;
 use crate::sync::Waker;
 use crate::sync::atomic::AtomicBool;
 use crate::time::Moment;
@@ -233,6 +234,9 @@ pub(super) trait Rows: Database {
 
     /// Removes rows whose lease ended longer ago than `age`, and says how many.
     fn sweep(&self, link: &mut Self::Link, age: Duration, deadline: Moment) -> Answer<u64>;
+
+    /// What keeps old versions of rows, in words, as far as this user may see it.
+    fn old_versions(&self, link: &mut Self::Link, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 
     /// The table of the locks.
     fn table(&self) -> Option<&TableInUse> {

@@ -13,12 +13,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::inspect::Whereabouts;
 use crate::seam::{Answer, Claim, Failure, Store};
-use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::database::Database;
+use crate::stores::sql::pool::Pool;
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
 use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
-use crate::stores::sql::sqlite::file::{Files, boot, check_path, hindrance, path, share, up_ms};
+use crate::stores::sql::sqlite::file::{Files, boot, check_path, hindrance, long_log, path, share, up_ms};
 use crate::stores::sql::sqlite::reading::{entry_row, seen, told};
 use crate::stores::sql::sqlite::refusal::{failed, failed_to_open, is_busy, no_directory, replaced};
+use crate::stores::sql::sqlite::table::{has_table, made_by};
 use crate::stores::sql::{lease_ms, no_table, query};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
@@ -27,6 +29,7 @@ mod connection;
 mod file;
 mod reading;
 mod refusal;
+mod table;
 
 /// Opens the file, and checks that it can keep locks.
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
@@ -49,16 +52,16 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     let first = database.open(options.table.create, deadline)?;
     let is_there = |conn: &Connection| {
         if options.table.create {
-            conn.execute_batch(&query(include_str!("query/sqlite/schema.sql"), &options.table.name))?;
+            let create = query(include_str!("query/sqlite/schema.sql"), &options.table.name);
+            conn.execute_batch(&create).map_err(failed)?;
             // Without it there is no directory, which is not worth a client.
             let clients = query(include_str!("query/sqlite/clients.sql"), &options.table.name);
             drop(conn.execute_batch(&clients));
         }
-        database.has_table(conn)
+        has_table(conn, &database.table, &database.queries.take)
     };
     *database.seen.lock() = Some(first.files());
-    let is_there = on(&first, deadline, |conn| is_there(conn).map_err(failed));
-    if !is_there.map_err(|failure| failure.into_error().during("connect"))? {
+    if !on(&first, deadline, is_there).map_err(|failure| failure.into_error().during("connect"))? {
         return Err(no_table(options));
     }
     // Requests of one process take turns here: they would in the file too, but by sleeping and looking again.
@@ -124,7 +127,7 @@ impl Sqlite {
             let settings = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216";
             conn.execute_batch(settings)?;
             // It has the log and its index be there.
-            self.has_table(&conn)?;
+            made_by(&conn, &self.table)?;
             share(&self.path);
             Ok(Some(conn))
         };
@@ -158,11 +161,6 @@ impl Sqlite {
         }
     }
 
-    fn has_table(&self, conn: &Connection) -> rusqlite::Result<bool> {
-        let known = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE";
-        conn.query_row(known, [&self.table], |row| Ok(row.get::<_, i64>(0)? > 0))
-    }
-
     /// A grant in a file that was taken away meanwhile keeps nobody out.
     fn in_place<T>(link: &SqliteConnection, change: Change<T>) -> Answer<Change<T>> {
         match change {
@@ -180,7 +178,7 @@ impl Database for Sqlite {
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
         // It was there when the client was made. Another program may be about to make it.
-        let has_table = on(&link, deadline, |conn| self.has_table(conn).map_err(failed));
+        let has_table = on(&link, deadline, |conn| has_table(conn, &self.table, &self.queries.take));
         if has_table.map_err(|failure| failure.into_error().during("connect"))? {
             Ok(link)
         } else {
@@ -458,6 +456,11 @@ impl Rows for Sqlite {
         let params = params![lease_ms(age), self.boot, up_ms()];
         let removed = on(link, deadline, |conn| conn.execute(&self.queries.sweep, params).map_err(failed));
         removed.map(|removed| u64::try_from(removed).unwrap_or(0))
+    }
+
+    /// Who reads is not known here; only that the log could not begin anew.
+    fn old_versions(&self, _: &mut SqliteConnection, _: Duration, _by: Moment) -> Answer<Vec<String>> {
+        Ok(long_log(&self.path).into_iter().collect())
     }
 
     /// There is no connection to a server; what can go away is the file.

@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::{ClientId, LockName, Owner, unbound_number};
 use crate::seam::{Answer, Claim, Failure, Kind};
 use crate::stores::sql::rows::{Change, Rows};
+use crate::stores::sql::{OTHER_COLUMNS, other_table};
 use crate::time::Moment;
 
 /// Takes a lock of its own and frees it, over a connection on which a transaction has begun that is rolled
@@ -30,6 +31,11 @@ pub(super) fn try_one<D: Rows>(database: &D, link: &mut D::Link, deadline: Momen
         }
         Err(Failure::Refused(error)) if error.is_retryable() || error.kind() == ErrorKind::NoPermission => {
             Ok(())
+        }
+        Err(Failure::Refused(error)) if error.detail().starts_with(OTHER_COLUMNS) => {
+            let table = database.table().map_or_else(String::new, |table| table.name.clone());
+            let error = Error::new(error.kind(), "connect", other_table(&table)).with_source(error);
+            Err(Failure::Refused(error))
         }
         Err(failure) => Err(failure),
     }

@@ -94,11 +94,11 @@ mod tests {
     use crossbeam_channel::unbounded;
 
     use super::*;
+    use crate::config::ServerOptions;
     use crate::ident::{ClientId, Owner};
     use crate::observe::event::Event;
     use crate::observe::reporter::Reporter;
     use crate::seam::Family;
-    use crate::stores::zookeeper::address::ZooKeeperAddress;
     use crate::stores::zookeeper::fake::{ID, Reply, Server};
     use crate::stores::zookeeper::places::HeldNode;
 
@@ -110,8 +110,8 @@ mod tests {
     #[test]
     fn a_server_that_is_silent_for_a_quarter_of_the_session_is_left_for_the_next() {
         let server = Server::start(SESSION, |_| Reply::Never);
-        let address = ZooKeeperAddress::new(&server.options).unwrap();
-        let session = Session::open(address, SESSION, LONG, Arc::new(Reporter::new(None))).unwrap();
+        let options = ServerOptions { connect_timeout: LONG, ..server.options.clone() };
+        let session = Session::open(&options, SESSION, Arc::new(Reporter::new(None))).unwrap();
         assert_eq!(server.greetings.recv_timeout(LONG), Ok(0));
         let window = {
             let mut state = session.state.lock();
@@ -139,8 +139,8 @@ mod tests {
             }
             _ => Reply::Never,
         });
-        let address = ZooKeeperAddress::new(&server.options).unwrap();
-        let session = Session::open(address, SESSION, LONG, Arc::new(Reporter::new(None))).unwrap();
+        let options = ServerOptions { connect_timeout: LONG, ..server.options.clone() };
+        let session = Session::open(&options, SESSION, Arc::new(Reporter::new(None))).unwrap();
         let owner = Owner::new(ClientId::random(), 7);
         let key = PlaceKey { path: "/a".into(), owner, family: Family::Lock };
         {
@@ -167,9 +167,9 @@ mod tests {
             Event::WakeupsUp => told.send(true).unwrap(),
             _ => {}
         };
-        let address = ZooKeeperAddress::new(&server.options).unwrap();
+        let options = ServerOptions { connect_timeout: LONG, ..server.options.clone() };
         let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
-        let session = Session::open(address, SESSION, LONG, reporter).unwrap();
+        let session = Session::open(&options, SESSION, reporter).unwrap();
         for _ in 0..2 {
             session.state.lock().send(&Operation::Sync { path: "/" }, Box::new(drop));
             session.flush();

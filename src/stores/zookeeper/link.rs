@@ -148,10 +148,14 @@ pub(super) fn connect(
         session: asked.life.map_or(0, |life| life.id),
         password: asked.life.map_or(&[0; 16], |life| &life.password),
     };
-    stream.write_all(&greeting.frame()).map_err(broken)?;
-    let answer = read_frame(&mut stream).map_err(|error| match error.kind() {
+    let greeted = stream.write_all(&greeting.frame()).map_err(broken);
+    let answer = greeted.and_then(|()| read_frame(&mut stream)).map_err(|error| match error.kind() {
         ErrorKind::Unreachable => {
-            let words = format!("{} closed the connection: it does not serve clients now, or is behind what this client has seen", place());
+            let words = format!(
+                "{} closed the connection: it does not serve clients now, it is behind what this client has seen, or this \
+                 address has as many connections as maxClientCnxns allows",
+                place()
+            );
             Error::new(ErrorKind::Unreachable, "connect", words).with_source(error)
         }
         _ => error.during("connect"),

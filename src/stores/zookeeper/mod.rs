@@ -35,6 +35,7 @@ use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
 use crate::seam::capabilities::{Capabilities, Sessions};
+use crate::seam::format::{check_format, format_text};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{ChannelSource, Subscription};
 use crate::seam::{
@@ -42,9 +43,8 @@ use crate::seam::{
 };
 use crate::sync::Waker;
 use crate::time::{Clock, Moment};
-use address::ZooKeeperAddress;
 use answer::{answer, deleted};
-use jute::{Access, Operation, code};
+use jute::{Access, Mode, Operation, code};
 use life::Window;
 use places::{LockNode, PlaceKey};
 use session::{NoReply, Replied, Session};
@@ -67,10 +67,41 @@ impl ZooKeeperStore {
         lease: Duration,
         reporter: Arc<Reporter>,
     ) -> Result<ZooKeeperStore> {
-        let address = ZooKeeperAddress::new(options)?;
-        let access = if address.login.is_some() { Access::Creator } else { Access::Everyone };
-        let session = Session::open(address, lease, options.connect_timeout, reporter)?;
-        Ok(ZooKeeperStore { session, access, command_timeout: options.command_timeout })
+        let session = Session::open(options, lease, reporter)?;
+        let access = if session.address.login.is_some() { Access::Creator } else { Access::Everyone };
+        let store = ZooKeeperStore { session, access, command_timeout: options.command_timeout };
+        let agreed = store.agree_on_format(options.notes, Clock::System.after(options.connect_timeout));
+        agreed.inspect_err(|_| store.close())?;
+        Ok(store)
+    }
+
+    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted. Whatever else the servers
+    /// answer is for the first lock to find out.
+    fn agree_on_format(&self, notes: bool, deadline: Moment) -> Result<()> {
+        let path = path::of_format(&self.session.address.chroot);
+        let look = || match self.session.call(&Operation::Data { path: &path }, deadline) {
+            Ok(reply) => {
+                let found = jute::data(&reply.body).unwrap_or_default();
+                check_format(&String::from_utf8_lossy(&found), &format!("the node {path}")).map(|()| true)
+            }
+            Err(NoReply::Code(code::NO_NODE)) => Ok(false),
+            Err(_) => Ok(true),
+        };
+        if look()? || !notes {
+            return Ok(());
+        }
+        let text = format_text();
+        let (data, mode) = (text.as_bytes(), Mode::Persistent);
+        let note = Operation::Create { path: &path, data, mode, access: self.access };
+        let mut noted = self.session.call(&note, deadline);
+        if matches!(noted, Err(NoReply::Code(code::NO_NODE))) {
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            if self.make_parents(folder, deadline).is_ok() {
+                noted = self.session.call(&note, deadline);
+            }
+        }
+        // Another client has noted its own meanwhile.
+        if matches!(noted, Err(NoReply::Code(code::NODE_EXISTS))) { look().map(drop) } else { Ok(()) }
     }
 
     /// After how long without a sign of life the servers free what this client holds.

@@ -50,6 +50,11 @@ pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
 }
 
+/// The place of the format's number.
+pub(super) fn of_format(chroot: &str) -> String {
+    format!("{chroot}{BASE}/%format")
+}
+
 /// The node whose children a list looks at.
 pub(super) struct ListedFolder {
     pub(super) folder: String,
@@ -144,6 +149,7 @@ const GUID: usize = 36;
 pub(super) struct QueuedNode {
     pub(super) name: String,
     pub(super) family: Family,
+    /// In a line: counted from its first.
     number: i32,
 }
 
@@ -172,6 +178,12 @@ pub(super) struct NodeLine(Vec<QueuedNode>);
 impl NodeLine {
     pub(super) fn new(children: Vec<String>) -> NodeLine {
         let mut waiters: Vec<_> = children.into_iter().filter_map(QueuedNode::new).collect();
+        // The servers count on from the largest number to the smallest. All who stand here came within less than half
+        // of all numbers, so the first is the one from which the fewest steps lead to any other.
+        let Some(any) = waiters.first().map(|waiter| waiter.number) else { return NodeLine(waiters) };
+        let first = waiters.iter().map(|waiter| waiter.number.wrapping_sub(any)).min().unwrap_or(0);
+        let first = any.wrapping_add(first);
+        waiters.iter_mut().for_each(|waiter| waiter.number = waiter.number.wrapping_sub(first));
         waiters.sort_by_key(|waiter| (waiter.number, waiter.family != Family::Write));
         NodeLine(waiters)
     }
@@ -306,6 +318,19 @@ mod tests {
         assert_eq!(line.in_front_of(&line.0[2]).unwrap().name, names[1]);
         assert_eq!(line.holders(Family::Lock).map(|one| &*one.name).collect::<Vec<_>>(), [names[0]]);
         assert!(line.is_strange_to(Family::Read) && !line.is_strange_to(Family::Lock));
+    }
+
+    #[test]
+    fn the_order_goes_on_where_the_servers_numbers_run_over() {
+        let names = ["a-lock-2147483646", "b-lock-2147483647", "c-lock--2147483648", "d-lock--2147483647"];
+        for turned in 0..names.len() {
+            let mut children = names;
+            children.rotate_left(turned);
+            let line = line(&children);
+            let stand: Vec<_> = line.all().map(|one| one.name.as_str()).collect();
+            assert_eq!(stand, names);
+            assert_eq!(line.holders(Family::Lock).map(|one| &*one.name).collect::<Vec<_>>(), [names[0]]);
+        }
     }
 
     #[test]

@@ -14,12 +14,14 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
 use crate::room::CrowdMap;
 use crate::seam::Failure;
 use crate::seam::subscription::Channel;
+use crate::secrets::Renewable;
 use crate::stores::zookeeper::address::ZooKeeperAddress;
 use crate::stores::zookeeper::jute::{self, Header, Operation, code};
 use crate::stores::zookeeper::life::Life;
@@ -38,6 +40,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_m
 
 pub(super) struct Session {
     pub(super) address: ZooKeeperAddress,
+    /// The login and the certificates as the files of secrets have them by now.
+    renewal: Arc<Renewable<ZooKeeperAddress>>,
     pub(super) places: NodePlaces,
     reporter: Arc<Reporter>,
     connect_timeout: Duration,
@@ -135,13 +139,16 @@ impl From<Error> for NoReply {
 impl Session {
     /// Connects, and starts the two threads.
     pub(super) fn open(
-        address: ZooKeeperAddress,
+        options: &ServerOptions,
         timeout: Duration,
-        connect_timeout: Duration,
         reporter: Arc<Reporter>,
     ) -> Result<Arc<Session>> {
+        let connect_timeout = options.connect_timeout;
+        let address = ZooKeeperAddress::new(options)?;
+        let renewal = Renewable::new(options, ZooKeeperAddress::new)?;
         let session = Arc::new_cyclic(|me| Session {
             address,
+            renewal,
             places: NodePlaces::default(),
             reporter,
             connect_timeout,
@@ -338,7 +345,8 @@ impl Session {
             let deadline = Clock::System.after(self.connect_timeout.min(soon) / share);
             let greeted = Clock::System.now();
             let asked = link::AskedFor { life: life.as_deref(), last_transaction, timeout: self.timeout };
-            match link::connect(&self.address, (host, *port), &asked, deadline) {
+            let connect = |renewed: &_| link::connect(renewed, (host, *port), &asked, deadline);
+            match self.renewal.with(connect) {
                 Ok(link::NewConnection::Expired) => {
                     if let Some(life) = life {
                         self.expire(&life);
@@ -524,7 +532,6 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::config::ServerOptions;
     use crate::stores::zookeeper::fake::{frame, welcome};
 
     const SESSION: Duration = Duration::from_secs(30);
@@ -556,8 +563,8 @@ mod tests {
         let (tell, go) = bounded(1);
         let options =
             ServerOptions { url: format!("zk://127.0.0.1:{}", server(go)), ..ServerOptions::default() };
-        let address = ZooKeeperAddress::new(&options).unwrap();
-        let session = Session::open(address, SESSION, SESSION, Arc::new(Reporter::new(None))).unwrap();
+        let options = ServerOptions { connect_timeout: SESSION, ..options };
+        let session = Session::open(&options, SESSION, Arc::new(Reporter::new(None))).unwrap();
         let (sender, outcomes) = bounded(REQUESTS);
         let path = format!("/{}", "x".repeat(100_000));
         let begun = Clock::System.now();

@@ -31,6 +31,7 @@ use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
     Answer, Answered, Attempt, Claim, Counting, Failure, Kind, Pending, Release, Sink, Snapshot, Store,
 };
+use crate::stores::redis::format::{agree_on_format, format_key};
 use crate::stores::redis::kinds;
 use crate::stores::redis::kinds::kind::Deferrable;
 use crate::stores::redis::reply::{Redirect, is_split};
@@ -78,14 +79,25 @@ impl ClusterStore {
     /// Finds the members, and checks that locks can be kept on them.
     pub(super) fn connect(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<Arc<ClusterStore>> {
         let topology = Topology::connect(options, reporter)?;
-        Ok(Arc::new_cyclic(|me| ClusterStore {
+        let store = Arc::new_cyclic(|me| ClusterStore {
             topology,
             unread: UnreadReleases::default(),
             scripts: options.scripts,
             waits_for_replicas: options.replicas.is_some(),
             command_timeout: options.command_timeout,
             me: me.clone(),
-        }))
+        });
+        let (key, deadline) = (LockName::reserved(format_key()), Clock::System.after(topology::LOOK));
+        match store.ask("connect", &key, deadline, |member| {
+            agree_on_format(&member.server.connections, (options.notes, true), None, deadline)
+        }) {
+            Err(Failure::Refused(error)) if error.kind() == ErrorKind::OtherFormat => {
+                store.close();
+                Err(error)
+            }
+            // A client starts while the member that has the number is away.
+            Ok(_) | Err(_) => Ok(store),
+        }
     }
 
     #[cfg(all(test, unix))]

@@ -11,6 +11,7 @@ use scheduled_thread_pool::ScheduledThreadPool;
 use crate::config::{ClusterPubSub, ServerOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
+use crate::secrets::Renewable;
 use crate::stores::redis::about::{probe, scripts_refused};
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::cluster::slots::{Endpoint, MOST_MEMBERS, SlotMap};
@@ -34,7 +35,7 @@ const LOOKS_APART: Duration = Duration::from_millis(100);
 /// mostly answers sooner.
 const QUICK: Duration = Duration::from_millis(250);
 /// A request waits for a look no longer than this; then it goes by what is known.
-const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 /// One member, used as if there were no others.
 pub(super) struct ClusterNode {
@@ -87,8 +88,12 @@ impl Topology {
             Some(Endpoint { host: host.clone(), port })
         };
         let seeds: Vec<_> = addresses.iter().filter_map(host_and_port).collect();
-        let address = addresses.into_iter().next();
-        let address = Arc::new(address.ok_or_else(|| Error::invalid("connect", "the URL names no server"))?);
+        let any = |options: &ServerOptions| {
+            let address = RedisAddress::cluster(options)?.into_iter().next();
+            address.ok_or_else(|| Error::invalid("connect", "the URL names no server"))
+        };
+        let address =
+            Arc::new(RedisAddress { renewal: Some(Renewable::new(options, any)?), ..any(options)? });
         let deadline = Clock::System.after(options.connect_timeout);
         let wanted = options.cluster_pub_sub;
         let (answered, (map, is_sharded)) = first_of(&seeds, deadline, |seed, deadline| {

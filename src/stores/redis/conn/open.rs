@@ -10,8 +10,17 @@ use crate::time::{Clock, Moment};
 /// stands for a master and its replicas.
 const MOST_DIALS: usize = 8;
 
-/// Connects until `deadline` at the latest, logs in, and checks the server: see [`open_at`].
+/// Connects until `deadline` at the latest, logs in, and checks the server: see [`open_at`]. What a server refuses is
+/// tried once more with the secrets that their files have by then.
 pub(crate) fn open(address: &RedisAddress, deadline: Moment) -> Result<Connection> {
+    let Some(renewal) = &address.renewal else { return open_once(address, deadline) };
+    renewal.with(|renewed| match address.by(renewed) {
+        Some(address) => open_once(&address, deadline),
+        None => open_once(address, deadline),
+    })
+}
+
+fn open_once(address: &RedisAddress, deadline: Moment) -> Result<Connection> {
     match &address.target {
         Target::Place(place) => {
             let mut opened = open_at(&address.login, place, deadline, |_| {});

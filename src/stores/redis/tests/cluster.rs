@@ -103,6 +103,8 @@ fn talk(mut socket: TcpStream, shared: &Shared, says: &(impl Fn(&str) -> Option<
                 Some("-ERR Unknown subcommand or wrong number of arguments for 'SHARDNUMSUB'\r\n".to_owned())
             }
             ("EVAL", "return 1") => Some(":1\r\n".to_owned()),
+            ("GET", "leasehold_client:format") => Some("$-1\r\n".to_owned()),
+            ("SET", "leasehold_client:format") => Some("+OK\r\n".to_owned()),
             ("CLUSTER", _) => {
                 let slots = shared.slots.lock();
                 let mut answer = format!("*{}\r\n", slots.len());

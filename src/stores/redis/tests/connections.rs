@@ -13,6 +13,7 @@ use crate::seam::Inspect;
 use crate::seam::capabilities::{ConnectionWatch, Pipeline};
 use crate::seam::{Answer, Attempt, Failure, Handoff, Kind, Release, Sink, Store};
 use crate::stores::redis::RedisStore;
+use crate::stores::redis::script::Command;
 use crate::stores::redis::tests::fake::{Act, Fake, GREETING};
 use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
 use crate::sync::Mutex;
@@ -183,8 +184,12 @@ fn a_server_that_is_gone_refuses_at_once_and_is_not_stormed() {
 
     let fake = Fake::start_raw({
         let first = std::sync::atomic::AtomicBool::new(true);
-        move |_| {
-            if first.swap(false, std::sync::atomic::Ordering::SeqCst) {
+        move |command| {
+            if command.starts_with("get leasehold_client:") {
+                Act::Say("$-1\r\n")
+            } else if command.starts_with("set leasehold_client:") {
+                Act::Say("+OK\r\n")
+            } else if first.swap(false, std::sync::atomic::Ordering::SeqCst) {
                 crate::stores::redis::tests::fake::GREETING
             } else {
                 Act::HangUp
@@ -349,6 +354,7 @@ fn renewals_go_on_while_calls_have_all_connections() {
     let store = open(&ServerOptions { pool_size: 1, ..fake.options() });
     let connections = &store.server.connections;
     // Calls share one of the two, and this one has the other alone.
+    assert!(connections.call(&Command::new("PING"), soon()).is_ok());
     let renewed = connections.dialog(soon(), |_mine| {
         let another = connections.dialog(Clock::System.now(), |_mine| Ok(()));
         let error = another.unwrap_err().into_error();

@@ -39,12 +39,13 @@ struct State {
 }
 
 impl Fake {
-    /// `act` gets each command in lower case: `evalsha …`. HELLO and the scripts' probe are answered well
+    /// `act` gets each command in lower case: `evalsha …`. HELLO, the scripts' probe and the format's number are answered well
     /// before.
     pub(super) fn start(act: impl Fn(&str) -> Act + Send + Sync + 'static) -> Fake {
         Fake::start_raw(move |command| match command {
             "hello" => GREETING,
             _ if command.starts_with("eval return 1") => Act::Say(":1\r\n"),
+            "get leasehold_client:format" => Act::Say("$18\r\nleasehold format 1\r\n"),
             _ => act(command),
         })
     }

@@ -18,6 +18,7 @@ use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::seam::{Answer, Attempt, Claim, Failure, Kind};
 use crate::stores::redis::RedisStore;
+use crate::stores::redis::format::format_key;
 use crate::time::{Clock, Moment};
 
 /// A private server on a Unix socket in a folder of its own; stopped when dropped.
@@ -102,9 +103,10 @@ impl Server {
         redis::from_redis_value(self.run(command)).unwrap()
     }
 
-    /// Keys in the server, sorted.
+    /// Keys in the server but the format's number, sorted.
     pub(super) fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = redis::from_redis_value(self.run(&["KEYS", "*"])).unwrap();
+        keys.retain(|key| *key != format_key());
         keys.sort();
         keys
     }

@@ -5,6 +5,7 @@ use mysql::prelude::Queryable;
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
+use crate::seam::format::check_format;
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed};
 use crate::stores::sql::mysql::role::{is_read_only, read_only_now};
@@ -61,33 +62,34 @@ pub(super) fn tables(
     deadline: Moment,
 ) -> Answer<()> {
     let table = &options.table;
-    if !is_there(link, &table.name)? {
-        if !table.create {
-            return Err(Failure::Refused(no_table(options)));
+    let mut seen = look(link, &table.name)?;
+    if table.create && !(seen.is_there && seen.has_clients) {
+        if !seen.is_there {
+            let create = query(include_str!("../query/mysql/schema.sql"), &table.name);
+            link.conn.query_drop(create).map_err(failed)?;
         }
-        let create = query(include_str!("../query/mysql/schema.sql"), &table.name);
-        link.conn.query_drop(create).map_err(failed)?;
-    }
-    if table.create {
         // Without it there is no directory, which is not worth a client.
         let clients = query(include_str!("../query/mysql/clients.sql"), &table.name);
-        let made = match is_there(link, &beside(&table.name, "_clients")) {
-            Ok(false) => link.conn.query_drop(clients).map_err(failed),
-            looked => looked.map(drop),
-        };
-        if let Err(Failure::Unknown(error)) = made {
+        if !seen.has_clients
+            && let Err(Failure::Unknown(error)) = link.conn.query_drop(clients).map_err(failed)
+        {
             return Err(Failure::Unknown(error));
         }
+        seen = look(link, &table.name)?;
     }
-    let named: Option<String> = link.conn.query_first("SELECT DATABASE()").map_err(failed)?;
-    let name = match named {
-        Some(named) if !table.name.contains('.') => format!("{named}.{}", table.name),
-        _ => table.name.clone(),
-    };
-    let others = other_spellings(link, &table.name)?;
-    database.table = Some(TableInUse { name, others });
+    if !seen.is_there {
+        // Or this user has no right to see it.
+        return Err(match link.conn.query_drop(format!("SELECT 1 FROM {} LIMIT 0", table.name)) {
+            Err(mysql::Error::MySqlError(error)) if error.code != NO_SUCH_TABLE => failed(error.into()),
+            _ => Failure::Refused(no_table(options)),
+        });
+    }
+    check_format(&seen.comment, &format!("the table {}", seen.table.name)).map_err(Failure::Refused)?;
+    database.table = Some(seen.table);
     link.conn.query_drop("START TRANSACTION").map_err(failed)?;
+    link.as_text = true;
     let tried = database.notes.without(|| try_one(database, link, deadline));
+    link.as_text = false;
     if matches!(tried, Err(Failure::Unknown(_))) {
         return tried;
     }
@@ -95,27 +97,48 @@ pub(super) fn tables(
     tried
 }
 
-/// Needs no right to make one, unlike CREATE TABLE IF NOT EXISTS.
-fn is_there(link: &mut MysqlConnection, table: &str) -> Answer<bool> {
-    match link.conn.query_drop(format!("SELECT 1 FROM {table} LIMIT 0")) {
-        Err(mysql::Error::MySqlError(error)) if error.code == NO_SUCH_TABLE => Ok(false),
-        looked => looked.map(|()| true).map_err(failed),
-    }
+/// What there is of the tables.
+struct Seen {
+    /// Its full name, and the tables of the same name in other letters, which are others where the server tells
+    /// letters apart.
+    table: TableInUse,
+    is_there: bool,
+    comment: String,
+    has_clients: bool,
 }
 
-/// The tables of the same name in other letters, which are others where the server tells letters apart. The name
-/// is a plain one, as it was given; a prepared statement may be refused.
-fn other_spellings(link: &mut MysqlConnection, table: &str) -> Answer<Vec<String>> {
+/// Asks all in one round trip. The name is a plain one, as it was given; a prepared statement may be refused. A table
+/// that this user may not use is none.
+fn look(link: &mut MysqlConnection, table: &str) -> Answer<Seen> {
     let (schema, name) = match table.split_once('.') {
         Some((schema, name)) => (format!("'{schema}'"), name),
         None => ("DATABASE()".to_owned(), table),
     };
+    let clients = beside(name, "_clients");
     let text = format!(
-        "SELECT CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) FROM information_schema.TABLES
-        WHERE TABLE_SCHEMA = {schema} AND LOWER(TABLE_NAME) = LOWER('{name}') AND BINARY TABLE_NAME <> '{name}'
-            AND @@lower_case_table_names = 0 ORDER BY 1"
+        "SELECT CONCAT(TABLE_SCHEMA, '.', TABLE_NAME), LOWER(TABLE_NAME) = LOWER('{name}'),
+            BINARY TABLE_NAME IN ('{name}', '{clients}') OR @@lower_case_table_names <> 0, TABLE_COMMENT
+        FROM information_schema.TABLES
+        WHERE TABLE_SCHEMA = {schema} AND LOWER(TABLE_NAME) IN (LOWER('{name}'), LOWER('{clients}'))
+        UNION ALL SELECT COALESCE({schema}, ''), NULL, NULL, '' ORDER BY 1"
     );
-    link.conn.query(text).map_err(failed)
+    type Found = (String, Option<bool>, Option<bool>, String);
+    let found: Vec<Found> = link.conn.query(text).map_err(failed)?;
+    let mut seen = Seen {
+        table: TableInUse { name: name.to_owned(), others: Vec::new() },
+        is_there: false,
+        comment: String::new(),
+        has_clients: false,
+    };
+    for (found, is_table, is_it, comment) in found {
+        match (is_table, is_it) {
+            (Some(true), Some(true)) => (seen.is_there, seen.comment) = (true, comment),
+            (Some(true), _) => seen.table.others.push(found),
+            (Some(false), is_it) => seen.has_clients |= is_it == Some(true),
+            (None, _) => seen.table.name = format!("{found}.{name}"),
+        }
+    }
+    Ok(seen)
 }
 
 fn is_too_old(version: &str) -> bool {

@@ -7,9 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mysql::{Conn, DriverError, OptsBuilder};
+use mysql::{Conn, DriverError, Opts, OptsBuilder};
 
+use crate::error::Result;
 use crate::hosts::{Host, Hosts, Rounds};
+use crate::secrets::Renewable;
+use crate::stores::sql::mysql::refusal::refused;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, thread};
 use crate::time::{Clock, Moment};
@@ -24,6 +27,8 @@ pub(super) struct Dial {
     hosts: Arc<Hosts>,
     connect_timeout: Duration,
     left: Arc<AtomicUsize>,
+    /// The user and the password as the files of secrets have them by now; the driver reads those of certificates itself.
+    pub(super) renewal: Option<Arc<Renewable<OptsBuilder>>>,
 }
 
 /// A connection that another thread opens.
@@ -44,16 +49,22 @@ impl Dial {
     pub(super) fn new(host: &str, hosts: &Arc<Hosts>, connect_timeout: Duration) -> Dial {
         // An IPv6 address is in brackets.
         let host = hosts.given(host.trim_start_matches('[').trim_end_matches(']'), true);
-        Dial { host, hosts: Arc::clone(hosts), connect_timeout, left: Arc::default() }
+        Dial { host, hosts: Arc::clone(hosts), connect_timeout, left: Arc::default(), renewal: None }
     }
 
     /// Connects until `deadline` at the latest. `answer` is the time-out that `opts` have for each answer.
-    pub(super) fn connect(
-        &self,
-        opts: &OptsBuilder,
-        answer: Duration,
-        deadline: Moment,
-    ) -> mysql::Result<Conn> {
+    pub(super) fn connect(&self, opts: &OptsBuilder, answer: Duration, deadline: Moment) -> Result<Conn> {
+        let connect = |opts: &OptsBuilder| {
+            self.connect_once(opts, answer, deadline).map_err(|error| refused(error).during("connect"))
+        };
+        let Some(renewal) = &self.renewal else { return connect(opts) };
+        renewal.with(|renewed| {
+            let renewed = Opts::from(renewed.clone());
+            connect(&opts.clone().user(renewed.get_user()).pass(renewed.get_pass()))
+        })
+    }
+
+    fn connect_once(&self, opts: &OptsBuilder, answer: Duration, deadline: Moment) -> mysql::Result<Conn> {
         let deadline = deadline.min(Clock::System.after(self.connect_timeout));
         let families = self.families(deadline)?;
         let mut rounds = Rounds::until(deadline);
@@ -172,7 +183,7 @@ mod tests {
         });
         let server = server.unwrap();
         let deadline = Clock::System.after(SOON);
-        let error = dial(BOTH).connect(&opts(port), SOON, deadline).unwrap_err();
+        let error = dial(BOTH).connect_once(&opts(port), SOON, deadline).unwrap_err();
         assert!(matches!(&error, mysql::Error::MySqlError(said) if said.code == 1040), "{error:?}");
         server.join().unwrap();
         let families: Vec<IpAddr> =
@@ -190,7 +201,7 @@ mod tests {
         let begun = Clock::System.now();
         for _ in 0..MOST_LEFT + 2 {
             let deadline = Clock::System.after(Duration::from_millis(50));
-            assert!(is_of_network(&dial.connect(&opts, answer, deadline).unwrap_err()));
+            assert!(is_of_network(&dial.connect_once(&opts, answer, deadline).unwrap_err()));
         }
         assert!(Clock::System.now().since(begun) < SOON / 2);
         assert_eq!(dial.left.load(Ordering::SeqCst), MOST_LEFT);

@@ -20,9 +20,18 @@ pub(super) struct MysqlConnection {
     /// An answer did not come in time. It may come yet, and the driver would take it for that to another
     /// question.
     pub(super) silent: bool,
+    /// Statements go as text, which costs one round trip instead of two: for what is asked but once.
+    pub(super) as_text: bool,
+    /// Of one that is made for requests with little time: for how long it waits for an answer.
+    pub(super) answer: Duration,
 }
 
 impl MysqlConnection {
+    pub(super) fn new(conn: Conn) -> MysqlConnection {
+        let used = Clock::System.now();
+        MysqlConnection { conn, used, ended: false, silent: false, as_text: false, answer: Duration::ZERO }
+    }
+
     /// Runs a statement; how many rows it found, and its insert id.
     pub(super) fn run(&mut self, sql: &str, params: Params) -> Answer<(u64, u64)> {
         self.rows::<mysql::Row>(sql, params)?;
@@ -49,6 +58,10 @@ impl MysqlConnection {
     /// Runs a statement. Where the server has no room for a prepared one, or has lost it, nothing was run: it gets
     /// the same as text. So no hold is lost because others have used up `max_prepared_stmt_count`.
     pub(super) fn rows<T: mysql::prelude::FromRow>(&mut self, sql: &str, params: Params) -> Answer<Vec<T>> {
+        if self.as_text {
+            let rows = self.conn.query(as_text(sql, &params));
+            return self.judge(rows);
+        }
         let rows = match self.conn.exec(sql, params.clone()) {
             Err(error) if was_not_prepared(&error) => self.conn.query(as_text(sql, &params)),
             rows => rows,

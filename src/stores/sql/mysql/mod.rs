@@ -18,19 +18,20 @@ use std::time::Duration;
 use mysql::{OptsBuilder, Params, params};
 
 use self::link::MysqlConnection;
-use self::refusal::refused;
 use self::role::read_only_now;
 use self::turnstile::{TurnstileQueries, Turnstiles};
 use self::url::{READ_COMMITTED, limit_in_seconds, settings};
 use crate::config::ServerOptions;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
 use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Store};
+use crate::secrets::Renewable;
+use crate::stores::sql::database::Database;
 use crate::stores::sql::mysql::dial::Dial;
 use crate::stores::sql::notes::Notes;
-use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::pool::Pool;
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
 use crate::stores::sql::sessions::SessionStore;
 use crate::stores::sql::timed_out;
@@ -42,7 +43,8 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// Connects, and checks that the server can keep locks.
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
-    let (opts, dial) = url::opts(options)?;
+    let (opts, mut dial) = url::opts(options)?;
+    dial.renewal = Some(Renewable::new(options, |options| url::opts(options).map(|(opts, _)| opts))?);
     let queries = Queries::new(&options.table.name);
     let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };
     let turnstiles = options.table.turnstiles;
@@ -77,7 +79,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
 }
 
 queries!(
-    "mysql": add, take, retake, leave, renew, expire, look, show, list, force, long_free, forget, turn_enter, turn_leave,
+    "mysql": add, take, retake, leave, renew, expire, look, show, list, force, long_free, forget, old_versions, turn_enter, turn_leave,
     turn_look, post, unpost, tidy, entry, entries,
 );
 
@@ -112,9 +114,8 @@ impl Database for Mysql {
     type Link = MysqlConnection;
 
     fn connect(&self, deadline: Moment) -> Result<MysqlConnection> {
-        let conn = self.dial.connect(&self.opts, self.command_timeout, deadline);
-        let conn = conn.map_err(|error| refused(error).during("connect"))?;
-        let mut link = MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false };
+        let conn = self.dial.connect(&self.opts, self.command_timeout, deadline)?;
+        let mut link = MysqlConnection::new(conn);
         let given_up = std::mem::take(&mut *self.given_up.lock());
         for (session, since) in given_up {
             link.end_given_up(session, since).map_err(|failure| failure.into_error().during("connect"))?;
@@ -122,6 +123,7 @@ impl Database for Mysql {
         Ok(link)
     }
 
+    /// Over those of the pool.
     fn ends_within(&self, span: Duration) -> bool {
         self.command_timeout <= span
     }
@@ -131,11 +133,16 @@ impl Database for Mysql {
         if left.is_zero() {
             return Err(timed_out("no time was left to connect"));
         }
-        let opts = self.opts.clone().read_timeout(Some(left)).write_timeout(Some(left));
+        // Less than half, so that the next request with about as much time may use it, after a ping.
+        let answer = left.mul_f32(0.375);
+        let opts = self.opts.clone().read_timeout(Some(answer)).write_timeout(Some(answer));
         let opts = opts.init(settings(self.isolation, 1));
-        let conn = self.dial.connect(&opts, left, deadline);
-        let conn = conn.map_err(|error| refused(error).during("connect"))?;
-        Ok(MysqlConnection { conn, used: Clock::System.now(), ended: false, silent: false })
+        let conn = self.dial.connect(&opts, answer, deadline)?;
+        Ok(MysqlConnection { answer, ..MysqlConnection::new(conn) })
+    }
+
+    fn is_brief(&self, link: &MysqlConnection, span: Duration) -> bool {
+        link.answer * 2 <= span
     }
 
     fn is_silent(&self, link: &MysqlConnection) -> bool {
@@ -429,6 +436,14 @@ impl Rows for Mysql {
             removed += link.run(&self.queries.forget, params! { id, age_us })?.0;
         }
         Ok(removed)
+    }
+
+    fn old_versions(&self, link: &mut MysqlConnection, age: Duration, _by: Moment) -> Answer<Vec<String>> {
+        match link.rows(&self.queries.old_versions, params! { "age_s" => age.as_secs() }) {
+            // Without the right PROCESS nothing is to be seen.
+            Err(Failure::Refused(error)) if error.kind() == ErrorKind::NoPermission => Ok(Vec::new()),
+            found => found,
+        }
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {

@@ -149,7 +149,7 @@ pub(super) fn classify(code: u16) -> (ErrorKind, &'static str) {
             ErrorKind::Unsupported,
             "the server's binlog_format has become STATEMENT: set it to ROW or MIXED, or build the client anew",
         ),
-        1054 => (ErrorKind::Unsupported, "the table is not the one of docs/stores.md: its columns differ"),
+        1054 => (ErrorKind::Unsupported, crate::stores::sql::OTHER_COLUMNS),
         1213 => (ErrorKind::Deadlock, "the server broke a deadlock by ending this transaction"),
         1021 | 1114 => (ErrorKind::OutOfMemory, "the server's disk is full"),
         1037 | 1038 | 1041 => (ErrorKind::OutOfMemory, "the server is out of memory"),

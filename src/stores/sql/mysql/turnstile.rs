@@ -148,8 +148,8 @@ impl Turnstiles {
     fn run(&self) {
         let mut pause = PAUSES.0;
         while self.has_work() {
-            let connected = self.connect().and_then(|mut conn| self.watch(&mut conn, &mut pause));
-            if connected.is_err() {
+            let watched = self.connect().is_ok_and(|mut conn| self.watch(&mut conn, &mut pause).is_ok());
+            if !watched {
                 let mut state = self.state.lock();
                 let deadline = Clock::System.after(pause);
                 pause = (pause * 2).min(PAUSES.1);
@@ -169,7 +169,7 @@ impl Turnstiles {
         !state.is_closed
     }
 
-    fn connect(&self) -> mysql::Result<Conn> {
+    fn connect(&self) -> crate::error::Result<Conn> {
         self.dial.connect(&self.opts, ANSWERS_WITHIN, Moment::NEVER)
     }
 

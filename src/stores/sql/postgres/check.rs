@@ -3,10 +3,10 @@
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
+use crate::stores::sql::postgres::Postgres;
 use crate::stores::sql::postgres::link::{Dial, PostgresConnection};
-use crate::stores::sql::postgres::place::{Place, create_beside};
-use crate::stores::sql::postgres::refusal::is_of_protocol;
-use crate::stores::sql::postgres::{Postgres, column};
+use crate::stores::sql::postgres::place::{Seen, look};
+use crate::stores::sql::postgres::refusal::{POOLED, is_of_protocol};
 use crate::stores::sql::trial::try_one;
 use crate::time::Moment;
 
@@ -20,22 +20,18 @@ fn refuse<T>(kind: ErrorKind, words: &str) -> Answer<T> {
 
 /// A connection is to be one session of the server. A pooler may give each transaction whichever is free,
 /// which keeps neither settings nor prepared statements, neither what is listened to nor a session's locks.
-/// Then one of two connections has the session of the other, or another after it.
+/// Then one of two connections has the session of the other, or another after it. The answer to all that is
+/// asked of the server besides.
 pub(super) fn session(
     (dial, setup): (&Dial, &str),
     link: &mut PostgresConnection,
+    table: &str,
     deadline: Moment,
-) -> Answer<()> {
-    let pooled = || {
-        let words = "a pooler gives each transaction another session, as PgBouncer does in transaction mode: connect \
-                     past it, or have it pool sessions";
-        refuse(ErrorKind::Unsupported, words)
-    };
-    if link.backend_after("", deadline)? != link.backend {
-        return pooled();
-    }
-    let mut other = match PostgresConnection::open(dial, setup, deadline) {
-        Ok(other) => other,
+) -> Answer<Seen> {
+    let pooled = || Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "connect", POOLED)));
+    // In a transaction it keeps what it was given. If none may begin, the pooler pools statements.
+    let other = match PostgresConnection::open(dial, &format!("{setup}; BEGIN"), deadline) {
+        Ok(other) => Some(other),
         // A server without room says so at once. A pooler lets those wait for whom its pool has no session.
         Err(error) if error.kind() == ErrorKind::TimedOut => {
             let words = "a second connection was neither given nor refused while the first was open: a pooler such as \
@@ -43,43 +39,40 @@ pub(super) fn session(
                          server is very slow; a client has pool_size connections, one for renewals and one to listen on";
             return Err(Failure::Refused(Error::new(ErrorKind::Busy, "connect", words).with_source(error)));
         }
+        Err(error) if is_of_protocol(&error) => return pooled(),
         // Without room for a second one, nothing more can be found out.
-        Err(_) => return Ok(()),
+        Err(_) => None,
     };
-    // In a transaction it keeps what it was given. If none may begin, the pooler pools statements.
-    match other.backend_after("BEGIN; ", deadline) {
-        Ok(taken) if taken != link.backend => {}
-        Ok(_) | Err(Failure::Refused(_)) => return pooled(),
-        Err(Failure::Unknown(error)) if is_of_protocol(&error) => return pooled(),
-        Err(failure) => return Err(failure),
+    if other.as_ref().is_some_and(|other| other.backend == link.backend) {
+        return pooled();
     }
-    if link.backend_after("", deadline)? == link.backend { Ok(()) } else { pooled() }
+    let seen = look(table, link, deadline)?;
+    if seen.backend == link.backend { Ok(seen) } else { pooled() }
 }
 
-pub(super) fn server(options: &ServerOptions, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
-    let server = "SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()";
-    let row = link.one(server, &[], deadline)?;
-    let version: i32 = column(&row, 0)?;
-    if version < OLDEST {
+pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
+    if seen.version < OLDEST {
         return refuse(ErrorKind::TooOld, "the server is older than PostgreSQL 12");
     }
-    if column::<bool>(&row, 1)? {
+    if seen.is_standby {
         return refuse(ErrorKind::ReadOnly, "the server is a standby: grants come from the primary");
     }
-    if options.table.session_locks && version < OLDEST_FOR_SESSIONS {
+    if options.table.session_locks && seen.version < OLDEST_FOR_SESSIONS {
         return refuse(ErrorKind::TooOld, "session locks need PostgreSQL 14");
     }
     Ok(())
 }
 
 /// Each statement is to be a transaction of its own. A pooler may begin one before a statement that writes, which
-/// nobody ends: a release would be answered, and nobody see it.
+/// nobody ends: a release would be answered, and nobody see it. Then begins the trial's.
 fn transactions(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
     // A refusal is the trial's to judge: a user who may only read is let in.
     if let Err(Failure::Unknown(error)) = database.write_nothing(link, deadline) {
         return Err(Failure::Unknown(error));
     }
-    if link.is_in_transaction(deadline)? {
+    // Not prepared: a prepared statement begins its transaction and itself at different times.
+    let was_begun = link.words("SELECT now() <> statement_timestamp(); BEGIN", deadline)?;
+    if was_begun.first().is_some_and(|was_begun| was_begun == "t") {
         let words = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II \
                      in raw mode, or the server; connect past it";
         return refuse(ErrorKind::Unsupported, words);
@@ -87,21 +80,11 @@ fn transactions(database: &Postgres, link: &mut PostgresConnection, deadline: Mo
     Ok(())
 }
 
-/// Makes the tables beside that of the locks where they are not there and the options say so, and tries a
-/// lock.
-pub(super) fn tables(
-    database: &Postgres,
-    (place, options): (&Place, &ServerOptions),
-    link: &mut PostgresConnection,
-    deadline: Moment,
-) -> Answer<()> {
-    if options.table.create {
-        // Without it there is no directory, which is not worth a client.
-        create_beside(link, place, include_str!("../query/postgres/clients.sql"), "_clients", deadline)?;
-    }
-    database.check_line(place, options, link, deadline)?;
+/// Tries a lock.
+pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
+    let queries = &database.queries;
+    link.prepare(&[&queries.renew, &queries.take, &queries.leave], deadline)?;
     transactions(database, link, deadline)?;
-    link.execute("BEGIN", deadline)?;
     let tried = database.notes.without(|| try_one(database, link, deadline));
     if matches!(tried, Err(Failure::Unknown(_))) {
         return tried;

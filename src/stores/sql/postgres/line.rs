@@ -14,15 +14,13 @@ use std::time::Duration;
 use tokio_postgres::Row as PgRow;
 use tokio_postgres::types::ToSql;
 
-use crate::config::ServerOptions;
 use crate::ident::Fence;
 use crate::seam::capabilities::KeptLook;
 use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, ListensFor, Others, Turn};
-use crate::stores::sql::postgres::place::{Place, create_beside};
-use crate::stores::sql::postgres::refusal::{is_of_table, or_unheard};
+use crate::stores::sql::lease_ms;
+use crate::stores::sql::postgres::refusal::{is_locked, is_of_table, or_unheard};
 use crate::stores::sql::postgres::{Postgres, PostgresConnection, change, column, fence};
 use crate::stores::sql::rows::{Change, Row, Rows, acquire_by_row, granted, of_kind};
-use crate::stores::sql::{beside, lease_ms};
 use crate::time::{Clock, Moment, random_between};
 
 /// After an attempt that saw a lock in between two others.
@@ -35,27 +33,6 @@ fn tells_line(owner: &str) -> bool {
 }
 
 impl Postgres {
-    /// Creates the line's table if the options say so and it is not there, and looks whether the user may use
-    /// it.
-    pub(super) fn check_line(
-        &self,
-        place: &Place,
-        options: &ServerOptions,
-        link: &mut PostgresConnection,
-        deadline: Moment,
-    ) -> Answer<()> {
-        if options.table.create {
-            create_beside(link, place, include_str!("../query/postgres/line.sql"), "_line", deadline)?;
-        }
-        let table = beside(&place.quoted, "_line");
-        let usable = "SELECT coalesce(bool_and(has_table_privilege(to_regclass($1::text), word)), false)
-            FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS word
-            WHERE to_regclass($1::text) IS NOT NULL";
-        let is_usable = column::<bool>(&link.one(usable, &[&table], deadline)?, 0)?;
-        self.line.note_refused(!is_usable);
-        Ok(())
-    }
-
     /// Whether locks of this kind have a line that this client goes by.
     pub(super) fn has_line(&self, kind: Kind) -> bool {
         kind.has_line() && !self.line.is_refused()
@@ -73,7 +50,7 @@ impl Postgres {
         }
     }
 
-    /// As `attempt`; does without the line if that is what the server refuses.
+    /// As `attempt`; does without the line if that is what the server refuses, or what another transaction has locked.
     fn or_without_line<T>(
         &self,
         link: &mut PostgresConnection,
@@ -81,7 +58,7 @@ impl Postgres {
         without: impl FnOnce(&mut PostgresConnection) -> Answer<T>,
     ) -> Answer<T> {
         match attempt(link) {
-            Err(Failure::Refused(error)) if is_of_table(&error) => {
+            Err(Failure::Refused(error)) if is_of_table(&error) || is_locked(&error) => {
                 let done = without(link)?;
                 self.line.note_refused(true);
                 Ok(done)

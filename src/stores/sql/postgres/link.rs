@@ -9,21 +9,25 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio_postgres::config::Host;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{CancelToken, Client, Config, Connection, Row, SimpleQueryMessage, Socket, Statement};
+use tokio_postgres::{
+    CancelToken, Client, Config, Connection, Row, SimpleQueryMessage, SimpleQueryRow, Socket, Statement,
+};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Rounds;
 use crate::seam::{Answer, Failure};
+use crate::secrets::Renewable;
 use crate::stores::sql::postgres::driver::{Driver, within};
-use crate::stores::sql::postgres::refusal::{ends_the_session, failed, unreachable};
+use crate::stores::sql::postgres::refusal::{ends_the_session, failed, is_changed, unreachable};
 #[cfg(feature = "tls")]
 pub(super) use crate::stores::sql::postgres::secure::Secure;
 use crate::stores::sql::timed_out;
-use crate::time::Moment;
+use crate::time::{Clock, Moment};
 
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
@@ -36,6 +40,8 @@ pub(super) type Secure = tokio_postgres::NoTls;
 pub(super) struct Dial {
     pub(super) config: Config,
     pub(super) secure: Secure,
+    /// The same by what the files of secrets have by now.
+    pub(super) renewal: Option<Arc<Renewable<Dial>>>,
 }
 
 type Secured = <Secure as MakeTlsConnect<Socket>>::Stream;
@@ -43,6 +49,17 @@ type Secured = <Secure as MakeTlsConnect<Socket>>::Stream;
 impl Dial {
     /// A connection, and what reads and writes for it.
     pub(super) async fn connect(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
+        let Some(renewal) = &self.renewal else { return self.connect_once(deadline).await };
+        let current = renewal.current();
+        let connected = current.connect_once(deadline).await;
+        let newer = connected.as_ref().err().and_then(|error| renewal.after(error, &current));
+        match newer {
+            Some(newer) => newer.connect_once(deadline).await,
+            None => connected,
+        }
+    }
+
+    async fn connect_once(&self, deadline: Moment) -> Result<(Client, Connection<Socket, Secured>)> {
         let late = || timed_out("connecting took too long");
         // Of several hosts or addresses the driver tries one after the other, each for this time.
         let mut rounds = Rounds::until(deadline);
@@ -131,24 +148,18 @@ impl PostgresConnection {
         })
     }
 
-    /// The process of the server that carries out `first` and this, without a prepared statement.
-    pub(super) fn backend_after(&mut self, first: &str, deadline: Moment) -> Answer<String> {
-        let asked = format!("{first}{BACKEND}");
-        let answer = self.ask(within(deadline, self.client.simple_query(&asked)))?;
-        Ok(last_word(&self.judge(answer)?))
+    /// The columns of the last row of what is asked without a prepared statement; nothing is as an empty text.
+    pub(super) fn words(&mut self, text: &str, deadline: Moment) -> Answer<Vec<String>> {
+        let answer = self.ask(within(deadline, self.client.simple_query(text)))?;
+        let answer = self.judge(answer)?;
+        let row = last_row(&answer);
+        let word = |row: &SimpleQueryRow, at| row.get(at).unwrap_or_default().to_owned();
+        Ok(row.map_or_else(Vec::new, |row| (0..row.len()).map(|at| word(row, at)).collect()))
     }
 
     /// By which the server cancels what the session does.
     pub(super) fn cancel_token(&self) -> CancelToken {
         self.client.cancel_token()
-    }
-
-    /// Whether the session is in a transaction that began before this question.
-    pub(super) fn is_in_transaction(&mut self, deadline: Moment) -> Answer<bool> {
-        // Not prepared: a prepared statement begins its transaction and itself at different times.
-        let asked = self.client.simple_query("SELECT now() <> statement_timestamp()");
-        let answer = self.ask(within(deadline, asked))?;
-        Ok(last_word(&self.judge(answer)?) == "t")
     }
 
     /// Whether the connection still stands. Lets the runtime look at the socket first, which nobody did
@@ -178,8 +189,8 @@ impl PostgresConnection {
     }
 
     /// The only rows that two statements return, of which the second is sent behind the first without
-    /// waiting, and begins when the first is committed. An error: that of the first, or the second could not
-    /// be prepared and neither was sent.
+    /// waiting, and begins when the first is committed. The second answer is waited for no longer than [`BEHIND`]
+    /// after the first. An error: that of the first, or the second could not be prepared and neither was sent.
     pub(super) fn one_then(
         &mut self,
         (sql, params): (&str, Params<'_>),
@@ -190,18 +201,22 @@ impl PostgresConnection {
         let client = Arc::clone(&self.client);
         let mut first = std::pin::pin!(client.query(&statement, params));
         let mut second = std::pin::pin!(client.query(&next, next_params));
-        let mut answers = (None, None);
-        // Polled in this order: the first is sent first.
-        let both = std::future::poll_fn(|context| {
-            if answers.0.is_none() {
-                answers.0 = ready(first.as_mut().poll(context));
+        let answers = self.ask(async {
+            let mut early = None;
+            // Polled in this order: the first is sent first.
+            let sent = std::future::poll_fn(|context| {
+                let answer = first.as_mut().poll(context);
+                if early.is_none() {
+                    early = ready(second.as_mut().poll(context));
+                }
+                answer
+            });
+            let first = within(deadline, sent).await;
+            if early.is_none() && first.is_some() {
+                early = within(deadline.min(Clock::System.after(BEHIND)), second).await;
             }
-            if answers.1.is_none() {
-                answers.1 = ready(second.as_mut().poll(context));
-            }
-            if answers.0.is_some() && answers.1.is_some() { Poll::Ready(()) } else { Poll::Pending }
-        });
-        self.ask(within(deadline, both))?;
+            (first, early)
+        })?;
         let first = self.judge(answers.0);
         let second = self.judge(answers.1);
         Ok((only(first?)?, second.and_then(only)))
@@ -257,6 +272,31 @@ impl PostgresConnection {
         Ok(statement)
     }
 
+    /// Prepares these statements in one round trip. What the server refuses is refused again when it is used.
+    pub(super) fn prepare(&mut self, texts: &[&str], deadline: Moment) -> Answer<()> {
+        let client = Arc::clone(&self.client);
+        let prepare = |text: &&str| {
+            let (client, text) = (Arc::clone(&client), (*text).to_owned());
+            tokio::spawn(async move { (client.prepare(&text).await, text) })
+        };
+        let prepared = self.driver.wait(async {
+            let sent: Vec<_> = texts.iter().map(prepare).collect();
+            let mut answers = Vec::with_capacity(sent.len());
+            for request in sent {
+                answers.push(within(deadline, request).await.and_then(|joined| joined.ok()));
+            }
+            answers
+        });
+        for answer in prepared.map_err(Failure::Refused)? {
+            match answer {
+                Some((Ok(statement), text)) => drop(self.statements.insert(text.into(), statement)),
+                Some((Err(_), _)) => {}
+                None => return self.judge(None),
+            }
+        }
+        Ok(())
+    }
+
     /// Several statements that answer nothing.
     pub(super) fn execute(&mut self, sql: &str, deadline: Moment) -> Answer<()> {
         let answer = self.ask(within(deadline, self.client.batch_execute(sql)))?;
@@ -276,11 +316,20 @@ impl PostgresConnection {
             return Err(Failure::Unknown(timed_out("the server did not answer in time")));
         };
         result.map_err(|error| {
-            self.ended |= error.as_db_error().is_some_and(ends_the_session);
+            self.ended |= error.as_db_error().is_some_and(|said| ends_the_session(said) || is_changed(said));
             failed(error, self.table.as_deref())
         })
     }
 }
+
+/// The most time for which a statement waits for what another transaction has locked: the server's refusal is to come
+/// while there is time to ask in another way.
+pub(super) fn longest_wait(command_timeout: Duration) -> Duration {
+    command_timeout / 2
+}
+
+/// What follows a change behind it is for others. A table that somebody has locked must not delay the caller.
+const BEHIND: Duration = Duration::from_secs(1);
 
 fn only(rows: Vec<Row>) -> Answer<Row> {
     let none = || Error::new(ErrorKind::Protocol, "read", "the server returned no row");
@@ -310,9 +359,12 @@ const BACKEND: &str = "SELECT pg_backend_pid()";
 
 /// The first column of the last row of all answers.
 pub(super) fn last_word(answers: &[SimpleQueryMessage]) -> String {
-    let row = answers.iter().rev().find_map(|answer| match answer {
-        SimpleQueryMessage::Row(row) => row.get(0),
+    last_row(answers).and_then(|row| row.get(0)).unwrap_or_default().to_owned()
+}
+
+fn last_row(answers: &[SimpleQueryMessage]) -> Option<&SimpleQueryRow> {
+    answers.iter().rev().find_map(|answer| match answer {
+        SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
-    });
-    row.unwrap_or_default().to_owned()
+    })
 }

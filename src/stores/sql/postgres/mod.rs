@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio_postgres::{CancelToken, Row as PgRow};
 
 use self::line_use::LineUse;
-use self::link::{Dial, PostgresConnection, STAYS, column};
+use self::link::{Dial, PostgresConnection, STAYS, column, longest_wait};
 use self::listener::NotificationListener;
 use self::place::Place;
 use self::refusal::{is_of_table, or_unheard};
@@ -34,9 +34,11 @@ use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::{KeptLook, TableInUse};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Store, Turn};
+use crate::secrets::Renewable;
+use crate::stores::sql::database::Database;
 use crate::stores::sql::lease_ms;
 use crate::stores::sql::notes::Notes;
-use crate::stores::sql::pool::{Database, Pool};
+use crate::stores::sql::pool::Pool;
 use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
 use crate::stores::sql::sessions::SessionStore;
 use crate::sync::{Mutex, Waker};
@@ -47,15 +49,16 @@ const IS_READ_ONLY: &str = "current_setting('transaction_read_only')::boolean";
 
 /// Connects, and checks that the database can keep locks.
 pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<Arc<dyn Store>> {
-    let (dial, setup) = (url::dial(options)?, setup(options));
+    let renewal = Some(Renewable::new(options, url::dial)?);
+    let (dial, setup) = (Dial { renewal, ..url::dial(options)? }, setup(options));
     let deadline = Clock::System.after(options.connect_timeout);
     let mut first = PostgresConnection::open(&dial, &setup, deadline)?;
     let failed = |failure: Failure| failure.into_error().during("connect");
-    check::session((&dial, &setup), &mut first, deadline).map_err(failed)?;
-    check::server(options, &mut first, deadline).map_err(failed)?;
+    let seen = check::session((&dial, &setup), &mut first, &options.table.name, deadline).map_err(failed)?;
+    check::server(options, &seen).map_err(failed)?;
     let session_locks = options.table.session_locks;
-    let place = if session_locks { None } else { Some(place::find(options, &mut first, deadline)) };
-    let place = place.transpose().map_err(failed)?;
+    let found = if session_locks { None } else { Some(place::find(seen, options, &mut first, deadline)) };
+    let (place, is_line_usable) = found.transpose().map_err(failed)?.unzip();
     // A table's locks and advisory locks of one name are not the same: each have channels of their own. One
     // table has one set of them, by whichever schema's name it is called.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
@@ -76,7 +79,8 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     };
     if let Some(place) = &database.place {
         first.table = Some(place.shown.name.as_str().into());
-        check::tables(&database, (place, options), &mut first, deadline).map_err(failed)?;
+        database.line.note_refused(is_line_usable == Some(false));
+        check::trial(&database, &mut first, deadline).map_err(failed)?;
     }
     let pool = Pool::new(database, options.pool_size, first);
     if session_locks { Ok(Arc::new(SessionStore::new(pool))) } else { Ok(Arc::new(RowStore::new(pool))) }
@@ -89,9 +93,10 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
 /// so dear that they would be compiled first, which takes longer than they do. Their plans do not depend on
 /// the values, so that they are made once for each connection, and not five times more.
 fn setup(options: &ServerOptions) -> String {
-    let limit = millis(options.command_timeout);
+    let (limit, wait) =
+        (millis(options.command_timeout), millis(longest_wait(options.command_timeout)).max(1));
     format!(
-        "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {limit}; \
+        "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {wait}; \
          SET statement_timeout = {limit}; SET client_min_messages = warning; \
          SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_indexscan = on; SET jit = off; \
          SET plan_cache_mode = force_generic_plan; {STAYS}; \
@@ -101,7 +106,7 @@ fn setup(options: &ServerOptions) -> String {
 
 queries!(
     "postgres": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, tidy, entry, entries,
-    renew_free, take_kept, take_in_line, free_unawaited, tell, leave_line, tidy_line, recall, look_kept,
+    renew_free, take_kept, take_in_line, free_unawaited, old_versions, tell, leave_line, tidy_line, recall, look_kept,
 );
 
 struct Postgres {
@@ -411,6 +416,16 @@ impl Rows for Postgres {
             }
         }
         Ok(u64::try_from(rows.len()).unwrap_or(0))
+    }
+
+    fn old_versions(
+        &self,
+        link: &mut PostgresConnection,
+        age: Duration,
+        deadline: Moment,
+    ) -> Answer<Vec<String>> {
+        let rows = link.rows(&self.queries.old_versions, &[&lease_ms(age)], deadline)?;
+        rows.iter().map(|row| column(row, 0)).collect()
     }
 
     fn table(&self) -> Option<&TableInUse> {

@@ -4,8 +4,9 @@
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
+use crate::seam::format::check_format;
 use crate::seam::{Answer, Failure};
-use crate::stores::sql::postgres::link::{PostgresConnection, column};
+use crate::stores::sql::postgres::link::PostgresConnection;
 use crate::stores::sql::{beside, query};
 use crate::time::Moment;
 
@@ -15,52 +16,97 @@ pub(super) struct Place {
     pub(super) quoted: String,
     /// As people see it.
     pub(super) shown: TableInUse,
+    comment: String,
 }
 
-/// Finds the table, having made it if the options say so and none is in sight.
+/// The answer of a server to all that a client asks it when it connects.
+pub(super) struct Seen {
+    /// The process that answered.
+    pub(super) backend: String,
+    /// Zero: it did not say.
+    pub(super) version: i32,
+    pub(super) is_standby: bool,
+    /// `None`: no such table is in sight.
+    pub(super) place: Option<Place>,
+    has_clients: bool,
+    has_line: bool,
+    /// The line's table is there, and this user may use it.
+    pub(super) is_line_usable: bool,
+    schemas: String,
+}
+
+/// Asks all at once: on a slow link each question would cost a round trip. Not prepared, for poolers.
+pub(super) fn look(table: &str, link: &mut PostgresConnection, deadline: Moment) -> Answer<Seen> {
+    let table = quoted(table);
+    let text = format!(
+        "SELECT pg_backend_pid(), current_setting('server_version_num'), pg_is_in_recovery(),
+            n.nspname, c.relname, (
+                SELECT string_agg(other.relnamespace::regnamespace::text || '.' || quote_ident(other.relname), E'\n' ORDER BY 1)
+                FROM pg_class AS other WHERE other.relname = c.relname AND other.oid <> c.oid
+                    AND other.relkind IN ('r', 'p', 'v') AND other.relpersistence <> 't'
+            ), obj_description(c.oid, 'pg_class'), clients IS NOT NULL, line IS NOT NULL, (
+                SELECT bool_and(has_table_privilege(line, word))
+                FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS word
+            ), array_to_string(current_schemas(false), ', ')
+        FROM (SELECT) AS always LEFT JOIN pg_class AS c ON c.oid = to_regclass('{table}')
+            LEFT JOIN pg_namespace AS n ON n.oid = c.relnamespace
+            LEFT JOIN LATERAL (SELECT
+                to_regclass(quote_ident(n.nspname) || '.' || quote_ident(c.relname || '_clients')) AS clients,
+                to_regclass(quote_ident(n.nspname) || '.' || quote_ident(c.relname || '_line')) AS line
+            ) AS beside ON true"
+    );
+    let mut said = link.words(&text, deadline)?.into_iter();
+    let mut next = || said.next().unwrap_or_default();
+    let (backend, version, is_standby) = (next(), next().parse().unwrap_or(0), next() == "t");
+    let (schema, name, others, comment) = (next(), next(), next(), next());
+    let place = (!name.is_empty()).then(|| Place {
+        quoted: format!("{}.{}", identifier(&schema), identifier(&name)),
+        shown: TableInUse {
+            name: format!("{schema}.{name}"),
+            others: others.lines().map(str::to_owned).collect(),
+        },
+        comment,
+    });
+    let (has_clients, has_line, is_line_usable) = (next() == "t", next() == "t", next() == "t");
+    Ok(Seen { backend, version, is_standby, place, has_clients, has_line, is_line_usable, schemas: next() })
+}
+
+/// The table, and whether there is a line that this user may use. Makes what is not there if the options say so.
 pub(super) fn find(
+    mut seen: Seen,
     options: &ServerOptions,
     link: &mut PostgresConnection,
     deadline: Moment,
-) -> Answer<Place> {
-    let table = quoted(&options.table.name);
-    if let Some(place) = look(&table, link, deadline)? {
-        return Ok(place);
-    }
-    if options.table.create {
-        let create = query(include_str!("../query/postgres/schema.sql"), &table);
-        link.execute(&unless_in_sight(&create, &table), deadline)?;
-        if let Some(place) = look(&table, link, deadline)? {
-            return Ok(place);
+) -> Answer<(Place, bool)> {
+    if options.table.create && !(seen.has_clients && seen.has_line) {
+        if seen.place.is_none() {
+            let table = quoted(&options.table.name);
+            let create = query(include_str!("../query/postgres/schema.sql"), &table);
+            link.execute(&unless_in_sight(&create, &table), deadline)?;
+            seen = look(&options.table.name, link, deadline)?;
+        }
+        if let Some(place) = &seen.place {
+            // Without it there is no directory, which is not worth a client.
+            create_beside(link, place, include_str!("../query/postgres/clients.sql"), "_clients", deadline)?;
+            create_beside(link, place, include_str!("../query/postgres/line.sql"), "_line", deadline)?;
+            seen = look(&options.table.name, link, deadline)?;
         }
     }
-    let path = link.one("SELECT array_to_string(current_schemas(false), ', ')", &[], deadline)?;
+    if let Some(place) = seen.place {
+        check_format(&place.comment, &format!("the table {}", place.shown.name)).map_err(Failure::Refused)?;
+        return Ok((place, seen.is_line_usable));
+    }
     let words = format!(
         "there is no table {:?} in the schemas of the search path ({}): make it once by create_schema(), or with the \
          statements in docs/stores.md; or name it with its schema",
-        options.table.name,
-        column::<String>(&path, 0)?
+        options.table.name, seen.schemas
     );
     Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "connect", words)))
 }
 
-fn look(table: &str, link: &mut PostgresConnection, deadline: Moment) -> Answer<Option<Place>> {
-    let text = "SELECT n.nspname::text, c.relname::text, ARRAY(
-            SELECT other.relnamespace::regnamespace::text || '.' || quote_ident(other.relname) FROM pg_class AS other
-            WHERE other.relname = c.relname AND other.oid <> c.oid AND other.relkind IN ('r', 'p', 'v')
-                AND other.relpersistence <> 't' ORDER BY 1
-        )
-        FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)";
-    let rows = link.rows(text, &[&table], deadline)?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let (schema, name): (String, String) = (column(row, 0)?, column(row, 1)?);
-    let shown = TableInUse { name: format!("{schema}.{name}"), others: column(row, 2)? };
-    Ok(Some(Place { quoted: format!("{}.{}", identifier(&schema), identifier(&name)), shown }))
-}
-
 /// Makes a table beside that of the locks unless it is there. Without it locks work, so the server may
 /// refuse.
-pub(super) fn create_beside(
+fn create_beside(
     link: &mut PostgresConnection,
     place: &Place,
     create: &str,

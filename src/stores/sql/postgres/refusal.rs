@@ -31,6 +31,11 @@ pub(super) fn ends_the_session(said: &DbError) -> bool {
     is_fatal || class(said.code()) == "08"
 }
 
+/// Whether this is another session than before: it does not know what was prepared in it.
+pub(super) fn is_changed(said: &DbError) -> bool {
+    *said.code() == SqlState::INVALID_SQL_STATEMENT_NAME
+}
+
 /// The server waited for a request when it ended the session, so this one was not read.
 fn was_idle(said: &DbError) -> bool {
     matches!(said.code().code(), "57P05" | "25P03")
@@ -48,6 +53,11 @@ fn code_of(error: &Error) -> Option<&SqlState> {
 /// Whether the server refuses what a table is, or who may use it: its columns, values and rights.
 pub(super) fn is_of_table(error: &Error) -> bool {
     code_of(error).is_some_and(|code| matches!(class(code), "22" | "23" | "42"))
+}
+
+/// Whether another transaction has locked what the statement needs.
+pub(super) fn is_locked(error: &Error) -> bool {
+    code_of(error) == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
 /// Whether a pooler, or the server, ended the session for what was asked.
@@ -133,6 +143,9 @@ fn with_words(kind: ErrorKind, words: String, error: tokio_postgres::Error) -> E
 
 const ENDED: &str = "the server is starting, stopping, or ended the connection";
 
+pub(super) const POOLED: &str = "a pooler gives each transaction another session, as PgBouncer does in transaction mode: connect \
+    past it, or have it pool sessions";
+
 pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
     match *code {
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => (
@@ -161,9 +174,8 @@ pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
         | SqlState::DATATYPE_MISMATCH
         | SqlState::UNDEFINED_FUNCTION
         | SqlState::INVALID_COLUMN_REFERENCE
-        | SqlState::NOT_NULL_VIOLATION => {
-            (ErrorKind::Unsupported, "the table is not the one of docs/stores.md: its columns differ")
-        }
+        | SqlState::NOT_NULL_VIOLATION => (ErrorKind::Unsupported, crate::stores::sql::OTHER_COLUMNS),
+        SqlState::INVALID_SQL_STATEMENT_NAME => (ErrorKind::Unsupported, POOLED),
         SqlState::DUPLICATE_TABLE => (
             ErrorKind::InvalidInput,
             "a table of this name is in a schema outside the search path: name the one that is meant, or the one to be made, \

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::seam::{Answer, Claim, Failure};
 use crate::stores::sql::lease_ms;
-use crate::stores::sql::postgres::link::Params;
+use crate::stores::sql::postgres::link::{Params, longest_wait};
 use crate::stores::sql::postgres::{Postgres, PostgresConnection};
 use crate::stores::sql::timed_out;
 use crate::time::{Clock, Moment, millis};
@@ -67,7 +67,8 @@ impl Postgres {
         briefly: bool,
         deadline: Moment,
     ) -> Answer<()> {
-        let limit = if briefly { BRIEFLY.min(self.command_timeout) } else { self.command_timeout };
+        let limit = longest_wait(self.command_timeout);
+        let limit = if briefly { BRIEFLY.min(limit) } else { limit };
         link.execute(&format!("SET lock_timeout = {}", millis(limit)), deadline)
     }
 

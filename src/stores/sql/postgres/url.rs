@@ -101,7 +101,7 @@ pub(super) fn dial(options: &ServerOptions) -> Result<Dial> {
         TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => SslMode::Require,
     });
     let secure = secure(mode, &tls)?;
-    Ok(Dial { config, secure })
+    Ok(Dial { config, secure, renewal: None })
 }
 
 #[cfg(feature = "tls")]

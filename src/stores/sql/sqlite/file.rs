@@ -77,6 +77,13 @@ fn beside(path: &Path) -> [PathBuf; 2] {
     })
 }
 
+/// Says that the log of changes has twice of what stays of it by `journal_size_limit`, or more.
+pub(super) fn long_log(path: &Path) -> Option<String> {
+    let [log, _] = beside(path);
+    let size = std::fs::metadata(log).ok()?.len();
+    (size >= 32 << 20).then(|| format!("the log (-wal) has {} MiB", size >> 20))
+}
+
 /// Gives the files beside the database its group, as far as they are this user's. SQLite gives them its mode:
 /// without its group, those who may write it by that would be kept out, for good if this process ends without
 /// taking them away.

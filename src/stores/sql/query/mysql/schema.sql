@@ -10,4 +10,4 @@ CREATE TABLE IF NOT EXISTS leasehold_locks (
     pid        BIGINT UNSIGNED NOT NULL,
     thread     VARCHAR(64) CHARACTER SET utf8mb4 NOT NULL,
     since      DATETIME(6) NOT NULL
-) ENGINE = InnoDB
+) ENGINE = InnoDB COMMENT = 'leasehold format 1'

@@ -12,4 +12,5 @@ CREATE TABLE IF NOT EXISTS leasehold_locks (
     since      timestamptz NOT NULL,
     keeper     text,                   -- its client keeps it until others ask for it on this channel; NULL: it does not, or they have
     used_at    timestamptz             -- when that client used it last; NULL: it does at the moment, or that is not told
-) WITH (fillfactor = 50)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE leasehold_locks IS 'leasehold format 1'

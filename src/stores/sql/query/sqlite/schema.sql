@@ -1,5 +1,5 @@
 CREATE TABLE IF NOT EXISTS leasehold_locks (
-    name       BLOB PRIMARY KEY,
+    name       BLOB PRIMARY KEY,   -- leasehold format 1
     token      INTEGER NOT NULL,   -- taken by get_token_lock
     owner      TEXT NOT NULL,      -- client:number; '' if free
     holds      INTEGER NOT NULL,

@@ -1,0 +1,62 @@
+//! The number of the format in which this version keeps locks.
+//!
+//! Each store keeps the number in a place that a client reads when it connects, before the first lock. A client that
+//! finds none writes its own; a user without the right to write there locks all the same. Two clients of different
+//! numbers would not keep each other out, so the one that comes later is refused.
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Raised by each change after which clients of the version before do not keep out those of this one, or the other
+/// way round. The statements that make tables repeat it.
+const FORMAT: u32 = 1;
+
+/// Before the number. A table's comment may say more, and be somebody else's.
+const WORDS: &str = "leasehold format ";
+
+/// The text that a store keeps.
+pub(crate) fn format_text() -> String {
+    format!("{WORDS}{FORMAT}")
+}
+
+/// Refuses a store of another number. A text without a number, and a store without a text, are as good as ours.
+/// `place` is where the text stands, for people.
+pub(crate) fn check_format(found: &str, place: &str) -> Result<()> {
+    let number = found.split_once(WORDS).map(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
+    let Some(number) = number.flatten().filter(|number| !number.is_empty() && *number != FORMAT.to_string())
+    else {
+        return Ok(());
+    };
+    let words = format!(
+        "the locks here are kept in format {number}, and this version of leasehold keeps format {FORMAT}: clients of the two do not \
+         keep each other out; use one version, or another place for these locks; when no client of format {number} runs any more, \
+         remove {place}, and this version can use the place"
+    );
+    Err(Error::new(ErrorKind::OtherFormat, "connect", words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_number_is_refused() {
+        let ours = format_text();
+        for found in ["", "the shop's locks", "leasehold format ", &ours, &format!("Ours. {ours}; ask Ada")] {
+            assert!(check_format(found, "it").is_ok(), "{found}");
+        }
+        for found in ["leasehold format 0", "leasehold format 10", "Ours: leasehold format 2."] {
+            let error = check_format(found, "the key k").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::OtherFormat, "{found}");
+            assert!(error.to_string().contains("remove the key k"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_statements_that_make_tables_have_the_number() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/stores/sql/query");
+        for store in ["postgres", "mysql", "sqlite"] {
+            let schema = std::fs::read_to_string(format!("{folder}/{store}/schema.sql")).unwrap();
+            assert!(schema.contains(&format_text()), "{store}");
+        }
+    }
+}

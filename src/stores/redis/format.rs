@@ -1,0 +1,52 @@
+//! The number of the format on one server: a key beside the clients' entries in the directory, so that who may write
+//! those may write it too. No client's id is such a word.
+
+use redis::Value;
+
+use crate::seam::format::{check_format, format_text};
+use crate::seam::{Answer, Failure};
+use crate::stores::redis::conn::connections::Connections;
+use crate::stores::redis::keys::Part;
+use crate::stores::redis::reply::{Expected, Redirect, refusal};
+use crate::stores::redis::script::Command;
+use crate::time::Moment;
+
+pub(super) fn format_key() -> String {
+    format!("{}format", Part::ClientEntry.text())
+}
+
+/// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted. A server that refuses to say or to
+/// note anything is used all the same; one that names another member `is_followed` only in a cluster. `first` goes with
+/// it in one write; the reply to that.
+pub(super) fn agree_on_format(
+    connections: &Connections,
+    (notes, is_followed): (bool, bool),
+    first: Option<Command>,
+    deadline: Moment,
+) -> Answer<Option<Value>> {
+    let get = Command::new("GET").arg(format_key());
+    let note = Command::new("SET").arg(format_key()).arg(format_text()).arg("NX");
+    let has_first = first.is_some();
+    let say = |commands: &[Command]| connections.dialog(deadline, |dialog| dialog.say(commands));
+    let replies = say(&first.into_iter().chain([get.clone()]).collect::<Vec<_>>())?;
+    if !is_noted(replies.last(), is_followed)? && notes {
+        // Another client may have noted its own meanwhile.
+        is_noted(say(&[note, get])?.last(), is_followed)?;
+    }
+    Ok(replies.into_iter().next().filter(|_| has_first))
+}
+
+fn is_noted(reply: Option<&Value>, is_followed: bool) -> Answer<bool> {
+    match reply {
+        Some(Value::BulkString(found)) => {
+            let (found, place) = (String::from_utf8_lossy(found), format!("the key {}", format_key()));
+            check_format(&found, &place).map(|()| true).map_err(Failure::Refused)
+        }
+        Some(Value::ServerError(error)) => {
+            let error = refusal(error, Expected::Nothing);
+            let is_elsewhere = is_followed && Redirect::of(&error).is_some();
+            if is_elsewhere { Err(Failure::Refused(error)) } else { Ok(true) }
+        }
+        _ => Ok(false),
+    }
+}

@@ -1,0 +1,16 @@
+-- What keeps old versions of rows: the oldest transaction that is open for longer than an age, and the list of versions if
+-- it is long.
+--
+-- :age_s
+--
+-- Returns a row with words for each.
+(
+    SELECT CONCAT('a transaction of the session ', trx_mysql_thread_id, ' is open since ',
+        TIMESTAMPDIFF(SECOND, trx_started, NOW()), ' s')
+    FROM information_schema.innodb_trx
+    WHERE trx_started <= NOW() - INTERVAL :age_s SECOND AND trx_mysql_thread_id NOT IN (0, CONNECTION_ID())
+    ORDER BY trx_started LIMIT 1
+)
+UNION ALL
+SELECT CONCAT('the history list has ', COUNT, ' entries') FROM information_schema.innodb_metrics
+WHERE NAME = 'trx_rseg_history_len' AND COUNT > 100000

@@ -1,0 +1,157 @@
+//! Two versions beside each other: every store carries the number of its format, a client that meets another is refused
+//! when it is built, and one without the right to write the number locks all the same.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use leasehold::{ErrorKind, LockClient, Ring, RingNode};
+use mysql::prelude::Queryable;
+
+use crate::support::cluster::Cluster;
+use crate::support::etcd::Etcd;
+use crate::support::folder;
+use crate::support::mysql::MysqlServer;
+use crate::support::postgres::PostgresServer;
+use crate::support::server::{RedisServer, default_server};
+use crate::support::zookeeper::{CALM, ZooKeeper};
+
+/// A client is built and locks; once `note` has written what a client of another version would have, none is built;
+/// after the number was put back, one is.
+#[track_caller]
+fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: impl Fn(&str)) {
+    let locks = || assert!(build().unwrap().get_lock("format").try_lock().unwrap());
+    locks();
+    note("leasehold format 2");
+    let error = build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OtherFormat, "{error}");
+    assert!(error.to_string().contains("format 2") && !error.is_retryable(), "{error}");
+    note("leasehold format 1");
+    locks();
+}
+
+/// `old` has made a table that lacks columns: the error has the statement that is to be run.
+#[track_caller]
+fn says_what_to_do_about_an_old_table(url: &str, table: &str, drop: impl FnOnce(&str)) {
+    let build = || LockClient::builder().url(url).table("old_locks").create_schema(true).build();
+    let error = build().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let statement = format!("DROP TABLE {table}");
+    assert!(error.to_string().contains(&statement), "{error}");
+    drop(&statement);
+    assert!(build().unwrap().get_lock("a").try_lock().unwrap());
+}
+
+const KEY: &str = "leasehold_client:format";
+
+fn set(server: &RedisServer, text: &str) {
+    redis::cmd("SET").arg(KEY).arg(text).exec(&mut server.admin()).unwrap();
+}
+
+#[test]
+fn redis_keeps_to_the_format() {
+    let Some(binary) = default_server() else { return };
+    let server = RedisServer::builder(&binary)
+        .user("locks on >S3CR3T ~app:* &* +@all")
+        .user("reader on >S3CR3T ~* &* +@read +@connection")
+        .start();
+    keeps_to_the_format(|| LockClient::connect(server.url()), |text| set(&server, text));
+    // One may neither read nor write the number, one only read it.
+    redis::cmd("DEL").arg(KEY).exec(&mut server.admin()).unwrap();
+    let own = LockClient::builder().url(server.url_as("locks", "S3CR3T")).key_prefix("app:").build().unwrap();
+    assert!(own.get_lock("a").try_lock().unwrap());
+    let url = server.url_as("reader", "S3CR3T");
+    let reader = || LockClient::builder().url(&url).without_scripts().build();
+    reader().unwrap();
+    set(&server, "leasehold format 2");
+    assert_eq!(reader().unwrap_err().kind(), ErrorKind::OtherFormat);
+}
+
+#[test]
+fn a_cluster_keeps_to_the_format() {
+    let Some(cluster) = Cluster::start() else { return };
+    keeps_to_the_format(
+        || LockClient::connect(cluster.url()),
+        |text| drop(cluster.on(cluster.primary_of(KEY), &["SET", KEY, text])),
+    );
+}
+
+#[test]
+fn a_node_of_a_ring_keeps_to_the_format() {
+    let Some(binary) = default_server() else { return };
+    let servers = [(); 2].map(|()| RedisServer::builder(&binary).start());
+    let ring = || Ring::new(servers.iter().map(|server| RingNode::new(server.url())));
+    keeps_to_the_format(|| LockClient::builder().ring(ring()).build(), |text| set(&servers[1], text));
+}
+
+#[test]
+fn etcd_keeps_to_the_format() {
+    let Some(server) = Etcd::start() else { return crate::support::etcd::say_missing() };
+    let note = |text: &str| {
+        let (key, value) = (STANDARD.encode("leasehold/%format"), STANDARD.encode(text));
+        server.must("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{value}"}}"#));
+    };
+    keeps_to_the_format(|| LockClient::connect(server.url()), note);
+    // Below another prefix nobody has noted anything.
+    note("leasehold format 2");
+    assert!(LockClient::connect(format!("{}/shop", server.url())).is_ok());
+}
+
+#[test]
+fn zookeeper_keeps_to_the_format() {
+    let Some(server) = ZooKeeper::start(CALM) else { return };
+    keeps_to_the_format(
+        || LockClient::connect(server.url()),
+        |text| server.set_data("/leasehold/%format", text.as_bytes()),
+    );
+}
+
+#[test]
+fn postgres_keeps_to_the_format() {
+    let Some(server) = PostgresServer::start() else { return };
+    let run = |text: &str| server.admin().batch_execute(text).unwrap();
+    let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
+    keeps_to_the_format(schema, |text| run(&format!("COMMENT ON TABLE leasehold_locks IS '{text}'")));
+    // One who may only use the table; and words of an administrator's own.
+    run("COMMENT ON TABLE leasehold_locks IS 'of the shop'; CREATE ROLE app LOGIN; \
+         GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks TO app");
+    assert!(LockClient::connect(server.url_as("app")).unwrap().get_lock("a").try_lock().unwrap());
+    run("CREATE TABLE old_locks (id bytea PRIMARY KEY, name bytea NOT NULL, token boolean NOT NULL, \
+         owner text NOT NULL, holds integer NOT NULL, expires_at timestamptz NOT NULL, fence bigint NOT NULL, \
+         host text NOT NULL, pid bigint NOT NULL, thread text NOT NULL, since timestamptz NOT NULL)");
+    says_what_to_do_about_an_old_table(&server.url(), "public.old_locks", run);
+}
+
+#[test]
+fn mysql_keeps_to_the_format() {
+    let Some(server) = MysqlServer::start() else { return };
+    let run = |text: &str| server.admin().query_drop(text).unwrap();
+    let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
+    keeps_to_the_format(schema, |text| run(&format!("ALTER TABLE leasehold_locks COMMENT = '{text}'")));
+    run("ALTER TABLE leasehold_locks COMMENT = 'of the shop'");
+    run("CREATE USER app");
+    run("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO app");
+    assert!(LockClient::connect(server.url_as("app")).unwrap().get_lock("a").try_lock().unwrap());
+    run("CREATE TABLE old_locks LIKE leasehold_locks");
+    run("ALTER TABLE old_locks DROP COLUMN since");
+    says_what_to_do_about_an_old_table(&server.url(), "locks.old_locks", run);
+}
+
+#[test]
+fn a_sqlite_file_keeps_to_the_format() {
+    let folder = folder::in_memory();
+    let path = folder.path().join("locks.db");
+    let url = folder::sqlite_url(&path);
+    let raw = || rusqlite::Connection::open(&path).unwrap();
+    let note = |text: &str| {
+        let made = "UPDATE sqlite_schema SET sql = replace(replace(sql, 'leasehold format 1', ?1), 'leasehold format 2', ?1) \
+                    WHERE name = 'leasehold_locks'";
+        let raw = raw();
+        raw.execute_batch("PRAGMA writable_schema = ON").unwrap();
+        assert_eq!(raw.execute(made, [text]).unwrap(), 1);
+    };
+    keeps_to_the_format(|| LockClient::builder().url(&url).create_schema(true).build(), note);
+    let old = "CREATE TABLE old_locks (name BLOB PRIMARY KEY, token INTEGER NOT NULL, owner TEXT NOT NULL, \
+               holds INTEGER NOT NULL, expires_at INTEGER NOT NULL, fence INTEGER NOT NULL, host TEXT NOT NULL, \
+               pid INTEGER NOT NULL, thread TEXT NOT NULL, since INTEGER NOT NULL) STRICT, WITHOUT ROWID";
+    raw().execute_batch(old).unwrap();
+    says_what_to_do_about_an_old_table(&url, "old_locks", |drop| raw().execute_batch(drop).unwrap());
+}

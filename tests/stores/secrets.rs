@@ -1,0 +1,115 @@
+//! Passwords and authorities that change in their files while a client runs.
+
+use std::fs;
+use std::path::Path;
+
+use leasehold::{ClientBuilder, ErrorKind, LockClient};
+use mysql::prelude::Queryable;
+
+use crate::support::mysql::MysqlServer;
+use crate::support::postgres::PostgresServer;
+use crate::support::server::{RedisServer, default_server};
+use crate::support::{LONG, eventually, ms};
+
+/// `change` sets the password of the user on the server, and ends the user's sessions.
+#[track_caller]
+fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    let says = |password: &str| fs::write(&file, format!("{password}\n")).unwrap();
+    says("first");
+    change("first");
+    let client = LockClient::builder().url(url).password_file(&file).patience(ms(200)).build().unwrap();
+    let lock = client.get_lock("a");
+    let locks = || lock.try_lock().and_then(|_| lock.unlock());
+    locks().unwrap();
+    change("second");
+    let is_refused = || locks().is_err_and(|error| error.kind() == ErrorKind::Authentication);
+    assert!(eventually(LONG, is_refused), "the file has the first");
+    says("second");
+    assert!(eventually(ms(2_000), || locks().is_ok()), "{:?}", locks());
+    change("third");
+    says("third");
+    // What a broken connection was asked is in doubt; nothing is refused.
+    assert!(eventually(LONG, || {
+        let outcome = locks();
+        let is_refused = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Authentication);
+        assert!(!is_refused, "{outcome:?}");
+        outcome.is_ok()
+    }));
+}
+
+#[test]
+fn redis_is_logged_in_to_by_the_password_that_the_file_has() {
+    let Some(binary) = default_server() else { return };
+    let server = RedisServer::builder(&binary).user("app on nopass ~* &* +@all").start();
+    let run = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
+    };
+    let url = format!("redis://app@127.0.0.1:{}", server.port());
+    follows_a_changed_password(&url, |password| {
+        run(&format!("ACL SETUSER app resetpass >{password}"));
+        run("CLIENT KILL USER app");
+    });
+}
+
+#[test]
+fn postgres_is_logged_in_to_by_the_password_that_the_file_has() {
+    let Some(server) = PostgresServer::start() else { return };
+    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
+    let mut admin = server.admin();
+    admin
+        .batch_execute("CREATE USER secretive; GRANT ALL ON ALL TABLES IN SCHEMA public TO secretive")
+        .unwrap();
+    let admin = parking_lot::Mutex::new(admin);
+    follows_a_changed_password(&server.url_as("secretive"), |password| {
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'secretive'";
+        admin.lock().batch_execute(&format!("ALTER USER secretive PASSWORD '{password}'; {end}")).unwrap();
+    });
+}
+
+#[test]
+fn mysql_is_logged_in_to_by_the_password_that_the_file_has() {
+    let Some(server) = MysqlServer::start() else { return };
+    LockClient::builder().url(server.url()).create_schema(true).build().unwrap();
+    let run = |text: &str| server.admin().query_drop(text).unwrap();
+    run("CREATE USER secretive IDENTIFIED BY 'first'");
+    run("GRANT ALL ON locks.* TO secretive");
+    follows_a_changed_password(&server.url_as("secretive"), |password| {
+        run(&format!("ALTER USER secretive IDENTIFIED BY '{password}'"));
+        let mut admin = server.admin();
+        let sessions = "SELECT id FROM information_schema.processlist WHERE user = 'secretive'";
+        let sessions: Vec<u64> = admin.query(sessions).unwrap();
+        for session in sessions {
+            admin.query_drop(format!("KILL {session}")).ok(); // it may have ended by itself
+        }
+    });
+}
+
+/// The server has another certificate, by another authority, and the client's file of authorities follows.
+#[test]
+fn a_server_whose_certificate_was_renewed_is_believed_by_the_authorities_that_the_file_has() {
+    let Some(binary) = default_server().filter(|binary| binary.has_tls()) else { return };
+    let (server, other) =
+        (RedisServer::builder(&binary).tls().start(), RedisServer::builder(&binary).tls().start());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    let trusts = |ca: &Path| assert!(fs::copy(ca, &file).unwrap() > 0);
+    trusts(&server.ca());
+    let build = |builder: ClientBuilder| builder.tls_ca(&file).patience(ms(200)).build();
+    let client = build(LockClient::builder().url(server.url())).unwrap();
+    let lock = client.get_lock("a");
+    let locks = || lock.try_lock().and_then(|_| lock.unlock());
+    locks().unwrap();
+    let renewed =
+        ["server.crt", "server.key", "ca.crt"].map(|name| other.folder().join(name).display().to_string());
+    let mut admin = server.admin();
+    let [certificate, key, ca] = &renewed;
+    let set = ["SET", "tls-cert-file", certificate, "tls-key-file", key, "tls-ca-cert-file", ca];
+    redis::cmd("CONFIG").arg(&set[..]).exec(&mut admin).unwrap();
+    redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).exec(&mut admin).unwrap();
+    assert!(eventually(LONG, || locks().is_err_and(|error| error.kind() == ErrorKind::Tls)));
+    trusts(&other.ca());
+    assert!(eventually(ms(2_000), || locks().is_ok()), "{:?}", locks());
+}
