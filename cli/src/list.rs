@@ -104,7 +104,6 @@ pub(crate) fn lock_as_json(lock: &ListedLock) -> Value {
         object.insert("mode".to_owned(), json!(holder.mode.map(|mode| mode.to_string())));
         object.insert("leads".to_owned(), json!(holder.leads));
         object.insert("held_for_seconds".to_owned(), json!(seconds(holder.held_for)));
-        object.insert("unused_for_seconds".to_owned(), json!(seconds(holder.unused_for)));
         Value::Object(object)
     });
     json!({

@@ -250,7 +250,6 @@ fn as_json(shown: &Inspection) -> Value {
             ("remaining_seconds", json!(seconds(holder.remaining))),
             ("held_for_seconds", json!(seconds(holder.held_for))),
             ("ends_within_seconds", json!(seconds(holder.ends_within))),
-            ("unused_for_seconds", json!(seconds(holder.unused_for))),
         ] {
             object.insert(field.to_owned(), value);
         }

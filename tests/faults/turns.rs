@@ -117,7 +117,7 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
 fn a_lock_that_is_to_be_kept_is_kept_for_a_turn_by_unlock_where_others_want_it() {
     scenario(|world| {
         let (clients, grants) = clients(world);
-        let kept = |client: &LockClient| client.lock_with("hot").keep(LONG).build();
+        let kept = |client: &LockClient| client.lock_with("hot").keep().build();
         let locks: Vec<_> = clients.iter().map(kept).collect();
         // Read in this order: meanwhile there are more.
         let of = |one: &Grants| {

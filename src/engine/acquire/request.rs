@@ -60,10 +60,9 @@ impl<'a> Request<'a> {
         let Terms { writers_first, max_hold, .. } = call.terms;
         let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Whereabouts::here()) });
         // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
-        self.heard = call.keeps().and_then(|_| engine.heard(call.entry, &claim));
-        let keeps = self.heard.is_some() && self.unbound.is_none();
+        self.heard = if call.keeps() { engine.heard(call.entry, &claim) } else { None };
         Claim {
-            keeps: keeps.then_some(Duration::ZERO),
+            keeps: self.heard.is_some() && self.unbound.is_none(),
             waits,
             turn,
             listens_for,
@@ -78,15 +77,14 @@ impl<'a> Request<'a> {
     /// The terms on which the hold of a grant is kept until others ask for it, out of a line in which so many
     /// stood. `None`: it is not.
     pub(super) fn keep_terms(&self, claim: &Claim, in_line: u32) -> Option<KeepTerms> {
-        let (most, heard) = (self.call.keeps()?, self.heard?);
-        // The client itself stood in it.
-        claim.keeps.map(|_| KeepTerms { most, heard, is_wanted: in_line > 1 })
+        let heard = self.heard.filter(|_| claim.keeps)?;
+        Some(KeepTerms { heard, is_wanted: in_line > 1 }) // the client itself stood in it
     }
 
     /// The claim under which another thread may hand the lock to this one: whoever is handed it keeps it for a
     /// turn at most, as others here want it.
     pub(super) fn to_be_handed(&self, claim: Claim) -> Claim {
-        Claim { keeps: None, ..claim }
+        Claim { keeps: false, ..claim }
     }
 
     /// By when the answer to an attempt is to come that is sent at `sent`.

@@ -73,8 +73,8 @@ pub(crate) enum Keeping {
     Ends,
     /// It is kept. `is_new`: nobody watches this lock yet.
     Kept { is_new: bool },
-    /// It is kept until others ask for it, and until then at most.
-    UntilAsked { at_most: Moment },
+    /// It is kept until others ask for it.
+    UntilAsked,
 }
 
 /// The next step of whoever watches a lock in its turn.
@@ -82,9 +82,8 @@ pub(crate) enum Keeping {
 pub(crate) enum Watched<H> {
     /// Nobody came for this hold: it is to be given back.
     Idle(Arc<H>),
-    /// The store is to be asked about this one, which is kept until others ask for it, and for how long nobody
-    /// has used it.
-    Look(Arc<H>, Option<Duration>),
+    /// The store is to be asked whether others want this one, which is kept until they ask for it.
+    Look(Arc<H>),
     /// To be looked at again then.
     Until(Moment),
     /// The turn is over.
