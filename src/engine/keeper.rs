@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::engine::exit::Ended;
 use crate::engine::hold::{Hold, LockEntry};
 use crate::park::Service;
 use crate::sync::{Mutex, OnceLock, Waker};
@@ -16,6 +17,8 @@ pub(crate) struct Keeper {
     pub(crate) locks: Mutex<Vec<Arc<LockEntry>>>,
     /// Taken out to be given back, the oldest first.
     pub(crate) leaving: Mutex<VecDeque<Arc<Hold>>>,
+    /// The threads that wait for what they keep to be given back.
+    pub(crate) ended: Mutex<Vec<Ended>>,
 }
 
 impl Keeper {
@@ -31,6 +34,8 @@ impl Keeper {
     pub(crate) fn stop(&self) {
         if let Some(Some((service, _))) = self.service.get() {
             service.stop();
+            // Stopped first, cleared second. Pairs with `Core::end_kept`.
+            self.ended.lock().clear();
         }
     }
 }

@@ -107,9 +107,11 @@ impl Ticket {
         self.waker.get_or_init(|| waker.clone());
     }
 
-    /// The waiter's: it is about to sleep.
-    pub(crate) fn note_sleeper(&self, sleeper: Sleeper) {
-        self.state.lock().sleeper = Some(sleeper);
+    /// The waiter's: it is about to sleep; whether that is the first time under its number.
+    pub(crate) fn note_sleeper(&self, sleeper: Sleeper) -> bool {
+        let number = sleeper.number;
+        let before = self.state.lock().sleeper.replace(sleeper);
+        before.is_none_or(|before| before.number != number)
     }
 
     /// The waiter, if it has slept.

@@ -22,7 +22,7 @@ pub(crate) mod kind;
 pub(crate) mod ring_member;
 pub(crate) mod snapshot;
 pub(crate) mod subscription;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};

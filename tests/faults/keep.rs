@@ -218,6 +218,9 @@ fn a_recall_that_is_lost_is_made_good_by_a_look() {
         world.proxy.drop_messages(true);
         let (theirs, asked) = (other.get_lock("stock"), now());
         let waiter = call(move || theirs.lock().and_then(|()| theirs.unlock()));
+        while !waiter.is_over() {
+            cycle(&lock); // else nobody would have used it for half a second
+        }
         waiter.returns_within(asked, LOOK, "taking it").unwrap();
         world.proxy.drop_messages(false);
         drop(lock);

@@ -316,6 +316,13 @@ impl<H: Held> Entry<H> {
         self.has_turn().then(|| self.state().take_to_leave()).flatten()
     }
 
+    /// The same, if it is this thread's, or any's.
+    pub(crate) fn take_kept_of(&self, thread: Option<u64>) -> Option<Arc<H>> {
+        let mut state = self.state();
+        let is_of = |kept: &H| thread.is_none_or(|thread| kept.is_of_thread(thread));
+        if state.turns.has_kept(is_of) { state.take_to_leave() } else { None }
+    }
+
     /// The next step of whoever watches this lock.
     pub(crate) fn watch(&self, now: Moment) -> Watched<H> {
         let mut state = self.state();

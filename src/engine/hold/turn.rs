@@ -203,6 +203,11 @@ impl<H> Turns<H> {
         self.score >= LEAST && self.ends.is_some_and(|ends| now >= ends)
     }
 
+    /// Whether such a hold is kept.
+    pub(crate) fn has_kept(&self, is_meant: impl FnOnce(&H) -> bool) -> bool {
+        self.kept.as_ref().is_some_and(|kept| is_meant(kept))
+    }
+
     /// Whether such a hold is being given back.
     pub(crate) fn is_leaving(&self, is_meant: impl FnOnce(&H) -> bool) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| is_meant(leaving))

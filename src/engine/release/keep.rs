@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::calls::{Call, Calls};
 use crate::engine::core::Core;
+use crate::engine::exit::{self, Ended};
 use crate::engine::hold::turn::{IDLE, Keeping, Watched};
 use crate::engine::hold::until_asked::{KeepTerms, LAST_LOOK, Reuse};
 use crate::engine::hold::{Hold, LockEntry};
@@ -39,11 +40,15 @@ impl Engine {
             return false;
         }
         let Some((keeper, _)) = self.keeper() else { return false };
+        let thread = ThreadMark::current().id();
+        if !exit::note_kept(thread) {
+            return false;
+        }
         let held = now.since(hold.since());
         // Noted first: from the next step on others may give it back.
         hold.note_kept(true);
         let entry = hold.entry();
-        match entry.keep((hold, ThreadMark::current().id()), by_turn, now) {
+        match entry.keep((hold, thread), by_turn, now) {
             Keeping::Ends => {
                 hold.note_kept(false);
                 return false;
@@ -61,7 +66,9 @@ impl Engine {
             let (service, core, calls) = (Arc::new(service), Arc::clone(&self.core), Arc::clone(&self.calls));
             let (own, waker) = (Arc::clone(&service), parker.waker().clone());
             let work = move || own.run(&parker, |_| core.watch_kept(&calls));
-            service.start("leasehold-turn", work).ok().map(|()| (service, waker))
+            service.start("leasehold-turn", work).ok()?;
+            exit::note_client(&self.core);
+            Some((service, waker))
         };
         let keeper = &self.core.keeper;
         if let Some(service) = keeper.service.get() {
@@ -163,6 +170,7 @@ impl Core {
     /// Gives back what nobody has come for, or others have asked for, and says when to look next. The keeper's
     /// thread runs it: it sends on nobody's time.
     fn watch_kept(self: &Arc<Core>, calls: &Arc<Calls>) -> Moment {
+        self.give_back_of_ended(calls);
         let locks = std::mem::take(&mut *self.keeper.locks.lock());
         let mut leaving = std::mem::take(&mut *self.keeper.leaving.lock());
         let (begun, mut next) = (self.clock.now(), Moment::NEVER);
@@ -200,6 +208,21 @@ impl Core {
             self.look(looks, calls);
         }
         next
+    }
+
+    /// Gives back what threads keep that wait for that before they end.
+    fn give_back_of_ended(self: &Arc<Core>, calls: &Arc<Calls>) {
+        let ended = std::mem::take(&mut *self.keeper.ended.lock());
+        if ended.is_empty() {
+            return;
+        }
+        let locks = self.keeper.locks.lock().clone();
+        for Ended { thread, call } in &ended {
+            let kept = locks.iter().filter_map(|entry| entry.take_kept_of(*thread));
+            kept.for_each(|hold| {
+                self.give_back(&hold, self.clock.now(), calls.begin().detached().and(call.another()));
+            });
+        }
     }
 
     /// Asks the store whether others want holds that are kept until they ask. An answer to a question about a hold

@@ -50,7 +50,8 @@ impl Keeps {
         };
         let (options, time) = (Options { lease, ..Options::default() }, Clock::Manual(clock.clone()));
         let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
-        let engine = Engine::start(options, time, Arc::<Odd>::clone(&store) as Arc<dyn Store>, reporter).unwrap();
+        let engine =
+            Engine::start(options, time, Arc::<Odd>::clone(&store) as Arc<dyn Store>, reporter).unwrap();
         Keeps { store, clock, engine, told }
     }
 

@@ -398,9 +398,9 @@ fn the_first_who_waits_for_what_a_client_keeps_recalls_it_and_nothing_of_it_stay
     let holder = Claim { keeps: true, ..by(&waiter(), Turn::Barges) };
     granted(store.attempt(&holder, 1, soon()));
     let look = || store.look(std::slice::from_ref(&holder), soon()).pop().unwrap().done();
-    let ttl = server.run(&["PEXPIRETIME", "k"]);
+    server.run(&["PEXPIRE", "k", "9000"]);
     assert_eq!(look(), KeptLook::Stays);
-    assert_eq!(server.run(&["PEXPIRETIME", "k"]), ttl, "a look changes nothing");
+    assert!(matches!(server.run(&["PTTL", "k"]), Value::Int(..=9000)), "a look changes nothing");
     server.run(&["HDEL", "k", "leasehold:kept"]);
     assert_eq!(look(), KeptLook::Wanted, "its recall was lost");
     // To another owner here it is as any hold.
@@ -415,6 +415,27 @@ fn the_first_who_waits_for_what_a_client_keeps_recalls_it_and_nothing_of_it_stay
     store.hand_off(&next, &noted, soon()).unwrap().wait().done();
     let fields: BTreeSet<String> = redis::from_redis_value(server.run(&["HKEYS", "k"])).unwrap();
     assert_eq!(fields, BTreeSet::from([noted.owner.to_string(), "leasehold:about".to_owned()]));
+    store.close();
+}
+
+/// Of those that wait each asks, also one that may not stand in the line; one that only tries does not.
+#[test]
+fn whoever_waits_for_what_a_client_keeps_recalls_it_whether_it_stands_in_line_or_not() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    for (turn, waits, is_asked) in
+        [(Turn::Barges, false, false), (Turn::Barges, true, true), (Turn::Yields, true, true)]
+    {
+        let holder = Claim { keeps: true, ..by(&waiter(), Turn::Barges) };
+        granted(store.attempt(&holder, 1, soon()));
+        let other = Claim { waits, ..by(&waiter(), turn) };
+        let busy = store.attempt(&other, 1, soon());
+        assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
+        let recalls: Vec<_> = is_asked.then(|| message(&holder, "recall")).into_iter().collect();
+        assert_eq!(messages.take(), recalls, "{turn:?}");
+        release(&store, &holder);
+    }
     store.close();
 }
 

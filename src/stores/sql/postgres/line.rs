@@ -112,7 +112,11 @@ impl Postgres {
         // Most locks are free: the smaller statement does for those.
         if claim.turn == Turn::Yields || claim.turn == Turn::Waits && !self.line.was_awaited() {
             let row = self.ask(link, &self.queries.take_kept, claim, None, deadline)?;
-            let seen = match change(&row)?.map(fence) {
+            let taken = change(&row)?.map(fence);
+            if claim.turn != Turn::Waits {
+                self.recall(link, claim, (&taken, &row), deadline)?;
+            }
+            let seen = match taken {
                 Change::Made(fence) => return Ok(granted(claim, fence)),
                 Change::None(seen) => of_kind(seen, claim.kind)?,
             };
