@@ -80,7 +80,7 @@ impl Drop for End {
 
 impl Core {
     /// Has the keeper's thread give back what this thread keeps, or all threads; the calls that are over with that.
-    fn end_kept(&self, thread: Option<u64>) -> Option<Arc<Calls>> {
+    pub(crate) fn end_kept(&self, thread: Option<u64>) -> Option<Arc<Calls>> {
         let (service, _) = self.keeper.service.get()?.as_ref()?;
         let releases: Arc<Calls> = Arc::default();
         releases.close(); // no others follow: the last of these wakes who waits

@@ -496,6 +496,23 @@ mod tests {
         assert!(waker.take() && second.take_nudge() && !second.take_nudge());
     }
     #[test]
+    fn a_wait_is_new_when_it_first_sleeps_under_a_number() {
+        let ticket = Ticket::default();
+        let sleeper = |number| Sleeper {
+            number,
+            thread: ThreadMark::current(),
+            since: Moment::from_nanos(0),
+            kind: Kind::Mutex,
+            takes_again: false,
+            writers_first: false,
+        };
+        assert_eq!(
+            [1, 1, 2, 2].map(|number| ticket.note_sleeper(sleeper(number))),
+            [true, false, true, false]
+        );
+    }
+
+    #[test]
     fn those_who_spin_and_those_who_do_not_have_a_head_each() {
         let mut queue = Queue::default();
         let tickets = [true, true, false, false].map(|spins| queue.join(spins));

@@ -102,8 +102,14 @@ impl<'a> Request<'a> {
         };
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         let ends = bound_until.min(sent.plus(window(claim.lease)));
-        // A release under this number failed meanwhile, and will be repeated: it must not find this hold.
-        let is_given_up = self.unbound.is_none() && self.thread.number() != claim.owner.number();
+        // A release under this number failed meanwhile, and will be repeated: it must not find this hold. Of another
+        // lock it finds nothing here; but the halves of a read-write lock are to be under one number.
+        let number = claim.owner.number();
+        let is_given_up = self.unbound.is_none()
+            && self.thread.number() != number
+            && (self.call.entry.is_given_up(number)
+                || claim.kind.other_half().is_some()
+                || engine.store.capabilities().majority.is_some());
         let answer = if claim.kind.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
         AttemptOutcome::of(answer, engine.clock.now() < ends && !is_given_up, bound)
     }
@@ -112,7 +118,10 @@ impl<'a> Request<'a> {
     pub(super) fn give_up_number(&mut self, claim: &Claim) {
         match &mut self.unbound {
             Some(number) => *number = unbound_number(),
-            None => self.thread.retire(claim.owner.number()),
+            None => {
+                self.call.entry.give_up(claim.owner.number());
+                self.thread.retire(claim.owner.number());
+            }
         }
     }
 }

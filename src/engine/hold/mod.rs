@@ -245,6 +245,8 @@ impl Hold {
     /// [`lose`](Self::lose).
     pub(crate) fn retire_owner(&self) {
         if let Some(mark) = self.holder.thread() {
+            // Noted first, given up second: see `Request::judge`.
+            self.entry.give_up(self.claim.owner.number());
             mark.retire(self.claim.owner.number());
         }
     }

@@ -2,6 +2,8 @@
 
 use super::answers::in_doubt;
 use super::*;
+use crate::engine::calls::Calls;
+use crate::engine::exit::Ended;
 use crate::engine::hold::LockEntry;
 use crate::engine::hold::until_asked::UNUSED;
 use crate::engine::registry::Registry;
@@ -10,6 +12,8 @@ use crate::observe::event::Event;
 use crate::park::take_time;
 
 const MS: Duration = Duration::from_millis(1);
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
 /// Longer than it takes until the first look, and the first again.
 const LOOKED: Duration = Duration::from_millis(200);
 
@@ -247,4 +251,55 @@ fn a_look_that_finds_the_lock_gone_is_no_recall() {
     }
     client.unlock(&client.used(&name()));
     client.engine.shutdown().unwrap();
+}
+
+// ---- ends of threads
+
+#[test]
+fn a_thread_that_ends_gives_back_what_it_keeps_and_nothing_of_others() {
+    let client = Keeps::begin();
+    let mine = client.used(&name());
+    client.unlock(&mine);
+    let other = Arc::new(LockName::new(&"b".into(), "b".to_owned()).unwrap());
+    thread::scope(|scope| {
+        let kept = scope.spawn(|| {
+            let granted = || Box::new(|| Ok(Attempt::granted(None))) as Script<Attempt>;
+            let freed = || Box::new(|| Ok(Release::Freed { others: Others::Nobody })) as Script<Release>;
+            client.store.attempting.lock().extend([granted(), granted()]);
+            client.store.releasing.lock().extend([freed(), freed()]);
+            client.unlock(&client.used(&other));
+            assert_eq!(client.engine.registry.holds().len(), 2);
+        });
+        kept.join().unwrap();
+    });
+    assert_eq!(client.store.releasing.lock().len(), 0, "it is left to its lease");
+    assert_eq!(client.engine.registry.holds().len(), 1);
+    let attempts = client.store.attempts.load(Ordering::SeqCst);
+    client.unlock(&client.lock(&name()));
+    assert_eq!(client.store.attempts.load(Ordering::SeqCst), attempts, "what another thread keeps stays");
+    client.engine.shutdown().unwrap();
+}
+
+#[test]
+fn of_several_threads_that_end_at_once_each_has_what_it_kept_given_back() {
+    let client = Keeps::begin();
+    client.unlock(&client.used(&name()));
+    let releases: Arc<Calls> = Arc::default();
+    for thread in [0, ThreadMark::current().id()] {
+        let call = releases.begin().detached();
+        client.engine.keeper.ended.lock().push(Ended { thread: Some(thread), call });
+    }
+    drop(client.engine.core.end_kept(Some(0)));
+    assert!(releases.wait(Clock::System.after(LONG), || false));
+    assert!(client.store.holder.lock().is_none());
+    client.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_thread_that_ends_after_its_client_waits_for_nothing() {
+    let client = Keeps::begin();
+    client.unlock(&client.used(&name()));
+    client.engine.shutdown().unwrap();
+    let releases = client.engine.core.end_kept(None).unwrap();
+    assert!(releases.wait(Clock::System.after(LONG), || false));
 }
