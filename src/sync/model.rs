@@ -527,8 +527,8 @@ pub(crate) mod channel {
 
 // ---- running
 
-/// The number of schedules by each of two ways of choosing them.
-const SCHEDULES: usize = 1_000;
+/// The number of schedules by each of two ways of choosing them; the soak runs more than a hundred times as many.
+const SCHEDULES: usize = 300;
 
 /// Runs `body` under many schedules: at random, and with few but well-placed changes of thread (PCT).
 ///

@@ -8,9 +8,11 @@ use std::path::Path;
 #[path = "../sabotage/src/hooks.rs"]
 mod hooks;
 
-/// Why a mutation could not be made, for each of which that is so.
+/// Why a mutation could not be made, for each of which that is so. Those of a Rust file are all made in one copy,
+/// each behind a switch, the longest first: a shorter one may lie within it, but not across its border.
 fn misplaced(list: &str, mut source: impl FnMut(&str) -> String) -> Vec<String> {
     let (mut file, mut text, mut misplaced) = (String::new(), String::new(), Vec::new());
+    let mut of_files: BTreeMap<String, (String, Vec<(String, String)>)> = BTreeMap::new();
     for paragraph in list.split("\n\n").map(|paragraph| paragraph.trim_matches('\n')) {
         if let Some(named) = paragraph.strip_prefix("# ") {
             file = named.trim().to_owned();
@@ -19,11 +21,35 @@ fn misplaced(list: &str, mut source: impl FnMut(&str) -> String) -> Vec<String> 
         }
         let old = paragraph.lines().filter_map(|line| line.strip_prefix('-'));
         let old: Vec<_> = old.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
-        let place = old.join("\n").replace(['«', '»'], "");
+        let old = old.join("\n");
+        let place = old.replace(['«', '»'], "");
         let times = if place.is_empty() { 0 } else { text.matches(&place).count() };
-        if times != 1 && !paragraph.is_empty() {
-            let what = paragraph.lines().next().unwrap_or_default();
+        if paragraph.is_empty() {
+            continue;
+        }
+        let what = paragraph.lines().next().unwrap_or_default();
+        if times != 1 {
             misplaced.push(format!("{file}: \"{what}\": its text is there {times} times"));
+        } else if file.ends_with(".rs") {
+            let (_, mutations) = of_files.entry(file.clone()).or_insert_with(|| (text.clone(), Vec::new()));
+            mutations.push((what.to_owned(), old));
+        }
+    }
+    for (file, (mut text, mut mutations)) in of_files {
+        let inner = |old: &str| {
+            old.split_once('«').and_then(|(_, rest)| rest.split_once('»')).map(|(inner, _)| inner.len())
+        };
+        mutations.sort_by_key(|(_, old)| std::cmp::Reverse(inner(old).unwrap_or(old.len())));
+        for (what, old) in mutations {
+            let place = old.replace(['«', '»'], "");
+            if text.matches(&place).count() != 1 {
+                misplaced.push(format!("{file}: \"{what}\" overlaps with another"));
+            }
+            let switched = match old.split_once('«') {
+                Some(_) => old.replace('«', "(switched ").replace('»', ")"),
+                None => format!("(switched {old})"),
+            };
+            text = text.replacen(&place, &switched, 1);
         }
     }
     misplaced

@@ -582,7 +582,7 @@ fn holding_and_waiting_for_one_name_does_not_delay_another() {
 fn hundreds_of_holds_are_renewed_together_and_a_pool_of_one_serves_many_threads() {
     let server = some_or_skip!(Etcd::start());
     // Ten threads wait for the one connection, each as long as a command may take.
-    let options = builder(&server.url()).lease(ms(2_500)).pool_size(1).command_timeout(LONG * 2);
+    let options = builder(&server.url()).lease(ms(5_000)).pool_size(1).command_timeout(LONG * 2);
     let client = options.build().unwrap();
     let tag = fresh("many");
     let guards: Vec<_> = thread::scope(|scope| {

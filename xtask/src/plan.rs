@@ -7,11 +7,11 @@ use crate::{build, elsewhere, parts, suites};
 pub const FIRST: &[&str] = &["format", "shell", "tools", "build"];
 /// Then three lanes side by side, which are to end together. Most tests wait, for leases and for each other; so
 /// each lane of tests runs [`TESTS_PER_PROCESSOR`] of them at a time for each processor.
-pub const TESTS: &[&str] =
-    &["unit", "architecture", "contract-memory", "support", "unit-redis", "topologies", "stores"];
+pub const TESTS: &[&str] = &["unit", "architecture", "support", "topologies", "stores"];
 /// The tests beside Java go one at a time, which is why they have a lane of their own; behind them come parts
 /// for which the lane of the other tests would need longer than this one.
-pub const JAVA: &[&str] = &["interop", "faults", "contract", "redis", "demo", "cli", "toolchain"];
+pub const JAVA: &[&str] =
+    &["interop", "faults", "contract", "redis", "unit-redis", "contract-memory", "demo", "cli", "toolchain"];
 /// What builds has the processors last, and one compilation at a time: two beside the tests keep a test's
 /// threads from the processors for seconds. The models are built, and then all processor.
 pub const BUILD: &[&str] =
@@ -38,9 +38,10 @@ pub const QUICK: &[&str] = &[
     "doc-tests",
 ];
 /// Only when asked for by name. What web and unit-plain build takes minutes and proves little that the gate
-/// does not, so the soak runs them.
+/// does not, nor does mysql beside MariaDB, so the soak runs them.
 pub const EXTRA: &[&str] = &[
     "coverage",
+    "mysql",
     "minimal",
     "web",
     "semver",
@@ -62,6 +63,7 @@ pub const SOAK: &[&str] = &[
     "cli",
     "model",
     "stores",
+    "mysql",
     "timed",
     "contract",
     "web",
@@ -92,6 +94,7 @@ const PARTS: &[(&str, Work)] = &[
     ("redis", |job| suites::on_each_server(job, |job| suites::of_part(job, "redis", &[]))),
     ("topologies", parts::topologies),
     ("stores", parts::stores),
+    ("mysql", parts::mysql),
     ("interop", |job| suites::of_part(job, "interop", &[])),
     ("faults", |job| suites::of_part(job, "faults", &[])),
     ("timed", |job| suites::of_part(&suites::one_at_a_time(job), "timed", &[])),
@@ -137,7 +140,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 /// Whether it runs test programs, which are built before it.
 pub fn needs_tests(part: &str) -> bool {
     part != "toolchain" && [TESTS, JAVA, TIMED].iter().any(|lane| lane.contains(&part))
-        || ["docs", "histories", "under-systemd"].contains(&part)
+        || ["docs", "histories", "mysql", "under-systemd"].contains(&part)
 }
 
 #[cfg(test)]

@@ -48,9 +48,9 @@ impl Engine {
         let sent = self.clock.now();
         let answer = self.store.attempt(&claim, 1, request.deadline(sent));
         match request.judge(&claim, sent, answer) {
-            AttemptOutcome::Granted { fence, bound, in_line } => {
+            AttemptOutcome::Granted { fence, since, bound, in_line } => {
                 let keep = request.keep_terms(&claim, in_line);
-                let granted = self.enter(call, request.thread, (&claim, sent), keep, fence, bound);
+                let granted = self.enter(call, request.thread, (&claim, since), keep, fence, bound);
                 // Entered first, left second: the next head sees a hold to wait for.
                 drop(asking);
                 // Told last: an observer takes time, and the number may be given up meanwhile.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::ident::Fence;
 use crate::seam::{Answer, Attempt, Bound, Failure, Handoff, ListensFor};
+use crate::time::Moment;
 
 /// The outcome of an attempt.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) enum AttemptOutcome {
     /// The lock is acquired.
     Granted {
         fence: Option<Fence>,
+        /// From when on its lease counts.
+        since: Moment,
         /// As [`Attempt::Granted`] has it.
         in_line: u32,
         /// The end of the hold besides its lease.
@@ -36,16 +39,19 @@ pub(crate) enum AttemptOutcome {
 }
 
 impl AttemptOutcome {
-    /// The outcome of `answer`. `stands`: whether the window that a grant belongs to is open and its owner
-    /// number in use, as of now, when the answer has been read. For a first hold and one that was handed off
+    /// The outcome of `answer`. `since`: where the window that a grant belongs to began, if it is open and the
+    /// owner number in use, as of now, when the answer has been read. For a first hold and one that was handed off
     /// that is the window which the request opened; for a re-entry the one that the hold has, since once that
     /// has ended another may have held the lock.
-    pub(crate) fn of(answer: Answer<Attempt>, stands: bool, bound: Option<Arc<dyn Bound>>) -> AttemptOutcome {
+    pub(crate) fn of(
+        answer: Answer<Attempt>,
+        since: Option<Moment>,
+        bound: Option<Arc<dyn Bound>>,
+    ) -> AttemptOutcome {
         match answer {
-            Ok(Attempt::Granted { fence, in_line }) if stands => {
-                AttemptOutcome::Granted { fence, in_line, bound }
-            }
-            Ok(Attempt::Granted { .. }) => AttemptOutcome::TooLate,
+            Ok(Attempt::Granted { fence, in_line }) => since.map_or(AttemptOutcome::TooLate, |since| {
+                AttemptOutcome::Granted { fence, since, in_line, bound }
+            }),
             Ok(Attempt::Busy { retry_after }) => AttemptOutcome::Busy { retry_after },
             Ok(Attempt::InLine { retry_after, listens_for, is_lookout }) => {
                 AttemptOutcome::InLine { retry_after, listens_for, is_lookout }
@@ -86,11 +92,13 @@ mod tests {
         let fence = Some(Fence::new(7));
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
         let retry_after = Some(Duration::from_millis(3));
-        let of = |answer, stands| format!("{:?}", AttemptOutcome::of(answer, stands, None));
+        let since = Moment::from_nanos(5);
+        let of =
+            |answer, stands: bool| format!("{:?}", AttemptOutcome::of(answer, stands.then_some(since), None));
         let granted = || Ok(Attempt::Granted { fence, in_line: 3 });
         assert_eq!(
             of(granted(), true),
-            format!("{:?}", AttemptOutcome::Granted { fence, in_line: 3, bound: None })
+            format!("{:?}", AttemptOutcome::Granted { fence, since, in_line: 3, bound: None })
         );
         assert_eq!(of(granted(), false), format!("{:?}", AttemptOutcome::TooLate));
         for stands in [true, false] {
@@ -98,11 +106,11 @@ mod tests {
             assert_eq!(of(busy, stands), format!("{:?}", AttemptOutcome::Busy { retry_after }));
             assert_eq!(of(Ok(Attempt::Lost), stands), "Lost");
             assert!(matches!(
-                AttemptOutcome::of(Err(Failure::Refused(error())), stands, None),
+                AttemptOutcome::of(Err(Failure::Refused(error())), stands.then_some(since), None),
                 AttemptOutcome::Failed(_)
             ));
             assert!(matches!(
-                AttemptOutcome::of(Err(Failure::Unknown(error())), stands, None),
+                AttemptOutcome::of(Err(Failure::Unknown(error())), stands.then_some(since), None),
                 AttemptOutcome::Unknown(_)
             ));
         }
@@ -112,7 +120,9 @@ mod tests {
     fn a_hand_off_is_judged_as_an_attempt() {
         let fence = Some(Fence::new(7));
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
-        let of = |answer: Answer<Handoff>| AttemptOutcome::of(answer.map(Attempt::from), true, None);
+        let of = |answer: Answer<Handoff>| {
+            AttemptOutcome::of(answer.map(Attempt::from), Some(Moment::from_nanos(5)), None)
+        };
         assert!(
             matches!(of(Ok(Handoff::Granted { fence })), AttemptOutcome::Granted { fence: had, .. } if had == fence)
         );

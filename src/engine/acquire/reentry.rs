@@ -65,7 +65,7 @@ impl Engine {
                 self.lose(hold, LossReason::Expired);
                 stands = false;
             }
-            let outcome = AttemptOutcome::of(answer, stands, None);
+            let outcome = AttemptOutcome::of(answer, stands.then_some(sent), None);
             if matches!(outcome, AttemptOutcome::TooLate | AttemptOutcome::Unknown(_)) {
                 in_doubt = Some(sent.plus(claim.lease).plus(timeout));
             }

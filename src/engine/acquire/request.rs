@@ -13,6 +13,11 @@ use crate::inspect::Whereabouts;
 use crate::seam::{Answer, Attempt, Claim, Failure, HoldNote, ListensFor, Turn};
 use crate::time::{Moment, window};
 
+/// Whether an answer that took so long leaves less than a quarter of the lease.
+pub(super) fn is_late(lease: Duration, took: Duration) -> bool {
+    took > window(lease) * 3 / 4
+}
+
 /// The request of one call, made again and again if need be.
 pub(crate) struct Request<'a> {
     pub(super) engine: &'a Engine,
@@ -95,13 +100,15 @@ impl<'a> Request<'a> {
     /// The outcome of an answer that was read just now, to an attempt that was sent at `sent`.
     pub(super) fn judge(&self, claim: &Claim, sent: Moment, answer: Answer<Attempt>) -> AttemptOutcome {
         let engine = self.engine;
+        let is_granted = matches!(answer, Ok(Attempt::Granted { .. }));
         // Asked once for each grant, and never of a claim that has none: the hold keeps the answer.
         let bound = match engine.store.capabilities().sessions {
-            Some(sessions) if matches!(answer, Ok(Attempt::Granted { .. })) => sessions.bound(claim),
+            Some(sessions) if is_granted => sessions.bound(claim),
             _ => None,
         };
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
-        let ends = bound_until.min(sent.plus(window(claim.lease)));
+        let since = if is_granted { self.renewed_if_late(claim, sent) } else { Some(sent) };
+        let is_open = |since: &Moment| engine.clock.now() < bound_until.min(since.plus(window(claim.lease)));
         // A release under this number failed meanwhile, and will be repeated: it must not find this hold. Of another
         // lock it finds nothing here; but the halves of a read-write lock are to be under one number.
         let number = claim.owner.number();
@@ -111,7 +118,22 @@ impl<'a> Request<'a> {
                 || claim.kind.other_half().is_some()
                 || engine.store.capabilities().majority.is_some());
         let answer = if claim.kind.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
-        AttemptOutcome::of(answer, engine.clock.now() < ends && !is_given_up, bound)
+        AttemptOutcome::of(answer, since.filter(is_open).filter(|_| !is_given_up), bound)
+    }
+
+    /// The moment from which the lease of a grant counts that was asked for at `sent`; `None`: it cannot be
+    /// counted on. A grant of whose lease less than a quarter is left, since its thread waited for a connection,
+    /// say, is renewed here: the watchdog would hardly come in time.
+    fn renewed_if_late(&self, claim: &Claim, sent: Moment) -> Option<Moment> {
+        let engine = self.engine;
+        let now = engine.clock.now();
+        let left = sent.plus(window(claim.lease)).since(now);
+        let is_renewed = self.call.lease.is_renewed() && claim.kind.is_leased() && !claim.kind.only_asks();
+        if !is_renewed || !is_late(claim.lease, now.since(sent)) {
+            return Some(sent);
+        }
+        let renew = || engine.store.renew(std::slice::from_ref(claim), now.plus(left)).pop();
+        (!left.is_zero() && matches!(renew(), Some(Ok(true)))).then_some(now)
     }
 
     /// Goes on under another number: something may yet come under that of `claim`.

@@ -88,6 +88,47 @@ fn a_grant_that_is_read_after_its_window_is_no_hold() {
     engine.shutdown().unwrap();
 }
 
+/// Its thread waited for a connection, say. By the window that the request opened the watchdog would find next
+/// to nothing left.
+#[test]
+fn a_grant_with_little_of_its_lease_left_is_renewed_before_it_is_had() {
+    let lease = Duration::from_secs(8);
+    for (took, renewals, deaf) in [(5, 0, 0), (7, 1, 0), (7, 1, 1)] {
+        let (clock, store) = (ManualClock::new(), Arc::new(Odd::default()));
+        let seam: Arc<dyn Store> = Arc::clone(&store) as _;
+        let options = Options { lease, ..Options::default() };
+        let clocked = Clock::Manual(clock.clone());
+        let engine = Engine::start(options, clocked, seam, Arc::new(Reporter::new(None))).unwrap();
+        let number = ThreadMark::current().number();
+        let (owner, begun) = (Owner::new(engine.id, number), engine.clock.now());
+        let (holder, later) = (Arc::clone(&store), clock.clone());
+        store.attempting.lock().push_back(Box::new(move || {
+            // The watchdog has nothing to renew yet.
+            later.advance(Duration::from_secs(took));
+            *holder.holder.lock() = Some(owner);
+            Ok(Attempt::granted(None))
+        }));
+        store.deaf.store(deaf, Ordering::SeqCst);
+        let granted = acquire(&engine, &name(), WaitLimit::Once, Lease::Renewed);
+        let at_once = store.renewals.load(Ordering::SeqCst);
+        match granted {
+            Ok(granted) => {
+                let since = Duration::from_secs(took) * renewals;
+                assert_eq!(
+                    (granted.unwrap().hold.until(), deaf),
+                    (begun.plus(since + crate::time::window(lease)), 0)
+                );
+            }
+            Err(error) => {
+                assert_eq!((error.kind(), deaf), (ErrorKind::TimedOut, 1), "{error}");
+                assert_ne!(ThreadMark::current().number(), number, "the renewal may yet come");
+            }
+        }
+        assert_eq!(at_once, renewals as usize, "after {took} s");
+        drop(engine.shutdown());
+    }
+}
+
 /// However long the caller would wait. The store frees the lock at once when the grant is given back, and
 /// says so.
 #[test]

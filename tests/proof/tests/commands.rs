@@ -79,6 +79,8 @@ fn command(random: &mut Random) -> Vec<String> {
         "zadd K NX N F",
         "zadd K XX N F",
         "zadd K XX INCR N F",
+        "zadd K GT N F",
+        "zadd K XX GT N F",
         "zincrby K N F",
         "zrem K F",
         "zrem K F F",
@@ -86,6 +88,7 @@ fn command(random: &mut Random) -> Vec<String> {
         "zcard K",
         "zrange K N N",
         "zrange K N N WITHSCORES",
+        "zrangebyscore K N N LIMIT N N",
         "zpopmin K",
         "zremrangebyscore K N N",
     ];

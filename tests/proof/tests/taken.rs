@@ -1,4 +1,5 @@
-//! A lock that nobody owns can be taken, whatever its hash still says, and no key is without an end.
+//! A lock that nobody owns can be taken, whatever its hash still says, and no key is without an end; of a semaphore's
+//! permits none is lost, and none is there twice.
 //!
 //! The scripts alone, without the clients of the worlds: owners of three sorts, whose claims say nothing more, how
 //! long they hold at most, or that they keep the lock, send whatever they like in any order.
@@ -13,6 +14,8 @@ use leasehold_proof::server::{COMMANDS, Entry, Reply, Server, Value};
 const LOCKS: [&str; 2] = ["{l}", "{m}"];
 const LEASE: &str = "1000";
 const CHANNEL: &str = "channel";
+/// In the place of a command that is refused: the server has no memory left.
+const MEMORY: &str = "memory";
 /// Enough for two owners after each other, each with a re-entry and two requests to end it.
 const DEPTH: usize = 7;
 
@@ -143,6 +146,44 @@ fn read_write() -> Scene {
     Scene { name: "read-write", requests, fresh, begins: vec![vec![]], kind: Kind::ReadWrite }
 }
 
+/// The permits of a semaphore in a scene.
+const PERMITS: i64 = 2;
+/// No script: time passes, for longer than a lease.
+const PASS: &str = "time";
+
+/// Permits without a lease: each request is remembered.
+fn semaphore() -> Scene {
+    let (permits, lasts) = (LOCKS[0], "5000");
+    let key = |owner: &str| format!("leasehold_request:{{l}}:{owner}");
+    let acquire = |owner: &str| request("SEMAPHORE_ACQUIRE", &[permits, &key(owner)], &["1", lasts]);
+    let mut requests = Vec::new();
+    for owner in [PLAIN, LIMITED, KEEPS] {
+        requests.push(acquire(owner));
+        for way in ["release", "undo"] {
+            let arguments = ["1", lasts, way, CHANNEL];
+            requests.push(request("SEMAPHORE_RELEASE", &[permits, &key(owner)], &arguments));
+        }
+    }
+    let fresh = vec![acquire(FRESH)];
+    Scene { name: "semaphore", requests, fresh, begins: vec![vec![]], kind: Kind::Semaphore(2) }
+}
+
+/// Permits with ids and leases, taken one and two at a time.
+fn permits() -> Scene {
+    let keys = [LOCKS[0], OUT];
+    let acquire = |ids: &[&str]| request("PERMITS_ACQUIRE", &keys, &[&[CHANNEL, LEASE], ids].concat());
+    let mut requests = vec![request(PASS, &[], &[])];
+    for ids in [&["a"][..], &["b"], &["c", "d"]] {
+        requests.push(acquire(ids));
+        requests.push(request("PERMITS_RELEASE", &keys, &[&[CHANNEL], ids].concat()));
+        requests.push(request("PERMITS_RENEW", &[OUT], &[&[LEASE], ids].concat()));
+    }
+    let fresh = vec![acquire(&["e"])];
+    Scene { name: "permits", requests, fresh, begins: vec![vec![]], kind: Kind::Semaphore(2) }
+}
+
+const OUT: &str = "{l}:timeout";
+
 fn is_granted(script: &str, reply: &Reply) -> bool {
     // This has a fence, or '', for each lock that was taken.
     let least = if script == "ACQUIRE_ALL" { 2 } else { 1 };
@@ -156,6 +197,29 @@ fn is_granted(script: &str, reply: &Reply) -> bool {
 }
 
 impl Scene {
+    /// Whether a client would send it: it gives back what it was granted.
+    fn is_sent(request: &Request, server: &Server) -> bool {
+        let is_release = request.0 == "SEMAPHORE_RELEASE" && request.2[2] == "release";
+        !is_release || server.keys.contains_key(&request.1[1])
+    }
+
+    /// The permits that somebody has, and those of them whose leases are over.
+    fn out(server: &Server) -> (i64, i64) {
+        let (mut out, mut over) = (0, 0);
+        for entry in server.keys.values() {
+            match &entry.value {
+                Value::Sorted(members) => {
+                    let is_over = |(until, _): &&(i64, String)| *until <= server.now_ms() as i64;
+                    out += members.len() as i64;
+                    over += members.iter().filter(is_over).count() as i64;
+                }
+                Value::Text(text) if text == "granted" => out += 1,
+                _ => {}
+            }
+        }
+        (out, over)
+    }
+
     /// The fault of a state that `request` has led to, in words.
     fn fault(&self, scripts: &Scripts, before: &Server, server: &Server) -> Option<String> {
         let endless = |(key, entry): &(&String, &Entry)| entry.ends_ms.is_none() && !self.kind.may_stay(key);
@@ -167,13 +231,22 @@ impl Scene {
                 return Some(format!("{lock} is left without an owner, which keeps Redisson out"));
             }
         }
+        if let Kind::Semaphore(_) = self.kind {
+            let (free, (out, over)) = (self.kind.permits(server).unwrap_or(0), Scene::out(server));
+            if free + out != PERMITS {
+                return Some(format!("{free} permits are free and {out} out, of {PERMITS}"));
+            }
+            if free + over == 0 {
+                return None;
+            }
+        }
         // Those who stand in the queue of a fair lock come first.
         let is_queue = |key: &String| key.starts_with("redisson_lock_queue:");
         if owners(server, LOCKS[0]) > 0 || server.keys.keys().any(is_queue) {
             return None;
         }
         let refused = self.fresh.iter().find(|request| {
-            let mut server = Server { refused: None, ..server.clone() };
+            let mut server = Server { refused: None, is_full: false, ..server.clone() };
             !is_granted(request.0, &scripts.run(&mut server, request.0, &request.1, &request.2))
         });
         refused.map(|request| format!("nobody owns it, and {} does not get it", request.0))
@@ -184,8 +257,14 @@ impl Scene {
     fn explore(&self, scripts: &Scripts, refused: Option<&str>) -> Result<usize, String> {
         let (mut seen, mut ahead) = (HashSet::new(), VecDeque::new());
         for fields in &self.begins {
+            let (now_us, is_full) = (1_000_000_000, refused == Some(MEMORY));
             let mut server =
-                Server { now_us: 1_000_000_000, refused: refused.map(str::to_owned), ..Server::default() };
+                Server { now_us, is_full, refused: refused.map(str::to_owned), ..Server::default() };
+            if let Kind::Semaphore(_) = self.kind {
+                let value = Value::Text(PERMITS.to_string());
+                // What belongs to a semaphore with an end ends with it.
+                server.keys.insert(LOCKS[0].to_owned(), Entry { value, ends_ms: Some(1_060_000) });
+            }
             if !fields.is_empty() {
                 let text = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
                 let value = Value::Hash(fields.iter().map(text).collect());
@@ -199,9 +278,14 @@ impl Scene {
             {
                 return Err(format!("{}: {fault}", self.name));
             }
-            for request in if way.len() < DEPTH { &self.requests[..] } else { &[] } {
+            let requests = if way.len() < DEPTH { &self.requests[..] } else { &[] };
+            for request in requests.iter().filter(|request| Scene::is_sent(request, &server)) {
                 let mut after = server.clone();
-                scripts.run(&mut after, request.0, &request.1, &request.2);
+                if request.0 == PASS {
+                    after.now_us += 1_500_000;
+                } else {
+                    scripts.run(&mut after, request.0, &request.1, &request.2);
+                }
                 after.published.clear();
                 after.has_written = false;
                 let mut way = way.clone();
@@ -209,7 +293,7 @@ impl Scene {
                 if let Some(fault) = self.fault(scripts, &server, &after) {
                     return Err(format!("{}: {fault} after {way:#?}", self.name));
                 }
-                if seen.insert(after.keys.clone()) {
+                if seen.insert((after.keys.clone(), after.now_us)) {
                     ahead.push_back((after, way));
                 }
             }
@@ -218,17 +302,17 @@ impl Scene {
     }
 }
 
-fn scenes() -> [Scene; 4] {
-    [mutex("plain", false), mutex("fenced", true), fair(), read_write()]
+fn scenes() -> [Scene; 6] {
+    [mutex("plain", false), mutex("fenced", true), fair(), read_write(), semaphore(), permits()]
 }
 
 #[test]
-fn a_lock_that_nobody_owns_can_be_taken_and_no_key_is_without_an_end() {
+fn what_nobody_owns_can_be_taken_and_no_key_is_without_an_end() {
     let texts = scripts::load(&|_, text| text);
     for scene in scenes() {
         for knows_acl in [true, false] {
             let scripts = Scripts::new(&texts, knows_acl);
-            for refused in std::iter::once(None).chain(COMMANDS.into_iter().map(Some)) {
+            for refused in [None, Some(MEMORY)].into_iter().chain(COMMANDS.into_iter().map(Some)) {
                 if let Err(fault) = scene.explore(&scripts, refused) {
                     panic!("without {refused:?}: {fault}");
                 }
@@ -291,10 +375,22 @@ const MUTANTS: &[Mutant] = &[
         "is left without an owner",
         Some("del"),
     ),
+    ("semaphore", "semaphore_acquire.lua", "  redis.call('del', request)\n", "", "of 2", Some("decrby")),
+    ("semaphore", "semaphore_release.lua", "if was == 'released' then", "if false then", "of 2", None),
+    (
+        "permits",
+        "permits_acquire.lua",
+        "      redis.call('incrby', permits, units)\n",
+        "",
+        "of 2",
+        Some("zadd"),
+    ),
+    ("permits", "permits_release.lua", "  redis.call('zrem', out, unpack(back))\n", "", "of 2", None),
+    ("permits", "permits_acquire.lua", "if #back > 0 then", "if false then", "does not get it", None),
 ];
 
 #[test]
-fn a_script_that_leaves_a_hash_without_an_owner_is_found() {
+fn a_script_that_leaves_a_hash_without_an_owner_or_loses_a_permit_is_found() {
     for (name, file, old, new, words, refused) in MUTANTS {
         let texts = scripts::load(&|of, text| {
             if of != *file {

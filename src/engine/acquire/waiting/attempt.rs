@@ -5,12 +5,13 @@ use std::time::Duration;
 use super::{Step, Waiting};
 use crate::engine::acquire::call::{Granted, WaitLimit};
 use crate::engine::acquire::outcome::AttemptOutcome;
+use crate::engine::acquire::request::is_late;
 use crate::engine::handoff::PendingHandoff;
 use crate::engine::hold::QueuePlace;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::event::GaveUpReason;
 use crate::seam::{Answer, Attempt, Claim, Kind, ListensFor, granted_too_late};
-use crate::time::{Moment, random_between, window};
+use crate::time::{Moment, random_between};
 
 impl Waiting<'_> {
     /// The claim of this caller, as it waits now.
@@ -101,19 +102,19 @@ impl Waiting<'_> {
             self.tell_asked(op, sent, outcome.error());
         }
         match outcome {
-            AttemptOutcome::Granted { fence, in_line, bound } => {
+            AttemptOutcome::Granted { fence, since, in_line, bound } => {
                 self.queued = None;
                 if in_line > 0 && self.request.call.may_keep() {
                     let now = engine.clock.now();
                     self.request.call.entry.begin_turn(in_line, now);
                     engine.registry.remember(self.request.call.entry, now);
                 }
-                Ok(Step::Granted(self.enter(op, (&claim, sent), in_line, fence, bound)))
+                Ok(Step::Granted(self.enter((op, sent), (&claim, since), in_line, fence, bound)))
             }
             AttemptOutcome::TooLate => {
                 self.leave_behind(claim, sent);
                 let took = engine.clock.now().since(sent);
-                if took < window(self.request.lease) {
+                if !is_late(self.request.lease, took) {
                     return Ok(Step::Again); // its session has ended, or its number was given up
                 }
                 self.pause_alone(granted_too_late(self.request.call.action, self.request.lease, took))

@@ -15,15 +15,15 @@ use crate::time::Moment;
 impl Waiting<'_> {
     pub(super) fn enter(
         &mut self,
-        op: &'static str,
-        (claim, sent): (&Claim, Moment),
+        (op, sent): (&'static str, Moment),
+        (claim, since): (&Claim, Moment),
         in_line: u32,
         fence: Option<Fence>,
         bound: Option<Arc<dyn Bound>>,
     ) -> Granted {
         let Request { engine, call, thread, begun, .. } = self.request;
         let keep = self.request.keep_terms(claim, in_line);
-        let granted = engine.enter(call, thread, (claim, sent), keep, fence, bound);
+        let granted = engine.enter(call, thread, (claim, since), keep, fence, bound);
         if engine.writes_here(call, thread) {
             self.end_writing_in_time(&granted.hold);
         }

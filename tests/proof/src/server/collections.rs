@@ -134,10 +134,12 @@ impl Server {
             }
             ("zadd", [options @ .., by, member]) => {
                 let Some(by) = score(by) else { return error("ERR value is not a valid float") };
-                let (only_new, only_there) = match options {
-                    [] => (false, false),
-                    ["NX"] => (true, false),
-                    ["XX"] | ["XX", "INCR"] => (false, true),
+                let (only_new, only_there, only_later) = match options {
+                    [] => (false, false, false),
+                    ["NX"] => (true, false, false),
+                    ["XX"] | ["XX", "INCR"] => (false, true, false),
+                    ["GT"] => (false, false, true),
+                    ["XX", "GT"] => (false, true, true),
                     _ => panic!("not modelled: zadd {options:?}"),
                 };
                 if options.contains(&"INCR") {
@@ -150,6 +152,7 @@ impl Server {
                 }
                 let added = match at(&members, member) {
                     Some(_) if only_new => 0,
+                    Some(at) if only_later && members[at].0 >= by => 0,
                     None if only_there => return Reply::Number(0),
                     Some(at) => {
                         members[at].0 = by;
@@ -211,6 +214,20 @@ impl Server {
                     self.tidy(key);
                 }
                 Reply::Number(removed as i64)
+            }
+            ("zrangebyscore", [least, most, "LIMIT", first, count]) => {
+                let (Some(least), Some(most)) = (score(least), score(most)) else {
+                    return error("ERR min or max is not a float");
+                };
+                let (Some(first), Some(count)) = (integer(first), integer(count)) else {
+                    return error(NO_INTEGER);
+                };
+                let within = members.into_iter().filter(|(by, _)| (least..=most).contains(by));
+                let (first, count) = match usize::try_from(first) {
+                    Ok(first) => (first, usize::try_from(count).unwrap_or(usize::MAX)),
+                    Err(_) => (0, 0), // before the first there is nothing
+                };
+                Reply::Array(within.skip(first).take(count).map(|(_, member)| Reply::Text(member)).collect())
             }
             ("zrange", [first, last, options @ ..]) => {
                 let (Some(first), Some(last)) = (integer(first), integer(last)) else {

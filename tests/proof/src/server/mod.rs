@@ -51,7 +51,7 @@ pub struct Server {
 }
 
 /// The commands that are modelled.
-pub const COMMANDS: [&str; 32] = [
+pub const COMMANDS: [&str; 33] = [
     "time",
     "publish",
     "del",
@@ -82,6 +82,7 @@ pub const COMMANDS: [&str; 32] = [
     "zrem",
     "zscore",
     "zrange",
+    "zrangebyscore",
     "zpopmin",
     "zremrangebyscore",
 ];
@@ -198,7 +199,8 @@ impl Server {
                 self.list(&command, rest)
             }
             (
-                "zadd" | "zincrby" | "zrem" | "zscore" | "zcard" | "zrange" | "zpopmin" | "zremrangebyscore",
+                "zadd" | "zincrby" | "zrem" | "zscore" | "zcard" | "zrange" | "zrangebyscore" | "zpopmin"
+                | "zremrangebyscore",
                 _,
             ) => self.sorted(&command, rest),
             ("pubsub", ["numsub" | "shardnumsub", channel]) => {
