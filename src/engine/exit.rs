@@ -8,8 +8,9 @@
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
 
-use crate::engine::calls::{Call, Calls};
+use crate::engine::calls::Calls;
 use crate::engine::core::Core;
+use crate::engine::keeper::Ended;
 use crate::fork::is_forked;
 use crate::ident::thread_name;
 use crate::sync::{Mutex, thread_local};
@@ -28,14 +29,6 @@ struct End {
     is_main: bool,
     /// The mark's id of this thread, once it has kept something.
     thread: Cell<Option<u64>>,
-}
-
-/// Whose holds an ending thread has the keeper's thread give back.
-pub(crate) struct Ended {
-    /// `None`: of all threads.
-    pub(crate) thread: Option<u64>,
-    /// Over with the last release.
-    pub(crate) call: Call,
 }
 
 /// This client has begun to keep holds.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::engine::exit::Ended;
+use crate::engine::calls::Call;
 use crate::engine::hold::{Hold, LockEntry};
 use crate::park::Service;
 use crate::sync::{Mutex, OnceLock, Waker};
@@ -19,6 +19,14 @@ pub(crate) struct Keeper {
     pub(crate) leaving: Mutex<VecDeque<Arc<Hold>>>,
     /// The threads that wait for what they keep to be given back.
     pub(crate) ended: Mutex<Vec<Ended>>,
+}
+
+/// A thread that waits for what it keeps to be given back, before it ends.
+pub(crate) struct Ended {
+    /// `None`: what all threads keep.
+    pub(crate) thread: Option<u64>,
+    /// Over with the last release.
+    pub(crate) call: Call,
 }
 
 impl Keeper {

@@ -98,8 +98,8 @@ impl LockOptions {
     ///
     /// Threads that fight over a lock have it many times as often so. Those behind them wait for a turn each,
     /// not for a hold each: with n clients in line about 64 ms more, or n times 2 ms if that is less.
-    /// `false` hands the lock over with each grant. A program that ends in its turn without dropping its client
-    /// leaves the lock until the lease ends, as one does that ends while it holds it.
+    /// `false` hands the lock over with each grant. A program that is killed in its turn leaves the lock until the lease
+    /// ends, as one does that is killed while it holds it.
     pub fn turn(mut self, is_kept: bool) -> Self {
         self.terms.turns = is_kept;
         self

@@ -114,7 +114,7 @@ impl<'a> Request<'a> {
         let number = claim.owner.number();
         let is_given_up = self.unbound.is_none()
             && self.thread.number() != number
-            && (self.call.entry.is_given_up(number)
+            && (self.call.entry.given_up.has(number)
                 || claim.kind.other_half().is_some()
                 || engine.store.capabilities().majority.is_some());
         let answer = if claim.kind.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
@@ -141,7 +141,7 @@ impl<'a> Request<'a> {
         match &mut self.unbound {
             Some(number) => *number = unbound_number(),
             None => {
-                self.call.entry.give_up(claim.owner.number());
+                self.call.entry.given_up.add(claim.owner.number());
                 self.thread.retire(claim.owner.number());
             }
         }

@@ -3,11 +3,11 @@
 //! There is one entry for each lock, however many values stand for it. Each value has it, and each hold: the
 //! registry is asked for it when it is made, and told when it goes.
 
-use std::collections::VecDeque;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::engine::hold::given_up::GivenUp;
 use crate::engine::hold::turn::{Keeping, Turns, Watched};
 use crate::engine::hold::until_asked::{KeepTerms, KeptStep, Reuse, UntilAsked};
 use crate::engine::queue::{Queue, Ticket};
@@ -85,21 +85,10 @@ pub(crate) struct Entry<H> {
     /// mutex.
     has_turn: AtomicBool,
     state: Mutex<LockState<H>>,
-    given_up: Mutex<GivenUp>,
+    pub(crate) given_up: GivenUp,
     /// The registry's, to be taken out of in the end.
     locks: Arc<Locks<H>>,
 }
-
-/// The last owner numbers under which something about the lock may still come. Later numbers are greater.
-#[derive(Debug, Default)]
-struct GivenUp {
-    last: VecDeque<u64>,
-    /// This one and all before count as given up: there were too many.
-    until: u64,
-}
-
-/// As many are told apart.
-const MOST_GIVEN_UP: usize = 32;
 
 /// The part under the entry's mutex.
 #[derive(Debug)]
@@ -191,7 +180,7 @@ impl<H: Held> Entry<H> {
             key,
             has_turn: AtomicBool::new(false),
             state: Mutex::new(state),
-            given_up: Mutex::default(),
+            given_up: GivenUp::default(),
             locks: Arc::clone(locks),
         })
     }
@@ -282,27 +271,6 @@ impl<H: Held> Entry<H> {
         burst.handed += 1;
         turns.pass_on(now);
         Next::Local(Arc::clone(head), claim)
-    }
-
-    // ---- numbers
-
-    /// Something about this lock may still come under that number.
-    pub(crate) fn give_up(&self, number: u64) {
-        let mut given_up = self.given_up.lock();
-        if !given_up.last.contains(&number) {
-            given_up.last.push_back(number);
-        }
-        if given_up.last.len() > MOST_GIVEN_UP
-            && let Some(oldest) = given_up.last.pop_front()
-        {
-            given_up.until = given_up.until.max(oldest);
-        }
-    }
-
-    /// Whether a grant under that number may meet something that comes late.
-    pub(crate) fn is_given_up(&self, number: u64) -> bool {
-        let given_up = self.given_up.lock();
-        number <= given_up.until || given_up.last.contains(&number)
     }
 
     // ---- turns
@@ -715,23 +683,6 @@ mod tests {
         drop(entry.join(false));
         entry.state().holds.push(Arc::clone(&hold));
         assert_eq!(entry.keep((&hold, 1), true, at(0)), Keeping::Ends);
-    }
-
-    #[test]
-    fn a_number_that_was_given_up_for_a_lock_stays_so_however_many_follow() {
-        let entry = entry();
-        for number in [9, 7, 7] {
-            entry.give_up(number);
-        }
-        assert_eq!(
-            [6, 7, 8, 9, 10].map(|number| entry.is_given_up(number)),
-            [false, true, false, true, false]
-        );
-        (100..100 + MOST_GIVEN_UP as u64).for_each(|number| entry.give_up(number));
-        assert_eq!(
-            [7, 9, 10, 100, 200].map(|number| entry.is_given_up(number)),
-            [true, true, false, true, false]
-        );
     }
 
     #[test]

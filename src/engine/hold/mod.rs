@@ -3,6 +3,7 @@
 //! `phase` is where it stands in its life, `levels` its re-entries, `loss` who is notified of its loss.
 
 pub(crate) mod entry;
+mod given_up;
 pub(crate) mod grant;
 mod keeper;
 mod levels;
@@ -246,7 +247,7 @@ impl Hold {
     pub(crate) fn retire_owner(&self) {
         if let Some(mark) = self.holder.thread() {
             // Noted first, given up second: see `Request::judge`.
-            self.entry.give_up(self.claim.owner.number());
+            self.entry.given_up.add(self.claim.owner.number());
             mark.retire(self.claim.owner.number());
         }
     }

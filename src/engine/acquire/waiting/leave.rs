@@ -70,7 +70,7 @@ impl Waiting<'_> {
             if answer.is_err() && !left.kind.only_asks() {
                 // Given up first, so that a later grant under the number is not counted on: see `judge`.
                 if is_threads {
-                    entry.give_up(left.owner.number());
+                    entry.given_up.add(left.owner.number());
                     mark.retire(left.owner.number());
                 }
                 core.clean_up(left, until, core.clock.now());
