@@ -10,11 +10,11 @@
 --         {'lost'}     the owner does not hold it
 local lock, owner, channel, own = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 
-local held, kept = unpack(redis.call('hmget', lock, owner, 'leasehold:kept'))
-if not held then
+if redis.call('hexists', lock, owner) == 0 then
   return {'lost'}
 end
+local is_recalled = redis.call('hexists', lock, 'leasehold:kept') == 0
 -- Nobody listens to a sharded channel on a server that knows none.
 local plain, sharded = redis.pcall('pubsub', 'numsub', channel), redis.pcall('pubsub', 'shardnumsub', channel)
 local others = (plain[2] or own + 1) + (sharded[2] or 0) - own
-return {(others > 0 or not kept) and 'wanted' or 'stays'}
+return {(others > 0 or is_recalled) and 'wanted' or 'stays'}
