@@ -18,8 +18,8 @@ use leasehold::{ClientBuilder, ErrorKind, Event, HoldState, Interrupt, LockClien
 use crate::support::etcd::{Etcd, say_missing};
 use crate::support::processes::increments;
 use crate::support::{
-    Holding, LONG, SLACK, Waiter, comes_true_within, connected, eventually, fresh, leased, let_pass, median,
-    ms, now, receive, slack_since, stalled_since, start, test_command, test_name, throughout,
+    Holding, LONG, SLACK, Waiter, comes_true_within, connected, eventually, fresh, leased, median, ms, now,
+    receive, slack_since, stalled_since, start, test_command, test_name, throughout,
 };
 
 /// How much longer than asked a lease holds a lock at most: see the decision about leases of etcd.
