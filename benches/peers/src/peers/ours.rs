@@ -1,7 +1,6 @@
 //! leasehold, both ways.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use leasehold::{Guard, LockClient, Permit, ReadWriteLock, RedisLock, Semaphore};
