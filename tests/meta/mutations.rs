@@ -31,6 +31,11 @@ fn misplaced(list: &str, mut source: impl FnMut(&str) -> String) -> Vec<String> 
         if times != 1 {
             misplaced.push(format!("{file}: \"{what}\": its text is there {times} times"));
         } else if file.ends_with(".rs") {
+            let new =
+                paragraph.lines().filter_map(|line| line.strip_prefix('+')).collect::<Vec<_>>().join("\n");
+            if !can_be_switched(&old, new.trim_start()) {
+                misplaced.push(format!("{file}: \"{what}\": neither an expression nor a statement"));
+            }
             let (_, mutations) = of_files.entry(file.clone()).or_insert_with(|| (text.clone(), Vec::new()));
             mutations.push((what.to_owned(), old));
         }
@@ -53,6 +58,23 @@ fn misplaced(list: &str, mut source: impl FnMut(&str) -> String) -> Vec<String> 
         }
     }
     misplaced
+}
+
+/// Whether both texts can stand behind `if`, as far as that can be seen.
+fn can_be_switched(old: &str, new: &str) -> bool {
+    let (before, inner) = match old.split_once('«') {
+        Some((before, rest)) => (before, rest.split_once('»').map_or("", |(inner, _)| inner)),
+        None => ("", old),
+    };
+    let is_balanced = |text: &str| {
+        let count = |one| text.matches(one).count();
+        [('(', ')'), ('[', ']'), ('{', '}')].iter().all(|(open, close)| count(*open) == count(*close))
+    };
+    let begins = |text: &str| [".", "&&", "||", "?"].iter().any(|operator| text.starts_with(operator));
+    let is_statement = inner.ends_with([';', '}']);
+    [inner, new].iter().all(|text| !begins(text) && is_balanced(text))
+        && (is_statement || !inner.is_empty() && !new.is_empty() && !new.starts_with("let "))
+        && !before.ends_with('.')
 }
 
 #[test]

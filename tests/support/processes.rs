@@ -23,10 +23,10 @@ const THREADS: usize = 4;
 /// The lock that they count under, or hold.
 const NAME: &str = "across processes";
 
-/// How far processes count together: 1,000, or `LEASEHOLD_COUNT`. All of them have the same environment.
+/// How far processes count together: 500, or `LEASEHOLD_COUNT`. All of them have the same environment.
 pub fn increments() -> u64 {
     std::env::var("LEASEHOLD_COUNT")
-        .map_or(1_000, |number| number.parse().expect("LEASEHOLD_COUNT is a number"))
+        .map_or(500, |number| number.parse().expect("LEASEHOLD_COUNT is a number"))
 }
 
 /// The lease of a holder that is killed.

@@ -2,7 +2,7 @@
 //! ring.
 //!
 //! Members fail, change places and pass slots on while locks are used. Each failover is made
-//! `LEASEHOLD_ROUNDS` times (3).
+//! `LEASEHOLD_ROUNDS` times (2).
 #![cfg(unix)] // They start servers, and stop and kill them by signals.
 #![allow(
     clippy::unwrap_used,

@@ -1,7 +1,7 @@
 //! Redlock on five servers, some of which are killed, stopped, emptied, or have their clocks moved: what it
 //! promises then, what it costs, and the one case in which it cannot keep two holders apart, with what does.
 //!
-//! `LEASEHOLD_ROUNDS` says how often the trouble of the long test comes (default 3).
+//! `LEASEHOLD_ROUNDS` says how often the trouble of the long test comes (default 2).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -891,7 +891,7 @@ fn a_tick_at_which_the_votes_are_split_is_still_run_by_somebody() {
 
 /// How often trouble comes.
 fn rounds() -> usize {
-    std::env::var("LEASEHOLD_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(3)
+    std::env::var("LEASEHOLD_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2)
 }
 
 /// Counts how many calls failed, and panics at errors that no fault explains.

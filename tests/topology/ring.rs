@@ -1,7 +1,7 @@
 //! Names spread over independent servers: who is touched by a node's loss, and what is granted while the ring
 //! changes.
 //!
-//! `LEASEHOLD_ROUNDS` says how often nodes come and go under load (3).
+//! `LEASEHOLD_ROUNDS` says how often nodes come and go under load (2).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -553,7 +553,7 @@ impl Tally {
 #[test]
 fn nodes_come_and_go_under_load_and_no_name_is_granted_twice() {
     const NAMES: usize = 1_000;
-    let rounds = std::env::var("LEASEHOLD_ROUNDS").map_or(3, |rounds| rounds.parse().unwrap());
+    let rounds = std::env::var("LEASEHOLD_ROUNDS").map_or(2, |rounds| rounds.parse().unwrap());
     let Some(servers) = servers(9) else { return };
     let names = names(NAMES);
     let (eight, nine) = (nodes(&servers, 0..8), nodes(&servers, 0..9));

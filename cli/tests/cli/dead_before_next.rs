@@ -8,7 +8,7 @@ use crate::world::{Run, Server, Stamper, eventually, now, pause, signal, stamps}
 
 /// How often each is done, side by side. More of them, one after the other: `LEASEHOLD_CLI_ROUNDS`.
 pub(crate) fn rounds() -> usize {
-    std::env::var("LEASEHOLD_CLI_ROUNDS").map_or(10, |rounds| rounds.parse().unwrap())
+    std::env::var("LEASEHOLD_CLI_ROUNDS").map_or(5, |rounds| rounds.parse().unwrap())
 }
 
 /// A busy machine may stand still for half of it.

@@ -36,7 +36,7 @@ pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
 
 /// How many rounds of each fault: 3, and in a soak more.
 pub(crate) fn rounds() -> usize {
-    std::env::var("LEASEHOLD_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(3)
+    std::env::var("LEASEHOLD_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2)
 }
 
 /// One lock's history, and a store that refuses writes with an older fence than it has seen.

@@ -27,7 +27,7 @@ const P: Duration = ms(1200);
 
 fn rounds() -> u32 {
     std::env::var("LEASEHOLD_ROUNDS")
-        .map_or(3, |rounds| rounds.parse().expect("LEASEHOLD_ROUNDS is a number"))
+        .map_or(2, |rounds| rounds.parse().expect("LEASEHOLD_ROUNDS is a number"))
 }
 
 pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
