@@ -172,9 +172,6 @@ pub struct Holder {
     /// When it ends, whatever its client does: by `max_hold`, or with a lease of its own, which nobody renews; such
     /// a holder says so each third of its client's lease.
     pub ends_within: Option<Duration>,
-    /// For how long nobody has used it, as it was told half a second ago at most: its client
-    /// [keeps](crate::LockOptions::keep) it until another asks. `None` while it is used, and for all other locks.
-    pub unused_for: Option<Duration>,
     /// Whether it leads: the lock is that of an election, and those who wait are candidates. By its own account, as
     /// [`LockClient::leader`](crate::LockClient::leader) and [`LockOptions::election`](crate::LockOptions::election)
     /// have it say.
@@ -194,7 +191,6 @@ impl Holder {
             remaining: None,
             held_for: None,
             ends_within: None,
-            unused_for: None,
             leads: false,
             whereabouts: None,
         }
@@ -450,9 +446,6 @@ impl fmt::Display for Holder {
         }
         if let Some(held_for) = self.held_for {
             write!(f, ", for {} now", DurationText(held_for))?;
-        }
-        if let Some(unused) = self.unused_for {
-            write!(f, ", kept until asked for, not used for {}", DurationText(unused))?;
         }
         if let Some(remaining) = self.remaining {
             write!(f, ", {}", RemainingText(remaining))?;

@@ -115,10 +115,7 @@ fn row(lock: &ListedLock) -> [String; 6] {
     [
         lock.name.clone(),
         kind.trim_start_matches("a ").to_owned(),
-        holder.map_or_else(
-            || "-".to_owned(),
-            |one| place(one) + if one.unused_for.is_some() { ", kept" } else { "" } + &more,
-        ),
+        holder.map_or_else(|| "-".to_owned(), |one| place(one) + &more),
         holder.and_then(|one| one.held_for).map_or_else(|| "-".to_owned(), span),
         ends,
         lock.waiting.to_string(),

@@ -306,7 +306,6 @@ pub(crate) fn holder_as_json(holder: &Holder) -> Value {
         ("remaining_seconds", json!(seconds(holder.remaining))),
         ("held_for_seconds", json!(seconds(holder.held_for))),
         ("ends_within_seconds", json!(seconds(holder.ends_within))),
-        ("unused_for_seconds", json!(seconds(holder.unused_for))),
     ] {
         object.insert(field.to_owned(), value);
     }

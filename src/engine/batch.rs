@@ -48,7 +48,7 @@ pub(crate) fn ask_ahead(wanted: &[BatchItem<'_>], or_none: bool) -> Vec<BatchAns
     let mut came = Vec::with_capacity(wanted.len());
     let groups = by_request(wanted.iter().enumerate(), |(_, wanted)| {
         // A hold of which the store keeps more than its owner needs a request of its own.
-        let is_plain = wanted.want.terms.max_hold.is_none() && wanted.want.keeps().is_none();
+        let is_plain = wanted.want.terms.max_hold.is_none() && !wanted.want.keeps();
         together(wanted.engine, wanted.want.kind, wanted.want.name).filter(|_| is_plain)
     });
     let asked: Vec<BatchRequest<'_>> =

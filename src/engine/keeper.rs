@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::engine::calls::Call;
 use crate::engine::hold::{Hold, LockEntry};
 use crate::park::Service;
 use crate::sync::{Mutex, OnceLock, Waker};
@@ -16,6 +17,16 @@ pub(crate) struct Keeper {
     pub(crate) locks: Mutex<Vec<Arc<LockEntry>>>,
     /// Taken out to be given back, the oldest first.
     pub(crate) leaving: Mutex<VecDeque<Arc<Hold>>>,
+    /// The threads that wait for what they keep to be given back.
+    pub(crate) ended: Mutex<Vec<Ended>>,
+}
+
+/// A thread that waits for what it keeps to be given back, before it ends.
+pub(crate) struct Ended {
+    /// `None`: what all threads keep.
+    pub(crate) thread: Option<u64>,
+    /// Over with the last release.
+    pub(crate) call: Call,
 }
 
 impl Keeper {
@@ -31,6 +42,8 @@ impl Keeper {
     pub(crate) fn stop(&self) {
         if let Some(Some((service, _))) = self.service.get() {
             service.stop();
+            // Stopped first, cleared second. Pairs with `Core::end_kept`.
+            self.ended.lock().clear();
         }
     }
 }

@@ -14,6 +14,7 @@ mod core;
 pub(crate) mod deadlock;
 pub(crate) mod directory;
 mod ending;
+mod exit;
 pub(crate) mod handoff;
 pub(crate) mod hold;
 mod keeper;
@@ -95,6 +96,7 @@ impl Engine {
         store: impl Into<StoreCell>,
         reporter: Arc<Reporter>,
     ) -> Result<Engine> {
+        exit::note_thread();
         let (core, [watchdogs_parker, timers_parker]) = Core::new(options, clock, store.into(), reporter);
         timer::start(&core, timers_parker)?;
         watchdog::start(&core, watchdogs_parker).inspect_err(|_| core.timer.stop())?;

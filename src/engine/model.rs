@@ -402,7 +402,7 @@ impl Store for Far {
             match self.server.attempt(claim, count, deadline) {
                 Ok(Attempt::Granted { fence, .. }) => {
                     if count == 1 {
-                        *is_kept = claim.keeps.is_some();
+                        *is_kept = claim.keeps;
                     }
                     Ok(Attempt::Granted { fence, in_line })
                 }
@@ -485,15 +485,10 @@ impl Keeping for Far {
         let one = |claim: &Claim| {
             self.ask(|| {
                 let is_kept = self.line.exchange.is_kept.lock();
-                let is_held = match claim.keeps {
-                    Some(unused) if !unused.is_zero() => {
-                        Some(self.server.expire_in(claim, claim.lease, deadline))
-                    }
-                    _ => self.server.renew(std::slice::from_ref(claim), deadline).pop(),
-                };
-                Ok(match is_held {
-                    Some(Ok(true)) if *is_kept => KeptLook::Stays,
-                    Some(Ok(true)) => KeptLook::Wanted,
+                let seen = self.server.inspect(claim.kind, &claim.name, claim.owner, deadline)?;
+                Ok(match seen {
+                    Some(seen) if seen.count > 0 && *is_kept => KeptLook::Stays,
+                    Some(seen) if seen.count > 0 => KeptLook::Wanted,
                     _ => KeptLook::Lost,
                 })
             })

@@ -107,9 +107,11 @@ impl Ticket {
         self.waker.get_or_init(|| waker.clone());
     }
 
-    /// The waiter's: it is about to sleep.
-    pub(crate) fn note_sleeper(&self, sleeper: Sleeper) {
-        self.state.lock().sleeper = Some(sleeper);
+    /// The waiter's: it is about to sleep; whether that is the first time under its number.
+    pub(crate) fn note_sleeper(&self, sleeper: Sleeper) -> bool {
+        let number = sleeper.number;
+        let before = self.state.lock().sleeper.replace(sleeper);
+        before.is_none_or(|before| before.number != number)
     }
 
     /// The waiter, if it has slept.
@@ -493,6 +495,23 @@ mod tests {
         second.nudge();
         assert!(waker.take() && second.take_nudge() && !second.take_nudge());
     }
+    #[test]
+    fn a_wait_is_new_when_it_first_sleeps_under_a_number() {
+        let ticket = Ticket::default();
+        let sleeper = |number| Sleeper {
+            number,
+            thread: ThreadMark::current(),
+            since: Moment::from_nanos(0),
+            kind: Kind::Mutex,
+            takes_again: false,
+            writers_first: false,
+        };
+        assert_eq!(
+            [1, 1, 2, 2].map(|number| ticket.note_sleeper(sleeper(number))),
+            [true, false, true, false]
+        );
+    }
+
     #[test]
     fn those_who_spin_and_those_who_do_not_have_a_head_each() {
         let mut queue = Queue::default();

@@ -5,7 +5,7 @@
 mod stuck;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ pub(crate) struct Registry {
     /// Locks that are remembered although no value may be left: other clients waited for them, or this client
     /// keeps them, or had a turn.
     remembered: Mutex<Vec<Arc<LockEntry>>>,
-    /// How many there are, to be read without the mutex: mostly none.
-    remembered_count: AtomicUsize,
+    /// When they are next gone through, as `Moment::nanos`; zero: there are none.
+    tidy_at: AtomicU64,
     /// Held by whoever locks several entries.
     several: Mutex<()>,
 }
@@ -86,20 +86,25 @@ impl Registry {
     pub(crate) fn remember(&self, entry: &Arc<LockEntry>, now: Moment) {
         if entry.remember(now.plus(REMEMBERED)) {
             let mut remembered = self.remembered.lock();
+            if remembered.is_empty() {
+                self.tidy_at.store(now.plus(REMEMBERED).nanos(), Ordering::Release);
+            }
             remembered.push(Arc::clone(entry));
-            self.remembered_count.store(remembered.len(), Ordering::Release);
         }
     }
 
-    /// Forgets locks that need not be remembered any more.
+    /// Forgets locks that need not be remembered any more. Goes through them once in `REMEMBERED` at most.
     pub(crate) fn tidy(&self, now: Moment) {
-        if self.remembered_count.load(Ordering::Acquire) > 0 {
-            let all = std::mem::take(&mut *self.remembered.lock());
-            let mut kept: Vec<_> = all.into_iter().filter(|entry| !entry.is_forgotten(now)).collect();
-            let mut remembered = self.remembered.lock();
-            remembered.append(&mut kept);
-            self.remembered_count.store(remembered.len(), Ordering::Release);
+        let due = self.tidy_at.load(Ordering::Acquire);
+        if due == 0 || now.nanos() < due {
+            return;
         }
+        let all = std::mem::take(&mut *self.remembered.lock());
+        let mut kept: Vec<_> = all.into_iter().filter(|entry| !entry.is_forgotten(now)).collect();
+        let mut remembered = self.remembered.lock();
+        remembered.append(&mut kept);
+        let next = if remembered.is_empty() { 0 } else { now.plus(REMEMBERED).nanos() };
+        self.tidy_at.store(next, Ordering::Release);
     }
 
     /// Enters a hold, and says when it is to be looked at. A lost one of the same thread on the same lock

@@ -146,9 +146,11 @@ impl Round {
                     }
                     hold.end_renewal();
                     hold.note_failed_renewal();
-                    core.reporter.counters.renewals_failed.add(1);
                     let now = core.clock.now();
-                    if item.is_told(now) {
+                    // What nobody uses is given back soon, and concerns nobody.
+                    let is_used = !hold.is_kept();
+                    core.reporter.counters.renewals_failed.add(u64::from(is_used));
+                    if is_used && item.is_told(now) {
                         let hold = &item.hold;
                         let error = error.during("renew").on(hold.name().given());
                         let (name, remaining) = (Arc::clone(hold.name()), hold.until().since(now));

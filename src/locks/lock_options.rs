@@ -98,15 +98,15 @@ impl LockOptions {
     ///
     /// Threads that fight over a lock have it many times as often so. Those behind them wait for a turn each,
     /// not for a hold each: with n clients in line about 64 ms more, or n times 2 ms if that is less.
-    /// `false` hands the lock over with each grant. A program that ends in its turn without dropping its client
-    /// leaves the lock until the lease ends, as one does that ends while it holds it.
+    /// `false` hands the lock over with each grant. A program that is killed in its turn leaves the lock until the lease
+    /// ends, as one does that is killed while it holds it.
     pub fn turn(mut self, is_kept: bool) -> Self {
         self.terms.turns = is_kept;
         self
     }
 
     /// Keeps the lock for its thread after each use, until another client asks for it, or nobody here has used it
-    /// for `most`. Defaults to giving it back after each use. At least 1 ms.
+    /// for 500 ms. Defaults to giving it back after each use.
     ///
     /// For work that takes the same lock again and again, and seldom has to share it: while nobody else wants
     /// it, the thread has it again without a request, after a dropped guard and after
@@ -114,25 +114,23 @@ impl LockOptions {
     /// all others it is held, also to `try_lock`, and to [`inspect`](crate::LockClient::inspect). This client's
     /// own questions give it back first.
     ///
-    /// A client that waits for it sends a recall, once, or asks by standing in line (etcd, ZooKeeper); the lock is given back at once, or at the end of its
-    /// present use. One that has been recalled twice within 100 ms keeps nothing in this way for a second. Where others
-    /// stand in line, a plain lock is kept for a [turn](Self::turn), by `unlock` as by a dropped guard, and under
-    /// the client's lease. A waiter that
+    /// A client that waits for the lock sends a recall, once, or asks by standing in line (etcd, ZooKeeper); the lock is given back at once, or at the end of its
+    /// present use. A lock that has been recalled twice within 100 ms is not kept in this way for a second. Where others
+    /// stand in line, a plain lock is kept for a [turn](Self::turn), by `unlock` as by a dropped guard. A waiter that
     /// sends none (Redisson) is seen by a look in the server: 50 ms after the grant, and then each time after
-    /// twice as long, every 500 ms at the latest. Another thread of this client takes it by two requests.
+    /// twice as long, every 500 ms at the latest. Another thread of this client takes the lock by two requests.
     ///
-    /// A use has the client's lease. A lock that nobody has used for 500 ms has a lease of 1.5 s, or the client's if that is
-    /// shorter, and the next use asks the store again: a program that stops or dies while it keeps the lock shuts others out
-    /// for as long; on etcd for the client's lease, on ZooKeeper for its session. What is learnt of a lock lasts for a second
+    /// The lock has the client's lease throughout, and is renewed: a program that dies within 500 ms of its last use leaves
+    /// the lock for that lease, as any holder does; on ZooKeeper for its session. What is learnt of a lock lasts for a second
     /// beyond its last value, and its first use is never kept. Fencing tokens are those of
     /// the store's grants: they do not change while the hold is kept, as they do not by re-entering.
     ///
     /// For plain and fenced locks on one Redis, with Sentinels, or in a cluster, in a table of PostgreSQL, on etcd and
-    /// on ZooKeeper; else acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported). It cannot be had with `max_hold` or `spin`
+    /// on ZooKeeper; else acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported). `keep` cannot be had with `max_hold` or `spin`
     /// ([`InvalidInput`](crate::ErrorKind::InvalidInput)). Owned guards, leases of a call's own, and groups of locks are not
     /// kept.
-    pub fn keep(mut self, most: Duration) -> Self {
-        self.terms.keep = Some(most);
+    pub fn keep(mut self) -> Self {
+        self.terms.keep = true;
         self
     }
 

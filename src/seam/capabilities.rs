@@ -209,8 +209,8 @@ pub(crate) trait Keeping: Send + Sync {
     /// Has `waker` woken when others ask for what the claim's client keeps of this lock.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// For each claim that [`keeps`](Claim::keeps): has it run for at least its lease from now on, and looks
-    /// whether others want it. One answer per claim, in order.
+    /// For each claim that [`keeps`](Claim::keeps): whether others want it. Changes nothing, so that a look that
+    /// comes late concerns nobody's next hold. One answer per claim, in order.
     fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>>;
 }
 
@@ -223,12 +223,4 @@ pub(crate) enum KeptLook {
     Wanted,
     /// Its owner does not hold it.
     Lost,
-}
-
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
-impl KeptLook {
-    /// The result where nobody sees who wants it, but whether its owner holds it.
-    pub(crate) fn unseen(is_held: bool) -> KeptLook {
-        if is_held { KeptLook::Wanted } else { KeptLook::Lost }
-    }
 }

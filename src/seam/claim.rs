@@ -37,9 +37,9 @@ pub(crate) struct Claim {
     pub(crate) levels: u32,
     /// Whether a grant is to carry a new fencing token.
     pub(crate) wants_fence: bool,
-    /// For how long nobody has used the hold, if its client keeps it until others ask for it; zero: it is in use,
-    /// or asked for. A store that [can](super::capabilities::Keeping) has those who wait send a recall.
-    pub(crate) keeps: Option<Duration>,
+    /// Whether its client keeps the hold until others ask for it. A store that [can](super::capabilities::Keeping)
+    /// has those who wait send a recall.
+    pub(crate) keeps: bool,
     /// Whether it is known to have been granted. A claim cleaned up before that must not be granted later
     /// either.
     pub(crate) is_granted: bool,
@@ -62,7 +62,7 @@ impl Claim {
             note: None,
             levels: 1,
             wants_fence: false,
-            keeps: None,
+            keeps: false,
             is_granted: false,
         }
     }
@@ -75,7 +75,7 @@ impl Claim {
     /// Whether the store may keep more of the hold than its owner: a request for several locks does not see to
     /// that.
     pub(crate) fn has_more(&self) -> bool {
-        self.note.is_some() || self.keeps.is_some()
+        self.note.is_some() || self.keeps
     }
 
     /// The claim to what was granted under this one: nobody waits under it.

@@ -23,8 +23,6 @@ pub(crate) mod kind;
 pub(crate) mod ring_member;
 pub(crate) mod snapshot;
 pub(crate) mod subscription;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
-pub(crate) mod unused;
 
 use std::time::Duration;
 

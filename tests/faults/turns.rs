@@ -7,7 +7,7 @@ use std::thread;
 use leasehold::{Event, LockClient, Observer, RedisLock};
 
 use super::world::{World, scenario};
-use crate::support::{LONG, Raise, eventually, ms};
+use crate::support::{LONG, Raise, eventually, ms, now, reexecuted, slack_since, start, test_name};
 
 /// Counts the grants, those for which nothing was asked, and the releases.
 #[derive(Clone, Default)]
@@ -117,7 +117,7 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
 fn a_lock_that_is_to_be_kept_is_kept_for_a_turn_by_unlock_where_others_want_it() {
     scenario(|world| {
         let (clients, grants) = clients(world);
-        let kept = |client: &LockClient| client.lock_with("hot").keep(LONG).build();
+        let kept = |client: &LockClient| client.lock_with("hot").keep().build();
         let locks: Vec<_> = clients.iter().map(kept).collect();
         // Read in this order: meanwhile there are more.
         let of = |one: &Grants| {
@@ -191,6 +191,93 @@ fn a_client_that_ends_in_its_turn_leaves_the_lock_free() {
             other.shutdown().unwrap();
             // Nobody's lease has to end for that.
             assert!(eventually(ms(500), || world.is_free("ending")));
+        }
+    });
+}
+
+/// Carries the server's address to a process that exits, which is this test program again, and how it does.
+const EXITS: &str = "LEASEHOLD_EXITS";
+
+/// If this is the process that exits: does so when a lock was just given back that its client keeps.
+fn exits() {
+    let Ok(told) = std::env::var(EXITS) else { return };
+    let (url, how) = told.split_once(' ').unwrap();
+    let client = LockClient::builder().url(url).lease(LONG).build().unwrap();
+    match how {
+        "turn" => {
+            // Until the thread counts as one that comes back, beside others who want the lock.
+            let (lock, begun) = (client.get_lock("hot"), now());
+            while begun.elapsed() < ms(300) {
+                drop(lock.acquire().unwrap());
+            }
+            std::process::exit(0);
+        }
+        "keep" => {
+            cycle_until_kept(&client, "stock", &LockClient::connect(url).unwrap());
+            std::process::exit(0);
+        }
+        _ => {
+            // The thread of this name counts as the process's first, as far as this crate can tell.
+            let ends = thread::Builder::new().name("main".to_owned()).spawn({
+                let url = url.to_owned();
+                move || {
+                    let client = LockClient::builder().url(&url).lease(LONG).build().unwrap();
+                    let other = LockClient::connect(&url).unwrap();
+                    let threads = ["stock", "orders"].map(|name| {
+                        let (client, other) = (client.clone(), other.clone());
+                        let (kept, is_kept) = std::sync::mpsc::channel();
+                        drop(start(move || {
+                            cycle_until_kept(&client, name, &other);
+                            kept.send(()).unwrap();
+                            thread::park();
+                        }));
+                        is_kept
+                    });
+                    threads.iter().for_each(|is_kept| is_kept.recv().unwrap());
+                    cycle_until_kept(&client, "own", &other);
+                    std::process::exit(0);
+                }
+            });
+            ends.unwrap().join().unwrap();
+        }
+    }
+}
+
+fn cycle_until_kept(client: &LockClient, name: &str, other: &LockClient) {
+    let lock = client.lock_with(name).keep().build();
+    let is_kept = || {
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+        other.get_lock(name).is_locked().unwrap()
+    };
+    assert!(eventually(LONG, is_kept), "it is given back each time");
+}
+
+/// musl's `exit` runs no destructors of thread-locals.
+#[cfg(not(target_env = "musl"))]
+#[test]
+fn a_process_that_exits_when_it_has_just_given_a_lock_back_leaves_it_free() {
+    exits();
+    scenario(|world| {
+        let (clients, _) = clients(world);
+        let locks: Vec<_> = clients.iter().map(|client| client.get_lock("hot")).collect();
+        for _ in 0..9 {
+            let mut exited = now();
+            contend(&locks, || {
+                let process = reexecuted(&test_name(), &[(EXITS, &format!("{} turn", world.server.url()))]);
+                let (is_well, _) = process.ends_within(LONG);
+                exited = now();
+                is_well
+            });
+            let took = exited.elapsed();
+            assert!(took <= ms(2_000) + slack_since(exited), "it was left for {took:?}");
+        }
+        for (how, names) in [("keep", &["stock"][..]), ("main", &["stock", "orders", "own"])] {
+            for _ in 0..3 {
+                let process = reexecuted(&test_name(), &[(EXITS, &format!("{} {how}", world.server.url()))]);
+                assert!(process.ends_within(LONG).0);
+                assert!(names.iter().all(|name| world.is_free(name)), "{how}: {names:?}");
+            }
         }
     });
 }

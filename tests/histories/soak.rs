@@ -17,7 +17,7 @@ use crate::support::{
 };
 use crate::trouble::World;
 use crate::worker::{
-    GO, KEPT, Kind, LATCH, LOCKS, Line, Orders, WAITING, connect, mono, nanos, wait_as_a_crowd, work,
+    GO, Kind, LATCH, LOCKS, Line, Orders, WAITING, connect, mono, nanos, wait_as_a_crowd, work,
 };
 
 const ORDERS: &str = "LEASEHOLD_HISTORIES_ORDERS";
@@ -97,7 +97,7 @@ fn kinds(client: &LockClient, lease: Duration) -> Vec<Kind> {
     let probe = "kinds";
     let fails = [
         (Kind::Plain, client.get_lock(probe).is_locked().err()),
-        (Kind::Kept, client.lock_with("kinds-kept").keep(KEPT).build().try_acquire().err()),
+        (Kind::Kept, client.lock_with("kinds-kept").keep().build().try_acquire().err()),
         (Kind::Fenced, client.get_fenced_lock(probe).try_acquire().err()),
         (Kind::Fair, client.get_fair_lock(probe).is_locked().err()),
         (Kind::ReadWrite, client.get_read_write_lock(probe).read().is_locked().err()),

@@ -88,8 +88,6 @@ pub(crate) const UNITS: u32 = 3;
 pub(crate) const LATCH: u32 = 500;
 const RESERVE: i64 = 100;
 const MOST_WAITED: Duration = ms(400);
-/// How long a lock is kept that nobody uses.
-pub(crate) const KEPT: Duration = ms(300);
 
 /// Nanoseconds of the clock that all processes of this machine share.
 pub(crate) fn mono() -> u64 {
@@ -272,7 +270,7 @@ impl Worker<'_> {
         match kind {
             Kind::Plain | Kind::Kept => {
                 let builder = client.lock_with(&name);
-                let lock = if kind == Kind::Kept { builder.keep(KEPT) } else { builder }.build();
+                let lock = if kind == Kind::Kept { builder.keep() } else { builder }.build();
                 if random().is_multiple_of(8) {
                     self.come_back(&lock);
                 } else {

@@ -138,7 +138,7 @@ fn every_statement_finds_its_row_by_the_key() {
         (include_str!("../../src/stores/sql/query/postgres/recall.sql"), format!("{name}, 'c'")),
         (
             include_str!("../../src/stores/sql/query/postgres/look_kept.sql"),
-            format!("ARRAY[{name}::bytea], ARRAY[false], ARRAY['o'], ARRAY[1000], ARRAY[5], 'c'"),
+            format!("ARRAY[{name}::bytea], ARRAY[false], ARRAY['o'], 'c'"),
         ),
         // On the caller's own transaction.
         ("SELECT 1 FROM leasehold_names WHERE id = sha256($1) FOR UPDATE", name.to_owned()),

@@ -39,7 +39,7 @@ fn is_free_within(lock: &RedisLock, admin: &mut Client, since: Instant, limit: D
 }
 
 fn kept_by(client: &LockClient, label: &str, admin: &mut Client) -> RedisLock {
-    let lock = client.lock_with(fresh(label)).keep(LONG).build();
+    let lock = client.lock_with(fresh(label)).keep().build();
     use_until_kept(&lock, admin);
     lock
 }
@@ -62,7 +62,7 @@ fn a_row_says_whether_its_holder_keeps_it_whoever_had_it_before() {
     let Some(server) = PostgresServer::start() else { return };
     let (keeps, plain, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("row");
-    let kept = keeps.lock_with(name).keep(LONG).build();
+    let kept = keeps.lock_with(name).keep().build();
     let theirs = plain.get_lock(name);
     use_until_kept(&kept, &mut admin);
     // By each of the statements that take a lock.
@@ -122,28 +122,35 @@ fn who_stands_in_line_and_sends_no_recall_is_seen_by_a_look() {
     let Some(server) = PostgresServer::start() else { return };
     let (client, mut admin) = (server.client(), server.admin());
     let lock = kept_by(&client, "unasked", &mut admin);
-    let stands = now();
+    lock.lock().unwrap();
     // On a busy machine it counts as alive all the same.
     stand(lock.name(), "silent", "-1 minute", &mut admin);
-    is_free_within(&lock, &mut admin, stands, LOOK);
+    let_pass(LOOK * 2, "until a look has seen that");
+    lock.unlock().unwrap();
+    assert!(is_free(&lock, &mut admin), "it is kept");
     // Neither the client itself nor one that died wants it.
     let lock = kept_by(&client, "own", &mut admin);
     let text = "SELECT split_part(owner, ':', 1) FROM leasehold_locks WHERE id = sha256($1)";
     let own: String = admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get(0);
     stand(lock.name(), &own, "-1 minute", &mut admin);
     stand(lock.name(), "dead", "6 seconds", &mut admin);
-    let kept_for = |admin: &mut Client| {
-        let text =
-            "SELECT clock_timestamp() - since > '1.2 seconds' FROM leasehold_locks WHERE id = sha256($1)";
-        admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get::<_, bool>(0)
+    lock.lock().unwrap();
+    let version = |admin: &mut Client| {
+        let text = "SELECT xmin::text FROM leasehold_locks WHERE id = sha256($1)";
+        admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get::<_, String>(0)
     };
-    assert!(eventually(LONG, || kept_for(&mut admin) || is_free(&lock, &mut admin)));
+    let before = version(&mut admin);
+    let_pass(LOOK * 3, "until looks have seen them");
+    assert_eq!(version(&mut admin), before, "a look writes");
+    lock.unlock().unwrap();
     assert!(!is_free(&lock, &mut admin), "it was given back to nobody");
     // Its message was lost.
+    lock.lock().unwrap();
     let text = "UPDATE leasehold_locks SET keeper = NULL WHERE id = sha256($1)";
-    let recalled = now();
     admin.execute(text, &[&lock.name().as_bytes()]).unwrap();
-    is_free_within(&lock, &mut admin, recalled, LOOK);
+    let_pass(LOOK * 2, "until a look has seen that");
+    lock.unlock().unwrap();
+    assert!(is_free(&lock, &mut admin), "it is kept");
 }
 
 #[test]
@@ -154,13 +161,11 @@ fn clients_that_may_not_use_the_line_ask_for_what_is_kept_and_keep_nothing_beyon
     admin.batch_execute(permissions).unwrap();
     let few = LockClient::builder().url(server.url_as("few")).build().unwrap();
     let lock = kept_by(&client, "few", &mut admin);
-    let_pass(ms(1_000), "until looks are half a second apart");
     let (theirs, asked) = (few.get_lock(lock.name()), now());
     let waiter = start(move || theirs.lock().map(|()| theirs.unlock()));
     waiter.join().unwrap().unwrap().unwrap();
-    // By a look alone it would never come: nobody sees who listens.
     assert!(asked.elapsed() <= LOOK + SLACK + stalled_since(asked), "{:?}", asked.elapsed());
-    let lock = few.lock_with(fresh("theirs")).keep(LONG).build();
+    let lock = few.lock_with(fresh("theirs")).keep().build();
     lock.lock().unwrap();
     lock.unlock().unwrap();
     is_free_within(&lock, &mut admin, now(), FIRST_LOOK);
@@ -186,6 +191,7 @@ fn a_row_that_another_has_locked_costs_no_other_lock_that_is_kept() {
     let (mut admin, lease) = (server.admin(), ms(3_000));
     let client = server.options().lease(lease).build().unwrap();
     let [stuck, beside] = ["stuck", "beside"].map(|label| kept_by(&client, label, &mut admin));
+    [&stuck, &beside].iter().for_each(|lock| lock.lock().unwrap());
     let mut connection = server.admin();
     let mut transaction = connection.transaction().unwrap();
     PostgresServer::lock_row(&mut transaction, stuck.name());

@@ -364,7 +364,7 @@ fn name(peer: &str) -> &str {
     match peer {
         "leasehold" => "**leasehold**, guards",
         "leasehold-lock" => "**leasehold**, `lock`/`unlock`",
-        "leasehold-keep" => "**leasehold**, `lock`/`unlock`, `keep(1 s)`",
+        "leasehold-keep" => "**leasehold**, `lock`/`unlock`, `keep`",
         "redisson" => "Redisson",
         other => other,
     }

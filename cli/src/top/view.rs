@@ -269,9 +269,6 @@ fn row(lock: &ListedLock, fence: Option<u64>) -> Row {
         words.trim_start().to_owned()
     };
     let mut holder = lock.holders.first().map_or(String::new(), named);
-    if lock.holders.iter().any(|holder| holder.unused_for.is_some()) {
-        holder += ", kept"; // until others ask for it
-    }
     if lock.holders.len() > 1 {
         holder += &format!(" and {} more", lock.holders.len() - 1);
     }

@@ -20,7 +20,6 @@ mod doctor;
 mod elect;
 mod filed;
 mod hold;
-mod kept;
 mod leader;
 mod named;
 mod not_a_lock;

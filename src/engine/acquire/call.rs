@@ -1,7 +1,6 @@
 //! One call to acquire a lock: the request of the caller, how long it waits, and its result.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::engine::acquire::terms::Terms;
 use crate::engine::hold::Hold;
@@ -63,10 +62,9 @@ impl<'a> AcquireCall<'a> {
         self.kind == Kind::Mutex && self.lease == Lease::Renewed && turns && is_plain && is_threads
     }
 
-    /// For how long the client keeps the hold of this call after its last use, until others ask for it.
-    pub(crate) fn keeps(&self) -> Option<Duration> {
-        let is_threads = self.by_thread && self.number.is_none();
-        self.terms.keep.filter(|_| is_threads && self.lease == Lease::Renewed)
+    /// Whether the client keeps the hold of this call until others ask for it.
+    pub(crate) fn keeps(&self) -> bool {
+        self.terms.keep && self.by_thread && self.number.is_none() && self.lease == Lease::Renewed
     }
 
     pub(crate) fn wants_fence(&self) -> bool {

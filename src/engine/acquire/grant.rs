@@ -43,7 +43,7 @@ impl Engine {
             fence,
             bound,
             may_be_kept: call.may_keep(),
-            asks_to_keep: call.keeps().is_some(),
+            asks_to_keep: call.keeps(),
             until_asked: keep.is_some(),
             leads: call.terms.leads,
         };

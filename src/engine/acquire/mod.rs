@@ -133,7 +133,7 @@ impl Engine {
             return Err(on_this(Error::invalid(call.action, "no permits were asked for")));
         }
         let asked = self.asked(call.action, call.lease).map_err(on_this)?;
-        if terms.keep.is_some() {
+        if terms.keep {
             self.can_keep(call).map_err(on_this)?;
         }
         let asked = terms.max_hold.map_or(asked, |most| asked.min(most));

@@ -65,10 +65,9 @@ impl<'a> Request<'a> {
         let Terms { writers_first, max_hold, .. } = call.terms;
         let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Whereabouts::here()) });
         // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
-        self.heard = call.keeps().and_then(|_| engine.heard(call.entry, &claim));
-        let keeps = self.heard.is_some() && self.unbound.is_none();
+        self.heard = if call.keeps() { engine.heard(call.entry, &claim) } else { None };
         Claim {
-            keeps: keeps.then_some(Duration::ZERO),
+            keeps: self.heard.is_some() && self.unbound.is_none(),
             waits,
             turn,
             listens_for,
@@ -83,15 +82,14 @@ impl<'a> Request<'a> {
     /// The terms on which the hold of a grant is kept until others ask for it, out of a line in which so many
     /// stood. `None`: it is not.
     pub(super) fn keep_terms(&self, claim: &Claim, in_line: u32) -> Option<KeepTerms> {
-        let (most, heard) = (self.call.keeps()?, self.heard?);
-        // The client itself stood in it.
-        claim.keeps.map(|_| KeepTerms { most, heard, is_wanted: in_line > 1 })
+        let heard = self.heard.filter(|_| claim.keeps)?;
+        Some(KeepTerms { heard, is_wanted: in_line > 1 }) // the client itself stood in it
     }
 
     /// The claim under which another thread may hand the lock to this one: whoever is handed it keeps it for a
     /// turn at most, as others here want it.
     pub(super) fn to_be_handed(&self, claim: Claim) -> Claim {
-        Claim { keeps: None, ..claim }
+        Claim { keeps: false, ..claim }
     }
 
     /// By when the answer to an attempt is to come that is sent at `sent`.
@@ -111,8 +109,14 @@ impl<'a> Request<'a> {
         let bound_until = bound.as_ref().map_or(Moment::NEVER, |bound| bound.until());
         let since = if is_granted { self.renewed_if_late(claim, sent) } else { Some(sent) };
         let is_open = |since: &Moment| engine.clock.now() < bound_until.min(since.plus(window(claim.lease)));
-        // A release under this number failed meanwhile, and will be repeated: it must not find this hold.
-        let is_given_up = self.unbound.is_none() && self.thread.number() != claim.owner.number();
+        // A release under this number failed meanwhile, and will be repeated: it must not find this hold. Of another
+        // lock it finds nothing here; but the halves of a read-write lock are to be under one number.
+        let number = claim.owner.number();
+        let is_given_up = self.unbound.is_none()
+            && self.thread.number() != number
+            && (self.call.entry.given_up.has(number)
+                || claim.kind.other_half().is_some()
+                || engine.store.capabilities().majority.is_some());
         let answer = if claim.kind.only_asks() { answer.map_err(Failure::of_reading) } else { answer };
         AttemptOutcome::of(answer, since.filter(is_open).filter(|_| !is_given_up), bound)
     }
@@ -136,7 +140,10 @@ impl<'a> Request<'a> {
     pub(super) fn give_up_number(&mut self, claim: &Claim) {
         match &mut self.unbound {
             Some(number) => *number = unbound_number(),
-            None => self.thread.retire(claim.owner.number()),
+            None => {
+                self.call.entry.given_up.add(claim.owner.number());
+                self.thread.retire(claim.owner.number());
+            }
         }
     }
 }

@@ -22,8 +22,8 @@ pub(crate) struct Terms {
     pub(crate) leads: bool,
     /// Whether the client keeps it for a turn.
     pub(crate) turns: bool,
-    /// For how long the client keeps it after its last use, until others ask for it.
-    pub(crate) keep: Option<Duration>,
+    /// Whether the client keeps it until others ask for it.
+    pub(crate) keep: bool,
     /// `None`: woken by messages, with a safety poll.
     pub(crate) backoff: Option<Backoff>,
 }
@@ -37,7 +37,7 @@ impl Default for Terms {
             takes_again: false,
             leads: false,
             turns: true,
-            keep: None,
+            keep: false,
             max_hold: None,
             backoff: None,
         }
@@ -50,13 +50,10 @@ impl Terms {
         if let Some(most) = self.max_hold {
             self.max_hold = Some(checked_span(action, "a max_hold", most)?);
         }
-        if let Some(most) = self.keep {
-            self.keep = Some(checked_span(action, "a keep", most)?);
-            if self.max_hold.is_some() || self.backoff.is_some() {
-                let words = "keep cannot be had with max_hold, which counts from each grant, nor with spin, by which \
-                             nobody asks for the lock: leave one of them out";
-                return Err(Error::invalid(action, words));
-            }
+        if self.keep && (self.max_hold.is_some() || self.backoff.is_some()) {
+            let words = "keep cannot be had with max_hold, which counts from each grant, nor with spin, by which \
+                         nobody asks for the lock: leave one of them out";
+            return Err(Error::invalid(action, words));
         }
         if let Some(backoff) = self.backoff
             && (backoff.first.is_zero() || backoff.first > backoff.most)

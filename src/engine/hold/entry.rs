@@ -7,6 +7,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::engine::hold::given_up::GivenUp;
 use crate::engine::hold::turn::{Keeping, Turns, Watched};
 use crate::engine::hold::until_asked::{KeepTerms, KeptStep, Reuse, UntilAsked};
 use crate::engine::queue::{Queue, Ticket};
@@ -84,6 +85,7 @@ pub(crate) struct Entry<H> {
     /// mutex.
     has_turn: AtomicBool,
     state: Mutex<LockState<H>>,
+    pub(crate) given_up: GivenUp,
     /// The registry's, to be taken out of in the end.
     locks: Arc<Locks<H>>,
 }
@@ -178,6 +180,7 @@ impl<H: Held> Entry<H> {
             key,
             has_turn: AtomicBool::new(false),
             state: Mutex::new(state),
+            given_up: GivenUp::default(),
             locks: Arc::clone(locks),
         })
     }
@@ -192,13 +195,13 @@ impl<H: Held> Entry<H> {
     }
 
     /// How a thread finds the lock that is about to ask for it; `thread` is none where a guard is to be the
-    /// owner. It is found calm only by one that `asks`, and then waits or does not. `keep`: for how long it would
-    /// keep the lock until others ask.
+    /// owner. It is found calm only by one that `asks`, and then waits or does not. `keeps`: it would keep the lock
+    /// until others ask.
     pub(crate) fn find(
         self: &Arc<Entry<H>>,
         thread: Option<u64>,
         asks: Option<FirstAttempt>,
-        keep: Option<Duration>,
+        keeps: bool,
         now: Moment,
     ) -> Found<H> {
         let mut state = self.state();
@@ -208,7 +211,7 @@ impl<H: Held> Entry<H> {
                 return Found::Own(hold);
             }
             if let Some(hold) = state.turns.take(now, |kept| kept.is_of_thread(thread)) {
-                let reuse = state.until_asked.use_again(&hold, keep, now);
+                let reuse = state.until_asked.use_again(&hold, keeps, now);
                 return Found::Kept(hold, reuse);
             }
             // Looked at under the mutex. Pairs with `take_kept` and `watch`: a thread finds its hold before
@@ -299,11 +302,9 @@ impl<H: Held> Entry<H> {
             return Keeping::Ends;
         }
         // Pairs with `Waiting::note_join`.
-        if queue.is_empty()
-            && let Some(at_most) = until_asked.may_stay(hold, now)
-        {
+        if queue.is_empty() && until_asked.may_stay(hold, now) {
             turns.keep(hold);
-            return Keeping::UntilAsked { at_most };
+            return Keeping::UntilAsked;
         }
         if by_turn { turns.dropped((hold, thread), queue.len(), now) } else { Keeping::Ends }
     }
@@ -318,6 +319,13 @@ impl<H: Held> Entry<H> {
         self.has_turn().then(|| self.state().take_to_leave()).flatten()
     }
 
+    /// The same, if it is this thread's, or any's.
+    pub(crate) fn take_kept_of(&self, thread: Option<u64>) -> Option<Arc<H>> {
+        let mut state = self.state();
+        let is_of = |kept: &H| thread.is_none_or(|thread| kept.is_of_thread(thread));
+        if state.turns.has_kept(is_of) { state.take_to_leave() } else { None }
+    }
+
     /// The next step of whoever watches this lock.
     pub(crate) fn watch(&self, now: Moment) -> Watched<H> {
         let mut state = self.state();
@@ -328,7 +336,7 @@ impl<H: Held> Entry<H> {
                 }
                 None
             }
-            Some(KeptStep::Look(hold, idle)) => return Watched::Look(hold, idle),
+            Some(KeptStep::Look(hold)) => return Watched::Look(hold),
             Some(KeptStep::Until(moment)) if state.until_asked.is_idle() => return Watched::Until(moment),
             Some(KeptStep::Until(moment)) => Some(moment),
             None => None,
@@ -591,7 +599,7 @@ mod tests {
         entry.state().turns.dropped((&hold, 1), 0, at(0));
         entry.state().turns.note_asked(1, at(0));
         entry.begin_turn(2, at(0));
-        let terms = KeepTerms { most: Duration::from_secs(600), heard: 0, is_wanted: true };
+        let terms = KeepTerms { heard: 0, is_wanted: true };
         assert_eq!(entry.keep_until_asked(&hold, terms, at(0)), (at(50_000), true));
         assert!(matches!(entry.watch(at(10)), Watched::Until(next) if next == at(310)), "it is in use");
         assert_eq!(entry.keep((&hold, 1), true, at(20)), Keeping::Kept { is_new: false });

@@ -3,6 +3,7 @@
 //! `phase` is where it stands in its life, `levels` its re-entries, `loss` who is notified of its loss.
 
 pub(crate) mod entry;
+mod given_up;
 pub(crate) mod grant;
 mod keeper;
 mod levels;
@@ -98,9 +99,8 @@ struct State {
     kept_alive_at: Moment,
     /// The last renewal failed.
     renewal_has_failed: bool,
-    /// How many renewals have been sent and not been answered: a look of the keeper's, and one of the watchdog's,
-    /// if the hold became as any other meanwhile.
-    under_way: u8,
+    /// A renewal has been sent and not been answered.
+    is_under_way: bool,
     /// The watchdog has it among those that it renews next.
     is_queued: bool,
     /// A request under its number may still arrive; see `retire_owner_on_end`.
@@ -128,7 +128,7 @@ struct State {
 impl State {
     /// Whether something that was asked about it may still come.
     fn is_in_doubt(&self) -> bool {
-        self.is_spent || self.under_way > 0
+        self.is_spent || self.is_under_way
     }
 }
 
@@ -156,7 +156,7 @@ impl Hold {
                 renewed_lease: grant.renewed_lease,
                 kept_alive_at: grant.sent,
                 renewal_has_failed: false,
-                under_way: 0,
+                is_under_way: false,
                 is_queued: false,
                 is_spent: false,
                 is_read_beside: false,
@@ -246,6 +246,8 @@ impl Hold {
     /// [`lose`](Self::lose).
     pub(crate) fn retire_owner(&self) {
         if let Some(mark) = self.holder.thread() {
+            // Noted first, given up second: see `Request::judge`.
+            self.entry.given_up.add(self.claim.owner.number());
             mark.retire(self.claim.owner.number());
         }
     }
@@ -271,8 +273,8 @@ impl Hold {
     /// whether for a turn too. `unlock` promises that the lock is free, where `keep` was not asked for.
     pub(crate) fn can_be_kept(&self, is_dropped: bool) -> Option<bool> {
         let state = self.state.lock();
-        // One that is kept until others ask has the same fence throughout, as by re-entries, and looks that are
-        // under way concern no other hold than this.
+        // One that is kept until others ask has the same fence throughout, as by re-entries, and a renewal that is
+        // under way concerns no other hold than this.
         // A hold that a session bounds may stay as well: `until` is the end of both.
         let by_turn = self.may_be_kept
             && (is_dropped || state.asks_to_keep)

@@ -25,24 +25,13 @@ impl Hold {
         // Under the mutex from the look to the note. Pairs with `begin_release` and `lose`, which change the
         // phase first: they find the note, or the phase is not live here.
         let claim = if self.phase.is_live() { self.renewal_in(&state, now) } else { None };
-        state.under_way = state.under_way.saturating_add(u8::from(claim.is_some()));
+        state.is_under_way = claim.is_some();
         claim
-    }
-
-    /// The claim of a look at a hold that is kept until others ask for it; [`end_renewal`](Self::end_renewal)
-    /// follows. `None` if there is to be none any more.
-    pub(crate) fn begin_look(&self) -> Option<Claim> {
-        let mut state = self.state.lock();
-        // As `begin_renewal`.
-        let is_begun = self.phase.is_live() && state.until_asked;
-        state.under_way = state.under_way.saturating_add(u8::from(is_begun));
-        is_begun.then(|| Claim { lease: state.renewed_lease, ..self.claim.clone() })
     }
 
     /// It was answered, or failed.
     pub(crate) fn end_renewal(&self) {
-        let mut state = self.state.lock();
-        state.under_way = state.under_way.saturating_sub(1);
+        self.state.lock().is_under_way = false;
     }
 
     /// For the tests: see [`renewal_in`](Self::renewal_in).

@@ -317,8 +317,8 @@ fn a_hold_is_kept_for_a_turn_if_nothing_is_left_of_its_use() {
 fn a_hold_that_is_kept_until_others_ask_is_not_when_its_number_is_in_doubt() {
     let hold = hold_by((Lease::Renewed, true), ManualClock::new().now());
     hold.state.lock().until_asked = true;
-    assert!(hold.begin_look().is_some());
-    assert!(hold.can_be_kept(false).is_some(), "a look that is on its way concerns no other hold");
+    assert!(hold.begin_renewal(hold.since()).is_some());
+    assert!(hold.can_be_kept(false).is_some(), "a renewal that is on its way concerns no other hold");
     assert!(
         hold.end_level(None) == Some(0) && hold.is_renewed(),
         "so that its next use has the client's lease"
@@ -338,38 +338,10 @@ fn the_next_use_of_a_kept_hold_counts_from_its_own_call() {
 }
 
 #[test]
-fn no_look_is_begun_at_a_hold_that_is_being_released() {
-    let hold = hold(Lease::Renewed, ManualClock::new().now());
-    assert!(hold.begin_look().is_none(), "it is not kept");
-    hold.state.lock().until_asked = true;
-    assert!(hold.begin_look().is_some());
-    hold.end_renewal();
-    assert!(hold.begin_release());
-    assert!(hold.begin_look().is_none());
-}
-
-#[test]
 fn a_hold_keeps_its_first_fence() {
     let hold = hold(Lease::Renewed, ManualClock::new().now());
     for fence in [None, Some(Fence::new(7)), Some(Fence::new(9))] {
         hold.set_fence(fence);
     }
     assert_eq!(hold.fence(), Some(Fence::new(7)));
-}
-
-/// A level with a lease of its own makes a kept hold one as any other while the keeper looks at it.
-#[test]
-fn the_answer_to_a_look_leaves_a_renewal_under_way_that_was_sent_after_it() {
-    let mark = ThreadMark::current();
-    let (hold, number) = (of_thread(&mark), mark.number());
-    hold.state.lock().until_asked = true;
-    assert!(hold.begin_look().is_some());
-    hold.end_until_asked();
-    assert!(hold.begin_renewal(hold.since()).is_some());
-    hold.end_renewal();
-    assert!(hold.is_in_doubt());
-    assert!(hold.begin_release());
-    assert_ne!(mark.number(), number, "the renewal would prolong the next hold");
-    hold.end_renewal();
-    assert!(!hold.is_in_doubt());
 }

@@ -73,8 +73,8 @@ pub(crate) enum Keeping {
     Ends,
     /// It is kept. `is_new`: nobody watches this lock yet.
     Kept { is_new: bool },
-    /// It is kept until others ask for it, and until then at most.
-    UntilAsked { at_most: Moment },
+    /// It is kept until others ask for it.
+    UntilAsked,
 }
 
 /// The next step of whoever watches a lock in its turn.
@@ -82,9 +82,8 @@ pub(crate) enum Keeping {
 pub(crate) enum Watched<H> {
     /// Nobody came for this hold: it is to be given back.
     Idle(Arc<H>),
-    /// The store is to be asked about this one, which is kept until others ask for it, and for how long nobody
-    /// has used it.
-    Look(Arc<H>, Option<Duration>),
+    /// The store is to be asked whether others want this one, which is kept until they ask for it.
+    Look(Arc<H>),
     /// To be looked at again then.
     Until(Moment),
     /// The turn is over.
@@ -202,6 +201,11 @@ impl<H> Turns<H> {
     /// to at once.
     pub(crate) fn is_over(&self, now: Moment) -> bool {
         self.score >= LEAST && self.ends.is_some_and(|ends| now >= ends)
+    }
+
+    /// Whether such a hold is kept.
+    pub(crate) fn has_kept(&self, is_meant: impl FnOnce(&H) -> bool) -> bool {
+        self.kept.as_ref().is_some_and(|kept| is_meant(kept))
     }
 
     /// Whether such a hold is being given back.

@@ -1,9 +1,10 @@
-//! A hold that its client keeps until others ask for it: `lock_with(name).keep(most)`.
+//! A hold that its client keeps until others ask for it: `lock_with(name).keep()`.
 //!
-//! To the store the client holds the lock throughout, and while the lock is in use its lease is the client's.
-//! Another client that waits for the lock sends a recall to this client, which gives the lock back at once, or at
-//! the end of its present use. As the delegations of NFSv4 (RFC 7530, 10.4) and the callbacks of distributed file
-//! systems: what nobody else wants costs no request. docs/decisions/0060 has the rules and the figures.
+//! To the store the client holds the lock throughout, with the client's lease, which the watchdog renews. Another
+//! client that waits for the lock sends a recall to this client, which gives the lock back at once, or at the end of
+//! its present use. A hold that nobody here has used for `UNUSED` is given back too. As the delegations of NFSv4 (RFC
+//! 7530, 10.4) and the callbacks of distributed file systems: what nobody else wants costs no request.
+//! docs/decisions/0060 has the rules.
 //!
 //! Nothing here is I/O, and each moment is passed in.
 
@@ -13,11 +14,8 @@ use std::time::Duration;
 use crate::seam::subscription::Subscription;
 use crate::time::Moment;
 
-/// The lease of a hold that nobody has used for `UNUSED`. A client that dies later shuts others out for as long.
-/// The thread asks the store anew for such a hold: no use rests on the short lease, whenever a look that asks for
-/// it may come.
-pub(crate) const UNUSED_LEASE: Duration = Duration::from_millis(1500);
-const UNUSED: Duration = LAST_LOOK;
+/// A hold that nobody here uses for so long is given back.
+pub(crate) const UNUSED: Duration = Duration::from_millis(500);
 
 /// A hold is looked at so long after its grant, and then after twice as long each time, up to `LAST_LOOK`. A
 /// look sees those who wait and send no recalls.
@@ -31,8 +29,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The facts by which a grant may be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeepTerms {
-    /// For how long it is kept when nobody here uses it.
-    pub(crate) most: Duration,
     /// The recalls that had come before it was asked for.
     pub(crate) heard: u64,
     /// Others waited for it when it was granted.
@@ -58,8 +54,6 @@ struct KeptHold<H> {
     idle_since: Option<Moment>,
     next_look: Moment,
     gap: Duration,
-    /// A look asks the store for `UNUSED_LEASE`.
-    is_short: bool,
 }
 
 /// The next step with a hold that may be kept.
@@ -67,9 +61,8 @@ struct KeptHold<H> {
 pub(crate) enum KeptStep<H> {
     /// It is to be given back: it was recalled, or nobody here came for too long.
     GiveBack,
-    /// The store is to be asked about it; for how long nobody has used it, if that is long enough for the short
-    /// lease.
-    Look(Arc<H>, Option<Duration>),
+    /// The store is to be asked whether others want it.
+    Look(Arc<H>),
     /// To be looked at again then.
     Until(Moment),
 }
@@ -81,7 +74,7 @@ pub(crate) enum Reuse {
     UntilAsked,
     /// It was kept for a turn.
     InTurn,
-    /// Not at all: others want it, it has the short lease, or this call would not keep it. It is to be given back.
+    /// Not at all: others want it, or this call would not keep it. It is to be given back.
     Never,
 }
 
@@ -120,8 +113,7 @@ impl<H> UntilAsked<H> {
     pub(crate) fn begin(&mut self, hold: &Arc<H>, terms: KeepTerms, now: Moment) -> Moment {
         let next_look = now.plus(FIRST_LOOK);
         let hold = Arc::clone(hold);
-        self.hold =
-            Some(KeptHold { hold, terms, idle_since: None, next_look, gap: FIRST_LOOK, is_short: false });
+        self.hold = Some(KeptHold { hold, terms, idle_since: None, next_look, gap: FIRST_LOOK });
         next_look
     }
 
@@ -158,27 +150,28 @@ impl<H> UntilAsked<H> {
         }
     }
 
-    /// The last level of this hold ended; until when it stays at most. `None`: it does not, beyond a turn.
-    pub(crate) fn may_stay(&mut self, hold: &Arc<H>, now: Moment) -> Option<Moment> {
+    /// The last level of this hold ended; whether it stays beyond a turn.
+    pub(crate) fn may_stay(&mut self, hold: &Arc<H>, now: Moment) -> bool {
         let is_wanted = self.is_wanted(now);
-        let kept = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold) && !is_wanted)?;
-        kept.idle_since = Some(now);
-        Some(now.plus(kept.terms.most))
+        let kept = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold) && !is_wanted);
+        kept.is_some_and(|kept| {
+            kept.idle_since = Some(now);
+            true
+        })
     }
 
-    /// A hold that was kept is taken out, to be used again and then kept for `most`; `None`: not in this way.
-    /// In its turn it is used again though others want it, as they do then.
-    pub(crate) fn use_again(&mut self, hold: &Arc<H>, most: Option<Duration>, now: Moment) -> Reuse {
+    /// A hold that was kept is taken out, to be used again by a call that `keeps` it, or does not. In its turn it
+    /// is used again though others want it, as they do then.
+    pub(crate) fn use_again(&mut self, hold: &Arc<H>, keeps: bool, now: Moment) -> Reuse {
         let is_wanted = self.is_wanted(now);
         let Some(kept) = self.hold.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold)) else {
             return Reuse::InTurn;
         };
         let is_idle = kept.idle_since.take().is_some();
-        let Some(most) = most.filter(|_| !(is_idle && (is_wanted || kept.is_short))) else {
+        if !keeps || is_idle && is_wanted {
             self.hold = None;
             return Reuse::Never;
-        };
-        kept.terms.most = most;
+        }
         if is_idle { Reuse::UntilAsked } else { Reuse::InTurn }
     }
 
@@ -202,7 +195,7 @@ impl<H> UntilAsked<H> {
     pub(crate) fn watch(&mut self, now: Moment) -> Option<KeptStep<H>> {
         let is_wanted = self.is_wanted(now);
         let kept = self.hold.as_mut()?;
-        let idle_until = kept.idle_since.map(|since| since.plus(kept.terms.most));
+        let idle_until = kept.idle_since.map(|since| since.plus(UNUSED));
         if idle_until.is_some_and(|until| is_wanted || now >= until) {
             return Some(KeptStep::GiveBack);
         }
@@ -215,9 +208,7 @@ impl<H> UntilAsked<H> {
         }
         kept.gap = (kept.gap * 2).min(LAST_LOOK);
         kept.next_look = now.plus(kept.gap);
-        let idle = kept.idle_since.map(|since| now.since(since)).filter(|idle| *idle >= UNUSED);
-        kept.is_short |= idle.is_some();
-        Some(KeptStep::Look(Arc::clone(&kept.hold), idle))
+        Some(KeptStep::Look(Arc::clone(&kept.hold)))
     }
 
     /// Keeps nothing any more, and listens no more; what is to be dropped where no lock is held.
@@ -245,7 +236,7 @@ mod tests {
         Moment::from_nanos(0).plus(MS * ms)
     }
 
-    /// A lock whose recalls are heard, with a hold granted at zero that is kept for a second.
+    /// A lock whose recalls are heard, with a hold granted at zero.
     fn granted() -> (UntilAsked<u8>, Arc<Channel>, Arc<u8>) {
         let channel = Arc::new(Channel::new("a", true));
         let mut kept = UntilAsked::default();
@@ -258,69 +249,65 @@ mod tests {
 
     fn grant(kept: &mut UntilAsked<u8>, hold: &Arc<u8>, now: Moment) {
         let heard = kept.heard(now).unwrap();
-        kept.begin(hold, KeepTerms { most: MS * 1000, heard, is_wanted: false }, now);
+        kept.begin(hold, KeepTerms { heard, is_wanted: false }, now);
     }
 
     #[test]
     fn a_hold_stays_and_is_used_again_until_a_recall() {
         let (mut kept, channel, hold) = granted();
         for now in [1, 3] {
-            assert!(kept.may_stay(&hold, at(now)).is_some() && kept.is_idle());
-            assert_eq!(kept.use_again(&hold, Some(MS * 1000), at(now + 1)), Reuse::UntilAsked);
+            assert!(kept.may_stay(&hold, at(now)) && kept.is_idle());
+            assert_eq!(kept.use_again(&hold, true, at(now + 1)), Reuse::UntilAsked);
             assert!(!kept.is_idle());
         }
-        assert!(kept.may_stay(&hold, at(5)).is_some());
+        assert!(kept.may_stay(&hold, at(5)));
         channel.take(b"recall");
         assert_eq!(kept.watch(at(6)), Some(KeptStep::GiveBack));
-        assert_eq!(kept.use_again(&hold, Some(MS), at(6)), Reuse::Never, "the thread does not get it again");
+        assert_eq!(kept.use_again(&hold, true, at(6)), Reuse::Never, "the thread does not get it again");
         let (mut kept, channel, hold) = granted();
         channel.take(b"recall");
         assert!(matches!(kept.watch(at(1)), Some(KeptStep::Until(_))), "it is in use");
-        assert!(kept.may_stay(&hold, at(2)).is_none());
+        assert!(!kept.may_stay(&hold, at(2)));
         let (mut kept, channel, hold) = granted();
         channel.set_up(false);
-        assert!(kept.may_stay(&hold, at(1)).is_none(), "recalls are not heard");
+        assert!(!kept.may_stay(&hold, at(1)), "recalls are not heard");
         assert!(kept.heard(at(1)).is_none());
         channel.set_up(true);
-        assert!(kept.may_stay(&hold, at(2)).is_none(), "one may have been missed");
+        assert!(!kept.may_stay(&hold, at(2)), "one may have been missed");
     }
 
     #[test]
     fn a_hold_that_others_wait_for_when_it_is_granted_does_not_stay() {
         let (mut kept, _channel, hold) = granted();
         let heard = kept.heard(at(1)).unwrap();
-        kept.begin(&hold, KeepTerms { most: MS, heard, is_wanted: true }, at(1));
-        assert!(kept.may_stay(&hold, at(2)).is_none());
-        assert!(kept.may_stay(&Arc::new(0), at(2)).is_none(), "nor does another than the granted one");
+        kept.begin(&hold, KeepTerms { heard, is_wanted: true }, at(1));
+        assert!(!kept.may_stay(&hold, at(2)));
+        assert!(!kept.may_stay(&Arc::new(0), at(2)), "nor does another than the granted one");
     }
 
     #[test]
     fn a_hold_that_was_kept_for_a_turn_is_used_again_though_others_want_it() {
         let (mut kept, channel, hold) = granted();
-        assert_eq!(
-            kept.use_again(&Arc::new(1), None, at(1)),
-            Reuse::InTurn,
-            "it is none of those granted so"
-        );
+        assert_eq!(kept.use_again(&Arc::new(1), false, at(1)), Reuse::InTurn, "it is none of those");
         channel.take(b"recall");
-        assert_eq!(kept.use_again(&hold, Some(MS), at(1)), Reuse::InTurn);
-        assert!(kept.may_stay(&hold, at(2)).is_none(), "it does not stay beyond the turn");
-        assert_eq!(kept.use_again(&hold, None, at(2)), Reuse::Never, "the call would not keep it");
+        assert_eq!(kept.use_again(&hold, true, at(1)), Reuse::InTurn);
+        assert!(!kept.may_stay(&hold, at(2)), "it does not stay beyond the turn");
+        assert_eq!(kept.use_again(&hold, false, at(2)), Reuse::Never, "the call would not keep it");
         assert!(kept.watch(at(3)).is_none());
     }
 
     #[test]
-    fn a_hold_is_looked_at_soon_and_then_less_often_and_goes_when_nobody_comes() {
+    fn a_hold_is_looked_at_soon_and_then_less_often_and_goes_when_nobody_has_used_it_for_half_a_second() {
         let (mut kept, _channel, hold) = granted();
         let mut looks = Vec::new();
-        for now in 0..1600 {
-            if now == 400 {
-                assert!(kept.may_stay(&hold, at(now)).is_some());
+        for now in 0..1800 {
+            if now == 1200 {
+                assert!(kept.may_stay(&hold, at(now)));
             }
             match kept.watch(at(now)) {
-                Some(KeptStep::Look(_, idle)) => looks.push((now, idle.map(|idle| idle.as_millis()))),
+                Some(KeptStep::Look(_)) => looks.push(now),
                 Some(KeptStep::GiveBack) => {
-                    assert_eq!(now, 1400, "a second after it was last used");
+                    assert_eq!(now, 1700, "half a second after it was last used");
                     break;
                 }
                 Some(KeptStep::Until(next)) => assert!(next > at(now) && next <= at(now).plus(LAST_LOOK)),
@@ -328,21 +315,29 @@ mod tests {
             }
         }
         // Each a quarter earlier than it must be, since it is watched all the time.
-        let lately = [(38, None), (113, None), (263, None), (563, None)];
-        assert_eq!(looks, [&lately[..], &[(938, Some(538)), (1313, Some(913))]].concat());
+        assert_eq!(looks, [38, 113, 263, 563, 938, 1313, 1688]);
     }
 
     #[test]
-    fn a_hold_for_which_a_look_asks_for_the_short_lease_is_not_used_again() {
+    fn the_half_second_begins_anew_with_each_use() {
         let (mut kept, _channel, hold) = granted();
-        assert!(kept.may_stay(&hold, at(1)).is_some());
-        assert!(matches!(kept.watch(at(499)), Some(KeptStep::Look(_, None))), "it was used lately");
-        assert_eq!(kept.use_again(&hold, Some(MS * 1000), at(500)), Reuse::UntilAsked);
-        assert!(matches!(kept.watch(at(1_500)), Some(KeptStep::Look(_, None))), "it is in use");
-        assert!(kept.may_stay(&hold, at(2_000)).is_some());
-        assert!(matches!(kept.watch(at(2_500)), Some(KeptStep::Look(_, Some(_)))));
-        // However much later the request comes to the store, no use rests on it.
-        assert_eq!(kept.use_again(&hold, Some(MS * 1000), at(2_500)), Reuse::Never);
+        for used in [1, 400, 800] {
+            assert!(kept.may_stay(&hold, at(used)));
+            assert!(!matches!(kept.watch(at(used + 499)), Some(KeptStep::GiveBack)), "{used}");
+            assert_eq!(kept.use_again(&hold, true, at(used + 499)), Reuse::UntilAsked);
+        }
+        assert!(!matches!(kept.watch(at(5_000)), Some(KeptStep::GiveBack)), "it is in use");
+        assert!(kept.may_stay(&hold, at(6_000)));
+        assert_eq!(kept.watch(at(6_500)), Some(KeptStep::GiveBack));
+    }
+
+    #[test]
+    fn an_unused_hold_is_watched_again_when_its_half_second_is_over() {
+        let (mut kept, _channel, hold) = granted();
+        (1..3_000).step_by(100).for_each(|now| drop(kept.watch(at(now))));
+        assert!(kept.may_stay(&hold, at(3_000)));
+        let Some(KeptStep::Look(_) | KeptStep::Until(_)) = kept.watch(at(3_400)) else { panic!("too soon") };
+        assert_eq!(kept.watch(at(3_400)), Some(KeptStep::Until(at(3_500))));
     }
 
     #[test]
@@ -351,7 +346,7 @@ mod tests {
             let (mut kept, channel, hold) = granted();
             for now in [1, 1 + second] {
                 grant(&mut kept, &hold, at(now));
-                assert!(kept.may_stay(&hold, at(now)).is_some());
+                assert!(kept.may_stay(&hold, at(now)));
                 channel.take(b"recall");
                 assert_eq!(kept.watch(at(now)), Some(KeptStep::GiveBack));
                 assert_eq!(kept.watch(at(now)), Some(KeptStep::GiveBack), "which is one recall");
@@ -362,20 +357,11 @@ mod tests {
         }
         let (mut kept, channel, hold) = granted();
         kept.note_wanted(&hold, at(1));
-        assert!(kept.may_stay(&hold, at(2)).is_none());
+        assert!(!kept.may_stay(&hold, at(2)));
         grant(&mut kept, &hold, at(3));
         channel.take(b"recall");
-        assert!(kept.may_stay(&hold, at(4)).is_none());
+        assert!(!kept.may_stay(&hold, at(4)));
         assert!(kept.heard(at(5)).is_none(), "what a look has seen is a recall too");
-    }
-
-    #[test]
-    fn the_last_call_says_for_how_long_a_hold_is_kept() {
-        let (mut kept, _channel, hold) = granted();
-        assert_eq!(kept.may_stay(&hold, at(1)), Some(at(1001)));
-        assert_eq!(kept.use_again(&hold, Some(MS * 10), at(2)), Reuse::UntilAsked);
-        assert_eq!(kept.may_stay(&hold, at(3)), Some(at(13)));
-        assert_eq!(kept.watch(at(13)), Some(KeptStep::GiveBack));
     }
 
     #[test]
@@ -385,7 +371,7 @@ mod tests {
             assert!(kept.heard(at(now)).is_some(), "{now}");
             grant(&mut kept, &hold, at(now));
             channel.take(b"recall");
-            assert!(kept.may_stay(&hold, at(now)).is_none());
+            assert!(!kept.may_stay(&hold, at(now)));
             kept.forget(&hold);
         }
         assert!(kept.heard(at(10_060)).is_none());
@@ -395,18 +381,18 @@ mod tests {
     fn what_becomes_of_another_hold_is_nothing_to_the_kept_one() {
         let (mut kept, _channel, hold) = granted();
         let other = Arc::new(1);
-        assert!(kept.may_stay(&hold, at(1)).is_some());
+        assert!(kept.may_stay(&hold, at(1)));
         kept.forget(&other);
         kept.note_wanted(&other, at(2));
         assert!(kept.is_idle_hold(&hold) && !kept.is_idle_hold(&other));
-        assert_eq!(kept.use_again(&hold, Some(MS), at(3)), Reuse::UntilAsked);
-        assert!(kept.may_stay(&hold, at(4)).is_some(), "it is kept as before");
+        assert_eq!(kept.use_again(&hold, true, at(3)), Reuse::UntilAsked);
+        assert!(kept.may_stay(&hold, at(4)), "it is kept as before");
     }
 
     #[test]
     fn the_end_of_the_client_leaves_nothing_kept() {
         let (mut kept, _channel, hold) = granted();
-        assert!(kept.may_stay(&hold, at(1)).is_some());
+        assert!(kept.may_stay(&hold, at(1)));
         assert!(kept.clear().is_some());
         assert!(!kept.is_idle() && !kept.listens() && kept.watch(at(2)).is_none());
     }

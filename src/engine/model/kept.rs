@@ -158,7 +158,7 @@ fn kept_cycles<const COUNT: usize>(client: &Client) {
 impl Client {
     /// Takes the lock to keep it, mostly, and ends its use in one of several ways.
     fn kept_cycle(&self) {
-        let keep = Some(Duration::from_secs(600)).filter(|_| toss() || toss());
+        let keep = toss() || toss();
         let lock = self.lock().on_terms(Terms { keep, ..Terms::default() });
         let guard = lock.acquire().unwrap();
         self.work();

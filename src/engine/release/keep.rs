@@ -11,9 +11,11 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::calls::{Call, Calls};
 use crate::engine::core::Core;
+use crate::engine::exit;
 use crate::engine::hold::turn::{IDLE, Keeping, Watched};
-use crate::engine::hold::until_asked::{KeepTerms, LAST_LOOK, Reuse, UNUSED_LEASE};
+use crate::engine::hold::until_asked::{KeepTerms, LAST_LOOK, Reuse};
 use crate::engine::hold::{Hold, LockEntry};
+use crate::engine::keeper::Ended;
 use crate::engine::release::handoff::HandoffStart;
 use crate::engine::renewals::CHUNK;
 use crate::error::{Error, ErrorKind, Result};
@@ -39,16 +41,20 @@ impl Engine {
             return false;
         }
         let Some((keeper, _)) = self.keeper() else { return false };
+        let thread = ThreadMark::current().id();
+        if !exit::note_kept(thread) {
+            return false;
+        }
         let held = now.since(hold.since());
         // Noted first: from the next step on others may give it back.
         hold.note_kept(true);
         let entry = hold.entry();
-        match entry.keep((hold, ThreadMark::current().id()), by_turn, now) {
+        match entry.keep((hold, thread), by_turn, now) {
             Keeping::Ends => {
                 hold.note_kept(false);
                 return false;
             }
-            Keeping::UntilAsked { at_most } => keeper.look_by(at_most),
+            Keeping::UntilAsked => {} // watched since it was granted
             Keeping::Kept { is_new } => self.core.keeper.watch(keeper, entry, is_new, now.plus(IDLE)),
         }
         self.tell_released(hold, held);
@@ -61,7 +67,9 @@ impl Engine {
             let (service, core, calls) = (Arc::new(service), Arc::clone(&self.core), Arc::clone(&self.calls));
             let (own, waker) = (Arc::clone(&service), parker.waker().clone());
             let work = move || own.run(&parker, |_| core.watch_kept(&calls));
-            service.start("leasehold-turn", work).ok().map(|()| (service, waker))
+            service.start("leasehold-turn", work).ok()?;
+            exit::note_client(&self.core);
+            Some((service, waker))
         };
         let keeper = &self.core.keeper;
         if let Some(service) = keeper.service.get() {
@@ -117,7 +125,7 @@ impl Engine {
             self.core.give_back(&hold, self.clock.now(), under.another());
             return None;
         }
-        let level = hold.begin_again(begun, call.keeps().is_some());
+        let level = hold.begin_again(begun, call.keeps());
         let now = self.clock.now();
         // Begun first, looked second. Pairs with `Hold::lose`, which changes the phase first, and looks second
         // whether anybody is to hear of it.
@@ -163,6 +171,7 @@ impl Core {
     /// Gives back what nobody has come for, or others have asked for, and says when to look next. The keeper's
     /// thread runs it: it sends on nobody's time.
     fn watch_kept(self: &Arc<Core>, calls: &Arc<Calls>) -> Moment {
+        self.give_back_of_ended(calls);
         let locks = std::mem::take(&mut *self.keeper.locks.lock());
         let mut leaving = std::mem::take(&mut *self.keeper.leaving.lock());
         let (begun, mut next) = (self.clock.now(), Moment::NEVER);
@@ -176,9 +185,9 @@ impl Core {
                     leaving.push_back(hold);
                     next = next.min(now.plus(IDLE));
                 }
-                Watched::Look(hold, idle) => {
+                Watched::Look(hold) => {
                     next = next.min(now); // it says when by the next round, a look later
-                    looks.push((hold, idle));
+                    looks.push(hold);
                 }
             }
             watched.push(entry);
@@ -202,53 +211,41 @@ impl Core {
         next
     }
 
-    /// Asks the store about holds that are kept until others ask; where nobody has used one for so long, for the
-    /// short lease too.
-    fn look(self: &Arc<Core>, looks: &[(Arc<Hold>, Option<Duration>)], calls: &Arc<Calls>) {
-        let Some(keeping) = self.store.capabilities().keeping else { return };
-        let sent = self.clock.now();
-        let give_back = |hold: Option<Arc<Hold>>, now| {
-            hold.into_iter().for_each(|hold| self.give_back(&hold, now, calls.begin().detached()));
-        };
-        let (mut holds, mut asked) = (Vec::new(), Vec::new());
-        for (hold, idle) in looks {
-            // Its thread does not come back, or its session has ended, say.
-            if hold.is_orphaned() || hold.loss_at(sent).is_some() {
-                give_back(hold.entry().take_idle(hold), sent);
-            } else if let Some(claim) = hold.begin_look() {
-                let lease = idle.map_or(claim.lease, |_| claim.lease.min(UNUSED_LEASE));
-                asked.push(Claim { keeps: Some(idle.unwrap_or_default()), lease, ..claim });
-                holds.push(hold);
-            }
-        }
-        if holds.is_empty() {
+    /// Gives back what threads keep that wait for that before they end.
+    fn give_back_of_ended(self: &Arc<Core>, calls: &Arc<Calls>) {
+        let ended = std::mem::take(&mut *self.keeper.ended.lock());
+        if ended.is_empty() {
             return;
         }
-        let limit = self.options.command_timeout.min(LAST_LOOK);
-        let answers = keeping.look(&asked, sent.plus(limit));
-        for ((hold, claim), answer) in holds.into_iter().zip(&asked).zip(answers) {
-            // Given up first, ended second, as by the watchdog: in between the hold could be released, and its number
-            // be used again, which a look that arrives late would then shorten.
-            if answer.as_ref().is_err_and(|failure| failure.error().outcome_unknown()) {
-                hold.retire_owner_on_end();
-            }
-            hold.end_renewal();
+        let locks = self.keeper.locks.lock().clone();
+        for Ended { thread, call } in &ended {
+            let kept = locks.iter().filter_map(|entry| entry.take_kept_of(*thread));
+            kept.for_each(|hold| {
+                self.give_back(&hold, self.clock.now(), calls.begin().detached().and(call.another()));
+            });
+        }
+    }
+
+    /// Asks the store whether others want holds that are kept until they ask. An answer to a question about a hold
+    /// that is released meanwhile concerns nothing: see `is_releasing`, `note_wanted` and `take_idle`.
+    fn look(self: &Arc<Core>, holds: &[Arc<Hold>], calls: &Arc<Calls>) {
+        let Some(keeping) = self.store.capabilities().keeping else { return };
+        let (sent, limit) = (self.clock.now(), self.options.command_timeout.min(LAST_LOOK));
+        let claims: Vec<Claim> = holds.iter().map(|hold| hold.claim()).collect();
+        for (hold, answer) in holds.iter().zip(keeping.look(&claims, sent.plus(limit))) {
             let now = self.clock.now();
-            match answer {
-                Ok(KeptLook::Stays) => self.confirm(hold, sent, claim.lease),
-                Ok(KeptLook::Wanted) => {
-                    self.confirm(hold, sent, claim.lease);
-                    give_back(hold.entry().note_wanted(hold, now), now);
-                }
+            let idle = match answer {
+                Ok(KeptLook::Wanted) => hold.entry().note_wanted(hold, now),
                 Ok(KeptLook::Lost) => {
                     // As a renewal that finds that.
                     if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {
                         hold.entry().nudge();
                     }
-                    give_back(hold.entry().take_idle(hold), now);
+                    hold.entry().take_idle(hold)
                 }
-                Err(_) => {} // the watchdog knows what to do with a store that does not answer
-            }
+                Ok(KeptLook::Stays) | Err(_) => None, // what nobody uses goes all the same
+            };
+            idle.into_iter().for_each(|hold| self.give_back(&hold, now, calls.begin().detached()));
         }
     }
 

@@ -733,3 +733,33 @@ fn a_request_in_doubt_that_does_not_come_is_looked_for_less_and_less_often() {
     assert!((25..60).contains(&looks), "{looks} looks in a minute");
     engine.shutdown().unwrap();
 }
+
+/// What may come late concerns the lock that was lost, and no other.
+#[test]
+fn a_try_is_granted_although_another_hold_of_its_thread_is_lost_meanwhile() {
+    let store = Arc::new(Odd::default());
+    let engine = engine(&store, &Clock::System);
+    let other = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());
+    let reporter = Arc::clone(&engine.reporter);
+    for (asked, kind, is_granted) in
+        [(&other, Kind::Mutex, true), (&name(), Kind::Mutex, false), (&other, Kind::Write, false)]
+    {
+        let held = acquire(&engine, &name(), FOREVER, Lease::Renewed).unwrap().unwrap().hold;
+        let number = ThreadMark::current().number();
+        let reporter = Arc::clone(&reporter);
+        store.attempting.lock().push_back(Box::new(move || {
+            held.lose(LossReason::Gone, Moment::from_nanos(1), &reporter);
+            Ok(Attempt::granted(None))
+        }));
+        // The lock itself is asked for under the number that it had: its loss is not known yet.
+        if asked.key() == "a" {
+            engine.registry.entry(kind, asked).state().holds.clear();
+        }
+        let had = acquire_as(kind, &engine, asked, WaitLimit::Once, Lease::Renewed);
+        assert_eq!(had.unwrap().is_some(), is_granted, "{kind:?} {}", asked.key());
+        assert_ne!(ThreadMark::current().number(), number, "it is not that of the next hold");
+        *store.holder.lock() = None;
+        engine.registry.entry(Kind::Mutex, &other).state().holds.clear();
+    }
+    drop(engine.shutdown());
+}

@@ -2,12 +2,18 @@
 
 use super::answers::in_doubt;
 use super::*;
+use crate::engine::calls::Calls;
 use crate::engine::hold::LockEntry;
+use crate::engine::hold::until_asked::UNUSED;
+use crate::engine::keeper::Ended;
+use crate::engine::registry::Registry;
 use crate::engine::renewals::CHUNK;
+use crate::observe::event::Event;
 use crate::park::take_time;
 
 const MS: Duration = Duration::from_millis(1);
-const KEPT: Duration = Duration::from_secs(20);
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
 /// Longer than it takes until the first look, and the first again.
 const LOOKED: Duration = Duration::from_millis(200);
 
@@ -29,20 +35,34 @@ struct Keeps {
     store: Arc<Odd>,
     clock: ManualClock,
     engine: Engine,
+    /// How many renewals were told to have failed.
+    told: Arc<AtomicUsize>,
 }
 
 impl Keeps {
     fn begin() -> Keeps {
+        Keeps::with_lease(Options::default().lease)
+    }
+
+    fn with_lease(lease: Duration) -> Keeps {
         let channel = Some(Arc::new(Channel::new("a", true)));
         let (store, clock) = (Arc::new(Odd { keeps: true, channel, ..Odd::default() }), ManualClock::new());
-        let engine = engine(&store, &Clock::Manual(clock.clone()));
-        Keeps { store, clock, engine }
+        let told = Arc::new(AtomicUsize::new(0));
+        let tells = Arc::clone(&told);
+        let observer = move |event: &Event<'_>| {
+            tells.fetch_add(usize::from(matches!(event, Event::RenewalFailed { .. })), Ordering::SeqCst);
+        };
+        let (options, time) = (Options { lease, ..Options::default() }, Clock::Manual(clock.clone()));
+        let reporter = Arc::new(Reporter::new(Some(Arc::new(observer))));
+        let engine =
+            Engine::start(options, time, Arc::<Odd>::clone(&store) as Arc<dyn Store>, reporter).unwrap();
+        Keeps { store, clock, engine, told }
     }
 
     fn lock(&self, name: &Arc<LockName>) -> Granted {
         let entry = self.engine.registry.entry(Kind::Mutex, name);
         let call = AcquireCall::new("lock", Kind::Mutex, (name, &entry), FOREVER);
-        let terms = Terms { keep: Some(KEPT), ..Terms::default() };
+        let terms = Terms { keep: true, ..Terms::default() };
         let granted = self.engine.acquire(&AcquireCall { terms, by_thread: true, ..call });
         granted.unwrap().unwrap()
     }
@@ -74,27 +94,91 @@ impl Keeps {
     }
 }
 
-/// It may come to the store when the thread has the next hold, and renew or count for that.
 #[test]
-fn the_number_of_a_look_without_an_answer_is_not_that_of_the_next_hold() {
+fn a_look_without_an_answer_leaves_the_hold_and_its_number_as_they_were() {
     let client = Keeps::begin();
     let (used, number) = (client.used(&name()), ThreadMark::current().number());
     client.store.looking.lock().push_back(Box::new(in_doubt));
     client.clock.advance(LOOKED);
     assert!(client.store.looks.load(Ordering::SeqCst) > 0);
-    assert_eq!(ThreadMark::current().number(), number, "the hold is under it");
     client.unlock(&used);
-    assert!(client.store.holder.lock().is_none(), "so it is not kept");
+    assert!(client.store.holder.lock().is_some(), "it is kept");
     let next = client.lock(&name());
-    assert_ne!(next.hold.owner().number(), number);
+    assert_eq!((Arc::ptr_eq(&next.hold, &used.hold), ThreadMark::current().number()), (true, number));
     client.unlock(&next);
-    // One that was answered leaves the number to the thread.
-    let number = ThreadMark::current().number();
-    let used = client.used(&name());
-    client.clock.advance(LOOKED);
-    client.unlock(&used);
-    assert_eq!(client.lock(&name()).hold.owner().number(), number);
     client.engine.shutdown().unwrap();
+}
+
+#[test]
+fn what_nobody_has_used_for_half_a_second_is_given_back_though_no_look_is_answered() {
+    let client = Keeps::begin();
+    client.unlock(&client.used(&name()));
+    client.store.looking.lock().extend((0..100).map(|_| Box::new(in_doubt) as Script<KeptLook>));
+    client.clock.advance(UNUSED - MS * 10);
+    assert!(client.store.holder.lock().is_some());
+    client.clock.advance(MS * 10);
+    comes_about("the release", || client.store.holder.lock().is_none());
+    client.engine.shutdown().unwrap();
+}
+
+/// Each renewal asks for the client's lease, whether it comes in a use or between two.
+#[test]
+fn a_kept_lock_that_is_used_again_has_the_clients_lease_before_it() {
+    let client = Keeps::with_lease(MS * 300);
+    let mut last = client.used(&name());
+    for _ in 0..4 {
+        client.unlock(&last);
+        client.clock.advance(UNUSED - MS * 50);
+        last = client.lock(&name());
+        assert!(last.hold.until().since(client.clock.now()) >= MS * 150);
+    }
+    client.unlock(&last);
+    client.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_renewal_that_fails_is_told_if_somebody_uses_the_hold_and_else_not() {
+    let client = Keeps::with_lease(MS * 600);
+    let failures = |used: &Granted, is_used: bool| {
+        if !is_used {
+            client.unlock(used);
+        }
+        client.store.deaf.store(1, Ordering::SeqCst);
+        client.clock.advance(MS * 250);
+        assert_eq!(client.store.deaf.load(Ordering::SeqCst), 0, "it is renewed");
+        client.engine.stats().renewals_failed
+    };
+    let used = client.used(&name());
+    assert_eq!((failures(&used, false), client.told.load(Ordering::SeqCst)), (0, 0));
+    client.clock.advance(UNUSED);
+    comes_about("the release", || client.store.holder.lock().is_none());
+    let used = client.used(&name());
+    assert_eq!(failures(&used, true), 1);
+    comes_about("the event", || client.told.load(Ordering::SeqCst) == 1);
+    client.unlock(&used);
+    assert!(client.store.holder.lock().is_none(), "its number is in doubt, so it is not kept");
+    client.engine.shutdown().unwrap();
+}
+
+#[test]
+fn locks_that_are_remembered_are_gone_through_once_a_second() {
+    let (registry, at) = (Registry::default(), |ms| Moment::from_nanos(0).plus(MS * ms));
+    let named = |name: &str| Arc::new(LockName::new(&"a".into(), name.to_owned()).unwrap());
+    let remember = |name, now| registry.remember(&registry.entry(Kind::Mutex, &named(name)), at(now));
+    let is_known = |name| registry.found(Kind::Mutex, &named(name)).is_some();
+    remember("first", 1);
+    remember("second", 500);
+    registry.tidy(at(1000));
+    assert!(is_known("first"));
+    registry.tidy(at(1001));
+    assert_eq!(["first", "second"].map(is_known), [false, true]);
+    registry.tidy(at(2000));
+    assert!(is_known("second"), "it is not gone through yet");
+    registry.tidy(at(2001));
+    assert!(!is_known("second"));
+    remember("third", 3000);
+    registry.tidy(at(4000));
+    assert!(!is_known("third"), "also after there was none");
 }
 
 #[test]
@@ -139,7 +223,7 @@ fn of_many_holds_that_are_given_back_slowly_none_is_left() {
         })
     };
     client.store.releasing.lock().extend((0..HOLDS).map(slowly));
-    client.clock.advance(KEPT + LOOKED * 10);
+    client.clock.advance(UNUSED + LOOKED * 10);
     assert_eq!(client.store.releasing.lock().len(), 0, "are kept for good");
     assert_eq!(client.engine.registry.holds().len(), 0);
     client.engine.shutdown().unwrap();
@@ -167,4 +251,55 @@ fn a_look_that_finds_the_lock_gone_is_no_recall() {
     }
     client.unlock(&client.used(&name()));
     client.engine.shutdown().unwrap();
+}
+
+// ---- ends of threads
+
+#[test]
+fn a_thread_that_ends_gives_back_what_it_keeps_and_nothing_of_others() {
+    let client = Keeps::begin();
+    let mine = client.used(&name());
+    client.unlock(&mine);
+    let other = Arc::new(LockName::new(&"b".into(), "b".to_owned()).unwrap());
+    thread::scope(|scope| {
+        let kept = scope.spawn(|| {
+            let granted = || Box::new(|| Ok(Attempt::granted(None))) as Script<Attempt>;
+            let freed = || Box::new(|| Ok(Release::Freed { others: Others::Nobody })) as Script<Release>;
+            client.store.attempting.lock().extend([granted(), granted()]);
+            client.store.releasing.lock().extend([freed(), freed()]);
+            client.unlock(&client.used(&other));
+            assert_eq!(client.engine.registry.holds().len(), 2);
+        });
+        kept.join().unwrap();
+    });
+    assert_eq!(client.store.releasing.lock().len(), 0, "it is left to its lease");
+    assert_eq!(client.engine.registry.holds().len(), 1);
+    let attempts = client.store.attempts.load(Ordering::SeqCst);
+    client.unlock(&client.lock(&name()));
+    assert_eq!(client.store.attempts.load(Ordering::SeqCst), attempts, "what another thread keeps stays");
+    client.engine.shutdown().unwrap();
+}
+
+#[test]
+fn of_several_threads_that_end_at_once_each_has_what_it_kept_given_back() {
+    let client = Keeps::begin();
+    client.unlock(&client.used(&name()));
+    let releases: Arc<Calls> = Arc::default();
+    for thread in [0, ThreadMark::current().id()] {
+        let call = releases.begin().detached();
+        client.engine.keeper.ended.lock().push(Ended { thread: Some(thread), call });
+    }
+    drop(client.engine.core.end_kept(Some(0)));
+    assert!(releases.wait(Clock::System.after(LONG), || false));
+    assert!(client.store.holder.lock().is_none());
+    client.engine.shutdown().unwrap();
+}
+
+#[test]
+fn a_thread_that_ends_after_its_client_waits_for_nothing() {
+    let client = Keeps::begin();
+    client.unlock(&client.used(&name()));
+    client.engine.shutdown().unwrap();
+    let releases = client.engine.core.end_kept(None).unwrap();
+    assert!(releases.wait(Clock::System.after(LONG), || false));
 }

@@ -2,7 +2,7 @@
 //!
 //! | key | value | lease |
 //! |---|---|---|
-//! | prefix + the lock's name + `/%/` + owner | `owner count ttl`, for example `0f0c…:7 1 31`; and since when its client keeps it unused, as in `0f0c…:7 1 2 unused:1795790301000` | one of this key's alone, of `ttl` seconds |
+//! | prefix + the lock's name + `/%/` + owner | `owner count ttl`, for example `0f0c…:7 1 31` | one of this key's alone, of `ttl` seconds |
 //!
 //! | prefix + `%format` | the number of the format of all this | none |
 //! | prefix + `%clients/` + client | the client's entry in the directory | one of the entry's |
@@ -43,9 +43,6 @@ pub(super) struct HeldKey {
     pub(super) owner: String,
     pub(super) count: u32,
     pub(super) ttl: u64,
-    /// Since when nobody has used what its client keeps until others ask for it, by that client's wall clock: in
-    /// milliseconds since 1970. Only for people.
-    pub(super) unused_since: Option<u64>,
     pub(super) lease: i64,
     /// Of the key's last change.
     pub(super) revision: i64,
@@ -60,14 +57,11 @@ impl HeldKey {
         let value = String::from_utf8(STANDARD.decode(value).unwrap_or_default()).unwrap_or_default();
         let mut words = value.split(' ');
         let (owner, count, ttl) = (words.next(), words.next(), words.next());
-        let unused = words.next().map(|word| word.strip_prefix(UNUSED_SINCE).map(str::parse));
-        let (unused, rest) = (unused.map(|since| since.and_then(|since| since.ok())), words.next());
-        let (Some(owner), Some(count), Some(ttl), None | Some(Some(_)), None) = (
+        let (Some(owner), Some(count), Some(ttl), None) = (
             owner,
             count.and_then(|count| count.parse().ok()),
             ttl.and_then(|ttl| ttl.parse().ok()),
-            unused,
-            rest,
+            words.next(),
         ) else {
             return Err(Error::new(ErrorKind::WrongType, "use", "the key holds a value that is not a lock"));
         };
@@ -76,7 +70,6 @@ impl HeldKey {
             owner: owner.to_owned(),
             count,
             ttl,
-            unused_since: unused.flatten(),
             lease: number(pair, "lease").unwrap_or(0),
             revision: number(pair, "mod_revision").unwrap_or(0),
             created: number(pair, "create_revision").unwrap_or(0),
@@ -88,19 +81,9 @@ impl HeldKey {
     }
 }
 
-/// Begins the word that says since when its client keeps a lock unused.
-const UNUSED_SINCE: &str = "unused:";
-
 /// The value under a key.
 pub(super) fn value(owner: Owner, count: u32, ttl: u64) -> String {
     STANDARD.encode(format!("{owner} {count} {ttl}"))
-}
-
-/// The same of a lock that its client keeps and nobody has used since then.
-pub(super) fn value_unused(held: &HeldKey, since: Option<u64>) -> String {
-    let HeldKey { owner, count, ttl, .. } = held;
-    let since = since.map(|since| format!(" {UNUSED_SINCE}{since}")).unwrap_or_default();
-    STANDARD.encode(format!("{owner} {count} {ttl}{since}"))
 }
 
 /// Below the prefix. No lock's name is written so.
@@ -353,7 +336,7 @@ mod tests {
 
     #[test]
     fn what_is_no_lock_is_said_to_be_none() {
-        for value in ["", "a", "a 1", "a 1 x", "a 1 2 3", "a 1 2 unused:x", "a 1 2 unused:3 4", "a -1 3"] {
+        for value in ["", "a", "a 1", "a 1 x", "a 1 2 3", "a -1 3"] {
             assert_eq!(HeldKey::read(&pair(value)).unwrap_err().kind(), ErrorKind::WrongType, "{value}");
         }
     }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::ident::{Fence, LockName};
 use crate::inspect::{Holder, Inspection, ObjectKind, Waiter};
-use crate::seam::unused::unused_for;
 use crate::seam::{Answer, Failure};
 use crate::stores::etcd::EtcdStore;
 use crate::stores::etcd::lease::time_to_live;
@@ -32,9 +31,8 @@ impl EtcdStore {
             (seen.kind, seen.remaining) = (ObjectKind::FairLock, left);
             // Whether its holder asked for a token or not, the creation of its key is one.
             seen.fence = u64::try_from(held.created).ok().map(Fence::new);
-            let unused_for = unused_for(held.unused_since);
             let holder = Holder::new(held.owner);
-            seen.holders.push(Holder { holds: Some(held.count), remaining: left, unused_for, ..holder });
+            seen.holders.push(Holder { holds: Some(held.count), remaining: left, ..holder });
         }
         seen.waiting = all.saturating_sub(1);
         seen.waiters = stand.map(|waiter| Waiter::new(waiter.owner, None)).collect();

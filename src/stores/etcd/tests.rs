@@ -288,7 +288,7 @@ fn a_waiter_that_would_have_kept_the_lock_and_does_not_has_its_key_under_the_lon
     let (member, store) = start();
     let waits = claim(LEASE, true);
     let short = Duration::from_millis(1_500);
-    let keeps = Claim { keeps: Some(Duration::ZERO), lease: short, ..waits.clone() };
+    let keeps = Claim { keeps: true, lease: short, ..waits.clone() };
     let in_front = key_of(&claim(LEASE, true), 3, STRANGE);
     member.lock().transactions.push_back(joined(5, std::slice::from_ref(&in_front)));
     let busy = store.attempt(&keeps, 1, soon());
@@ -311,40 +311,22 @@ fn a_waiter_that_would_have_kept_the_lock_and_does_not_has_its_key_under_the_lon
 
 /// Also those who came unseen, while there was no watch.
 #[test]
-fn a_look_sees_who_stands_behind_what_is_kept_and_writes_for_people_since_when_it_is_unused() {
+fn a_look_sees_who_stands_behind_what_is_kept_and_writes_nothing() {
     let (member, store) = start();
-    let unused = |time| Claim { keeps: Some(time), ..claim(LEASE, false) };
+    let kept = Claim { keeps: true, ..claim(LEASE, false) };
     let look = |claim: &Claim, held: &Value, last: &Value| {
         let seen = done(true, 8, &[found(std::slice::from_ref(held)), found(std::slice::from_ref(last))]);
         member.lock().transactions.extend([seen, done(true, 9, &[])]);
         let look = Keeping::look(&store, std::slice::from_ref(claim), soon()).pop().unwrap().unwrap();
-        // The last is for a write, if there was one.
-        (look, member.lock().transactions.drain(..).count() == 0)
+        assert_eq!(member.lock().transactions.drain(..).count(), 1, "one question and nothing else");
+        look
     };
-    let used = unused(Duration::ZERO);
-    let held = key_of(&used, 5, STRANGE);
-    let mut behind = key_of(&used, 6, STRANGE);
+    let held = key_of(&kept, 5, STRANGE);
+    let mut behind = key_of(&kept, 6, STRANGE);
     behind["key"] = json!("b3RoZXI=");
-    assert_eq!(look(&used, &held, &behind), (KeptLook::Wanted, false));
-    assert_eq!(look(&used, &held, &held), (KeptLook::Stays, false));
-    assert_eq!(look(&claim(LEASE, false), &held, &held).0, KeptLook::Lost, "it is another's");
-    let idle = unused(Duration::from_secs(3));
-    let held = key_of(&idle, 5, STRANGE);
-    let just_now = Claim { keeps: Some(Duration::from_millis(400)), ..idle.clone() };
-    assert_eq!(look(&just_now, &held, &held), (KeptLook::Stays, false), "not worth a write");
-    assert_eq!(look(&idle, &held, &held), (KeptLook::Stays, true));
-    let write = member.lock().asked["success"][0]["request_txn"].clone();
-    let written = &write["success"][0]["request_put"];
-    let mut held = held;
-    held["value"] = written["value"].clone();
-    assert_eq!(written["ignore_lease"], true);
-    assert_eq!(write["compare"][0]["mod_revision"], "5", "unless it was changed");
-    // It is told already; and no more when it is used.
-    assert_eq!(look(&idle, &held, &held), (KeptLook::Stays, false));
-    let used = Claim { keeps: Some(Duration::ZERO), ..idle };
-    assert_eq!(look(&used, &held, &held), (KeptLook::Stays, true));
-    let written = member.lock().asked["success"][0]["request_txn"]["success"][0]["request_put"].clone();
-    assert_eq!(written["value"], value(used.owner, 1, lease::ttl_of(LEASE)));
+    assert_eq!(look(&kept, &held, &behind), KeptLook::Wanted);
+    assert_eq!(look(&kept, &held, &held), KeptLook::Stays);
+    assert_eq!(look(&claim(LEASE, false), &held, &held), KeptLook::Lost, "it is another's");
     store.close();
 }
 

@@ -71,7 +71,7 @@ scripts! {
     RELEASE_ALL = "line.lua", "release_all.lua";
     HAND_OFF = "fence.lua", "hand_off.lua";
     RENEW = "prolong.lua", "renew.lua";
-    LOOK_KEPT = "prolong.lua", "look_kept.lua";
+    LOOK_KEPT = "look_kept.lua";
     EXPIRE_IN = "expire_in.lua";
     FAIR_ACQUIRE = "fence.lua", "fair_acquire.lua";
     FAIR_RELEASE = "owners.lua", "fair_release.lua";

@@ -20,7 +20,7 @@ const MOST: u32 = 100;
 /// The field of the hash, beside the owner, for what a hold with a ceiling says about itself.
 const ABOUT: &str = "leasehold:about";
 
-/// The field for since when nobody has used a hold that is kept until others ask for it.
+/// The field of a hold that its client keeps until others ask for it, until they do.
 const KEPT: &str = "leasehold:kept";
 
 /// Redisson's number for a lease that never ends.
@@ -189,7 +189,7 @@ impl<'a> Shown<'a> {
             fields.push(Field { name: text(name)?, value: text(value)?, ttl_ms: number(ttl_ms)? });
         }
         let about = fields.iter().position(|field| field.name == ABOUT).map(|at| fields.remove(at));
-        let kept = fields.iter().position(|field| field.name == KEPT).map(|at| fields.remove(at));
+        fields.retain(|field| field.name != KEPT);
         let mode = fields.iter().position(|field| field.name == "mode").map(|at| fields.remove(at));
         if fields.iter().any(|field| field.name.ends_with(":lock_count")) {
             seen.holders = self.group(&fields);
@@ -216,12 +216,6 @@ impl<'a> Shown<'a> {
         seen.holders = holders;
         if let Some(about) = about {
             self.tell_about(&about.value, seen);
-        }
-        if let (Some(since), [holder]) =
-            (kept.and_then(|kept| kept.value.parse::<i64>().ok()), &mut *seen.holders)
-        {
-            let unused = u64::try_from(self.now_ms.saturating_sub(since)).unwrap_or(0);
-            holder.unused_for = Some(Duration::from_millis(unused));
         }
         seen.writers_wait = self.writers_wait > 0;
         Ok(match mode {

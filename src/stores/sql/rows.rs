@@ -44,8 +44,6 @@ pub(super) struct Told {
     pub(super) pid: i64,
     pub(super) thread: String,
     pub(super) held_ms: i64,
-    /// For how long nobody has used what its client keeps, as far as that is told.
-    pub(super) unused_ms: Option<i64>,
 }
 
 /// A row of a list.
@@ -81,7 +79,6 @@ pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection
         holds: u32::try_from(row.holds).ok(),
         remaining,
         held_for: u64::try_from(told.held_ms).ok().map(Duration::from_millis),
-        unused_for: told.unused_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis),
         whereabouts: Some(place),
         ..Holder::new(row.owner)
     });
@@ -177,11 +174,10 @@ pub(super) trait Rows: Database {
         Ok(())
     }
 
-    /// The same for locks that their client keeps until others ask for them, and whether others do. What cannot be
-    /// seen counts as asked for.
+    /// Whether others want locks that their client keeps until they ask. What cannot be seen counts as asked for.
     fn look_kept(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
-        let renewed = self.renew(link, claims, deadline).into_iter();
-        renewed.map(|held| held.map(KeptLook::unseen)).collect()
+        let _ = (link, deadline);
+        claims.iter().map(|_| Ok(KeptLook::Wanted)).collect()
     }
 
     /// Has the lock end when `rest` has passed, if it is its owner's.

@@ -26,21 +26,6 @@ pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
     format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
 }
 
-/// The same of a lock that its client keeps and nobody has used since then, in milliseconds since 1970 by that
-/// client's wall clock.
-pub(super) fn with_unused_since(mut data: Vec<u8>, since: Option<u64>) -> Vec<u8> {
-    data.extend(since.map(|since| format!("{UNUSED_SINCE}{since}\n")).unwrap_or_default().into_bytes());
-    data
-}
-
-const UNUSED_SINCE: &str = "unused_since=";
-
-/// Since when nobody has used it, if its node says so.
-pub(super) fn unused_since(data: &[u8]) -> Option<u64> {
-    let text = String::from_utf8_lossy(data);
-    text.lines().find_map(|line| line.strip_prefix(UNUSED_SINCE)?.parse().ok())
-}
-
 /// The owner that a node's data names, and its lease. Of a node that is not ours: what its maker wrote
 /// (Curator: its address), or its name.
 pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {

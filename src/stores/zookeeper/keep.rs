@@ -147,7 +147,7 @@ mod tests {
             let state = session.state.lock();
             let life = state.life.clone().unwrap();
             let held = HeldNode::new(1, Clock::System.now(), life.window());
-            let node = LockNode { name: "n".into(), transaction: 1, inscription: Arc::new([]), life };
+            let node = LockNode { name: "n".into(), transaction: 1, life };
             session.places.set_node(&key, Some(node));
             session.places.set_held(&key, held);
             session.kept.notify_all();

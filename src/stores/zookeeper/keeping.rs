@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::seam::capabilities::{Keeping, KeptLook};
 use crate::seam::subscription::{ChannelSource, Subscription};
-use crate::seam::unused::to_be_told;
-use crate::seam::{Answer, Claim, Store};
+use crate::seam::{Answer, Claim};
 use crate::stores::zookeeper::ZooKeeperStore;
-use crate::stores::zookeeper::answer::{answer, with_unused_since};
+use crate::stores::zookeeper::answer::answer;
 use crate::stores::zookeeper::jute::{self, Operation, code};
+use crate::stores::zookeeper::path::NodeLine;
 use crate::stores::zookeeper::places::PlaceKey;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied, Session};
 use crate::sync::Waker;
@@ -22,26 +22,26 @@ impl Keeping for ZooKeeperStore {
     }
 
     fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
-        let renewed = self.renew(claims, deadline);
         let paths: Vec<String> =
             claims.iter().map(|claim| self.path_of(&claim.name).unwrap_or_default()).collect();
         let asked: Vec<_> = paths.iter().map(|path| Operation::Children { path }).collect();
         let lines = self.session.call_all(&asked, deadline);
-        let looks = claims.iter().zip(&paths).zip(renewed).zip(lines);
+        let looks = claims.iter().zip(&paths).zip(lines);
         looks
-            .map(|(((claim, path), renewed), line)| {
-                if !renewed? {
-                    return Ok(KeptLook::Lost);
-                }
-                let look = match self.is_alone(path, line, deadline) {
-                    Ok(true) => Ok(KeptLook::Stays),
-                    Ok(false) => Ok(KeptLook::Wanted),
+            .map(|((claim, path), line)| {
+                let look = match self.standing(path, line, deadline) {
+                    Ok(line) => self.key(claim).map(|key| {
+                        let own = self.session.places.holding(&key).map(|(node, _)| node.path(&key));
+                        let is_own = |name: &str| own.as_deref() == Some(&format!("{path}/{name}"));
+                        match (line.all().any(|one| is_own(&one.name)), line.all().count()) {
+                            (false, _) => KeptLook::Lost,
+                            (true, 1) => KeptLook::Stays,
+                            (true, _) => KeptLook::Wanted,
+                        }
+                    }),
                     Err(NoReply::Code(code::NO_NODE)) => Ok(KeptLook::Lost),
                     Err(failure) => Err(failure),
                 };
-                if matches!(look, Ok(KeptLook::Stays)) {
-                    self.show_unused(claim, deadline);
-                }
                 answer(look, "renew", &claim.name)
             })
             .collect()
@@ -55,7 +55,7 @@ impl ZooKeeperStore {
         let Some(channel) = self.session.places.recalls(&key.path) else { return };
         self.session.watch(&key.path, &channel);
         let line = self.session.call(&Operation::WatchChildren { path: &key.path }, deadline);
-        if !self.is_alone(&key.path, line, deadline).unwrap_or(false) {
+        if !self.standing(&key.path, line, deadline).is_ok_and(|line| line.all().count() <= 1) {
             channel.notify();
         }
     }
@@ -67,23 +67,8 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Whether only one stands at a lock, given the answer about its children.
-    fn is_alone(&self, path: &str, children: Replied, deadline: Moment) -> Found<bool> {
-        let line = self.line_of(path, jute::children(&children?.body)?, deadline)?;
-        Ok(line.all().count() <= 1)
-    }
-
-    /// Writes for people since when a lock is unused, if they are not told that already.
-    fn show_unused(&self, claim: &Claim, deadline: Moment) {
-        let Ok(key) = self.key(claim) else { return };
-        let Some((node, held)) = self.session.places.holding(&key) else { return };
-        let Some(since) = to_be_told(claim.keeps.unwrap_or_default(), held.shown_unused_since) else {
-            return;
-        };
-        self.session.places.note_shown(&key, since);
-        let data = with_unused_since(node.inscription.to_vec(), since);
-        // Nobody waits for it: whether it was written does not matter.
-        let write = Operation::SetData { path: &node.path(&key), data: &data };
-        self.session.post(&write, deadline, Box::new(drop));
+    /// Those who stand at a lock, given the answer about its children.
+    fn standing(&self, path: &str, children: Replied, deadline: Moment) -> Found<NodeLine> {
+        self.line_of(path, jute::children(&children?.body)?, deadline)
     }
 }

@@ -37,8 +37,6 @@ pub(super) struct LockNode {
     pub(super) name: Arc<str>,
     /// The transaction that made it: later ones are greater, for all locks of an ensemble.
     pub(super) transaction: u64,
-    /// What it says for people.
-    pub(super) inscription: Arc<[u8]>,
     pub(super) life: Arc<Life>,
 }
 
@@ -57,13 +55,11 @@ pub(super) struct HeldNode {
     pub(super) window: Arc<Window>,
     /// Its node is being taken away.
     ending: bool,
-    /// Since when it is unused, as its node tells people.
-    pub(super) shown_unused_since: Option<u64>,
 }
 
 impl HeldNode {
     pub(super) fn new(count: u32, until: Moment, window: Arc<Window>) -> HeldNode {
-        HeldNode { count, until, window, ending: false, shown_unused_since: None }
+        HeldNode { count, until, window, ending: false }
     }
 }
 
@@ -143,12 +139,6 @@ impl NodePlaces {
         if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
             held.count = count.unwrap_or(held.count);
             held.until = held.until.max(until);
-        }
-    }
-
-    pub(super) fn note_shown(&self, key: &PlaceKey, unused_since: Option<u64>) {
-        if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
-            held.shown_unused_since = unused_since;
         }
     }
 
@@ -275,7 +265,7 @@ mod tests {
     }
 
     fn node(name: &str, life: &Arc<Life>) -> LockNode {
-        LockNode { name: name.into(), transaction: 1, inscription: Arc::new([]), life: Arc::clone(life) }
+        LockNode { name: name.into(), transaction: 1, life: Arc::clone(life) }
     }
 
     fn at(ms: u64) -> Moment {

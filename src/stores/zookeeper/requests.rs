@@ -96,7 +96,7 @@ impl ZooKeeperStore {
                     let until = Clock::System.after(claim.lease);
                     self.session.places.set_held(&key, HeldNode::new(count, until, node.life.window()));
                     self.session.look_by(until);
-                    if claim.keeps.is_some() {
+                    if claim.keeps {
                         self.watch_for_others(&key, deadline);
                     }
                     return Ok(granted(&node));
@@ -175,7 +175,7 @@ impl ZooKeeperStore {
         })?;
         let (path, transaction) = jute::created(&reply.body)?;
         let name = path.rsplit('/').next().unwrap_or_default().into();
-        let node = LockNode { name, transaction, inscription: data.into(), life: reply.life };
+        let node = LockNode { name, transaction, life: reply.life };
         self.session.places.set_node(key, Some(node.clone()));
         Ok(node)
     }

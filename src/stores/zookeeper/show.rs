@@ -3,9 +3,8 @@
 use crate::ident::{Fence, LockName};
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, Waiter};
 use crate::seam::Family;
-use crate::seam::unused::unused_for;
 use crate::stores::zookeeper::ZooKeeperStore;
-use crate::stores::zookeeper::answer::{described, unused_since, whereabouts};
+use crate::stores::zookeeper::answer::{described, whereabouts};
 use crate::stores::zookeeper::jute::{Operation, code, data, maker};
 use crate::stores::zookeeper::path::NodeLine;
 use crate::stores::zookeeper::session::{Found, NoReply};
@@ -72,8 +71,7 @@ impl ZooKeeperStore {
             let remaining = left.or(lease);
             seen.remaining = seen.remaining.max(remaining);
             let whereabouts = whereabouts(&said);
-            let unused_for = unused_for(unused_since(&said));
-            seen.holders.push(Holder { mode, remaining, whereabouts, unused_for, ..Holder::new(owner) });
+            seen.holders.push(Holder { mode, remaining, whereabouts, ..Holder::new(owner) });
         }
         Ok(seen)
     }

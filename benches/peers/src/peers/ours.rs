@@ -1,7 +1,6 @@
 //! leasehold, both ways.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use leasehold::{Guard, LockClient, Permit, ReadWriteLock, RedisLock, Semaphore};
@@ -9,14 +8,11 @@ use leasehold::{Guard, LockClient, Permit, ReadWriteLock, RedisLock, Semaphore};
 use crate::drive::{Peer, Session};
 use crate::load::{PERMITS, Sort, WRITES_EVERY};
 
-/// How long a lock is kept that nobody uses.
-const KEPT: Duration = Duration::from_secs(1);
-
 /// `acquire()`, and the guard dropped.
 pub struct Guards(LockClient);
 
-/// `lock()` and `unlock()`; kept until others ask, if that is so long.
-pub struct Calls(LockClient, Option<Duration>);
+/// `lock()` and `unlock()`; kept until others ask, or not.
+pub struct Calls(LockClient, bool);
 
 /// Locks that several may hold, by guards.
 pub struct Shared(LockClient, Sort);
@@ -49,11 +45,11 @@ impl Guards {
 
 impl Calls {
     pub fn connect(url: &str) -> Result<Calls> {
-        Ok(Calls(LockClient::connect(url)?, None))
+        Ok(Calls(LockClient::connect(url)?, false))
     }
 
     pub fn keeping(url: &str) -> Result<Calls> {
-        Ok(Calls(LockClient::connect(url)?, Some(KEPT)))
+        Ok(Calls(LockClient::connect(url)?, true))
     }
 }
 
@@ -86,9 +82,8 @@ impl Session for GuardSession {
 
 impl Peer for Calls {
     fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>> {
-        let lock = |name: &String| match self.1 {
-            Some(kept) => self.0.lock_with(name).keep(kept).build(),
-            None => self.0.get_lock(name),
+        let lock = |name: &String| {
+            if self.1 { self.0.lock_with(name).keep().build() } else { self.0.get_lock(name) }
         };
         Ok(Box::new(CallSession { locks: names.iter().map(lock).collect() }))
     }

@@ -63,12 +63,14 @@ impl Waiting<'_> {
             return self.leave_behind(claim, sent);
         }
         let (left, until, core) = (claim.clone(), self.left_until(&claim, sent), Arc::clone(&engine.core));
-        let mark = self.request.unbound.is_none().then(|| Arc::clone(self.request.thread));
+        let (mark, entry) = (Arc::clone(self.request.thread), Arc::clone(self.request.call.entry));
+        let is_threads = self.request.unbound.is_none();
         let call = engine.calls.begin().detached();
         let done = move |answer: Answer<Release>| {
             if answer.is_err() && !left.kind.only_asks() {
                 // Given up first, so that a later grant under the number is not counted on: see `judge`.
-                if let Some(mark) = mark {
+                if is_threads {
+                    entry.given_up.add(left.owner.number());
                     mark.retire(left.owner.number());
                 }
                 core.clean_up(left, until, core.clock.now());

@@ -95,7 +95,7 @@ impl Waiting<'_> {
     /// Shows to people, and to those who look for deadlocks, that this thread sleeps for the lock.
     fn show_sleeper(&self, ticket: &Ticket, claim: &Claim, now: Moment) {
         let Request { engine, call, thread, begun, .. } = self.request;
-        ticket.note_sleeper(Sleeper {
+        let is_new = ticket.note_sleeper(Sleeper {
             number: claim.owner.number(),
             thread: Arc::clone(thread),
             since: begun,
@@ -104,7 +104,8 @@ impl Waiting<'_> {
             writers_first: call.terms.writers_first,
         });
         engine.announce(now);
-        if !call.kind.is_counted() {
+        // Once: a wait that goes on sleeping is among those that the watchdog looks at.
+        if is_new && !call.kind.is_counted() {
             engine.note_wait(begun);
         }
     }

@@ -48,7 +48,7 @@ impl RedisKind for MutexKind {
         match &claim.note {
             // A note stays with its hold.
             Some(note) if count == 1 => saying(command, note),
-            _ if count == 1 && claim.keeps.is_some() => command.arg("kept"),
+            _ if count == 1 && claim.keeps => command.arg("kept"),
             _ => command,
         }
     }
@@ -68,12 +68,8 @@ impl RedisKind for MutexKind {
 
     fn look_kept(&self, claim: &Claim, own_listeners: i64) -> Option<Command> {
         let lock = claim.name.key();
-        let command = LOOK_KEPT.on(&[lock]).arg(claim.owner).arg(millis(claim.lease));
-        let command = match claim.keeps {
-            Some(idle) if !idle.is_zero() => command.arg(millis(idle)),
-            _ => command.arg(""),
-        };
-        Some(command.arg(keys::in_parts(Part::LockChannel, lock)).arg(own_listeners))
+        let channel = keys::in_parts(Part::LockChannel, lock);
+        Some(LOOK_KEPT.on(&[lock]).arg(claim.owner).arg(channel).arg(own_listeners))
     }
 
     fn hand_off(&self, from: &Claim, to: &Claim) -> Option<Command> {

@@ -6,10 +6,9 @@
 -- ARGV[2] count      the hold count that the owner shall have
 -- ARGV[3] lease_ms   how long it shall run, at least
 -- ARGV[4] turn       how it goes by the line of waiting clients (see `line.lua`). 'barge': takes a free lock, whomever it
---                    is kept for; 'spin': the same, and asks a client that keeps the lock to give it back; 'yield': leaves it
---                    to that client; 'wait': the same, and joins the line, and asks as 'spin' does; 'stand': the
---                    same, and may stand in it already; 'next': the same, and was told that it is next, before any that it is
---                    kept for by now
+--                    is kept for; 'spin': the same, and asks a client that keeps the lock to give it back, as all others do;
+--                    'yield': leaves it to that client; 'wait': the same, and joins the line; 'stand': the same, and may
+--                    stand in it already; 'next': the same, and was told that it is next, before any that it is kept for by now
 -- ARGV[5] max_ms     when the hold is to end at the latest, to be read by people; 'kept': its client keeps it until others
 --                    ask for it, by a recall on the client's channel (see `line.lua`); left out with what follows
 -- ARGV[6] place      where its owner is, to be read by people
@@ -29,11 +28,11 @@ local owner, count, lease_ms, turn, max_ms, place = ARGV[1], ARGV[2], ARGV[3], A
 local client = owner:sub(1, 36)
 local ttl_ms = redis.call('pttl', lock)
 local held, holders, holder, is_kept, is_next = false, false, nil, false, false
-local spins = turn == 'spin'
-local waits = not spins and turn ~= 'barge' and turn ~= 'yield'
+local asks, barges = turn ~= 'barge', turn == 'barge' or turn == 'spin'
+local waits = not barges and turn ~= 'yield'
 if ttl_ms ~= -2 then
   -- A waiter wants to know the holders too.
-  holders = (waits or spins) and redis.pcall('hkeys', lock)
+  holders = asks and redis.pcall('hkeys', lock)
   if holders and not holders.err then
     for at = 1, #holders do
       local field = holders[at]
@@ -63,7 +62,7 @@ if not held then
     end
   elseif turn == 'next' then
     is_next = true
-  elseif not spins and turn ~= 'barge' then
+  elseif not barges then
     wait_ms, is_next = kept_ms(lock, client)
     why = 'kept'
   end

@@ -1,9 +1,8 @@
 -- Shows all that there is under a name, whatever kind of object it is. Changes nothing.
 --
 -- KEYS[1] object       lock: a hash, owner -> hold count, and perhaps leasehold:about -> 'owner since_ms ends_ms pid host
---                      thread', or leasehold:kept -> since when nobody has used it (see `look_kept.lua`), which Redisson does
---                      not look at; read-write lock: see `rw_acquire.lua`; what is counted
---                      and token locks: a string
+--                      thread', or leasehold:kept (see `look_kept.lua`), which Redisson does not look at; read-write lock:
+--                      see `rw_acquire.lua`; what is counted and token locks: a string
 -- KEYS[2] counter      the lock's fence counter
 -- KEYS[3] queue        who waits for a fair lock, first come first
 -- KEYS[4] timeouts     until when each of them counts as alive for Redisson

@@ -383,35 +383,31 @@ fn the_first_who_waits_for_what_a_client_keeps_recalls_it_and_nothing_of_it_stay
     let server = Server::start(&[]);
     let store = server.store();
     let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
-    for keeps in [None, Some(Duration::ZERO)] {
+    for keeps in [false, true] {
         let holder = Claim { keeps, ..by(&waiter(), Turn::Barges) };
         granted(store.attempt(&holder, 1, soon()));
         in_line(&store, &waiter());
         in_line(&store, &waiter());
-        let recalls: Vec<_> = keeps.map(|_| message(&holder, "recall")).into_iter().collect();
+        let recalls: Vec<_> = keeps.then(|| message(&holder, "recall")).into_iter().collect();
         assert_eq!(messages.take(), recalls);
         server.run(&["DEL", LINE]);
         release(&store, &holder);
         assert_eq!(server.run(&["EXISTS", "k"]), Value::Int(0));
         messages.take();
     }
-    // Nobody hears it: the next says it again.
-    let holder = Claim { keeps: Some(Duration::ZERO), ..by(&waiter(), Turn::Barges) };
+    let holder = Claim { keeps: true, ..by(&waiter(), Turn::Barges) };
     granted(store.attempt(&holder, 1, soon()));
-    let look = |idle| {
-        let claim = Claim { keeps: Some(idle), ..holder.clone() };
-        store.look(std::slice::from_ref(&claim), soon()).pop().unwrap().done()
-    };
-    assert_eq!([look(Duration::ZERO), look(Duration::from_secs(3))], [KeptLook::Stays; 2]);
-    let Value::BulkString(since) = server.run(&["HGET", "k", "leasehold:kept"]) else { panic!("not told") };
-    assert!(since.len() == 13, "{since:?}");
-    assert_eq!(look(Duration::ZERO), KeptLook::Stays);
-    assert_eq!(server.text(&["HGET", "k", "leasehold:kept"]).as_deref(), Some(""), "it is in use again");
+    let look = || store.look(std::slice::from_ref(&holder), soon()).pop().unwrap().done();
+    server.run(&["PEXPIRE", "k", "9000"]);
+    assert_eq!(look(), KeptLook::Stays);
+    assert!(matches!(server.run(&["PTTL", "k"]), Value::Int(..=9000)), "a look changes nothing");
+    server.run(&["HDEL", "k", "leasehold:kept"]);
+    assert_eq!(look(), KeptLook::Wanted, "its recall was lost");
     // To another owner here it is as any hold.
     let next = by(&again(&holder), Turn::Barges);
     store.hand_off(&holder, &next, soon()).unwrap().wait().done();
     assert_eq!(server.run(&["HEXISTS", "k", "leasehold:kept"]), Value::Int(0));
-    assert_eq!(look(Duration::ZERO), KeptLook::Lost);
+    assert_eq!(look(), KeptLook::Lost);
     // Also to one of which something else is to be told.
     server.run(&["HSET", "k", "leasehold:kept", ""]);
     let note = HoldNote { max_hold: Duration::from_secs(9), place: Arc::new(Whereabouts::here()) };
@@ -419,6 +415,27 @@ fn the_first_who_waits_for_what_a_client_keeps_recalls_it_and_nothing_of_it_stay
     store.hand_off(&next, &noted, soon()).unwrap().wait().done();
     let fields: BTreeSet<String> = redis::from_redis_value(server.run(&["HKEYS", "k"])).unwrap();
     assert_eq!(fields, BTreeSet::from([noted.owner.to_string(), "leasehold:about".to_owned()]));
+    store.close();
+}
+
+/// Of those that wait each asks, also one that may not stand in the line; one that only tries does not.
+#[test]
+fn whoever_waits_for_what_a_client_keeps_recalls_it_whether_it_stands_in_line_or_not() {
+    let server = Server::start(&[]);
+    let store = server.store();
+    let mut messages = Messages::of(&server, "leasehold_wake:{k}:");
+    for (turn, waits, is_asked) in
+        [(Turn::Barges, false, false), (Turn::Barges, true, true), (Turn::Yields, true, true)]
+    {
+        let holder = Claim { keeps: true, ..by(&waiter(), Turn::Barges) };
+        granted(store.attempt(&holder, 1, soon()));
+        let other = Claim { waits, ..by(&waiter(), turn) };
+        let busy = store.attempt(&other, 1, soon());
+        assert!(matches!(busy, Ok(Attempt::Busy { .. })), "{busy:?}");
+        let recalls: Vec<_> = is_asked.then(|| message(&holder, "recall")).into_iter().collect();
+        assert_eq!(messages.take(), recalls, "{turn:?}");
+        release(&store, &holder);
+    }
     store.close();
 }
 

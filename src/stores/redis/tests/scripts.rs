@@ -377,7 +377,7 @@ fn the_late_release_of_a_former_holder_takes_nothing_of_the_next_ones() {
     let server = Server::start(&[]);
     let store = server.store();
     for kind in [Kind::Mutex, Kind::Fenced] {
-        let kept = || Claim { keeps: Some(Duration::ZERO), ..claim(kind, "lk", 30_000) };
+        let kept = || Claim { keeps: true, ..claim(kind, "lk", 30_000) };
         let (former, next) = (kept(), kept());
         granted(store.attempt(&next, 1, soon()));
         server.run(&["HSET", "lk", "leasehold:about", "where it is"]);
@@ -402,8 +402,8 @@ fn no_lock_is_left_without_an_owner_and_one_that_was_is_free() {
     let server = Server::start(&[]);
     let store = server.store();
     for kind in [Kind::Mutex, Kind::Fenced] {
-        let hold = Claim { keeps: Some(Duration::ZERO), ..claim(kind, "lk", 30_000) };
-        let plain = Claim { keeps: None, ..hold.clone() };
+        let hold = Claim { keeps: true, ..claim(kind, "lk", 30_000) };
+        let plain = Claim { keeps: false, ..hold.clone() };
         let other = claim(kind, "other", 30_000);
         for together in [false, true] {
             granted(store.attempt(&hold, 1, soon()));

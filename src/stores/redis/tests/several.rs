@@ -224,7 +224,7 @@ fn fences_of_several_grow_whatever_happens_to_their_counters_and_each_release_is
 fn clean_ups_of_several_locks_that_are_kept_leave_nothing_of_them() {
     let server = Server::start(&[]);
     let store = server.store();
-    let kept = |key| Claim { keeps: Some(Duration::ZERO), ..claim(Kind::Mutex, key, 30_000) };
+    let kept = |key| Claim { keeps: true, ..claim(Kind::Mutex, key, 30_000) };
     let all = [kept("a"), kept("b"), claim(Kind::Mutex, "c", 30_000), claim(Kind::Mutex, "d", 30_000)];
     for claim in &all {
         granted(store.attempt(claim, 1, soon()));

@@ -365,7 +365,7 @@ impl Rows for Mysql {
         let params = params! { "name" => name.key().as_bytes() };
         let row: Option<Shown> = link.first(&self.queries.show, params).map_err(Failure::of_reading)?;
         Ok(row.map(|(token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms)| {
-            let told = Told { fence, host, pid, thread, held_ms, unused_ms: None };
+            let told = Told { fence, host, pid, thread, held_ms };
             (Row { token, owner, holds, remaining_ms }, told)
         }))
     }
@@ -375,7 +375,7 @@ impl Rows for Mysql {
         let rows = link.rows::<Shown>(&self.queries.list, params! { "after" => after });
         let rows = rows.map_err(Failure::of_reading)?;
         let read = |(token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, id, name)| {
-            let told = Told { fence, host, pid, thread, held_ms, unused_ms: None };
+            let told = Told { fence, host, pid, thread, held_ms };
             ListedRow { id, name, row: Row { token, owner, holds, remaining_ms }, told }
         };
         Ok(rows.into_iter().map(read).collect())

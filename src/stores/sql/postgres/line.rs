@@ -89,7 +89,11 @@ impl Postgres {
         // Most locks are free: the smaller statement does for those.
         if claim.turn == Turn::Yields || claim.turn == Turn::Waits && !self.line.was_awaited() {
             let row = self.ask(link, &self.queries.take_kept, claim, None, deadline)?;
-            let seen = match change(&row)?.map(fence) {
+            let taken = change(&row)?.map(fence);
+            if claim.turn != Turn::Waits {
+                self.recall(link, claim, (&taken, &row), deadline)?;
+            }
+            let seen = match taken {
                 Change::Made(fence) => return Ok(granted(claim, fence)),
                 Change::None(seen) => of_kind(seen, claim.kind)?,
             };
@@ -153,7 +157,7 @@ impl Postgres {
 
     /// The channel on which this client is asked for a lock that it keeps until others ask for it.
     pub(super) fn keeper(&self, claim: &Claim) -> Option<String> {
-        claim.keeps.map(|_| self.listener.turn_channel(&claim.name, claim.owner.client()))
+        claim.keeps.then(|| self.listener.turn_channel(&claim.name, claim.owner.client()))
     }
 
     /// If the claim's client waits for a lock that its holder keeps until others ask for it, it asks. The keeper sees by
@@ -175,8 +179,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Has each lock run for its lease from now on, and looks whether others than this client stand in its line or
-    /// have asked for it.
+    /// Whether others than this client stand in each lock's line or have asked for it.
     pub(super) fn look_in_line(
         &self,
         link: &mut PostgresConnection,
@@ -189,11 +192,8 @@ impl Postgres {
         let names: Vec<&[u8]> = claims.iter().map(|claim| claim.name.key().as_bytes()).collect();
         let tokens: Vec<bool> = claims.iter().map(|claim| claim.kind.is_token()).collect();
         let owners: Vec<String> = claims.iter().map(|claim| claim.owner.to_string()).collect();
-        let leases: Vec<i64> = claims.iter().map(|claim| lease_ms(claim.lease)).collect();
-        let unused = |claim: &Claim| claim.keeps.filter(|unused| !unused.is_zero()).map(lease_ms);
-        let unused: Vec<Option<i64>> = claims.iter().map(unused).collect();
         let looked = link
-            .rows(&self.queries.look_kept, &[&names, &tokens, &owners, &leases, &unused, &client], deadline)
+            .rows(&self.queries.look_kept, &[&names, &tokens, &owners, &client], deadline)
             .and_then(|rows| {
                 let of_one = |row: &PgRow| Ok((column::<i64>(row, 0)?, column::<bool>(row, 1)?));
                 rows.iter().map(of_one).collect::<Answer<HashMap<_, _>>>()
@@ -207,15 +207,7 @@ impl Postgres {
             Err(Failure::Refused(error)) => Err(Failure::Refused(error.copy())),
             Err(Failure::Unknown(error)) => Err(Failure::Unknown(error.copy())),
         };
-        let mut looks = (1..).zip(claims).map(|(at, _)| look(at)).collect();
-        self.ask_again(
-            link,
-            (claims, &mut looks),
-            KeptLook::unseen,
-            |look| *look == KeptLook::Lost,
-            deadline,
-        );
-        looks
+        (1..).zip(claims).map(|(at, _)| look(at)).collect()
     }
 
     /// Frees a lock whoever holds it, and notifies those who listen to its releases.

@@ -170,7 +170,6 @@ fn told(row: &PgRow) -> Answer<Told> {
         pid: column(row, 6)?,
         thread: column(row, 7)?,
         held_ms: column(row, 8)?,
-        unused_ms: column(row, 9)?,
     })
 }
 
@@ -309,8 +308,7 @@ impl Rows for Postgres {
         deadline: Moment,
     ) -> Vec<Answer<KeptLook>> {
         if self.line.is_refused() {
-            let renewed = self.renew(link, claims, deadline).into_iter();
-            return renewed.map(|held| held.map(KeptLook::unseen)).collect();
+            return claims.iter().map(|_| Ok(KeptLook::Wanted)).collect(); // nobody sees who wants it
         }
         self.look_in_line(link, claims, deadline)
     }

@@ -8,7 +8,7 @@ pub(super) fn seen(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
 
 pub(super) fn told(row: &rusqlite::Row<'_>) -> rusqlite::Result<Told> {
     let (fence, host, pid, thread) = (row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?);
-    Ok(Told { fence, host, pid, thread, held_ms: row.get(8)?, unused_ms: None })
+    Ok(Told { fence, host, pid, thread, held_ms: row.get(8)? })
 }
 
 pub(super) fn entry_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<EntryRow> {

@@ -2,10 +2,8 @@
 --
 -- $1 after
 --
--- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, unused_ms (NULL: it is used, or not kept), id,
--- name of each.
+-- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, id, name of each.
 SELECT token, owner, holds::bigint, ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint,
     fence, host, pid, thread, greatest(0, floor(extract(epoch FROM clock_timestamp() - since) * 1000))::bigint,
-    CASE WHEN keeper IS NOT NULL THEN greatest(0, floor(extract(epoch FROM clock_timestamp() - used_at) * 1000))::bigint END,
     id, name
 FROM leasehold_locks WHERE id > $1 ORDER BY id LIMIT 500

@@ -10,7 +10,6 @@ CREATE TABLE IF NOT EXISTS leasehold_locks (
     pid        bigint NOT NULL,
     thread     text NOT NULL,
     since      timestamptz NOT NULL,
-    keeper     text,                   -- its client keeps it until others ask for it on this channel; NULL: it does not, or they have
-    used_at    timestamptz             -- when that client used it last; NULL: it does at the moment, or that is not told
+    keeper     text                    -- its client keeps it until others ask for it on this channel; NULL: it does not, or they have
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE leasehold_locks IS 'leasehold format 1'

@@ -2,9 +2,7 @@
 --
 -- $1 name
 --
--- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, unused_ms (NULL: it is used, or not kept), if
--- there is a row.
+-- Returns token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, if there is a row.
 SELECT token, owner, holds::bigint, ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint,
-    fence, host, pid, thread, greatest(0, floor(extract(epoch FROM clock_timestamp() - since) * 1000))::bigint,
-    CASE WHEN keeper IS NOT NULL THEN greatest(0, floor(extract(epoch FROM clock_timestamp() - used_at) * 1000))::bigint END
+    fence, host, pid, thread, greatest(0, floor(extract(epoch FROM clock_timestamp() - since) * 1000))::bigint
 FROM leasehold_locks WHERE id = sha256($1)

@@ -40,7 +40,7 @@ WITH seen AS MATERIALIZED (
             THEN greatest(held.expires_at, excluded.expires_at) ELSE excluded.expires_at END,
         fence = CASE WHEN $5 THEN greatest(held.fence + 1, excluded.fence) ELSE held.fence END,
         host = excluded.host, pid = excluded.pid, thread = excluded.thread, since = excluded.since,
-        keeper = excluded.keeper, used_at = NULL
+        keeper = excluded.keeper
     WHERE held.owner = '' OR held.expires_at <= clock_timestamp()
         OR (held.owner = excluded.owner AND held.token = excluded.token)
     RETURNING held.fence

@@ -1,0 +1,88 @@
+//! The end of a thread that keeps holds: they are given back first, since the process may end with the thread.
+//!
+//! `exit` of the C library runs the destructors of the calling thread's thread-locals (glibc and macOS; not musl), as
+//! the end of a thread does, while all other threads go on. So the keeper's thread gives the holds back. The ending
+//! thread asks for that and waits, for one command time-out at most: it sends nothing, runs no code of the program's,
+//! and takes no mutex under which such code runs.
+
+use std::cell::Cell;
+use std::sync::{Arc, Weak};
+
+use crate::engine::calls::Calls;
+use crate::engine::core::Core;
+use crate::engine::keeper::Ended;
+use crate::fork::is_forked;
+use crate::ident::thread_name;
+use crate::sync::{Mutex, thread_local};
+use crate::time::Clock;
+
+/// The clients of this process that have kept something.
+static CORES: Mutex<Vec<Weak<Core>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static END: End = End { is_main: &*thread_name() == "main", thread: Cell::new(None) };
+}
+
+/// Runs when its thread ends.
+struct End {
+    /// The process ends with this thread.
+    is_main: bool,
+    /// The mark's id of this thread, once it has kept something.
+    thread: Cell<Option<u64>>,
+}
+
+/// This client has begun to keep holds.
+pub(crate) fn note_client(core: &Arc<Core>) {
+    if cfg!(leasehold_shuttle) {
+        return;
+    }
+    let mut cores = CORES.lock();
+    cores.retain(|core| core.strong_count() > 0);
+    cores.push(Arc::downgrade(core));
+}
+
+/// The calling thread has a client: if the process ends with the thread, so does what its clients keep.
+pub(crate) fn note_thread() {
+    END.try_with(|_| ()).unwrap_or_default();
+}
+
+/// The thread of this id, which calls, is about to keep a hold. `false`: it ends, and would give nothing back.
+pub(crate) fn note_kept(thread: u64) -> bool {
+    END.try_with(|end| end.thread.set(Some(thread))).is_ok()
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // At its end Windows has killed the other threads before; in the model each thread is one of several.
+        let is_possible = cfg!(not(any(windows, leasehold_shuttle))) && !is_forked();
+        if !is_possible || !self.is_main && self.thread.get().is_none() {
+            return;
+        }
+        let cores: Vec<_> = CORES.lock().iter().filter_map(Weak::upgrade).collect();
+        let thread = self.thread.get().filter(|_| !self.is_main);
+        let ending: Vec<_> = cores.iter().filter_map(|core| Some((core, core.end_kept(thread)?))).collect();
+        for (core, releases) in ending {
+            let until = Clock::System.after(core.options.command_timeout);
+            releases.wait(until, || {
+                core.watchdog.wake(); // reads the answers
+                true
+            });
+        }
+    }
+}
+
+impl Core {
+    /// Has the keeper's thread give back what this thread keeps, or all threads; the calls that are over with that.
+    pub(crate) fn end_kept(&self, thread: Option<u64>) -> Option<Arc<Calls>> {
+        let (service, _) = self.keeper.service.get()?.as_ref()?;
+        let releases: Arc<Calls> = Arc::default();
+        releases.close(); // no others follow: the last of these wakes who waits
+        self.keeper.ended.lock().push(Ended { thread, call: releases.begin().detached() });
+        // Pushed first, looked second. Pairs with `Keeper::stop`.
+        if service.is_stopped() {
+            self.keeper.ended.lock().clear();
+        }
+        service.wake();
+        Some(releases)
+    }
+}
