@@ -68,9 +68,10 @@ pack_rpm() { # target
         --output "$files/leasehold-$version-1.$(rpm_of "$1").rpm")
 }
 
-# An image of nothing but the program and its licences, for each target, and an index that has all.
+# An image of nothing but the program and its licences, in an archive for each target. Podman and containerd read its index.json, which has to have
+# one image, and Docker its manifest.json: the name is in both.
 pack_image() {
-    local target architecture folder=$work/image layout=$work/oci date all=()
+    local target architecture folder=$work/image layout=$work/oci date
     date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%FT%TZ)
     rm -rf "$layout"
     for target in $targets; do
@@ -82,17 +83,17 @@ pack_image() {
         packed "$folder" usr >"$work/layer.tar"
         "$tools/regctl" image create "ocidir://$layout:$architecture" --platform "linux/$architecture" --created "$date" >/dev/null
         # A number, since nothing in the image tells which user a name is. Kubernetes asks for one with runAsNonRoot.
-        "$tools/regctl" image mod "ocidir://$layout:$architecture" --replace --layer-add "tar=$work/layer.tar" --user 65532:65532 \
+        "$tools/regctl" image mod "ocidir://$layout:$architecture" --replace --layer-add "tar=$work/layer.tar" --user 65532:65532 --env "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
             --config-entrypoint '["/usr/bin/leasehold"]' --label "org.opencontainers.image.version=$version" \
             --label "org.opencontainers.image.source=$(repository)" --label "org.opencontainers.image.licenses=MIT OR Apache-2.0" \
             --config-time "set=$date" >/dev/null
-        all+=(--ref "ocidir://$layout:$architecture" --platform "linux/$architecture")
+        # The time at which it was written there is the only thing that differs from one run to the next.
+        sed -i "s/\"org.opencontainers.image.created\":\"[^\"]*\"/\"org.opencontainers.image.created\":\"$date\"/g" "$layout/index.json"
+        "$tools/regctl" image export "ocidir://$layout:$architecture" "$(image_of "$architecture")" --name "docker.io/library/leasehold:$version"
     done
-    "$tools/regctl" index create "ocidir://$layout:$version" "${all[@]}"
-    # The time at which it was written there is the only thing that differs from one run to the next.
-    sed -i "s/\"org.opencontainers.image.created\":\"[^\"]*\"/\"org.opencontainers.image.created\":\"$date\"/g" "$layout/index.json"
-    packed "$layout" . >"$files/leasehold-$version-oci.tar"
 }
+
+image_of() { echo "$files/leasehold-$version-image-$1.tar"; } # architecture
 
 hash_of() { sha256sum "$1" | cut -d' ' -f1; }
 
@@ -148,6 +149,12 @@ END
 end
 END
     } >"$files/leasehold.rb"
+}
+
+# Says who made the sums, by the SSH key of a maintainer; docs/installing.md says how that is looked at.
+release_sign() {
+    rm -f "$files/SHA256SUMS.sig"
+    ssh-keygen -Y sign -q -n leasehold-release -f "${LEASEHOLD_RELEASE_KEY:?the file of a key}" "$files/SHA256SUMS" || fail "not signed"
 }
 
 release_pack() {

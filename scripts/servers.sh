@@ -363,17 +363,18 @@ servers_ensure_browser() {
 # server that scrapes is not what is wanted.
 servers_ensure_promtool() {
     local folder="$LEASEHOLD_SERVERS_DIR/promtool"
+    # Prometheus itself, beside it, is for scripts/fleet.sh.
     command -v promtool 2>/dev/null && return 0
     if [ "$(servers_package_manager)" != apt-get ]; then
         servers_install prometheus && command -v promtool
         return
     fi
-    if [ ! -x "$folder/usr/bin/promtool" ]; then
+    if [ ! -x "$folder/usr/bin/prometheus" ]; then
         {
             mkdir -p "$folder" && (
                 cd "$folder" || exit 1
                 apt-get download -q prometheus || { servers_as_root apt-get update -q && apt-get download -q prometheus; }
-                dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool && rm -f prometheus_*.deb
+                dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool ./usr/bin/prometheus && rm -f prometheus_*.deb
             )
         } >&2 || return 1
     fi

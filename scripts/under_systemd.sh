@@ -24,6 +24,7 @@ if [ "${1:-}" = inside ]; then
     mount -t tmpfs tmpfs /run && mkdir -p /run/lock /run/systemd/system && install -d -m 700 /etc/leasehold || exit
     install -m 755 "$work/leasehold" /usr/bin/leasehold || exit
     (umask 077 && echo redis://127.0.0.1:6379 >/etc/leasehold/url) || exit
+    echo 'OPTIONS=--job nightly-report' >/etc/leasehold/serve
     # The scheduler finds out for itself that it may not see these.
     cat >/usr/local/bin/scheduler <<'END'
 #!/bin/sh
@@ -38,7 +39,7 @@ END
 echo "reports as $(id -un) for $LEASEHOLD_NAME"
 END
     chmod 755 /usr/local/bin/scheduler /usr/local/bin/report
-    for unit in scheduler report; do
+    for unit in scheduler report leasehold-serve; do
         # Without the rest of a system, which the defaults ask for.
         sed -e 's/^\[Unit\]/&\nDefaultDependencies=no/' -e '/^\[Install\]/,$d' "docs/deploying/systemd/$unit.service" >/run/systemd/system/$unit.service
         printf '\n[Service]\nStandardOutput=append:%s\nStandardError=append:%s\n' "$work/$unit.out" "$work/$unit.out" >>/run/systemd/system/$unit.service
@@ -53,7 +54,7 @@ END
 [Unit]
 DefaultDependencies=no
 # Named here, the units stay known after their end.
-After=redis.service scheduler.service report.service
+After=redis.service scheduler.service report.service leasehold-serve.service
 [Service]
 Type=oneshot
 WorkingDirectory=$PWD
@@ -98,6 +99,11 @@ if [ "${1:-}" = test ]; then
     for never in 'reads the file' 'writes to'; do
         grep "$never" "$work/scheduler.out" && failed "the limits of the service are none"
     done
+    systemctl start leasehold-serve.service
+    eventually "the page is served, and its options are read" curl -sf http://127.0.0.1:9477/metrics
+    curl -s http://127.0.0.1:9477/metrics | grep -q 'job_runs{name="nightly-report"} 0' || failed "no numbers of the job"
+    systemctl stop leasehold-serve.service
+    is leasehold-serve.service Result success
     systemctl stop scheduler.service
     is scheduler.service Result success
     is scheduler.service ExecMainStatus 143

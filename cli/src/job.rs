@@ -20,10 +20,16 @@ pub(crate) enum State {
 
 impl State {
     pub(crate) fn of(shown: &Inspection, last: &LastRun) -> State {
-        match shown.is_held() {
-            true if shown.holders.iter().any(|holder| holder.owner == last.owner) => State::HasRun,
-            true => State::Runs,
-            false => State::MayRun,
+        let holder = shown.holders.iter().find(|holder| holder.owner == last.owner).or(shown.holders.first());
+        State::under(holder.map(|holder| holder.owner.as_str()).or(shown.is_held().then_some("")), last)
+    }
+
+    /// While this owner, or nobody, holds the job's lock.
+    pub(crate) fn under(owner: Option<&str>, last: &LastRun) -> State {
+        match owner {
+            Some(owner) if owner == last.owner => State::HasRun,
+            Some(_) => State::Runs,
+            None => State::MayRun,
         }
     }
 
@@ -61,9 +67,9 @@ pub(crate) fn as_text(last: &LastRun) -> String {
 }
 
 /// The same for programs.
-pub(crate) fn as_json(shown: &Inspection, last: &LastRun) -> Value {
+pub(crate) fn as_json(state: State, last: &LastRun) -> Value {
     json!({
-        "state": State::of(shown, last).word(),
+        "state": state.word(),
         "exit_code": last.code,
         "took_seconds": last.took.as_secs_f64(),
         "ended_seconds_ago": last.ended.as_secs_f64(),

@@ -211,7 +211,7 @@ fn print_with(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings
             let mut object = as_json(shown);
             if let Value::Object(fields) = &mut object {
                 if let Some(last) = last {
-                    fields.insert("last_run".to_owned(), job::as_json(shown, last));
+                    fields.insert("last_run".to_owned(), job::as_json(job::State::of(shown, last), last));
                 }
                 fields.insert("deadlocks".to_owned(), rings::all_as_json(&rings));
             }

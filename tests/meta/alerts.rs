@@ -344,6 +344,15 @@ pub(crate) const CASES: &[Case] = &[
         labels: "job: locks, instance: s, group: orders",
         within: 720,
     },
+    Case {
+        alert: "LeaseholdThreadsWaitForEachOther",
+        series: &[(
+            "leasehold_store_deadlocks{job=\"locks\", instance=\"s\", certain=\"true\"}",
+            Shape::Step(0, 1),
+        )],
+        labels: "job: locks, instance: s",
+        within: 180,
+    },
     // The time of `promtool` begins at 0: this run ended a day and some hours before.
     Case {
         alert: "LeaseholdJobIsLate",

@@ -68,6 +68,9 @@ const FLEET: &[(&str, &str)] = &[
         "leasehold_store_oldest_hold_seconds{job=\"locks\", instance=\"s\", group=\"other\", kind=\"bounded\"}",
         "5400xN",
     ),
+    // A command under a lock that waits for another's is a ring that may be one.
+    ("leasehold_store_deadlocks{job=\"locks\", instance=\"s\", certain=\"true\"}", "0xN"),
+    ("leasehold_store_deadlocks{job=\"locks\", instance=\"s\", certain=\"false\"}", "1xN"),
     (STORE_SUCCESS, "-70000xN"),
 ];
 

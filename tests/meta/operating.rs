@@ -60,6 +60,38 @@ fn the_page_the_rules_and_the_dashboard_name_metrics_that_exist() {
 }
 
 #[test]
+fn the_dashboard_shows_what_serve_counts() {
+    let (dashboard, counted) = (page("docs/operating/dashboard.json"), registered());
+    let shown = metrics(&dashboard);
+    for name in [
+        "up",
+        "locks_held",
+        "waiters",
+        "locks_without_end",
+        "oldest_hold_seconds",
+        "deadlocks",
+        "job_runs",
+        "job_last_success_timestamp_seconds",
+        "job_last_exit_code",
+        "list_age_seconds",
+    ] {
+        let name = format!("leasehold_store_{name}");
+        assert!(counted.contains(&name) && shown.contains(&*name), "{name}");
+    }
+}
+
+/// Prometheus's own tool reads the configuration, with the rules that it names.
+#[test]
+fn the_scrape_configuration_is_one_that_prometheus_loads() {
+    let Some(promtool) = crate::alerts::promtool() else { return };
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operating/prometheus.yml");
+    let output = std::process::Command::new(promtool).args(["check", "config"]).arg(config).output().unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success() && said.contains("rules found"), "{said}");
+}
+
+#[test]
 fn each_alert_has_words_and_leads_to_a_paragraph_of_the_page() {
     let operating = page("docs/operating.md");
     let headings = operating.lines().filter_map(|line| line.strip_prefix("### "));
@@ -85,6 +117,22 @@ fn each_alert_has_words_and_leads_to_a_paragraph_of_the_page() {
         let runbook = rule["annotations"]["runbook_url"].as_str().unwrap();
         let anchor = runbook.strip_prefix(RUNBOOK).unwrap_or_else(|| panic!("{name}: {runbook}"));
         assert!(anchors.contains(anchor), "{name}: no paragraph {anchor} among {anchors:?}");
+    }
+}
+
+/// A tag can be moved to another commit by whoever gets into an action's repository.
+#[test]
+fn each_action_of_the_workflows_is_named_by_its_commit() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".github/workflows");
+    let mut files = Vec::new();
+    sources(&folder, &mut files);
+    let texts = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect::<String>();
+    let used: Vec<&str> = texts.lines().filter_map(|line| line.trim().strip_prefix("- uses: ")).collect();
+    assert!(used.len() > 10, "{used:?}");
+    for action in used {
+        let commit = action.split(['@', ' ']).nth(1).unwrap();
+        let is_hash = commit.len() == 40 && commit.bytes().all(|digit| digit.is_ascii_hexdigit());
+        assert!(is_hash && action.contains(" # v"), "{action}");
     }
 }
 
@@ -227,7 +275,7 @@ fn the_dashboard_is_one_that_grafana_loads() {
     let dashboard: Dashboard = serde_json::from_str(&page("docs/operating/dashboard.json")).unwrap();
     assert_eq!(dashboard.schema_version, 39);
     let variables: Vec<&str> = dashboard.templating.list.iter().map(|variable| &*variable.name).collect();
-    assert_eq!(variables, ["source", "job"]);
+    assert_eq!(variables, ["source", "job", "store"]);
     let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());
     for panel in &dashboard.panels {
         assert!(ids.insert(panel.id), "{}: two have its id", panel.title);
@@ -243,7 +291,9 @@ fn the_dashboard_is_one_that_grafana_loads() {
         let mut refs = BTreeSet::new();
         for Target { ref_id, expr, legend_format } in &panel.targets {
             assert!(refs.insert(ref_id) && !legend_format.is_empty(), "{}", panel.title);
-            assert!(!metrics(expr).is_empty() && expr.contains("{job=~\"$job\"}"), "{expr}");
+            let of =
+                if expr.contains("leasehold_store_") { "{instance=~\"$store\"" } else { "{job=~\"$job\"" };
+            assert!(!metrics(expr).is_empty() && expr.contains(of), "{expr}");
             is_balanced(expr);
         }
     }

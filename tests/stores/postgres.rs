@@ -6,10 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::postgres::{NameTable, TxLock, lock_advisory};
-use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
+use leasehold::{ClientBuilder, ErrorKind, Interrupt, LockClient, LossReason, Result};
 use postgres::{Client, IsolationLevel, NoTls, Transaction};
 
 use crate::databases::{self, Database, Exhausted, connect, connect_session, urls_are_refused};
+use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
 use crate::support::processes::LEASE;
 use crate::support::stalls::own_time_since;
@@ -179,6 +180,36 @@ fn terminated_backends_are_replaced() {
         held.unlock().unwrap();
         let woken = waiter.join().unwrap().duration_since(before);
         assert!(woken < ms(700), "by a wake-up, not by a poll: {woken:?}");
+    });
+}
+
+#[test]
+fn each_outage_of_the_wake_ups_is_told_and_the_eighth_ends_as_soon_as_the_first() {
+    let Some(server) = PostgresServer::start() else { return };
+    let seen = Seen::default();
+    let client = server.options().observer(seen.clone()).build().unwrap();
+    let _held = server.client().get_lock("a").acquire_owned().unwrap();
+    let waiter = client.get_lock("a");
+    let waits = Interrupt::new();
+    thread::scope(|scope| {
+        let ends = waits.clone();
+        scope.spawn(move || waiter.lock_interruptibly(&ends).unwrap_err());
+        let mut admin = server.admin();
+        assert!(eventually(LONG, || listeners(&mut admin) == 1));
+        for outage in 1..=8 {
+            let text = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+                WHERE pid <> pg_backend_pid() AND query LIKE '%SHOW transaction_read_only'";
+            let begun = now();
+            admin.query(text, &[]).unwrap();
+            let told = |seen: &Seen| {
+                let down = seen.count(|event| matches!(event, Event::NoWakeups(_)));
+                (down, seen.count(|event| matches!(event, Event::WakeupsBack)))
+            };
+            assert!(eventually(LONG, || told(&seen) == (outage, outage)), "{:?} of {outage}", told(&seen));
+            let took = own_time_since(begun);
+            assert!(took < ms(1_900), "{took:?} after outage {outage}");
+        }
+        waits.interrupt();
     });
 }
 

@@ -88,6 +88,47 @@ fn of_the_clients_that_wait_for_a_name_one_looks_often() {
     assert!(eventually(LONG, || front(&mut admin, &name).is_none()), "nobody waits any more");
 }
 
+/// The connection that had it stays, for another name.
+#[test]
+fn a_turnstile_whose_waiters_have_left_goes_to_the_next_client() {
+    let Some(server) = MysqlServer::start() else { return };
+    let names = ["left", "stays"].map(fresh);
+    let holder = server.client();
+    let _held = names.each_ref().map(|name| holder.get_lock(name).acquire_owned().unwrap());
+    let (first, next, mut admin) = (server.client(), server.client(), server.admin());
+    let (got, _gets) = channel();
+    wait(&first, &names[1], 0, &got);
+    let session = eventual_front(&mut admin, &names[1]);
+    std::thread::scope(|scope| {
+        let leaves = scope.spawn(|| first.get_lock(&names[0]).try_lock_for(ms(1_500)).unwrap());
+        assert_eq!(eventual_front(&mut admin, &names[0]), session);
+        assert!(!leaves.join().unwrap());
+    });
+    wait(&next, &names[0], 1, &got);
+    let has_next = |front: Option<u64>| front.is_some_and(|front| front != session);
+    assert!(eventually(LONG, || has_next(front(&mut admin, &names[0]))));
+    assert_eq!(front(&mut admin, &names[1]), Some(session));
+}
+
+#[test]
+fn a_turnstile_is_taken_again_as_soon_after_the_sixth_outage_as_after_the_first() {
+    let Some(server) = MysqlServer::start() else { return };
+    watch_for_stalls();
+    let name = fresh("again");
+    let _held = server.client().get_lock(&name).acquire_owned().unwrap();
+    let (client, mut admin) = (server.client(), server.admin());
+    let (got, _gets) = channel();
+    wait(&client, &name, 0, &got);
+    for outage in 1..=6 {
+        let session = eventual_front(&mut admin, &name);
+        admin.query_drop(format!("KILL {session}")).unwrap();
+        let begun = now();
+        assert!(eventually(LONG, || front(&mut admin, &name).is_some_and(|front| front != session)));
+        let took = own_time_since(begun);
+        assert!(took < ms(2_000), "{took:?} after outage {outage}");
+    }
+}
+
 /// The time from a release until the other client has the lock: the middle of some.
 fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
     watch_for_stalls();

@@ -110,6 +110,12 @@ pub fn under_systemd(job: &Job<'_>) -> bool {
     job.run(&Run::new("scripts/under_systemd.sh").args([program])).good
 }
 
+/// The alerts of docs/operating over a fleet of the documented uses, by a real Prometheus.
+pub fn fleet(job: &Job<'_>) -> bool {
+    let program = job.gate.target.join("debug/leasehold").display().to_string();
+    job.run(&Run::new("scripts/fleet.sh").args([program])).good
+}
+
 /// The program leasehold, a crate of its own, with its tests as processes on a server of their own.
 pub fn cli(job: &Job<'_>) -> bool {
     suites::run(job, "bin leasehold", &[]) & of_part(job, "cli", &[])

@@ -51,6 +51,7 @@ pub const EXTRA: &[&str] = &[
     "histories",
     "fuzz",
     "under-systemd",
+    "fleet",
     "release",
     "windows",
 ];
@@ -72,6 +73,7 @@ pub const SOAK: &[&str] = &[
     "sabotage",
     "fuzz",
     "under-systemd",
+    "fleet",
     "release",
     "windows",
 ];
@@ -120,6 +122,7 @@ const PARTS: &[(&str, Work)] = &[
     ("histories", parts::histories),
     ("fuzz", parts::fuzz),
     ("under-systemd", parts::under_systemd),
+    ("fleet", parts::fleet),
     ("release", parts::release),
     ("windows", elsewhere::windows),
 ];
@@ -140,7 +143,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 /// Whether it runs test programs, which are built before it.
 pub fn needs_tests(part: &str) -> bool {
     part != "toolchain" && [TESTS, JAVA, TIMED].iter().any(|lane| lane.contains(&part))
-        || ["docs", "histories", "mysql", "under-systemd"].contains(&part)
+        || ["docs", "histories", "mysql", "under-systemd", "fleet"].contains(&part)
 }
 
 #[cfg(test)]

@@ -115,6 +115,36 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
     }
 }
 
+/// A timer that continues this process when somebody stops it: its parent, which would [wake] it, may be stopped too, or dead.
+pub(super) struct Awake(#[cfg(target_os = "linux")] Option<nix::sys::timer::Timer>);
+
+impl Awake {
+    #[cfg(target_os = "linux")]
+    pub(super) fn new() -> Awake {
+        use nix::sys::signal::{SigEvent, SigevNotify, Signal};
+        // The timer of a signal that nobody handles does not go on after its first.
+        signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
+        let goes_on = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
+        Awake(nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on).ok())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn new() -> Awake {
+        Awake()
+    }
+
+    /// This process runs: the signal is not due before a while. A stop discards one that is under way, and with it its timer's
+    /// next, so a process that runs must have none.
+    pub(super) fn put_off(&mut self) {
+        #[cfg(target_os = "linux")]
+        if let Some(timer) = &mut self.0 {
+            use nix::sys::timer::{Expiration, TimerSetTimeFlags};
+            let (first, each) = (Duration::from_millis(300).into(), Duration::from_millis(100).into());
+            timer.set(Expiration::IntervalDelayed(first, each), TimerSetTimeFlags::empty()).ok();
+        }
+    }
+}
+
 /// Lets a child go on that was stopped: nobody but this process knows of it.
 pub(super) fn wake(child: &Child) {
     let child = i32::try_from(child.id()).ok().and_then(Pid::from_raw);

@@ -28,7 +28,7 @@ use signal_hook::consts::{SIGCONT, SIGKILL, SIGTERM};
 use crate::args::{Common, OnLost};
 use crate::clock::Moment;
 use crate::exit::Exit;
-use crate::run::family::{self, Cgroup, Family, POLL, kill_group};
+use crate::run::family::{self, Awake, Cgroup, Family, POLL, kill_group};
 use crate::run::link::{self, Order, Report};
 use crate::run::parts::{BecomeArgs, HelperArgs};
 use crate::run::{own_program, signals};
@@ -86,6 +86,8 @@ pub(crate) fn become_command(common: &Common, args: &BecomeArgs) -> Exit {
 
 fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {
     signals::outlive_signals()?;
+    let mut awake = Awake::new();
+    awake.put_off();
     family::adopt_orphans();
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let input = receive_input(&stream)?;
@@ -126,6 +128,7 @@ fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {
     let family = Family { group, helper: None, cgroup };
     let keeper = Keeper {
         args,
+        awake,
         family,
         stream: &stream,
         loses: Some(loses),
@@ -213,6 +216,7 @@ enum Stage {
 
 struct Keeper<'a> {
     args: &'a HelperArgs,
+    awake: Awake,
     family: Family,
     stream: &'a UnixStream,
     /// Closed to tell the command that the lock is lost.
@@ -228,6 +232,7 @@ struct Keeper<'a> {
 impl Keeper<'_> {
     fn run(mut self, events: &Receiver<Event>) {
         loop {
+            self.awake.put_off();
             self.act(Moment::now());
             if let Some(report) = self.ended.filter(|_| self.is_over()) {
                 return self.conclude(report);

@@ -215,7 +215,11 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
         && State::of(&shown, &last) == State::HasRun
     {
         let words = format!("{name} has run within --at-least: {}", job::as_text(&last));
-        say.notice("has_run", &words, &json!({"name": name, "last_run": job::as_json(&shown, &last)}));
+        say.notice(
+            "has_run",
+            &words,
+            &json!({"name": name, "last_run": job::as_json(State::of(&shown, &last), &last)}),
+        );
         return Exit::Busy(code);
     }
     told::busy(client, name, "runs already", code, say)

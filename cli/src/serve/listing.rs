@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::ServeArgs;
 use crate::clock::{Moment, wall};
+use crate::job::{self, State};
 use crate::list::{has_no_end, lock_as_json};
 use crate::rings;
 use crate::serve::fresh::{Progress, Seen, Trouble};
@@ -36,6 +37,8 @@ pub(crate) struct Listing {
     pub(crate) groups: BTreeMap<(String, Use), Group>,
     /// The jobs that were asked for, with the last run of each that has one, and whether it runs now.
     pub(crate) jobs: Vec<Job>,
+    /// Rings of threads that wait for each other: those that are certain, and those that may be.
+    pub(crate) deadlocks: [usize; 2],
     pub(crate) requests: u64,
     pub(crate) keys: u64,
     pub(crate) took: Duration,
@@ -48,7 +51,8 @@ pub(crate) struct Job {
     /// When its last run, and its last success, ended: seconds since 1970; 0: none in the last 40 days.
     pub(crate) ended: u64,
     pub(crate) succeeded: u64,
-    pub(crate) runs: bool,
+    /// Who holds its lock now: who runs it, or has run it and keeps others from it for a while.
+    owner: Option<String>,
 }
 
 /// The maker of lists, with what one list leaves to the next.
@@ -191,10 +195,8 @@ impl Lists {
             requests += 1;
             *ended = steady(*ended, last.as_ref().map(|last| last.ended));
             *succeeded = steady(*succeeded, last.as_ref().and_then(|last| last.succeeded));
-            // An owner that has run the job keeps others from it for a while.
-            let runs =
-                owners.get(name).is_some_and(|owner| last.as_ref().is_none_or(|last| last.owner != *owner));
-            jobs.push(Job { name: name.clone(), last, ended: *ended, succeeded: *succeeded, runs });
+            let owner = owners.remove(name);
+            jobs.push(Job { name: name.clone(), last, ended: *ended, succeeded: *succeeded, owner });
         }
         let mut waiters = Waiters::default();
         let mut deadlocks = Vec::new();
@@ -226,12 +228,28 @@ impl Lists {
             ("keys", json!(keys)),
             ("took_seconds", json!(took.as_secs_f64())),
             ("deadlocks", rings::all_as_json(&deadlocks)),
+            ("jobs", jobs.iter().map(Job::as_json).collect()),
             ("locks", shown.iter().map(|lock| waiters.with(lock)).collect()),
         ] {
             fields += &format!(",\"{field}\":{value}");
         }
+        let certain = deadlocks.iter().filter(|ring| ring.is_certain).count();
+        let deadlocks = [certain, deadlocks.len() - certain];
         let fresh = self.interval.unwrap_or_else(|| rest(keys, found));
-        Ok((Listing { fields, groups: counted, jobs, requests, keys, took }, fresh))
+        Ok((Listing { fields, groups: counted, jobs, deadlocks, requests, keys, took }, fresh))
+    }
+}
+
+impl Job {
+    pub(crate) fn runs(&self) -> bool {
+        let state = |last| State::under(self.owner.as_deref(), last);
+        self.owner.is_some() && self.last.as_ref().is_none_or(|last| state(last) == State::Runs)
+    }
+
+    fn as_json(&self) -> Value {
+        let state = |last| State::under(self.owner.as_deref(), last);
+        let last = self.last.as_ref().map(|last| job::as_json(state(last), last));
+        json!({ "name": self.name, "runs": self.runs(), "last_run": last })
     }
 }
 
@@ -312,7 +330,10 @@ pub(crate) fn as_json(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String 
         "for_seconds": lasting.as_secs_f64(),
         "keys": keys,
     })));
-    let fields = seen.last.as_ref().map_or(",\"deadlocks\":[],\"locks\":[]", |(listing, _)| &listing.fields);
+    let fields = seen
+        .last
+        .as_ref()
+        .map_or(",\"deadlocks\":[],\"jobs\":[],\"locks\":[]", |(listing, _)| &listing.fields);
     format!(
         "{{\"error\":{error},\"error_for_seconds\":{error_for},\"age_seconds\":{age},\"next_list\":{next}{fields}}}\n"
     )

@@ -42,6 +42,14 @@ pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String 
     text.by_group("locks_without_end", help, groups, |group| Some(group.without_end));
     let help = "For how long the longest hold has lasted, of those whose holders say so.";
     text.by_group("oldest_hold_seconds", help, groups, |group| group.oldest.map(|span| span.as_secs_f64()));
+    text.metric(
+        "deadlocks",
+        "gauge",
+        "Rings of threads or commands that wait for each other, and rings that may be some.",
+    );
+    for (certain, number) in ["true", "false"].into_iter().zip(listing.deadlocks) {
+        text.sample("deadlocks", &[("certain", certain)], number);
+    }
     jobs(&mut text, &listing.jobs);
     text.0
 }
@@ -49,7 +57,7 @@ pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String 
 /// The jobs that were asked for. The label is not `job`, which is Prometheus's own.
 fn jobs(text: &mut Text, jobs: &[Job]) {
     let help = "Whether the job runs now: 1, else 0.";
-    text.by_job("job_runs", help, jobs, |job| Some(f64::from(u8::from(job.runs))));
+    text.by_job("job_runs", help, jobs, |job| Some(f64::from(u8::from(job.runs()))));
     let help = "When the last run of the job ended, in seconds since 1970; 0: none in the last 40 days.";
     text.by_job("job_last_run_timestamp_seconds", help, jobs, |job| Some(job.ended));
     let help = "When the last run of the job ended that was a success, in seconds since 1970; 0: none in the last 40 days.";
@@ -130,6 +138,7 @@ mod tests {
             fields: String::new(),
             groups: [(("orders".to_owned(), Use::Lock), Group { held: 3, ..Group::default() })].into(),
             jobs: Vec::new(),
+            deadlocks: [1, 2],
             requests: 1,
             keys: 500_000,
             took: Duration::from_secs(20),
@@ -142,7 +151,11 @@ mod tests {
             failed_total: 0,
         };
         let text = as_text(&seen, None);
-        for line in ["leasehold_store_up 1", "leasehold_store_locks_held{group=\"orders\",kind=\"lock\"} 3"] {
+        for line in [
+            "leasehold_store_up 1",
+            "leasehold_store_locks_held{group=\"orders\",kind=\"lock\"} 3",
+            "leasehold_store_deadlocks{certain=\"false\"} 2",
+        ] {
             assert!(text.lines().any(|one| one == line), "{line}: {text}");
         }
         assert!(text.contains("leasehold_store_list_age_seconds 40\n"), "{text}");

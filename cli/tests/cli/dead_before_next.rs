@@ -4,7 +4,7 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::world::{Run, Server, Stamper, eventually, now, pause, signal, stamps};
+use crate::world::{Run, Server, Stamper, children, eventually, now, pause, signal, stamps};
 
 /// How often each is done, side by side. More of them, one after the other: `LEASEHOLD_CLI_ROUNDS`.
 pub(crate) fn rounds() -> usize {
@@ -19,6 +19,8 @@ const LEASE_NANOS: u64 = 6_000_000_000;
 enum Fault {
     SupervisorStopped,
     SupervisorKilled,
+    BothStopped,
+    HelperStoppedAndSupervisorKilled,
     ServerStopped,
 }
 
@@ -56,6 +58,16 @@ fn together(server: &Server, fault: Fault, ignores_term: bool, from: usize, coun
     match fault {
         Fault::SupervisorStopped => pairs.iter().for_each(|pair| signal(pair.0.pid(), Signal::STOP)),
         Fault::SupervisorKilled => pairs.iter().for_each(|pair| signal(pair.0.pid(), Signal::KILL)),
+        Fault::BothStopped | Fault::HelperStoppedAndSupervisorKilled => {
+            let then = if fault == Fault::BothStopped { Signal::STOP } else { Signal::KILL };
+            for (first, ..) in &pairs {
+                let helper = children(first.pid())[0];
+                // The supervisor first: running, it would continue the helper.
+                signal(first.pid(), Signal::STOP);
+                signal(helper, Signal::STOP);
+                signal(first.pid(), then);
+            }
+        }
         Fault::ServerStopped => {
             signal(server.pid(), Signal::STOP);
             let end = now() + LEASE_NANOS + LEASE_NANOS / 2;
@@ -70,11 +82,12 @@ fn together(server: &Server, fault: Fault, ignores_term: bool, from: usize, coun
         let start = stamps(&second_file)[0];
         let last = *stamps(&first_file).last().unwrap();
         assert!(last < start, "{} ns after the second's start", last - start);
-        if fault == Fault::SupervisorStopped {
+        if matches!(fault, Fault::SupervisorStopped | Fault::BothStopped) {
             signal(first.pid(), Signal::CONT);
         }
         let code = first.wait().code();
-        let expected = if fault == Fault::SupervisorKilled { None } else { Some(79) };
+        let is_killed = matches!(fault, Fault::SupervisorKilled | Fault::HelperStoppedAndSupervisorKilled);
+        let expected = if is_killed { None } else { Some(79) };
         assert_eq!(code, expected);
         assert_eq!(*stamps(&first_file).last().unwrap(), last, "it wrote on");
     }
@@ -89,6 +102,27 @@ fn when_the_supervisor_is_stopped() {
 #[test]
 fn when_the_supervisor_is_killed() {
     compare(Fault::SupervisorKilled, false);
+}
+
+#[test]
+fn when_supervisor_and_helper_are_stopped() {
+    compare(Fault::BothStopped, true);
+}
+
+#[test]
+fn when_the_helper_is_stopped_and_the_supervisor_killed() {
+    compare(Fault::HelperStoppedAndSupervisorKilled, true);
+}
+
+/// Not `exe`, by which it is started.
+#[test]
+fn the_helper_has_the_programs_name_in_lists_of_processes() {
+    let server = Server::start();
+    let run = Run::start(&mut server.leasehold(&["run", "-q", "any", "--", "sleep", "60"]));
+    let helper = || children(run.pid()).first().copied();
+    eventually("the command runs", || helper().is_some_and(|helper| !children(helper).is_empty()));
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", helper().unwrap())).unwrap();
+    assert_eq!(name, "leasehold\n");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::site::Site;
 use crate::world::{Server, leasehold, outcome};
 
 /// A command line of a file, as words, and the variables that the file sets for it.
@@ -80,8 +81,22 @@ fn every_command_line_of_the_files_runs_its_command_on_a_store_whose_url_is_in_a
     for (name, text) in files() {
         for line in lines(&name, &text) {
             seen += 1;
-            // It is another's port, and everybody's address.
-            let listen = |word: &str| if word.contains("9478") { "0".to_owned() } else { word.to_owned() };
+            // Another's port, and everybody's address.
+            let listen = |word: &str| match word {
+                _ if word.contains("9478") => "0".to_owned(),
+                _ if word.contains("9477") => "127.0.0.1:0".to_owned(),
+                word => word.to_owned(),
+            };
+            if line.words[1] == "serve" {
+                // Without the options of the file that there need not be.
+                let words =
+                    line.words[1..].iter().filter(|word| *word != "$OPTIONS").map(|word| listen(word));
+                let words: Vec<String> = words.collect();
+                let mut serve = leasehold(&["--format", "json"]);
+                let site = Site::with(serve.args(words).env("LEASEHOLD_URL_FILE", &url));
+                assert!(site.get("/metrics").body.contains("leasehold_store_up 1\n"), "{name}");
+                continue;
+            }
             let end = line.words.iter().position(|word| word == "--").unwrap();
             let words: Vec<String> = line.words[1..=end].iter().map(|word| listen(word)).collect();
             let mut run = leasehold(&words.iter().map(String::as_str).collect::<Vec<_>>());
@@ -109,7 +124,7 @@ fn every_command_line_of_the_files_runs_its_command_on_a_store_whose_url_is_in_a
             server.ask(&["FLUSHALL"]);
         }
     }
-    assert_eq!(seen, 9, "lines of the files");
+    assert_eq!(seen, 11, "lines of the files");
 }
 
 /// The line of the crontab by a shell, as cron has it: a file that only root can read, and a command of
@@ -154,11 +169,12 @@ fn the_url_of_the_crontab_is_in_a_file_that_its_command_cannot_read() {
 
 /// A probe that asks for a path that is not served would take every pod out of its service.
 #[test]
-fn every_probe_asks_for_a_path_that_elect_serves() {
+fn every_probe_asks_for_a_path_that_is_served() {
     let mut seen = 0;
     for (name, text) in files() {
         for path in text.split("path: ").skip(1).filter_map(|rest| rest.split([',', '}', '\n']).next()) {
-            assert!(["/leader", "/ready"].contains(&path), "{name}: {path}");
+            let served = if text.contains("\"serve\"") { &["/"][..] } else { &["/leader", "/ready"] };
+            assert!(served.contains(&path), "{name}: {path}");
             seen += 1;
         }
     }

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use crate::browser::{self, Browser};
 use crate::serve::{make_lock, make_locks};
 use crate::site::Site;
-use crate::world::{Run, Server, eventually, signal};
+use crate::world::{Run, Server, eventually, outcome, signal};
 
 #[test]
 fn rows_appear_change_and_vanish_in_the_page() {
@@ -55,6 +55,32 @@ fn rows_appear_change_and_vanish_in_the_page() {
     let took = took.as_array().unwrap();
     assert!(!took.is_empty());
     assert!(took.iter().all(|name| name.as_str().unwrap().starts_with(&site.url())), "{took:?}");
+}
+
+#[test]
+fn the_jobs_that_are_watched_are_on_the_page_with_their_last_run() {
+    let Some(program) = browser::find() else { return };
+    let server = Server::start();
+    for (name, code) in [("nightly", 0), ("weekly", 3)] {
+        let mut once = server.leasehold(&["once", "-q", name, "--at-least", "1m", "--at-most", "2m", "--"]);
+        assert_eq!(outcome(once.args(["sh", "-c", &format!("exit {code}")])).0, code);
+    }
+    let mut serve = server.leasehold(&["--format", "json", "serve", "--listen", "127.0.0.1:0"]);
+    let site = Site::with(serve.args(["--job", "nightly", "--job", "weekly", "--job", "never"]));
+    let mut page = Browser::start(program, &[]);
+    page.open(&site.url());
+    page.eventually("the jobs are drawn", "document.querySelectorAll('#jobs dd').length === 3");
+    let said =
+        page.value("[...document.querySelectorAll('#jobs dd')].map(one => one.className + one.textContent)");
+    let said: Vec<String> = serde_json::from_value(said).unwrap();
+    assert!(said[0].starts_with("succeeded "), "{said:?}");
+    assert!(
+        said[1].starts_with("badfailed ")
+            && said[1].contains(" ago with exit code 3, after ")
+            && said[1].ends_with("no success in 40 days"),
+        "{said:?}"
+    );
+    assert_eq!(said[2], "badhas not ended in the last 40 days");
 }
 
 #[test]
@@ -210,7 +236,11 @@ const OFF_SCREEN: &str = "(() => { const off = []; \
 fn nothing_lies_off_the_screen_of_a_phone_nor_of_a_tablet() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
-    let site = Site::start(&server);
+    let mut once = server.leasehold(&["once", "-q", "nightly", "--at-least", "1s", "--at-most", "2s", "--"]);
+    assert_eq!(outcome(once.args(["sh", "-c", "exit 3"])).0, 3);
+    let mut serve = server.leasehold(&["--format", "json", "serve", "--listen", "127.0.0.1:0"]);
+    let site =
+        Site::with(serve.args(["--job", "nightly", "--job", "a-job-with-a-rather-long-name-that-never-ran"]));
     let mut page = Browser::start(program, &[]);
     let pictures = std::env::var("LEASEHOLD_PICTURES").ok();
     page.open(&site.url());
@@ -242,7 +272,7 @@ fn nothing_lies_off_the_screen_of_a_phone_nor_of_a_tablet() {
         for scheme in ["light", "dark"] {
             // A thousand take their time.
             let few = if locks < 1000 || pictures.is_some() { 4 } else { 1 };
-            for (width, height) in [(420, 900), (800, 1000), (1400, 900), (320, 700)].into_iter().take(few) {
+            for (width, height) in [(375, 800), (800, 1000), (1400, 900), (320, 700)].into_iter().take(few) {
                 page.on_screen(width, height, scheme);
                 let off = page.value(OFF_SCREEN);
                 if let Some(folder) = &pictures {
@@ -254,13 +284,25 @@ fn nothing_lies_off_the_screen_of_a_phone_nor_of_a_tablet() {
         }
         assert_ne!(colors[0], colors[1], "{locks} locks: as bright in the dark");
     }
-    // A phone has no room for a table: each lock stands by itself, its parts named. They are sorted by the
-    // same buttons.
-    page.on_screen(420, 900, "light");
+    // The holder, of whom most is said, has the widest column of a tablet; an id is no wall of digits.
+    page.on_screen(800, 1000, "light");
+    let widths = "[...document.querySelectorAll('th')].map(head => head.getBoundingClientRect().width)";
+    let widths: Vec<f64> = serde_json::from_value(page.value(widths)).unwrap();
+    assert!(widths.iter().all(|width| *width <= widths[2]) && widths[2] > 200.0, "{widths:?}");
+    let cells = page.row("orders:7").unwrap();
+    assert_eq!(cells[2], "client 0a0a0a0a…:7");
+    let title = "[...document.querySelectorAll('#rows td')].find(cell => cell.textContent === 'client 0a0a0a0a…:7').title";
+    assert_eq!(page.value(title), "0a0a0a0a-0000-4000-8000-000000000000:7");
+    let named = "getComputedStyle(document.getElementById('sort')).display";
+    assert_eq!(page.value(named), "none");
+    // A phone has no room for a table: each lock stands by itself, its parts named. One choice is in place of the heads.
+    page.on_screen(375, 800, "light");
     let named = "getComputedStyle(document.querySelector('#rows td:nth-child(5)'), '::before').content";
     assert_eq!(page.value(named), "\"Lease left\"");
-    page.value("document.querySelector('th[data-key=left] button').click()");
-    assert_eq!(page.value("document.querySelector('[aria-sort]').dataset.key"), "left");
-    let height = "document.querySelector('th[data-key=left] button').getBoundingClientRect().height >= 32";
+    let choose = "{ const sort = document.getElementById('sort'); sort.value = 'waiting down'; sort.dispatchEvent(new Event('change')); }";
+    page.value(choose);
+    assert_eq!(page.value("document.querySelector('#rows tr').cells[0].textContent"), "import:orders");
+    assert_eq!(page.value("document.querySelector('thead').getBoundingClientRect().height"), 0);
+    let height = "document.getElementById('sort').getBoundingClientRect().height >= 32";
     assert_eq!(page.value(height), true, "a finger finds it");
 }

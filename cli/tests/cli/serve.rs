@@ -574,6 +574,13 @@ fn the_last_success_of_a_job_is_told_by_its_time_and_stays_when_a_later_run_fail
     let script = "while [ ! -e $0 ]; do sleep 0.05; done; exit 3";
     let mut failing = Run::start(&mut once(script, "50s"));
     eventually("it is told to run", || of("job_runs") == Some(1.0));
+    let jobs = site.get("/locks.json").json()["jobs"].clone();
+    assert_eq!((&jobs[0]["name"], &jobs[0]["runs"]), (&json!("nightly"), &json!(true)), "{jobs}");
+    assert_eq!(
+        (&jobs[0]["last_run"]["exit_code"], &jobs[1]["last_run"]),
+        (&json!(0), &json!(null)),
+        "{jobs}"
+    );
     std::fs::write(server.path("go"), "").unwrap();
     assert_eq!(failing.wait().code(), Some(3));
     eventually("its end is told", || of("job_last_exit_code") == Some(3.0));

@@ -35,6 +35,7 @@ pub(crate) fn lookout(args: &LookoutArgs) -> Exit {
 
 fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
     signals::outlive_signals()?;
+    let mut awake = family::Awake::new(); // the keeper may be stopped too
     let stream = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     let (sender, orders) = unbounded();
     std::thread::Builder::new()
@@ -48,6 +49,7 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
         }
     };
     loop {
+        awake.put_off();
         if Moment::now() >= until.minus(args.before) {
             tell();
         }

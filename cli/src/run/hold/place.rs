@@ -16,14 +16,19 @@ use crate::run::hold::shell::Shell;
 /// The ending of the note beside a socket.
 const NOTE: &str = "for";
 
-/// The folder of the sockets, which may not be there yet.
-fn folder() -> PathBuf {
-    let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let run = run.filter(|folder| folder.is_absolute() && is_own(folder).unwrap_or(false));
-    match run {
-        Some(run) => run.join("leasehold"),
-        None => std::env::temp_dir().join(format!("leasehold-{}", geteuid().as_raw())),
+/// The folders that sockets may be in, the preferred one first; they may not be there yet.
+///
+/// Anybody can make the one for temporary files, in this user's name, so there is one behind it that nobody else can.
+fn folders() -> Vec<PathBuf> {
+    let user = geteuid();
+    let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let named = named.filter(|folder| folder.is_absolute() && is_own(folder).unwrap_or(false));
+    if let Some(named) = named {
+        return vec![named.join("leasehold")];
     }
+    let run = if user.is_root() { "/run".into() } else { format!("/run/user/{}", user.as_raw()) };
+    let temporary = std::env::temp_dir().join(format!("leasehold-{}", user.as_raw()));
+    vec![temporary, Path::new(&run).join("leasehold")]
 }
 
 /// Whether a text is said for the first time since the folder was made, which on most systems is since the machine
@@ -41,18 +46,33 @@ pub(super) fn new() -> std::io::Result<PathBuf> {
     Ok(made()?.join(format!("{}-{:x}", std::process::id(), Moment::now().nanos())))
 }
 
-/// The folder, which is there now.
+/// The folder, which is there now: the first that is this user's own or can be made so; else why the first of them is
+/// not.
 fn made() -> std::io::Result<PathBuf> {
-    let folder = folder();
-    match DirBuilder::new().mode(0o700).create(&folder) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(named(&folder, &error)),
+    first_usable(&folders())
+}
+
+fn first_usable(folders: &[PathBuf]) -> std::io::Result<PathBuf> {
+    let mut refused = None;
+    for folder in folders {
+        match usable(folder) {
+            Ok(()) => return Ok(folder.clone()),
+            Err(error) => _ = refused.get_or_insert(error),
+        }
+    }
+    Err(refused.unwrap_or_else(|| ErrorKind::NotFound.into()))
+}
+
+fn usable(folder: &Path) -> std::io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(named(folder, &error)),
         _ => {}
     }
-    if !is_own(&folder)? {
+    if !is_own(folder)? {
         let words = format!("{} is open to others: remove it, or set XDG_RUNTIME_DIR", folder.display());
         return Err(Error::new(ErrorKind::PermissionDenied, words));
     }
-    Ok(folder)
+    Ok(())
 }
 
 /// The socket of a hold. Its file goes with it.
@@ -81,11 +101,9 @@ fn note_of(file: &Path) -> PathBuf {
 
 /// The owners of the holds that are kept for the shells under which this program runs.
 pub(crate) fn owners_above() -> Vec<String> {
-    let folder = folder();
-    if !is_own(&folder).unwrap_or(false) {
-        return Vec::new();
-    }
-    let notes = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let own = folders().into_iter().filter(|folder| is_own(folder).unwrap_or(false));
+    let entries = own.flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
+    let notes = entries.map(|entry| entry.path());
     let notes = notes.filter(|path| path.extension().is_some_and(|extension| extension == NOTE));
     let texts: Vec<String> =
         notes.filter_map(|note| std::fs::read_link(note).ok()?.into_os_string().into_string().ok()).collect();
@@ -161,6 +179,19 @@ mod tests {
         for other in ["7 71 a:1", "8 70 a:1", "7 70", "", "x y z"] {
             assert_eq!(owner_for(other, &above), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_folder_that_another_made_in_this_users_name_is_passed_over() {
+        let all = tempfile::tempdir().unwrap();
+        let [taken, free] = ["taken", "free"].map(|name| all.path().join(name));
+        // As open as one of another's, who is not to be had here.
+        std::fs::create_dir(&taken).unwrap();
+        std::fs::set_permissions(&taken, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        assert_eq!(first_usable(&[taken.clone(), free.clone()]).unwrap(), free);
+        assert!(is_own(&free).unwrap());
+        let refused = first_usable(&[taken.clone(), all.path().join("none/within")]).unwrap_err();
+        assert!(refused.to_string().contains(&format!("{} is open to others", taken.display())), "{refused}");
     }
 
     #[test]

@@ -281,8 +281,8 @@ impl NotificationListener {
                 return Ok(false);
             }
             state.channels.retain(|channel, entry| {
-                let over = entry.idle_since.is_some_and(|since| now.since(since) >= self.linger);
-                if over && entry.channel.listeners() == 0 {
+                // Who joins it unsets that under this lock.
+                if entry.idle_since.is_some_and(|since| now.since(since) >= self.linger) {
                     commands.push_str(&format!("UNLISTEN {channel}; "));
                     return false;
                 }
