@@ -1,7 +1,5 @@
 //! A lock that its client keeps until others ask for it: `lock_with(name).keep()`.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Backoff, ErrorKind, HoldState, LockClient, RedisLock};
@@ -141,25 +139,6 @@ fn another_thread_of_the_client_takes_a_kept_lock() {
         let mine = call(move || theirs.try_lock().inspect(|_| theirs.unlock().unwrap()));
         assert!(mine.outcome().0.unwrap(), "to the program it is free");
         cycle(&lock);
-    });
-}
-
-#[test]
-fn what_a_thread_kept_that_has_ended_is_given_back() {
-    scenario(|world| {
-        let client = client(world);
-        let lock = client.lock_with("stock").keep().build();
-        let (theirs, server) = (lock.clone(), world.server.url());
-        let ended = start(move || {
-            let other = LockClient::builder().url(server).build().unwrap();
-            // Its own client would take it back by asking.
-            while !other.get_lock("stock").is_locked().unwrap() {
-                cycle(&theirs);
-            }
-            now()
-        });
-        let ended = ended.join().unwrap();
-        is_free_within(world, "stock", ended, UNUSED);
     });
 }
 
@@ -456,30 +435,6 @@ fn a_fenced_lock_asks_for_its_token_where_the_plain_lock_of_its_name_is_kept() {
         use_until_kept(world, &fenced);
         assert!(fenced.lock_and_get_token().unwrap() >= first);
         fenced.unlock().unwrap();
-    });
-}
-
-#[test]
-fn two_clients_that_recall_each_other_have_the_lock_in_turn() {
-    scenario(|world| {
-        let clients = [client(world), client(world)];
-        let stop = Arc::new(AtomicBool::new(false));
-        let threads: Vec<_> = clients
-            .iter()
-            .map(|client| {
-                let (lock, stop) = (client.lock_with("stock").keep().build(), Arc::clone(&stop));
-                start(move || {
-                    while !stop.load(Ordering::SeqCst) {
-                        cycle(&lock);
-                    }
-                })
-            })
-            .collect();
-        let have = || clients.iter().all(|client| client.stats().grants > 300);
-        let had = eventually(LONG, have);
-        stop.store(true, Ordering::SeqCst);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert!(had, "{:?}", clients.each_ref().map(|client| client.stats().grants));
     });
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::engine::hold::given_up::GivenUp;
+use crate::engine::hold::own_hash::OwnHash;
 use crate::engine::hold::turn::{Keeping, Turns, Watched};
 use crate::engine::hold::until_asked::{KeepTerms, KeptStep, Reuse, UntilAsked};
 use crate::engine::queue::{Queue, Ticket};
@@ -58,24 +59,6 @@ pub(crate) trait Held {
 
 /// The entries by lock, found by the hash that each name has.
 pub(crate) type Locks<H> = Mutex<CrowdMap<LockKey, Weak<Entry<H>>, BuildHasherDefault<OwnHash>>>;
-
-/// Takes the hash that a key brings along as it is.
-#[derive(Debug, Default)]
-pub(crate) struct OwnHash(u64);
-
-impl Hasher for OwnHash {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
 
 /// One lock in this process.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ mod keeper;
 mod levels;
 mod listeners;
 mod loss;
+mod own_hash;
 mod phase;
 mod renewal;
 pub(crate) mod slot;
