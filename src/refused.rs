@@ -20,7 +20,11 @@ pub(crate) struct Refused {
 
 impl Refused {
     pub(crate) fn note(&self, now: Moment) {
-        self.until.store(now.plus(LASTS).nanos(), Ordering::Relaxed);
+        self.note_for(now, LASTS);
+    }
+
+    pub(crate) fn note_for(&self, now: Moment, lasts: Duration) {
+        self.until.store(now.plus(lasts).nanos(), Ordering::Relaxed);
     }
 
     /// The server has done meanwhile what it refused.

@@ -130,6 +130,8 @@ impl<D: Database> Pool<D> {
         let left = deadline.since(now);
         if !self.database.ends_within(left) {
             let mut own = self.brief.try_lock_for(left).ok_or_else(in_use)?;
+            let now = Clock::System.now(); // another thread may have used it until then
+            let left = deadline.since(now);
             let is_fit = |link: &PooledLink<D::Link>| {
                 self.database.is_brief(link, left)
                     && now < link.replace_at

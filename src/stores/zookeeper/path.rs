@@ -177,15 +177,20 @@ pub(super) struct NodeLine(Vec<QueuedNode>);
 
 impl NodeLine {
     pub(super) fn new(children: Vec<String>) -> NodeLine {
-        let mut waiters: Vec<_> = children.into_iter().filter_map(QueuedNode::new).collect();
+        let mut line = NodeLine(children.into_iter().filter_map(QueuedNode::new).collect());
+        line.arrange();
+        line
+    }
+
+    fn arrange(&mut self) {
+        let waiters = &mut self.0;
         // The servers count on from the largest number to the smallest. All who stand here came within less than half
         // of all numbers, so the first is the one from which the fewest steps lead to any other.
-        let Some(any) = waiters.first().map(|waiter| waiter.number) else { return NodeLine(waiters) };
+        let Some(any) = waiters.first().map(|waiter| waiter.number) else { return };
         let first = waiters.iter().map(|waiter| waiter.number.wrapping_sub(any)).min().unwrap_or(0);
         let first = any.wrapping_add(first);
         waiters.iter_mut().for_each(|waiter| waiter.number = waiter.number.wrapping_sub(first));
         waiters.sort_by_key(|waiter| (waiter.number, waiter.family != Family::Write));
-        NodeLine(waiters)
     }
 
     /// Those that only look like waiters by their names, and may be somebody's node or another lock's place:
@@ -197,6 +202,7 @@ impl NodeLine {
     /// Takes out those that were found to be no waiters.
     pub(super) fn retain(&mut self, is_waiter: impl Fn(&QueuedNode) -> bool) {
         self.0.retain(is_waiter);
+        self.arrange(); // by their own numbers alone
     }
 
     /// Whether another kind of lock is at this path.

@@ -140,7 +140,8 @@ impl Redlock {
 
 /// Whether the server is none for Redlock whatever its state is.
 fn is_of_list(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::TooOld | ErrorKind::Unsupported)
+    use ErrorKind::{InvalidInput, OtherFormat, TooOld, Unsupported};
+    matches!(error.kind(), InvalidInput | OtherFormat | TooOld | Unsupported)
 }
 
 fn close_all(opened: Vec<Answer<Voter>>) {

@@ -18,7 +18,7 @@ use crate::ident::Fence;
 use crate::seam::capabilities::KeptLook;
 use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, ListensFor, Others, Turn};
 use crate::stores::sql::lease_ms;
-use crate::stores::sql::postgres::refusal::{is_locked, is_of_table, or_unheard};
+use crate::stores::sql::postgres::refusal::{is_of_locked_table, is_of_table, or_unheard};
 use crate::stores::sql::postgres::{Postgres, PostgresConnection, change, column, fence};
 use crate::stores::sql::rows::{Change, Row, Rows, acquire_by_row, granted, of_kind};
 use crate::time::{Clock, Moment, random_between};
@@ -50,7 +50,7 @@ impl Postgres {
         }
     }
 
-    /// As `attempt`; does without the line if that is what the server refuses, or what another transaction has locked.
+    /// As `attempt`; does without the line if that is what the server refuses, or a table of it that another transaction has locked.
     fn or_without_line<T>(
         &self,
         link: &mut PostgresConnection,
@@ -58,9 +58,15 @@ impl Postgres {
         without: impl FnOnce(&mut PostgresConnection) -> Answer<T>,
     ) -> Answer<T> {
         match attempt(link) {
-            Err(Failure::Refused(error)) if is_of_table(&error) || is_locked(&error) => {
+            Err(Failure::Refused(error)) if is_of_table(&error) => {
                 let done = without(link)?;
                 self.line.note_refused(true);
+                Ok(done)
+            }
+            // Noted only once the other table was found to be open: else it is the locks' own that is locked.
+            Err(Failure::Refused(error)) if is_of_locked_table(&error) => {
+                let done = without(link)?;
+                self.line.note_locked();
                 Ok(done)
             }
             outcome => outcome,

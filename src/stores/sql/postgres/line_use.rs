@@ -10,6 +10,8 @@ use crate::time::{Clock, Moment};
 
 /// A client that waits removes the entries of clients that were killed so often.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
+/// For how long this client does without a table that another transaction had locked.
+const LOCKED_LASTS: Duration = Duration::from_secs(10);
 
 /// How a client goes by the lines of a table of locks.
 #[derive(Default)]
@@ -27,6 +29,11 @@ pub(super) struct LineUse {
 impl LineUse {
     pub(super) fn is_refused(&self) -> bool {
         self.refused.stands(|| Clock::System.now())
+    }
+
+    /// Another transaction has locked the table: clients that go on without it are woken by no release in line.
+    pub(super) fn note_locked(&self) {
+        self.refused.note_for(Clock::System.now(), LOCKED_LASTS);
     }
 
     pub(super) fn note_refused(&self, is_refused: bool) {

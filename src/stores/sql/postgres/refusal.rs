@@ -55,9 +55,11 @@ pub(super) fn is_of_table(error: &Error) -> bool {
     code_of(error).is_some_and(|code| matches!(class(code), "22" | "23" | "42"))
 }
 
-/// Whether another transaction has locked what the statement needs.
-pub(super) fn is_locked(error: &Error) -> bool {
-    code_of(error) == Some(&SqlState::LOCK_NOT_AVAILABLE)
+/// Whether another transaction has locked a whole table. Of a row that is locked the server says in which relation.
+pub(super) fn is_of_locked_table(error: &Error) -> bool {
+    let said =
+        error.source().and_then(|source| source.downcast_ref::<tokio_postgres::Error>()?.as_db_error());
+    said.is_some_and(|said| *said.code() == SqlState::LOCK_NOT_AVAILABLE && said.where_().is_none())
 }
 
 /// Whether a pooler, or the server, ended the session for what was asked.
