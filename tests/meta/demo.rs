@@ -235,7 +235,7 @@ fn an_installed_program_of_this_version_is_not_built_for_the_demo() {
     for (version, is_used) in [(env!("CARGO_PKG_VERSION"), true), ("0.0.1", false)] {
         let script = format!(
             "case $1 in --version) echo leasehold {version} ;;
-             ls) echo 'leasehold-demo:1:lock: held in process 2, 3 waiting' ;; show) echo \"shown: $2\" ;; esac"
+             ls) echo NAME; echo 'leasehold-demo:1:lock  lock  stock on a (process 2)  3' ;; show) echo \"shown: $2\" ;; esac"
         );
         stage.program("leasehold", &script);
         let told = output(stage.demo(&[]).env("REDIS_URL", "redis://127.0.0.1:1"));

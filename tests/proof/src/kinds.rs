@@ -48,7 +48,7 @@ pub enum Answer {
     StillHeld,
     Renewed,
     Left,
-    /// The user may not do that, or not all of it; or memory is full.
+    /// The user may not do that, or not all of it; memory is full; or nobody has set the semaphore up.
     Refused,
 }
 
@@ -318,6 +318,8 @@ impl Kind {
                 Answer::Granted(fence)
             }
             (Op::Acquire(..), "busy") => Answer::Busy(ttl()?),
+            // The server has lost the semaphore: that is an error.
+            (Op::Acquire(..), "none") if matches!(self, Kind::Semaphore(_)) => Answer::Refused,
             (Op::Acquire(..), "in_line") => {
                 let why = match rest.get(1).and_then(text).as_deref() {
                     Some("ours") => Why::Ours,
