@@ -58,7 +58,7 @@ pub(crate) fn clients(common: &Common) -> Exit {
 
 fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Exit) -> Exit {
     let say = Say::new(common);
-    let client = match store::connect(common, None, None, say) {
+    let client = match store::connect(common, say) {
         Ok(client) => client,
         Err(exit) => return exit,
     };

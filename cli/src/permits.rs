@@ -12,7 +12,7 @@ use crate::store::{self, explain};
 /// Prints the number of permits, after it was changed or removed if that was asked for.
 pub(crate) fn permits(common: &Common, args: &PermitsArgs) -> Exit {
     let say = Say::new(common);
-    let client = match store::connect(common, None, None, say) {
+    let client = match store::connect(common, say) {
         Ok(client) => client,
         Err(exit) => return exit,
     };

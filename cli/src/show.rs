@@ -16,7 +16,7 @@ use crate::store::{self, explain};
 /// Prints what each name is in the store.
 pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
     let say = Say::new(common);
-    let client = match store::connect(common, None, None, say) {
+    let client = match store::connect(common, say) {
         Ok(client) => client,
         Err(exit) => return exit,
     };
@@ -53,7 +53,7 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
 /// Ends the hold of a lock, whoever has it.
 pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
     let say = Say::new(common);
-    let client = match store::connect(common, None, None, say) {
+    let client = match store::connect(common, say) {
         Ok(client) => client,
         Err(exit) => return exit,
     };

@@ -15,14 +15,9 @@ use crate::run::signals::Caught;
 use crate::say::{Say, without_numbers};
 use crate::secret;
 
-/// Connects, or says why not.
-pub(crate) fn connect(
-    common: &Common,
-    lease: Option<Duration>,
-    label: Option<&str>,
-    say: Say,
-) -> Result<LockClient, Exit> {
-    open(common, label, say, |builder| lease.into_iter().fold(builder, ClientBuilder::lease))
+/// Connects for a look, which writes nothing of the client, or says why not.
+pub(crate) fn connect(common: &Common, say: Say) -> Result<LockClient, Exit> {
+    open(common, None, say, |builder| builder.directory(false))
         .map_err(|error| unconnected(common, &error, say))
 }
 

@@ -61,8 +61,10 @@ impl Drop for End {
         let cores: Vec<_> = CORES.lock().iter().filter_map(Weak::upgrade).collect();
         let thread = self.thread.get().filter(|_| !self.is_main);
         let ending: Vec<_> = cores.iter().filter_map(|core| Some((core, core.end_kept(thread)?))).collect();
+        // All were asked before: the waits go on side by side.
+        let longest = ending.iter().map(|(core, _)| core.options.command_timeout).max().unwrap_or_default();
+        let until = Clock::System.after(longest);
         for (core, releases) in ending {
-            let until = Clock::System.after(core.options.command_timeout);
             releases.wait(until, || {
                 core.watchdog.wake(); // reads the answers
                 true

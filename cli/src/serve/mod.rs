@@ -30,7 +30,7 @@ const PROBE: &str = "leasehold";
 
 pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Exit {
     let say = Say::new(common);
-    let client = match store::connect(common, None, None, say) {
+    let client = match store::connect(common, say) {
         Ok(client) => client,
         Err(exit) => return exit,
     };

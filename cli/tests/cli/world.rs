@@ -100,7 +100,9 @@ impl Server {
         let keys = answer.lines().filter(|line| !line.starts_with(['*', '$']));
         let is_lock =
             |key: &&str| !key.starts_with("redisson_lock_token") && !key.starts_with("leasehold_client:");
-        keys.filter(is_lock).map(str::to_owned).collect()
+        let mut keys: Vec<String> = keys.filter(is_lock).map(str::to_owned).collect();
+        keys.sort_unstable(); // the server has no order
+        keys
     }
 
     /// The program, on this server.

@@ -352,7 +352,7 @@ impl Rows for Postgres {
     fn list(&self, link: &mut PostgresConnection, after: &[u8], deadline: Moment) -> Answer<Vec<ListedRow>> {
         let rows = link.rows(&self.queries.list, &[&after], deadline)?;
         let read = |row: &PgRow| {
-            let (id, name) = (column(row, 10)?, column(row, 11)?);
+            let (id, name) = (column(row, 9)?, column(row, 10)?);
             Ok(ListedRow { id, name, row: seen(row, 0)?, told: told(row)? })
         };
         rows.iter().map(read).collect()
