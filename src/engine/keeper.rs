@@ -15,8 +15,8 @@ pub(crate) struct Keeper {
     /// `None` inside: it could not be started, so nothing is kept.
     pub(crate) service: OnceLock<Option<(Arc<Service>, Waker)>>,
     pub(crate) locks: Mutex<Vec<Arc<LockEntry>>>,
-    /// Taken out to be given back, the oldest first.
-    pub(crate) leaving: Mutex<VecDeque<Arc<Hold>>>,
+    /// Taken out to be given back, the oldest first, but for what a thread that ends waits for.
+    pub(crate) leaving: Mutex<VecDeque<(Arc<Hold>, Option<Call>)>>,
     /// The threads that wait for what they keep to be given back.
     pub(crate) ended: Mutex<Vec<Ended>>,
 }

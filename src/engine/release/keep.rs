@@ -4,6 +4,7 @@
 //! among the entry's holds, so that the lock counts as held here, but is no thread's until its own takes it
 //! again.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,9 +172,9 @@ impl Core {
     /// Gives back what nobody has come for, or others have asked for, and says when to look next. The keeper's
     /// thread runs it: it sends on nobody's time.
     fn watch_kept(self: &Arc<Core>, calls: &Arc<Calls>) -> Moment {
-        self.give_back_of_ended(calls);
-        let locks = std::mem::take(&mut *self.keeper.locks.lock());
         let mut leaving = std::mem::take(&mut *self.keeper.leaving.lock());
+        self.take_of_ended(&mut leaving);
+        let locks = std::mem::take(&mut *self.keeper.locks.lock());
         let (begun, mut next) = (self.clock.now(), Moment::NEVER);
         let (mut watched, mut looks) = (Vec::new(), Vec::new());
         for entry in locks {
@@ -182,7 +183,7 @@ impl Core {
                 Watched::Over => continue,
                 Watched::Until(moment) => next = next.min(moment),
                 Watched::Idle(hold) => {
-                    leaving.push_back(hold);
+                    leaving.push_back((hold, None));
                     next = next.min(now.plus(IDLE));
                 }
                 Watched::Look(hold) => {
@@ -194,9 +195,10 @@ impl Core {
         }
         self.keeper.locks.lock().append(&mut watched);
         // In slices: where a release waits for its answer, those of many would keep holds in use from their looks.
-        while let Some(hold) = leaving.pop_front() {
+        while let Some((hold, waited_for)) = leaving.pop_front() {
             let now = self.clock.now();
-            self.give_back(&hold, now, calls.begin().detached());
+            let call = calls.begin().detached();
+            self.give_back(&hold, now, waited_for.into_iter().fold(call, Call::and));
             if now.since(begun) >= SLICE {
                 break;
             }
@@ -211,19 +213,22 @@ impl Core {
         next
     }
 
-    /// Gives back what threads keep that wait for that before they end.
-    fn give_back_of_ended(self: &Arc<Core>, calls: &Arc<Calls>) {
+    /// Puts in front what threads keep that wait for that before they end.
+    fn take_of_ended(&self, leaving: &mut VecDeque<(Arc<Hold>, Option<Call>)>) {
         let ended = std::mem::take(&mut *self.keeper.ended.lock());
         if ended.is_empty() {
             return;
         }
         let locks = self.keeper.locks.lock().clone();
         for Ended { thread, call } in &ended {
+            let is_meant = |hold: &Hold| thread.is_none_or(|thread| hold.is_of_thread(thread));
+            for (_, waited_for) in leaving.iter_mut().filter(|(hold, _)| is_meant(hold)) {
+                *waited_for = Some(waited_for.take().into_iter().fold(call.another(), Call::and));
+            }
             let kept = locks.iter().filter_map(|entry| entry.take_kept_of(*thread));
-            kept.for_each(|hold| {
-                self.give_back(&hold, self.clock.now(), calls.begin().detached().and(call.another()));
-            });
+            leaving.extend(kept.map(|hold| (hold, Some(call.another()))));
         }
+        leaving.make_contiguous().sort_by_key(|(_, waited_for)| waited_for.is_none());
     }
 
     /// Asks the store whether others want holds that are kept until they ask. An answer to a question about a hold
