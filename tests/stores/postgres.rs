@@ -91,7 +91,7 @@ fn every_statement_finds_its_row_by_the_key() {
     server.options().table("planned").build().unwrap();
     let mut admin = server.admin();
     let fill =
-        "INSERT INTO planned SELECT sha256(n::text::bytea), '', false, '', 0, now(), 0, '', 0, '', now(), NULL, NULL
+        "INSERT INTO planned SELECT sha256(n::text::bytea), '', false, '', 0, now(), 0, '', 0, '', now(), NULL
         FROM generate_series(1, 20000) AS n; ANALYZE planned;
         INSERT INTO planned_line SELECT sha256((n % 20)::text::bytea), n::text, '', now(), now(), false, NULL
         FROM generate_series(1, 20000) AS n; ANALYZE planned_line";

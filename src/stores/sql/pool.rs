@@ -144,6 +144,8 @@ impl<D: Database> Pool<D> {
             };
             let outcome = talk(&self.database, &mut link);
             *own = self.kept(link, Shown::by(&outcome));
+            drop(own);
+            self.hang_up_if_closed();
             return outcome;
         }
         let has_none_for_renewals = || self.renewals.try_lock().is_some_and(|own| own.is_none());
@@ -209,6 +211,8 @@ impl<D: Database> Pool<D> {
             Ok(mut link) => {
                 let (result, shown) = talk(&self.database, &mut link);
                 *own = self.kept(link, shown);
+                drop(own);
+                self.hang_up_if_closed();
                 Ok(result)
             }
             Err(failure) => {
@@ -368,6 +372,18 @@ impl<D: Database> Pool<D> {
         drop(state);
         self.changed.notify_all();
         drop(idle);
+        self.hang_up();
+    }
+
+    /// Put back first, looked second. Pairs with `close`, which closes first, and then passes over what is in use.
+    fn hang_up_if_closed(&self) {
+        let is_closed = self.state.lock().is_closed;
+        if is_closed {
+            self.hang_up();
+        }
+    }
+
+    fn hang_up(&self) {
         for own in [&self.renewals, &self.brief] {
             if let Some(mut link) = own.try_lock() {
                 *link = None;

@@ -143,6 +143,7 @@ pub(super) fn unless_in_sight(create: &str, table: &str) -> String {
     format!(
         "DO $leasehold$ DECLARE others text; BEGIN
             PERFORM pg_advisory_xact_lock(7094372811453);
+            PERFORM 1 FROM pg_class LIMIT 1; -- what another has made meanwhile comes in sight
             IF to_regclass('{in_quotes}') IS NULL THEN {elsewhere}
                 {create};
             END IF;
