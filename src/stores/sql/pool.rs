@@ -16,7 +16,7 @@ use crate::seam::{Answer, Failure};
 use crate::stores::sql::database::Database;
 use crate::stores::sql::pooled::{LIMITS, Limits, PooledLink, Shown};
 use crate::stores::sql::timed_out;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment, random_between};
 
 /// The time for which a connection that is too old goes on after a new one could not be had for it.
@@ -38,6 +38,8 @@ struct PoolState<L> {
     /// Connections that were made before lead to a server that takes no writes.
     stale_before: Moment,
 }
+
+type OwnLink<'a, D> = MutexGuard<'a, Option<PooledLink<<D as Database>::Link>>>;
 
 pub(super) struct Pool<D: Database> {
     database: D,
@@ -126,16 +128,14 @@ impl<D: Database> Pool<D> {
         deadline: Moment,
         talk: impl FnOnce(&D, &mut D::Link) -> Answer<T>,
     ) -> Answer<T> {
-        let now = Clock::System.now();
-        let left = deadline.since(now);
+        let left = deadline.since(Clock::System.now());
         if !self.database.ends_within(left) {
             let mut own = self.brief.try_lock_for(left).ok_or_else(in_use)?;
             let now = Clock::System.now(); // another thread may have used it until then
             let left = deadline.since(now);
             let is_fit = |link: &PooledLink<D::Link>| {
-                self.database.is_brief(link, left)
-                    && now < link.replace_at
-                    && now.since(link.used) < self.limits.idle
+                let is_young = now < link.replace_at && now.since(link.used) < self.limits.idle;
+                is_young && self.database.is_brief(link, left)
             };
             let standing = own.take().filter(is_fit).and_then(|link| self.alive(link));
             let mut link = match standing {
@@ -143,9 +143,7 @@ impl<D: Database> Pool<D> {
                 None => self.connected(|| self.database.connect_briefly(deadline))?,
             };
             let outcome = talk(&self.database, &mut link);
-            *own = self.kept(link, Shown::by(&outcome));
-            drop(own);
-            self.hang_up_if_closed();
+            self.put_back(own, link, Shown::by(&outcome));
             return outcome;
         }
         let has_none_for_renewals = || self.renewals.try_lock().is_some_and(|own| own.is_none());
@@ -210,9 +208,7 @@ impl<D: Database> Pool<D> {
         match self.standing(own.take(), true, self.connects_by(deadline)) {
             Ok(mut link) => {
                 let (result, shown) = talk(&self.database, &mut link);
-                *own = self.kept(link, shown);
-                drop(own);
-                self.hang_up_if_closed();
+                self.put_back(own, link, shown);
                 Ok(result)
             }
             Err(failure) => {
@@ -355,13 +351,7 @@ impl<D: Database> Pool<D> {
         let is_over = |link: &mut PooledLink<D::Link>| now.since(link.used) >= self.limits.idle;
         let over: Vec<_> = self.state.lock().idle.extract_if(.., is_over).collect();
         drop(over);
-        for own in [&self.renewals, &self.brief] {
-            if let Some(mut link) = own.try_lock()
-                && link.as_mut().is_some_and(is_over)
-            {
-                *link = None;
-            }
-        }
+        self.end_own(is_over);
     }
 
     /// Connections that are in use end with their requests.
@@ -372,22 +362,22 @@ impl<D: Database> Pool<D> {
         drop(state);
         self.changed.notify_all();
         drop(idle);
-        self.hang_up();
+        self.end_own(|_| true);
     }
 
     /// Put back first, looked second. Pairs with `close`, which closes first, and then passes over what is in use.
-    fn hang_up_if_closed(&self) {
-        let is_closed = self.state.lock().is_closed;
-        if is_closed {
-            self.hang_up();
+    fn put_back(&self, mut own: OwnLink<'_, D>, link: PooledLink<D::Link>, shown: Shown) {
+        *own = self.kept(link, shown);
+        drop(own);
+        if self.state.lock().is_closed {
+            self.end_own(|_| true);
         }
     }
 
-    fn hang_up(&self) {
+    /// Ends the connections beside the pool that are not in use, if they are meant.
+    fn end_own(&self, is_meant: impl Fn(&mut PooledLink<D::Link>) -> bool) {
         for own in [&self.renewals, &self.brief] {
-            if let Some(mut link) = own.try_lock() {
-                *link = None;
-            }
+            drop(own.try_lock().and_then(|mut link| link.take_if(&is_meant)));
         }
     }
 }
