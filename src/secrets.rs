@@ -21,7 +21,7 @@ impl ServerOptions {
         named.into_iter().chain(own.chain(identity).cloned().collect::<Vec<_>>())
     }
 
-    /// What these files have now.
+    /// The contents of these files now.
     fn secrets(&self) -> Vec<Option<Vec<u8>>> {
         self.secret_files().map(|file| fs::read(file).ok()).collect()
     }
@@ -41,7 +41,7 @@ impl ServerOptions {
     }
 }
 
-/// What a store makes of its options for each connection: made anew after a login or a handshake was refused, if a file
+/// A store's own form of its options, for each connection: made anew after a login or a handshake was refused, if a file
 /// has changed since.
 pub(crate) struct Renewable<T> {
     options: ServerOptions,
@@ -69,23 +69,28 @@ impl<T> Renewable<T> {
         Arc::clone(&self.made.lock().value)
     }
 
-    /// What to try after `error` came of `tried`; `None`: there is nothing new to try.
+    /// The form to try after `error` came of `tried`; `None`: there is nothing new to try.
     pub(crate) fn after(&self, error: &Error, tried: &Arc<T>) -> Option<Arc<T>> {
         if !matches!(error.kind(), ErrorKind::Authentication | ErrorKind::Tls) {
             return None;
         }
-        let mut made = self.made.lock();
+        // Read without the mutex, for which threads wait that connect.
+        let of = self.options.secrets();
+        let made = self.made.lock();
         if !Arc::ptr_eq(&made.value, tried) {
             return Some(Arc::clone(&made.value)); // by another thread
         }
-        let of = self.options.secrets();
         if of == made.of {
             return None;
         }
+        drop(made);
         // Of files that are being written nothing can be made: the next refusal looks again.
         let value = Arc::new((self.make)(&self.options.read_again()).ok()?);
-        *made = Made { of, value: Arc::clone(&value) };
-        Some(value)
+        let mut made = self.made.lock();
+        if Arc::ptr_eq(&made.value, tried) {
+            *made = Made { of, value };
+        }
+        Some(Arc::clone(&made.value))
     }
 
     /// Has `connect` try what there is, and what is new after a refusal.

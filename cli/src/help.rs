@@ -1,4 +1,4 @@
-//! What help and the man pages say beside the options: examples, exit codes, variables, files.
+//! The parts of help and of the man pages beside the options: examples, exit codes, variables, files.
 
 use std::path::Path;
 

@@ -25,7 +25,7 @@ const SCHEMES: [(&str, &str, u16); 5] = [
     ("zk", "zks", 2181),
 ];
 
-/// What is wrong, if the server speaks TLS and the URL does not, or the other way round.
+/// The fault in words, if the server speaks TLS and the URL does not, or the other way round.
 pub(crate) fn mismatch(url: &str) -> Option<String> {
     let (scheme, rest) = url.trim().split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();

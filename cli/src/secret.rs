@@ -73,7 +73,7 @@ pub(crate) fn of_default_file() -> Option<String> {
     std::fs::read_to_string(default_file()?).ok().map(|text| without_comments(&text))
 }
 
-/// What is wrong with the files that hold secrets.
+/// The faults of the files that hold secrets.
 pub(crate) fn warnings(common: &Common) -> Vec<String> {
     let named =
         |name: &str| Some((PathBuf::from(variable(&file_variable(name))?), PASSWORDS.contains(&name)));

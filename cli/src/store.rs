@@ -134,7 +134,7 @@ pub(crate) fn text(error: &Error) -> String {
         Some(error) => error.detail().to_owned(),
         None => cause.to_string(),
     });
-    // What the system calls a silence says no more than the time-out.
+    // The system's name for a silence says no more than the time-out.
     let cause = cause.filter(|cause| !cause.starts_with("Resource temporarily"));
     if let Some(cause) = cause.filter(|cause| !words.contains(cause)) {
         words += &format!(" ({cause})");

@@ -147,7 +147,7 @@ impl Round {
                     hold.end_renewal();
                     hold.note_failed_renewal();
                     let now = core.clock.now();
-                    // What nobody uses is given back soon, and concerns nobody.
+                    // A kept hold that nobody uses is given back soon, and concerns nobody.
                     let is_used = !hold.is_kept();
                     core.reporter.counters.renewals_failed.add(u64::from(is_used));
                     if is_used && item.is_told(now) {

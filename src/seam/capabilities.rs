@@ -181,7 +181,7 @@ pub(crate) trait Sweeping: Send + Sync {
     /// Removes the entries of locks that have been free for longer than `age`, some at a time; how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 
-    /// What keeps old versions of rows, in words: transactions that are open for longer than `age`, and the like.
+    /// The causes for which old versions of rows are kept, in words: transactions that are open for longer than `age`, and the like.
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 

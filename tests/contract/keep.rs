@@ -23,7 +23,7 @@ contracts!(needs Keeping:
     clients_that_ask_each_other_for_a_kept_lock_have_it_in_turn,
 );
 
-/// What nobody uses for so long is given back; and the longest time between two looks.
+/// A lock that nobody uses for so long is given back; and the longest time between two looks.
 const UNUSED: Duration = ms(500);
 const LOOK: Duration = ms(500);
 

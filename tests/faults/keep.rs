@@ -9,7 +9,7 @@ use crate::support::proxy::{Direction, Then, Which};
 use crate::support::stalls::stalled_since;
 use crate::support::{LONG, SLACK, call, channel, elsewhere, eventually, leased, let_pass, ms, now, start};
 
-/// What nobody uses for so long is given back; and the longest time between two looks.
+/// A lock that nobody uses for so long is given back; and the longest time between two looks.
 const UNUSED: Duration = ms(500);
 const LOOK: Duration = ms(500);
 

@@ -30,7 +30,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     assert!(eventually(ms(2_000), || locks().is_ok()), "{:?}", locks());
     change("third");
     says("third");
-    // What a broken connection was asked is in doubt; nothing is refused.
+    // A request over a broken connection is in doubt; nothing is refused.
     assert!(eventually(LONG, || {
         let outcome = locks();
         let is_refused = outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Authentication);

@@ -1,4 +1,4 @@
-//! What a run says of its wait and its hold: who has the lock meanwhile, and how long both took.
+//! The words of a run about its wait and its hold: who has the lock meanwhile, and how long both took.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Waiting {
     }
 }
 
-/// Who or what keeps a lock from being granted, in words.
+/// The holder, or the reason, that keeps a lock from being granted, in words.
 fn state(shown: &Inspection) -> String {
     let more = match shown.holders.len() {
         0 | 1 => String::new(),

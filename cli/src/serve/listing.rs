@@ -51,7 +51,7 @@ pub(crate) struct Job {
     /// When its last run, and its last success, ended: seconds since 1970; 0: none in the last 40 days.
     pub(crate) ended: u64,
     pub(crate) succeeded: u64,
-    /// Who holds its lock now: who runs it, or has run it and keeps others from it for a while.
+    /// The holder of its lock now, which runs it, or has run it and keeps others from it for a while.
     owner: Option<String>,
 }
 

@@ -734,7 +734,7 @@ fn a_request_in_doubt_that_does_not_come_is_looked_for_less_and_less_often() {
     engine.shutdown().unwrap();
 }
 
-/// What may come late concerns the lock that was lost, and no other.
+/// A request that may come late concerns the lock that was lost, and no other.
 #[test]
 fn a_try_is_granted_although_another_hold_of_its_thread_is_lost_meanwhile() {
     let store = Arc::new(Odd::default());

@@ -26,7 +26,7 @@ pub(super) fn is_lease_over(failure: &Failure) -> bool {
 
 /// The members, and what all connections to them share.
 pub(super) struct Members {
-    pub(super) address: EtcdAddress,
+    pub(super) address: Arc<EtcdAddress>,
     /// The user and the certificates as the files of secrets have them by now.
     renewal: Arc<Renewable<EtcdAddress>>,
     /// The member that is asked first, modulo their number; moved on when it is of no use.
@@ -37,7 +37,8 @@ pub(super) struct Members {
 
 impl Members {
     pub(super) fn new(options: &ServerOptions) -> Result<Members, Error> {
-        let (address, renewal) = (EtcdAddress::new(options)?, Renewable::new(options, EtcdAddress::new)?);
+        let renewal = Renewable::new(options, EtcdAddress::new)?;
+        let address = renewal.current();
         Ok(Members { address, renewal, first: AtomicUsize::new(0), token: Mutex::new(None) })
     }
 

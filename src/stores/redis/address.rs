@@ -18,6 +18,7 @@ use crate::stores::redis::sentinel::Sentinels;
 use crate::system::NO_LOCAL_SOCKETS;
 
 /// All that a new connection needs. Holds the password, so it is not `Debug`.
+#[derive(Clone)]
 pub(super) struct RedisAddress {
     pub(super) target: Target,
     pub(super) login: Login,
@@ -81,7 +82,8 @@ impl RedisAddress {
     /// As [`new`](Self::new), for connections that outlast a password or a certificate.
     pub(super) fn renewed(options: &ServerOptions) -> Result<RedisAddress> {
         let renewal = Renewable::new(options, RedisAddress::new)?;
-        Ok(RedisAddress { renewal: Some(renewal), ..RedisAddress::new(options)? })
+        let address = RedisAddress::clone(&renewal.current());
+        Ok(RedisAddress { renewal: Some(renewal), ..address })
     }
 
     /// This target, with the login and the certificates of `renewed`. Sentinels stay as they are: what is known of the

@@ -231,7 +231,7 @@ pub(super) trait Rows: Database {
     /// Removes rows whose lease ended longer ago than `age`, and says how many.
     fn sweep(&self, link: &mut Self::Link, age: Duration, deadline: Moment) -> Answer<u64>;
 
-    /// What keeps old versions of rows, in words, as far as this user may see it.
+    /// The causes for which old versions of rows are kept, in words, as far as this user may see them.
     fn old_versions(&self, link: &mut Self::Link, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 
     /// The table of the locks.

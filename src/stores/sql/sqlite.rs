@@ -458,7 +458,7 @@ impl Rows for Sqlite {
         removed.map(|removed| u64::try_from(removed).unwrap_or(0))
     }
 
-    /// Who reads is not known here; only that the log could not begin anew.
+    /// The reader is not known here; only that the log could not begin anew.
     fn old_versions(&self, _: &mut SqliteConnection, _: Duration, _by: Moment) -> Answer<Vec<String>> {
         Ok(long_log(&self.path).into_iter().collect())
     }

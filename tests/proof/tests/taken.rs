@@ -262,7 +262,7 @@ impl Scene {
                 Server { now_us, is_full, refused: refused.map(str::to_owned), ..Server::default() };
             if let Kind::Semaphore(_) = self.kind {
                 let value = Value::Text(PERMITS.to_string());
-                // What belongs to a semaphore with an end ends with it.
+                // The parts of a semaphore with an end are to end with it.
                 server.keys.insert(LOCKS[0].to_owned(), Entry { value, ends_ms: Some(1_060_000) });
             }
             if !fields.is_empty() {

@@ -97,7 +97,7 @@ pub(super) fn tables(
     tried
 }
 
-/// What there is of the tables.
+/// The tables that are there.
 struct Seen {
     /// Its full name, and the tables of the same name in other letters, which are others where the server tells
     /// letters apart.

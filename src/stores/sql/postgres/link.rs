@@ -328,7 +328,7 @@ pub(super) fn longest_wait(command_timeout: Duration) -> Duration {
     command_timeout / 2
 }
 
-/// What follows a change behind it is for others. A table that somebody has locked must not delay the caller.
+/// A statement that is sent behind a change is for others. A table that somebody has locked must not delay the caller.
 const BEHIND: Duration = Duration::from_secs(1);
 
 fn only(rows: Vec<Row>) -> Answer<Row> {

@@ -281,7 +281,7 @@ impl NotificationListener {
                 return Ok(false);
             }
             state.channels.retain(|channel, entry| {
-                // Who joins it unsets that under this lock.
+                // `listen` unsets that under this lock.
                 if entry.idle_since.is_some_and(|since| now.since(since) >= self.linger) {
                     commands.push_str(&format!("UNLISTEN {channel}; "));
                     return false;

@@ -1,4 +1,4 @@
--- What keeps old versions of rows: the oldest transaction that is open for longer than an age, and the list of versions if
+-- The causes for which old versions of rows are kept: the oldest transaction that is open for longer than an age, and the list of versions if
 -- it is long.
 --
 -- :age_s

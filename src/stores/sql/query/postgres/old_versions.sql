@@ -1,4 +1,4 @@
--- What keeps old versions of rows, as far as this user may see it: the oldest transaction that is open for longer than an
+-- The causes for which old versions of rows are kept, as far as this user may see them: the oldest transaction that is open for longer than an
 -- age, and replication slots that nobody uses, or that keep versions.
 --
 -- $1 age_ms
