@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::{Event, LockClient, Observer, RedisLock};
+use leasehold::{ErrorKind, Event, LockClient, Observer, RedisLock};
 
 use super::harness::{Store, fresh};
 use crate::support::{
@@ -21,6 +21,7 @@ contracts!(needs Keeping:
     a_long_use_of_a_kept_lock_has_the_clients_lease_and_leaves_it_kept,
     a_kept_lock_keeps_its_token_and_the_next_owner_has_a_greater_one,
     clients_that_ask_each_other_for_a_kept_lock_have_it_in_turn,
+    no_load_ends_a_use_of_a_kept_lock,
 );
 
 /// A lock that nobody uses for so long is given back; and the longest time between two looks.
@@ -215,4 +216,31 @@ fn clients_that_ask_each_other_for_a_kept_lock_have_it_in_turn(store: &Store) {
     stop.store(true, Ordering::SeqCst);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(had, "{:?}", clients.each_ref().map(|client| client.stats().grants));
+}
+
+/// Of 64 threads each uses 31 locks of its own. The soak does so for longer, beside as many busy processes, and may stop the server
+/// for half a lease.
+fn no_load_ends_a_use_of_a_kept_lock(store: &Store) {
+    let seconds = std::env::var("LEASEHOLD_KEEP_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let (time, client, begun) = (Duration::from_secs(seconds.unwrap_or(1)), store.client(), now());
+    let uses = |_| {
+        let client = client.clone();
+        start(move || {
+            let lock = |_| client.lock_with(fresh("busy")).keep().build();
+            let locks: Vec<RedisLock> = (0..31).map(lock).collect();
+            let (mut lost, mut unanswered) = (0, 0);
+            for lock in locks.iter().cycle().take_while(|_| begun.elapsed() < time) {
+                match lock.lock().and_then(|()| lock.unlock()) {
+                    Err(error) if error.kind() == ErrorKind::NotHeld => lost += 1,
+                    outcome => unanswered += u32::from(outcome.is_err()),
+                }
+            }
+            (lost, unanswered)
+        })
+    };
+    let threads: Vec<_> = (0..64).map(uses).collect();
+    let ended: Vec<(u32, u32)> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    let (lost, unanswered) = ended.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    println!("MEASURED {} uses, {unanswered} without an answer, {lost} lost", client.stats().grants);
+    assert_eq!(lost, 0);
 }
