@@ -24,8 +24,7 @@ use crate::system;
 pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
     let say = Say::new(common);
     let Ok(caught) = Caught::start(Inherited::take()) else {
-        say.error("signals cannot be caught", Exit::Internal);
-        return Exit::Internal;
+        return say.error("signals cannot be caught", Exit::Internal);
     };
     let end = args.duration.map_or(Moment::NEVER, |duration| Moment::now().plus(duration));
     let (ends, ended) = bounded(1);
@@ -36,8 +35,7 @@ pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
         ends.send(look(&common, &args, &stopped)).ok();
     });
     if looking.is_err() {
-        say.error("no thread can be started", Exit::Internal);
-        return Exit::Internal;
+        return say.error("no thread can be started", Exit::Internal);
     }
     let exit = wait(&caught, &ended, end);
     drop(stop);

@@ -48,8 +48,8 @@ pub(super) fn acquire(
         // A signal that came with the grant still ends it all: the guard's drop releases.
         match (outcome, caught.signals.try_recv()) {
             (Err(error), Err(_)) if error.kind() == ErrorKind::Unsupported => {
-                say.error(&format!("{}; {}", text(&error), way_out(args)), Exit::Usage);
-                return Err(Refusal::Failed(Exit::Usage));
+                let words = format!("{}; {}", text(&error), way_out(args));
+                return Err(Refusal::Failed(say.error(&words, Exit::Usage)));
             }
             (Err(error), Err(_)) => return Err(Refusal::Failed(explain(&error, say))),
             (Ok(_) | Err(_), Ok(signal)) => return Err(Refusal::Signal(signal)),
@@ -60,11 +60,11 @@ pub(super) fn acquire(
                 }
                 // Lost before anything was done under it: the wait goes on, if there is still time for it.
                 if args.want.patience.no_wait || end.is_some_and(|end| Moment::now() >= end) {
-                    say.error(&format!(
+                    let words = format!(
                         "{} was granted, and lost before the command could start: the store is too slow for this lease",
                         args.name
-                    ), Exit::Unavailable);
-                    return Err(Refusal::Failed(Exit::Unavailable));
+                    );
+                    return Err(Refusal::Failed(say.error(&words, Exit::Unavailable)));
                 }
             }
         }
@@ -166,11 +166,11 @@ fn permit(
         // Fewer than there are would run beside more than this caller allows.
         if there != i64::from(permits) {
             let name = &args.name;
-            say.error(&format!(
+            let words = format!(
                 "{name} has {there} permits, set up before, and not {permits}: `leasehold permits {name} --set {permits}` \
                  changes the number for all who use it"
-            ), Exit::Usage);
-            return Ok(Permitted::No(Exit::Usage));
+            );
+            return Ok(Permitted::No(say.error(&words, Exit::Usage)));
         }
     }
     let permit = semaphore.acquire_with(1, &asked(wait, interrupt))?;

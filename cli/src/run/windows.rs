@@ -31,8 +31,7 @@ fn refused(common: &Common, action: &str) -> Exit {
             "{action} is for Unix only: a command could outlive the lock here; take the library, or WSL"
         ),
         Exit::Usage,
-    );
-    Exit::Usage
+    )
 }
 
 /// Nothing: the exit code says that an interrupt ended the program.

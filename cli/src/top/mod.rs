@@ -27,15 +27,13 @@ use crate::top::view::{Next, View};
 pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
     let say = Say::new(common);
     if common.format == Format::Json || !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
-        say.error(
+        return say.error(
             "top is for a terminal; ls, show and watch write for files and programs, also as JSON",
             Exit::Usage,
         );
-        return Exit::Usage;
     }
     let Ok(caught) = Caught::start(Inherited::take()) else {
-        say.error("signals cannot be caught", Exit::Internal);
-        return Exit::Internal;
+        return say.error("signals cannot be caught", Exit::Internal);
     };
     let interval = args.interval;
     let opened =
@@ -51,8 +49,7 @@ pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
         Ok(exit) => exit,
         Err(Trouble::Store(error)) => explain(&error, say),
         Err(Trouble::System(error)) => {
-            say.error(&format!("the terminal cannot be used: {error}"), Exit::Internal);
-            Exit::Internal
+            say.error(&format!("the terminal cannot be used: {error}"), Exit::Internal)
         }
     }
 }
@@ -123,9 +120,7 @@ fn shown(
             Next::Quit => return Ok(Exit::Success),
             Next::Interrupt => return Ok(Exit::Signal(SIGINT)),
             Next::Stop => stop(terminal)?,
-            Next::Look => asks.look(),
-            Next::Question(name) => asks.question(name),
-            Next::Force(seen) => asks.force(*seen),
+            Next::Ask(ask) => asks.ask(ask),
         }
     }
 }

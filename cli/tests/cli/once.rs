@@ -311,17 +311,8 @@ fn a_name_that_begins_with_a_dash_is_a_name_behind_two_dashes() {
         "{said}"
     );
     assert!(code == 0 || code == 79, "{said}");
-    let (code, said) = outcome(&mut server.leasehold(&[
-        "once",
-        "--at-least",
-        "1ms",
-        "--at-most",
-        "9s",
-        "--",
-        "--job",
-        "--",
-        "true",
-    ]));
+    let once = ["once", "--at-least", "1ms", "--at-most", "9s", "--", "--job", "--", "true"];
+    let (code, said) = outcome(&mut server.leasehold(&once));
     assert_eq!(code, 0, "{said}");
     assert_eq!(outcome(&mut server.leasehold(&["show", "--", "--job"])).0, 0);
     let (code, said) = outcome(&mut server.leasehold(&["run", "--", "true"]));

@@ -109,18 +109,6 @@ fn postgresql_with_client_certificates_is_reached_by_options_and_variables() {
 }
 
 #[test]
-fn mariadb_with_client_certificates_is_reached_by_options_and_variables() {
-    let certificates = Certificates::make();
-    let Some(server) = Secured::mariadb(&certificates) else { return };
-    let url = server.url("mariadb", "/locks");
-    let mut command = certificates.program(&url, &TRUE);
-    command.env("LEASEHOLD_USERNAME", "certified").env("LEASEHOLD_TABLE", "own_locks");
-    works(command.env("LEASEHOLD_CREATE_SCHEMA", "1").env("LEASEHOLD_TURNSTILES", "no"));
-    let url = url.replace("localhost", "certified@localhost");
-    is_reached(&certificates, &url, (77, "client certificate"));
-}
-
-#[test]
 fn redis_with_client_certificates_is_reached_by_options_and_variables() {
     let certificates = Certificates::make();
     let Some(server) = Secured::redis(&certificates, &[]) else { return };
