@@ -131,7 +131,7 @@ pub(crate) enum Action {
     /// threads.
     Clients,
     /// Shows in a terminal, each second anew, who holds and who waits, and since when. The key f ends a hold,
-    /// after a question.
+    /// after a question. The first 10,000 locks can be moved through; all are counted.
     Top(TopArgs),
     /// Ends the hold of a lock, whoever has it, and names the holder.
     Force(ForceArgs),
@@ -178,7 +178,7 @@ pub(crate) enum Action {
 }
 
 /// The wait for a lock.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Waiting")]
 pub(crate) struct Patience {
     /// Does not wait: exits with 75 if the lock is busy.
@@ -194,7 +194,7 @@ pub(crate) struct Patience {
 }
 
 /// The lock that is asked for under a name, and the wait.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Want {
     #[command(flatten)]
     pub(crate) patience: Patience,
@@ -248,9 +248,11 @@ pub(crate) struct RunArgs {
     /// option that is a warning.
     #[arg(long, help_heading = "Lease")]
     pub(crate) strict: bool,
-    /// Whether the holder leads: `elect` sets it.
+    /// Whether the holder leads, and how often a candidate asks that does not listen: `elect` sets them.
     #[arg(skip)]
     pub(crate) leads: bool,
+    #[arg(skip)]
+    pub(crate) poll: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -288,6 +290,10 @@ pub(crate) struct ElectArgs {
     pub(crate) lease: Lease,
     #[command(flatten)]
     pub(crate) terms: Terms,
+    /// Asks so often whether the office is free, instead of listening for it: with one connection and few requests,
+    /// for the candidates of a large fleet. A third of the lease adds that much to a takeover at most.
+    #[arg(long, value_name = "TIME", value_parser = interval, help_heading = "Waiting")]
+    pub(crate) poll: Option<Duration>,
     /// Exits with 79 (--lost-exit-code) when the leadership is lost, instead of standing again.
     #[arg(long)]
     pub(crate) one_term: bool,
@@ -439,7 +445,7 @@ impl Terms {
 }
 
 /// How long a lock lasts without a renewal.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Lease")]
 pub(crate) struct Lease {
     /// The time for which the lock outlives this program if it dies: at least 1s. It is renewed after each third of it.

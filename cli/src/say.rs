@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use leasehold::crossbeam_channel::{Receiver, bounded};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -78,6 +79,18 @@ impl Say {
         let fields = json!({"error_kind": snake(kind), "exit_code": exit.code()});
         self.write(Level::Quiet, "error", words, &fields);
         exit
+    }
+
+    /// Does this on a thread of its own, whose outcome comes over the channel.
+    pub(crate) fn on_thread<T: Send + 'static>(
+        self,
+        name: &str,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Receiver<T>, Exit> {
+        let (done, is_done) = bounded(1);
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        thread.spawn(move || drop(done.send(act()))).map_err(|error| self.no_thread(&error))?;
+        Ok(is_done)
     }
 
     /// Says that the system starts no thread, and returns what the program ends with.

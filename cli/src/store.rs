@@ -80,6 +80,11 @@ pub(crate) fn open(
     builder.build()
 }
 
+/// Each look is a new attempt: that the store is away is to be said soon.
+pub(crate) fn patient(builder: ClientBuilder, interval: Duration) -> ClientBuilder {
+    if secret::variable("LEASEHOLD_PATIENCE").is_some() { builder } else { builder.patience(interval) }
+}
+
 /// For how long a store that is away at the start is waited for.
 pub(crate) fn waited_for(asked: &Patience) -> Duration {
     if asked.no_wait { Duration::ZERO } else { environment().patience.max(asked.wait.unwrap_or_default()) }

@@ -7,7 +7,7 @@ use std::io::{ErrorKind as Io, Write};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
-use leasehold::{ClientBuilder, Holder, Inspection, LockClient, ObjectKind};
+use leasehold::{Holder, Inspection, LockClient, ObjectKind};
 use serde_json::{Value, json};
 
 use crate::args::{Common, Format, WatchArgs};
@@ -61,15 +61,7 @@ fn wait(caught: &Caught, ended: &Receiver<Exit>, end: Moment) -> Exit {
 /// Looks until nobody reads, or the store refuses.
 fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Exit {
     let say = Say::new(common);
-    let patience = |builder: ClientBuilder| {
-        // Each look is a new attempt: that the store is away is to be said soon.
-        if std::env::var_os("LEASEHOLD_PATIENCE").is_some() {
-            builder
-        } else {
-            builder.patience(args.interval)
-        }
-    };
-    let client = match store::open(common, None, say, patience) {
+    let client = match store::open(common, None, say, |builder| store::patient(builder, args.interval)) {
         Ok(client) => client,
         Err(error) => return store::unconnected(common, &error, say),
     };

@@ -64,19 +64,12 @@ fn refused(asked: Duration, what: &str, terms: &Terms, say: Say) -> Option<Exit>
 pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     let mut candidate = RunArgs {
         name: args.name.clone(),
-        want: Want {
-            patience: args.patience.clone(),
-            read: false,
-            write: false,
-            writers_first: false,
-            fair: false,
-            permits: None,
-            lease: args.lease.clone(),
-        },
+        want: Want { patience: args.patience.clone(), lease: args.lease.clone(), ..Want::default() },
         terms: args.terms.clone(),
         max_hold: None,
         strict: args.strict,
         leads: true,
+        poll: args.poll,
         command: args.command.clone(),
     };
     let say = Say::new(common);

@@ -1,4 +1,5 @@
-//! The processes that this program starts of itself. Each has a [`Part`] as its first argument, as JSON.
+//! The processes that this program starts of itself. Each has its role as the first argument, and its [`Part`] as the second, as
+//! JSON.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -16,7 +17,6 @@ use crate::run::inherited::Inherited;
 use crate::say::Say;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub(crate) enum Part {
     /// Runs the command for the process that holds the lock, and ends it in time.
     Helper(HelperArgs),
@@ -28,10 +28,11 @@ pub(crate) enum Part {
     Lookout(LookoutArgs),
 }
 
-/// Does what the first argument says, if that is one of these parts.
+/// Does what the first two arguments say, if they are one of these parts.
 pub(crate) fn part() -> Option<Exit> {
     let mut words = std::env::args_os().skip(1);
-    let part: Part = serde_json::from_str(words.next()?.to_str()?).ok()?;
+    let (role, part) = (words.next()?, words.next()?);
+    let part: Part = serde_json::from_str(part.to_str()?).ok().filter(|part: &Part| role == part.role())?;
     // Started by way of /proc, they would be `exe` in lists of processes. Elsewhere there is no such file.
     std::fs::write("/proc/self/comm", "leasehold").ok();
     let command: Vec<OsString> = words.collect();
@@ -44,12 +45,22 @@ pub(crate) fn part() -> Option<Exit> {
 }
 
 impl Part {
+    /// For those who look at the list of processes.
+    fn role(&self) -> &'static str {
+        match self {
+            Part::Helper(_) => "helper",
+            Part::Become(_) => "become",
+            Part::Keep(_) => "keep",
+            Part::Lookout(_) => "lookout",
+        }
+    }
+
     /// This program as this part, before it is started.
     pub(super) fn program(self) -> std::io::Result<Command> {
         // Also when the program's file has been replaced meanwhile.
         let own = if cfg!(target_os = "linux") { "/proc/self/exe".into() } else { std::env::current_exe()? };
         let mut command = Command::new(own);
-        command.arg0("leasehold").arg(serde_json::to_string(&self)?);
+        command.arg0("leasehold").arg(self.role()).arg(serde_json::to_string(&self)?);
         Ok(command)
     }
 }

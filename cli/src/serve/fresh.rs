@@ -217,35 +217,6 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_store_that_says_nothing_does_not_answer_and_the_old_value_stays() {
-        let (go, may_go) = bounded::<()>(0);
-        let make = move |_: Progress<'_>| {
-            may_go.recv().ok();
-            Ok(((), FRESH))
-        };
-        let fresh = Fresh::start("test", make, |_| {}).unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| go.send(()).unwrap());
-            assert!(fresh.get(LONG).trouble().is_none());
-        });
-        let state = fresh.0.lock();
-        let (at, _) = state.tried.unwrap();
-        assert!(state.is_fresh(at.plus(FRESH / 2)) && !state.is_fresh(at.plus(FRESH)));
-        drop(state);
-        // As soon as it is old it is asked for again, and nobody answers.
-        let seen = loop {
-            let seen = fresh.get(FRESH);
-            if seen.trouble().is_some() {
-                break seen;
-            }
-        };
-        assert_eq!(seen.trouble().unwrap().kind, ErrorKind::TimedOut);
-        let age = seen.last.unwrap().1;
-        assert!(age >= FRESH + SILENCE, "{age:?}");
-        drop(go); // the maker's thread goes on
-    }
-
-    #[test]
     fn a_value_that_is_dear_stays_fresh_for_as_long_as_its_maker_says() {
         let fresh = Fresh::start("test", |_| Ok(((), LONG)), |_| {}).unwrap();
         assert!(fresh.get(LONG).last.is_some());

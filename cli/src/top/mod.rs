@@ -7,8 +7,8 @@ mod view;
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use leasehold::LockClient;
 use leasehold::crossbeam_channel::{Receiver, select, unbounded};
-use leasehold::{ClientBuilder, LockClient};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEvent};
 
@@ -36,8 +36,9 @@ pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
         return say.error("signals cannot be caught", Exit::Internal);
     };
     let interval = args.interval;
-    let opened =
-        store::open_unless(&caught, common, None, say.silent(), move |builder| patient(builder, interval));
+    let opened = store::open_unless(&caught, common, None, say.silent(), move |builder| {
+        store::patient(builder, interval)
+    });
     let client = match opened {
         Ok(Ok(client)) => client,
         Ok(Err(error)) => return explain(&error, say),
@@ -52,11 +53,6 @@ pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
             say.error(&format!("the terminal cannot be used: {error}"), Exit::Internal)
         }
     }
-}
-
-/// Each look is a new attempt: that the store is away is to be said soon.
-fn patient(builder: ClientBuilder, interval: Duration) -> ClientBuilder {
-    if std::env::var_os("LEASEHOLD_PATIENCE").is_some() { builder } else { builder.patience(interval) }
 }
 
 enum Trouble {

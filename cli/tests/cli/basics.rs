@@ -65,13 +65,6 @@ fn usage_has_64_and_a_command_that_cannot_run_126_or_127() {
 }
 
 #[test]
-fn a_name_that_is_another_kind_of_object_is_a_matter_of_usage() {
-    let server = Server::start();
-    server.ask(&["SET", "other", "text"]);
-    assert_eq!(outcome(&mut server.leasehold(&["run", "-n", "other", "--", "true"])).0, 64);
-}
-
-#[test]
 fn a_store_that_is_away_has_69_and_one_without_rights_77() {
     let away = |words: &[&str]| {
         let mut command = leasehold(words);
@@ -312,14 +305,6 @@ fn a_file_is_a_store_too() {
 }
 
 #[test]
-fn errors_of_usage_come_as_json() {
-    let wrong = ["--format", "json", "run", "--lease", "soon", "name", "--", "true"];
-    let (code, said) = outcome(&mut crate::world::leasehold(&wrong));
-    assert_eq!((code, said.lines().count()), (64, 1), "{said}");
-    assert!(said.starts_with('{') && said.contains("\"event\":\"error\""), "{said}");
-}
-
-#[test]
 fn completions_are_written() {
     for shell in ["bash", "zsh", "fish"] {
         let (code, said) = outcome(&mut leasehold(&["completions", shell]));
@@ -493,19 +478,6 @@ fn many_locks_are_listed_and_the_server_is_never_busy_for_long() {
     }
     let whole = ["keys", "smembers", "sort"].map(|command| format!("cmdstat_{command}:"));
     assert!(!whole.iter().any(|command| stats.contains(command)), "{stats}");
-}
-
-#[test]
-fn a_name_that_a_terminal_would_act_on_is_printed_as_text() {
-    let server = Server::start();
-    let mut holder = Run::start(&mut server.leasehold(&["run", "-q", "a\u{1b}[2Jb", "--", "sleep", "60"]));
-    eventually("it is held", || server.keys().len() == 1);
-    for arguments in [&["ls"][..], &["show", "a\u{1b}[2Jb"], &["clients"]] {
-        let (_, said) = outcome(&mut server.leasehold(arguments));
-        assert!(!said.contains('\u{1b}'), "{said:?}");
-    }
-    signal(holder.pid(), Signal::TERM);
-    holder.wait();
 }
 
 #[test]

@@ -166,3 +166,23 @@ fn a_candidate_reads_its_password_again_when_it_is_refused() {
     assert_eq!(run.wait().code(), Some(77), "{}", said());
     assert!(!said().contains("newer"), "{}", said());
 }
+
+/// For fleets: a connection for messages is one more each, and a place in line is looked at each second.
+#[test]
+fn a_candidate_that_polls_has_one_connection_and_asks_rarely_and_leads_when_the_office_is_free() {
+    let server = Server::start();
+    let mut leader = Run::start(&mut server.connected(&["elect", "led", "--", "sleep", "60"]));
+    eventually("it leads", || server.keys() == ["led"]);
+    let own = |name: &str| {
+        let clients = server.ask(&["CLIENT", "LIST"]);
+        clients.lines().filter(|line| line.contains(&format!("name=leasehold-cli:{name} "))).count()
+    };
+    let words = ["elect", "--label", "polls", "--poll", "1s", "led", "--", "sh", "-c", "exit 6"];
+    let mut polls = Run::start(&mut server.connected(&words));
+    eventually("it is connected", || own("polls") > 0);
+    crate::world::pause(1500);
+    assert_eq!(own("polls"), 1);
+    signal(leader.pid(), Signal::TERM);
+    leader.wait();
+    assert_eq!(polls.wait().code(), Some(6));
+}

@@ -226,17 +226,7 @@ impl Secured {
                 copy(certificates, dir);
                 owned(dir, &user);
                 let mut initialize = as_user(&user, &program.with_file_name("initdb"));
-                initialize.args([
-                    "-U",
-                    "client",
-                    "-A",
-                    "trust",
-                    "--no-sync",
-                    "--locale=C",
-                    "-E",
-                    "UTF8",
-                    "-D",
-                ]);
+                initialize.args("-U client -A trust --no-sync --locale=C -E UTF8 -D".split(' '));
                 let made = initialize.arg(dir.join("data")).current_dir(dir).output().unwrap();
                 assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
                 fs::write(dir.join("data/pg_hba.conf"), "hostssl all all all cert\nlocal all all trust\n")

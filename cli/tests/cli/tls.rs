@@ -74,15 +74,6 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
 }
 
 #[test]
-fn etcd_with_client_certificates_is_reached_by_options_and_variables() {
-    let certificates = Certificates::make();
-    let Some(server) = Secured::etcd(&certificates) else { return };
-    let url = server.url("etcds", "");
-    eventually("etcd has a leader", || outcome(&mut certificates.program(&url, &["show", "job"])).0 == 0);
-    is_reached(&certificates, &url, (69, "TLS failed: the server "));
-}
-
-#[test]
 fn postgresql_with_client_certificates_is_reached_by_options_and_variables() {
     let certificates = Certificates::make();
     let Some(server) = Secured::postgres(&certificates) else { return };

@@ -34,20 +34,17 @@ impl HoldArgs {
         RunArgs {
             name: self.name.clone(),
             want: self.want.clone(),
-            terms: self.terms(),
+            terms: Terms {
+                on_lost: OnLost::Signal(self.signal),
+                kill_grace: None,
+                lost_exit_code: LOST,
+                label: self.label.clone(),
+            },
             max_hold: None,
             strict: false,
             leads: false,
+            poll: None,
             command: Vec::new(),
-        }
-    }
-
-    fn terms(&self) -> Terms {
-        Terms {
-            on_lost: OnLost::Signal(self.signal),
-            kill_grace: None,
-            lost_exit_code: LOST,
-            label: self.label.clone(),
         }
     }
 }

@@ -173,15 +173,6 @@ mod tests {
     }
 
     #[test]
-    fn a_note_counts_for_programs_under_its_shell_alone() {
-        let above = [(7, 70), (1, 0)];
-        assert_eq!(owner_for("7 70 a:1", &above), Some("a:1"));
-        for other in ["7 71 a:1", "8 70 a:1", "7 70", "", "x y z"] {
-            assert_eq!(owner_for(other, &above), None, "{other}");
-        }
-    }
-
-    #[test]
     fn a_folder_that_another_made_in_this_users_name_is_passed_over() {
         let all = tempfile::tempdir().unwrap();
         let [taken, free] = ["taken", "free"].map(|name| all.path().join(name));
