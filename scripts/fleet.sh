@@ -108,7 +108,7 @@ else
     echo "SKIPPED Redisson beside the fleet: no java, or no Maven"
 fi
 sed -E 's/for: 10m/for: 60s/; s/for: 5m/for: 30s/; s/for: 2m/for: 12s/; s/for: 1m/for: 6s/' docs/operating/alerts.yml >"$work/alerts.yml"
-sed "s/127.0.0.1:9477/127.0.0.1:$port_of_serve/; s/scrape_interval: .*/scrape_interval: 2s/; /job_name: shop/,\$d" docs/operating/prometheus.yml >"$work/prometheus.yml"
+sed "s/127.0.0.1:9477/127.0.0.1:$port_of_serve/; s/scrape_interval: .*/scrape_interval: 4s/; /job_name: shop/,\$d" docs/operating/prometheus.yml >"$work/prometheus.yml"
 printf 'global: {evaluation_interval: 2s}\n' >>"$work/prometheus.yml"
 start "$prometheus" --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/data" --web.listen-address="127.0.0.1:$port_of_prometheus"
 
