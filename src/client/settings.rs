@@ -110,6 +110,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_url_of_a_file_is_read_when_the_client_is_built() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# the store\n redis://host \n").unwrap();
+        let builder = ClientBuilder::default().url_file(file.path());
+        assert_eq!(builder.settings().url, "redis://host");
+        assert_eq!(builder.server.checked().unwrap().url, "redis://host");
+        let error = ClientBuilder::default().url_file("/none").build().unwrap_err();
+        assert!(error.to_string().contains("the URL's file cannot be used"), "{error}");
+    }
+
+    #[test]
     fn times_are_seconds_or_numbers_with_units() {
         let ms = Duration::from_millis;
         for (text, span) in [

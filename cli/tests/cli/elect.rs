@@ -139,16 +139,28 @@ fn a_candidate_whose_store_is_away_at_the_start_waits_for_it() {
 
 #[test]
 fn a_candidate_reads_its_password_again_when_it_is_refused() {
+    reads_again(|config| ("LEASEHOLD_URL_FILE", config.join("leasehold/url")));
+}
+
+#[test]
+fn a_candidate_reads_the_default_file_again_when_it_is_refused() {
+    reads_again(|config| ("XDG_CONFIG_HOME", config.to_owned()));
+}
+
+fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)) {
     let server = Server::start();
+    let config = server.path("config");
+    std::fs::create_dir_all(config.join("leasehold")).unwrap();
     let set = |word: &str| {
         let url = server.url().replace("redis://", &format!("redis://user:{word}@"));
-        std::fs::write(server.path("url"), url).unwrap();
+        std::fs::write(config.join("leasehold/url"), url).unwrap();
         server.ask(&["ACL", "SETUSER", "user", "on", "resetpass", &format!(">{word}"), "~*", "&*", "+@all"]);
     };
     set("old");
     let errors = server.path("errors");
     let mut run = server.leasehold(&["elect", "--lease", "1s", "led", "--", "sleep", "60"]);
-    run.env_remove("LEASEHOLD_URL").env("LEASEHOLD_URL_FILE", server.path("url"));
+    let (variable, file) = named(&config);
+    run.env_remove("LEASEHOLD_URL").env(variable, file);
     let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
     let leads = || server.keys().contains(&"led".to_owned());
     let said = || std::fs::read_to_string(&errors).unwrap();
