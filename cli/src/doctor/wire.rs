@@ -291,14 +291,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_of_several_hosts_is_taken_apart() {
-        assert_eq!(parts("u:p%40@a:1,b/m/3"), ("u:p%40@".to_owned(), vec!["a:1", "b"], "m/3"));
-        assert_eq!(parts("a"), (String::new(), vec!["a"], ""));
-        assert_eq!(host_and_port("::1", "7"), "[::1]:7");
-        assert_eq!(host_and_port("a", "7"), "a:7");
-    }
-
-    #[test]
     fn a_primary_without_a_host_is_where_it_was_asked() {
         let word = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let range = |host: &str| {
