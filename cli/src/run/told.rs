@@ -113,7 +113,9 @@ pub(super) fn busy(client: &LockClient, name: &str, how: &str, code: u8, say: Sa
             _ => format!("{name} {how}"),
         };
         let mut fields = shown.map_or_else(|| json!({"name": name}), |shown| fields(&shown));
-        fields["exit_code"] = json!(code);
+        if let Some(object) = fields.as_object_mut() {
+            object.insert("exit_code".to_owned(), json!(code));
+        }
         say.notice("busy", &words, &fields);
     }
     Exit::Busy(code)
