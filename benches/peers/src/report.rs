@@ -45,7 +45,8 @@ pub struct Summary {
 }
 
 /// The columns of the page's overview.
-const SHOWN: [&str; 6] = ["leasehold", "leasehold-lock", "leasehold-keep", "redisson", "rslock", "rlock"];
+const SHOWN: [&str; 7] =
+    ["leasehold", "leasehold-lock", "leasehold-keep", "redisson", "rslock", "rslock-threads", "rlock"];
 
 impl Report {
     pub fn new(machine: Machine, settings: Settings, left_out: Vec<String>, runs: Vec<Run>) -> Report {
