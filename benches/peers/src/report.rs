@@ -189,7 +189,8 @@ impl Report {
         for workload in WORKLOADS.iter().filter(has_cycles) {
             let cells = SHOWN.map(|peer| {
                 let metric = |metric| self.metric(workload.id, peer, metric);
-                let red = if self.find(workload.id, peer).is_some_and(|one| one.has_failed) { RED } else { "" };
+                let red =
+                    if self.find(workload.id, peer).is_some_and(|one| one.has_failed) { RED } else { "" };
                 metric("cycles_per_s").zip(metric("wait_max_us")).map_or("–".to_owned(), |(cycles, us)| {
                     format!("{red}{} ({})", grouped(cycles, 0), grouped(us / 1e3, 0))
                 })
@@ -474,7 +475,8 @@ fn summary(runs: &[Run], workload: &Workload, peer: &str) -> Option<Summary> {
     };
     let failed = |run: &&Run| {
         let lost = ["errors", "missing", "lost"];
-        run.metrics.is_empty() || lost.iter().any(|name| run.metrics.get(*name).is_some_and(|count| *count > 0.0))
+        run.metrics.is_empty()
+            || lost.iter().any(|name| run.metrics.get(*name).is_some_and(|count| *count > 0.0))
     };
     let has_failed = mine.iter().any(failed);
     let mut rounds_of: BTreeMap<&str, Vec<String>> = BTreeMap::new();

@@ -40,12 +40,16 @@ pub fn write(root: &Path, mutations: &[Mutation], record: &Record) -> Result<()>
         commits.join(", "),
     );
     println!("{score}");
-    let survived = |one: &&Mutation| matches!(record.verdict(one), Some(Verdict::Survived | Verdict::NotReached));
+    let survived =
+        |one: &&Mutation| matches!(record.verdict(one), Some(Verdict::Survived | Verdict::NotReached));
     let alive: Vec<String> = mutations.iter().filter(survived).map(|one| row(one, record)).collect();
     alive.iter().for_each(|row| println!("{row}"));
     let all: Vec<String> = mutations.iter().map(|one| row(one, record)).collect();
     let table = |rows: &[String]| {
-        format!("{HEAD}{score}\n\n| | File | What is broken | Suite | |\n|---|---|---|---|---|\n{}\n", rows.join("\n"))
+        format!(
+            "{HEAD}{score}\n\n| | File | What is broken | Suite | |\n|---|---|---|---|---|\n{}\n",
+            rows.join("\n")
+        )
     };
     let write = |file: &str, text: String| {
         let path = root.join(file);

@@ -188,12 +188,20 @@ impl Report<'_> {
     fn has_failed(&self, workload: &str, store: &str) -> bool {
         let failures = ["errors", "failures"].iter();
         failures.filter_map(|metric| self.value(workload, store, metric)).any(|count| count > 0.0)
-            || self.runs.iter().any(|run| run.workload == workload && run.store == store && run.note.is_some())
+            || self
+                .runs
+                .iter()
+                .any(|run| run.workload == workload && run.store == store && run.note.is_some())
     }
 
     fn overview(&self, out: &mut String) -> Result<()> {
         let titles: Vec<_> = OVERVIEW.iter().map(|column| column.0).collect();
-        writeln!(out, "## All stores\n\n| | {} |\n|---|{}", titles.join(" | "), "---:|".repeat(titles.len()))?;
+        writeln!(
+            out,
+            "## All stores\n\n| | {} |\n|---|{}",
+            titles.join(" | "),
+            "---:|".repeat(titles.len())
+        )?;
         for Place { name, .. } in self.stores {
             let cells = OVERVIEW.iter().map(|(_, workload, metric, digits)| {
                 let red = if self.has_failed(workload, name) { RED } else { "" };

@@ -37,10 +37,14 @@ pub fn has(name: &str, columns: &str, rows: &[String]) {
         return;
     }
     let written = lines.contains(&&*line);
-    assert!(written, "{PAGE} does not say {line} (LEASEHOLD_BLESS=1 ./check proof writes it); {file} has the table");
+    assert!(
+        written,
+        "{PAGE} does not say {line} (LEASEHOLD_BLESS=1 ./check proof writes it); {file} has the table"
+    );
 }
 
 /// FNV-1a of 64 bits.
 fn checksum(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
