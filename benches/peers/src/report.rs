@@ -547,7 +547,25 @@ pub fn progress(run: &Run) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{grouped, median};
+    use super::{Metrics, Run, WORKLOADS, grouped, median, summary};
+
+    #[test]
+    fn a_peer_is_red_if_a_call_failed() {
+        let workload = WORKLOADS.first().unwrap();
+        let is_red = |errors: f64| {
+            let run = Run {
+                workload: workload.id.to_owned(),
+                peer: "rslock".to_owned(),
+                round: 1,
+                metrics: Metrics::from([("errors".to_owned(), errors)]),
+                version: String::new(),
+                note: None,
+                disturbance: None,
+            };
+            summary(&[run], workload, "rslock").unwrap().has_failed
+        };
+        assert!(is_red(1.0) && !is_red(0.0));
+    }
 
     #[test]
     fn thousands_stand_apart() {
