@@ -629,7 +629,8 @@ fn the_page_on_databases_links_to_every_table_that_a_migration_makes() {
     let mut seen = 0;
     for file in files("src/stores/sql/query", "sql") {
         if read(&file).starts_with("CREATE ") {
-            assert!(migration.contains(&format!("](../{})", file.display())), "no link to {}", file.display());
+            let link = format!("](../{})", file.display());
+            assert!(migration.contains(&link), "no {link}");
             seen += 1;
         }
     }
