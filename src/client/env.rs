@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::client::ClientBuilder;
-use crate::client::settings::read_time as time;
 use crate::config::{ClusterPubSub, read_secret, read_urls};
 use crate::error::{Error, Result};
 use crate::hosts::check_scheme;
@@ -308,6 +307,10 @@ fn bad(name: &str, why: &str) -> Error {
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace()
+}
+
+fn time(text: &str) -> std::result::Result<Duration, &'static str> {
+    ClientBuilder::read_time(text)
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> std::result::Result<N, &'static str> {
