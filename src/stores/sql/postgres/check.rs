@@ -4,9 +4,9 @@ use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::postgres::Postgres;
-use crate::stores::sql::postgres::link::{Dial, PostgresConnection};
+use crate::stores::sql::postgres::link::{Dial, IS_BEGUN, PostgresConnection};
 use crate::stores::sql::postgres::place::{Seen, look};
-use crate::stores::sql::postgres::refusal::{POOLED, is_of_protocol};
+use crate::stores::sql::postgres::refusal::{BEGUN, POOLED, is_of_protocol};
 use crate::stores::sql::trial::try_one;
 use crate::time::Moment;
 
@@ -70,12 +70,9 @@ fn transactions(database: &Postgres, link: &mut PostgresConnection, deadline: Mo
     if let Err(Failure::Unknown(error)) = database.write_nothing(link, deadline) {
         return Err(Failure::Unknown(error));
     }
-    // Not prepared: a prepared statement begins its transaction and itself at different times.
-    let was_begun = link.words("SELECT now() <> statement_timestamp(); BEGIN", deadline)?;
+    let was_begun = link.words(&format!("{IS_BEGUN}; BEGIN"), deadline)?;
     if was_begun.first().is_some_and(|was_begun| was_begun == "t") {
-        let words = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II \
-                     in raw mode, or the server; connect past it";
-        return refuse(ErrorKind::Unsupported, words);
+        return refuse(ErrorKind::Unsupported, BEGUN);
     }
     Ok(())
 }
