@@ -4,9 +4,9 @@ use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind};
 use crate::seam::{Answer, Failure};
 use crate::stores::sql::postgres::Postgres;
-use crate::stores::sql::postgres::link::{Dial, IS_BEGUN, PostgresConnection};
+use crate::stores::sql::postgres::link::{Dial, PostgresConnection};
 use crate::stores::sql::postgres::place::{Seen, look};
-use crate::stores::sql::postgres::refusal::{BEGUN, POOLED, is_of_protocol};
+use crate::stores::sql::postgres::refusal::{POOLED, is_of_protocol};
 use crate::stores::sql::trial::try_one;
 use crate::time::Moment;
 
@@ -63,25 +63,16 @@ pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
     Ok(())
 }
 
-/// Each statement is to be a transaction of its own. A pooler may begin one before a statement that writes, which
-/// nobody ends: a release would be answered, and nobody see it. Then begins the trial's.
-fn transactions(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
-    // A refusal is the trial's to judge: a user who may only read is let in.
-    if let Err(Failure::Unknown(error)) = database.write_nothing(link, deadline) {
-        return Err(Failure::Unknown(error));
-    }
-    let was_begun = link.words(&format!("{IS_BEGUN}; BEGIN"), deadline)?;
-    if was_begun.first().is_some_and(|was_begun| was_begun == "t") {
-        return refuse(ErrorKind::Unsupported, BEGUN);
-    }
-    Ok(())
-}
-
 /// Tries a lock.
 pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
     let queries = &database.queries;
     link.prepare(&[&queries.renew, &queries.take, &queries.leave], deadline)?;
-    transactions(database, link, deadline)?;
+    // Its first use, which looks for a transaction that a pooler leaves open. A refusal is the trial's to judge: a user
+    // who may only read is let in.
+    if let Err(Failure::Unknown(error)) = database.write_nothing(link, deadline) {
+        return Err(Failure::Unknown(error));
+    }
+    link.begin(deadline)?;
     let tried = database.notes.without(|| try_one(database, link, deadline));
     if matches!(tried, Err(Failure::Unknown(_))) {
         return tried;

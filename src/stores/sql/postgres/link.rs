@@ -98,7 +98,7 @@ pub(super) struct PostgresConnection {
     /// The process of the server that carried out the setup.
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
-    /// A statement was prepared that has not been used yet.
+    /// A statement was prepared since the last look for a transaction that is open.
     is_untried: bool,
     /// The table of the locks, which errors name.
     pub(super) table: Option<Arc<str>>,
@@ -287,7 +287,7 @@ impl PostgresConnection {
     }
 
     /// The question whether a transaction is open, for the first use of a statement in this session. Sent behind that
-    /// use, without a round trip of its own. Nothing here uses a new statement in a transaction.
+    /// use, without a round trip of its own. Nothing here prepares a statement in a transaction.
     fn check_if_untried(&mut self) -> Option<impl Future<Output = Checked> + Send + 'static> {
         let client = std::mem::take(&mut self.is_untried).then(|| Arc::clone(&self.client))?;
         Some(async move { client.simple_query(IS_BEGUN).await })
@@ -324,12 +324,21 @@ impl PostgresConnection {
         });
         for answer in prepared.map_err(Failure::Refused)? {
             match answer {
-                Some((Ok(statement), text)) => drop(self.statements.insert(text.into(), statement)),
+                Some((Ok(statement), text)) => {
+                    self.statements.insert(text.into(), statement);
+                    self.is_untried = true;
+                }
                 Some((Err(_), _)) => {}
                 None => return self.judge(None),
             }
         }
         Ok(())
+    }
+
+    /// Begins a transaction, in which nothing looks for one.
+    pub(super) fn begin(&mut self, deadline: Moment) -> Answer<()> {
+        self.is_untried = false;
+        self.execute("BEGIN", deadline)
     }
 
     /// Several statements that answer nothing.
@@ -371,7 +380,7 @@ async fn is_open(check: Option<JoinHandle<Checked>>, deadline: Moment) -> bool {
 
 /// Whether a transaction was open before this. Not prepared: a prepared statement begins its transaction and itself at
 /// different times.
-pub(super) const IS_BEGUN: &str = "SELECT now() <> statement_timestamp()";
+const IS_BEGUN: &str = "SELECT now() <> statement_timestamp()";
 
 /// The most time for which a statement waits for what another transaction has locked: the server's refusal is to come
 /// while there is time to ask in another way.
