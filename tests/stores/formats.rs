@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use leasehold::{ErrorKind, LockClient, Ring, RingNode};
+use leasehold::{ClientBuilder, ErrorKind, LockClient, Ring, RingNode};
 use mysql::prelude::Queryable;
 
 use crate::support::cluster::Cluster;
@@ -16,7 +16,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::proxy::Proxy;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{LONG, eventually, folder};
+use crate::support::{LONG, eventually, folder, ms};
 
 /// A client is built and locks; once `note` has written what a client of another version would have, none is built;
 /// after the number was put back, one is.
@@ -69,6 +69,11 @@ fn redis_keeps_to_the_format() {
     assert_eq!(reader().unwrap_err().kind(), ErrorKind::OtherFormat);
 }
 
+/// Redlock that waits for servers of a busy machine.
+fn patient(urls: [String; 3]) -> ClientBuilder {
+    LockClient::builder().redlock(urls).node_timeout(ms(3_000))
+}
+
 /// Nothing but what the test wrote is on these servers.
 #[track_caller]
 fn are_empty(servers: &[RedisServer]) {
@@ -82,7 +87,7 @@ fn are_empty(servers: &[RedisServer]) {
 fn several_servers_keep_to_the_format_of_each_and_get_no_number_before_all_were_read() {
     let Some(binary) = default_server() else { return };
     let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
-    let redlock = || LockClient::redlock(servers.each_ref().map(RedisServer::url));
+    let redlock = || patient(servers.each_ref().map(RedisServer::url)).build();
     let ring = || {
         let nodes = Ring::new(servers.iter().map(|server| RingNode::new(server.url())));
         LockClient::builder().ring(nodes).build()
@@ -115,7 +120,7 @@ fn a_server_that_was_away_is_looked_at_when_it_is_back() {
     let urls = [0, 1, 2].map(url);
     proxy.refuse();
     let seen = Seen::default();
-    let redlock = LockClient::builder().redlock(urls.clone()).observer(seen.clone()).build().unwrap();
+    let redlock = patient(urls.clone()).observer(seen.clone()).build().unwrap();
     let ring = LockClient::builder().ring(Ring::new(urls.iter().map(RingNode::new))).build().unwrap();
     set(&servers[2], "leasehold format 2");
     proxy.accept();

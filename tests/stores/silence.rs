@@ -45,7 +45,8 @@ fn a_hold_on_a_redlock_is_kept_while_new_connections_get_no_answer() {
         let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
         let proxies = servers.each_ref().map(|server| Proxy::plain((Ipv4Addr::LOCALHOST, server.port())));
         let urls = proxies.each_ref().map(|proxy| format!("redis://127.0.0.1:{}", proxy.port()));
-        let client = LockClient::builder().redlock(urls).lease(ms(6_000)).build().unwrap();
+        let client =
+            LockClient::builder().redlock(urls).lease(ms(6_000)).node_timeout(ms(600)).build().unwrap();
         let held = client.get_lock(fresh("held")).acquire().unwrap();
         proxies.iter().for_each(Proxy::ignore);
         let_pass(ms(13_000), "two leases");

@@ -1,5 +1,5 @@
 //! A client of the past beside one of today, on every store: either refuses what the other has made, in words, or both
-//! exclude each other. `LEASEHOLD_OLD_PROGRAM` is the program `leasehold` of an older commit, which `./check versions`
+//! exclude each other. Session locks are left out, which the program does not take. `LEASEHOLD_OLD_PROGRAM` is the program `leasehold` of an older commit, which `./check versions`
 //! builds.
 
 use std::process::Child;
@@ -113,7 +113,9 @@ fn on_redis() {
     };
     exclude_each_other("Redis", || at(start(1).remove(0)));
     exclude_each_other("Redlock", || {
-        of_list("LEASEHOLD_REDLOCK", &start(3), |urls| LockClient::builder().redlock(urls.to_vec()))
+        of_list("LEASEHOLD_REDLOCK", &start(3), |urls| {
+            LockClient::builder().redlock(urls.to_vec()).node_timeout(ms(3_000))
+        })
     });
     exclude_each_other("a ring", || {
         of_list("LEASEHOLD_RING", &start(2), |urls| {
@@ -141,12 +143,6 @@ fn on_etcd_and_zookeeper() {
     exclude_each_other("ZooKeeper", || at(format!("{}/{}", zookeeper.url(), fresh("versions"))));
 }
 
-fn with_session_locks(place: Place, url: String) -> Place {
-    let mut variables = place.variables;
-    variables.push(("LEASEHOLD_SESSION_LOCKS", "yes".to_owned()));
-    Place { variables, build: Box::new(move || LockClient::builder().url(&url).session_locks().build()) }
-}
-
 #[test]
 fn on_databases() {
     let mut folders = Vec::new();
@@ -166,9 +162,6 @@ fn on_databases() {
         exclude_each_other(what, || {
             drop_tables();
             at(url.clone())
-        });
-        exclude_each_other(&format!("{what}, session locks"), || {
-            with_session_locks(at(url.clone()), url.clone())
         });
     }
 }
