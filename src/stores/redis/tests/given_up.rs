@@ -161,9 +161,9 @@ fn a_connection_that_is_old_serves_on_where_new_ones_get_no_answer() {
     let address = Arc::new(RedisAddress::new(&fake.options()).unwrap());
     let limits = Limits { age: LONG, idle: Duration::ZERO };
     let connections =
-        Connections::new(address, 1, Duration::from_secs(4), maintenance()).unwrap().lasting(limits);
+        Connections::new(address, 1, Duration::from_secs(2), maintenance()).unwrap().lasting(limits);
     let command = Command::new("INCR").arg("n");
-    for _ in 0..3 {
+    for _ in 0..2 {
         assert!(connections.call(&command, soon()).is_ok());
         assert!(connections.batch(std::slice::from_ref(&command), soon()).remove(0).is_ok(), "a renewal");
     }
