@@ -14,7 +14,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::sentinel::SentinelSet;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{LONG, eventually, folder, fresh, ms, run, signal, spawn};
+use crate::support::{LONG, eventually, folder, fresh, ms, run, shout, signal, spawn};
 
 /// Where the locks are: for the old program, and for today's client.
 struct Place {
@@ -69,11 +69,11 @@ impl Old<'_> {
 /// Each place is empty before the two use it, in one order and in the other.
 fn exclude_each_other(what: &str, mut place: impl FnMut() -> Place) {
     let Ok(program) = std::env::var("LEASEHOLD_OLD_PROGRAM") else {
-        return println!("SKIPPED {what}: LEASEHOLD_OLD_PROGRAM is not set");
+        return shout(&format!("SKIPPED {what}: LEASEHOLD_OLD_PROGRAM is not set"));
     };
     let is_said = |error: &leasehold::Error| {
         assert!(matches!(error.kind(), ErrorKind::OtherFormat | ErrorKind::Unsupported), "{what}: {error}");
-        println!("{what}: today's client says: {error}");
+        shout(&format!("{what}: today's client says: {error}"));
     };
     for is_old_first in [true, false] {
         let Place { variables, build } = place();
@@ -83,7 +83,7 @@ fn exclude_each_other(what: &str, mut place: impl FnMut() -> Place) {
         if let Some(client) = &first {
             let held = client.get_lock(&name).acquire().unwrap();
             let (has_it, text) = old.tries(&name);
-            println!("{what}: the old one says: {text}");
+            shout(&format!("{what}: the old one says: {text}"));
             assert!(!has_it, "{what}: two owners, today's first");
             held.unlock().unwrap();
         }
