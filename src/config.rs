@@ -272,8 +272,10 @@ impl TlsOptions {
 /// The files that options came from.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SecretFiles {
-    pub(crate) url: Option<PathBuf>,
+    /// Of the URL, or of lists of servers.
+    pub(crate) urls: Vec<PathBuf>,
     pub(crate) password: Option<PathBuf>,
+    pub(crate) sentinel_password: Option<PathBuf>,
 }
 
 /// A file's text without the line ends at its end.

@@ -53,7 +53,7 @@ impl ClientBuilder {
     /// The URL of the store that keeps the locks; see [`LockClient::connect`].
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
         url.as_ref().clone_into(&mut self.server.url);
-        self.server.files.url = None;
+        self.server.files.urls.clear();
         self
     }
 
@@ -62,6 +62,7 @@ impl ClientBuilder {
     /// All other options go for each of them. User, password and database of a URL are that server's.
     pub fn redlock<N: Into<RedlockNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         let nodes = nodes.into_iter().map(Into::into).collect();
+        self.server.files.urls.clear();
         self.redlock = Some(RedlockOptions { nodes, ..RedlockOptions::default() });
         self
     }
@@ -76,6 +77,7 @@ impl ClientBuilder {
     /// Spreads names over the servers of a ring, which takes the place of [`url`](Self::url); credentials and
     /// other options are for all of them. See [`LockClient::ring`].
     pub fn ring(mut self, ring: Ring) -> Self {
+        self.server.files.urls.clear();
         self.ring = Some(ring);
         self
     }
@@ -152,6 +154,7 @@ impl ClientBuilder {
     /// The password on the Sentinels themselves. Defaults to none. Never shown in errors or `Debug`.
     pub fn sentinel_password(mut self, password: impl AsRef<str>) -> Self {
         self.server.sentinel_password = Some(password.as_ref().to_owned());
+        self.server.files.sentinel_password = None;
         self
     }
 

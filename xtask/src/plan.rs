@@ -52,6 +52,7 @@ pub const EXTRA: &[&str] = &[
     "fuzz",
     "under-systemd",
     "fleet",
+    "versions",
     "release",
     "windows",
 ];
@@ -74,6 +75,7 @@ pub const SOAK: &[&str] = &[
     "fuzz",
     "under-systemd",
     "fleet",
+    "versions",
     "release",
     "windows",
 ];
@@ -123,6 +125,7 @@ const PARTS: &[(&str, Work)] = &[
     ("fuzz", parts::fuzz),
     ("under-systemd", parts::under_systemd),
     ("fleet", parts::fleet),
+    ("versions", parts::versions),
     ("release", parts::release),
     ("windows", elsewhere::windows),
 ];
@@ -143,7 +146,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 /// Whether it runs test programs, which are built before it.
 pub fn needs_tests(part: &str) -> bool {
     part != "toolchain" && [TESTS, JAVA, TIMED].iter().any(|lane| lane.contains(&part))
-        || ["docs", "histories", "mysql", "under-systemd", "fleet"].contains(&part)
+        || ["docs", "histories", "mysql", "under-systemd", "fleet", "versions"].contains(&part)
 }
 
 #[cfg(test)]

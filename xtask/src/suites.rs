@@ -73,6 +73,7 @@ pub const SUITES: &[Suite] = &[
     suite("docs", "meta", "rendered::"),
     suite("timed", "faults", "line_processes:: wakeups::"),
     suite("timed", "stores", "turnstile::"),
+    suite("versions", "stores", "versions::"),
 ];
 
 /// Something that was built for the tests: a test program, an example, or the unit tests of the library or of
