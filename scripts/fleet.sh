@@ -2,7 +2,8 @@
 #
 #   scripts/fleet.sh PROGRAM
 #
-# The documented uses side by side on one Redis: candidates of an election, permits, `run`, `--max-hold`, jobs of `once`. A real Prometheus scrapes
+# The documented uses side by side on one Redis: candidates of an election, permits, `run`, `--max-hold`, jobs of `once`, and Redisson with locks of its own and
+# in the queue of ours (where there are Java and Maven; else it says so). A real Prometheus scrapes
 # `leasehold serve` with docs/operating/prometheus.yml, and goes by docs/operating/alerts.yml, each `for:` a tenth of what it is. No alert may fire;
 # then each of three faults fires its own and no other. Takes some four minutes. Needs redis-server and prometheus; without one it says SKIPPED.
 
@@ -75,8 +76,39 @@ for _ in {1..8}; do start "$program" run --permits 4 seats -- sleep 1000; done
 for _ in {1..8}; do start "$program" run import -- sleep 1000; done
 start "$program" run --max-hold 2h deploy -- sleep 1000
 start "$program" once long --at-least 1m --at-most 2h -- sleep 1000
+# Redisson beside, in a JVM: the agent of tests/interop reads requests, one a line, and answers in the log.
+redisson() { # number thread verb argument…
+    local line="$1	$2	java	${*:3:1}"
+    for word in "${@:4}"; do line+="	$word"; done
+    printf '%s\n' "$line" >&4
+}
+agent=tests/interop/java/target/agent.jar
+[ -f "$agent" ] || mvn -q -B -f tests/interop/java/pom.xml package >"$work/mvn.log" 2>&1
+if [ -f "$agent" ] && command -v java >/dev/null; then
+    mkfifo "$work/requests" && exec 4<>"$work/requests"
+    java -XX:+UseSerialGC -XX:-UsePerfData -Xmx256m -jar "$agent" <&4 >>"$work/out.log" 2>&1 &
+    all+=($!)
+    redisson 1 first connect "$LEASEHOLD_URL" 30000
+    for _ in {1..600}; do grep -q $'^1\tok' "$work/out.log" && break || sleep 0.1; done
+    redisson 2 holder lock java:import
+    redisson 3 second lock java:import
+    redisson 4 fair fair-lock java:fair
+    redisson 5 fair-second fair-lock java:fair
+    redisson 6 reader read-lock java:halves
+    redisson 7 writer write-lock java:halves
+    redisson 8 leased lock-lease java:leased 3600000
+    redisson 9 permits permits-set java:seats 1
+    redisson 10 permits permits-try-for java:seats 1000 3600000
+    redisson 11 permits-second permits-try-for java:seats 3600000 1000
+    redisson 12 queue lock import
+    for _ in {1..100}; do "$program" ls -q 'java:*' | grep -c . | grep -qx 6 && break || sleep 0.3; done
+    "$program" ls -q 'java:*' | grep -c . | grep -qx 6 || failed "Redisson's five locks are not held: $(grep -P '^\d+\terror' "$work/out.log")"
+    echo "Redisson is beside"
+else
+    echo "SKIPPED Redisson beside the fleet: no java, or no Maven"
+fi
 sed -E 's/for: 10m/for: 60s/; s/for: 5m/for: 30s/; s/for: 2m/for: 12s/; s/for: 1m/for: 6s/' docs/operating/alerts.yml >"$work/alerts.yml"
-sed "s/127.0.0.1:9477/127.0.0.1:$port_of_serve/; s/scrape_interval: .*/scrape_interval: 2s/; /job_name: shop/,\$d" docs/operating/prometheus.yml >"$work/prometheus.yml"
+sed "s/127.0.0.1:9477/127.0.0.1:$port_of_serve/; s/scrape_interval: .*/scrape_interval: 4s/; /job_name: shop/,\$d" docs/operating/prometheus.yml >"$work/prometheus.yml"
 printf 'global: {evaluation_interval: 2s}\n' >>"$work/prometheus.yml"
 start "$prometheus" --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/data" --web.listen-address="127.0.0.1:$port_of_prometheus"
 

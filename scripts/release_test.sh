@@ -65,7 +65,7 @@ names_in() { (cd "$1" && find . -path ./proc -prune -o -print | LC_ALL=C sort); 
 examples() { # lacks-fair
     local page section crontab blocks
     page=$home/docs/command-line.md
-    section=$(sed -n '/^## Examples$/,/^## Variables$/p' "$page")
+    section=$(sed -n '/^## Examples$/,/^## Running a command$/p' "$page")
     crontab=$(sed -n '/^```crontab$/,/^```$/p' <<<"$section" | sed -n 's/^0 3 \* \* \*  *//p' | sed 's|/opt/|./|')
     blocks=$(sed -n '/^```sh$/,/^```$/p' <<<"$section" | grep -v '^```' | grep -v '^leasehold top$')
     [ "$1" = no ] || blocks=${blocks/ --fair/}

@@ -185,11 +185,13 @@ const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
     pub(crate) fn checked(mut self) -> Result<ServerOptions> {
+        let unusable =
+            |what, why| Error::invalid("connect", format!("the {what}'s file cannot be used: {why}"));
         if let (None, Some(file)) = (&self.password, &self.files.password) {
-            let read = read_secret(file);
-            let unusable =
-                |why| Error::invalid("connect", format!("the password's file cannot be used: {why}"));
-            self.password = Some(read.map_err(unusable)?);
+            self.password = Some(read_secret(file).map_err(|why| unusable("password", why))?);
+        }
+        if let (true, Some(file)) = (self.url.is_empty(), &self.files.url) {
+            self.url = read_urls(file).map_err(|why| unusable("URL", why))?;
         }
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("command_timeout", self.command_timeout)?;

@@ -211,6 +211,12 @@ pub use stores::sql::postgres::in_transaction as postgres;
 pub use time::ManualClock;
 pub use topologies::ring::plan::{Ring, RingNode};
 
+/// For the program `leasehold` alone, and for no other: it may change in any version.
+#[doc(hidden)]
+pub mod program {
+    pub use crate::client::settings::{Settings, time};
+}
+
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../README.md")]

@@ -8,6 +8,7 @@ use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Moment;
 use crate::help;
@@ -78,7 +79,7 @@ pub(crate) struct Common {
     #[arg(long, global = true)]
     pub(crate) create_schema: bool,
     /// How answers and messages are written.
-    #[arg(long, global = true, value_enum, default_value_t = Format::Text, help_heading = "Output")]
+    #[arg(long, global = true, value_enum, default_value = "text", help_heading = "Output")]
     pub(crate) format: Format,
     /// Says on standard error what happens: waiting, acquired, released.
     #[arg(short, long, global = true, conflicts_with = "quiet", help_heading = "Output")]
@@ -91,19 +92,10 @@ pub(crate) struct Common {
     help: Option<bool>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Format {
     Text,
     Json,
-}
-
-impl std::fmt::Display for Format {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Format::Text => "text",
-            Format::Json => "json",
-        })
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -139,7 +131,7 @@ pub(crate) enum Action {
     /// threads.
     Clients,
     /// Shows in a terminal, each second anew, who holds and who waits, and since when. The key f ends a hold,
-    /// after a question.
+    /// after a question. The first 10,000 locks can be moved through; all are counted.
     Top(TopArgs),
     /// Ends the hold of a lock, whoever has it, and names the holder.
     Force(ForceArgs),
@@ -148,11 +140,30 @@ pub(crate) enum Action {
     Permits(PermitsArgs),
     /// Checks a set-up from end to end: a line for each check, with what to do about it. Exits with 1 if
     /// there is a fault.
+    ///
+    /// A fault is a server that is too old, a replica, or silent; rights without which locks fail; scripts that are
+    /// refused; a policy that evicts keys, with maxmemory; a lease below 3 round trips (p99); a lock of its own that
+    /// cannot be acquired and released; threads that wait for each other.
+    ///
+    /// A warning is a member of a cluster that is used as one server; messages or the directory refused; no append-only
+    /// file, or one that is not synced; a policy that would evict; a replica that lags; a clock 1 s off; no message that
+    /// comes back; a lease below 30 round trips, or below 3 command time-outs; locks without an end; a table of the same
+    /// name in another schema; old versions of rows that a database keeps; a password that every user can read.
+    ///
+    /// Rights are asked by ACL DRYRUN or in a script; before Redis 7.0 by trying, on keys below --name that end after
+    /// 1s. Each server of a cluster, a Redlock or a ring is checked.
     Doctor(DoctorArgs),
     /// Prints a line for each change of locks: acquired, released, expired, waiters. It looks each second;
     /// ends by a signal.
     Watch(WatchArgs),
     /// Serves a page that shows who holds and who waits, and metrics for Prometheus. Changes nothing.
+    ///
+    /// The label group is the text of a name before its first colon; the first 64 have numbers of their own, the rest
+    /// are `other`. The label kind says how a lock is used: lock; bounded, whose holds end by themselves (once,
+    /// --max-hold); leader; permits. Holders say so in the directory of clients; without one all is lock.
+    ///
+    /// A list is kept for 1s, for as long as it took, or for a hundred times what it costs the store's processor,
+    /// whichever is longest.
     Serve(ServeArgs),
     /// Writes the completions of a shell to standard output.
     Completions { shell: Shell },
@@ -167,7 +178,7 @@ pub(crate) enum Action {
 }
 
 /// The wait for a lock.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Waiting")]
 pub(crate) struct Patience {
     /// Does not wait: exits with 75 if the lock is busy.
@@ -183,11 +194,11 @@ pub(crate) struct Patience {
 }
 
 /// The lock that is asked for under a name, and the wait.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Want {
     #[command(flatten)]
     pub(crate) patience: Patience,
-    /// Locks as one of many readers (see --write).
+    /// Locks as one of many readers (see --write). On Redis and ZooKeeper.
     #[arg(help_heading = "Lock", short = 's', long, visible_alias = "shared", group = "half", conflicts_with_all = ["fair", "permits"])]
     pub(crate) read: bool,
     /// Locks as the one writer among readers. A name is either a lock, or a lock of readers and writers.
@@ -197,10 +208,11 @@ pub(crate) struct Want {
     /// Without it, readers that overlap keep a writer out.
     #[arg(help_heading = "Lock", long, requires = "half")]
     pub(crate) writers_first: bool,
-    /// Waits in a queue: first come, first served.
+    /// Waits in a queue: first come, first served. On Redis, etcd and ZooKeeper.
     #[arg(help_heading = "Lock", long, conflicts_with = "permits")]
     pub(crate) fair: bool,
-    /// Lets N commands hold it at a time.
+    /// Lets N commands hold it at a time. On Redis. The first run sets the number up; a run with another number is
+    /// refused (see permits).
     #[arg(help_heading = "Lock", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
     #[command(flatten)]
@@ -236,9 +248,11 @@ pub(crate) struct RunArgs {
     /// option that is a warning.
     #[arg(long, help_heading = "Lease")]
     pub(crate) strict: bool,
-    /// Whether the holder leads: `elect` sets it.
+    /// Whether the holder leads, and how often a candidate asks that does not listen: `elect` sets them.
     #[arg(skip)]
     pub(crate) leads: bool,
+    #[arg(skip)]
+    pub(crate) poll: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -249,11 +263,11 @@ pub(crate) struct OnceArgs {
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
     /// The time after its begin within which nobody runs it again: longer than the clocks of the machines
-    /// differ.
+    /// differ, shorter than the timer's period.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) at_least: Duration,
     /// Ends the command when it has run for this time, and exits with 124. TERM comes before that, by
-    /// --kill-grace.
+    /// --kill-grace. After a crash it is the time until another may run the job. At least 1s, not below --at-least.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) at_most: Duration,
     #[command(flatten)]
@@ -276,6 +290,10 @@ pub(crate) struct ElectArgs {
     pub(crate) lease: Lease,
     #[command(flatten)]
     pub(crate) terms: Terms,
+    /// Asks so often whether the office is free, instead of listening for it: with one connection and few requests,
+    /// for the candidates of a large fleet. A third of the lease adds that much to a takeover at most.
+    #[arg(long, value_name = "TIME", value_parser = interval, help_heading = "Waiting")]
+    pub(crate) poll: Option<Duration>,
     /// Exits with 79 (--lost-exit-code) when the leadership is lost, instead of standing again.
     #[arg(long)]
     pub(crate) one_term: bool,
@@ -405,7 +423,8 @@ pub(crate) struct Terms {
     #[arg(long, value_name = "HOW", default_value = "kill", hide_possible_values = true)]
     #[arg(value_parser = Offered { read: on_lost, values: &ON_LOST })]
     pub(crate) on_lost: OnLost,
-    /// The time that the command has between TERM and KILL. It is part of the lease: a third of it at most.
+    /// The time that the command has between TERM and KILL. It is part of the lease: a third of it at most, more is
+    /// refused.
     /// Defaults to a tenth of the lease, 5s at most.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) kill_grace: Option<Duration>,
@@ -426,39 +445,20 @@ impl Terms {
 }
 
 /// How long a lock lasts without a renewal.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Lease")]
 pub(crate) struct Lease {
-    /// The time for which the lock outlives this program if it dies. It is renewed after each third of it.
+    /// The time for which the lock outlives this program if it dies: at least 1s. It is renewed after each third of it.
     /// Defaults to 30s, or LEASEHOLD_LEASE.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) lease: Option<Duration>,
 }
 
 impl Lease {
-    /// The lease that the client has: the library reads the same variable, and refuses what this cannot read.
+    /// The lease that the client has.
     pub(crate) fn or_default(&self) -> Duration {
-        lease(self.lease)
+        self.lease.unwrap_or_else(|| crate::store::environment().lease)
     }
-}
-
-/// The lease that was asked for, or that of the environment, or the library's default.
-pub(crate) fn lease(given: Option<Duration>) -> Duration {
-    given.or_else(|| time_of("LEASEHOLD_LEASE")).unwrap_or(Duration::from_secs(30))
-}
-
-/// How long one request may take.
-pub(crate) fn command_timeout() -> Duration {
-    time_of("LEASEHOLD_COMMAND_TIMEOUT").unwrap_or(Duration::from_secs(3))
-}
-
-/// How long a store that does not answer is tried.
-pub(crate) fn patience() -> Duration {
-    time_of("LEASEHOLD_PATIENCE").unwrap_or(Duration::from_secs(10))
-}
-
-fn time_of(variable: &str) -> Option<Duration> {
-    std::env::var(variable).ok().and_then(|text| time(&text).ok())
 }
 
 /// A parser whose values completions offer, beside others that it reads.
@@ -490,21 +490,11 @@ const ON_LOST: [&str; 6] = ["kill", "ignore", "signal:TERM", "signal:HUP", "sign
 pub(crate) const SIGNALS: [&str; 6] = ["TERM", "HUP", "INT", "KILL", "USR1", "USR2"];
 
 /// The treatment of the command when the lock cannot be kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum OnLost {
     Kill,
     Signal(i32),
     Ignore,
-}
-
-impl std::fmt::Display for OnLost {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            OnLost::Kill => f.write_str("kill"),
-            OnLost::Signal(number) => write!(f, "signal:{number}"),
-            OnLost::Ignore => f.write_str("ignore"),
-        }
-    }
 }
 
 pub(crate) fn on_lost(text: &str) -> Result<OnLost, String> {
@@ -538,39 +528,14 @@ fn host(text: &str) -> Result<String, String> {
         .ok_or_else(|| "it is a host's name or address, as in locks.example.com".to_owned())
 }
 
-/// Seconds, or numbers with units, one after the other; parts of a unit too.
-pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    let words = || "it is seconds, or numbers with ms, s, m, h or d, as in 500ms or 1h30m".to_owned();
-    let mut rest = text.trim();
-    let mut seconds = 0.0;
-    let is_plain = rest.chars().all(|c| c.is_ascii_digit() || c == '.');
-    while !rest.is_empty() {
-        let at = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, behind) = rest.split_at(at);
-        let to = behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at(to);
-        let number: f64 = number.parse().map_err(|_none| words())?;
-        seconds += number
-            * match unit.trim() {
-                "" if is_plain => 1.0,
-                "s" => 1.0,
-                "ms" => 0.001,
-                "m" => 60.0,
-                "h" => 3600.0,
-                "d" => 86_400.0,
-                _ => return Err(words()),
-            };
-        rest = behind;
-    }
-    if text.trim().is_empty() {
-        return Err(words());
-    }
-    Duration::try_from_secs_f64(seconds).map_err(|_too_long| "it is too long".to_owned())
+/// A time, as the library reads it from a variable.
+pub(crate) fn time(text: &str) -> Result<Duration, &'static str> {
+    leasehold::program::time(text)
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+fn interval(text: &str) -> Result<Duration, &'static str> {
     let least = Duration::from_millis(100);
-    time(text).and_then(|time| if time < least { Err("it is at least 100ms".to_owned()) } else { Ok(time) })
+    time(text).and_then(|time| if time < least { Err("it is at least 100ms") } else { Ok(time) })
 }
 
 #[cfg(test)]
@@ -679,33 +644,11 @@ mod tests {
     }
 
     #[test]
-    fn times_are_seconds_or_have_a_unit() {
-        for (text, millis) in [
-            ("2", 2000),
-            ("0", 0),
-            ("1.5", 1500),
-            ("500ms", 500),
-            ("2m", 120_000),
-            ("1h", 3_600_000),
-            ("1h30m", 5_400_000),
-            ("1d", 86_400_000),
-            ("1d 2h", 93_600_000),
-            ("1m500ms", 60_500),
-        ] {
-            assert_eq!(time(text), Ok(Duration::from_millis(millis)), "{text}");
-        }
-        for bad in ["", " ", "s", "-1", "1w", "1h30", "1.2.3", "inf", "99999999999999999999999h"] {
-            assert!(time(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
     fn a_loss_ends_signals_or_is_ignored() {
         assert_eq!(on_lost("kill"), Ok(OnLost::Kill));
         assert_eq!(on_lost("signal:HUP"), Ok(OnLost::Signal(1)));
         assert_eq!(on_lost("signal:sigusr1"), Ok(OnLost::Signal(10)));
         assert_eq!(on_lost("signal:15"), Ok(OnLost::Signal(15)));
-        assert_eq!(on_lost(&OnLost::Signal(1).to_string()), Ok(OnLost::Signal(1)));
         assert_eq!(on_lost("ignore"), Ok(OnLost::Ignore));
         for bad in ["", "signal", "signal:", "signal:NONE", "signal:999", "die"] {
             assert!(on_lost(bad).is_err(), "{bad}");

@@ -1,21 +1,22 @@
 //! `ls` and `clients`: what is held on the store, and by whom.
 
-use std::io::Write;
 use std::time::Duration;
 
-use leasehold::{ClientInfo, Holder, ListCost, ListedLock, LockClient, ObjectKind};
+use comfy_table::presets::NOTHING;
+use comfy_table::{ContentArrangement, Table};
+use leasehold::{ClientInfo, Holder, ListCost, ListedLock, ObjectKind};
 use serde_json::{Value, json};
 
 use crate::args::{Common, Format, LsArgs};
 use crate::exit::Exit;
 use crate::job::span;
-use crate::say::{Say, fitted, json_text, plain};
+use crate::say::{Say, fitted, json_text, narrow_terminal, plain, print_line};
 use crate::show::{holder_as_json, place, seconds};
 use crate::store::{self, explain};
 
 /// Prints a line for each lock that is held and whose name has the form of the pattern, by name.
 pub(crate) fn locks(common: &Common, args: &LsArgs) -> Exit {
-    asked(common, |client, say| {
+    store::asked(common, |client, say| {
         let mut list = client.list(&args.pattern);
         let mut locks = match list.by_ref().collect::<leasehold::Result<Vec<ListedLock>>>() {
             Ok(locks) => locks,
@@ -37,7 +38,7 @@ pub(crate) fn locks(common: &Common, args: &LsArgs) -> Exit {
 
 /// Prints a line for each client that says that it holds or waits.
 pub(crate) fn clients(common: &Common) -> Exit {
-    asked(common, |client, say| {
+    store::asked(common, |client, say| {
         let mut clients = client.clients();
         let mut found = 0_usize;
         for one in clients.by_ref() {
@@ -56,17 +57,6 @@ pub(crate) fn clients(common: &Common) -> Exit {
     })
 }
 
-fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Exit) -> Exit {
-    let say = Say::new(common);
-    let client = match store::connect(common, say) {
-        Ok(client) => client,
-        Err(exit) => return exit,
-    };
-    let exit = ask(&client, say);
-    store::finish(client);
-    exit
-}
-
 /// On standard error: what is read by a program is only the list.
 fn cost(say: Say, found: usize, what: &str, cost: ListCost) {
     let ListCost { requests, keys, .. } = cost;
@@ -80,26 +70,21 @@ fn cost(say: Say, found: usize, what: &str, cost: ListCost) {
     say.notice("listed", &words, &json!({"found": found, "keys": keys, "requests": requests}));
 }
 
-fn print_line(line: &str) {
-    // A reader that has seen enough is no failure.
-    drop(writeln!(std::io::stdout(), "{}", line.trim_end()));
-}
-
-/// The locks in columns, each as wide as its widest entry.
+/// The locks in columns, which fold where the terminal is narrow.
 fn table(locks: &[ListedLock]) {
-    const HEAD: [&str; 6] = ["NAME", "KIND", "HELD BY", "FOR", "ENDS IN", "WAITING"];
     if locks.is_empty() {
         return;
     }
-    let rows: Vec<[String; 6]> =
-        std::iter::once(HEAD.map(str::to_owned)).chain(locks.iter().map(row)).collect();
-    let widths: [usize; 6] = std::array::from_fn(|at| {
-        rows.iter().filter_map(|row| row.get(at)).map(|text| text.chars().count()).max().unwrap_or(0)
-    });
-    for row in rows {
-        let cells = row.iter().zip(widths).map(|(text, width)| format!("{text:<width$}"));
-        print_line(&cells.collect::<Vec<_>>().join("  "));
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["NAME", "KIND", "HELD BY", "FOR", "ENDS IN", "WAITING"]);
+    table.add_rows(locks.iter().map(row));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
     }
+    if let Some(width) = narrow_terminal() {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    }
+    print_line(&table.trim_fmt());
 }
 
 fn row(lock: &ListedLock) -> [String; 6] {

@@ -56,15 +56,3 @@ fn speaks_tls(place: &str) -> Option<bool> {
     // An alert or a handshake, and the major version. A server that says nothing to it reads no TLS.
     Some(stream.read_exact(&mut first).is_ok() && matches!(first, [0x15 | 0x16, 3]))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn databases_and_places_without_a_server_are_not_probed() {
-        assert_eq!(mismatch("postgres://127.0.0.1:1/x"), None);
-        assert_eq!(mismatch("rediss://user:pw@127.0.0.1:1,127.0.0.1:2/0"), None);
-        assert_eq!(mismatch(""), None);
-    }
-}

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use leasehold::crossbeam_channel::{Receiver, bounded};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, Format};
@@ -10,13 +12,13 @@ use crate::exit::Exit;
 use crate::system::host_name;
 
 /// How much is said, and in what form.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Say {
     format: Format,
     level: Level,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Level {
     Quiet,
     Normal,
@@ -66,22 +68,34 @@ impl Say {
         self.write(Level::Normal, event, words, fields);
     }
 
-    /// Why the program does not do what it was asked, and the code that it ends with. Also said with `-q`: no exit
-    /// code says it all.
-    pub(crate) fn error(self, words: &str, exit: Exit) {
-        self.failure(words, exit, &format!("{exit:?}"));
+    /// Says why the program does not do what it was asked, also with `-q`: no exit code says it all. Returns the code
+    /// that the program ends with.
+    pub(crate) fn error(self, words: &str, exit: Exit) -> Exit {
+        self.failure(words, exit, &format!("{exit:?}"))
     }
 
     /// As [`error`](Self::error), of a kind that has a name of its own.
-    pub(crate) fn failure(self, words: &str, exit: Exit, kind: &str) {
+    pub(crate) fn failure(self, words: &str, exit: Exit, kind: &str) -> Exit {
         let fields = json!({"error_kind": snake(kind), "exit_code": exit.code()});
         self.write(Level::Quiet, "error", words, &fields);
+        exit
+    }
+
+    /// Does this on a thread of its own, whose outcome comes over the channel.
+    pub(crate) fn on_thread<T: Send + 'static>(
+        self,
+        name: &str,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Receiver<T>, Exit> {
+        let (done, is_done) = bounded(1);
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        thread.spawn(move || drop(done.send(act()))).map_err(|error| self.no_thread(&error))?;
+        Ok(is_done)
     }
 
     /// Says that the system starts no thread, and returns what the program ends with.
     pub(crate) fn no_thread(self, error: &std::io::Error) -> Exit {
-        self.error(&format!("a thread cannot be started: {error}"), Exit::Internal);
-        Exit::Internal
+        self.error(&format!("a thread cannot be started: {error}"), Exit::Internal)
     }
 
     fn write(self, least: Level, event: &str, words: &str, fields: &Value) {
@@ -144,6 +158,11 @@ fn snake(variant: &str) -> String {
     name
 }
 
+/// Prints a line to standard output. A reader that has seen enough is no failure.
+pub(crate) fn print_line(line: &str) {
+    drop(writeln!(std::io::stdout(), "{}", line.trim_end()));
+}
+
 /// A text that others wrote, such as a lock's name, without what a terminal would act on; on one line, in the
 /// order that it has.
 pub(crate) fn plain(text: &str) -> String {
@@ -201,8 +220,12 @@ const NARROW: u16 = 80;
 
 /// Text for people as it is printed: on a narrow terminal broken at spaces, with what goes on further in.
 pub(crate) fn fitted(text: &str) -> String {
-    let width = crate::system::terminal_width().unwrap_or(NARROW);
-    if width == 0 || width >= NARROW { text.to_owned() } else { fitted_to(text, width) }
+    narrow_terminal().map_or_else(|| text.to_owned(), |width| fitted_to(text, width))
+}
+
+/// The columns of a terminal that has few.
+pub(crate) fn narrow_terminal() -> Option<u16> {
+    crate::system::terminal_width().filter(|width| (1..NARROW).contains(width))
 }
 
 fn fitted_to(text: &str, width: u16) -> String {

@@ -1,6 +1,5 @@
 //! `show` and `force`: what the store says of a lock, and its end by somebody else's hand.
 
-use std::io::Write;
 use std::time::Duration;
 
 use leasehold::{Deadlock, Holder, Inspection, LastRun, LockClient, Mode, ObjectKind, Whereabouts};
@@ -10,75 +9,57 @@ use crate::args::{Common, ForceArgs, Format, ShowArgs};
 use crate::exit::Exit;
 use crate::job;
 use crate::rings;
-use crate::say::{Say, fitted, json_text, plain};
+use crate::say::{Say, fitted, json_text, plain, print_line};
 use crate::store::{self, explain};
 
 /// Prints what each name is in the store.
 pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
-    let say = Say::new(common);
-    let client = match store::connect(common, say) {
-        Ok(client) => client,
-        Err(exit) => return exit,
-    };
-    let mut exit = Exit::Success;
-    for name in &args.names {
-        match look(&client, name, args.token) {
-            Ok(shown) if common.quiet && common.format == Format::Text => {
-                if is_foreign(&shown) {
-                    exit = Exit::NotALock;
-                } else if !shown.is_held() && shown.out == 0 && exit == Exit::Success {
-                    exit = Exit::Found;
-                }
-            }
-            Ok(shown) => {
+    store::asked(common, |client, say| {
+        let mut exit = Exit::Success;
+        for name in &args.names {
+            let shown = match look(client, name, args.token) {
+                Ok(shown) => shown,
+                Err(error) => return explain(&error, say),
+            };
+            let is_silent = common.quiet && common.format == Format::Text;
+            if !is_silent {
                 // Without records, or without a right to them, there is nothing to add.
                 let last = client.last_run(name).ok().flatten();
                 let is_waited_for = shown.waiting > 0 || shown.listeners != Some(0);
-                let rings = if shown.is_held() && is_waited_for { rings::seen(&client) } else { Vec::new() };
-                print_with(common, &shown, last.as_ref(), &rings);
-                if is_foreign(&shown) {
-                    exit = Exit::NotALock;
-                }
+                let rings = if shown.is_held() && is_waited_for { rings::seen(client) } else { Vec::new() };
+                print(common, &shown, last.as_ref(), &rings);
             }
-            Err(error) => {
-                exit = explain(&error, say);
-                break;
+            if is_foreign(&shown) {
+                exit = Exit::NotALock;
+            } else if is_silent && !shown.is_held() && shown.out == 0 && exit == Exit::Success {
+                exit = Exit::Found;
             }
         }
-    }
-    store::finish(client);
-    exit
+        exit
+    })
 }
 
 /// Ends the hold of a lock, whoever has it.
 pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
-    let say = Say::new(common);
-    let client = match store::connect(common, say) {
-        Ok(client) => client,
-        Err(exit) => return exit,
-    };
-    let exit = match look(&client, &args.name, args.token) {
-        Err(error) => explain(&error, say),
-        Ok(shown) if shown.kind == ObjectKind::Absent || is_lock(&shown) && !shown.is_held() => {
+    store::asked(common, |client, say| {
+        let shown = match look(client, &args.name, args.token) {
+            Ok(shown) => shown,
+            Err(error) => return explain(&error, say),
+        };
+        if shown.kind == ObjectKind::Absent || is_lock(&shown) && !shown.is_held() {
             say.notice("free", &format!("{} is held by nobody", args.name), &json!({"name": args.name}));
-            Exit::Success
+            return Exit::Success;
         }
-        Ok(shown) => {
-            print(common, &shown);
-            if !is_lock(&shown) {
-                let exit = if is_foreign(&shown) { Exit::NotALock } else { Exit::Usage };
-                say.error(&impossible(&shown), exit);
-                exit
-            } else if args.yes {
-                say_evicted(&client, &shown, say)
-            } else {
-                say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it", Exit::Usage);
-                Exit::Usage
-            }
+        print(common, &shown, None, &[]);
+        if !is_lock(&shown) {
+            let exit = if is_foreign(&shown) { Exit::NotALock } else { Exit::Usage };
+            say.error(&impossible(&shown), exit)
+        } else if args.yes {
+            say_evicted(client, &shown, say)
+        } else {
+            say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it", Exit::Usage)
         }
-    };
-    store::finish(client);
-    exit
+    })
 }
 
 /// Looks at the object under a name; a string counts as a token lock, where that is asked for.
@@ -112,12 +93,10 @@ fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
         Ok(Forced::Yes) => ("forced", format!("{name} was released by force")),
         Ok(Forced::WasFree) => ("free", format!("{name} was free already")),
         Ok(Forced::IsAnothers) => {
-            say.error(&another(name), Exit::Busy(BUSY));
-            return Exit::Busy(BUSY);
+            return say.error(&another(name), Exit::Busy(BUSY));
         }
         Ok(Forced::Impossible) => {
-            say.error(&impossible(shown), Exit::Usage);
-            return Exit::Usage;
+            return say.error(&impossible(shown), Exit::Usage);
         }
         Err(error) => return explain(&error, say),
     };
@@ -129,7 +108,6 @@ fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
 const BUSY: u8 = 75;
 
 /// The outcome of the forced end of a hold.
-#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Forced {
     Yes,
     WasFree,
@@ -191,21 +169,15 @@ pub(crate) fn impossible(shown: &Inspection) -> String {
     }
 }
 
-fn print(common: &Common, shown: &Inspection) {
-    print_with(common, shown, None, &[]);
-}
-
 /// The lock, its last run as a job, and those of the deadlocks that it is part of.
-fn print_with(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings: &[Deadlock]) {
+fn print(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings: &[Deadlock]) {
     let rings: Vec<Deadlock> = rings.iter().filter(|ring| rings::has(ring, &shown.name)).cloned().collect();
     let text = match common.format {
         Format::Text => {
-            let mut text = format!("{}\n", harmless(shown));
-            if let Some(last) = last {
-                text.push_str(&format!("  {}\n", job::line(shown, last)));
-            }
-            text.extend(rings.iter().flat_map(rings::lines).map(|line| format!("  {line}\n")));
-            fitted(&text)
+            let mut lines = vec![harmless(shown).to_string()];
+            lines.extend(last.map(|last| format!("  {}", job::line(shown, last))));
+            lines.extend(rings.iter().flat_map(rings::lines).map(|line| format!("  {line}")));
+            fitted(&lines.join("\n"))
         }
         Format::Json => {
             let mut object = as_json(shown);
@@ -215,11 +187,10 @@ fn print_with(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings
                 }
                 fields.insert("deadlocks".to_owned(), rings::all_as_json(&rings));
             }
-            format!("{}\n", json_text(&object))
+            json_text(&object)
         }
     };
-    // A reader that has seen enough is no failure.
-    drop(std::io::stdout().write_all(text.as_bytes()));
+    print_line(&text);
 }
 
 /// With all that others wrote as it may be printed. The text of an inspection has several lines, and none of
@@ -327,54 +298,4 @@ pub(crate) fn place_as_json(place: Option<&Whereabouts>) -> Map<String, Value> {
 
 pub(crate) fn seconds(span: Option<Duration>) -> Option<f64> {
     span.filter(|span| *span != Duration::MAX).map(|span| span.as_secs_f64())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_half_that_is_held_is_released_by_force() {
-        let client = LockClient::in_memory();
-        let lock = client.get_read_write_lock("halves");
-        let readers = [lock.read().acquire_owned().unwrap(), lock.read().acquire_owned().unwrap()];
-        assert_eq!(evict(&client, &client.inspect("halves").unwrap()).unwrap(), Forced::Yes);
-        assert!(!client.inspect("halves").unwrap().is_held());
-        drop(readers);
-        let writer = lock.write().acquire_owned().unwrap();
-        assert_eq!(evict(&client, &client.inspect("halves").unwrap()).unwrap(), Forced::Yes);
-        assert!(!client.inspect("halves").unwrap().is_held());
-        drop(writer);
-    }
-
-    #[test]
-    fn a_holder_that_was_not_shown_keeps_the_lock() {
-        let client = LockClient::in_memory();
-        let first = client.get_lock("held").acquire_owned().unwrap();
-        let shown = client.inspect("held").unwrap();
-        first.unlock().unwrap();
-        assert_eq!(evict(&client, &shown).unwrap(), Forced::WasFree);
-        let second = client.get_lock("held").acquire_owned().unwrap();
-        assert_eq!(evict(&client, &shown).unwrap(), Forced::IsAnothers);
-        second.unlock().unwrap();
-    }
-
-    #[test]
-    fn no_text_of_others_has_a_line_of_its_own() {
-        let client = LockClient::in_memory();
-        let name = "a\nb: a lock, held by \u{202e}me\u{9b}2J";
-        let guard = client.get_lock(name).acquire_owned().unwrap();
-        let mut shown = client.inspect(name).unwrap();
-        for holder in &mut shown.holders {
-            holder.owner = "x\ny".to_owned();
-            if let Some(place) = &mut holder.whereabouts {
-                place.thread = "one\ntwo\u{1b}".to_owned();
-            }
-        }
-        let text = harmless(&shown).to_string();
-        assert!(!text.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{text:?}");
-        assert!(text.contains("a\\nb") && text.contains("x\\ny"), "{text:?}");
-        assert_eq!(text.lines().count(), 1 + shown.holders.len(), "{text:?}");
-        drop(guard);
-    }
 }

@@ -4,9 +4,10 @@
 use std::error::Error as _;
 use std::time::Duration;
 
+use leasehold::program::Settings;
 use leasehold::{ClientBuilder, Error, ErrorKind, Event, LockClient, Observer};
 
-use crate::args::{self, Common, Patience};
+use crate::args::{Common, Patience};
 use crate::exit::Exit;
 use crate::probe;
 use crate::rings;
@@ -16,9 +17,21 @@ use crate::say::{Say, without_numbers};
 use crate::secret;
 
 /// Connects for a look, which writes nothing of the client, or says why not.
-pub(crate) fn connect(common: &Common, say: Say) -> Result<LockClient, Exit> {
+fn connect(common: &Common, say: Say) -> Result<LockClient, Exit> {
     open(common, None, say, |builder| builder.directory(false))
         .map_err(|error| unconnected(common, &error, say))
+}
+
+/// Connects for a look, asks, and ends the client.
+pub(crate) fn asked(common: &Common, ask: impl FnOnce(&LockClient, Say) -> Exit) -> Exit {
+    let say = Say::new(common);
+    let client = match connect(common, say) {
+        Ok(client) => client,
+        Err(exit) => return exit,
+    };
+    let exit = ask(&client, say);
+    finish(client);
+    exit
 }
 
 /// As [`explain`], of an attempt to connect: a server that speaks TLS, or does not, is the reason that comes first.
@@ -31,10 +44,8 @@ pub(crate) fn unconnected(common: &Common, error: &Error, say: Say) -> Exit {
             | ErrorKind::Protocol
             | ErrorKind::Refused
     );
-    if is_silent && let Some(words) = probe::mismatch(&secret::url(common)) {
-        let exit = meaning(error.kind()).0;
-        say.failure(&format!("{words} ({})", text(error)), exit, "Tls");
-        return exit;
+    if is_silent && let Some(words) = probe::mismatch(&settings(common).url) {
+        return say.failure(&format!("{words} ({})", text(error)), meaning(error.kind()).0, "Tls");
     }
     explain(error, say)
 }
@@ -61,29 +72,46 @@ pub(crate) fn open(
     options: impl FnOnce(ClientBuilder) -> ClientBuilder,
 ) -> leasehold::Result<LockClient> {
     let mut builder = options(builder(common)?).observer(Warnings(say));
-    let label = label.map(str::to_owned).or_else(|| secret::variable("LEASEHOLD_LABEL"));
-    if secret::variable("LEASEHOLD_CLIENT_NAME").is_none() {
-        builder = builder.client_name(client_name(label.as_deref()));
+    builder = label.into_iter().fold(builder, ClientBuilder::label);
+    let given = builder.settings();
+    if given.client_name.is_none() {
+        builder = builder.client_name(client_name(given.label.as_deref()));
     }
-    label.iter().fold(builder, |builder, label| builder.label(label)).build()
+    builder.build()
+}
+
+/// Each look is a new attempt: that the store is away is to be said soon.
+pub(crate) fn patient(builder: ClientBuilder, interval: Duration) -> ClientBuilder {
+    if secret::variable("LEASEHOLD_PATIENCE").is_some() { builder } else { builder.patience(interval) }
 }
 
 /// For how long a store that is away at the start is waited for.
 pub(crate) fn waited_for(asked: &Patience) -> Duration {
-    if asked.no_wait { Duration::ZERO } else { args::patience().max(asked.wait.unwrap_or_default()) }
+    if asked.no_wait { Duration::ZERO } else { environment().patience.max(asked.wait.unwrap_or_default()) }
+}
+
+/// What the variables say; the defaults where one of them cannot be used, which [`open`] says.
+pub(crate) fn environment() -> Settings {
+    ClientBuilder::from_env().unwrap_or_default().settings()
+}
+
+/// The same, with the options that all actions have.
+pub(crate) fn settings(common: &Common) -> Settings {
+    builder(common).unwrap_or_default().settings()
 }
 
 fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
     let mut builder = ClientBuilder::from_env()?;
-    // The variables are the library's to read, the files that need none this program's.
-    let url = common.url.clone().or_else(secret::of_default_file);
-    builder = url.iter().fold(builder, |builder, url| builder.url(url));
+    let file = secret::default_file(common, &builder.settings());
+    builder = file.into_iter().fold(builder, ClientBuilder::url_file);
+    builder = common.url.iter().fold(builder, ClientBuilder::url);
     builder = common.ca.iter().fold(builder, ClientBuilder::tls_ca);
     if let (Some(certificate), Some(key)) = (&common.cert, &common.key) {
         builder = builder.tls_identity(certificate, key);
     }
     // A file is made like any lock file; a table in somebody's database is not made unasked.
-    let is_file = secret::url(common).get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
+    let is_file =
+        builder.settings().url.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("sqlite:"));
     if common.create_schema || is_file {
         builder = builder.create_schema(true);
     }
@@ -122,8 +150,7 @@ pub(crate) fn explain(error: &Error, say: Say) -> Exit {
     if !advice.is_empty() {
         words += &format!("; {advice}");
     }
-    say.failure(&words, exit, &format!("{:?}", error.kind()));
-    exit
+    say.failure(&words, exit, &format!("{:?}", error.kind()))
 }
 
 /// An error in the words of those who run commands: without the library's name of the action, with its cause.

@@ -7,7 +7,7 @@ use std::io::{ErrorKind as Io, Write};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
-use leasehold::{ClientBuilder, Holder, Inspection, LockClient, ObjectKind};
+use leasehold::{Holder, Inspection, LockClient, ObjectKind};
 use serde_json::{Value, json};
 
 use crate::args::{Common, Format, WatchArgs};
@@ -24,8 +24,7 @@ use crate::system;
 pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
     let say = Say::new(common);
     let Ok(caught) = Caught::start(Inherited::take()) else {
-        say.error("signals cannot be caught", Exit::Internal);
-        return Exit::Internal;
+        return say.error("signals cannot be caught", Exit::Internal);
     };
     let end = args.duration.map_or(Moment::NEVER, |duration| Moment::now().plus(duration));
     let (ends, ended) = bounded(1);
@@ -36,8 +35,7 @@ pub(crate) fn watch(common: &Common, args: &WatchArgs) -> Exit {
         ends.send(look(&common, &args, &stopped)).ok();
     });
     if looking.is_err() {
-        say.error("no thread can be started", Exit::Internal);
-        return Exit::Internal;
+        return say.error("no thread can be started", Exit::Internal);
     }
     let exit = wait(&caught, &ended, end);
     drop(stop);
@@ -63,15 +61,7 @@ fn wait(caught: &Caught, ended: &Receiver<Exit>, end: Moment) -> Exit {
 /// Looks until nobody reads, or the store refuses.
 fn look(common: &Common, args: &WatchArgs, stopped: &Receiver<()>) -> Exit {
     let say = Say::new(common);
-    let patience = |builder: ClientBuilder| {
-        // Each look is a new attempt: that the store is away is to be said soon.
-        if std::env::var_os("LEASEHOLD_PATIENCE").is_some() {
-            builder
-        } else {
-            builder.patience(args.interval)
-        }
-    };
-    let client = match store::open(common, None, say, patience) {
+    let client = match store::open(common, None, say, |builder| store::patient(builder, args.interval)) {
         Ok(client) => client,
         Err(error) => return store::unconnected(common, &error, say),
     };

@@ -57,6 +57,15 @@ impl ClientBuilder {
         self
     }
 
+    /// The file that has the [`url`](Self::url); spaces around lines, and lines that begin with `#`, do not count. The
+    /// file is read when the client is built, and again when a server refuses the login. A URL that leads to other
+    /// servers by then is not followed.
+    pub fn url_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
+        self.server.url.clear();
+        self.server.files.url = Some(file.into());
+        self
+    }
+
     /// Keeps each lock on a majority of these servers instead of one; see [`LockClient::redlock`].
     ///
     /// All other options go for each of them. User, password and database of a URL are that server's.
@@ -418,7 +427,8 @@ impl ClientBuilder {
     /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used, and in a forked
     /// child of a process that has made a client (kind [`Forked`](crate::ErrorKind::Forked)).
     pub fn build(self) -> Result<LockClient> {
-        if self.server.url.is_empty() && self.redlock.is_none() && self.ring.is_none() && self.is_from_env {
+        let names_servers = self.redlock.is_some() || self.ring.is_some() || self.server.files.url.is_some();
+        if self.server.url.is_empty() && !names_servers && self.is_from_env {
             let words = "no URL was given: set LEASEHOLD_URL, for example to redis://127.0.0.1:6379";
             return Err(Error::invalid("connect", words));
         }

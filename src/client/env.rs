@@ -3,9 +3,9 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::client::ClientBuilder;
+use crate::client::settings::time;
 use crate::config::{ClusterPubSub, read_secret, read_urls};
 use crate::error::{Error, Result};
 use crate::hosts::check_scheme;
@@ -314,10 +314,6 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace()
 }
 
-fn time(text: &str) -> std::result::Result<Duration, &'static str> {
-    parse_time(text).ok_or("it is neither seconds nor numbers with ms, s, m, h or d, as in 500ms or 1h30m")
-}
-
 fn number<N: std::str::FromStr>(text: &str) -> std::result::Result<N, &'static str> {
     text.trim().parse().map_err(|_none| "it is not a whole number, or is too large or too small")
 }
@@ -340,37 +336,10 @@ fn pub_sub(text: &str) -> std::result::Result<ClusterPubSub, &'static str> {
     }
 }
 
-/// Seconds, or numbers with units, one behind the other, as the program `leasehold` reads its options: a time that
-/// works there works here.
-fn parse_time(text: &str) -> Option<Duration> {
-    let mut rest = text.trim();
-    let is_plain = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let mut seconds = 0.0;
-    loop {
-        let (number, behind) =
-            rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len()));
-        let (unit, behind) =
-            behind.split_at(behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len()));
-        let scale = match unit.trim() {
-            "" if is_plain => 1.0,
-            "ms" => 0.001,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            "d" => 86_400.0,
-            _ => return None,
-        };
-        seconds += number.parse::<f64>().ok()? * scale;
-        if behind.is_empty() {
-            return Duration::try_from_secs_f64(seconds).ok();
-        }
-        rest = behind;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use super::*;
     #[cfg(unix)]
@@ -382,39 +351,6 @@ mod tests {
         let value =
             |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
         ClientBuilder::from_variables(value)
-    }
-
-    #[test]
-    fn times_are_seconds_or_numbers_with_units() {
-        let ms = Duration::from_millis;
-        for (text, time) in [
-            ("500ms", ms(500)),
-            ("30s", ms(30_000)),
-            ("30", ms(30_000)),
-            ("2 m", ms(120_000)),
-            (" 1h ", ms(3_600_000)),
-            ("1h30m", ms(5_400_000)),
-            ("1m 500ms", ms(60_500)),
-            ("1d", ms(86_400_000)),
-            ("1.5h", ms(5_400_000)),
-            ("0.5", ms(500)),
-        ] {
-            assert_eq!(parse_time(text), Some(time), "{text}");
-        }
-        for bad in [
-            "",
-            "s",
-            "+30",
-            "1h30",
-            "-1s",
-            "1.2.3s",
-            "30 seconds",
-            "30S",
-            "99999999999999999999s",
-            "18446744073709551615h",
-        ] {
-            assert_eq!(parse_time(bad), None, "{bad}");
-        }
     }
 
     #[test]
@@ -477,10 +413,9 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_name_each_variable() {
-        let this = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/client/env.rs")).unwrap();
-        let page =
-            fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/", "docs/command-line.md")).unwrap();
+    fn the_documentation_and_the_man_pages_name_each_variable() {
+        let read = |file: &str| fs::read_to_string(format!("{}/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let (this, man) = (read("src/client/env.rs"), read("cli/src/help.rs"));
         let (code, _tests) = this.split_once("mod tests").unwrap();
         let is_documentation = |line: &&str| line.trim_start().starts_with("///");
         let documentation: String = code.lines().filter(is_documentation).collect();
@@ -489,9 +424,11 @@ mod tests {
         };
         let names = code.split('"').filter(is_name);
         for name in names.map(str::to_owned).chain(SECRETS.map(|name| format!("{name}{FILE}"))) {
-            let quoted = format!("`{name}`");
-            assert!(page.contains(&quoted), "docs/command-line.md lacks {name}");
-            assert!(documentation.contains(&quoted) || name.ends_with(FILE), "from_env lacks {name}");
+            assert!(man.contains(&name), "the man pages lack {name}");
+            assert!(
+                documentation.contains(&format!("`{name}`")) || name.ends_with(FILE),
+                "from_env lacks {name}"
+            );
         }
     }
 

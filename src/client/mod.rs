@@ -6,6 +6,7 @@ mod lists;
 mod open;
 mod paused;
 mod runs;
+pub(crate) mod settings;
 mod unwind;
 
 use std::fmt;

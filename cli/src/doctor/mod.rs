@@ -3,7 +3,6 @@
 //! On Redis the servers are asked beside the library; on all stores a lock of the check's own is acquired and
 //! released.
 
-mod leftovers;
 mod other;
 mod redis;
 mod report;
@@ -12,14 +11,16 @@ mod wire;
 
 use std::time::Duration;
 
+use leasehold::program::Settings;
 use leasehold::{ClientBuilder, Error, ErrorKind, LockClient};
 
-use crate::args::{self, Common, DoctorArgs};
+use crate::args::{Common, DoctorArgs};
 use crate::clock::Moment;
-use crate::doctor::redis::Settings;
+use crate::doctor::redis::Asked;
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::wire::Access;
 use crate::exit::Exit;
+use crate::list::has_no_end;
 use crate::probe;
 use crate::rings;
 use crate::run::times;
@@ -34,7 +35,8 @@ const LONGEST_MEASURE: Duration = Duration::from_secs(5);
 /// Checks the store of the environment or `--url`.
 pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
     let say = Say::new(common);
-    let lease = args::lease(args.lease);
+    let given = store::settings(common);
+    let lease = args.lease.unwrap_or(given.lease);
     let begun = Moment::now();
     // Without its entry in the directory: nothing is left behind, not even for a lease.
     let built = store::open(common, None, say, |builder| {
@@ -52,7 +54,7 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
             // A server that is too old or a replica can be asked more, and one behind a proxy.
             (ErrorKind::TooOld | ErrorKind::ReadOnly | ErrorKind::Unsupported, _) => {}
             (ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Tls, _) | (_, Exit::NoPermission) => {
-                let words = probe::mismatch(&secret::url(common)).unwrap_or_else(|| store::text(error));
+                let words = probe::mismatch(&given.url).unwrap_or_else(|| store::text(error));
                 report.add(Finding::fault("reach", words, advice));
                 report.close();
                 return exit;
@@ -60,9 +62,9 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
             _ => {}
         }
     }
-    let has_no_rights = match places(common) {
-        Some(places) => on_redis(&mut report, places, common, args, lease, &built),
-        None => other::check(&mut report, common, &built, took, lease),
+    let has_no_rights = match places(common, &given) {
+        Some(places) => on_redis(&mut report, places, &given, args, lease, &built),
+        None => other::check(&mut report, &given, &built, took, lease),
     };
     if let Ok(client) = built {
         report.add(deadlocks(&client));
@@ -79,13 +81,12 @@ pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
 }
 
 /// The servers of Redis that keep the locks. `None`: it is another store.
-fn places(common: &Common) -> Option<Result<Vec<wire::Place>, wire::Refusal>> {
-    let (access, limit) = (Access::read(common), args::command_timeout());
-    let several = if common.url.is_some() { Vec::new() } else { secret::urls_of_several() };
-    if several.is_empty() {
-        return wire::places(&secret::url(common), &access, limit);
+fn places(common: &Common, given: &Settings) -> Option<Result<Vec<wire::Place>, wire::Refusal>> {
+    let (access, limit) = (Access::of(given.clone()), given.command_timeout);
+    if common.url.is_some() || given.urls.is_empty() {
+        return wire::places(&given.url, &access, limit);
     }
-    let found = several.iter().map(|url| wire::places(url, &access, limit));
+    let found = given.urls.iter().map(|url| wire::places(url, &access, limit));
     let found = found.collect::<Option<Result<Vec<_>, _>>>()?.map(|lists| lists.into_iter().flatten());
     Some(found.map(|places| places.map(wire::Place::labelled).collect()))
 }
@@ -93,32 +94,29 @@ fn places(common: &Common) -> Option<Result<Vec<wire::Place>, wire::Refusal>> {
 fn on_redis(
     report: &mut Report,
     places: Result<Vec<wire::Place>, wire::Refusal>,
-    common: &Common,
+    given: &Settings,
     args: &DoctorArgs,
     lease: Duration,
     built: &leasehold::Result<LockClient>,
 ) -> bool {
-    let prefix = std::env::var("LEASEHOLD_PREFIX").unwrap_or_default();
+    let prefix = &given.key_prefix;
     let own = format!("{}:doctor-{}-{}", args.name, std::process::id(), Moment::now().nanos());
-    let settings = Settings {
+    let asked = Asked {
         name: &format!("{prefix}{}", args.name),
         own_name: format!("{prefix}{own}"),
-        prefix: &prefix,
         lease,
-        limit: args::command_timeout(),
-        all: args.all,
-        is_cluster: secret::url(common)
-            .to_ascii_lowercase()
-            .split("://")
-            .next()
-            .is_some_and(|scheme| scheme.ends_with("-cluster")),
+        limit: given.command_timeout,
+        is_cluster: given
+            .url
+            .split_once("://")
+            .is_some_and(|(scheme, _)| scheme.to_ascii_lowercase().ends_with("-cluster")),
     };
     let mut has_no_rights = false;
     match places {
         Ok(places) => {
             for place in places {
                 report.server.clone_from(&place.label);
-                has_no_rights |= redis::check(report, &place, &settings);
+                has_no_rights |= redis::check(report, &place, &asked);
             }
         }
         Err(refusal) => {
@@ -128,8 +126,50 @@ fn on_redis(
         }
     }
     report.server = None;
+    report.add(leftovers(built, args.all));
     report.add(trial(built, &own));
     has_no_rights
+}
+
+/// Locks without an end: nobody's, or acquired without a lease by Redisson. They block a name until somebody ends them.
+fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
+    const CHECK: &str = "leftovers";
+    const ADVICE: &str = "`leasehold show NAME` says whose it is, `leasehold force NAME --yes` ends it; Redisson takes such with lease -1 and no watchdog";
+    /// Without `--all`.
+    const PATIENCE: Duration = Duration::from_secs(10);
+    /// The number of locks that are named to people, and to programs.
+    const NAMED: (usize, usize) = (5, 100);
+    let Ok(client) = built else { return Finding::not_checked(CHECK, "there is no client") };
+    let (end, mut is_cut) = (Moment::now().plus(PATIENCE), false);
+    let (mut names, mut count) = (Vec::new(), 0_u64);
+    let mut locks = client.list("*");
+    while !is_cut && let Some(page) = locks.next_page() {
+        match page {
+            Ok(page) => {
+                // A semaphore has no holders, and its number of permits no end.
+                for lock in page.into_iter().filter(|lock| has_no_end(lock) && !lock.holders.is_empty()) {
+                    count += 1;
+                    names.extend(Some(lock.name).filter(|_| names.len() < NAMED.1));
+                }
+            }
+            Err(error) if error.is_retryable() => return refused(CHECK, &error),
+            Err(error) => return Finding::not_checked(CHECK, store::text(&error)),
+        }
+        is_cut = !all && Moment::now() >= end;
+    }
+    let (keys, requests) = (locks.cost().keys, locks.cost().requests);
+    let cost = format!("among {keys} keys, by {requests} requests");
+    let found = if count > 0 {
+        let shown = names.iter().take(NAMED.0).cloned().collect::<Vec<_>>().join(", ");
+        let more = if names.len() > NAMED.0 { ", …" } else { "" };
+        let noun = if count == 1 { "lock" } else { "locks" };
+        Finding::warning(CHECK, format!("{count} {noun} without an end: {shown}{more} ({cost})"), ADVICE)
+    } else if is_cut {
+        Finding::not_checked(CHECK, format!("none {cost} in {PATIENCE:?}; --all looks at all"))
+    } else {
+        Finding::fine(CHECK, format!("no lock without an end {cost}"))
+    };
+    found.with("names", names).with("keys", keys).with("requests", requests).with("count", count)
 }
 
 /// Threads that wait for each other, by what all clients of the store say of themselves.

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
+use leasehold::program::Settings;
 use leasehold::{ErrorKind, LockClient};
 
-use crate::args::{self, Common};
 use crate::clock::{Moment, wall};
 use crate::doctor::redis::{clock_finding, none_of};
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::{Latency, latency_finding, lease_finding, refused, spell};
-use crate::secret;
 
 /// Every run has the same: a database keeps the row of a free lock.
 const NAME: &str = "leasehold-doctor";
@@ -40,12 +39,12 @@ impl Store {
 /// Says whether the user may do nothing at all.
 pub(super) fn check(
     report: &mut Report,
-    common: &Common,
+    given: &Settings,
     built: &leasehold::Result<LockClient>,
     took: Duration,
     lease: Duration,
 ) -> bool {
-    let store = Store::of(&secret::url(common));
+    let store = Store::of(&given.url);
     let client = match built {
         Ok(client) => client,
         Err(error) => {
@@ -78,7 +77,7 @@ pub(super) fn check(
     match latency {
         Ok(latency) => {
             report.add(latency_finding(&latency));
-            report.add(lease_finding(lease, args::command_timeout(), &latency));
+            report.add(lease_finding(lease, given.command_timeout, &latency));
         }
         Err(error) => {
             report.add(refused("latency", &error));

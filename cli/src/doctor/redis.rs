@@ -3,12 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use redis::Value;
-
 use crate::clock::{Moment, wall};
 use crate::doctor::report::{Finding, Report};
 use crate::doctor::wire::{Place, Refusal, Wire, list, pairs, text};
-use crate::doctor::{Latency, latency_finding, lease_finding, leftovers, rights, spell};
+use crate::doctor::{Latency, latency_finding, lease_finding, rights, spell};
 
 /// The oldest server that is supported.
 const OLDEST: (u32, u32) = (6, 2);
@@ -19,37 +17,25 @@ const CLOCKS_AGREE: f64 = 1.0;
 /// A script that returns its argument at once, to see whether scripts run and how long an answer takes.
 const SCRIPT: &str = "return ARGV[1]";
 
-/// The request, and the environment's settings.
-pub(super) struct Settings<'a> {
+/// The request, and the environment's asked.
+pub(super) struct Asked<'a> {
     /// The lock whose rights are checked, with the client's prefix.
     pub(super) name: &'a str,
     /// A name that only this run has; below the other, so that the same rights count.
     pub(super) own_name: String,
-    pub(super) prefix: &'a str,
     pub(super) lease: Duration,
     pub(super) limit: Duration,
-    pub(super) all: bool,
     pub(super) is_cluster: bool,
 }
 
 /// The checks after the first three, in order.
-const REST: [&str; 10] = [
-    "rights",
-    "persistence",
-    "eviction",
-    "replicas",
-    "clock",
-    "scripts",
-    "pub/sub",
-    "latency",
-    "lease",
-    "leftovers",
-];
+const REST: [&str; 9] =
+    ["rights", "persistence", "eviction", "replicas", "clock", "scripts", "pub/sub", "latency", "lease"];
 
 /// Checks a server. Says whether its user may do nothing at all there.
-pub(super) fn check(report: &mut Report, place: &Place, settings: &Settings<'_>) -> bool {
+pub(super) fn check(report: &mut Report, place: &Place, asked: &Asked<'_>) -> bool {
     let begun = Moment::now();
-    let connected = place.connect(settings.limit).and_then(|mut wire| {
+    let connected = place.connect(asked.limit).and_then(|mut wire| {
         let greeting = wire.ask(&["HELLO"]);
         if greeting == Err(Refusal::Silent) { Err(Refusal::Silent) } else { Ok((wire, greeting)) }
     });
@@ -83,15 +69,15 @@ pub(super) fn check(report: &mut Report, place: &Place, settings: &Settings<'_>)
         none_of(report, &REST, "the server keeps no locks");
         return false;
     }
-    let is_replica = role(report, &greeting, settings);
-    let (finding, has_none) = rights::check(&mut wire, place, settings, is_replica);
+    let is_replica = role(report, &greeting, asked);
+    let (finding, has_none) = rights::check(&mut wire, place, asked, is_replica);
     report.add(finding);
     report.add(info(&mut wire, "persistence", "persistence", persistence));
     report.add(info(&mut wire, "eviction", "memory", |_, info| eviction(info)));
     report.add(info(&mut wire, "replicas", "replication", |_, info| replicas(info)));
     report.add(clock(&mut wire));
     let hash = scripts(report, &mut wire);
-    report.add(messages(&mut wire, place, settings));
+    report.add(messages(&mut wire, place, asked));
     let latency = match hash {
         Some(hash) => Latency::measure(|| wire.ask(&["EVALSHA", &hash, "0", "x"]).map(drop)),
         None => Latency::measure(|| wire.ask(&["TIME"]).map(drop)),
@@ -99,14 +85,13 @@ pub(super) fn check(report: &mut Report, place: &Place, settings: &Settings<'_>)
     match latency {
         Ok(latency) => {
             report.add(latency_finding(&latency));
-            report.add(lease_finding(settings.lease, settings.limit, &latency));
+            report.add(lease_finding(asked.lease, asked.limit, &latency));
         }
         Err(refusal) => {
             report.add(failed("latency", &refusal));
             report.add(Finding::not_checked("lease", "the latency is not known"));
         }
     }
-    report.add(leftovers::check(&mut wire, settings));
     has_none
 }
 
@@ -157,7 +142,7 @@ fn version(report: &mut Report, wire: &mut Wire, greeting: &HashMap<String, Stri
 }
 
 /// Says whether the server is a replica.
-fn role(report: &mut Report, greeting: &HashMap<String, String>, settings: &Settings<'_>) -> bool {
+fn role(report: &mut Report, greeting: &HashMap<String, String>, asked: &Asked<'_>) -> bool {
     let field = |name: &str| greeting.get(name).map(String::as_str).unwrap_or_default();
     let is_replica = matches!(field("role"), "replica" | "slave");
     let found = if is_replica {
@@ -166,7 +151,7 @@ fn role(report: &mut Report, greeting: &HashMap<String, String>, settings: &Sett
             "a replica, which refuses locks",
             "Name the primary in LEASEHOLD_URL, or its Sentinels: redis-sentinel://host,host/master-name",
         )
-    } else if field("mode") == "cluster" && !settings.is_cluster {
+    } else if field("mode") == "cluster" && !asked.is_cluster {
         Finding::warning(
             "role",
             "a member of a cluster that is used as one server: it refuses names of other members' slots",
@@ -335,12 +320,12 @@ fn scripts(report: &mut Report, wire: &mut Wire) -> Option<String> {
 }
 
 /// Whether a message that is published comes back, on the channel of a lock that only this run has.
-fn messages(wire: &mut Wire, place: &Place, settings: &Settings<'_>) -> Finding {
+fn messages(wire: &mut Wire, place: &Place, asked: &Asked<'_>) -> Finding {
     const CHECK: &str = "pub/sub";
     const ADVICE: &str = "Waiters notice a release only by polling: allow PUBLISH and SUBSCRIBE on the channels of docs/permissions.md";
-    let channel = rights::own("redisson_lock__channel", &settings.own_name);
+    let channel = rights::own("redisson_lock__channel", &asked.own_name);
     let heard = (|| {
-        let mut listener = place.connect(settings.limit)?;
+        let mut listener = place.connect(asked.limit)?;
         let mut subscription = listener.connection().as_pubsub();
         subscription.subscribe(&channel).map_err(|error| Refusal::from(&error))?;
         let begun = Moment::now();
@@ -354,16 +339,8 @@ fn messages(wire: &mut Wire, place: &Place, settings: &Settings<'_>) -> Finding 
             Finding::fine(CHECK, words).with("seconds", took.as_secs_f64())
         }
         Err(Refusal::Silent) => {
-            Finding::warning(CHECK, format!("no message came back within {}", spell(settings.limit)), ADVICE)
+            Finding::warning(CHECK, format!("no message came back within {}", spell(asked.limit)), ADVICE)
         }
         Err(refusal) => Finding::warning(CHECK, refusal.to_string(), ADVICE),
-    }
-}
-
-/// The number in an answer; `None` if it is none.
-pub(super) fn number(value: &Value) -> Option<i64> {
-    match value {
-        Value::Int(number) => Some(*number),
-        _ => None,
     }
 }

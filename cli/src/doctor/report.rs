@@ -1,11 +1,9 @@
 //! The findings of the checks: a line for each, printed when it is known.
 
-use std::io::Write;
-
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, Format};
-use crate::say::{Say, json_text, plain};
+use crate::say::{Say, json_text, plain, print_line};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -91,8 +89,7 @@ impl Report {
             Format::Text => self.line(&finding),
             Format::Json => json_text(&self.object(finding)),
         };
-        // A reader that has seen enough is no failure.
-        drop(std::io::stdout().write_all(format!("{line}\n").as_bytes()));
+        print_line(&line);
     }
 
     fn line(&self, finding: &Finding) -> String {

@@ -6,7 +6,7 @@
 
 use redis::Value;
 
-use crate::doctor::redis::Settings;
+use crate::doctor::redis::Asked;
 use crate::doctor::report::Finding;
 use crate::doctor::wire::{Place, Refusal, Wire, text};
 
@@ -53,12 +53,7 @@ const ADVICE: &str =
     "See docs/permissions.md for the rights of each kind of lock; --name checks those for another name";
 
 /// The finding, and whether the user may do nothing at all.
-pub(super) fn check(
-    wire: &mut Wire,
-    place: &Place,
-    settings: &Settings<'_>,
-    is_replica: bool,
-) -> (Finding, bool) {
+pub(super) fn check(wire: &mut Wire, place: &Place, asked: &Asked<'_>, is_replica: bool) -> (Finding, bool) {
     let way = match way(wire) {
         Ok(way) => way,
         Err(Refusal::Silent) => return (Finding::fault(CHECK, Refusal::Silent.to_string(), ""), false),
@@ -68,8 +63,8 @@ pub(super) fn check(
         return (Finding::not_checked(CHECK, "they are found out by trying, and this is a replica"), false);
     }
     let name = match way {
-        Way::Trial => settings.own_name.clone(),
-        Way::DryRun | Way::Script => settings.name.to_owned(),
+        Way::Trial => asked.own_name.clone(),
+        Way::DryRun | Way::Script => asked.name.to_owned(),
     };
     let user = text(&wire.ask(&["ACL", "WHOAMI"]).unwrap_or(Value::Nil));
     let mut requests = requests(&name);
@@ -84,7 +79,7 @@ pub(super) fn check(
         let allowed = match way {
             Way::DryRun => dry_run(wire, &user, &words),
             Way::Script => in_script(wire, &words),
-            Way::Trial => tried(wire, place, settings, &words),
+            Way::Trial => tried(wire, place, asked, &words),
         };
         match allowed {
             Ok(true) => {}
@@ -103,7 +98,7 @@ pub(super) fn check(
             && !missing.iter().any(|(_, command)| *command == shown(&strs(&request.1), &name))
     };
     let has_none = requests.iter().filter(is_allowed).all(|(_, words)| strs(words) == ["TIME"]);
-    (finding(way, settings.name, &missing, has_none), has_none)
+    (finding(way, asked.name, &missing, has_none), has_none)
 }
 
 fn strs(words: &[String]) -> Vec<&str> {
@@ -174,10 +169,10 @@ fn in_script(wire: &mut Wire, words: &[&str]) -> Result<bool, Refusal> {
 }
 
 /// Whether the server does it, or has another reason than rights not to.
-fn tried(wire: &mut Wire, place: &Place, settings: &Settings<'_>, words: &[&str]) -> Result<bool, Refusal> {
+fn tried(wire: &mut Wire, place: &Place, asked: &Asked<'_>, words: &[&str]) -> Result<bool, Refusal> {
     let is_subscription = words.first().is_some_and(|word| word.ends_with("SUBSCRIBE"));
     // A connection that subscribed can ask nothing else.
-    let answer = if is_subscription { place.connect(settings.limit)?.ask(words) } else { wire.ask(words) };
+    let answer = if is_subscription { place.connect(asked.limit)?.ask(words) } else { wire.ask(words) };
     match answer {
         Err(Refusal::NoRight) => Ok(false),
         Err(Refusal::Silent) => Err(Refusal::Silent),

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use leasehold::program::Settings;
 use redis::{
     Client, ClientTlsConfig, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError,
     TlsCertificates, Value,
 };
 
-use crate::args::Common;
 use crate::clock::Moment;
-use crate::secret::{secret, variable};
 
 /// Why there is no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,8 +63,7 @@ pub(super) struct Place {
     certificates: Option<TlsCertificates>,
 }
 
-/// The options beside the URL by which servers let this program in: as the library takes them, which has read
-/// them before.
+/// The options beside the URL by which servers let this program in: as the library takes them.
 pub(super) struct Access {
     certificates: Option<TlsCertificates>,
     username: Option<String>,
@@ -76,22 +74,21 @@ pub(super) struct Access {
 }
 
 impl Access {
-    pub(super) fn read(common: &Common) -> Access {
-        let file = |given: &Option<std::path::PathBuf>, name: &str| {
-            let path = given.clone().or_else(|| variable(name).map(Into::into))?;
-            std::fs::read(path).ok()
-        };
-        let root_cert = file(&common.ca, "LEASEHOLD_TLS_CA");
-        let identity = file(&common.cert, "LEASEHOLD_TLS_CERT").zip(file(&common.key, "LEASEHOLD_TLS_KEY"));
-        let client_tls =
-            identity.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    pub(super) fn of(given: Settings) -> Access {
+        let root_cert = given.tls_ca.and_then(|file| std::fs::read(file).ok());
+        let client_tls = given.tls_identity.and_then(|(certificate, key)| {
+            Some(ClientTlsConfig {
+                client_cert: std::fs::read(certificate).ok()?,
+                client_key: std::fs::read(key).ok()?,
+            })
+        });
         let is_given = root_cert.is_some() || client_tls.is_some();
         Access {
             certificates: is_given.then_some(TlsCertificates { client_tls, root_cert }),
-            username: variable("LEASEHOLD_USERNAME"),
-            password: secret("LEASEHOLD_PASSWORD"),
-            database: variable("LEASEHOLD_DATABASE").and_then(|number| number.trim().parse().ok()),
-            sentinel: (variable("LEASEHOLD_SENTINEL_USERNAME"), secret("LEASEHOLD_SENTINEL_PASSWORD")),
+            username: given.username,
+            password: given.password,
+            database: given.database,
+            sentinel: (given.sentinel_username, given.sentinel_password),
         }
     }
 
@@ -152,20 +149,6 @@ impl Wire {
         }
         let answer = command.query::<Value>(&mut self.connection);
         answer.map_err(|error| Refusal::from(&error))
-    }
-
-    /// The same request for each, sent at once; `None`: the server refused that one.
-    pub(super) fn ask_all(&mut self, requests: &[Vec<String>]) -> Result<Vec<Value>, Refusal> {
-        let mut pipeline = redis::pipe();
-        for words in requests {
-            let Some((name, arguments)) = words.split_first() else { continue };
-            let mut command = redis::cmd(name);
-            for word in arguments {
-                command.arg(word);
-            }
-            pipeline.add_command(command);
-        }
-        pipeline.query::<Vec<Value>>(&mut self.connection).map_err(|error| Refusal::from(&error))
     }
 
     /// The answer, and how long it took.
@@ -306,14 +289,6 @@ fn primary(range: &Value, asked: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_url_of_several_hosts_is_taken_apart() {
-        assert_eq!(parts("u:p%40@a:1,b/m/3"), ("u:p%40@".to_owned(), vec!["a:1", "b"], "m/3"));
-        assert_eq!(parts("a"), (String::new(), vec!["a"], ""));
-        assert_eq!(host_and_port("::1", "7"), "[::1]:7");
-        assert_eq!(host_and_port("a", "7"), "a:7");
-    }
 
     #[test]
     fn a_primary_without_a_host_is_where_it_was_asked() {

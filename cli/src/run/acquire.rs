@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{AcquireOptions, ErrorKind, Interrupt, LockClient, OwnedGuard, RedisLock};
+use leasehold::{AcquireOptions, Backoff, ErrorKind, Interrupt, LockClient, OwnedGuard, RedisLock};
 use serde_json::json;
 
 use crate::args::RunArgs;
@@ -48,8 +48,8 @@ pub(super) fn acquire(
         // A signal that came with the grant still ends it all: the guard's drop releases.
         match (outcome, caught.signals.try_recv()) {
             (Err(error), Err(_)) if error.kind() == ErrorKind::Unsupported => {
-                say.error(&format!("{}; {}", text(&error), way_out(args)), Exit::Usage);
-                return Err(Refusal::Failed(Exit::Usage));
+                let words = format!("{}; {}", text(&error), way_out(args));
+                return Err(Refusal::Failed(say.error(&words, Exit::Usage)));
             }
             (Err(error), Err(_)) => return Err(Refusal::Failed(explain(&error, say))),
             (Ok(_) | Err(_), Ok(signal)) => return Err(Refusal::Signal(signal)),
@@ -60,11 +60,11 @@ pub(super) fn acquire(
                 }
                 // Lost before anything was done under it: the wait goes on, if there is still time for it.
                 if args.want.patience.no_wait || end.is_some_and(|end| Moment::now() >= end) {
-                    say.error(&format!(
+                    let words = format!(
                         "{} was granted, and lost before the command could start: the store is too slow for this lease",
                         args.name
-                    ), Exit::Unavailable);
-                    return Err(Refusal::Failed(Exit::Unavailable));
+                    );
+                    return Err(Refusal::Failed(say.error(&words, Exit::Unavailable)));
                 }
             }
         }
@@ -148,6 +148,8 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
     let options = client.lock_with(name);
     let options = if args.want.fair { options.fair() } else { options };
     let options = if args.leads { options.election() } else { options };
+    let options =
+        args.poll.into_iter().fold(options, |options, pause| options.spin(Backoff::constant(pause)));
     // The store too says when it ends, to those who look.
     args.max_hold.into_iter().fold(options, leasehold::LockOptions::max_hold).build_fenced().into()
 }
@@ -166,11 +168,11 @@ fn permit(
         // Fewer than there are would run beside more than this caller allows.
         if there != i64::from(permits) {
             let name = &args.name;
-            say.error(&format!(
+            let words = format!(
                 "{name} has {there} permits, set up before, and not {permits}: `leasehold permits {name} --set {permits}` \
                  changes the number for all who use it"
-            ), Exit::Usage);
-            return Ok(Permitted::No(Exit::Usage));
+            );
+            return Ok(Permitted::No(say.error(&words, Exit::Usage)));
         }
     }
     let permit = semaphore.acquire_with(1, &asked(wait, interrupt))?;

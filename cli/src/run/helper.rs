@@ -13,8 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
@@ -25,14 +24,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, WaitId, WaitIdOptions, getppid, waitid};
 use signal_hook::consts::{SIGCONT, SIGKILL, SIGTERM};
 
-use crate::args::{Common, OnLost};
+use crate::args::OnLost;
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::family::{self, Awake, Cgroup, Family, POLL, kill_group};
 use crate::run::link::{self, Order, Report};
-use crate::run::parts::{BecomeArgs, HelperArgs};
-use crate::run::{own_program, signals};
-use crate::say::Say;
+use crate::run::parts::{BecomeArgs, HelperArgs, Part};
+use crate::run::signals;
 
 /// The clock may jump ahead of all timers, when a machine that slept wakes up: so often it is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -46,9 +44,9 @@ enum Event {
     Dead(Report),
 }
 
-pub(crate) fn helper(common: &Common, args: &HelperArgs) -> Exit {
+pub(crate) fn helper(args: &HelperArgs, command: &[OsString]) -> Exit {
     signals::ignore_terminal_output_stop();
-    match serve(common, args) {
+    match serve(args, command) {
         Ok(()) => Exit::Success,
         Err(_) => Exit::Internal, // the supervisor sees the socket's end
     }
@@ -58,21 +56,20 @@ pub(crate) fn helper(common: &Common, args: &HelperArgs) -> Exit {
 ///
 /// Otherwise a helper that is killed before it has reported the command's start would leave a command behind
 /// of which nobody knows.
-pub(crate) fn become_command(common: &Common, args: &BecomeArgs) -> Exit {
+pub(crate) fn become_command(args: &BecomeArgs, command: &[OsString]) -> Exit {
     #[cfg(target_os = "linux")]
     if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
         return Exit::Internal;
     }
     // Asked for first, looked at second: a helper that died before that is not the parent any more.
-    if getppid().map(Pid::as_raw_nonzero).map(std::num::NonZero::get) != Some(args.parent) {
+    if getppid().and_then(|parent| u32::try_from(parent.as_raw_nonzero().get()).ok()) != Some(args.parent) {
         return Exit::Internal;
     }
     if let Some(cgroup) = &args.cgroup {
         // Only an addition: the helper finds descendants without it.
         std::fs::write(cgroup.join("cgroup.procs"), "0").ok();
     }
-    let words: Result<Vec<CString>, _> =
-        args.command.iter().map(|word| CString::new(word.as_bytes())).collect();
+    let words: Result<Vec<CString>, _> = command.iter().map(|word| CString::new(word.as_bytes())).collect();
     let Ok(words) = words else { return Exit::Usage }; // no command line has a NUL
     let Some(program) = words.first() else { return Exit::Usage };
     args.inherited.restore();
@@ -80,11 +77,10 @@ pub(crate) fn become_command(common: &Common, args: &BecomeArgs) -> Exit {
     let error = std::io::Error::from(error);
     let is_there = error.kind() != std::io::ErrorKind::NotFound;
     let exit = if is_there { Exit::CannotRun } else { Exit::NotFound };
-    Say::new(common).error(&format!("{} cannot be run: {error}", program.to_string_lossy()), exit);
-    exit
+    args.say.error(&format!("{} cannot be run: {error}", program.to_string_lossy()), exit)
 }
 
-fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {
+fn serve(args: &HelperArgs, words: &[OsString]) -> std::io::Result<()> {
     signals::outlive_signals()?;
     let mut awake = Awake::new();
     awake.put_off();
@@ -108,12 +104,14 @@ fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {
     let (lost, loses) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::fcntl_setfd(&lost, FdFlags::empty())?;
     let cgroup = Cgroup::make(std::process::id());
-    let mut command = Command::new(own_program()?);
-    command.arg0("leasehold").args(["become", &format!("--format={}", common.format)]);
-    command.arg(format!("--parent={}", std::process::id())).arg(format!("--inherited={}", args.inherited));
-    command.args(cgroup.iter().map(|cgroup| join("--cgroup=", cgroup.path())));
-    command.arg("--").args(&args.command);
-    command.env("LEASEHOLD_LOST_FD", lost.as_raw_fd().to_string());
+    let mut command = Part::Become(BecomeArgs {
+        say: args.say,
+        parent: std::process::id(),
+        inherited: args.inherited,
+        cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()),
+    })
+    .program()?;
+    command.args(words).env("LEASEHOLD_LOST_FD", lost.as_raw_fd().to_string());
     let started = command.stdin(Stdio::from(input)).process_group(0).spawn();
     drop((lost, command));
     let child = match started {
@@ -139,12 +137,6 @@ fn serve(common: &Common, args: &HelperArgs) -> std::io::Result<()> {
     };
     keeper.run(&events);
     Ok(())
-}
-
-fn join(option: &str, path: &Path) -> OsString {
-    let mut argument = OsString::from(option);
-    argument.push(path);
-    argument
 }
 
 /// The input that the command is to have. This process's own is the socket.

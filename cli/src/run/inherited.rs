@@ -6,9 +6,10 @@
 //! there, since Rust's runtime replaces what was before `main`.
 
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
+use serde::{Deserialize, Serialize};
 
 /// The signals that were blocked and those that were ignored: a bit for each, the first for signal 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Inherited {
     blocked: u64,
     ignored: u64,
@@ -52,37 +53,4 @@ fn bit(signal: Signal) -> u64 {
 fn set(signal: Signal, how: SigHandler) {
     // SAFETY: `SigIgn` and `SigDfl` are no handlers, so no code of this process runs because of them.
     unsafe { nix::sys::signal::signal(signal, how) }.ok();
-}
-
-impl std::fmt::Display for Inherited {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:x}:{:x}", self.blocked, self.ignored)
-    }
-}
-
-impl std::str::FromStr for Inherited {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Inherited, String> {
-        let read = || {
-            let (blocked, ignored) = text.split_once(':')?;
-            let number = |text| u64::from_str_radix(text, 16).ok();
-            Some(Inherited { blocked: number(blocked)?, ignored: number(ignored)? })
-        };
-        read().ok_or_else(|| "two masks of signals in hexadecimal digits, as in 0:10000".to_owned())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Inherited;
-
-    #[test]
-    fn masks_are_read_as_they_were_written() {
-        let inherited = Inherited { blocked: 0x4000, ignored: 0x1_0001 };
-        assert_eq!(inherited.to_string().parse(), Ok(inherited));
-        for bad in ["", "1", "1:", ":1", "g:1"] {
-            assert!(bad.parse::<Inherited>().is_err(), "{bad}");
-        }
-    }
 }

@@ -1,156 +1,56 @@
-//! The words that the process with the lock and its helper say to each other, one a line, over one socket.
-//!
-//! | from the supervisor | meaning |
-//! |---|---|
-//! | `until N` | until instant N the lock is surely held, if nothing else is heard |
-//! | `gone` | the lock is lost: somebody else may hold it now |
-//! | `asked` | the command was asked to end (TERM): what it leaves behind is to end with it |
-//!
-//! The end of the socket means that the supervisor is dead.
-//!
-//! | from the helper | meaning |
-//! |---|---|
-//! | `started PID` | the command runs; PID is its process group too |
-//! | `failed ERRNO` | the command cannot be run |
-//! | `late` | the command was not started: the time was over |
-//! | `stopped SIGNAL`, `ending`, `exited CODE`, `signaled SIGNAL` | what became of the command; `ending`: by the helper |
-//! | `unwatched` | the end of the command could not be seen, so it was ended |
-//! | `survivor PID` | a process of the command could not be ended in time |
+//! The messages that the process with the lock and its helper send each other over one socket, one a line.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
 use crate::clock::Moment;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// From the process with the lock. The end of the socket means that this process is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
+    /// Until this instant the lock is surely held, if nothing else is heard.
     Until(Moment),
+    /// The lock is lost: somebody else may hold it now.
     Gone,
+    /// The command was asked to end (TERM): what it leaves behind is to end with it.
     Asked,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// From the helper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Report {
+    /// The command runs; its number is its process group's too.
     Started(i32),
+    /// The command cannot be run: the system's number of the error.
     Failed(i32),
+    /// The command was not started: the time was over.
     Late,
+    /// A signal stopped the command.
     Stopped(i32),
+    /// The helper ends the command.
     Ending,
     Exited(i32),
     Signaled(i32),
+    /// The end of the command could not be seen, so it was ended.
     Unwatched,
+    /// This process of the command could not be ended in time.
     Survivor(i32),
 }
 
-/// A message as a line.
-pub(super) trait Line: Sized {
-    fn word(&self) -> (&'static str, u64);
-    fn of(word: &str, number: u64) -> Option<Self>;
-}
-
-impl Line for Order {
-    fn word(&self) -> (&'static str, u64) {
-        match self {
-            Order::Until(moment) => ("until", moment.nanos()),
-            Order::Gone => ("gone", 0),
-            Order::Asked => ("asked", 0),
-        }
-    }
-
-    fn of(word: &str, number: u64) -> Option<Order> {
-        match word {
-            "until" => Some(Order::Until(Moment::from_nanos(number))),
-            "gone" => Some(Order::Gone),
-            "asked" => Some(Order::Asked),
-            _ => None,
-        }
-    }
-}
-
-impl Line for Report {
-    fn word(&self) -> (&'static str, u64) {
-        let (word, number) = match *self {
-            Report::Started(pid) => ("started", pid),
-            Report::Failed(errno) => ("failed", errno),
-            Report::Late => ("late", 0),
-            Report::Stopped(signal) => ("stopped", signal),
-            Report::Ending => ("ending", 0),
-            Report::Exited(code) => ("exited", code),
-            Report::Signaled(signal) => ("signaled", signal),
-            Report::Unwatched => ("unwatched", 0),
-            Report::Survivor(pid) => ("survivor", pid),
-        };
-        (word, u64::try_from(number).unwrap_or(0))
-    }
-
-    fn of(word: &str, number: u64) -> Option<Report> {
-        let number = i32::try_from(number).ok()?;
-        match word {
-            "started" => Some(Report::Started(number)),
-            "failed" => Some(Report::Failed(number)),
-            "late" => Some(Report::Late),
-            "stopped" => Some(Report::Stopped(number)),
-            "ending" => Some(Report::Ending),
-            "exited" => Some(Report::Exited(number)),
-            "signaled" => Some(Report::Signaled(number)),
-            "unwatched" => Some(Report::Unwatched),
-            "survivor" => Some(Report::Survivor(number)),
-            _ => None,
-        }
-    }
-}
-
 /// Sends one message.
-pub(super) fn send(mut stream: &UnixStream, message: &impl Line) -> io::Result<()> {
-    let (word, number) = message.word();
-    stream.write_all(format!("{word} {number}\n").as_bytes())
+pub(super) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+    stream.write_all(format!("{}\n", serde_json::to_string(message)?).as_bytes())
 }
 
 /// Reads messages until the other side is gone; each is given to `each`, which says whether to go on.
-pub(super) fn receive<M: Line>(stream: UnixStream, mut each: impl FnMut(M) -> bool) {
-    let mut lines = BufReader::new(stream);
-    let mut line = String::new();
-    loop {
-        line.clear();
-        match lines.read_line(&mut line) {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-        let (word, number) = line.trim_end().split_once(' ').unwrap_or(("", ""));
-        let message = number.parse().ok().and_then(|number| M::of(word, number));
-        if message.is_some_and(|message| !each(message)) {
+pub(super) fn receive<M: DeserializeOwned>(stream: UnixStream, mut each: impl FnMut(M) -> bool) {
+    for line in BufReader::new(stream).lines() {
+        let Ok(line) = line else { return };
+        if serde_json::from_str(&line).is_ok_and(|message| !each(message)) {
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_come_as_they_were_sent() {
-        let (one, other) = UnixStream::pair().unwrap();
-        let reports = [
-            Report::Started(7),
-            Report::Failed(2),
-            Report::Late,
-            Report::Stopped(20),
-            Report::Ending,
-            Report::Exited(0),
-            Report::Signaled(9),
-            Report::Unwatched,
-            Report::Survivor(71),
-        ];
-        for report in reports {
-            send(&one, &report).unwrap();
-        }
-        drop(one);
-        let mut came = Vec::new();
-        receive(other, |report: Report| {
-            came.push(report);
-            true
-        });
-        assert_eq!(came, reports);
     }
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use leasehold::{ClientBuilder, ErrorKind, LockClient, OwnedGuard};
 use serde_json::json;
 
-use crate::args::{self, Common, ElectArgs, OnceArgs, RunArgs, Terms, Want};
+use crate::args::{Common, ElectArgs, OnceArgs, RunArgs, Terms, Want};
 use crate::clock::Moment;
 use crate::exit::{Exit, SIGINT};
 use crate::job::{self, State};
@@ -50,34 +50,26 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
     let label = args.terms.label(&args.command);
     with_client(common, args.want.lease.lease, label, away, None, |client, caught, say| {
         let args = RunArgs { want: args.want.since(begun), ..args.clone() };
-        hold(client, common, &args, None, caught, say)
+        hold(client, &args, None, caught, say)
     })
 }
 
 /// Before anything is asked of the store: a command that could not be ended in time.
 fn refused(asked: Duration, what: &str, terms: &Terms, say: Say) -> Option<Exit> {
     let words = times::why_too_short(asked, terms)?;
-    say.error(&format!("{what} ({asked:?}): {words}"), Exit::Usage);
-    Some(Exit::Usage)
+    Some(say.error(&format!("{what} ({asked:?}): {words}"), Exit::Usage))
 }
 
 /// Runs a command while this process leads, and stands again when that is over.
 pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     let mut candidate = RunArgs {
         name: args.name.clone(),
-        want: Want {
-            patience: args.patience.clone(),
-            read: false,
-            write: false,
-            writers_first: false,
-            fair: false,
-            permits: None,
-            lease: args.lease.clone(),
-        },
+        want: Want { patience: args.patience.clone(), lease: args.lease.clone(), ..Want::default() },
         terms: args.terms.clone(),
         max_hold: None,
         strict: args.strict,
         leads: true,
+        poll: args.poll,
         command: args.command.clone(),
     };
     let say = Say::new(common);
@@ -97,7 +89,7 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
             return exit;
         }
         loop {
-            let exit = hold(client, common, &candidate, office.as_deref(), caught, say);
+            let exit = hold(client, &candidate, office.as_deref(), caught, say);
             let patience = &mut candidate.want.patience;
             let is_patient = patience.wait.is_none() && !patience.no_wait;
             let stands_again = match exit {
@@ -128,14 +120,13 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
         return exit;
     }
     if args.at_least > args.at_most {
-        say.error(
+        return say.error(
             &format!("--at-least ({:?}) is longer than --at-most ({:?})", args.at_least, args.at_most),
             Exit::Usage,
         );
-        return Exit::Usage;
     }
     let label = args.terms.label(&args.command);
-    with_client(common, None, label, args::patience(), None, |client, caught, say| {
+    with_client(common, None, label, store::environment().patience, None, |client, caught, say| {
         let (mut ran, asked) = (None, Moment::now());
         let outcome = client.run_once_fenced(name, args.at_least, args.at_most, |guard| {
             let begun = Moment::now();
@@ -147,7 +138,6 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
                 max_hold: Some(args.at_most),
                 is_renewed: false,
                 strict: false,
-                format: common.format,
                 command: &args.command,
                 office: None,
             };
@@ -175,8 +165,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
         match (ran, outcome) {
             (None, Ok(_)) => is_run(client, name, args.conflict_exit_code, say),
             (None, Err(error)) if error.kind() == ErrorKind::Unsupported => {
-                say.error(&format!("{}; {NO_ONCE}", store::text(&error)), Exit::Usage);
-                Exit::Usage
+                say.error(&format!("{}; {NO_ONCE}", store::text(&error)), Exit::Usage)
             }
             (None, Err(error)) => store::explain(&error, say),
             // It was said already.
@@ -229,7 +218,7 @@ fn is_run(client: &LockClient, name: &str, code: u8, say: Say) -> Exit {
 fn leave_to_others(client: &LockClient, name: &str, owner: &str, say: Say) {
     let Ok(shown) = client.inspect(name) else { return };
     // Longer than the request may take: until then it is nobody else's.
-    let is_kept = shown.remaining.is_some_and(|left| left > 2 * args::command_timeout());
+    let is_kept = shown.remaining.is_some_and(|left| left > 2 * store::environment().command_timeout);
     if is_kept
         && shown.holders.iter().all(|holder| holder.owner == owner)
         && client.get_lock(name).force_unlock().is_ok()
@@ -289,8 +278,7 @@ fn with_client(
 ) -> Exit {
     let say = Say::new(common);
     if let Some(words) = family::why_unseen() {
-        say.error(words, Exit::Internal);
-        return Exit::Internal;
+        return say.error(words, Exit::Internal);
     }
     // Before the first thread, so that all have it.
     let inherited = Inherited::take();
@@ -299,8 +287,7 @@ fn with_client(
     let caught = match Caught::start(inherited) {
         Ok(caught) => caught,
         Err(error) => {
-            say.error(&format!("signals cannot be caught: {error}"), Exit::Internal);
-            return Exit::Internal;
+            return say.error(&format!("signals cannot be caught: {error}"), Exit::Internal);
         }
     };
     if let Some(Err(exit)) = office.map(|office| office.open(say)) {
@@ -320,14 +307,7 @@ fn with_client(
 }
 
 /// Acquires the lock, and runs the command while it is held.
-fn hold(
-    client: &LockClient,
-    common: &Common,
-    args: &RunArgs,
-    office: Option<&Office>,
-    caught: &Caught,
-    say: Say,
-) -> Exit {
+fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &Caught, say: Say) -> Exit {
     let asked = Moment::now();
     match acquire::acquire(client, args, caught, say) {
         Ok((guard, window)) => {
@@ -340,7 +320,6 @@ fn hold(
                 max_hold: args.max_hold,
                 is_renewed: acquire::is_renewed(args),
                 strict: args.strict,
-                format: common.format,
                 command: &args.command,
                 office,
             };
@@ -362,9 +341,4 @@ pub(crate) fn end_as_interrupted(exit: Exit) {
     if exit == Exit::Signal(SIGINT) && terminal::is_foreground() {
         signal_hook::low_level::emulate_default_handler(SIGINT).ok();
     }
-}
-
-/// This program, also when its file has been replaced meanwhile.
-fn own_program() -> std::io::Result<std::path::PathBuf> {
-    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }

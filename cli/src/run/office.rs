@@ -132,27 +132,3 @@ fn leader(stage: Stage, now: Moment) -> Answer {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_leads_until_its_instant_and_no_longer_whatever_else_is_known() {
-        let begin = Moment::from_nanos(7);
-        let until = begin.plus(Duration::from_millis(1500));
-        let leads = |term| Stage::Leads { term, until };
-        let answer = leader(leads(Some(12)), begin);
-        assert_eq!((answer.status, &*answer.body), (200, "term 12\nleft_ms 1500\n"));
-        assert_eq!(leader(leads(None), begin).body, "left_ms 1500\n");
-        let last = Moment::from_nanos(until.nanos() - 1);
-        assert_eq!(leader(leads(None), last).status, 200);
-        for now in [until, until.plus(Duration::from_secs(1))] {
-            let answer = leader(leads(Some(12)), now);
-            assert_eq!((answer.status, &*answer.body), (503, "does not lead\n"));
-        }
-        for stage in [Stage::Stands, Stage::Begins, Stage::Ends] {
-            assert_eq!(leader(stage, begin).status, 503, "{stage:?}");
-        }
-    }
-}

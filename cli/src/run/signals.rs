@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::Interrupt;
-use leasehold::crossbeam_channel::{Receiver, bounded, select, unbounded};
+use leasehold::crossbeam_channel::{Receiver, select, unbounded};
 use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal, kill_current_process_group};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
@@ -113,12 +113,7 @@ impl Caught {
         say: Say,
         act: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Exit> {
-        let (done, is_done) = bounded(1);
-        let act = move || drop(done.send(act()));
-        std::thread::Builder::new()
-            .name(what.to_owned())
-            .spawn(act)
-            .map_err(|error| say.no_thread(&error))?;
+        let is_done = say.on_thread(what, act)?;
         loop {
             select! {
                 recv(is_done) -> outcome => return outcome.map_err(|_panicked| Exit::Internal),

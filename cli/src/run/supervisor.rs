@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, never, select, unbounded};
@@ -17,14 +17,14 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use serde_json::json;
 use signal_hook::consts::{SIGCONT, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU};
 
-use crate::args::{Format, OnLost, Terms};
+use crate::args::{OnLost, Terms};
 use crate::clock::Moment;
 use crate::exit::Exit;
 use crate::run::family::{self, Cgroup, Family, kill_group};
 use crate::run::hold::place;
 use crate::run::link::{self, Order, Report};
 use crate::run::office::{Office, Stage};
-use crate::run::own_program;
+use crate::run::parts::{HelperArgs, Part};
 use crate::run::signals::{self, Caught};
 use crate::run::terminal::{Terminal, has_job_control};
 use crate::run::times::{self, Times};
@@ -46,7 +46,6 @@ pub(crate) struct Task<'a> {
     /// Whether it can last longer than that window.
     pub(crate) is_renewed: bool,
     pub(crate) strict: bool,
-    pub(crate) format: Format,
     pub(crate) command: &'a [OsString],
     /// Told whether the command runs as the leader's.
     pub(crate) office: Option<&'a Office>,
@@ -74,11 +73,11 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
     let granted = Moment::now();
     let times = Times::of(task.window, task.terms.kill_grace);
     let ceiling = task.max_hold.map_or(Moment::NEVER, |most| granted.plus(most));
-    let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, guard, times, caught)) {
+    let helper = match caught.stop_waiting().and_then(|()| Helper::start(task, guard, times, caught, say)) {
         Ok(helper) => helper,
         Err(error) => {
-            say.error(&format!("the helper process cannot be started: {error}"), Exit::Internal);
-            return Supervised { exit: Exit::Internal, was_never_begun: true };
+            let words = format!("the helper process cannot be started: {error}");
+            return Supervised { exit: say.error(&words, Exit::Internal), was_never_begun: true };
         }
     };
     let lost = guard.lost();
@@ -121,14 +120,18 @@ struct Helper {
 }
 
 impl Helper {
-    fn start(task: &Task<'_>, guard: &OwnedGuard, times: Times, caught: &Caught) -> std::io::Result<Helper> {
+    fn start(
+        task: &Task<'_>,
+        guard: &OwnedGuard,
+        times: Times,
+        caught: &Caught,
+        say: Say,
+    ) -> std::io::Result<Helper> {
         let (stream, theirs) = UnixStream::pair()?;
-        let mut command = Command::new(own_program()?);
-        command.arg0("leasehold").arg("helper").arg(format!("--format={}", task.format));
-        command.arg(format!("--grace={}ms", times.grace.as_millis()));
-        command.arg(format!("--margin={}ms", times.margin.as_millis()));
-        command.arg(format!("--on-lost={}", task.terms.on_lost));
-        command.arg(format!("--inherited={}", caught.inherited)).arg("--").args(task.command);
+        let Times { grace, margin, .. } = times;
+        let (on_lost, inherited) = (task.terms.on_lost, caught.inherited);
+        let mut command = Part::Helper(HelperArgs { say, grace, margin, on_lost, inherited }).program()?;
+        command.args(task.command);
         command.env("LEASEHOLD_NAME", task.name).env("LEASEHOLD_OWNER", guard.owner().to_string());
         command.env("LEASEHOLD_UNDER", under(guard));
         match guard.fence() {
@@ -320,9 +323,9 @@ impl Supervisor<'_> {
                 None
             }
             Report::Unwatched => {
-                self.say.error("the end of the command could not be seen, so it was ended", Exit::Internal);
                 self.is_ending = false;
-                Some(Ended::Not(Exit::Internal))
+                let words = "the end of the command could not be seen, so it was ended";
+                Some(Ended::Not(self.say.error(words, Exit::Internal)))
             }
             Report::Exited(code) => Some(Ended::Exited(code)),
             Report::Signaled(signal) => Some(Ended::Signaled(signal)),
@@ -333,8 +336,7 @@ impl Supervisor<'_> {
                     self.task.command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
                 let is_there = error.kind() != std::io::ErrorKind::NotFound;
                 let exit = if is_there { Exit::CannotRun } else { Exit::NotFound };
-                self.say.error(&format!("{program} cannot be run: {error}"), exit);
-                Some(Ended::Not(exit))
+                Some(Ended::Not(self.say.error(&format!("{program} cannot be run: {error}"), exit)))
             }
             Report::Late => {
                 self.was_never_begun = true;
@@ -357,9 +359,8 @@ impl Supervisor<'_> {
         if self.is_ending {
             return Ended::Unknown;
         }
-        self.say
-            .error("the helper process was ended by somebody, so the command was ended too", Exit::Internal);
-        Ended::Not(Exit::Internal)
+        let words = "the helper process was ended by somebody, so the command was ended too";
+        Ended::Not(self.say.error(words, Exit::Internal))
     }
 
     /// Passes a signal on.

@@ -31,8 +31,7 @@ fn refused(common: &Common, action: &str) -> Exit {
             "{action} is for Unix only: a command could outlive the lock here; take the library, or WSL"
         ),
         Exit::Usage,
-    );
-    Exit::Usage
+    )
 }
 
 /// Nothing: the exit code says that an interrupt ended the program.
@@ -77,7 +76,7 @@ pub(crate) mod signals {
     use std::io;
     use std::time::Duration;
 
-    use leasehold::crossbeam_channel::{Receiver, bounded, select, unbounded};
+    use leasehold::crossbeam_channel::{Receiver, select, unbounded};
 
     use crate::exit::{Exit, SIGINT};
     use crate::run::inherited::Inherited;
@@ -103,12 +102,7 @@ pub(crate) mod signals {
             say: Say,
             act: impl FnOnce() -> T + Send + 'static,
         ) -> Result<T, Exit> {
-            let (done, is_done) = bounded(1);
-            let act = move || drop(done.send(act()));
-            std::thread::Builder::new()
-                .name(what.to_owned())
-                .spawn(act)
-                .map_err(|error| say.no_thread(&error))?;
+            let is_done = say.on_thread(what, act)?;
             select! {
                 recv(is_done) -> outcome => outcome.map_err(|_panicked| Exit::Internal),
                 recv(self.signals) -> signal => is_done

@@ -210,68 +210,11 @@ impl<T> State<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
     use leasehold::crossbeam_channel::bounded;
 
     use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
-
-    #[test]
-    fn many_who_ask_at_once_cost_one_request() {
-        let (asked, count) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-        let counted = Arc::clone(&count);
-        let (go, may_go) = bounded::<()>(0);
-        let make = move |_: Progress<'_>| {
-            may_go.recv().ok();
-            Ok((counted.fetch_add(1, Ordering::SeqCst), FRESH))
-        };
-        let fresh = Arc::new(Fresh::start("test", make, |_| {}).unwrap());
-        std::thread::scope(|scope| {
-            for _ in 0..20 {
-                scope.spawn(|| {
-                    asked.fetch_add(1, Ordering::SeqCst);
-                    assert_eq!(*fresh.get(LONG).last.unwrap().0, 0);
-                });
-            }
-            while asked.load(Ordering::SeqCst) < 20 {
-                std::thread::yield_now();
-            }
-            go.send(()).unwrap();
-        });
-        assert_eq!(*fresh.get(LONG).last.unwrap().0, 0, "it is fresh still");
-        assert_eq!(count.load(Ordering::SeqCst), 1);
-    }
-
-    #[test]
-    fn a_store_that_says_nothing_does_not_answer_and_the_old_value_stays() {
-        let (go, may_go) = bounded::<()>(0);
-        let make = move |_: Progress<'_>| {
-            may_go.recv().ok();
-            Ok(((), FRESH))
-        };
-        let fresh = Fresh::start("test", make, |_| {}).unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| go.send(()).unwrap());
-            assert!(fresh.get(LONG).trouble().is_none());
-        });
-        let state = fresh.0.lock();
-        let (at, _) = state.tried.unwrap();
-        assert!(state.is_fresh(at.plus(FRESH / 2)) && !state.is_fresh(at.plus(FRESH)));
-        drop(state);
-        // As soon as it is old it is asked for again, and nobody answers.
-        let seen = loop {
-            let seen = fresh.get(FRESH);
-            if seen.trouble().is_some() {
-                break seen;
-            }
-        };
-        assert_eq!(seen.trouble().unwrap().kind, ErrorKind::TimedOut);
-        let age = seen.last.unwrap().1;
-        assert!(age >= FRESH + SILENCE, "{age:?}");
-        drop(go); // the maker's thread goes on
-    }
 
     #[test]
     fn a_value_that_is_dear_stays_fresh_for_as_long_as_its_maker_says() {

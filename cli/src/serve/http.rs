@@ -302,18 +302,6 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_its_method_path_and_host() {
-        let request = parsed("GET /locks.json?x=1 HTTP/1.1\r\nhOST: a:1\r\n\r\n").unwrap().unwrap();
-        assert_eq!(
-            (&*request.method, &*request.path, request.host.as_deref()),
-            ("GET", "/locks.json", Some("a:1"))
-        );
-        let request = parsed("GET / HTTP/1.0\r\n\r\n").unwrap().unwrap();
-        assert_eq!(request.host, None);
-        assert!(parsed("GET / HTTP/1.1\r\nHost: a\r\n").unwrap().is_none());
-    }
-
-    #[test]
     fn a_request_that_could_be_read_in_two_ways_is_refused() {
         for bad in [
             "GET / HTTP/1.1\r\n\r\n",

@@ -359,33 +359,6 @@ mod tests {
         assert_eq!(groups.of_name(&format!("{}:x", "é".repeat(1000))), "é".repeat(LONGEST_GROUP));
     }
 
-    fn lists(client: &LockClient) -> Lists {
-        Lists {
-            client: client.clone(),
-            pattern: "*".to_owned(),
-            interval: None,
-            groups: Groups::default(),
-            jobs: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn the_object_is_json_with_and_without_locks() {
-        let client = LockClient::in_memory();
-        let _guard = client.get_lock("a:1").acquire().unwrap();
-        let (listing, _) = lists(&client).list(&|_| {}).unwrap();
-        assert_eq!(listing.groups.get(&("a".to_owned(), Use::Lock)).map(|group| group.held), Some(1));
-        let seen = |last, running| Seen { last, failure: None, running, made_total: 0, failed_total: 0 };
-        let last = Some((std::sync::Arc::new(listing), Duration::from_secs(2)));
-        let text = as_json(&seen(last, Some((Duration::from_secs(3), 500))), None);
-        let object: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!((&object["locks"][0]["name"], &object["age_seconds"]), (&json!("a:1"), &json!(2.0)));
-        assert_eq!(object["locks"][0]["waiters"], json!([]));
-        assert_eq!(object["next_list"], json!({"for_seconds": 3.0, "keys": 500}));
-        let object: Value = serde_json::from_str(&as_json(&seen(None, None), None)).unwrap();
-        assert_eq!((&object["locks"], &object["age_seconds"]), (&json!([]), &Value::Null));
-    }
-
     #[test]
     fn lists_take_a_hundredth_of_the_processor_and_a_moment_of_a_small_store() {
         assert_eq!(rest(500_000, 0), Duration::from_secs(100));

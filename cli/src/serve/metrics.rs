@@ -1,9 +1,7 @@
 //! The numbers of the store in the text format of Prometheus.
 
-use std::fmt::{Display, Write as _};
-
 use crate::serve::fresh::{Seen, Trouble};
-use crate::serve::listing::{Group, Job, Listing, Use};
+use crate::serve::listing::{Group, Job, Listing};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -11,115 +9,86 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 /// out of date.
 pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String {
     let mut text = Text(String::new());
-    text.metric("up", "gauge", "Whether the store answers a request: 1, else 0.");
-    text.sample("up", &[], u8::from(trouble.is_none()));
-    text.metric("lists_total", "counter", "Lists of all locks that this program asked the store for.");
-    for (result, number) in [("ok", seen.made_total), ("error", seen.failed_total)] {
-        text.sample("lists_total", &[("result", result)], number);
-    }
+    let is_up = f64::from(u8::from(trouble.is_none()));
+    text.one("up", "Whether the store answers a request: 1, else 0.", is_up);
+    let lists = [("ok", seen.made_total), ("error", seen.failed_total)];
+    let lists = lists.map(|(result, number)| (vec![("result", result)], number as f64));
+    text.metric("lists_total", "counter", "Lists of all locks that this program asked the store for.", lists);
     let trouble = trouble.or(seen.failure);
     let Some((listing, age)) = seen.last.as_ref().filter(|_| trouble.is_none()) else { return text.0 };
-    for (name, help, number) in [
-        ("list_age_seconds", "Age of the list that these numbers are of.", age.as_secs_f64()),
-        ("list_duration_seconds", "How long it took to list the locks.", listing.took.as_secs_f64()),
-    ] {
-        text.metric(name, "gauge", help);
-        text.sample(name, &[], number);
-    }
-    for (name, help, number) in [
-        ("list_requests", "Requests that the list cost.", listing.requests),
-        ("list_keys", "Keys or rows that the store looked at for the list, locks or not.", listing.keys),
-    ] {
-        text.metric(name, "gauge", help);
-        text.sample(name, &[], number);
-    }
-    let groups = &listing.groups;
-    text.by_group("locks_held", "Locks that somebody holds.", groups, |group| Some(group.held));
-    text.by_group("waiters", "Clients or owners that wait, as far as the store shows it.", groups, |group| {
-        Some(group.waiting)
-    });
+    text.one("list_age_seconds", "Age of the list that these numbers are of.", age.as_secs_f64());
+    text.one("list_duration_seconds", "How long it took to list the locks.", listing.took.as_secs_f64());
+    text.one("list_requests", "Requests that the list cost.", listing.requests as f64);
+    let help = "Keys or rows that the store looked at for the list, locks or not.";
+    text.one("list_keys", help, listing.keys as f64);
+    let groups = |number: fn(&Group) -> Option<f64>| {
+        listing.groups.iter().filter_map(move |((group, used), counted)| {
+            Some((vec![("group", group.as_str()), ("kind", used.label())], number(counted)?))
+        })
+    };
+    let help = "Locks that somebody holds.";
+    text.metric("locks_held", "gauge", help, groups(|group| Some(group.held as f64)));
+    let help = "Clients or owners that wait, as far as the store shows it.";
+    text.metric("waiters", "gauge", help, groups(|group| Some(group.waiting as f64)));
     let help = "Locks that last until somebody releases them, whatever becomes of their holder.";
-    text.by_group("locks_without_end", help, groups, |group| Some(group.without_end));
+    text.metric("locks_without_end", "gauge", help, groups(|group| Some(group.without_end as f64)));
     let help = "For how long the longest hold has lasted, of those whose holders say so.";
-    text.by_group("oldest_hold_seconds", help, groups, |group| group.oldest.map(|span| span.as_secs_f64()));
+    text.metric("oldest_hold_seconds", "gauge", help, groups(|group| Some(group.oldest?.as_secs_f64())));
+    let help = "Rings of threads or commands that wait for each other, and rings that may be some.";
+    let rings = ["true", "false"].into_iter().zip(listing.deadlocks);
     text.metric(
         "deadlocks",
         "gauge",
-        "Rings of threads or commands that wait for each other, and rings that may be some.",
+        help,
+        rings.map(|(certain, number)| (vec![("certain", certain)], number as f64)),
     );
-    for (certain, number) in ["true", "false"].into_iter().zip(listing.deadlocks) {
-        text.sample("deadlocks", &[("certain", certain)], number);
-    }
-    jobs(&mut text, &listing.jobs);
-    text.0
-}
-
-/// The jobs that were asked for. The label is not `job`, which is Prometheus's own.
-fn jobs(text: &mut Text, jobs: &[Job]) {
+    // The label is not `job`, which is Prometheus's own.
+    let jobs = |number: fn(&Job) -> Option<f64>| {
+        let jobs = listing.jobs.iter();
+        jobs.filter_map(move |job| Some((vec![("name", job.name.as_str())], number(job)?)))
+    };
     let help = "Whether the job runs now: 1, else 0.";
-    text.by_job("job_runs", help, jobs, |job| Some(f64::from(u8::from(job.runs()))));
+    text.metric("job_runs", "gauge", help, jobs(|job| Some(f64::from(u8::from(job.runs())))));
     let help = "When the last run of the job ended, in seconds since 1970; 0: none in the last 40 days.";
-    text.by_job("job_last_run_timestamp_seconds", help, jobs, |job| Some(job.ended));
+    text.metric("job_last_run_timestamp_seconds", "gauge", help, jobs(|job| Some(job.ended as f64)));
     let help = "When the last run of the job ended that was a success, in seconds since 1970; 0: none in the last 40 days.";
-    text.by_job("job_last_success_timestamp_seconds", help, jobs, |job| Some(job.succeeded));
+    text.metric("job_last_success_timestamp_seconds", "gauge", help, jobs(|job| Some(job.succeeded as f64)));
     let help = "The exit code of the last run of the job.";
-    text.by_job("job_last_exit_code", help, jobs, |job| Some(f64::from(job.last.as_ref()?.code)));
+    text.metric("job_last_exit_code", "gauge", help, jobs(|job| Some(f64::from(job.last.as_ref()?.code))));
     let help = "How long the last run of the job took.";
-    text.by_job("job_last_duration_seconds", help, jobs, |job| Some(job.last.as_ref()?.took.as_secs_f64()));
+    let took = jobs(|job| Some(job.last.as_ref()?.took.as_secs_f64()));
+    text.metric("job_last_duration_seconds", "gauge", help, took);
+    text.0
 }
 
 struct Text(String);
 
 impl Text {
-    fn metric(&mut self, name: &str, kind: &str, help: &str) {
-        self.line(format_args!("# HELP leasehold_store_{name} {help}"));
-        self.line(format_args!("# TYPE leasehold_store_{name} {kind}"));
+    fn one(&mut self, name: &str, help: &str, number: f64) {
+        self.metric(name, "gauge", help, [(Vec::new(), number)]);
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], number: impl Display) {
-        let written = labels.iter().map(|(label, value)| {
-            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            format!("{label}=\"{value}\"")
-        });
-        let labels = written.collect::<Vec<_>>().join(",");
-        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
-        self.line(format_args!("leasehold_store_{name}{labels} {number}"));
-    }
-
-    fn by_group<'a, N: Display>(
+    /// A metric with its samples; nothing if there are none.
+    fn metric<'a>(
         &mut self,
         name: &str,
+        kind: &str,
         help: &str,
-        groups: impl IntoIterator<Item = (&'a (String, Use), &'a Group)>,
-        number: impl Fn(&Group) -> Option<N>,
+        samples: impl IntoIterator<Item = (Vec<(&'a str, &'a str)>, f64)>,
     ) {
-        let known = groups.into_iter().filter_map(|(group, counted)| Some((group, number(counted)?)));
-        for (at, ((group, used), number)) in known.enumerate() {
+        let name = format!("leasehold_store_{name}");
+        for (at, (labels, number)) in samples.into_iter().enumerate() {
             if at == 0 {
-                self.metric(name, "gauge", help);
+                self.0 += &format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
             }
-            self.sample(name, &[("group", group), ("kind", used.label())], number);
+            let written = labels.iter().map(|(label, value)| {
+                let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+                format!("{label}=\"{value}\"")
+            });
+            let labels = written.collect::<Vec<_>>().join(",");
+            let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
+            self.0 += &format!("{name}{labels} {number}\n");
         }
-    }
-
-    fn by_job<N: Display>(
-        &mut self,
-        name: &str,
-        help: &str,
-        jobs: &[Job],
-        number: impl Fn(&Job) -> Option<N>,
-    ) {
-        let known = jobs.iter().filter_map(|job| Some((job, number(job)?)));
-        for (at, (job, number)) in known.enumerate() {
-            if at == 0 {
-                self.metric(name, "gauge", help);
-            }
-            self.sample(name, &[("name", &job.name)], number);
-        }
-    }
-
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        writeln!(self.0, "{line}").ok(); // a text takes all that is written to it
     }
 }
 
@@ -131,6 +100,7 @@ mod tests {
     use leasehold::ErrorKind;
 
     use super::*;
+    use crate::serve::listing::Use;
 
     #[test]
     fn a_slow_list_leaves_the_store_up_and_its_last_numbers_shown() {

@@ -29,25 +29,15 @@ const WAIT: Duration = Duration::from_millis(2500);
 const PROBE: &str = "leasehold";
 
 pub(crate) fn serve(common: &Common, args: &ServeArgs) -> Exit {
-    let say = Say::new(common);
-    let client = match store::connect(common, say) {
-        Ok(client) => client,
-        Err(exit) => return exit,
-    };
-    let exit = match start(&client, args, say) {
+    store::asked(common, |client, say| match start(client, args, say) {
         Ok(caught) => caught.signals.recv().map_or(Exit::Internal, Exit::Signal),
         Err(exit) => exit,
-    };
-    store::finish(client);
-    exit
+    })
 }
 
 /// Begins to serve, by threads that end with the process.
 fn start(client: &LockClient, args: &ServeArgs, say: Say) -> Result<Caught, Exit> {
-    let refused = |what: &str, error: &std::io::Error| {
-        say.error(&format!("{what}: {error}"), Exit::Internal);
-        Exit::Internal
-    };
+    let refused = |what: &str, error: &std::io::Error| say.error(&format!("{what}: {error}"), Exit::Internal);
     // A store that has no lists, or a user without rights, is known at once and not by an empty page.
     if let Some(Err(error)) = client.list(&args.pattern).next_page() {
         return Err(explain(&error, say));

@@ -44,8 +44,9 @@ pub(crate) enum Answer {
     Said(String),
 }
 
-enum Ask {
+pub(crate) enum Ask {
     Look,
+    /// Who would lose the lock?
     Question(String),
     Force(Box<Inspection>),
 }
@@ -95,19 +96,7 @@ impl Asks {
         *self.visible.lock().unwrap_or_else(PoisonError::into_inner) = names;
     }
 
-    pub(crate) fn look(&self) {
-        self.ask(Ask::Look);
-    }
-
-    pub(crate) fn question(&self, name: String) {
-        self.ask(Ask::Question(name));
-    }
-
-    pub(crate) fn force(&self, seen: Inspection) {
-        self.ask(Ask::Force(Box::new(seen)));
-    }
-
-    fn ask(&self, ask: Ask) {
+    pub(crate) fn ask(&self, ask: Ask) {
         self.asks.send(ask).ok(); // that it has ended is seen by the answers
     }
 }

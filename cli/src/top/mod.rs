@@ -7,8 +7,8 @@ mod view;
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use leasehold::LockClient;
 use leasehold::crossbeam_channel::{Receiver, select, unbounded};
-use leasehold::{ClientBuilder, LockClient};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEvent};
 
@@ -27,19 +27,18 @@ use crate::top::view::{Next, View};
 pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
     let say = Say::new(common);
     if common.format == Format::Json || !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
-        say.error(
+        return say.error(
             "top is for a terminal; ls, show and watch write for files and programs, also as JSON",
             Exit::Usage,
         );
-        return Exit::Usage;
     }
     let Ok(caught) = Caught::start(Inherited::take()) else {
-        say.error("signals cannot be caught", Exit::Internal);
-        return Exit::Internal;
+        return say.error("signals cannot be caught", Exit::Internal);
     };
     let interval = args.interval;
-    let opened =
-        store::open_unless(&caught, common, None, say.silent(), move |builder| patient(builder, interval));
+    let opened = store::open_unless(&caught, common, None, say.silent(), move |builder| {
+        store::patient(builder, interval)
+    });
     let client = match opened {
         Ok(Ok(client)) => client,
         Ok(Err(error)) => return explain(&error, say),
@@ -51,15 +50,9 @@ pub(crate) fn top(common: &Common, args: &TopArgs) -> Exit {
         Ok(exit) => exit,
         Err(Trouble::Store(error)) => explain(&error, say),
         Err(Trouble::System(error)) => {
-            say.error(&format!("the terminal cannot be used: {error}"), Exit::Internal);
-            Exit::Internal
+            say.error(&format!("the terminal cannot be used: {error}"), Exit::Internal)
         }
     }
-}
-
-/// Each look is a new attempt: that the store is away is to be said soon.
-fn patient(builder: ClientBuilder, interval: Duration) -> ClientBuilder {
-    if std::env::var_os("LEASEHOLD_PATIENCE").is_some() { builder } else { builder.patience(interval) }
 }
 
 enum Trouble {
@@ -123,9 +116,7 @@ fn shown(
             Next::Quit => return Ok(Exit::Success),
             Next::Interrupt => return Ok(Exit::Signal(SIGINT)),
             Next::Stop => stop(terminal)?,
-            Next::Look => asks.look(),
-            Next::Question(name) => asks.question(name),
-            Next::Force(seen) => asks.force(*seen),
+            Next::Ask(ask) => asks.ask(ask),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::rings;
 use crate::say::plain;
 use crate::show;
 use crate::store;
-use crate::top::asks::{Answer, Look};
+use crate::top::asks::{Answer, Ask, Look};
 
 /// The step that follows a key.
 pub(crate) enum Next {
@@ -20,10 +20,7 @@ pub(crate) enum Next {
     /// As a terminal does by Ctrl-C, and by Ctrl-Z.
     Interrupt,
     Stop,
-    Look,
-    /// Asks who would lose the lock.
-    Question(String),
-    Force(Box<Inspection>),
+    Ask(Ask),
 }
 
 /// By what the locks are sorted; those that are most likely looked for are first.
@@ -149,7 +146,9 @@ impl View {
         }
         match std::mem::take(&mut self.mode) {
             Mode::Filtering => self.filtering(key.code),
-            Mode::Question(seen) if matches!(key.code, KeyCode::Char('y' | 'Y')) => return Next::Force(seen),
+            Mode::Question(seen) if matches!(key.code, KeyCode::Char('y' | 'Y')) => {
+                return Next::Ask(Ask::Force(seen));
+            }
             Mode::Question(seen) => self.say(format!("{}: nothing was done", seen.name)),
             Mode::Asking(_) | Mode::Moving => return self.moving(key.code),
         }
@@ -180,11 +179,11 @@ impl View {
                 self.arrange();
             }
             KeyCode::Char('/') => self.mode = Mode::Filtering,
-            KeyCode::Enter => return Next::Look,
+            KeyCode::Enter => return Next::Ask(Ask::Look),
             KeyCode::Char('f') => {
                 let Some(row) = self.rows.get(self.at()) else { return Next::Go };
                 self.mode = Mode::Asking(row.name.clone());
-                return Next::Question(row.name.clone());
+                return Next::Ask(Ask::Question(row.name.clone()));
             }
             _ => {}
         }

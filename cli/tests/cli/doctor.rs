@@ -169,7 +169,7 @@ fn rights_on(server: &Server) {
     is(&findings, "rights", "ok", "app:x");
     is(&findings, "lock", "ok", "");
     is(&findings, "eviction", "not checked", "INFO");
-    is(&findings, "leftovers", "not checked", "SCAN");
+    is(&findings, "leftovers", "not checked", "'scan'");
     assert_eq!(code, 0, "{findings:?}");
     let (code, findings) = doctor(&user(server, &["-hset", "-zadd"]), &["--name", "app:x"]);
     assert_eq!(code, 1);
@@ -218,7 +218,7 @@ fn a_lock_without_an_end_is_named_among_others() {
     }
     server.ask(&["HSET", "held", owner, "1"]);
     server.ask(&["PEXPIRE", "held", "60000"]);
-    is(&doctor(&server.url(), &[]).1, "leftovers", "ok", "among 2001 hashes");
+    is(&doctor(&server.url(), &[]).1, "leftovers", "ok", "among 2001 keys");
     server.ask(&["HSET", "forgotten", owner, "1"]);
     server.ask(&["HSET", "read", "mode", "read", owner, "1"]);
     let (code, findings) = doctor(&server.url(), &[]);

@@ -139,16 +139,28 @@ fn a_candidate_whose_store_is_away_at_the_start_waits_for_it() {
 
 #[test]
 fn a_candidate_reads_its_password_again_when_it_is_refused() {
+    reads_again(|config| ("LEASEHOLD_URL_FILE", config.join("leasehold/url")));
+}
+
+#[test]
+fn a_candidate_reads_the_default_file_again_when_it_is_refused() {
+    reads_again(|config| ("XDG_CONFIG_HOME", config.to_owned()));
+}
+
+fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)) {
     let server = Server::start();
+    let config = server.path("config");
+    std::fs::create_dir_all(config.join("leasehold")).unwrap();
     let set = |word: &str| {
         let url = server.url().replace("redis://", &format!("redis://user:{word}@"));
-        std::fs::write(server.path("url"), url).unwrap();
+        std::fs::write(config.join("leasehold/url"), url).unwrap();
         server.ask(&["ACL", "SETUSER", "user", "on", "resetpass", &format!(">{word}"), "~*", "&*", "+@all"]);
     };
     set("old");
     let errors = server.path("errors");
     let mut run = server.leasehold(&["elect", "--lease", "1s", "led", "--", "sleep", "60"]);
-    run.env_remove("LEASEHOLD_URL").env("LEASEHOLD_URL_FILE", server.path("url"));
+    let (variable, file) = named(&config);
+    run.env_remove("LEASEHOLD_URL").env(variable, file);
     let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
     let leads = || server.keys().contains(&"led".to_owned());
     let said = || std::fs::read_to_string(&errors).unwrap();
@@ -165,4 +177,24 @@ fn a_candidate_reads_its_password_again_when_it_is_refused() {
     server.ask(&["CLIENT", "KILL", "USER", "user"]);
     assert_eq!(run.wait().code(), Some(77), "{}", said());
     assert!(!said().contains("newer"), "{}", said());
+}
+
+/// For fleets: a connection for messages is one more each, and a place in line is looked at each second.
+#[test]
+fn a_candidate_that_polls_has_one_connection_and_asks_rarely_and_leads_when_the_office_is_free() {
+    let server = Server::start();
+    let mut leader = Run::start(&mut server.connected(&["elect", "led", "--", "sleep", "60"]));
+    eventually("it leads", || server.keys() == ["led"]);
+    let own = |name: &str| {
+        let clients = server.ask(&["CLIENT", "LIST"]);
+        clients.lines().filter(|line| line.contains(&format!("name=leasehold-cli:{name} "))).count()
+    };
+    let words = ["elect", "--label", "polls", "--poll", "1s", "led", "--", "sh", "-c", "exit 6"];
+    let mut polls = Run::start(&mut server.connected(&words));
+    eventually("it is connected", || own("polls") > 0);
+    crate::world::pause(1500);
+    assert_eq!(own("polls"), 1);
+    signal(leader.pid(), Signal::TERM);
+    leader.wait();
+    assert_eq!(polls.wait().code(), Some(6));
 }

@@ -41,50 +41,6 @@ impl File {
 }
 
 #[test]
-fn a_file_shows_and_lists_who_holds() {
-    let file = File::new();
-    let holder = file.holder();
-    let pid = Value::from(holder.pid());
-    eventually("the holder has said where it is", || file.shown()["holders"][0]["pid"] == pid);
-    let listed = file.json(&["ls", "file*"]);
-    assert_eq!((&listed["name"], &listed["holders"][0]["pid"]), (&"filed".into(), &pid), "{listed}");
-    assert_eq!(file.json(&["ls", "other*"]), Value::Null);
-    eventually("it is a client", || file.json(&["clients"])["pid"] == pid);
-}
-
-#[test]
-fn a_file_is_watched() {
-    let file = File::new();
-    let printed = file.dir.path().join("watched");
-    let mut watch = file.leasehold(&["watch", "--format", "json", "--interval", "100ms", "filed"]);
-    let mut watch = Run(watch.stdout(std::fs::File::create(&printed).unwrap()).spawn().unwrap());
-    let prints = |event: &str| {
-        eventually(&format!("{event} is printed"), || {
-            std::fs::read_to_string(&printed).unwrap().contains(&format!("\"event\":\"{event}\""))
-        });
-    };
-    prints("state");
-    let mut holder = file.holder();
-    prints("acquired");
-    signal(holder.pid(), Signal::TERM);
-    holder.wait();
-    prints("released");
-    signal(watch.pid(), Signal::TERM);
-    assert_eq!(watch.wait().code(), Some(128 + 15));
-}
-
-#[test]
-fn a_hold_in_a_file_is_ended_by_force() {
-    let file = File::new();
-    let mut holder = file.holder();
-    assert_eq!(outcome(&mut file.leasehold(&["force", "filed"])).0, 64);
-    assert_eq!(file.shown()["held"], true);
-    let (code, said) = outcome(&mut file.leasehold(&["force", "filed", "--yes"]));
-    assert!(code == 0 && said.contains("filed was released by force"), "{said}");
-    assert_eq!(holder.wait().code(), Some(79));
-}
-
-#[test]
 fn candidates_stand_in_a_file() {
     let file = File::new();
     let elect =

@@ -25,7 +25,6 @@ mod named;
 mod not_a_lock;
 mod once;
 mod page;
-mod picture;
 mod readme;
 mod said;
 mod secrets;

@@ -36,6 +36,7 @@ fn what_is_no_lock_is_said_to_be_none_and_left_alone() {
             assert!(!said.contains("held by") && !said.contains("S3CR3T"), "{arguments:?}: {said}");
         }
     }
+    assert_eq!(outcome(&mut server.leasehold(&["run", "-n", "session:42", "--", "true"])).0, 64);
     assert_eq!(server.ask(&["HLEN", "cart:7"]).trim(), ":2");
     assert!(server.ask(&["GET", "session:42"]).contains(SECRET));
 }

@@ -50,11 +50,6 @@ fn the_examples_of_the_page_work_as_written_on_each_store_they_are_listed_for() 
         let variables = secured(server.url("postgres", "/postgres"), "client");
         all.push(Listed { name: "PostgreSQL", variables, lacks: &["--fair"] });
     }
-    let mariadb = Secured::mariadb(&certificates);
-    if let Some(server) = &mariadb {
-        let variables = secured(server.url("mariadb", "/locks"), "certified");
-        all.push(Listed { name: "MariaDB", variables, lacks: &["--fair"] });
-    }
     for store in &all {
         examples(store, section);
     }

@@ -118,27 +118,6 @@ fn each_line_for_programs_has_the_fields_of_one_schema() {
 }
 
 #[test]
-fn a_time_is_read_in_the_same_way_from_an_option_and_from_a_variable() {
-    let server = Server::start();
-    for (text, code) in [
-        ("1.5h", 0),
-        ("90", 0),
-        ("1h30m", 0),
-        ("1.5", 0),
-        ("1500ms", 0),
-        ("soon", 64),
-        ("1.2.3", 64),
-        ("1h30", 64),
-        ("-1s", 64),
-    ] {
-        let option = format!("--lease={text}");
-        assert_eq!(outcome(&mut server.leasehold(&["run", "-q", &option, "job", "true"])).0, code, "{text}");
-        let mut variable = server.leasehold(&["run", "-q", "job", "true"]);
-        assert_eq!(outcome(variable.env("LEASEHOLD_LEASE", text)).0, code, "{text}");
-    }
-}
-
-#[test]
 fn ls_has_columns_by_name_with_host_and_command_and_true_counts() {
     let server = Server::start();
     let _zeta = holding(&server, &["run", "-q", "zeta", "--", "sleep", "60"], "zeta");

@@ -52,27 +52,11 @@ impl Certificates {
             let (ca, ca_key) = (format!("{ca}.crt"), format!("{ca}.key"));
             let (from, to) = if is_over { ("20200101", "20210101") } else { ("20200101", "20490101") };
             let (from, to) = (format!("{from}000000Z"), format!("{to}000000Z"));
-            openssl(&[
-                "ca",
-                "-batch",
-                "-notext",
-                "-config",
-                "ca.cnf",
-                "-cert",
-                &ca,
-                "-keyfile",
-                &ca_key,
-                "-startdate",
-                &from,
-                "-enddate",
-                &to,
-                "-extfile",
-                "extensions",
-                "-in",
-                &request,
-                "-out",
-                &out,
-            ]);
+            let words = format!(
+                "ca -batch -notext -config ca.cnf -extfile extensions -cert {ca} -keyfile {ca_key} -startdate {from} \
+                 -enddate {to} -in {request} -out {out}"
+            );
+            openssl(&words.split(' ').collect::<Vec<_>>());
         }
         Certificates(folder)
     }
@@ -172,15 +156,8 @@ impl Secured {
                 let file = dir.join("conf");
                 fs::write(&file, settings.iter().map(|line| format!("{line}\n")).collect::<String>())
                     .unwrap();
-                command.arg(file).args([
-                    "--port",
-                    "0",
-                    "--tls-port",
-                    &port.to_string(),
-                    "--bind",
-                    "127.0.0.1",
-                    "127.0.0.2",
-                ]);
+                let listens = format!("--port 0 --tls-port {port} --bind 127.0.0.1 127.0.0.2");
+                command.arg(file).args(listens.split(' '));
                 command.args(["--tls-cert-file", &certificate, "--tls-key-file", &key]);
                 command.args(["--tls-ca-cert-file", &certificates.file("ca.crt"), "--dir"]).arg(dir);
                 command.arg("--unixsocket").arg(dir.join("socket"));
@@ -223,13 +200,7 @@ impl Secured {
                 let client = format!("https://127.0.0.1:{port}");
                 let mut command = Command::new(&program);
                 command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-                command.args([
-                    "--listen-peer-urls",
-                    "http://127.0.0.1:0",
-                    "--log-level",
-                    "error",
-                    "--data-dir",
-                ]);
+                command.args("--listen-peer-urls http://127.0.0.1:0 --log-level error --data-dir".split(' '));
                 command.arg(dir.join("data")).args(["--cert-file", &certificates.file("server.crt")]);
                 command.args(["--key-file", &certificates.file("server.key"), "--client-cert-auth"]);
                 command.args(["--trusted-ca-file", &certificates.file("ca.crt")]);
@@ -255,17 +226,7 @@ impl Secured {
                 copy(certificates, dir);
                 owned(dir, &user);
                 let mut initialize = as_user(&user, &program.with_file_name("initdb"));
-                initialize.args([
-                    "-U",
-                    "client",
-                    "-A",
-                    "trust",
-                    "--no-sync",
-                    "--locale=C",
-                    "-E",
-                    "UTF8",
-                    "-D",
-                ]);
+                initialize.args("-U client -A trust --no-sync --locale=C -E UTF8 -D".split(' '));
                 let made = initialize.arg(dir.join("data")).current_dir(dir).output().unwrap();
                 assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
                 fs::write(dir.join("data/pg_hba.conf"), "hostssl all all all cert\nlocal all all trust\n")
@@ -286,58 +247,6 @@ impl Secured {
                 ] {
                     command.args(["-c", setting]);
                 }
-                command
-            },
-        ))
-    }
-
-    /// A MariaDB with a user `certified`, who needs a certificate, and a database `locks`.
-    pub(crate) fn mariadb(certificates: &Certificates) -> Option<Secured> {
-        let program = found("mariadbd", &["/usr/sbin".into()])?;
-        let install = found("mariadb-install-db", &["/usr/sbin".into()])?;
-        Some(Secured::start(
-            |_, log| log.contains("ready for connections"),
-            |dir, port| {
-                let user = own_user(&["mysql", "nobody"]);
-                copy(certificates, dir);
-                let users = "CREATE DATABASE IF NOT EXISTS locks;\nCREATE USER IF NOT EXISTS certified REQUIRE X509;\n\
-                             GRANT ALL ON locks.* TO certified;\n";
-                fs::write(dir.join("init.sql"), users).unwrap();
-                owned(dir, &user);
-                let path = |name: &str| dir.join(name).display().to_string();
-                let data = format!("--datadir={}", path("data"));
-                let made = as_user(&user, &install)
-                    .args([
-                        "--no-defaults",
-                        &data,
-                        "--auth-root-authentication-method=normal",
-                        "--skip-test-db",
-                    ])
-                    .arg(format!("--tmpdir={}", path("")))
-                    .current_dir(dir)
-                    .output()
-                    .unwrap();
-                assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-                let mut command = as_user(&user, &program);
-                command.args([
-                    "--no-defaults",
-                    &data,
-                    "--bind-address=127.0.0.1",
-                    "--innodb-flush-method=nosync",
-                ]);
-                for (option, file) in [
-                    ("socket", "s"),
-                    ("tmpdir", ""),
-                    ("pid-file", "pid"),
-                    ("init-file", "init.sql"),
-                    ("ssl-ca", "ca.crt"),
-                    ("ssl-cert", "server.crt"),
-                    ("ssl-key", "server.key"),
-                ] {
-                    command.arg(format!("--{option}={}", path(file)));
-                }
-                command.args(["--innodb-buffer-pool-size=32M", "--performance-schema=OFF", "--skip-log-bin"]);
-                command.arg(format!("--port={port}")).current_dir(dir);
                 command
             },
         ))
@@ -372,14 +281,9 @@ fn as_user(user: &Option<String>, program: &Path) -> Command {
     let Some(user) = user else { return Command::new(program) };
     let group = Command::new("id").args(["-g", user]).output().unwrap().stdout;
     let mut command = Command::new("setpriv");
-    command.args([
-        "--reuid",
-        user,
-        "--regid",
-        String::from_utf8_lossy(&group).trim(),
-        "--clear-groups",
-        "--",
-    ]);
+    let words =
+        format!("--reuid {user} --regid {} --clear-groups --", String::from_utf8_lossy(&group).trim());
+    command.args(words.split(' '));
     command.arg(program);
     command
 }

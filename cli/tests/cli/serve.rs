@@ -233,17 +233,6 @@ fn numbers_are_by_kind_where_many_stand_for_election_and_for_permits() {
 }
 
 #[test]
-fn there_are_at_most_64_groups_and_one_for_the_others() {
-    let server = Server::start();
-    for group in 0..100 {
-        make_lock(&server, &format!("group{group}:x"));
-    }
-    let site = Site::start(&server);
-    let held = samples(&scraped(&site), "locks_held");
-    assert_eq!((held.len(), held["other"], held.values().sum::<f64>()), (65, 36.0, 100.0));
-}
-
-#[test]
 fn a_name_that_is_html_is_a_name() {
     let server = Server::start();
     let name = "</script><img src=x onerror=alert(1)>\u{202e}\"&amp;";
@@ -508,23 +497,6 @@ fn no_url_and_no_password_is_shown() {
         site.get("/healthz").status == 503 && site.get("/locks.json").status == 503
     });
     is_clean();
-}
-
-#[test]
-fn it_serves_a_file_of_sqlite_too() {
-    let dir = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}", dir.path().join("locks.db").display());
-    let mut run = Run::start(leasehold(&["run", "import:1", "--", "sleep", "60"]).env("LEASEHOLD_URL", &url));
-    let arguments = ["--format", "json", "serve", "--listen", "127.0.0.1:0"];
-    let site = Site::with(leasehold(&arguments).env("LEASEHOLD_URL", &url));
-    eventually("it is listed", || {
-        site.lock("import:1").is_some_and(|lock| lock["holders"][0]["pid"] == run.pid())
-    });
-    assert_eq!(samples(&scraped(&site), "locks_held")["import"], 1.0);
-    assert_eq!(site.get("/healthz").status, 200);
-    signal(run.pid(), Signal::TERM);
-    run.wait();
-    eventually("it is gone", || site.locks().is_empty());
 }
 
 #[test]

@@ -43,17 +43,7 @@ impl Shell {
         // Tests that run in the background have ignored interrupts, which all that they start would ignore
         // too.
         let process = Command::new("env")
-            .args([
-                "--default-signal",
-                "setsid",
-                "--ctty",
-                "--wait",
-                "bash",
-                "--norc",
-                "--noprofile",
-                "--noediting",
-                "-i",
-            ])
+            .args("--default-signal setsid --ctty --wait bash --norc --noprofile --noediting -i".split(' '))
             .env("PS1", "ready> ")
             .env("LEASEHOLD_URL", server.url())
             .env("XDG_RUNTIME_DIR", run)

@@ -74,15 +74,6 @@ fn is_reached(certificates: &Certificates, url: &str, without: (i32, &str)) {
 }
 
 #[test]
-fn etcd_with_client_certificates_is_reached_by_options_and_variables() {
-    let certificates = Certificates::make();
-    let Some(server) = Secured::etcd(&certificates) else { return };
-    let url = server.url("etcds", "");
-    eventually("etcd has a leader", || outcome(&mut certificates.program(&url, &["show", "job"])).0 == 0);
-    is_reached(&certificates, &url, (69, "TLS failed: the server "));
-}
-
-#[test]
 fn postgresql_with_client_certificates_is_reached_by_options_and_variables() {
     let certificates = Certificates::make();
     let Some(server) = Secured::postgres(&certificates) else { return };
@@ -105,18 +96,6 @@ fn postgresql_with_client_certificates_is_reached_by_options_and_variables() {
     ends(&mut program(&TRUE), 64, "there is no table");
     ends(program(&TRUE).env("LEASEHOLD_SESSION_LOCKS", "yes"), 64, "session");
     let url = url.replace("localhost", "client@localhost");
-    is_reached(&certificates, &url, (77, "client certificate"));
-}
-
-#[test]
-fn mariadb_with_client_certificates_is_reached_by_options_and_variables() {
-    let certificates = Certificates::make();
-    let Some(server) = Secured::mariadb(&certificates) else { return };
-    let url = server.url("mariadb", "/locks");
-    let mut command = certificates.program(&url, &TRUE);
-    command.env("LEASEHOLD_USERNAME", "certified").env("LEASEHOLD_TABLE", "own_locks");
-    works(command.env("LEASEHOLD_CREATE_SCHEMA", "1").env("LEASEHOLD_TURNSTILES", "no"));
-    let url = url.replace("localhost", "certified@localhost");
     is_reached(&certificates, &url, (77, "client certificate"));
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::terminal::pseudo_terminal;
-use crate::world::{Run, Server, eventually, in_a_session_of_its_own, leasehold, outcome};
+use crate::world::{Run, Server, eventually, in_a_session_of_its_own, outcome};
 
 const ROWS: u16 = 16;
 const COLUMNS: u16 = 110;
@@ -289,18 +289,6 @@ fn top_is_for_terminals_and_for_stores_that_answer() {
     let mut away = Top::start("redis://127.0.0.1:1", &[]);
     assert_eq!(away.ends(), 69);
     away.shows(&["leasehold: "]);
-}
-
-#[test]
-fn the_locks_in_a_file_are_shown_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}", folder.path().join("locks.db").display());
-    let mut command = leasehold(&["run", "-q", "import", "--", "sleep", "600"]);
-    let holder = Run::start(command.env("LEASEHOLD_URL", &url));
-    let mut top = Top::start(&url, &["--interval", "100ms"]);
-    top.shows(&["import", "fenced lock", &holder.pid().to_string()]);
-    top.types("q");
-    assert_eq!(top.ends(), 0);
 }
 
 #[test]

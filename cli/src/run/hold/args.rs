@@ -13,10 +13,12 @@ pub(crate) struct HoldArgs {
     #[command(flatten)]
     pub(crate) want: Want,
     /// The process for which the lock is kept: it is released when that ends. Defaults to the shell that
-    /// calls, as `$$` names it.
+    /// calls, as `$$` names it. Needed in a list in the background ($BASHPID), under programs that fork workers, and
+    /// behind one that ends with `hold`, such as sudo or timeout ($$).
     #[arg(long, help_heading = "Shell", value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
-    /// The signal that the shell and all that it has started get when the lock cannot be kept.
+    /// The signal that the shell and all that it has started get when the lock cannot be kept. An interactive bash
+    /// ignores TERM: HUP ends it.
     #[arg(
         long,
         help_heading = "Shell",

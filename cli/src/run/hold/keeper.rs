@@ -48,8 +48,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Exit {
         Ok(exit) => exit,
         Err(error) => {
             // `hold` sees the socket's end.
-            Say::json().error(&format!("the lock cannot be kept: {error}"), Exit::Internal);
-            Exit::Internal
+            Say::json().error(&format!("the lock cannot be kept: {error}"), Exit::Internal)
         }
     }
 }
@@ -109,8 +108,8 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
             };
             let keeper = Keeper { hold: &hold, lookout, guard, tick: times.tick, caught: &caught };
             keeper.run(&caller, socket, &events).or_else(|error| {
-                say.error(&format!("the lock cannot be kept: {error}"), Exit::Internal);
-                answer_refusal(&caller, Exit::Internal)
+                let words = format!("the lock cannot be kept: {error}");
+                answer_refusal(&caller, say.error(&words, Exit::Internal))
             })
         }
         Err(Refusal::Busy) => answer_refusal(

@@ -7,8 +7,7 @@
 use std::io::stdin;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
@@ -19,8 +18,7 @@ use crate::run::family;
 use crate::run::hold::place;
 use crate::run::hold::shell::Shell;
 use crate::run::link::{self, Order};
-use crate::run::own_program;
-use crate::run::parts::LookoutArgs;
+use crate::run::parts::{LookoutArgs, Part};
 use crate::run::signals::{self, Caught};
 
 /// The clock may jump ahead of all timers, when a machine that slept wakes up: so often it is looked at.
@@ -89,13 +87,7 @@ impl Lookout {
             link::receive(reading, |_: Order| true);
             drop(alive);
         })?;
-        let mut command = Command::new(own_program()?);
-        command.arg0("leasehold").arg("lookout");
-        command.arg(format!("--pid={}", args.pid)).arg(format!("--began={}", args.began));
-        command
-            .arg(format!("--signal={}", args.signal))
-            .arg(format!("--before={}ms", args.before.as_millis()));
-        command.arg("--place").arg(&args.place);
+        let mut command = Part::Lookout(args.clone()).program()?;
         // Not the errors of this process: they may be a pipe that the shell reads.
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
         // The last that can fail: a lookout whose socket ends signals the shell.

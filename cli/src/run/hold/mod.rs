@@ -11,9 +11,8 @@ use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -22,7 +21,8 @@ use crate::args::{Common, Format, OnLost, RunArgs, Terms};
 use crate::exit::Exit;
 use crate::run::hold::args::{HoldArgs, ReleaseArgs};
 use crate::run::hold::shell::Shell;
-use crate::run::{family, own_program, refused};
+use crate::run::parts::{KeepArgs, Part};
+use crate::run::{family, refused};
 use crate::say::{Say, json_text};
 
 /// The exit code of `release` when the hold was lost.
@@ -34,20 +34,17 @@ impl HoldArgs {
         RunArgs {
             name: self.name.clone(),
             want: self.want.clone(),
-            terms: self.terms(),
+            terms: Terms {
+                on_lost: OnLost::Signal(self.signal),
+                kill_grace: None,
+                lost_exit_code: LOST,
+                label: self.label.clone(),
+            },
             max_hold: None,
             strict: false,
             leads: false,
+            poll: None,
             command: Vec::new(),
-        }
-    }
-
-    fn terms(&self) -> Terms {
-        Terms {
-            on_lost: OnLost::Signal(self.signal),
-            kill_grace: None,
-            lost_exit_code: LOST,
-            label: self.label.clone(),
         }
     }
 }
@@ -61,8 +58,7 @@ const HEARD_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Exit {
     let say = Say::new(common);
     if let Some(words) = family::why_unseen() {
-        say.error(words, Exit::Internal);
-        return Exit::Internal;
+        return say.error(words, Exit::Internal);
     }
     if let Some(exit) = refused(args.want.lease.or_default(), "the lease", &args.as_run().terms, say) {
         return exit;
@@ -74,16 +70,12 @@ pub(crate) fn hold(common: &Common, args: &HoldArgs) -> Exit {
     let shell = match shell {
         Ok(shell) => shell,
         Err(words) => {
-            say.error(&words, Exit::Usage);
-            return Exit::Usage;
+            return say.error(&words, Exit::Usage);
         }
     };
     match begin(common, args, shell, say) {
         Ok(exit) => exit,
-        Err(error) => {
-            say.error(&format!("the lock cannot be kept: {error}"), Exit::Internal);
-            Exit::Internal
-        }
+        Err(error) => say.error(&format!("the lock cannot be kept: {error}"), Exit::Internal),
     }
 }
 
@@ -103,8 +95,7 @@ fn begin(common: &Common, args: &HoldArgs, shell: Shell, say: Say) -> std::io::R
         keeper.wait()?;
         // It has said why.
         return Ok(code_of(&answer).unwrap_or_else(|| {
-            say.error("the process that is to keep the lock was ended by somebody", Exit::Internal);
-            Exit::Internal
+            say.error("the process that is to keep the lock was ended by somebody", Exit::Internal)
         }));
     };
     let text = match common.format {
@@ -121,10 +112,8 @@ fn begin(common: &Common, args: &HoldArgs, shell: Shell, say: Say) -> std::io::R
 fn start(args: &HoldArgs, shell: Shell) -> std::io::Result<(Child, UnixStream)> {
     let place = place::new()?;
     let (stream, theirs) = UnixStream::pair()?;
-    let mut command = Command::new(own_program()?);
-    command.arg0("leasehold").arg("keep");
-    command.arg(format!("--pid={}", shell.pid)).arg(format!("--began={}", shell.began));
-    command.arg("--place").arg(place).arg("--").arg(&args.name);
+    let Shell { pid, began } = shell;
+    let mut command = Part::Keep(KeepArgs { name: args.name.clone(), pid, began, place }).program()?;
     command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
     Ok((command.spawn()?, stream))
 }
@@ -138,8 +127,7 @@ fn code_of(answer: &Value) -> Option<Exit> {
 pub(crate) fn release(common: &Common, args: &ReleaseArgs) -> Exit {
     let say = Say::new(common);
     let Some(place) = place::of(&args.handle) else {
-        say.error(&format!("{} is not what `leasehold hold` prints", args.handle), Exit::Usage);
-        return Exit::Usage;
+        return say.error(&format!("{} is not what `leasehold hold` prints", args.handle), Exit::Usage);
     };
     let answer = match ask(place) {
         Ok(answer) => answer,

@@ -161,27 +161,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_names_its_file_and_its_fence() {
-        let place = Path::new("/run/user/7/leasehold/71-a5");
-        assert_eq!(handle(place, Some(42)), "/run/user/7/leasehold/71-a5:42");
-        for fence in [None, Some(42)] {
-            assert_eq!(of(&handle(place, fence)), Some(place));
-        }
-        for bad in ["", "71-a5", "71-a5:42", "/run/71-a5", "/run/71-a5:x"] {
-            assert_eq!(of(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_note_counts_for_programs_under_its_shell_alone() {
-        let above = [(7, 70), (1, 0)];
-        assert_eq!(owner_for("7 70 a:1", &above), Some("a:1"));
-        for other in ["7 71 a:1", "8 70 a:1", "7 70", "", "x y z"] {
-            assert_eq!(owner_for(other, &above), None, "{other}");
-        }
-    }
-
-    #[test]
     fn a_folder_that_another_made_in_this_users_name_is_passed_over() {
         let all = tempfile::tempdir().unwrap();
         let [taken, free] = ["taken", "free"].map(|name| all.path().join(name));

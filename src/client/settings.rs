@@ -1,0 +1,156 @@
+//! What a builder has been given, for the program `leasehold`: it asks servers beside the library, by the same options.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::client::ClientBuilder;
+use crate::config::{read_secret, read_urls};
+
+/// The options of a builder as they will be used. Empty or `None`: the default.
+#[expect(missing_docs, reason = "each is the builder's option of the same name")]
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Of the one server; empty where several are named.
+    pub url: String,
+    /// Of the servers of a Redlock or of a ring.
+    pub urls: Vec<String>,
+    pub username: Option<String>,
+    pub password: Option<String>,
+    pub sentinel_username: Option<String>,
+    pub sentinel_password: Option<String>,
+    pub database: Option<i64>,
+    pub tls_ca: Option<PathBuf>,
+    /// The certificate and its key.
+    pub tls_identity: Option<(PathBuf, PathBuf)>,
+    pub key_prefix: String,
+    pub client_name: Option<String>,
+    pub label: Option<String>,
+    pub lease: Duration,
+    pub command_timeout: Duration,
+    pub patience: Duration,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings").finish_non_exhaustive()
+    }
+}
+
+impl ClientBuilder {
+    /// What was given so far. A file that cannot be read counts as empty: [`build`](Self::build) says why.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        let (server, options) = (self.server.clone(), self.options.clone());
+        let redlock = self.redlock.iter().flat_map(|redlock| &redlock.nodes).map(|node| &node.url);
+        let ring = self.ring.iter().flat_map(|ring| &ring.nodes).map(|node| &node.url);
+        let of_file = |file: &Option<PathBuf>, read: fn(&PathBuf) -> Result<String, String>| {
+            file.as_ref().and_then(|file| read(file).ok())
+        };
+        let url = Some(server.url).filter(|url| !url.is_empty());
+        Settings {
+            url: url.or_else(|| of_file(&server.files.url, read_urls)).unwrap_or_default(),
+            urls: redlock.chain(ring).cloned().collect(),
+            username: server.username,
+            password: server.password.or_else(|| of_file(&server.files.password, read_secret)),
+            sentinel_username: server.sentinel_username,
+            sentinel_password: server.sentinel_password,
+            database: server.database,
+            tls_ca: server.tls.ca,
+            tls_identity: server.tls.identity,
+            key_prefix: options.key_prefix,
+            client_name: server.client_name,
+            label: options.label,
+            lease: options.lease,
+            command_timeout: options.command_timeout,
+            patience: options.patience,
+        }
+    }
+}
+
+/// Reads a time of a variable, or of an option of the program: seconds, or numbers with units, one behind the other.
+///
+/// # Errors
+///
+/// The reason why the text is no time.
+pub fn time(text: &str) -> Result<Duration, &'static str> {
+    parsed(text).ok_or("it is neither seconds nor numbers with ms, s, m, h or d, as in 500ms or 1h30m")
+}
+
+fn parsed(text: &str) -> Option<Duration> {
+    let mut rest = text.trim();
+    let is_plain = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let mut seconds = 0.0;
+    loop {
+        let (number, behind) =
+            rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len()));
+        let (unit, behind) =
+            behind.split_at(behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len()));
+        let scale = match unit.trim() {
+            "" if is_plain => 1.0,
+            "ms" => 0.001,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return None,
+        };
+        seconds += number.parse::<f64>().ok()? * scale;
+        if behind.is_empty() {
+            return Duration::try_from_secs_f64(seconds).ok();
+        }
+        rest = behind;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_of_a_file_is_read_when_the_client_is_built() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# the store\n redis://host \n").unwrap();
+        let builder = ClientBuilder::default().url_file(file.path());
+        assert_eq!(builder.settings().url, "redis://host");
+        assert_eq!(builder.server.checked().unwrap().url, "redis://host");
+        let error = ClientBuilder::default().url_file("/none").build().unwrap_err();
+        assert!(error.to_string().contains("the URL's file cannot be used"), "{error}");
+    }
+
+    #[test]
+    fn times_are_seconds_or_numbers_with_units() {
+        let ms = Duration::from_millis;
+        for (text, span) in [
+            ("500ms", ms(500)),
+            ("30s", ms(30_000)),
+            ("30", ms(30_000)),
+            ("2 m", ms(120_000)),
+            (" 1h ", ms(3_600_000)),
+            ("1h30m", ms(5_400_000)),
+            ("1m 500ms", ms(60_500)),
+            ("1d", ms(86_400_000)),
+            ("1.5h", ms(5_400_000)),
+            ("0.5", ms(500)),
+        ] {
+            assert_eq!(time(text), Ok(span), "{text}");
+        }
+        for bad in [
+            "",
+            " ",
+            "s",
+            "+30",
+            "1h30",
+            "-1s",
+            "1.2.3s",
+            "30 seconds",
+            "30S",
+            "99999999999999999999s",
+            "18446744073709551615h",
+        ] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+}
