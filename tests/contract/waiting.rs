@@ -6,6 +6,7 @@ use leasehold::AcquireOptions;
 use leasehold::crossbeam_channel::unbounded;
 
 use super::harness::{Need, Store, fresh};
+use crate::support::processes::increments;
 use crate::support::{
     Holding, LONG, SLACK, Waiter, comes_true_within, median, ms, now, slack_since, stalled_since,
 };
@@ -270,14 +271,14 @@ fn one_waiter_of_each_client_is_served_in_the_end(store: &Store) {
 fn a_lock_taken_by_turns_by_two_clients_never_stalls(store: &Store) {
     let name = fresh("turns");
     let locks = [store.client().get_lock(&name), store.client().get_lock(&name)];
-    let begun = now();
+    let (rounds, begun) = (increments() / 5, now());
     let longest = std::thread::scope(|scope| {
         let turns: Vec<_> = locks
             .iter()
             .map(|lock| {
                 scope.spawn(move || {
                     let mut longest = Duration::ZERO;
-                    for _ in 0..300 {
+                    for _ in 0..rounds {
                         let begun = now();
                         lock.lock().unwrap();
                         longest = longest.max(begun.elapsed());

@@ -934,8 +934,8 @@ fn works(
 }
 
 #[test]
-fn ten_thousand_grants_never_overlap_while_servers_die_hang_and_forget() {
-    const GRANTS: usize = 10_000;
+fn grants_never_overlap_while_servers_die_hang_and_forget() {
+    const GRANTS_A_ROUND: usize = 1_000;
     const LEASE: Duration = ms(1500);
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
@@ -971,7 +971,7 @@ fn ten_thousand_grants_never_overlap_while_servers_die_hang_and_forget() {
             }
             let_pass(LEASE / 2, "all is well for a while");
         }
-        comes_true_within(Duration::from_secs(90), || grants() >= GRANTS);
+        comes_true_within(Duration::from_secs(90), || grants() >= GRANTS_A_ROUND * rounds);
         drop(ends);
     });
     shout(&format!(
