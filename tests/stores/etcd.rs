@@ -39,8 +39,9 @@ fn builder(url: &str) -> ClientBuilder {
     LockClient::builder().url(url).lease(Duration::from_secs(20))
 }
 
+/// A busy machine may be too slow for the first attempt.
 fn client(url: &str) -> LockClient {
-    builder(url).build().unwrap()
+    connected(|| builder(url).build())
 }
 
 fn url_of(members: &[Etcd]) -> String {
