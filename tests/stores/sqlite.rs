@@ -7,9 +7,7 @@ use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use crate::support::processes::{
-    LEASE, Worker, a_killed_holder_frees_within, count_across_processes, other_names_are_not_delayed,
-};
+use crate::support::processes::{LEASE, Worker, a_killed_holder_frees_within, count_across_processes};
 use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
 use crate::support::{
     LONG, RENEWED, elsewhere, eventually, folder, leased, let_pass, median, ms, now, start, test_command,
@@ -62,12 +60,6 @@ fn a_killed_holder_frees_the_lock_within_its_lease() {
     }
     let file = File::new();
     a_killed_holder_frees_within(LEASE, &file.url(), &file.client());
-}
-
-#[test]
-fn holding_one_name_never_delays_another() {
-    let file = File::new();
-    other_names_are_not_delayed(|| file.client());
 }
 
 #[test]
