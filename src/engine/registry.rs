@@ -12,9 +12,9 @@ use std::time::Duration;
 use crate::directory::LockUse;
 use crate::engine::agenda::{Agenda, slot_of};
 use crate::engine::hold::Hold;
-use crate::engine::hold::LockEntry;
 use crate::engine::hold::entry::{LockKey, Locks, REMEMBERED};
 use crate::engine::hold::slot::AgendaSlot;
+use crate::engine::hold::{Asking, LockEntry};
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
@@ -108,8 +108,8 @@ impl Registry {
     }
 
     /// Enters a hold, and says when it is to be looked at. A lost one of the same thread on the same lock
-    /// makes room: its guards still know it.
-    pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>) -> Moment {
+    /// makes room: its guards still know it. `asking`: the question that was granted.
+    pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>, asking: Option<Asking>) -> Moment {
         self.grants.fetch_add(1, Ordering::Relaxed);
         let mut state = hold.entry().state();
         let mut agenda = self.agenda.lock();
@@ -121,6 +121,9 @@ impl Registry {
         state.holds.push(Arc::clone(hold));
         let slot = slot_of(hold, hold.since());
         agenda.put(hold, slot);
+        drop(agenda);
+        // The hold is entered first: the next head sees a hold to wait for.
+        asking.into_iter().for_each(|asking| asking.end_granted(&mut state));
         slot.moment()
     }
 
@@ -196,11 +199,20 @@ impl Registry {
     /// Takes a hold out, and notifies the head of the queue that the lock may be free.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         self.agenda.lock().remove(hold);
+        hold.entry().state().remove(hold);
+    }
+
+    /// The same for a hold that ended by a true release, of which `others` were notified.
+    pub(crate) fn remove_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
+        self.agenda.lock().remove(hold);
         let mut state = hold.entry().state();
-        state.take_out(hold);
-        state.turns.end();
-        state.queue.nudge();
-        state.forget_if_unused();
+        // The turn between processes first. The hold is taken out second, which wakes the next waiter here.
+        let is_contended = state.note_released(others, now);
+        state.remove(hold);
+        drop(state);
+        if is_contended {
+            self.remember(hold.entry(), now);
+        }
     }
 
     /// Notifies the heads of a lock's queue that the lock may be free.

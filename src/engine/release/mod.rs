@@ -189,17 +189,16 @@ impl Engine {
         left: u32,
         outcome: Result<Option<Others>>,
     ) -> Result<()> {
-        // The turn between processes first. The hold is taken out second, which wakes the next waiter here.
-        let held = match &outcome {
-            Ok(Some(others)) if left == 0 => Some(self.note_released(hold, *others)),
-            _ => None,
-        };
         if left == 0 {
-            self.registry.remove(hold);
+            match &outcome {
+                Ok(Some(others)) => self.registry.remove_released(hold, *others, self.clock.now()),
+                Ok(None) | Err(_) => self.registry.remove(hold),
+            }
         }
         match outcome {
             Ok(Some(_)) => {
-                if let Some(held) = held {
+                if left == 0 {
+                    let held = self.note_ended(hold);
                     self.tell_released(hold, held);
                 }
                 Ok(())
