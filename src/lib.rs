@@ -164,6 +164,7 @@ mod time;
 #[cfg(feature = "tls")]
 mod tls;
 mod topologies;
+mod wire;
 
 pub use client::{ClientBuilder, Clients, ListCost, ListedLock, LockClient, Locks, PausedClient};
 pub use config::{ClusterPubSub, RedlockNode};

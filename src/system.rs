@@ -19,8 +19,6 @@ mod unix;
 #[cfg(windows)]
 mod windows;
 
-#[cfg(feature = "etcd")]
-pub(crate) use self::poll::has_bytes;
 pub(crate) use self::poll::{PollFd, any_ready, for_bytes, has_room};
 #[cfg(unix)]
 pub(crate) use self::unix::*;

@@ -21,7 +21,7 @@ pub(crate) fn any_ready(sockets: &mut [PollFd<'_>], limit: Duration) -> bool {
 }
 
 /// The same of one socket, for bytes or the end of its connection.
-#[cfg(any(feature = "etcd", windows))]
+#[cfg(windows)]
 pub(crate) fn has_bytes(socket: &impl AsFd, limit: Duration) -> bool {
     any_ready(&mut [for_bytes(socket)], limit)
 }

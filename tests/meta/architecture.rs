@@ -51,6 +51,7 @@ const GROUND: &[&str] = &[
     "task",
     "time",
     "tls",
+    "wire",
 ];
 
 /// Crates that only some places may know.

@@ -5,8 +5,8 @@
 //! not each read of it; another thread can hang up on one that reads for long; and it is known whether a
 //! request has left.
 
-use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::cell::Cell;
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use httparse::{EMPTY_HEADER, Header, Status, parse_chunk_size, parse_headers};
 
 use crate::hosts::Hosts;
 use crate::stores::etcd::address::EtcdMember;
-use crate::system::{Socket, has_bytes};
-use crate::time::{Clock, Moment};
+use crate::time::Moment;
+use crate::wire::{Timed, Wire, is_late};
 
 /// The longest answer that is read: a batch of a hundred locks whose names are all as long as can be.
 const LONGEST: usize = 32 * 1024 * 1024;
@@ -30,16 +30,12 @@ const WRITE_LIMIT: Duration = Duration::from_secs(3);
 
 /// A connection that one thread uses at a time.
 pub(super) struct Connection {
-    stream: HttpStream,
+    wire: Arc<Wire>,
+    /// The socket's read time-out.
+    armed: Cell<Duration>,
     /// The bytes read and not yet used, from `start` on.
     buffer: Vec<u8>,
     start: usize,
-}
-
-enum HttpStream {
-    Tcp(Socket),
-    #[cfg(feature = "tls")]
-    Tls(Box<crate::tls::TlsStream>),
 }
 
 /// How an answer's body is delimited.
@@ -69,34 +65,29 @@ impl Connection {
     pub(super) fn open(member: &EtcdMember, hosts: &Arc<Hosts>, deadline: Moment) -> io::Result<Connection> {
         let socket = hosts.connect(&member.host, member.port, deadline)?;
         socket.set_write_timeout(Some(WRITE_LIMIT))?;
-        let stream = HttpStream::over(socket, member, deadline)?;
-        Ok(Connection { stream, buffer: Vec::new(), start: 0 })
+        #[cfg(feature = "tls")]
+        let wire = match &member.tls {
+            Some(config) => Wire::tls(member.host.name(), config, socket, deadline)?,
+            None => Wire::Tcp(socket),
+        };
+        #[cfg(not(feature = "tls"))]
+        let wire = Wire::Tcp(socket);
+        Ok(Connection { wire: Arc::new(wire), armed: Cell::default(), buffer: Vec::new(), start: 0 })
     }
 
     /// Whether the server has not hung up, as far as this machine knows; no round trip.
     pub(super) fn is_alive(&self) -> bool {
         // Nothing to read is as it should be. The end, an error, and bytes that nobody asked for are not.
-        self.rest().is_empty() && !has_bytes(self.socket(), Duration::ZERO)
+        self.rest().is_empty() && !self.wire.has_bytes()
     }
 
-    /// A second handle, by which another thread can hang up.
-    pub(super) fn hanger_up(&self) -> io::Result<HangerUp> {
-        self.socket().try_clone().map(HangerUp)
+    /// The wire, by which another thread can hang up.
+    pub(super) fn wire(&self) -> Arc<Wire> {
+        Arc::clone(&self.wire)
     }
 
-    pub(super) fn send(&mut self, request: &[u8], deadline: Moment) -> io::Result<()> {
-        let mut rest = request;
-        while !rest.is_empty() {
-            remaining(deadline)?;
-            let written = match self.stream.write(rest) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => written,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
-                Err(error) => return Err(error),
-            };
-            rest = rest.get(written..).unwrap_or_default();
-        }
-        Ok(())
+    pub(super) fn send(&self, request: &[u8], deadline: Moment) -> io::Result<()> {
+        self.wire.write_all(request, deadline)
     }
 
     /// The answer, whole by `deadline`.
@@ -204,103 +195,15 @@ impl Connection {
         self.start = 0;
         check_length(self.buffer.len())?;
         let mut piece = [0; PIECE];
-        loop {
-            self.socket().set_read_timeout(Some(remaining(deadline)?))?;
-            match self.stream.read(&mut piece) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => {
-                    self.buffer.extend_from_slice(piece.get(..read).unwrap_or_default());
-                    return Ok(());
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The system's name for this differs.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-                Err(error) => return Err(error),
+        match Timed::new(&self.wire, deadline, &self.armed).read(&mut piece) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                self.buffer.extend_from_slice(piece.get(..read).unwrap_or_default());
+                Ok(())
             }
+            Err(error) if is_late(&error) => Err(io::ErrorKind::TimedOut.into()),
+            Err(error) => Err(error),
         }
-    }
-
-    fn socket(&self) -> &Socket {
-        match &self.stream {
-            HttpStream::Tcp(socket) => socket,
-            #[cfg(feature = "tls")]
-            HttpStream::Tls(tls) => tls.socket(),
-        }
-    }
-}
-
-impl HttpStream {
-    #[cfg(feature = "tls")]
-    fn over(socket: Socket, member: &EtcdMember, deadline: Moment) -> io::Result<HttpStream> {
-        let Some(config) = &member.tls else { return Ok(HttpStream::Tcp(socket)) };
-        let half = socket.try_clone()?;
-        let tls = crate::tls::TlsStream::connect(
-            member.host.name(),
-            config,
-            socket,
-            Shaking { socket: half, deadline },
-        )?;
-        Ok(HttpStream::Tls(Box::new(tls)))
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[expect(clippy::unnecessary_wraps, reason = "a handshake can fail")]
-    fn over(socket: Socket, _member: &EtcdMember, _by: Moment) -> io::Result<HttpStream> {
-        Ok(HttpStream::Tcp(socket))
-    }
-
-    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        match self {
-            HttpStream::Tcp(socket) => { socket }.read(buf),
-            #[cfg(feature = "tls")]
-            HttpStream::Tls(tls) => tls.read(buf),
-        }
-    }
-
-    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            HttpStream::Tcp(socket) => { socket }.write(bytes),
-            #[cfg(feature = "tls")]
-            HttpStream::Tls(tls) => tls.write(bytes),
-        }
-    }
-}
-
-/// A socket whose reads all end at one moment, for a handshake.
-#[cfg(feature = "tls")]
-struct Shaking {
-    socket: Socket,
-    deadline: Moment,
-}
-
-#[cfg(feature = "tls")]
-impl Read for Shaking {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.socket.set_read_timeout(Some(remaining(self.deadline)?))?;
-        self.socket.read(buf)
-    }
-}
-
-#[cfg(feature = "tls")]
-impl Write for Shaking {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        remaining(self.deadline)?;
-        self.socket.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Ends a connection that another thread reads.
-pub(super) struct HangerUp(Socket);
-
-impl HangerUp {
-    pub(super) fn hang_up(&self) {
-        drop(self.0.shutdown(Shutdown::Both)); // an error says that it is down already
     }
 }
 
@@ -350,16 +253,13 @@ fn check_length(length: usize) -> io::Result<()> {
     if length > LONGEST { Err(unreadable()) } else { Ok(()) }
 }
 
-/// The time left until `deadline`, never zero: as a socket's time-out, zero is refused.
-fn remaining(deadline: Moment) -> io::Result<Duration> {
-    let remaining = deadline.since(Clock::System.now());
-    if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
     use crate::hosts::Host;
+    use crate::time::Clock;
     use std::net::TcpListener;
 
     /// A connection to a server that answers any request with `answer` and hangs up.

@@ -15,6 +15,7 @@ use crate::stores::etcd::http::{Connection, Response};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
+use crate::wire::is_late;
 
 /// The words of a refusal that names a lease which is over: nothing was carried out.
 const LEASE_OVER: &str = "the lease ended during the request";
@@ -314,9 +315,7 @@ fn broken(member: &EtcdMember, error: io::Error) -> Error {
         return Error::new(kind, "ask", format!("{member}: {words}")).with_source(error);
     }
     let (kind, words) = match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            (ErrorKind::TimedOut, "did not answer in time")
-        }
+        _ if is_late(&error) => (ErrorKind::TimedOut, "did not answer in time"),
         io::ErrorKind::InvalidData => (ErrorKind::Protocol, "does not speak HTTP as etcd does"),
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
             (ErrorKind::Unreachable, "cannot be reached")

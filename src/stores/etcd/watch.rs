@@ -27,13 +27,14 @@ use crate::room::CrowdMap;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::seam::{Claim, Failure};
 use crate::stores::etcd::early::{End, Holds};
-use crate::stores::etcd::http::{Connection, HangerUp};
+use crate::stores::etcd::http::Connection;
 use crate::stores::etcd::members::{Members, Transport, refusal, refusal_in, unreadable};
 use crate::stores::etcd::message::{self, BATCH, Done, Front, KeyLine, get, number, txn};
 use crate::stores::etcd::recalls::Recalls;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard, Waker};
 use crate::time::{Clock, Moment, random_between};
+use crate::wire::Wire;
 
 /// The silence after which the watch is opened anew: a member that was cut off says nothing either.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -76,7 +77,7 @@ struct WatchState {
     scope: Option<Scope>,
     /// It stands: keys that go from now on are reported.
     is_up: bool,
-    connection: Option<HangerUp>,
+    connection: Option<Arc<Wire>>,
     thread: Option<JoinHandle<()>>,
     /// The observer was notified that wake-ups are not coming.
     told_down: bool,
@@ -212,7 +213,7 @@ impl Watch {
     fn begin_anew(&self, state: &mut WatchState) {
         state.renewals += 1;
         if let Some(connection) = state.connection.take() {
-            connection.hang_up();
+            connection.shutdown();
         }
         self.changed.notify_all();
         self.run_thread(state);
@@ -354,7 +355,7 @@ impl Watch {
         state.closed = true;
         self.wire.close();
         if let Some(connection) = state.connection.take() {
-            connection.hang_up();
+            connection.shutdown();
         }
         let watching = state.thread.take();
         self.changed.notify_all();
@@ -462,7 +463,7 @@ impl Watch {
                 return Err(Error::new(ErrorKind::ShutDown, "watch", "the client was shut down"));
             }
             let Some(scope) = state.wanted(Clock::System.now()) else { return Ok(None) };
-            state.connection = connection.hanger_up().ok();
+            state.connection = Some(connection.wire());
             let all = || message::all(&self.members.address.prefix);
             let (ask, with_puts) = match &scope {
                 Scope::Key(key) => (json!({ "key": key }), false),

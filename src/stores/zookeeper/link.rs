@@ -1,7 +1,7 @@
 //! One connection: made by a time, and read frame by frame.
 
+use std::cell::Cell;
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -9,102 +9,13 @@ use crate::hosts::Host;
 use crate::stores::zookeeper::address::ZooKeeperAddress;
 use crate::stores::zookeeper::jute::{self, Greeting, Header, LONGEST_FRAME, Welcome, code};
 use crate::stores::zookeeper::life::Life;
-use crate::system::{Socket, has_room};
+use crate::system::Socket;
 use crate::time::{Clock, Moment, millis};
+use crate::wire::{self, Timed, Wire, is_late};
 
 /// How long one write may block: it is tried only where the socket takes something, and that may be less than
 /// is written.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
-
-/// A socket that one thread reads while others write, one at a time.
-pub(super) enum ZooKeeperStream {
-    Tcp(Socket),
-    #[cfg(feature = "tls")]
-    Tls(Box<crate::tls::TlsStream>),
-}
-
-impl ZooKeeperStream {
-    fn socket(&self) -> &Socket {
-        match self {
-            ZooKeeperStream::Tcp(socket) => socket,
-            #[cfg(feature = "tls")]
-            ZooKeeperStream::Tls(tls) => tls.socket(),
-        }
-    }
-
-    /// Wakes the reader.
-    pub(super) fn shutdown(&self) {
-        drop(self.socket().shutdown(Shutdown::Both)); // an error says that it is down already
-    }
-
-    /// Writes as much of `bytes` as the socket takes now; an error of kind `WouldBlock`: nothing.
-    pub(super) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
-        if !has_room(self.socket(), Duration::ZERO) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let written = match self {
-            ZooKeeperStream::Tcp(socket) => { socket }.write(bytes),
-            #[cfg(feature = "tls")]
-            ZooKeeperStream::Tls(tls) => tls.write_now(bytes),
-        };
-        match written {
-            Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::TimedOut) => {
-                Err(io::ErrorKind::WouldBlock.into())
-            }
-            written => written,
-        }
-    }
-}
-
-impl Read for &ZooKeeperStream {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        match self {
-            ZooKeeperStream::Tcp(socket) => { socket }.read(buf),
-            #[cfg(feature = "tls")]
-            ZooKeeperStream::Tls(tls) => tls.read(buf),
-        }
-    }
-}
-
-impl Write for &ZooKeeperStream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            ZooKeeperStream::Tcp(socket) => { socket }.write(bytes),
-            #[cfg(feature = "tls")]
-            ZooKeeperStream::Tls(tls) => tls.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Reads and writes of a connection that is being made: all end at one moment, however many they are.
-struct TimedStream<'a, S> {
-    stream: S,
-    socket: &'a Socket,
-    deadline: Moment,
-}
-
-impl<S: Read> Read for TimedStream<'_, S> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.socket.set_read_timeout(Some(remaining(self.deadline)?))?;
-        self.stream.read(buf)
-    }
-}
-
-impl<S: Write> Write for TimedStream<'_, S> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.set_write_timeout(Some(remaining(self.deadline)?))?;
-        self.stream.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
 
 /// The request to a server on connecting.
 pub(super) struct AskedFor<'a> {
@@ -118,7 +29,7 @@ pub(super) struct AskedFor<'a> {
 
 pub(super) enum NewConnection {
     /// With the session that was asked for, or with a new one.
-    New(ZooKeeperStream, Life),
+    New(Wire, Life),
     /// The session is over.
     Expired,
 }
@@ -131,16 +42,13 @@ pub(super) fn connect(
     deadline: Moment,
 ) -> Result<NewConnection> {
     let place = || format!("{host}:{port}");
-    let socket = address.names.connect(host, port, deadline).map_err(|error| {
-        let kind = match error.kind() {
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => ErrorKind::TimedOut,
-            _ => ErrorKind::Unreachable,
-        };
+    let opened = address.names.connect(host, port, deadline).map_err(|error| {
+        let kind = if is_late(&error) { ErrorKind::TimedOut } else { ErrorKind::Unreachable };
         Error::new(kind, "connect", format!("no connection to {}", place())).with_source(error)
     })?;
-    let secured =
-        secured(address, host.name(), socket, deadline).map_err(|error| broken(error).during("connect"))?;
-    let mut stream = TimedStream { stream: &secured, socket: secured.socket(), deadline };
+    let wire = secured(address, host, opened, deadline).map_err(|error| wire::broken("connect", error))?;
+    let armed = Cell::default();
+    let mut stream = Timed::new(&wire, deadline, &armed);
     let timeout = asked.life.map_or(asked.timeout, |life| life.timeout);
     let greeting = Greeting {
         last_transaction: asked.last_transaction,
@@ -176,34 +84,22 @@ pub(super) fn connect(
     }
     // From here on the reading thread waits as long as it takes: the keeping thread hangs up on a dead
     // server.
-    let socket = secured.socket();
-    let limits = socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(Some(WRITE_LIMIT)));
+    let limits = wire.set_read_timeout(None).and_then(|()| wire.set_write_timeout(WRITE_LIMIT));
     limits.map_err(broken)?;
-    Ok(NewConnection::New(secured, Life::new(welcome.session, welcome.password, granted)))
+    Ok(NewConnection::New(wire, Life::new(welcome.session, welcome.password, granted)))
 }
 
-#[cfg(feature = "tls")]
-fn secured(
-    address: &ZooKeeperAddress,
-    host: &str,
-    socket: Socket,
-    deadline: Moment,
-) -> io::Result<ZooKeeperStream> {
-    let Some(config) = &address.tls else { return Ok(ZooKeeperStream::Tcp(socket)) };
-    let half = socket.try_clone()?;
-    let wire = TimedStream { stream: &half, socket: &half, deadline };
-    Ok(ZooKeeperStream::Tls(Box::new(crate::tls::TlsStream::connect(host, config, socket, wire)?)))
-}
-
-#[cfg(not(feature = "tls"))]
-#[expect(clippy::unnecessary_wraps, reason = "a handshake can fail")]
-fn secured(
-    _address: &ZooKeeperAddress,
-    _host: &str,
-    socket: Socket,
-    _by: Moment,
-) -> io::Result<ZooKeeperStream> {
-    Ok(ZooKeeperStream::Tcp(socket))
+/// A write of the handshake blocks for as long as there was time at its begin, at most.
+fn secured(address: &ZooKeeperAddress, host: &Host, socket: Socket, deadline: Moment) -> io::Result<Wire> {
+    let left = deadline.since(Clock::System.now()).max(WRITE_LIMIT);
+    socket.set_write_timeout(Some(left))?;
+    #[cfg(feature = "tls")]
+    if let Some(config) = &address.tls {
+        return Wire::tls(host.name(), config, socket, deadline);
+    }
+    #[cfg(not(feature = "tls"))]
+    let _ = (address, host);
+    Ok(Wire::Tcp(socket))
 }
 
 fn authenticated(from: &mut impl Read) -> Result<()> {
@@ -224,12 +120,6 @@ fn authenticated(from: &mut impl Read) -> Result<()> {
             _ => {}
         }
     }
-}
-
-/// The time left until `deadline`, never zero: as a socket's time-out, zero is refused.
-fn remaining(deadline: Moment) -> io::Result<Duration> {
-    let left = deadline.since(Clock::System.now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 /// The next message.
@@ -281,17 +171,7 @@ fn foreign() -> Error {
 }
 
 fn broken(error: io::Error) -> Error {
-    #[cfg(feature = "tls")]
-    if let Some((kind, words)) = crate::tls::refusal(&error) {
-        return Error::new(kind, "read", words).with_source(error);
-    }
-    let (kind, words) = match error.kind() {
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-            (ErrorKind::TimedOut, "the server did not answer in time")
-        }
-        _ => (ErrorKind::Unreachable, "the connection broke"),
-    };
-    Error::new(kind, "read", words).with_source(error)
+    wire::broken("read", error)
 }
 
 #[cfg(test)]

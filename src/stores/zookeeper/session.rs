@@ -25,13 +25,14 @@ use crate::secrets::Renewable;
 use crate::stores::zookeeper::address::ZooKeeperAddress;
 use crate::stores::zookeeper::jute::{self, Header, Operation, code};
 use crate::stores::zookeeper::life::Life;
-use crate::stores::zookeeper::link::{self, ZooKeeperStream};
+use crate::stores::zookeeper::link;
 use crate::stores::zookeeper::places::NodePlaces;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::channel::{Receiver, bounded};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, Outbox};
 use crate::time::{Clock, Moment};
+use crate::wire::Wire;
 
 /// How long [`Session::close`] waits for its threads, one of which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -64,7 +65,7 @@ pub(super) struct SessionState {
     /// Somebody needs a connection.
     wanted: bool,
     /// The writing half, while connected.
-    pub(super) stream: Option<Arc<ZooKeeperStream>>,
+    pub(super) stream: Option<Arc<Wire>>,
     pub(super) life: Option<Arc<Life>>,
     pub(super) pending: VecDeque<PendingReply>,
     /// Requests that are still to be written.
@@ -258,11 +259,8 @@ impl Session {
     /// thread.
     pub(super) fn flush(&self) {
         let mut state = self.state.lock();
-        let written = Outbox::flush(
-            &mut state,
-            |state| (state.stream.as_ref(), &mut state.out),
-            ZooKeeperStream::write_now,
-        );
+        let written =
+            Outbox::flush(&mut state, |state| (state.stream.as_ref(), &mut state.out), Wire::write_now);
         if written.is_err()
             && let Some(stream) = &state.stream
         {
@@ -387,7 +385,7 @@ impl Session {
         (!state.closed).then(|| (state.life.clone(), state.last_transaction))
     }
 
-    fn connected(&self, stream: ZooKeeperStream, life: &Arc<Life>) -> Option<Arc<ZooKeeperStream>> {
+    fn connected(&self, stream: Wire, life: &Arc<Life>) -> Option<Arc<Wire>> {
         let stream = Arc::new(stream);
         let mut state = self.state.lock();
         if state.closed {
@@ -409,7 +407,7 @@ impl Session {
     }
 
     /// Reads until the connection ends; why it did.
-    fn read_on(&self, stream: &ZooKeeperStream, life: &Arc<Life>) -> Error {
+    fn read_on(&self, stream: &Wire, life: &Arc<Life>) -> Error {
         let mut from = io::BufReader::new(stream);
         loop {
             let done = link::read_reply(&mut from).and_then(|frame| self.take(&frame, life));

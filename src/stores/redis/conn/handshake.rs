@@ -7,11 +7,12 @@ use redis::{ServerError, Value};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Hosts;
-use crate::stores::redis::conn::connection::{Connection, RedisStream};
+use crate::stores::redis::conn::connection::{Connection, connect};
 use crate::stores::redis::place::{Login, Role, ServerPlace};
 use crate::stores::redis::reply::{Expected, WRONG_PASSWORD, accepted, is_unknown_command, refusal};
 use crate::stores::redis::script::Command;
 use crate::time::{Clock, Moment};
+use crate::wire::Wire;
 
 /// The oldest server that is supported.
 const OLDEST: (u32, u32) = (6, 2);
@@ -28,7 +29,7 @@ pub(crate) fn open_at(
     login: &Login,
     place: &ServerPlace,
     deadline: Moment,
-    begun: impl FnOnce(&Arc<RedisStream>),
+    begun: impl FnOnce(&Arc<Wire>),
 ) -> Result<Connection> {
     let mut connection = dial(place, &login.hosts, login.write_timeout, deadline)?;
     begun(connection.stream());
@@ -61,7 +62,7 @@ pub(crate) fn dial(
     if let Some(host) = place.host() {
         hosts.check(host)?;
     }
-    let stream = RedisStream::connect(place, hosts, write_timeout, deadline);
+    let stream = connect(place, hosts, write_timeout, deadline);
     Ok(Connection::new(stream.map_err(|error| unreachable(place, error))?))
 }
 

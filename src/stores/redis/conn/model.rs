@@ -3,7 +3,6 @@
 //!
 //! Each request is a number; the server answers with it. So the reader of a reply sees whether it is its own.
 
-use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -13,103 +12,25 @@ use redis::Value;
 
 use crate::error::Result;
 use crate::seam::{Answer, Failure};
-use crate::stores::redis::conn::connection::{Connection, RedisStream};
+use crate::stores::redis::conn::connection::Connection;
 use crate::stores::redis::conn::shared::SharedConnection;
 use crate::stores::redis::conn::slots::ConnectionSlots;
-use crate::sync::{Condvar, Mutex, check, move_time, spawn, thread, toss};
+use crate::sync::{Mutex, check, move_time, spawn, thread, toss};
 use crate::time::{Clock, Moment};
+use crate::wire::{Pipe, Wire};
 
 /// How long a request may take.
 const LIMIT: Duration = Duration::from_millis(10);
 
-/// The client's end of a connection. Clones are the server's.
-#[derive(Clone, Default)]
-pub(crate) struct Pipe {
-    shared: Arc<Shared>,
-}
-
-#[derive(Default)]
-struct Shared {
-    state: Mutex<Bytes>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Bytes {
-    to_server: Vec<u8>,
-    to_client: Vec<u8>,
-    closed: bool,
-    read_limit: Duration,
-}
-
-impl Pipe {
-    pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut state = self.shared.state.lock();
-        let deadline = Clock::System.after(state.read_limit);
-        loop {
-            if !state.to_client.is_empty() {
-                // In pieces, as they may come.
-                let most = buf.len().min(state.to_client.len());
-                let count = if toss() { most } else { 1 };
-                for (to, from) in buf.iter_mut().zip(state.to_client.drain(..count)) {
-                    *to = from;
-                }
-                return Ok(count);
-            }
-            if state.closed {
-                return Ok(0);
-            }
-            let left = deadline.since(Clock::System.now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            self.shared.changed.wait_for(&mut state, left);
+/// The server: answers `most` requests, then hangs up or falls silent.
+fn serve(pipe: &Pipe, most: usize, hangs_up: bool) {
+    for _ in 0..most {
+        if !pipe.answer(|number| format!(":{number}\r\n")) {
+            return;
         }
     }
-
-    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut state = self.shared.state.lock();
-        if state.closed {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        state.to_server.extend_from_slice(bytes);
-        self.shared.changed.notify_all();
-        Ok(bytes.len())
-    }
-
-    pub(crate) fn set_read_timeout(&self, limit: Duration) -> io::Result<()> {
-        self.shared.state.lock().read_limit = limit;
-        Ok(())
-    }
-
-    pub(crate) fn has_bytes(&self) -> bool {
-        let state = self.shared.state.lock();
-        state.closed || !state.to_client.is_empty()
-    }
-
-    pub(crate) fn shutdown(&self) -> io::Result<()> {
-        self.shared.state.lock().closed = true;
-        self.shared.changed.notify_all();
-        Ok(())
-    }
-
-    /// The server's end: answers `most` requests, then hangs up or falls silent.
-    fn serve(&self, most: usize, hangs_up: bool) {
-        for _ in 0..most {
-            let mut state = self.shared.state.lock();
-            while state.to_server.is_empty() {
-                if state.closed {
-                    return;
-                }
-                self.shared.changed.wait(&mut state);
-            }
-            let number = state.to_server.remove(0);
-            state.to_client.extend_from_slice(format!(":{number}\r\n").as_bytes());
-            self.shared.changed.notify_all();
-        }
-        if hangs_up {
-            drop(self.shutdown());
-        }
+    if hangs_up {
+        drop(pipe.shutdown());
     }
 }
 
@@ -156,8 +77,8 @@ impl World {
         let (answers, hangs_up) =
             if pipes.is_empty() { (self.answers, self.hangs_up) } else { (usize::MAX, false) };
         pipes.push(pipe.clone());
-        self.servers.lock().push(spawn(move || server.serve(answers, hangs_up)));
-        Ok((slot(), Connection::new(RedisStream::Model(pipe))))
+        self.servers.lock().push(spawn(move || serve(&server, answers, hangs_up)));
+        Ok((slot(), Connection::new(Wire::Model(pipe))))
     }
 
     /// One request of a thread that waits for the reply.

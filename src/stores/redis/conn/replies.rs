@@ -91,7 +91,13 @@ impl Replies {
         if self.chunk.is_empty() {
             self.chunk = vec![0; CHUNK].into();
         }
-        match from.read(&mut self.chunk)? {
+        // A read with a time-out is also ended by a signal, as when a child process ends. That says nothing about
+        // the connection; to the reader it is as if the time-out had come.
+        let read = from.read(&mut self.chunk).map_err(|error| match error.kind() {
+            io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
+            _ => error,
+        });
+        match read? {
             0 => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             read => {
                 self.bytes.extend_from_slice(self.chunk.get(..read).unwrap_or_default());

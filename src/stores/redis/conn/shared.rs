@@ -32,9 +32,7 @@ use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Answer, Failure};
-use crate::stores::redis::conn::connection::{
-    Connection, RedisStream, TRUSTED, Timed, await_any, broken, unread,
-};
+use crate::stores::redis::conn::connection::{Connection, TRUSTED, unread};
 use crate::stores::redis::conn::ledger::{Ledger, Origin, SentScript};
 use crate::stores::redis::conn::replies::Replies;
 use crate::stores::redis::conn::slots::ConnectionSlots;
@@ -42,6 +40,7 @@ use crate::stores::redis::reply::fitness;
 use crate::stores::redis::script::Script;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
+use crate::wire::{Timed, Wire, await_any, broken};
 
 /// Gets a reply that nobody waits for. It may be an error reply of the server's.
 pub(crate) type ReplySink = Box<dyn FnOnce(Answer<Value>) + Send>;
@@ -83,7 +82,7 @@ struct Out {
 }
 
 struct Open {
-    stream: Arc<RedisStream>,
+    stream: Arc<Wire>,
     origin: Origin,
     /// The pool's permission to have it.
     _slot: PooledConnection<ConnectionSlots>,
@@ -92,7 +91,7 @@ struct Open {
 /// The reading side.
 struct Reading {
     replies: Replies,
-    stream: Option<Arc<RedisStream>>,
+    stream: Option<Arc<Wire>>,
     /// The socket's read time-out.
     armed: Cell<Duration>,
     epoch: u64,

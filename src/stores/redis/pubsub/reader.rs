@@ -10,7 +10,7 @@ use redis::{ServerError, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::refused;
 use crate::seam::subscription::Channel;
-use crate::stores::redis::conn::connection::{RedisStream, broken, unread};
+use crate::stores::redis::conn::connection::unread;
 use crate::stores::redis::conn::ledger::some_age;
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::replies::Replies;
@@ -19,6 +19,7 @@ use crate::stores::redis::reply::{Expected, is_passing, refusal};
 use crate::stores::redis::script::Command;
 use crate::sync::MutexGuard;
 use crate::time::Clock;
+use crate::wire::{Wire, broken};
 
 /// Waits between connects: at least, at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -40,7 +41,7 @@ struct ReplyReader<'a> {
     subscriber: &'a Subscriber,
     back_off: Duration,
     /// The connection that replaces the last one, which was old: nobody need be told of its end.
-    next: Option<Arc<RedisStream>>,
+    next: Option<Arc<Wire>>,
 }
 
 impl ReplyReader<'_> {
@@ -66,7 +67,7 @@ impl ReplyReader<'_> {
         }
     }
 
-    fn connect(&self, within: Duration) -> Result<Arc<RedisStream>> {
+    fn connect(&self, within: Duration) -> Result<Arc<Wire>> {
         Ok(open(&self.subscriber.address, Clock::System.after(within))?.into_stream())
     }
 
@@ -106,7 +107,7 @@ impl ReplyReader<'_> {
     }
 
     /// Reads until the connection ends, and says why; `None`: the subscriber was closed.
-    fn serve(&mut self, stream: &Arc<RedisStream>) -> Option<Error> {
+    fn serve(&mut self, stream: &Arc<Wire>) -> Option<Error> {
         {
             let mut state = self.subscriber.state.lock();
             if state.closed {
@@ -138,7 +139,7 @@ impl ReplyReader<'_> {
             // Also what was left when there was no room: whatever has come says that there is some now.
             self.subscriber.flush();
             if looks_within != armed {
-                if let Err(error) = stream.set_read_timeout(looks_within) {
+                if let Err(error) = stream.set_read_timeout(Some(looks_within)) {
                     return self.ended(broken("subscribe", error));
                 }
                 armed = looks_within;

@@ -17,10 +17,10 @@ use crate::observe::reporter::Reporter;
 use crate::room::CrowdMap;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::stores::redis::address::RedisAddress;
-use crate::stores::redis::conn::connection::RedisStream;
 use crate::stores::redis::script::Command;
 use crate::sync::{Condvar, Mutex, MutexGuard, Outbox, Waker};
 use crate::time::{Clock, Moment};
+use crate::wire::Wire;
 
 /// The time without a word after which the server is asked for one; after as long again the connection counts
 /// as dead.
@@ -64,7 +64,7 @@ pub(crate) struct SubscriberState {
     /// No refused subscription is to be asked for again before this.
     asks_again: Option<Moment>,
     /// The writing half, while connected.
-    pub(crate) writer: Option<Arc<RedisStream>>,
+    pub(crate) writer: Option<Arc<Wire>>,
     /// The purposes of the replies to come, in order.
     pub(crate) awaited: VecDeque<Awaited>,
     /// Commands that are still to be written.
@@ -176,11 +176,8 @@ impl Subscriber {
     /// thread.
     pub(crate) fn flush(&self) {
         let mut state = self.state.lock();
-        let written = Outbox::flush(
-            &mut state,
-            |state| (state.writer.as_ref(), &mut state.out),
-            RedisStream::write_now,
-        );
+        let written =
+            Outbox::flush(&mut state, |state| (state.writer.as_ref(), &mut state.out), Wire::write_now);
         if written.is_err()
             && let Some(writer) = state.writer.take()
         {
@@ -347,7 +344,7 @@ impl SubscriberState {
     }
 
     /// There is another connection, or none.
-    pub(crate) fn connect(&mut self, writer: Option<Arc<RedisStream>>) {
+    pub(crate) fn connect(&mut self, writer: Option<Arc<Wire>>) {
         self.writer = writer;
         self.out.reset();
         self.awaited.clear();

@@ -20,13 +20,14 @@ use redis::Value;
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{Host, Hosts};
-use crate::stores::redis::conn::connection::{Connection, RedisStream};
+use crate::stores::redis::conn::connection::Connection;
 use crate::stores::redis::conn::handshake::{auth, auth_refused, dial, open_at};
 use crate::stores::redis::place::{Login, ServerPlace};
 use crate::stores::redis::reply::{Expected, accepted, is_unknown_command, refusal};
 use crate::stores::redis::script::Command;
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
+use crate::wire::Wire;
 
 /// Between two looks for a master that can be used.
 const PAUSE: Duration = Duration::from_millis(25);
@@ -66,7 +67,7 @@ pub(crate) type Reach = Box<dyn Fn(Host, u16) -> ServerPlace + Send + Sync>;
 struct KnownMaster {
     master: Option<Master>,
     /// Connections to masters, with where they go.
-    open: Vec<(SentinelNode, Weak<RedisStream>)>,
+    open: Vec<(SentinelNode, Weak<Wire>)>,
     /// Since when more than half of the Sentinels have named none but older masters.
     older_since: Option<Moment>,
     /// Until then another may be about to become the master.
@@ -238,7 +239,7 @@ impl Sentinels {
         place: &ServerPlace,
         commands: &[Command],
         deadline: Moment,
-        begun: impl FnOnce(&Arc<RedisStream>),
+        begun: impl FnOnce(&Arc<Wire>),
     ) -> Result<Connection> {
         let auth = auth(self.username.as_deref(), self.password.as_deref());
         let mut bytes = Vec::new();
@@ -359,7 +360,7 @@ impl Sentinels {
     }
 
     /// Has the connection ended as soon as its master is known to be one no longer; that may be now.
-    fn register(&self, node: &SentinelNode, stream: &Arc<RedisStream>) {
+    fn register(&self, node: &SentinelNode, stream: &Arc<Wire>) {
         let mut known = self.known.lock();
         let is_replaced = known.master.as_ref().is_some_and(|master| master.node != *node);
         if is_replaced || known.promoting_until.is_some() {
@@ -448,10 +449,10 @@ mod tests {
     }
 
     /// A connection, and the server's end of it.
-    fn connection() -> (Arc<RedisStream>, UnixStream) {
+    fn connection() -> (Arc<Wire>, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
-        (Arc::new(RedisStream::Unix(ours)), theirs)
+        (Arc::new(Wire::Unix(ours)), theirs)
     }
 
     fn is_open(mut theirs: &UnixStream) -> bool {

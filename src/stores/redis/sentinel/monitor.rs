@@ -12,13 +12,14 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::stores::redis::conn::connection::{Connection, RedisStream, await_any};
+use crate::stores::redis::conn::connection::Connection;
 use crate::stores::redis::place::ServerPlace;
 use crate::stores::redis::reply::{Expected, accepted, refusal};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::{CHANNELS, Sentinels};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
+use crate::wire::{Wire, await_any};
 
 /// How often all Sentinels are asked.
 const EVERY: Duration = Duration::from_secs(1);
@@ -45,7 +46,7 @@ struct MonitorShared {
 struct MonitorState {
     closed: bool,
     /// The connections to Sentinels, for ending them.
-    open: Vec<Weak<RedisStream>>,
+    open: Vec<Weak<Wire>>,
 }
 
 /// One Sentinel.
@@ -158,7 +159,7 @@ impl MonitorShared {
     }
 
     /// Has the connection ended on closing; that may be now.
-    fn register(&self, stream: &Arc<RedisStream>) {
+    fn register(&self, stream: &Arc<Wire>) {
         let mut state = self.state.lock();
         if state.closed {
             return stream.shutdown();

@@ -1,0 +1,286 @@
+//! A connection to a server: a socket, or TLS over one, that one thread reads while others write.
+
+use std::cell::Cell;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::system::{LocalSocket, PollFd, Socket, any_ready, for_bytes, has_room};
+use crate::time::{Clock, Moment};
+
+#[cfg(leasehold_shuttle)]
+mod pipe;
+#[cfg(leasehold_shuttle)]
+pub(crate) use self::pipe::Pipe;
+
+pub(crate) enum Wire {
+    Tcp(Socket),
+    Unix(LocalSocket),
+    #[cfg(feature = "tls")]
+    Tls(Box<crate::tls::TlsStream>),
+    #[cfg(leasehold_shuttle)]
+    Model(Pipe),
+}
+
+impl Wire {
+    /// Shakes hands with the server `host`, whose socket has a time-out for writes.
+    #[cfg(feature = "tls")]
+    pub(crate) fn tls(
+        host: &str,
+        config: &crate::tls::Config,
+        socket: Socket,
+        deadline: Moment,
+    ) -> io::Result<Wire> {
+        let half = Wire::Tcp(socket.try_clone()?);
+        let tls = crate::tls::TlsStream::connect(
+            host,
+            config,
+            socket,
+            Timed::new(&half, deadline, &Cell::default()),
+        );
+        Ok(Wire::Tls(Box::new(tls?)))
+    }
+
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Wire::Tcp(socket) => { socket }.read(buf),
+            Wire::Unix(socket) => { socket }.read(buf),
+            #[cfg(feature = "tls")]
+            Wire::Tls(tls) => tls.read(buf),
+            #[cfg(leasehold_shuttle)]
+            Wire::Model(pipe) => pipe.read(buf),
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Tcp(socket) => { socket }.write(bytes),
+            Wire::Unix(socket) => { socket }.write(bytes),
+            #[cfg(feature = "tls")]
+            Wire::Tls(tls) => tls.write(bytes),
+            #[cfg(leasehold_shuttle)]
+            Wire::Model(pipe) => pipe.write(bytes),
+        }
+    }
+
+    /// Writes as much of `bytes` as the socket takes now; an error of kind `WouldBlock`: nothing.
+    ///
+    /// For a socket whose writes have a short time-out: it may take less than the system said that it would.
+    pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        let may_be_written = match self {
+            Wire::Tcp(socket) => has_room(socket, Duration::ZERO),
+            Wire::Unix(socket) => has_room(socket, Duration::ZERO),
+            #[cfg(feature = "tls")]
+            Wire::Tls(tls) => has_room(tls.socket(), Duration::ZERO),
+            #[cfg(leasehold_shuttle)]
+            Wire::Model(pipe) => return pipe.write(bytes),
+        };
+        if !may_be_written {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let written = match self {
+            #[cfg(feature = "tls")]
+            Wire::Tls(tls) => tls.write_now(bytes),
+            _ => self.write(bytes),
+        };
+        match written {
+            Ok(0) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::TimedOut) => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            written => written,
+        }
+    }
+
+    /// Writes all of `bytes`, until `deadline` and one write's time-out at the latest.
+    pub(crate) fn write_all(&self, bytes: &[u8], deadline: Moment) -> io::Result<()> {
+        Timed::new(self, deadline, &Cell::default()).write_all(bytes)
+    }
+
+    /// `None`: a read waits as long as it takes.
+    pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Wire::Tcp(socket) => socket.set_read_timeout(timeout),
+            Wire::Unix(socket) => socket.set_read_timeout(timeout),
+            #[cfg(feature = "tls")]
+            Wire::Tls(tls) => tls.socket().set_read_timeout(timeout),
+            #[cfg(leasehold_shuttle)]
+            Wire::Model(pipe) => pipe.set_read_timeout(timeout),
+        }
+    }
+
+    pub(crate) fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Wire::Tcp(socket) => socket.set_write_timeout(Some(timeout)),
+            Wire::Unix(socket) => socket.set_write_timeout(Some(timeout)),
+            #[cfg(feature = "tls")]
+            Wire::Tls(tls) => tls.socket().set_write_timeout(Some(timeout)),
+            #[cfg(leasehold_shuttle)]
+            Wire::Model(_) => Ok(()),
+        }
+    }
+
+    /// Whether a read would return at once: with bytes, or with the end of the connection.
+    pub(crate) fn has_bytes(&self) -> bool {
+        match self.unread() {
+            #[cfg(any(feature = "tls", leasehold_shuttle))]
+            Unread::There => true,
+            Unread::MayBeAt(socket) => any_ready(&mut [socket], Duration::ZERO),
+            #[cfg(leasehold_shuttle)]
+            Unread::Nothing => false,
+        }
+    }
+
+    fn unread(&self) -> Unread<'_> {
+        match self {
+            Wire::Tcp(socket) => Unread::MayBeAt(for_bytes(socket)),
+            Wire::Unix(socket) => Unread::MayBeAt(for_bytes(socket)),
+            #[cfg(feature = "tls")]
+            Wire::Tls(tls) if tls.has_plaintext() => Unread::There,
+            #[cfg(feature = "tls")]
+            Wire::Tls(tls) => Unread::MayBeAt(for_bytes(tls.socket())),
+            #[cfg(leasehold_shuttle)]
+            Wire::Model(pipe) if pipe.has_bytes() => Unread::There,
+            #[cfg(leasehold_shuttle)]
+            Wire::Model(_) => Unread::Nothing,
+        }
+    }
+
+    /// Wakes the thread that reads.
+    pub(crate) fn shutdown(&self) {
+        // An error says that it is down already.
+        drop(match self {
+            Wire::Tcp(socket) => socket.shutdown(Shutdown::Both),
+            Wire::Unix(socket) => socket.shutdown(Shutdown::Both),
+            #[cfg(feature = "tls")]
+            Wire::Tls(tls) => tls.socket().shutdown(Shutdown::Both),
+            #[cfg(leasehold_shuttle)]
+            Wire::Model(pipe) => pipe.shutdown(),
+        });
+    }
+}
+
+/// The place of bytes that a wire has received and nobody has read.
+enum Unread<'a> {
+    /// In memory, some of it.
+    #[cfg(any(feature = "tls", leasehold_shuttle))]
+    There,
+    /// In the socket.
+    MayBeAt(PollFd<'a>),
+    #[cfg(leasehold_shuttle)]
+    Nothing,
+}
+
+/// Waits until one of the wires has bytes, or has ended, for `limit` at most.
+pub(crate) fn await_any<'a>(wires: impl Iterator<Item = &'a Wire>, limit: Duration) {
+    let mut sockets = Vec::new();
+    for wire in wires {
+        match wire.unread() {
+            #[cfg(any(feature = "tls", leasehold_shuttle))]
+            Unread::There => return,
+            Unread::MayBeAt(socket) => sockets.push(socket),
+            #[cfg(leasehold_shuttle)]
+            Unread::Nothing => {}
+        }
+    }
+    any_ready(&mut sockets, limit);
+}
+
+/// For a thread that reads without a deadline.
+impl Read for &Wire {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        Wire::read(self, buf)
+    }
+}
+
+/// The time left until `deadline`, never zero: as a socket's time-out, zero is refused.
+fn remaining(deadline: Moment) -> io::Result<Duration> {
+    let remaining = deadline.since(Clock::System.now());
+    if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }
+}
+
+/// Reads and writes that all end at one moment, however many they are.
+pub(crate) struct Timed<'a> {
+    wire: &'a Wire,
+    deadline: Moment,
+    /// Reads only what is there already.
+    pub(crate) only_ready: bool,
+    /// A read was refused because nothing was there.
+    pub(crate) was_not_ready: bool,
+    /// The time-out that the socket has.
+    armed: &'a Cell<Duration>,
+}
+
+impl<'a> Timed<'a> {
+    pub(crate) fn new(wire: &'a Wire, deadline: Moment, armed: &'a Cell<Duration>) -> Timed<'a> {
+        Timed { wire, deadline, only_ready: false, was_not_ready: false, armed }
+    }
+
+    /// Gives the socket what is left of the time; not if it has hardly more: that would be a system call more
+    /// for each reply.
+    fn arm(&self) -> io::Result<()> {
+        let (left, armed) = (remaining(self.deadline)?, self.armed.get());
+        if armed < left || armed > left + left / 16 {
+            self.wire.set_read_timeout(Some(left))?;
+            self.armed.set(left);
+        }
+        Ok(())
+    }
+
+    /// The time is over, but what is there already may be read.
+    fn hurry(&self) -> io::Result<()> {
+        const HARDLY: Duration = Duration::from_millis(1);
+        let is_armed = self.armed.replace(HARDLY) == HARDLY;
+        if is_armed { Ok(()) } else { self.wire.set_read_timeout(Some(HARDLY)) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.only_ready && !self.wire.has_bytes() {
+            self.was_not_ready = true;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        loop {
+            match self.arm() {
+                Err(_late) if self.only_ready => self.hurry()?,
+                armed => armed?,
+            }
+            match self.wire.read(buf) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        remaining(self.deadline)?;
+        self.wire.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether an error says that the time was over. Systems name that differently.
+pub(crate) fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// The error of a connection that broke, or over which nothing came in time.
+pub(crate) fn broken(action: &'static str, error: io::Error) -> Error {
+    #[cfg(feature = "tls")]
+    if let Some((kind, words)) = crate::tls::refusal(&error) {
+        return Error::new(kind, action, words).with_source(error);
+    }
+    let (kind, words) = match error.kind() {
+        _ if is_late(&error) => (ErrorKind::TimedOut, "the server did not answer in time"),
+        io::ErrorKind::InvalidData => (ErrorKind::Protocol, "what the server sent cannot be read"),
+        _ => (ErrorKind::Unreachable, "the connection broke"),
+    };
+    Error::new(kind, action, words).with_source(error)
+}
