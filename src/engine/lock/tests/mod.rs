@@ -8,6 +8,7 @@
 mod driver;
 mod explore;
 mod mistakes;
+mod passing;
 mod properties;
 mod store;
 mod table;
