@@ -55,6 +55,34 @@ pub(super) fn explore(setup: &Setup, most: usize) -> Explored {
     Explored { states: known.ways.len(), is_whole: true, violation: known.endless() }
 }
 
+/// A random way to the end of a world that is too large for all its states. Changes the `seed`.
+pub(super) fn walk(setup: &Setup, seed: &mut u64) -> Option<Violation> {
+    let (mut world, mut way) = (World::new(setup), Vec::new());
+    while !world.is_done() {
+        let actions = world.actions(setup);
+        let at = random(seed) % actions.len();
+        // Every second action would be a fault, until none is left.
+        if actions[at].is_fault() && !random(seed).is_multiple_of(8) {
+            continue;
+        }
+        way.push(actions[at]);
+        let outcome = world.apply(setup, actions[at]);
+        let outcome = if way.len() < 20_000 { outcome } else { Err("this way has no end".to_owned()) };
+        if let Err(what) = outcome {
+            return Some(Violation { what, way });
+        }
+    }
+    None
+}
+
+/// Xorshift.
+pub(super) fn random(seed: &mut u64) -> usize {
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    (*seed >> 8) as usize
+}
+
 impl Known {
     /// Takes all actions of a state.
     fn step(

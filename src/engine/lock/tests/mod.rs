@@ -16,7 +16,7 @@ mod world;
 
 use super::*;
 use crate::engine::lock::delegation;
-use crate::engine::lock::tests::explore::explore;
+use crate::engine::lock::tests::explore::{Violation, explore, random, walk};
 use crate::engine::lock::tests::mistakes::Mistake;
 use crate::engine::lock::tests::table::{came, has_row, table};
 use crate::engine::lock::tests::world::{Setup, ticks};
@@ -164,16 +164,43 @@ fn mistakes() -> Vec<(Mistake, Setup)> {
 /// The worlds of the gate, and most of the soak's, have fewer states.
 const MOST: usize = 3_000_000;
 
-/// Explores all states of worlds, and compares the table with the machine and with the events that came.
-fn explore_all(worlds: &[Setup]) {
+/// A world for a random way.
+fn random_world(seed: &mut u64) -> Setup {
+    let mut coin = || random(seed).is_multiple_of(2);
+    let all_ask = coin() && coin();
+    let faults = if coin() { 4 } else { 0 };
+    let slice = if coin() { ticks(2) } else { ticks(0) };
+    let rules = if faults == 0 { RULES } else { FAULTY_RULES };
+    Setup {
+        name: "a random way",
+        threads: if coin() { &[3, 2] } else { &[2, 1, 1] },
+        cycles: 3,
+        faults,
+        reenters: coin(),
+        // The store of these worlds has one place for a client, and not one for each of its waiters.
+        gives_up: !all_ask && coin(),
+        tries: !all_ask && coin(),
+        forces: coin() && coin(),
+        retires: coin() && coin(),
+        caches: coin(),
+        rules: Rules { all_ask, slice, burst: 1 + u32::from(coin()), ..rules },
+        ..BASE
+    }
+}
+
+/// Explores all states of worlds, and takes random ways through larger ones. Compares the table with the machine and
+/// with the events that came.
+fn explore_all(worlds: &[Setup], walks: usize) {
     for setup in worlds {
         let explored = explore(setup, MOST);
         let which = if explored.is_whole { "all" } else { "the first" };
         eprintln!("{}: {which} {} states", setup.name, explored.states);
-        if let Some(violation) = explored.violation {
-            violation.print(setup);
-            panic!("{}: {} after {} steps", setup.name, violation.what, violation.way.len());
-        }
+        report(setup, explored.violation);
+    }
+    let mut seed = 0x9e37_79b9_7f4a_7c15;
+    for _ in 0..walks {
+        let setup = random_world(&mut seed);
+        report(&setup, walk(&setup, &mut seed));
     }
     let written = include_str!("../table.txt");
     if std::env::var_os("LEASEHOLD_BLESS").is_some_and(|value| !value.is_empty()) {
@@ -191,9 +218,16 @@ fn explore_all(worlds: &[Setup]) {
     assert_eq!(written, table, "LEASEHOLD_BLESS=1 writes it anew");
 }
 
+fn report(setup: &Setup, violation: Option<Violation>) {
+    if let Some(violation) = violation {
+        violation.print(setup);
+        panic!("{}: {} after {} steps of {setup:?}", setup.name, violation.what, violation.way.len());
+    }
+}
+
 #[test]
 fn machines_keep_their_promises_in_all_states_of_small_worlds() {
-    explore_all(&small());
+    explore_all(&small(), 1000);
 }
 
 /// In the soak alone, where the models run under more schedules too.
@@ -201,7 +235,7 @@ fn machines_keep_their_promises_in_all_states_of_small_worlds() {
 fn machines_keep_their_promises_in_larger_worlds() {
     let schedules = std::env::var("LEASEHOLD_SCHEDULES").map_or(0, |schedules| schedules.parse().unwrap());
     if schedules > 10_000 {
-        explore_all(&large());
+        explore_all(&large(), schedules);
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) const fn ticks(count: u64) -> Duration {
     Duration::from_nanos(count)
 }
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Setup {
     pub(super) name: &'static str,
     /// The threads of each client.
@@ -148,6 +148,19 @@ pub(super) enum Action {
     Stall,
     Force,
     RetireElsewhere(usize, usize),
+}
+
+impl Action {
+    pub(super) fn is_fault(&self) -> bool {
+        matches!(
+            self,
+            Action::Break(..)
+                | Action::Stall
+                | Action::FailToSend(..)
+                | Action::Reject(..)
+                | Action::RetireElsewhere(..)
+        )
+    }
 }
 
 /// A thread's numbers follow one another.
