@@ -14,11 +14,9 @@ impl Step<'_> {
                 return self.reply(Reply::Asked);
             }
             Slot::Held(hold) if self.is_over(&hold) => self.lose(hold, true),
-            Slot::Cached { hold, why, .. } if hold.thread == thread && !self.is_over(&hold) => {
-                if why == CachedFor::TimeSlice || caches && hold.unrecalled.is_some() {
-                    self.lock.slot = Slot::Held(Hold { levels: 1, caches, ..hold });
-                    return self.reply(Reply::Entered(hold.number));
-                }
+            Slot::Cached { hold, why, .. } if hold.thread == thread && self.may_reuse(&hold, why, caches) => {
+                self.lock.slot = Slot::Held(Hold { levels: 1, caches, ..hold });
+                return self.reply(Reply::Entered(hold.number));
             }
             _ => {}
         }
@@ -41,6 +39,12 @@ impl Step<'_> {
             poll_at: Moment::NEVER,
         });
         self.look(id);
+    }
+
+    /// Whether the thread of a cached hold has it again without a request. A call that does not cache ends the caching
+    /// until a recall.
+    fn may_reuse(&self, hold: &Hold, why: CachedFor, caches: bool) -> bool {
+        !self.is_over(hold) && (why == CachedFor::TimeSlice || caches && hold.unrecalled.is_some())
     }
 
     /// The next step of a waiter, the first one too.

@@ -141,7 +141,7 @@ impl World {
             Effect::Retire { number } => {
                 let current = &mut client.numbers[(number / NUMBERS - 1) as usize];
                 *current += u64::from(*current == number);
-                assert!(*current % NUMBERS != 0, "the numbers ran out");
+                assert!(!current.is_multiple_of(NUMBERS), "the numbers ran out");
             }
             Effect::Wake { ticket } => client.users[ticket as usize].is_woken = true,
             Effect::Settled { thread } => {
