@@ -77,7 +77,8 @@ impl Registry {
 
     /// A hold of the lock ended by a true release, of which `others` were notified.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
-        if hold.entry().note_released(others, now) {
+        let is_contended = hold.entry().state().note_released(others, now);
+        if is_contended {
             self.remember(hold.entry(), now);
         }
     }
@@ -198,19 +199,21 @@ impl Registry {
 
     /// Takes a hold out, and notifies the head of the queue that the lock may be free.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
-        self.agenda.lock().remove(hold);
-        hold.entry().state().remove(hold);
+        self.remove_ended(hold, None);
     }
 
-    /// The same for a hold that ended by a true release, of which `others` were notified.
-    pub(crate) fn remove_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
+    /// The same. `released`: the hold ended by a true release, when, and which others were notified.
+    pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         self.agenda.lock().remove(hold);
         let mut state = hold.entry().state();
         // The turn between processes first. The hold is taken out second, which wakes the next waiter here.
-        let is_contended = state.note_released(others, now);
-        state.remove(hold);
+        let contended = released.filter(|(others, now)| state.note_released(*others, *now));
+        state.take_out(hold);
+        state.turns.end();
+        state.queue.nudge();
+        state.forget_if_unused();
         drop(state);
-        if is_contended {
+        if let Some((_, now)) = contended {
             self.remember(hold.entry(), now);
         }
     }

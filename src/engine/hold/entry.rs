@@ -380,11 +380,6 @@ impl<H: Held> Entry<H> {
         self.has_turn() && self.state().until_asked.is_idle()
     }
 
-    /// A hold ended by a true release, of which `others` were notified; whether that is to be remembered.
-    pub(crate) fn note_released(&self, others: Others, now: Moment) -> bool {
-        self.state().note_released(others, now)
-    }
-
     /// Has the entry be kept until then, although no value may be left; whether it is not kept yet.
     pub(crate) fn remember(&self, until: Moment) -> bool {
         let mut state = self.state();
@@ -480,19 +475,11 @@ impl<H: Held> LockState<H> {
         self.until_asked.forget(hold);
     }
 
-    /// As [`Entry::note_released`].
+    /// A hold ended by a true release, of which `others` were notified; whether that is to be remembered.
     pub(crate) fn note_released(&mut self, others: Others, now: Moment) -> bool {
         self.burst = Burst::default();
         self.contended = (others != Others::Nobody).then_some((now, others));
         self.contended.is_some()
-    }
-
-    /// Takes a hold out that leaves the lock free, and notifies the heads of the queue.
-    pub(crate) fn remove(&mut self, hold: &Arc<H>) {
-        self.take_out(hold);
-        self.turns.end();
-        self.queue.nudge();
-        self.forget_if_unused();
     }
 
     /// Forgets what concerns only those who had the lock or waited for it, if none is left.
@@ -652,14 +639,17 @@ mod tests {
     fn a_lock_is_contended_as_its_last_release_says_and_is_to_be_remembered_each_time_anew() {
         let (entry, forgotten) = (entry(), 2 * u64::try_from(CONTENDED.as_millis()).unwrap());
         for begun in [0, forgotten] {
-            assert!(entry.note_released(Others::Listen(2), at(begun)), "the entry is to be kept for it");
+            assert!(
+                entry.state().note_released(Others::Listen(2), at(begun)),
+                "the entry is to be kept for it"
+            );
             assert!(entry.remember(at(begun).plus(REMEMBERED)));
             assert!(!entry.remember(at(begun + 1).plus(REMEMBERED)), "which it is already");
             assert!(!entry.is_forgotten(at(begun + 2)) && !entry.is_calm(at(begun + 2)));
             assert!(entry.is_forgotten(at(begun + forgotten)));
         }
-        entry.note_released(Others::Listen(2), at(forgotten * 3));
-        entry.note_released(Others::Nobody, at(forgotten * 3 + 1));
+        entry.state().note_released(Others::Listen(2), at(forgotten * 3));
+        entry.state().note_released(Others::Nobody, at(forgotten * 3 + 1));
         assert!(entry.contended_since().is_none() && entry.is_calm(at(forgotten * 3 + 2)));
     }
 

@@ -1,8 +1,8 @@
 //! From the wish for a lock to a hold: waiters, attempts, and hand-offs received.
 
-use crate::engine::lock::delegation::{CachedFor, Slice};
 use crate::engine::lock::{
-    Attempt, Check, Counted, Effect, Handed, Hold, Number, Reply, Slot, Step, Thread, Ticket, TicketId, Word,
+    Attempt, CachedFor, Check, Counted, Effect, Handed, Hold, Number, Reply, Slice, Slot, Step, Thread,
+    Ticket, TicketId, Word,
 };
 use crate::time::Moment;
 

@@ -1,31 +1,7 @@
 //! The policy of caching: whether a hold stays in the store after its last level, and how long.
 
-use crate::engine::lock::{Hold, Slot, Step};
+use crate::engine::lock::{CachedFor, Hold, Slot, Step};
 use crate::time::Moment;
-
-/// The reason for which a hold stays without a level.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum CachedFor {
-    /// The time slice of this client, which other clients wait out.
-    TimeSlice,
-    /// No other client wants the lock.
-    UntilRecall,
-}
-
-/// The time slice of this client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Slice {
-    /// The present thread's part begins here.
-    pub(super) began: Moment,
-    pub(super) ends: Moment,
-}
-
-impl Slice {
-    /// The end of one of `parts` equal parts of what is left.
-    fn part_ends(&self, parts: u32) -> Moment {
-        self.began.plus(self.ends.since(self.began) / parts.max(1))
-    }
-}
 
 impl Step<'_> {
     /// Whether the thread that ends the last level of this hold leaves the hold in the store.

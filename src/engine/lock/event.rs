@@ -1,6 +1,6 @@
 //! What the machine is told, and what it has its driver do.
 
-use crate::engine::lock::{Number, Thread, TicketId};
+use crate::engine::lock::state::{Number, Thread, TicketId};
 use crate::time::Moment;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,7 +1,8 @@
 //! Deadlines, renewals, checks of cached holds, and losses.
 
-use crate::engine::lock::delegation::CachedFor;
-use crate::engine::lock::{Check, Checked, Effect, Hold, Machine, Number, Renewed, Rules, Slot, Step};
+use crate::engine::lock::{
+    CachedFor, Check, Checked, Effect, Hold, Machine, Number, Renewed, Rules, Slot, Step,
+};
 use crate::time::Moment;
 
 impl Machine {

@@ -190,10 +190,8 @@ impl Engine {
         outcome: Result<Option<Others>>,
     ) -> Result<()> {
         if left == 0 {
-            match &outcome {
-                Ok(Some(others)) => self.registry.remove_released(hold, *others, self.clock.now()),
-                Ok(None) | Err(_) => self.registry.remove(hold),
-            }
+            let released = outcome.as_ref().ok().copied().flatten();
+            self.registry.remove_ended(hold, released.map(|others| (others, self.clock.now())));
         }
         match outcome {
             Ok(Some(_)) => {

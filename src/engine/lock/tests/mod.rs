@@ -14,8 +14,9 @@ mod store;
 mod table;
 mod world;
 
+use std::time::Duration;
+
 use super::*;
-use crate::engine::lock::delegation;
 use crate::engine::lock::tests::explore::{Violation, explore, random, walk};
 use crate::engine::lock::tests::mistakes::Mistake;
 use crate::engine::lock::tests::table::{came, has_row, table};
@@ -211,7 +212,7 @@ fn explore_all(worlds: &[Setup], walks: usize) {
         let has_row = has_row(written, slot, kind);
         assert!(
             has_row || !came(slot, kind),
-            "`{kind}` came in slot {slot}, and the table says that it cannot"
+            "`{kind}` came in slot {slot}, and the table says that it never does"
         );
         has_row
     });

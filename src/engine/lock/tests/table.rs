@@ -1,9 +1,10 @@
-//! The table of the machine: what each event does in each slot, and which events cannot come there.
+//! The table of the machine: what each event does in each slot, and which events never came there.
 
 use std::cell::RefCell;
 
 use super::world::NOW;
 use super::*;
+use crate::time::Moment;
 
 /// The slots, as the table tells them apart.
 const SLOTS: [&str; 9] = [
@@ -192,7 +193,7 @@ fn sample(slot: usize, at: usize, event: &Event) -> Machine {
         poll_at: Moment::NEVER,
     };
     let (to, number, since) = (WAITER, 32, NOW);
-    let slice = Some(delegation::Slice { began: NOW, ends: NOW.plus(ticks(2)) });
+    let slice = Some(Slice { began: NOW, ends: NOW.plus(ticks(2)) });
     Machine {
         slot: match slot {
             0 => Slot::Free,
@@ -211,7 +212,7 @@ fn sample(slot: usize, at: usize, event: &Event) -> Machine {
     }
 }
 
-/// The table; `comes` says of an event whether it can come in a slot.
+/// The table; `comes` says of an event whether it comes in a slot.
 pub(super) fn table(comes: impl Fn(usize, &str) -> bool) -> String {
     let mut table = String::from("slot | event | slot after | effects, in their order\n");
     for (before, name) in SLOTS.iter().enumerate() {
@@ -231,7 +232,7 @@ pub(super) fn table(comes: impl Fn(usize, &str) -> bool) -> String {
             let effects: Vec<_> = machine.on(*event, inputs).iter().map(effect).collect();
             table += &format!("{name} | {kind} | {} | {}\n", SLOTS[slot(&machine)], effects.join(", "));
         }
-        table += &format!("{name} | cannot come: {}\n", never.join("; "));
+        table += &format!("{name} | never came: {}\n", never.join("; "));
     }
     table
 }
