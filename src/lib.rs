@@ -1,10 +1,10 @@
 //! Distributed locks for threads: blocking, reentrant, kept as leases on Redis, in a database, on etcd or
 //! ZooKeeper.
 //!
-//! A lock is a name. Threads of any number of processes and machines take it by that name, and one of them
-//! has it at a time. A holder that dies frees it when its lease ends; a holder that lives renews it, and is
-//! notified if it lost it. On Redis the locks are Redisson's, on ZooKeeper Curator's: Rust and Java processes
-//! can share them.
+//! A lock is a name. Threads of any number of processes and machines acquire it by that name, and one of them
+//! holds it at a time. The client renews the lease while its process lives. If the process dies, the lock is
+//! free when the lease ends. A holder that loses the lock is notified. On Redis the locks have Redisson's keys,
+//! owners, counts and messages, on ZooKeeper Curator's nodes: Rust and Java processes can share them.
 //!
 //! # Example
 //!
@@ -38,8 +38,8 @@
 //!
 //! `let _guard = client.get_lock("stock:42");` locks nothing, and no compiler warns: a factory gives a handle,
 //! and `acquire()`, `lock()` or `with_lock` hold the lock. `let _ = lock.acquire()?;` releases at once.
-//! `guard.unlock()?` behind a write reports a release that failed as if the work had:
-//! [`Error::work_ran`] tells the two apart. The
+//! `guard.unlock()?` behind a write reports a failed release as if the work had failed:
+//! [`Error::work_ran`] distinguishes them. The
 //! [list](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-redisson.md#what-compiles-and-is-wrong)
 //! says which lint reports each.
 //!
@@ -74,7 +74,7 @@
 //!
 //! | Feature | Brings |
 //! |---|---|
-//! | `tls` | `rediss://` and the TLS of the other stores, by rustls; certificates are verified |
+//! | `tls` | `rediss://` and the TLS of the other stores, by rustls; certificates are verified unless a database's URL says otherwise |
 //! | `postgres` | `postgres://` URLs, and locks on a transaction of the caller's own |
 //! | `mysql` | `mysql://` and `mariadb://` URLs, and locks on a transaction of the caller's own |
 //! | `sqlite` | `sqlite://` URLs: a file, for the processes of one machine |
@@ -105,8 +105,8 @@
 //! # Limits
 //!
 //! A lease lock cannot stop a holder that was paused for longer than its lease and then writes without a
-//! look: where that matters, take a [`FencedLock`] and let the resource compare the token. A store that loses
-//! its data, by a failover, an eviction or a restart, loses the locks with it; the holder is notified. All
+//! check: where that matters, use a [`FencedLock`] and let the resource compare the token. A store that loses
+//! its data, by a failover, an eviction or a restart, loses the locks too; the holder is notified. All
 //! calls block, and there is no async API. Tasks of an async runtime that share a thread are one owner,
 //! unless the feature `tokio` is on: see
 //! [using it from async code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).

@@ -183,7 +183,9 @@ fn every_document_that_the_source_names_is_there() {
     for file in files("src", "rs").into_iter().chain(files("examples", "rs")).chain(files("tests", "rs")) {
         let text = read(&file);
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "/._-".contains(c)));
-        for word in words.filter(|word| word.len() > 3 && word.ends_with(".md")) {
+        for word in
+            words.filter(|word| word.len() > 3 && word.ends_with(".md") && !word.starts_with("target/"))
+        {
             let word = word.strip_prefix(on_the_web).unwrap_or(word).trim_start_matches("../");
             let is_there = root().join(word).exists() || root().join("docs").join(word).exists();
             assert!(is_there, "{} names {word}", file.display());
@@ -327,28 +329,21 @@ fn everything_that_shows_a_claim_exists() {
 }
 
 #[test]
-fn every_question_has_an_answer_and_something_that_shows_it() {
-    let text = read("docs/questions.md");
-    let rows = column(&text, "Shown by");
-    for (number, shown, row) in &rows {
-        let place = format!("docs/questions.md:{number}: {}", row[0]);
-        assert!(row[0].ends_with('?') && row.len() == 3, "{place}: that is no question with an answer");
-        assert!(row[1].len() > 40, "{place}: {} is no answer", row[1]);
-        assert!(!ticked(shown).is_empty(), "{place}: nothing shows it");
-    }
-    // The most frequent questions must not get lost.
+fn the_most_frequent_questions_have_answers() {
+    let page = read("docs/choosing.md");
+    let questions = page.split("\n## Questions\n").nth(1).expect("the section is there");
     let asked = [
-        "on a Redis Cluster Redlock",
-        "when a key has one slot",
-        "replicas be writable",
-        "refreshing the topology",
-        "second vote",
-        "cure an expired lease",
-        "majority that granted dies",
-        "promoted replica",
+        "on a Redis Cluster Redlock?** ",
+        "when a key has one slot?** ",
+        "replicas be writable?** ",
+        "refreshing the topology cost?** ",
+        "second vote?** ",
+        "cure an expired lease?** ",
+        "majority that granted dies?** ",
+        "promoted replica do?** ",
     ];
     for question in asked {
-        assert!(rows.iter().any(|(_, _, row)| row[0].contains(question)), "{question}");
+        assert!(questions.contains(question), "{question}");
     }
 }
 
@@ -500,7 +495,7 @@ fn the_page_on_async_code_shows_the_files_that_are_tested() {
         shown.insert(PathBuf::from(file));
         blocks += 1;
     }
-    assert!(blocks > 7, "only {blocks} blocks of code were found");
+    assert!(blocks > 6, "only {blocks} blocks of code were found");
     assert_eq!(shown.into_iter().collect::<Vec<_>>(), files("examples/web/src", "rs"));
 }
 
@@ -623,14 +618,18 @@ fn methods_that_exist(guide: &str) -> usize {
 }
 
 #[test]
-fn the_migrations_make_the_same_tables_as_create_schema() {
+fn the_page_on_databases_links_to_every_table_that_a_migration_makes() {
     let text = read("docs/stores.md");
+    let (_, migration) = text.split_once("\n### Migration\n").unwrap();
+    let mut seen = 0;
     for file in files("src/stores/sql/query", "sql") {
-        if ["schema.sql", "clients.sql", "names.sql"].iter().any(|name| file.ends_with(name)) {
-            let statement = read(&file);
-            assert!(text.contains(statement.trim_end()), "docs/stores.md lacks {}", file.display());
+        if read(&file).starts_with("CREATE ") {
+            let link = format!("](../{})", file.display());
+            assert!(migration.contains(&link), "no {link}");
+            seen += 1;
         }
     }
+    assert!(seen > 8, "only {seen} statements were found");
 }
 
 /// But the one inside PostgreSQL's driver, whose feature is not asked for here.

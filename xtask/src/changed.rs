@@ -25,7 +25,7 @@ const FILES: &[(&str, &str)] = &[
     ("docs/operating/*", "architecture fleet"),
     ("docs/using-from-async.md", "architecture web"),
     ("tests/histories/*", "clippy support histories"),
-    ("tests/proof/* docs/figures/proof-*", "architecture proof"),
+    ("tests/proof/* docs/figures/proof.md", "architecture proof"),
     ("tests/interop/java/*", "interop proof"),
     ("tests/sabotage/*", "sabotage"),
     ("*.md docs/*", "architecture doc-tests"),

@@ -15,7 +15,8 @@ use crate::quiet::Disturbance;
 use crate::rounds::{Metrics, Run, Settings};
 use crate::workload::{Cores, WORKLOADS, Workload, smaller_crowd};
 
-const HEAD: &str = "# The benchmark\n\nWritten by `./bench`. The page on [performance](../performance.md) says what the words mean.";
+const HEAD: &str = "# The benchmark\n\nWritten by `./bench`, with all tables in `target/figures/benchmark.md`. The page on [performance](../performance.md) says \
+    what the words mean.";
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -39,7 +40,13 @@ pub struct Summary {
     pub ratio_to_raw: Option<f64>,
     pub ratio_to_redisson: Option<f64>,
     pub notes: Vec<String>,
+    /// Whether a call of it failed, or a whole run.
+    pub has_failed: bool,
 }
+
+/// The columns of the page's overview.
+const SHOWN: [&str; 7] =
+    ["leasehold", "leasehold-lock", "leasehold-keep", "redisson", "rslock", "rslock-threads", "rlock"];
 
 impl Report {
     pub fn new(machine: Machine, settings: Settings, left_out: Vec<String>, runs: Vec<Run>) -> Report {
@@ -106,6 +113,21 @@ impl Report {
     }
 
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        self.write_figures(out)?;
+        for workload in WORKLOADS {
+            let results: Vec<&Summary> =
+                self.results.iter().filter(|result| result.workload == workload.id).collect();
+            if !results.is_empty() {
+                writeln!(out, "## {}\n", self.title(workload))?;
+                self.explain(out, workload)?;
+                table(out, workload, &results)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The machine, and the figures that the project set itself.
+    fn write_figures(&self, out: &mut String) -> std::fmt::Result {
         let Machine { cores, cpu, kernel, server, rustc, go, java, python, load } = &self.machine;
         writeln!(out, "## Machine\n")?;
         writeln!(out, "{cores} cores, {cpu}, {kernel}, {server} on loopback TCP without persistence.")?;
@@ -154,19 +176,28 @@ impl Report {
             }
             writeln!(out)?;
         }
-        for workload in WORKLOADS {
-            let results: Vec<&Summary> =
-                self.results.iter().filter(|result| result.workload == workload.id).collect();
-            if !results.is_empty() {
-                writeln!(out, "## {}\n", self.title(workload))?;
-                for (file, title) in charts_of(workload) {
-                    writeln!(out, "![{title}](../charts/{}-{file}.svg)\n", workload.id)?;
-                }
-                self.explain(out, workload)?;
-                table(out, workload, &results)?;
-            }
-        }
         Ok(())
+    }
+
+    /// The cycles and the longest wait of a few peers.
+    fn write_overview(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "## Cycles/s (longest wait in ms)\n")?;
+        writeln!(out, "| | {} |\n|---|{}", SHOWN.map(name).join(" | "), "---:|".repeat(SHOWN.len()))?;
+        let has_cycles = |workload: &&Workload| {
+            workload.kind == Kind::Cycles && self.results.iter().any(|result| result.workload == workload.id)
+        };
+        for workload in WORKLOADS.iter().filter(has_cycles) {
+            let cells = SHOWN.map(|peer| {
+                let metric = |metric| self.metric(workload.id, peer, metric);
+                let red =
+                    if self.find(workload.id, peer).is_some_and(|one| one.has_failed) { RED } else { "" };
+                metric("cycles_per_s").zip(metric("wait_max_us")).map_or("–".to_owned(), |(cycles, us)| {
+                    format!("{red}{} ({})", grouped(cycles, 0), grouped(us / 1e3, 0))
+                })
+            });
+            writeln!(out, "| {} | {} |", workload.title, cells.join(" | "))?;
+        }
+        writeln!(out, "\n[The charts](../charts)")
     }
 
     /// The part that the table's title does not say.
@@ -211,7 +242,7 @@ impl Report {
         }
     }
 
-    /// Writes `figures/benchmark.md` and the charts.
+    /// Writes `figures/benchmark.md` and the charts, and all tables below `target`.
     pub fn write(&self, docs: &Path) -> Result<()> {
         let charts = docs.join("charts");
         std::fs::create_dir_all(&charts)?;
@@ -232,11 +263,26 @@ impl Report {
                 }
             }
         }
-        let file = docs.join("figures/benchmark.md");
-        std::fs::write(&file, format!("{HEAD}\n\n{}\n", self.text().trim_end()))
-            .with_context(|| format!("writing {}", file.display()))
+        let mut page = String::new();
+        // Writing to a String cannot fail.
+        self.write_figures(&mut page).and_then(|()| self.write_overview(&mut page)).ok();
+        write_both(docs, "benchmark.md", HEAD, &page, &self.text())
     }
 }
+
+/// The page of the tree, and the one with all tables below `target`.
+pub fn write_both(docs: &Path, name: &str, head: &str, page: &str, tables: &str) -> Result<()> {
+    let folder = docs.join("../target/figures");
+    std::fs::create_dir_all(&folder)?;
+    for (file, text) in [(docs.join("figures").join(name), page), (folder.join(name), tables)] {
+        std::fs::write(&file, format!("{head}\n\n{}\n", text.trim_end()))
+            .with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Before a row or a figure in which a call failed.
+pub const RED: &str = "🔴 ";
 
 /// The metrics of a workload that are drawn.
 fn charts_of(workload: &Workload) -> &'static [(&'static str, &'static str)] {
@@ -341,7 +387,7 @@ fn table(out: &mut String, workload: &Workload, results: &[&Summary]) -> std::fm
     }
     writeln!(out, "\n|---|{}", "---:|".repeat(used.len()))?;
     for result in results {
-        write!(out, "| {} |", name(&result.peer))?;
+        write!(out, "| {}{} |", if result.has_failed { RED } else { "" }, name(&result.peer))?;
         for (_, metric, digits) in &used {
             match value(result, metric) {
                 Some(value) => write!(out, " {} |", grouped(value, *digits))?,
@@ -427,6 +473,12 @@ fn summary(runs: &[Run], workload: &Workload, peer: &str) -> Option<Summary> {
         });
         median(ratios.collect())
     };
+    let failed = |run: &&Run| {
+        let lost = ["errors", "missing", "lost"];
+        run.metrics.is_empty()
+            || lost.iter().any(|name| run.metrics.get(*name).is_some_and(|count| *count > 0.0))
+    };
+    let has_failed = mine.iter().any(failed);
     let mut rounds_of: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for run in &mine {
         if let Some(note) = &run.note {
@@ -442,6 +494,7 @@ fn summary(runs: &[Run], workload: &Workload, peer: &str) -> Option<Summary> {
         ratio_to_raw: ratio(base, "raw"),
         ratio_to_redisson: ratio(workload.id, "redisson"),
         notes: notes.collect(),
+        has_failed,
     })
 }
 
@@ -494,7 +547,25 @@ pub fn progress(run: &Run) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{grouped, median};
+    use super::{Metrics, Run, WORKLOADS, grouped, median, summary};
+
+    #[test]
+    fn a_peer_is_red_if_a_call_failed() {
+        let workload = WORKLOADS.first().unwrap();
+        let is_red = |errors: f64| {
+            let run = Run {
+                workload: workload.id.to_owned(),
+                peer: "rslock".to_owned(),
+                round: 1,
+                metrics: Metrics::from([("errors".to_owned(), errors)]),
+                version: String::new(),
+                note: None,
+                disturbance: None,
+            };
+            summary(&[run], workload, "rslock").unwrap().has_failed
+        };
+        assert!(is_red(1.0) && !is_red(0.0));
+    }
 
     #[test]
     fn thousands_stand_apart() {

@@ -4,7 +4,7 @@
 //! here: hash, points and choice are fixed, and a test pins their values.
 
 /// How many points of the circle a node of weight one has. With this number, the shares of equal nodes are
-/// within 6 % of each other's mean; `docs/decisions/0013-a-ring-of-servers.md` has the measurement.
+/// within 6 % of each other's mean; a test prints the measurement.
 pub(crate) const POINTS: u32 = 2_000;
 
 /// FNV-1a of 64 bits, then the finisher of `MurmurHash3`: FNV alone leaves similar texts close together.
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(homes, [2, 2, 2, 0, 1, 2, 1, 0]);
     }
 
-    /// The table of `docs/decisions/0013-a-ring-of-servers.md`: shown with `--nocapture`.
+    /// Prints a table of points and shares: `--nocapture` shows it.
     #[test]
     fn shares_are_within_ten_percent_and_closer_with_more_points() {
         let counts = [2, 3, 5, 8, 16];

@@ -7,10 +7,9 @@
 //!
 //! Arguments: `[--resume] [--copy | --build | --page] [PATTERN…]`. A pattern is a number, or a part of a
 //! mutation's file or description. `--resume` leaves out those that have been caught already. `--copy` writes
-//! the copy and `--build` builds it, and that is all; `--page` only compares docs/figures/sabotage.md with
-//! what was run, or writes it.
+//! the copy and `--build` builds it, and that is all; `--page` only counts what was run.
 //!
-//! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes that file; `LEASEHOLD_SABOTAGE_JOBS` is how many
+//! Environment: `CARGO_TARGET_DIR`; `LEASEHOLD_BLESS` writes docs/figures/sabotage.md; `LEASEHOLD_SABOTAGE_JOBS` is how many
 //! mutations run at a time (2).
 
 mod copy;
@@ -67,7 +66,7 @@ fn work() -> Result<()> {
     let mutations = list::read(&root().join("tests/sabotage/mutations"))?;
     let record = Record::open(&target().join("sabotage/results.tsv"))?;
     if only_page {
-        return page::write(&root().join("docs/figures/sabotage.md"), &mutations, &record);
+        return page::write(&root(), &mutations, &record);
     }
     let package = copy::write(&root(), &target().join("sabotage/package"), &mutations)?;
     if only_copies {
@@ -93,7 +92,7 @@ fn work() -> Result<()> {
         record.note(mutation, verdict)
     });
     // The verdicts that there are stand on the page, whatever else failed.
-    page::write(&root().join("docs/figures/sabotage.md"), &mutations, &record)?;
+    page::write(&root(), &mutations, &record)?;
     judged.and(unbroken)
 }
 

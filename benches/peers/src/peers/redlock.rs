@@ -31,7 +31,7 @@ impl Session for RedlockSession<'_> {
         let name = self.names.get(key).context("no such key")?.as_bytes();
         // It gives up after three tries; `acquire` of the crate is this loop.
         while self.held.is_none() {
-            self.held = self.client.get_lock(name, LEASE_MS)?;
+            self.held = self.client.lock(name, LEASE_MS)?;
         }
         Ok(())
     }

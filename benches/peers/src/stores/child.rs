@@ -140,7 +140,8 @@ impl<'a> Maker<'a> {
             _ => builder.url(&self.one.url).build()?,
         };
         let name = &self.one.name;
-        let lock = if self.one.store == "redis-fair" { client.get_fair_lock(name) } else { client.get_lock(name) };
+        let lock =
+            if self.one.store == "redis-fair" { client.get_fair_lock(name) } else { client.get_lock(name) };
         Ok(Box::new(Leased { lock, drops: self.one.kind == Kind::Guards }))
     }
 

@@ -3,18 +3,18 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::child::{DRAIN_LIMIT, Kind};
 use super::{Place, Run, WORKLOADS, Workload};
 use crate::chart::{self, Bar};
 use crate::machine::Machine;
 use crate::quiet::Disturbance;
-use crate::report::grouped;
+use crate::report::{RED, grouped, write_both};
 use crate::rounds::Metrics;
 
-const HEAD: &str = "# The stores, measured\n\nWritten by `./bench stores`. The page on [choosing a store](../choosing.md) says what the \
-    words mean.";
+const HEAD: &str = "# The stores, measured\n\nWritten by `./bench stores`, with all tables in `target/figures/stores.md`. The page on \
+    [choosing a store](../choosing.md) says what the words mean.";
 
 pub struct Report<'a> {
     pub machine: Machine,
@@ -68,6 +68,19 @@ fn columns(kind: Kind) -> &'static [Column] {
         Kind::Crowd => CROWD,
     }
 }
+
+/// The columns of the page's table: title, workload, metric, digits.
+const OVERVIEW: &[(&str, &str, &str, usize)] = &[
+    ("1 contender, cycles/s", "one", "cycles_per_s", 0),
+    ("64, cycles/s", "sixtyfour", "cycles_per_s", 0),
+    ("longest ms", "sixtyfour", "wait_max_ms", 0),
+    ("fewest/most", "sixtyfour", "evenness", 2),
+    ("asked per grant", "sixtyfour", "attempts_per_grant", 1),
+    ("64, dropped guards, cycles/s", "guards64", "cycles_per_s", 0),
+    ("hand-off p50 ms", "handoff", "handoff_p50_ms", 2),
+    ("crowd of 500, s", "crowd", "drain_s", 2),
+    ("connections", "crowd", "connections", 0),
+];
 
 #[derive(Debug)]
 enum Limit {
@@ -139,6 +152,16 @@ impl Report<'_> {
 
     pub fn text(&self) -> Result<String> {
         let mut out = String::new();
+        self.head(&mut out)?;
+        for workload in WORKLOADS {
+            writeln!(out, "## {}\n", workload.title)?;
+            self.table(&mut out, workload)?;
+        }
+        Ok(out)
+    }
+
+    /// The machine, what ran, and the figures to reach.
+    fn head(&self, out: &mut String) -> Result<()> {
         let Machine { cores, cpu, kernel, rustc, load, .. } = &self.machine;
         writeln!(out, "{cores} cores, {cpu}, {kernel}; {rustc}. Load average at the start: {load}.\n")?;
         writeln!(out, "| store | what ran |\n|---|---|")?;
@@ -158,15 +181,36 @@ impl Report<'_> {
                 "Medians of {rounds} rounds, {seconds} s each; longest waits, failures and errors: the worst round.\n"
             )?;
         }
-        self.figures(&mut out)?;
-        for workload in WORKLOADS {
-            writeln!(out, "## {}\n", workload.title)?;
-            for (file, title, _) in charts(workload) {
-                writeln!(out, "![{title}](../charts/stores-{}-{file}.svg)\n", workload.id)?;
-            }
-            self.table(&mut out, workload)?;
+        self.figures(out)
+    }
+
+    /// Whether a call failed there, or a whole run.
+    fn has_failed(&self, workload: &str, store: &str) -> bool {
+        let failures = ["errors", "failures"].iter();
+        failures.filter_map(|metric| self.value(workload, store, metric)).any(|count| count > 0.0)
+            || self
+                .runs
+                .iter()
+                .any(|run| run.workload == workload && run.store == store && run.note.is_some())
+    }
+
+    fn overview(&self, out: &mut String) -> Result<()> {
+        let titles: Vec<_> = OVERVIEW.iter().map(|column| column.0).collect();
+        writeln!(
+            out,
+            "## All stores\n\n| | {} |\n|---|{}",
+            titles.join(" | "),
+            "---:|".repeat(titles.len())
+        )?;
+        for Place { name, .. } in self.stores {
+            let cells = OVERVIEW.iter().map(|(_, workload, metric, digits)| {
+                let red = if self.has_failed(workload, name) { RED } else { "" };
+                let value = self.value(workload, name, metric).map(|value| grouped(value, *digits));
+                format!("{red}{}", value.as_deref().unwrap_or("–"))
+            });
+            writeln!(out, "| {name} | {} |", cells.collect::<Vec<_>>().join(" | "))?;
         }
-        Ok(out)
+        Ok(writeln!(out, "\n[The charts](../charts)")?)
     }
 
     fn table(&self, out: &mut String, workload: &Workload) -> Result<()> {
@@ -178,7 +222,8 @@ impl Report<'_> {
                 self.value(workload.id, name, metric)
                     .map_or("–".to_owned(), |value| grouped(value, *digits))
             });
-            writeln!(out, "| {name} | {} |", cells.collect::<Vec<_>>().join(" | "))?;
+            let red = if self.has_failed(workload.id, name) { RED } else { "" };
+            writeln!(out, "| {red}{name} | {} |", cells.collect::<Vec<_>>().join(" | "))?;
         }
         writeln!(out)?;
         for run in self.runs.iter().filter(|run| run.workload == workload.id) {
@@ -196,9 +241,10 @@ impl Report<'_> {
     }
 
     pub fn write(&self, docs: &Path) -> Result<()> {
-        let file = docs.join("figures/stores.md");
-        std::fs::write(&file, format!("{HEAD}\n\n{}\n", self.text()?.trim_end()))
-            .with_context(|| format!("writing {}", file.display()))?;
+        let mut page = String::new();
+        self.head(&mut page)?;
+        self.overview(&mut page)?;
+        write_both(docs, "stores.md", HEAD, &page, &self.text()?)?;
         let folder = docs.join("charts");
         std::fs::create_dir_all(&folder)?;
         for workload in WORKLOADS {
