@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::client::ClientBuilder;
-use crate::client::settings::time;
+use crate::client::settings::read_time as time;
 use crate::config::{ClusterPubSub, read_secret, read_urls};
 use crate::error::{Error, Result};
 use crate::hosts::check_scheme;

@@ -76,7 +76,7 @@ impl ClientBuilder {
 /// # Errors
 ///
 /// The reason why the text is no time.
-pub fn time(text: &str) -> Result<Duration, &'static str> {
+pub fn read_time(text: &str) -> Result<Duration, &'static str> {
     parsed(text).ok_or("it is neither seconds nor numbers with ms, s, m, h or d, as in 500ms or 1h30m")
 }
 
@@ -136,7 +136,7 @@ mod tests {
             ("1.5h", ms(5_400_000)),
             ("0.5", ms(500)),
         ] {
-            assert_eq!(time(text), Ok(span), "{text}");
+            assert_eq!(read_time(text), Ok(span), "{text}");
         }
         for bad in [
             "",
@@ -151,7 +151,7 @@ mod tests {
             "99999999999999999999s",
             "18446744073709551615h",
         ] {
-            assert!(time(bad).is_err(), "{bad}");
+            assert!(read_time(bad).is_err(), "{bad}");
         }
     }
 }

@@ -39,6 +39,8 @@ struct Exports {
 
 fn exports() -> Exports {
     let text = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    // The hidden module stands last, and is no public API.
+    let text = text.split("#[doc(hidden)]").next().unwrap();
     let mut exports = Exports { items: BTreeSet::new(), modules: BTreeMap::new() };
     for line in text.split(';').filter_map(|part| part.split("pub use ").nth(1)) {
         let path = line.split_whitespace().collect::<Vec<_>>().join(" ");
