@@ -16,7 +16,9 @@ impl ServerOptions {
         let named = query.split('&').filter_map(|pair| pair.split_once('='));
         let named = named.filter(|(name, _)| matches!(*name, "sslrootcert" | "sslcert" | "sslkey"));
         let named: Vec<PathBuf> = named.map(|(_, file)| file.into()).collect();
-        let own = [&self.files.url, &self.files.password, &self.tls.ca].into_iter().flatten();
+        let files = &self.files;
+        let own = [&files.password, &files.sentinel_password, &self.tls.ca].into_iter().flatten();
+        let own = own.chain(&files.urls);
         let identity = self.tls.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
         named.into_iter().chain(own.chain(identity).cloned().collect::<Vec<_>>())
     }
@@ -30,15 +32,27 @@ impl ServerOptions {
     /// where they are.
     fn read_again(&self) -> ServerOptions {
         let mut options = self.clone();
-        let url = self.files.url.as_ref().and_then(|file| read_urls(file).ok());
-        if let Some(url) = url.filter(|url| without_credentials(url) == without_credentials(&self.url)) {
-            options.url = url;
+        let place = without_credentials(&self.url);
+        for text in self.files.urls.iter().filter_map(|file| read_urls(file).ok()) {
+            let urls = [&*text].into_iter().chain(text.split_whitespace().map(behind_label));
+            if let Some(url) = urls.into_iter().find(|url| without_credentials(url) == place) {
+                url.clone_into(&mut options.url);
+            }
         }
-        if let Some(password) = self.files.password.as_ref().and_then(|file| read_secret(file).ok()) {
-            options.password = Some(password);
+        for (file, password) in [
+            (&self.files.password, &mut options.password),
+            (&self.files.sentinel_password, &mut options.sentinel_password),
+        ] {
+            *password = file.as_ref().and_then(|file| read_secret(file).ok()).or(password.take());
         }
         options
     }
+}
+
+/// The URL in an entry of a list: `label*2=redis://host`.
+fn behind_label(word: &str) -> &str {
+    let before = word.split_once("://").map_or("", |(before, _)| before);
+    before.rfind('=').and_then(|at| word.get(at + 1..)).unwrap_or(word)
 }
 
 /// A store's own form of its options, for each connection: made anew after a login or a handshake was refused, if a file
@@ -118,8 +132,9 @@ mod tests {
             path
         };
         let files = SecretFiles {
-            url: Some(file("url", "redis://u:1@host/2\n")),
+            urls: vec![file("url", "redis://u:1@host/2\n")],
             password: Some(file("password", "old\n")),
+            sentinel_password: None,
         };
         let url = "redis://u:1@host/2".to_owned();
         let options =
@@ -141,9 +156,11 @@ mod tests {
         assert_eq!(connect(ErrorKind::Authentication), (true, 2));
         assert_eq!(connect(ErrorKind::Authentication), (true, 1), "and that is kept");
         // The user of the URL, and another place.
-        for (url, seen) in
-            [("redis://u:3@host/2", "redis://u:3@host/2"), ("redis://u:4@other/2", "redis://u:1@host/2")]
-        {
+        for (url, seen) in [
+            ("redis://u:3@host/2", "redis://u:3@host/2"),
+            ("redis://u:4@other/2", "redis://u:1@host/2"),
+            ("redis://u:5@other/2 a*2=redis://u:6@host/2", "redis://u:6@host/2"),
+        ] {
             file("url", url);
             file("password", url);
             let refusal = || Error::new(ErrorKind::Authentication, "connect", "no");

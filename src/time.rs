@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, Waker};
 
 /// A point on a [`Clock`]; also used as a deadline, where `NEVER` means that there is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moment(u64);
 
 impl Moment {
@@ -42,7 +42,7 @@ impl Moment {
         self.0
     }
 
-    pub(crate) fn from_nanos(nanos: u64) -> Moment {
+    pub(crate) const fn from_nanos(nanos: u64) -> Moment {
         Moment(nanos)
     }
 }

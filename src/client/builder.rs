@@ -53,7 +53,7 @@ impl ClientBuilder {
     /// The URL of the store that keeps the locks; see [`LockClient::connect`].
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
         url.as_ref().clone_into(&mut self.server.url);
-        self.server.files.url = None;
+        self.server.files.urls.clear();
         self
     }
 
@@ -62,7 +62,7 @@ impl ClientBuilder {
     /// servers by then is not followed.
     pub fn url_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.server.url.clear();
-        self.server.files.url = Some(file.into());
+        self.server.files.urls = vec![file.into()];
         self
     }
 
@@ -71,6 +71,7 @@ impl ClientBuilder {
     /// All other options go for each of them. User, password and database of a URL are that server's.
     pub fn redlock<N: Into<RedlockNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         let nodes = nodes.into_iter().map(Into::into).collect();
+        self.server.files.urls.clear();
         self.redlock = Some(RedlockOptions { nodes, ..RedlockOptions::default() });
         self
     }
@@ -85,6 +86,7 @@ impl ClientBuilder {
     /// Spreads names over the servers of a ring, which takes the place of [`url`](Self::url); credentials and
     /// other options are for all of them. See [`LockClient::ring`].
     pub fn ring(mut self, ring: Ring) -> Self {
+        self.server.files.urls.clear();
         self.ring = Some(ring);
         self
     }
@@ -161,6 +163,7 @@ impl ClientBuilder {
     /// The password on the Sentinels themselves. Defaults to none. Never shown in errors or `Debug`.
     pub fn sentinel_password(mut self, password: impl AsRef<str>) -> Self {
         self.server.sentinel_password = Some(password.as_ref().to_owned());
+        self.server.files.sentinel_password = None;
         self
     }
 
@@ -424,13 +427,16 @@ impl ClientBuilder {
     /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used, and in a forked
     /// child of a process that has made a client (kind [`Forked`](crate::ErrorKind::Forked)).
     pub fn build(self) -> Result<LockClient> {
-        let names_servers = self.redlock.is_some() || self.ring.is_some() || self.server.files.url.is_some();
-        if self.server.url.is_empty() && !names_servers && self.is_from_env {
-            let words = "no URL was given: set LEASEHOLD_URL, for example to redis://127.0.0.1:6379";
-            return Err(Error::invalid("connect", words));
+        let (is_one_server, mut server) = (self.redlock.is_none() && self.ring.is_none(), self.server);
+        if is_one_server && server.url.is_empty() {
+            server.read_url()?;
+            if server.url.is_empty() && self.is_from_env {
+                let words = "no URL was given: set LEASEHOLD_URL, for example to redis://127.0.0.1:6379";
+                return Err(Error::invalid("connect", words));
+            }
         }
         let mut options = self.options.checked()?;
-        let server = self.server.checked()?;
+        let server = server.checked()?;
         let servers = Servers::checked(self.redlock, self.ring, self.node_timeout)?;
         crate::fork::enter_process()?;
         let reporter = Arc::new(Reporter::new(self.observer));

@@ -95,9 +95,8 @@ impl ClientBuilder {
     /// `LEASEHOLD_URL`, `LEASEHOLD_REDLOCK`, `LEASEHOLD_RING`, `LEASEHOLD_RING_FROM`, `LEASEHOLD_PASSWORD`
     /// and `LEASEHOLD_SENTINEL_PASSWORD` may be secret. Each has a variable with `_FILE` behind its name
     /// (`LEASEHOLD_URL_FILE`), which names a file that has the value. Of URLs, spaces around lines and lines that
-    /// begin with `#` do not count; of passwords, line ends at the end. When a server refuses the login, the files of
-    /// `LEASEHOLD_URL` and `LEASEHOLD_PASSWORD` are read again, and those of `LEASEHOLD_TLS_*` when a handshake is
-    /// refused.
+    /// begin with `#` do not count; of passwords, line ends at the end. When a server refuses the login, these files
+    /// are read again, and those of `LEASEHOLD_TLS_*` when a handshake is refused.
     ///
     /// # Errors
     ///
@@ -134,6 +133,7 @@ impl ClientBuilder {
         }
         if let Some(password) = variables.text("LEASEHOLD_SENTINEL_PASSWORD")? {
             builder = builder.sentinel_password(&password);
+            builder.server.files.sentinel_password = variables.file("LEASEHOLD_SENTINEL_PASSWORD")?;
         }
         if let Some(way) = variables.text("LEASEHOLD_CLUSTER_PUB_SUB")? {
             let way = pub_sub(&way).map_err(|why| bad("LEASEHOLD_CLUSTER_PUB_SUB", why))?;
@@ -222,7 +222,7 @@ fn servers(
         is_first("LEASEHOLD_URL")?;
         check_scheme(&url).map_err(|error| bad("LEASEHOLD_URL", error.detail()))?;
         builder = builder.url(&url);
-        builder.server.files.url = variables.file("LEASEHOLD_URL")?;
+        builder.server.files.urls.extend(variables.file("LEASEHOLD_URL")?);
     }
     if let Some(urls) = variables.text("LEASEHOLD_REDLOCK")? {
         is_first("LEASEHOLD_REDLOCK")?;
@@ -231,6 +231,7 @@ fn servers(
             check_scheme(url).map_err(|error| bad("LEASEHOLD_REDLOCK", error.detail()))?;
         }
         builder = builder.redlock(urls);
+        builder.server.files.urls.extend(variables.file("LEASEHOLD_REDLOCK")?);
     }
     let (epoch, from) = (variables.text("LEASEHOLD_RING_EPOCH")?, variables.text("LEASEHOLD_RING_FROM")?);
     if let Some(nodes) = variables.text("LEASEHOLD_RING")? {
@@ -243,6 +244,9 @@ fn servers(
             ring = ring.moving_from(ring_nodes("LEASEHOLD_RING_FROM", &from)?);
         }
         builder = builder.ring(ring);
+        for name in ["LEASEHOLD_RING", "LEASEHOLD_RING_FROM"] {
+            builder.server.files.urls.extend(variables.file(name)?);
+        }
     } else if epoch.is_some() || from.is_some() {
         let name = if epoch.is_some() { "LEASEHOLD_RING_EPOCH" } else { "LEASEHOLD_RING_FROM" };
         return Err(bad(name, "LEASEHOLD_RING is not set"));

@@ -12,9 +12,9 @@ use std::time::Duration;
 use crate::directory::LockUse;
 use crate::engine::agenda::{Agenda, slot_of};
 use crate::engine::hold::Hold;
-use crate::engine::hold::LockEntry;
 use crate::engine::hold::entry::{LockKey, Locks, REMEMBERED};
 use crate::engine::hold::slot::AgendaSlot;
+use crate::engine::hold::{Asking, LockEntry};
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
@@ -77,7 +77,8 @@ impl Registry {
 
     /// A hold of the lock ended by a true release, of which `others` were notified.
     pub(crate) fn note_released(&self, hold: &Arc<Hold>, others: Others, now: Moment) {
-        if hold.entry().note_released(others, now) {
+        let is_contended = hold.entry().state().note_released(others, now);
+        if is_contended {
             self.remember(hold.entry(), now);
         }
     }
@@ -108,8 +109,8 @@ impl Registry {
     }
 
     /// Enters a hold, and says when it is to be looked at. A lost one of the same thread on the same lock
-    /// makes room: its guards still know it.
-    pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>) -> Moment {
+    /// makes room: its guards still know it. `asking`: the question that was granted.
+    pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>, asking: Option<Asking>) -> Moment {
         self.grants.fetch_add(1, Ordering::Relaxed);
         let mut state = hold.entry().state();
         let mut agenda = self.agenda.lock();
@@ -121,6 +122,9 @@ impl Registry {
         state.holds.push(Arc::clone(hold));
         let slot = slot_of(hold, hold.since());
         agenda.put(hold, slot);
+        drop(agenda);
+        // The hold is entered first: the next head sees a hold to wait for.
+        asking.into_iter().for_each(|asking| asking.end_granted(&mut state));
         slot.moment()
     }
 
@@ -195,12 +199,23 @@ impl Registry {
 
     /// Takes a hold out, and notifies the head of the queue that the lock may be free.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
+        self.remove_ended(hold, None);
+    }
+
+    /// The same. `released`: the hold ended by a true release, when, and which others were notified.
+    pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
         self.agenda.lock().remove(hold);
         let mut state = hold.entry().state();
+        // The turn between processes first. The hold is taken out second, which wakes the next waiter here.
+        let contended = released.filter(|(others, now)| state.note_released(*others, *now));
         state.take_out(hold);
         state.turns.end();
         state.queue.nudge();
         state.forget_if_unused();
+        drop(state);
+        if let Some((_, now)) = contended {
+            self.remember(hold.entry(), now);
+        }
     }
 
     /// Notifies the heads of a lock's queue that the lock may be free.

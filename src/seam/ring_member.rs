@@ -37,6 +37,9 @@ pub(crate) enum Look {
 
 /// The requests of a ring to its nodes, besides those to every store.
 pub(crate) trait RingMember: Store {
+    /// Whether the node bears the mark. Changes nothing on it.
+    fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>>;
+
     /// Puts `new` in the place of the mark `expected`; empty: of none.
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>>;
 

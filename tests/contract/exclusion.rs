@@ -7,6 +7,7 @@ use std::time::Duration;
 use leasehold::{LockClient, RedisLock};
 
 use super::harness::{Store, fresh};
+use crate::support::processes::increments;
 use crate::support::{Holding, RENEWED, elsewhere, leased, ms, throughout};
 
 contracts!(
@@ -171,7 +172,7 @@ fn sixteen_clients_count_exactly(store: &Store) {
 
 fn sixteen_threads_of_one_client_count_exactly(store: &Store) {
     let lock = store.client().get_lock(fresh("counter"));
-    count(&vec![lock; 16], 60);
+    count(&vec![lock; 16], increments() / 25);
 }
 
 fn ten_threads_on_one_handle_are_never_two_inside(store: &Store) {

@@ -8,7 +8,8 @@ use leasehold::{ErrorKind, Event, LockClient, Observer, RedisLock};
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    LONG, Waiter, call, elsewhere, eventually, let_pass, median, ms, now, slack_since, stalled_since, start,
+    LONG, Waiter, call, elsewhere, eventually, let_pass, median, ms, now, shout, slack_since, stalled_since,
+    start,
 };
 
 contracts!(needs Keeping:
@@ -241,6 +242,7 @@ fn no_load_ends_a_use_of_a_kept_lock(store: &Store) {
     let threads: Vec<_> = (0..64).map(uses).collect();
     let ended: Vec<(u32, u32)> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     let (lost, unanswered) = ended.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    println!("MEASURED {} uses, {unanswered} without an answer, {lost} lost", client.stats().grants);
+    let uses = client.stats().grants;
+    shout(&format!("MEASURED {uses} uses, {unanswered} without an answer, {lost} lost"));
     assert_eq!(lost, 0);
 }

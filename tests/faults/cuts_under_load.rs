@@ -38,7 +38,9 @@ const LOCKS: [&str; 3] = ["one", "two", "three"];
 const CLIENTS: usize = 2;
 const THREADS: usize = 6;
 /// For how long connections are cut.
-const RUN: Duration = Duration::from_secs(8);
+const RUN: Duration = Duration::from_secs(4);
+/// Fewer turns show next to nothing: on a busy machine the cuts go on until there are more.
+const TURNS: usize = 500;
 
 #[test]
 fn no_hold_is_lost_while_connections_are_cut_and_scripts_forgotten() {
@@ -117,7 +119,8 @@ fn no_hold_is_lost_while_connections_are_cut_and_scripts_forgotten() {
         let mut admin = server.admin();
         let begun = now();
         let mut round = 0_u32;
-        while begun.elapsed() < RUN {
+        let has_shown_enough = || done.load(Ordering::SeqCst) > TURNS || begun.elapsed() > LONG;
+        while begun.elapsed() < RUN || !has_shown_enough() {
             round += 1;
             let command = match round % 3 {
                 0 => "SCRIPT FLUSH",
@@ -135,7 +138,7 @@ fn no_hold_is_lost_while_connections_are_cut_and_scripts_forgotten() {
         losses.failed.load(Ordering::SeqCst),
         losses.lost.load(Ordering::SeqCst)
     );
-    assert!(done.load(Ordering::SeqCst) > 500, "next to nothing was done");
+    assert!(done.load(Ordering::SeqCst) > TURNS, "next to nothing was done");
     assert_eq!(broken.load(Ordering::SeqCst), 0, "two were inside");
     assert_eq!(losses.lost.load(Ordering::SeqCst), 0, "a hold was lost");
     let mut admin = server.admin();

@@ -21,7 +21,8 @@ fn entries(world: &World) -> Vec<String> {
 #[test]
 fn an_entry_is_one_write_for_each_round_however_many_holds_and_waiters() {
     scenario(|world| {
-        let (client, other) = (world.client(), world.direct());
+        // No hold is to be lost for want of a processor.
+        let (client, other) = (world.builder().lease(RENEWED).build().unwrap(), world.direct());
         let busy = other.get_lock("busy").acquire_owned().unwrap();
         let begun = now();
         let guards: Vec<_> =
@@ -31,13 +32,14 @@ fn an_entry_is_one_write_for_each_round_however_many_holds_and_waiters() {
             call(move || lock.acquire_owned().unwrap().unlock().unwrap())
         });
         assert!(eventually(LONG, || world.proxy.count(writes) > 0), "it is written when something is held");
-        throughout(8 * R, || guards.iter().all(|guard| guard.check().is_ok()));
+        assert!(eventually(LONG, || world.proxy.count(writes) >= 4));
+        assert!(guards.iter().all(|guard| guard.check().is_ok()));
         let count = world.proxy.count(writes);
-        let rounds = begun.elapsed().as_secs_f64() / (R - L / 30).as_secs_f64();
-        assert!(count >= 3 && count as f64 <= rounds + 1.0, "{count} writes in {rounds} rounds");
+        let rounds = begun.elapsed().as_secs_f64() / (RENEWED / 3 - RENEWED / 30).as_secs_f64();
+        assert!(count as f64 <= rounds + 1.0, "{count} writes in {rounds} rounds");
         // It ends with the client's lease, and is no longer than this for that number.
         let key = format!("{ENTRIES}{}", client.id());
-        assert!((1..=L.as_millis() as i64).contains(&world.ttl(&key)), "{}", world.ttl(&key));
+        assert!((1..=RENEWED.as_millis() as i64).contains(&world.ttl(&key)), "{}", world.ttl(&key));
         let text: String = world.run(&["GET", &key]);
         assert!(text.len() < 10_000, "{} bytes", text.len());
         let says = |name: &str| {

@@ -21,7 +21,7 @@ static ALLOCATOR: Counting = Counting;
 const MIB: i64 = 1 << 20;
 /// So much more than before may be allocated when all is over.
 const LEFT: i64 = 2 * MIB;
-const CROWD: usize = 40_000;
+const CROWD: usize = 20_000;
 
 /// Locks these names for `lease` each, and leaves them to it.
 fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use leasehold::{Event, Interrupt, LockClient, MemoryStore, Observer};
 
 use crate::deadlock_log::{Notes, Player, Report};
-use crate::support::server::RedisServer;
 use crate::support::{LONG, deadlocked, eventually, let_pass, ms, random, reexecuted, test_name};
 
 const PROCESSES: usize = 6;
@@ -102,23 +101,4 @@ fn two_hundred_random_programs_are_told_of_their_deadlocks_and_of_none_else() {
         }
     });
     assert!(rings.into_inner() > 20, "hardly any program has a deadlock");
-}
-
-#[test]
-fn random_programs_on_a_server_are_told_of_their_deadlocks_and_of_none_else() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let rings = std::thread::scope(|scope| {
-        let programs = (0..6).map(|program| {
-            let url = server.url();
-            scope.spawn(move || {
-                run(program, &|at, observer| {
-                    let builder = LockClient::builder().url(&url).label(at.to_string()).observer(observer);
-                    builder.deadlocks_after(LOOKED_AT_AFTER).pool_size(2).build().unwrap()
-                })
-            })
-        });
-        let programs: Vec<_> = programs.collect();
-        programs.into_iter().map(|program| program.join().unwrap()).sum::<usize>()
-    });
-    assert!(rings > 0);
 }

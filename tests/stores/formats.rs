@@ -1,18 +1,22 @@
 //! Two versions beside each other: every store carries the number of its format, a client that meets another is refused
 //! when it is built, and one without the right to write the number locks all the same.
 
+use std::net::Ipv4Addr;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use leasehold::{ErrorKind, LockClient, Ring, RingNode};
+use leasehold::{ClientBuilder, ErrorKind, LockClient, Ring, RingNode};
 use mysql::prelude::Queryable;
 
 use crate::support::cluster::Cluster;
 use crate::support::etcd::Etcd;
-use crate::support::folder;
 use crate::support::mysql::MysqlServer;
+use crate::support::observer::{Event, Seen};
 use crate::support::postgres::PostgresServer;
+use crate::support::proxy::Proxy;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
+use crate::support::{LONG, eventually, folder, ms};
 
 /// A client is built and locks; once `note` has written what a client of another version would have, none is built;
 /// after the number was put back, one is.
@@ -65,6 +69,85 @@ fn redis_keeps_to_the_format() {
     assert_eq!(reader().unwrap_err().kind(), ErrorKind::OtherFormat);
 }
 
+/// Redlock that waits for servers of a busy machine.
+fn patient(urls: [String; 3]) -> ClientBuilder {
+    LockClient::builder().redlock(urls).node_timeout(ms(3_000))
+}
+
+/// Nothing but what the test wrote is on these servers.
+#[track_caller]
+fn are_empty(servers: &[RedisServer]) {
+    for server in servers {
+        assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut server.admin()).unwrap(), 0);
+    }
+}
+
+/// What one refuses leaves nothing on the others, which another version may use.
+#[test]
+fn several_servers_keep_to_the_format_of_each_and_get_no_number_before_all_were_read() {
+    let Some(binary) = default_server() else { return };
+    let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
+    let redlock = || patient(servers.each_ref().map(RedisServer::url)).build();
+    let ring = || {
+        let nodes = Ring::new(servers.iter().map(|server| RingNode::new(server.url())));
+        LockClient::builder().ring(nodes).build()
+    };
+    let ways: [&dyn Fn() -> leasehold::Result<LockClient>; 2] = [&redlock, &ring];
+    for build in ways {
+        set(&servers[1], "leasehold format 2");
+        for _ in 0..3 {
+            assert_eq!(build().unwrap_err().kind(), ErrorKind::OtherFormat);
+        }
+        are_empty(&servers[..1]);
+        are_empty(&servers[2..]);
+        redis::cmd("DEL").arg(KEY).exec(&mut servers[1].admin()).unwrap();
+        assert!(build().unwrap().get_lock("format").try_lock().unwrap());
+        for server in &servers {
+            let noted: String = redis::cmd("GET").arg(KEY).query(&mut server.admin()).unwrap();
+            assert_eq!(noted, "leasehold format 1");
+            redis::cmd("FLUSHALL").exec(&mut server.admin()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_server_that_was_away_is_looked_at_when_it_is_back() {
+    let Some(binary) = default_server() else { return };
+    let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
+    let proxy = Proxy::plain((Ipv4Addr::LOCALHOST, servers[2].port()));
+    let url =
+        |at: usize| if at == 2 { format!("redis://127.0.0.1:{}", proxy.port()) } else { servers[at].url() };
+    let urls = [0, 1, 2].map(url);
+    proxy.refuse();
+    let seen = Seen::default();
+    let redlock = patient(urls.clone()).observer(seen.clone()).build().unwrap();
+    let ring = LockClient::builder().ring(Ring::new(urls.iter().map(RingNode::new))).build().unwrap();
+    set(&servers[2], "leasehold format 2");
+    proxy.accept();
+    seen.wait_for("the format", |event| matches!(event, Event::Warning(text) if text.contains("format 2")));
+    // Two of three are used on.
+    redlock.get_lock("a").acquire().unwrap().unlock().unwrap();
+    // One of these names has its home there.
+    let tries = (0..30).filter_map(|number| ring.get_lock(format!("name-{number}")).try_lock().err());
+    let refused: Vec<ErrorKind> =
+        tries.filter(|error| !error.is_retryable()).map(|error| error.kind()).collect();
+    assert!(!refused.is_empty() && refused.iter().all(|kind| *kind == ErrorKind::OtherFormat), "{refused:?}");
+    assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut servers[2].admin()).unwrap(), 1);
+}
+
+#[test]
+fn a_cluster_whose_member_with_the_format_was_away_asks_it_later() {
+    let Some(cluster) = Cluster::start() else { return };
+    let primary = cluster.primary_of(KEY);
+    cluster.on(primary, &["SET", KEY, "leasehold format 2"]);
+    cluster.on(primary, &["CLIENT", "PAUSE", "4000", "ALL"]);
+    let client = LockClient::connect(cluster.url()).unwrap();
+    let is_refused =
+        || client.get_lock("a").try_lock().is_err_and(|error| error.kind() == ErrorKind::OtherFormat);
+    assert!(eventually(LONG, is_refused));
+    assert!(is_refused(), "for as long as the number is there");
+}
+
 #[test]
 fn a_cluster_keeps_to_the_format() {
     let Some(cluster) = Cluster::start() else { return };
@@ -110,6 +193,13 @@ fn postgres_keeps_to_the_format() {
     let run = |text: &str| server.admin().batch_execute(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
     keeps_to_the_format(schema, |text| run(&format!("COMMENT ON TABLE leasehold_locks IS '{text}'")));
+    // A refusal makes nothing.
+    run(
+        "DROP TABLE leasehold_locks_clients, leasehold_locks_line; COMMENT ON TABLE leasehold_locks IS 'leasehold format 2'",
+    );
+    assert_eq!(schema().unwrap_err().kind(), ErrorKind::OtherFormat);
+    run("CREATE TABLE leasehold_locks_clients (a int); CREATE TABLE leasehold_locks_line (a int); \
+         DROP TABLE leasehold_locks_clients, leasehold_locks_line");
     // One who may only use the table; and words of an administrator's own.
     run("COMMENT ON TABLE leasehold_locks IS 'of the shop'; CREATE ROLE app LOGIN; \
          GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold_locks TO app");
@@ -126,6 +216,12 @@ fn mysql_keeps_to_the_format() {
     let run = |text: &str| server.admin().query_drop(text).unwrap();
     let schema = || LockClient::builder().url(server.url()).create_schema(true).build();
     keeps_to_the_format(schema, |text| run(&format!("ALTER TABLE leasehold_locks COMMENT = '{text}'")));
+    // A refusal makes nothing.
+    run("DROP TABLE leasehold_locks_clients");
+    run("ALTER TABLE leasehold_locks COMMENT = 'leasehold format 2'");
+    assert_eq!(schema().unwrap_err().kind(), ErrorKind::OtherFormat);
+    run("CREATE TABLE leasehold_locks_clients (a int)");
+    run("DROP TABLE leasehold_locks_clients");
     run("ALTER TABLE leasehold_locks COMMENT = 'of the shop'");
     run("CREATE USER app");
     run("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO app");
@@ -148,7 +244,13 @@ fn a_sqlite_file_keeps_to_the_format() {
         raw.execute_batch("PRAGMA writable_schema = ON").unwrap();
         assert_eq!(raw.execute(made, [text]).unwrap(), 1);
     };
-    keeps_to_the_format(|| LockClient::builder().url(&url).create_schema(true).build(), note);
+    let build = || LockClient::builder().url(&url).create_schema(true).build();
+    keeps_to_the_format(build, note);
+    // A refusal makes nothing.
+    raw().execute_batch("DROP TABLE leasehold_locks_clients").unwrap();
+    note("leasehold format 2");
+    assert_eq!(build().unwrap_err().kind(), ErrorKind::OtherFormat);
+    raw().execute_batch("CREATE TABLE leasehold_locks_clients (a)").unwrap();
     let old = "CREATE TABLE old_locks (name BLOB PRIMARY KEY, token INTEGER NOT NULL, owner TEXT NOT NULL, \
                holds INTEGER NOT NULL, expires_at INTEGER NOT NULL, fence INTEGER NOT NULL, host TEXT NOT NULL, \
                pid INTEGER NOT NULL, thread TEXT NOT NULL, since INTEGER NOT NULL) STRICT, WITHOUT ROWID";

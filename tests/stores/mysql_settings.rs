@@ -67,6 +67,36 @@ fn locks_do_not_depend_on_the_servers_settings() {
         admin.query_drop(format!("SET GLOBAL completion_type = {value}")).unwrap();
         uses(&url);
     }
+    // Servers of other makes or versions lack some.
+    for setting in [
+        "autocommit = 0",
+        "time_zone = '+05:45'",
+        "sql_auto_is_null = 1",
+        "max_statement_time = 0.001",
+        "max_execution_time = 1",
+        "lock_wait_timeout = 1",
+        "innodb_lock_wait_timeout = 0",
+        "innodb_snapshot_isolation = 1",
+        "unique_checks = 0",
+        "group_concat_max_len = 4",
+        "old_mode = ''",
+        "div_precision_increment = 0",
+        "max_length_for_sort_data = 4",
+        "max_sort_length = 64",
+        "query_cache_type = 1",
+        "collation_connection = 'utf8mb4_bin'",
+        "default_week_format = 7",
+        "lc_time_names = 'ne_NP'",
+        "transaction_isolation = 'SERIALIZABLE'",
+    ] {
+        drop(admin.query_drop(format!("SET GLOBAL {setting}")));
+    }
+    uses(&url);
+    for word in ["tx_read_only", "transaction_read_only"] {
+        drop(admin.query_drop(format!("SET GLOBAL {word} = 1")));
+    }
+    let error = at(&url).build().and_then(|client| client.get_lock("a").try_lock()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
 }
 
 /// Others have used them up: the hold is renewed all the same, and each kind of statement works.

@@ -4,7 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -176,6 +176,66 @@ fn the_name_of_a_thread_costs_no_lock_in_any_database() {
 
 // ---- sessions
 
+/// Each would end or change what is asked, if the client did not set it.
+const SETTINGS: &[&str] = &[
+    "default_transaction_isolation = 'serializable'",
+    "default_transaction_deferrable = on",
+    "idle_in_transaction_session_timeout = '1ms'",
+    "statement_timeout = '10s'",
+    "lock_timeout = '10ms'",
+    "synchronous_commit = off",
+    "search_path = '$user', public, pg_catalog",
+    "standard_conforming_strings = off",
+    "timezone = 'Asia/Kathmandu'",
+    "datestyle = 'SQL, DMY'",
+    "intervalstyle = 'sql_standard'",
+    "bytea_output = 'escape'",
+    "extra_float_digits = 0",
+    "quote_all_identifiers = on",
+    "transform_null_equals = on",
+    "row_security = off",
+    "jit_above_cost = 0",
+    "enable_indexscan = off",
+    "enable_sort = off",
+    "plan_cache_mode = 'force_custom_plan'",
+    "default_tablespace = 'pg_default'",
+    "track_activities = off",
+    "client_min_messages = 'debug5'",
+];
+
+#[test]
+fn locks_do_not_depend_on_the_settings_of_the_database() {
+    let Some(server) = shared() else { return };
+    let (name, mut admin) = database(server, "settings", "");
+    for setting in SETTINGS {
+        admin.batch_execute(&format!("ALTER DATABASE {name} SET {setting}")).unwrap();
+    }
+    let builder = || at(&url_of(server, &name, "admin")).lease(ms(3_000));
+    let with_session = || builder().session_locks();
+    let ways: [&dyn Fn() -> ClientBuilder; 2] = [&builder, &with_session];
+    for way in ways {
+        let [client, rival] = [(); 2].map(|()| way().build().unwrap());
+        let held = client.get_lock("a").acquire().unwrap();
+        throughout(ms(4_000), || !rival.get_lock("a").try_lock_for(ms(50)).unwrap());
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| elsewhere_takes(&rival));
+            held.check().unwrap();
+            held.unlock().unwrap();
+            assert!(waiter.join().unwrap());
+        });
+        let held = client.get_lock("a").acquire().unwrap();
+        assert!(rival.get_lock("a").force_unlock().unwrap());
+        drop(held);
+    }
+    let commits =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'";
+    assert_eq!(admin.query_one(commits, &[]).unwrap().get::<_, i64>(0), 0);
+}
+
+fn elsewhere_takes(client: &LockClient) -> bool {
+    client.get_lock("a").try_lock_for(LONG).unwrap() && client.get_lock("a").unlock().is_ok()
+}
+
 #[test]
 fn a_limit_for_idle_sessions_ends_neither_waits_nor_wakeups() {
     let Some(server) = shared() else { return };
@@ -249,28 +309,29 @@ fn pass(mut client: TcpStream, mut server: TcpStream, fatal: &AtomicUsize, code:
     server.shutdown(Shutdown::Both).ok(); // it may be closed already
 }
 
-/// As pgpool-II in raw mode does: its transaction begins before a prepared statement, and nobody ends it. The answer
-/// to its BEGIN is kept from the client.
-fn begins_transactions(upstream: u16) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+/// As pgpool-II in raw mode does, while it `begins`: its transaction begins before a prepared statement, and nobody ends
+/// it. The answer to its BEGIN is kept from the client.
+fn begins_transactions(upstream: u16, begins: &Arc<AtomicBool>) -> u16 {
+    let (listener, begins) = (TcpListener::bind("127.0.0.1:0").unwrap(), Arc::clone(begins));
     let port = listener.local_addr().unwrap().port();
     start(move || {
         for client in listener.incoming().flatten() {
             let server = TcpStream::connect(("127.0.0.1", upstream)).unwrap();
-            start(move || begin_and_pass(client, server));
+            let begins = Arc::clone(&begins);
+            start(move || begin_and_pass(client, server, &begins));
         }
     });
     port
 }
 
 /// The client says nothing before it has the answers to what it said, and its messages come whole.
-fn begin_and_pass(mut client: TcpStream, mut server: TcpStream) {
+fn begin_and_pass(mut client: TcpStream, mut server: TcpStream, begins: &AtomicBool) {
     let mut bytes = vec![0; 65_536];
     let mut is_greeted = false;
     while let Ok(count @ 1..) = client.read(&mut bytes) {
         let asked = if is_greeted { questions(&bytes[..count]) } else { 1 };
         is_greeted = true;
-        if bytes[0] == b'B' {
+        if bytes[0] == b'B' && begins.load(Ordering::SeqCst) {
             server.write_all(b"Q\0\0\0\x0aBEGIN\0").unwrap();
             answer(&mut server);
         }
@@ -315,10 +376,31 @@ fn answer(server: &mut TcpStream) -> Vec<u8> {
 #[test]
 fn a_pooler_that_leaves_transactions_open_is_refused_in_words() {
     let Some(server) = shared() else { return };
-    let port = begins_transactions(server.port());
-    let error = at(&format!("postgres://admin@127.0.0.1:{port}/postgres")).build().unwrap_err();
+    let (database, mut admin) = database(server, "begun", "");
+    let begins = Arc::new(AtomicBool::new(true));
+    let port = begins_transactions(server.port(), &begins);
+    let url = format!("postgres://admin@127.0.0.1:{port}/{database}");
+    let error = at(&url).build().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("pgpool-II"), "{error}");
+    // A later session of a client leads there.
+    for session_locks in [false, true] {
+        begins.store(false, Ordering::SeqCst);
+        let name = fresh("begun");
+        let with = |url| if session_locks { at(url).session_locks() } else { at(url) };
+        let direct = url_of(server, &database, "admin");
+        let (client, rival) = (with(&url).build().unwrap(), with(&direct).build().unwrap());
+        let lock = client.get_lock(&name);
+        lock.lock().unwrap();
+        lock.unlock().unwrap();
+        begins.store(true, Ordering::SeqCst);
+        let others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        admin.batch_execute(&format!("SELECT pg_terminate_backend(pid) {others}")).unwrap();
+        let error = lock.lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("pgpool-II"), "{error}");
+        assert!(rival.get_lock(&name).try_lock_for(LONG).unwrap(), "nobody has it");
+    }
 }
 
 /// An error that a pooler makes up, under a code that no server uses.

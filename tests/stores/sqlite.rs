@@ -7,9 +7,7 @@ use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use crate::support::processes::{
-    LEASE, Worker, a_killed_holder_frees_within, count_across_processes, other_names_are_not_delayed,
-};
+use crate::support::processes::{LEASE, Worker, a_killed_holder_frees_within, count_across_processes};
 use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
 use crate::support::{
     LONG, RENEWED, elsewhere, eventually, folder, leased, let_pass, median, ms, now, start, test_command,
@@ -65,12 +63,6 @@ fn a_killed_holder_frees_the_lock_within_its_lease() {
 }
 
 #[test]
-fn holding_one_name_never_delays_another() {
-    let file = File::new();
-    other_names_are_not_delayed(|| file.client());
-}
-
-#[test]
 fn every_statement_finds_its_row_by_the_key() {
     let file = File::new();
     let raw = file.raw();
@@ -119,6 +111,27 @@ fn a_file_without_the_table_says_how_to_make_it() {
     std::fs::write(&path, "no database at all, but longer than a header of a hundred bytes is.".repeat(9))
         .unwrap();
     assert_eq!(LockClient::connect(&url).unwrap_err().kind(), ErrorKind::Protocol);
+}
+
+/// What a file keeps of the settings of whoever made it.
+#[test]
+fn locks_do_not_depend_on_the_settings_of_the_file() {
+    let folder = folder::in_memory();
+    let path = folder.path().join("locks.db");
+    let settings = "PRAGMA page_size = 512; PRAGMA encoding = 'UTF-16be'; PRAGMA auto_vacuum = FULL; \
+                    PRAGMA journal_mode = TRUNCATE; PRAGMA user_version = 7; PRAGMA secure_delete = ON; CREATE TABLE other (a)";
+    Connection::open(&path).unwrap().execute_batch(settings).unwrap();
+    let url = folder::sqlite_url(&path);
+    let [client, rival] =
+        [(); 2].map(|()| LockClient::builder().url(&url).create_schema(true).lease(RENEWED).build().unwrap());
+    let held = client.get_fenced_lock("Kästchen 箱").acquire().unwrap();
+    throughout(RENEWED + ms(200), || held.check().is_ok());
+    assert!(!rival.get_lock("Kästchen 箱").try_lock().unwrap());
+    assert_eq!(rival.inspect("Kästchen 箱").unwrap().holders[0].owner, held.owner().to_string());
+    assert_eq!(rival.list("*").map(|one| one.unwrap().name).collect::<Vec<_>>(), ["Kästchen 箱"]);
+    held.unlock().unwrap();
+    assert!(rival.get_lock("Kästchen 箱").try_lock().unwrap());
+    rival.get_lock("Kästchen 箱").unlock().unwrap();
 }
 
 /// SQLITE_BUSY: within the command time-out, and nothing is granted or lost by it.
@@ -690,6 +703,57 @@ fn a_file_that_is_mounted_alone_is_refused_and_a_mounted_folder_shares_its_locks
     let _folder = Mount::new(&["--bind", file.0.path().to_str().unwrap()], &folder).unwrap();
     let shared = LockClient::connect(folder::sqlite_url(&folder.join(FILES[0]))).unwrap();
     assert!(!shared.get_lock("a").try_lock().unwrap(), "two owners");
+}
+
+/// The first write in a container copies a file of the image: each container has locks of its own, by one path.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_of_an_image_has_locks_of_its_own_in_each_container() {
+    let image = File::new();
+    let containers = [(); 2].map(|()| {
+        let disk = Disk::new()?;
+        let [upper, work, seen] = ["upper", "work", "seen"].map(|name| disk.path().join(name));
+        for folder in [&upper, &work, &seen] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let layers = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            image.0.path().display(),
+            upper.display(),
+            work.display()
+        );
+        let mount = Mount::new(&["-t", "overlay", "-o", &layers, "overlay"], &seen)?;
+        Some((mount, disk, seen.join(FILES[0])))
+    });
+    let [Some(one), Some(two)] = &containers else {
+        return crate::support::missing("no overlay: only root can mount one");
+    };
+    let client = |path: &std::path::Path| LockClient::connect(folder::sqlite_url(path)).unwrap();
+    let [first, beside, other] = [&one.2, &one.2, &two.2].map(|path| client(path));
+    let held = first.get_lock("a").acquire().unwrap();
+    assert!(!beside.get_lock("a").try_lock().unwrap(), "two owners");
+    assert!(other.get_lock("a").try_lock().unwrap(), "another container's");
+    other.get_lock("a").unlock().unwrap();
+    held.unlock().unwrap();
+    drop([first, beside, other]);
+}
+
+/// Its log and index stay, and say nothing of the hold any more.
+#[test]
+fn a_backup_that_is_copied_over_the_file_is_a_loss_to_holders() {
+    let file = File::new();
+    let (path, backup) = (file.0.path().join(FILES[0]), file.0.path().join("backup.db"));
+    let is_in_the_file = || file.raw().query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    is_in_the_file();
+    std::fs::copy(&path, &backup).unwrap();
+    let held = file.options().lease(RENEWED).build().unwrap().get_lock("a").acquire_owned().unwrap();
+    let lost = held.lost();
+    is_in_the_file();
+    std::fs::copy(&backup, &path).unwrap();
+    let rival = file.client();
+    assert!(elsewhere(|| rival.get_lock("a").try_lock().unwrap()));
+    assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Gone);
+    assert!(held.unlock().unwrap_err().is_lost());
 }
 
 // ---- the machine's clock

@@ -22,7 +22,6 @@ use leasehold::{
 };
 
 use crate::support::processes::increments;
-use crate::support::stalls;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{
     Holding, LONG, SLACK, Waiter, comes_true_within, connected, elsewhere, eventually, leased, ms, now,
@@ -600,33 +599,6 @@ fn four_processes_of_four_threads_count_exactly() {
     workers.into_iter().for_each(Worker::succeeds);
     eprintln!("4 processes, 16 threads: {} increments in {:?}", 16 * each, begun.elapsed());
     assert_eq!(fs::read_to_string(file.path()).unwrap(), (16 * each).to_string());
-}
-
-#[test]
-fn holders_and_waiters_of_one_name_delay_no_other() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
-    let client = client(&server.url());
-    let held = Holding::take(&client.get_lock("busy"));
-    let waiters: Vec<_> = (0..20)
-        .map(|_| {
-            let lock = client.get_lock("busy");
-            Waiter::start(move || lock.acquire().and_then(|guard| guard.unlock()))
-        })
-        .collect();
-    let free = client.get_lock("free");
-    stalls::watch();
-    let cycle = || {
-        let begun = now();
-        free.lock().unwrap();
-        free.unlock().unwrap();
-        stalls::own_time_since(begun)
-    };
-    let spans: Vec<_> = (0..51).map(|_| cycle()).collect();
-    let median = crate::support::median(spans.clone());
-    eprintln!("lock and unlock beside 20 waiters for another name: median {median:?}");
-    assert!(median <= ms(50), "{spans:?}");
-    held.release();
-    waiters.into_iter().for_each(|waiter| waiter.returns_within(LONG).0.unwrap());
 }
 
 /// As those who port from Curator write it: a client for each thread, 3 s of patience, and one that takes 3.5 s.

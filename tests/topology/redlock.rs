@@ -456,7 +456,8 @@ fn a_minority_may_be_of_no_use_when_the_client_is_made_and_joins_when_it_is() {
     };
     ask("another");
     let (teller, told) = teller();
-    let client = nodes.builder().observer(teller).build().unwrap();
+    // No hold is to end by itself while a busy machine looks at five servers.
+    let client = nodes.builder().lease(LONG).observer(teller).build().unwrap();
     is_told(&told, "cannot be used yet");
     let name = fresh("odd");
     takes_and_gives_back(&client.get_lock(&name));
@@ -483,7 +484,7 @@ fn two_that_hang_when_the_client_is_made_cost_no_time_out_and_join_when_they_ans
     let limit = LONG * 3;
     [1, 3].iter().for_each(|at: &usize| nodes.servers[*at].stop());
     let begun = now();
-    let client = nodes.builder().connect_timeout(limit).build().unwrap();
+    let client = nodes.builder().lease(LONG).connect_timeout(limit).build().unwrap();
     let took = begun.elapsed();
     takes_and_gives_back(&client.get_lock(fresh("hang")));
     assert!(took < limit / 3 + slack_since(begun), "{took:?}");
@@ -934,8 +935,8 @@ fn works(
 }
 
 #[test]
-fn ten_thousand_grants_never_overlap_while_servers_die_hang_and_forget() {
-    const GRANTS: usize = 10_000;
+fn grants_never_overlap_while_servers_die_hang_and_forget() {
+    const GRANTS_A_ROUND: usize = 1_000;
     const LEASE: Duration = ms(1500);
     let _alone = alone();
     let Some(mut nodes) = Nodes::start(5) else { return };
@@ -971,7 +972,7 @@ fn ten_thousand_grants_never_overlap_while_servers_die_hang_and_forget() {
             }
             let_pass(LEASE / 2, "all is well for a while");
         }
-        comes_true_within(Duration::from_secs(90), || grants() >= GRANTS);
+        comes_true_within(Duration::from_secs(90), || grants() >= GRANTS_A_ROUND * rounds);
         drop(ends);
     });
     shout(&format!(

@@ -262,7 +262,8 @@ impl Gate {
         let is_built = |part: &&str| self.one(part) || *part != "build";
         if plan::FIRST.iter().all(is_built) {
             let work = |part: &str| plan::work_of(part).expect("only parts are run");
-            self.lanes(&[(plan::TESTS, false), (plan::JAVA, false), (plan::BUILD, true)], work);
+            let tests = [plan::TESTS, plan::SERVERS, plan::JAVA].map(|lane| (lane, false));
+            self.lanes(&[&tests[..], &[(plan::BUILD, true)]].concat(), work);
             self.lanes(&[(plan::TIMED, false)], work);
         }
         self.summary(&plan::full().collect::<Vec<_>>())

@@ -79,6 +79,25 @@ pub fn unit(job: &Job<'_>) -> bool {
 /// The contracts are named `file::store::contract`. A test of that program that is no contract runs with the
 /// memory store's.
 const TOPOLOGIES: &[&str] = &["::sentinel::", "::cluster::", "::redlock::", "::ring::"];
+/// The contracts whose statements another server may take otherwise; in the others the client alone is at work.
+const ON_ANOTHER_SERVER: &[&str] = &[
+    "capabilities::mysql::",
+    "deadlock::mysql::",
+    "directory::mysql::",
+    "exclusion::mysql::",
+    "fenced::mysql::",
+    "inspect::mysql::",
+    "leases::mysql::",
+    "lifecycle::mysql::",
+    "loss::mysql::",
+    "multi::mysql::",
+    "names::mysql::",
+    "reentrancy::mysql::",
+    "run_once::mysql::",
+    "token::mysql::",
+    "unlock::mysql::",
+    "waiting::mysql::",
+];
 const STORES: &[&str] = &["::postgres::", "::mysql::", "::sqlite::", "::zookeeper::", "::etcd::"];
 
 pub fn contract_memory(job: &Job<'_>) -> bool {
@@ -116,6 +135,24 @@ pub fn fleet(job: &Job<'_>) -> bool {
     job.run(&Run::new("scripts/fleet.sh").args([program])).good
 }
 
+/// The last commit before stores carried the number of their format.
+const OLD: &str = "b6063721ed9ad58e9d60c308bc03ac3c2cd145b8";
+
+/// A client of that commit, which is built in a folder of its own, beside one of today.
+pub fn versions(job: &Job<'_>) -> bool {
+    let Ok(folder) = std::path::absolute(job.gate.target.join("old")) else { return false };
+    let unpack = format!("mkdir -p \"$0\" && git archive {OLD} | tar x -C \"$0\"");
+    let unpack =
+        Run::new("bash").args(["-o", "pipefail", "-c", &unpack]).args([folder.display().to_string()]);
+    if !job.run(&unpack).good {
+        return job.skipped("the client of the past, whose commit is not here");
+    }
+    let build = Run::cargo("build --locked --package leasehold-cli --target-dir target").within(&folder);
+    let program = folder.join("target/debug/leasehold").display().to_string();
+    job.also().with_limit(3600).run(&build).good
+        && of_part(&job.also().with("LEASEHOLD_OLD_PROGRAM", program), "versions", &["--show-output"])
+}
+
 /// The program leasehold, a crate of its own, with its tests as processes on a server of their own.
 pub fn cli(job: &Job<'_>) -> bool {
     suites::run(job, "bin leasehold", &[]) & of_part(job, "cli", &[])
@@ -126,17 +163,19 @@ pub fn topologies(job: &Job<'_>) -> bool {
     suites::run(job, "contract", TOPOLOGIES) & of_part(job, "topologies", &[])
 }
 
-/// The contracts, and a store's own tests, on the stores that are no Redis; of MySQL itself the contracts.
+/// The contracts, and a store's own tests, on the stores that are no Redis; of MySQL itself the contracts that are about
+/// its statements.
 pub fn stores(job: &Job<'_>) -> bool {
     let good = suites::run(job, "contract", STORES) & of_part(job, "stores", &[]);
-    good & on_mysql_itself(job, |mysql| suites::run(mysql, "contract", &["::mysql::"]))
+    good & on_mysql_itself(job, |mysql| suites::run(mysql, "contract", ON_ANOTHER_SERVER))
 }
 
 /// What MariaDB shows in the gate, on MySQL itself. Not over TLS: this old build has no cipher in common with
 /// rustls.
 pub fn mysql(job: &Job<'_>) -> bool {
     on_mysql_itself(job, |mysql| {
-        suites::run(mysql, "stores", &["mysql::"])
+        suites::run(mysql, "contract", &["::mysql::"])
+            & suites::run(mysql, "stores", &["mysql::"])
             & suites::run(mysql, "stores", &["orders::an_order_is_placed_once_on_mariadb"])
     })
 }

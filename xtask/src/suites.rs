@@ -26,7 +26,11 @@ pub const SUITES: &[Suite] = &[
         "meta",
         "alerts:: api:: api_list:: architecture:: docs:: errors:: fleet:: mutations:: operating:: releases:: traps::",
     ),
-    suite("architecture", "stores", "callbacks:: memory:: memory_faults:: metrics:: tasks:: tracing::"),
+    suite(
+        "architecture",
+        "stores",
+        "callbacks:: deadlocks:: memory:: memory_faults:: metrics:: tasks:: tracing::",
+    ),
     suite("cli", "cli", ""),
     suite("cli", "anywhere", ""),
     suite("contract", "contract", ""),
@@ -63,7 +67,7 @@ pub const SUITES: &[Suite] = &[
     suite("stores", "stores", "tls::"),
     suite("stores", "stores", "roles::"),
     suite("stores", "stores", "zookeeper::"),
-    suite("redis", "stores", "deadlocks:: inspect::"),
+    suite("redis", "stores", "inspect::"),
     suite("redis", "meta", "pages::"),
     suite("support", "histories", "bad::"),
     suite("histories", "histories", ""),
@@ -73,6 +77,7 @@ pub const SUITES: &[Suite] = &[
     suite("docs", "meta", "rendered::"),
     suite("timed", "faults", "line_processes:: wakeups::"),
     suite("timed", "stores", "turnstile::"),
+    suite("versions", "stores", "versions::"),
 ];
 
 /// Something that was built for the tests: a test program, an example, or the unit tests of the library or of

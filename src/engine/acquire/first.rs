@@ -50,9 +50,7 @@ impl Engine {
         match request.judge(&claim, sent, answer) {
             AttemptOutcome::Granted { fence, since, bound, in_line } => {
                 let keep = request.keep_terms(&claim, in_line);
-                let granted = self.enter(call, request.thread, (&claim, since), keep, fence, bound);
-                // Entered first, left second: the next head sees a hold to wait for.
-                drop(asking);
+                let granted = self.enter(call, request.thread, (&claim, since), keep, (fence, bound), asking);
                 // Told last: an observer takes time, and the number may be given up meanwhile.
                 self.reporter.tell_request("acquire", sent, &self.clock, None);
                 self.tell_granted(call, &granted.hold, (begun, 1, None), &span);

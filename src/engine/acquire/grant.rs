@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::hold::until_asked::KeepTerms;
-use crate::engine::hold::{Grant, Hold, Holder};
+use crate::engine::hold::{Asking, Grant, Hold, Holder};
 use crate::ident::{Fence, ThreadMark};
 use crate::observe::event::Event;
 use crate::observe::spans::WaitSpan;
@@ -14,15 +14,16 @@ use crate::task::TaskMark;
 use crate::time::{Lease, Moment};
 
 impl Engine {
-    /// Makes the hold of a grant that was asked for under `claim` at `sent`, and enters it.
+    /// Makes the hold of a grant that was asked for under `claim` at `sent`, and enters it. `asking`: the question, if
+    /// there was no waiter.
     pub(super) fn enter(
         &self,
         call: &AcquireCall<'_>,
         thread: &Arc<ThreadMark>,
         (claim, sent): (&Claim, Moment),
         keep: Option<KeepTerms>,
-        fence: Option<Fence>,
-        bound: Option<Arc<dyn Bound>>,
+        (fence, bound): (Option<Fence>, Option<Arc<dyn Bound>>),
+        asking: Option<Asking>,
     ) -> Granted {
         let holder = if call.by_thread {
             Holder::Thread { id: thread.id(), mark: Arc::downgrade(thread), task: TaskMark::current() }
@@ -49,7 +50,7 @@ impl Engine {
         };
         let (hold, level) = Hold::new(grant, call.entry);
         let hold = Arc::new(hold);
-        let look = self.registry.insert(&hold, call.by_thread.then(|| thread.id()));
+        let look = self.registry.insert(&hold, call.by_thread.then(|| thread.id()), asking);
         self.timer.look_by(look);
         if let Some(terms) = keep {
             self.keep_until_asked(&hold, terms);

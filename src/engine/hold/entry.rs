@@ -207,7 +207,7 @@ impl<H: Held> Entry<H> {
             Some(FirstAttempt::Only) => Found::Calm(None),
             Some(FirstAttempt::Waits) => {
                 state.queue.begin_asking();
-                Found::Calm(Some(Asking(Arc::clone(self))))
+                Found::Calm(Some(Asking(Some(Arc::clone(self)))))
             }
             None => Found::Used,
         }
@@ -380,14 +380,6 @@ impl<H: Held> Entry<H> {
         self.has_turn() && self.state().until_asked.is_idle()
     }
 
-    /// A hold ended by a true release, of which `others` were notified; whether that is to be remembered.
-    pub(crate) fn note_released(&self, others: Others, now: Moment) -> bool {
-        let mut state = self.state();
-        state.burst = Burst::default();
-        state.contended = (others != Others::Nobody).then_some((now, others));
-        state.contended.is_some()
-    }
-
     /// Has the entry be kept until then, although no value may be left; whether it is not kept yet.
     pub(crate) fn remember(&self, until: Moment) -> bool {
         let mut state = self.state();
@@ -483,6 +475,13 @@ impl<H: Held> LockState<H> {
         self.until_asked.forget(hold);
     }
 
+    /// A hold ended by a true release, of which `others` were notified; whether that is to be remembered.
+    pub(crate) fn note_released(&mut self, others: Others, now: Moment) -> bool {
+        self.burst = Burst::default();
+        self.contended = (others != Others::Nobody).then_some((now, others));
+        self.contended.is_some()
+    }
+
     /// Forgets what concerns only those who had the lock or waited for it, if none is left.
     pub(crate) fn forget_if_unused(&mut self) {
         if self.queue.is_empty() {
@@ -511,21 +510,28 @@ impl<H> Drop for Entry<H> {
 /// A thread that asks for a lock without a place in its queue. Those who come now queue behind it, and none
 /// of them is the head until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Asking<H: Held>(Arc<Entry<H>>);
+pub(crate) struct Asking<H: Held>(Option<Arc<Entry<H>>>);
 
 impl<H: Held> Asking<H> {
-    /// Joins the queue instead.
-    pub(crate) fn into_place(self) -> QueuePlace<H> {
-        let ticket = self.0.state().queue.join_asked();
-        let entry = Arc::clone(&self.0);
-        // `join_asked` has ended it: the drop that follows finds that.
-        QueuePlace { entry, ticket }
+    /// Joins the queue instead. `None`: the question has ended.
+    pub(crate) fn into_place(mut self) -> Option<QueuePlace<H>> {
+        let entry = self.0.take()?;
+        let ticket = entry.state().queue.join_asked();
+        Some(QueuePlace { entry, ticket })
+    }
+
+    /// Ends the question by a grant. The entry's state, which the caller has locked, has the hold already.
+    pub(crate) fn end_granted(mut self, state: &mut LockState<H>) {
+        state.queue.end_asking();
+        self.0 = None;
     }
 }
 
 impl<H: Held> Drop for Asking<H> {
     fn drop(&mut self) {
-        self.0.state().queue.end_asking();
+        if let Some(entry) = &self.0 {
+            entry.state().queue.end_asking();
+        }
     }
 }
 
@@ -633,14 +639,17 @@ mod tests {
     fn a_lock_is_contended_as_its_last_release_says_and_is_to_be_remembered_each_time_anew() {
         let (entry, forgotten) = (entry(), 2 * u64::try_from(CONTENDED.as_millis()).unwrap());
         for begun in [0, forgotten] {
-            assert!(entry.note_released(Others::Listen(2), at(begun)), "the entry is to be kept for it");
+            assert!(
+                entry.state().note_released(Others::Listen(2), at(begun)),
+                "the entry is to be kept for it"
+            );
             assert!(entry.remember(at(begun).plus(REMEMBERED)));
             assert!(!entry.remember(at(begun + 1).plus(REMEMBERED)), "which it is already");
             assert!(!entry.is_forgotten(at(begun + 2)) && !entry.is_calm(at(begun + 2)));
             assert!(entry.is_forgotten(at(begun + forgotten)));
         }
-        entry.note_released(Others::Listen(2), at(forgotten * 3));
-        entry.note_released(Others::Nobody, at(forgotten * 3 + 1));
+        entry.state().note_released(Others::Listen(2), at(forgotten * 3));
+        entry.state().note_released(Others::Nobody, at(forgotten * 3 + 1));
         assert!(entry.contended_since().is_none() && entry.is_calm(at(forgotten * 3 + 2)));
     }
 

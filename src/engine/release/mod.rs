@@ -189,17 +189,14 @@ impl Engine {
         left: u32,
         outcome: Result<Option<Others>>,
     ) -> Result<()> {
-        // The turn between processes first. The hold is taken out second, which wakes the next waiter here.
-        let held = match &outcome {
-            Ok(Some(others)) if left == 0 => Some(self.note_released(hold, *others)),
-            _ => None,
-        };
         if left == 0 {
-            self.registry.remove(hold);
+            let released = outcome.as_ref().ok().copied().flatten();
+            self.registry.remove_ended(hold, released.map(|others| (others, self.clock.now())));
         }
         match outcome {
             Ok(Some(_)) => {
-                if let Some(held) = held {
+                if left == 0 {
+                    let held = self.note_ended(hold);
                     self.tell_released(hold, held);
                 }
                 Ok(())

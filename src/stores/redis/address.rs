@@ -342,7 +342,7 @@ fn by_sentinel(options: &ServerOptions, is_tls: bool) -> Result<(ConnectionInfo,
             _ => return Err(bad()),
         }
     }
-    let sentinels = Sentinels::new(name, places, Box::new(place), options);
+    let sentinels = Sentinels::new(name, places, Box::new(place), options)?;
     Ok((info, Target::Master(Arc::new(sentinels))))
 }
 

@@ -15,7 +15,8 @@ pub(super) fn format_key() -> String {
     format!("{}format", Part::ClientEntry.text())
 }
 
-/// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted. A server that refuses to say or to
+/// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted; whether
+/// one is there then. A server that refuses to say or to
 /// note anything is used all the same; one that names another member `is_followed` only in a cluster. `first` goes with
 /// it in one write; the reply to that.
 pub(super) fn agree_on_format(
@@ -23,17 +24,18 @@ pub(super) fn agree_on_format(
     (notes, is_followed): (bool, bool),
     first: Option<Command>,
     deadline: Moment,
-) -> Answer<Option<Value>> {
+) -> Answer<(bool, Option<Value>)> {
     let get = Command::new("GET").arg(format_key());
     let note = Command::new("SET").arg(format_key()).arg(format_text()).arg("NX");
     let has_first = first.is_some();
     let say = |commands: &[Command]| connections.dialog(deadline, |dialog| dialog.say(commands));
     let replies = say(&first.into_iter().chain([get.clone()]).collect::<Vec<_>>())?;
-    if !is_noted(replies.last(), is_followed)? && notes {
+    let mut is_there = is_noted(replies.last(), is_followed)?;
+    if !is_there && notes {
         // Another client may have noted its own meanwhile.
-        is_noted(say(&[note, get])?.last(), is_followed)?;
+        is_there = is_noted(say(&[note, get])?.last(), is_followed)?;
     }
-    Ok(replies.into_iter().next().filter(|_| has_first))
+    Ok((is_there, replies.into_iter().next().filter(|_| has_first)))
 }
 
 fn is_noted(reply: Option<&Value>, is_followed: bool) -> Answer<bool> {

@@ -43,6 +43,7 @@ use crate::config::ServerOptions;
 use crate::error::Result;
 use crate::observe::reporter::Reporter;
 use crate::seam::Store;
+use crate::time::Clock;
 use cluster::ClusterStore;
 
 pub(crate) use store::RedisStore;
@@ -52,6 +53,11 @@ pub(crate) fn open(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<
     let scheme = options.url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
     Ok(match scheme.as_str() {
         "redis-cluster" | "rediss-cluster" => ClusterStore::connect(options, reporter)?,
-        _ => Arc::new(RedisStore::connect(options, Arc::clone(reporter))?),
+        _ => {
+            let store = RedisStore::connect(options, Arc::clone(reporter))?;
+            let noted = store.note_format(Clock::System.after(options.command_timeout));
+            noted.map_err(|failure| failure.into_error().during("connect"))?;
+            Arc::new(store)
+        }
     })
 }

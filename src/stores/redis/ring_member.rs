@@ -3,7 +3,6 @@
 use crate::error::{Error, ErrorKind};
 use crate::seam::ring_member::{Look, MARK_KEY, Marked, RingMember};
 use crate::seam::{Answer, Attempt, Claim, Failure, named};
-use crate::stores::redis::format::agree_on_format;
 use crate::stores::redis::keys;
 use crate::stores::redis::kinds::{self, replies};
 use crate::stores::redis::reply::{Expected, Tagged, decoded, tagged, ttl};
@@ -18,6 +17,7 @@ impl RedisStore {
         deadline: Moment,
         read: impl FnOnce(&Tagged) -> Answer<T>,
     ) -> Answer<Marked<T>> {
+        self.agree_once(deadline)?;
         marked(&tagged(self.server.connections.call(command, deadline)?, Expected::Nothing)?, read)
     }
 }
@@ -31,8 +31,15 @@ fn marked<T>(reply: &Tagged, read: impl FnOnce(&Tagged) -> Answer<T>) -> Answer<
 }
 
 impl RingMember for RedisStore {
+    fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>> {
+        self.agree(false, None, deadline)?;
+        let command = RING_MARK.on(&[MARK_KEY]).arg(mark).arg(mark);
+        let outcome = self.ask_under(&command, deadline, |_marked| Ok(()));
+        named(outcome.map_err(Failure::of_reading), "ring", MARK_KEY)
+    }
+
     fn set_mark(&self, expected: &str, new: &str, deadline: Moment) -> Answer<Marked<()>> {
-        agree_on_format(&self.server.connections, (self.notes, false), None, deadline)?;
+        self.agree(true, None, deadline)?;
         let command = RING_MARK.on(&[MARK_KEY]).arg(expected).arg(new);
         // Repeating it changes nothing, and nobody relies on a mark that was not confirmed.
         let outcome = self.ask_under(&command, deadline, |_marked| Ok(()));
@@ -46,6 +53,7 @@ impl RingMember for RedisStore {
         fence: u64,
         deadline: Moment,
     ) -> Answer<Marked<Attempt>> {
+        self.agree_once(deadline)?;
         let (server, kind) = (&self.server, kinds::of(claim.kind));
         let Some(guarded) = kind.guarded() else {
             let error = Error::new(ErrorKind::Unsupported, "lock", "a ring counts nothing");

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::Value;
+
 use crate::config::{Replicas, ServerOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
@@ -29,7 +31,7 @@ use crate::stores::redis::sentinel::monitor::SentinelMonitor;
 use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
 use crate::stores::redis::underway::Underway;
 use crate::stores::redis::{clean_up, pubsub, show};
-use crate::sync::Waker;
+use crate::sync::{OnceLock, Waker};
 use crate::time::{Clock, Moment};
 
 /// Keeps locks on one server.
@@ -41,24 +43,20 @@ pub(crate) struct RedisStore {
     /// All that this client asks the server goes over these connections, and all keys may be in one script:
     /// no member of a cluster.
     settles_doubts: bool,
-    /// Whether the number of the format may be noted; asked for by a ring, which connects later.
-    pub(super) notes: bool,
+    /// Whether the number of the format may be noted.
+    notes: bool,
+    /// Whether a number was there at the first look; empty: nobody has looked.
+    had_format: OnceLock<bool>,
 }
 
 impl RedisStore {
-    /// Connects and checks that the server can keep locks.
+    /// Connects and checks that the server can keep locks. Changes nothing on it: see [`Store::note_format`].
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let store = RedisStore::unconnected(options, reporter)?;
-        let connections = &store.server.connections;
-        connections.connect_first()?;
-        let first = options.scripts.then(probe);
-        let replies = agree_on_format(
-            connections,
-            (options.notes, false),
-            first,
-            Clock::System.after(options.command_timeout),
-        );
-        if let Some(reply) = replies.map_err(|failure| failure.into_error().during("connect"))? {
+        store.server.connections.connect_first()?;
+        let deadline = Clock::System.after(options.command_timeout);
+        let probed = store.agree(false, options.scripts.then(probe), deadline);
+        if let Some(reply) = probed.map_err(|failure| failure.into_error().during("connect"))? {
             reply::accepted(reply).map_err(|error| scripts_refused(&error))?;
         }
         Ok(store)
@@ -97,7 +95,31 @@ impl RedisStore {
         });
         let server =
             RedisServer { connections, subscriber, scripts, replicas, compare_and_delete, line_rights };
-        RedisStore { server, monitor: None, settles_doubts: false, notes: false }
+        RedisStore {
+            server,
+            monitor: None,
+            settles_doubts: false,
+            notes: false,
+            had_format: OnceLock::default(),
+        }
+    }
+
+    /// See [`agree_on_format`].
+    pub(super) fn agree(
+        &self,
+        notes: bool,
+        first: Option<Command>,
+        deadline: Moment,
+    ) -> Answer<Option<Value>> {
+        let notes = notes && self.notes;
+        let (is_there, reply) = agree_on_format(&self.server.connections, (notes, false), first, deadline)?;
+        self.had_format.get_or_init(|| is_there);
+        Ok(reply)
+    }
+
+    /// As [`agree`](Self::agree), unless somebody has looked already.
+    pub(super) fn agree_once(&self, deadline: Moment) -> Answer<()> {
+        if self.had_format.get().is_some() { Ok(()) } else { self.agree(true, None, deadline).map(drop) }
     }
 
     fn until(&self, deadline: Moment) -> RedisCall<'_> {
@@ -188,6 +210,14 @@ impl Store for RedisStore {
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
         kinds::check_scripts(self.server.scripts, kind, name)
+    }
+
+    fn note_format(&self, deadline: Moment) -> Answer<()> {
+        if self.had_format.get() == Some(&false) {
+            self.agree(true, None, deadline).map(drop)
+        } else {
+            Ok(())
+        }
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {

@@ -51,6 +51,8 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
     let is_there = |conn: &Connection| {
+        let has_table = || has_table(conn, &database.table, &database.queries.take);
+        let is_there = has_table()?;
         if options.table.create {
             let create = query(include_str!("query/sqlite/schema.sql"), &options.table.name);
             conn.execute_batch(&create).map_err(failed)?;
@@ -58,7 +60,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
             let clients = query(include_str!("query/sqlite/clients.sql"), &options.table.name);
             drop(conn.execute_batch(&clients));
         }
-        has_table(conn, &database.table, &database.queries.take)
+        if is_there { Ok(true) } else { has_table() }
     };
     *database.seen.lock() = Some(first.files());
     if !on(&first, deadline, is_there).map_err(|failure| failure.into_error().during("connect"))? {

@@ -75,8 +75,8 @@ impl ZooKeeperStore {
         Ok(store)
     }
 
-    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted. Whatever else the servers
-    /// answer is for the first lock to find out.
+    /// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted.
+    /// Whatever the servers refuse besides is for the first lock to find out.
     fn agree_on_format(&self, notes: bool, deadline: Moment) -> Result<()> {
         let path = path::of_format(&self.session.address.chroot);
         let look = || match self.session.call(&Operation::Data { path: &path }, deadline) {
@@ -85,7 +85,9 @@ impl ZooKeeperStore {
                 check_format(&String::from_utf8_lossy(&found), &format!("the node {path}")).map(|()| true)
             }
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-            Err(_) => Ok(true),
+            // No right to read it.
+            Err(NoReply::Code(_)) => Ok(true),
+            Err(NoReply::Failed(failure)) => Err(failure.into_error().during("connect")),
         };
         if look()? || !notes {
             return Ok(());

@@ -149,19 +149,23 @@ const GUID: usize = 36;
 pub(super) struct QueuedNode {
     pub(super) name: String,
     pub(super) family: Family,
-    /// In a line: counted from its first.
     number: i32,
 }
 
 impl QueuedNode {
-    /// `None`: it is something else. The server writes the number with ten digits, or with a minus and nine
-    /// once it has run over.
+    /// `None`: it is something else. The server writes the number with ten digits, or with a minus once it has run over.
     fn new(name: String) -> Option<QueuedNode> {
         [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
             let (_, digits) = name.rsplit_once(mark(family))?;
             let number = digits.parse::<i32>().ok().filter(|number| format!("{number:010}") == digits)?;
             Some(QueuedNode { number, name: name.clone(), family })
         })
+    }
+
+    /// Whether the server has no further numbers. Since version 3.6 it gives the last one again and again, and two
+    /// nodes of one number would both be first; before that it ran over, and the newest would be.
+    pub(super) fn is_past_the_last(&self) -> bool {
+        !(0..i32::MAX).contains(&self.number)
     }
 
     /// The number, as it stands in the name.
@@ -177,20 +181,9 @@ pub(super) struct NodeLine(Vec<QueuedNode>);
 
 impl NodeLine {
     pub(super) fn new(children: Vec<String>) -> NodeLine {
-        let mut line = NodeLine(children.into_iter().filter_map(QueuedNode::new).collect());
-        line.arrange();
-        line
-    }
-
-    fn arrange(&mut self) {
-        let waiters = &mut self.0;
-        // The servers count on from the largest number to the smallest. All who stand here came within less than half
-        // of all numbers, so the first is the one from which the fewest steps lead to any other.
-        let Some(any) = waiters.first().map(|waiter| waiter.number) else { return };
-        let first = waiters.iter().map(|waiter| waiter.number.wrapping_sub(any)).min().unwrap_or(0);
-        let first = any.wrapping_add(first);
-        waiters.iter_mut().for_each(|waiter| waiter.number = waiter.number.wrapping_sub(first));
+        let mut waiters: Vec<_> = children.into_iter().filter_map(QueuedNode::new).collect();
         waiters.sort_by_key(|waiter| (waiter.number, waiter.family != Family::Write));
+        NodeLine(waiters)
     }
 
     /// Those that only look like waiters by their names, and may be somebody's node or another lock's place:
@@ -202,7 +195,6 @@ impl NodeLine {
     /// Takes out those that were found to be no waiters.
     pub(super) fn retain(&mut self, is_waiter: impl Fn(&QueuedNode) -> bool) {
         self.0.retain(is_waiter);
-        self.arrange(); // by their own numbers alone
     }
 
     /// Whether another kind of lock is at this path.
@@ -324,19 +316,6 @@ mod tests {
         assert_eq!(line.in_front_of(&line.0[2]).unwrap().name, names[1]);
         assert_eq!(line.holders(Family::Lock).map(|one| &*one.name).collect::<Vec<_>>(), [names[0]]);
         assert!(line.is_strange_to(Family::Read) && !line.is_strange_to(Family::Lock));
-    }
-
-    #[test]
-    fn the_order_goes_on_where_the_servers_numbers_run_over() {
-        let names = ["a-lock-2147483646", "b-lock-2147483647", "c-lock--2147483648", "d-lock--2147483647"];
-        for turned in 0..names.len() {
-            let mut children = names;
-            children.rotate_left(turned);
-            let line = line(&children);
-            let stand: Vec<_> = line.all().map(|one| one.name.as_str()).collect();
-            assert_eq!(stand, names);
-            assert_eq!(line.holders(Family::Lock).map(|one| &*one.name).collect::<Vec<_>>(), [names[0]]);
-        }
     }
 
     #[test]

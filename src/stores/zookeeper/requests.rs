@@ -125,6 +125,10 @@ impl ZooKeeperStore {
             self.give_up(key, node, deadline)?;
             return Err(strange());
         }
+        if waiter.is_past_the_last() {
+            self.give_up(key, node, deadline)?;
+            return Err(used_up(&key.path));
+        }
         let Some(in_front) = line.in_front_of(waiter) else { return Ok(Ahead::Nobody) };
         if !claim.waits {
             self.give_up(key, node, deadline)?;
@@ -380,6 +384,15 @@ enum Ahead {
 fn strange() -> NoReply {
     let words = "the path is in use by another kind of lock";
     NoReply::refused(Error::new(ErrorKind::WrongType, "lock", words))
+}
+
+fn used_up(path: &str) -> NoReply {
+    let words = format!(
+        "the servers have given all {} numbers below {path}, and would give one of them twice: they begin anew when the node has \
+         gone, which is a minute or two after nobody uses the lock",
+        i32::MAX
+    );
+    NoReply::refused(Error::new(ErrorKind::Refused, "lock", words))
 }
 
 /// The place of the same owner as a writer.

@@ -18,7 +18,7 @@ struct Nodes {
 
 impl Nodes {
     fn make(&mut self, path: &str) -> String {
-        self.made += 1;
+        self.made = (self.made + 1).min(i32::MAX as usize);
         let path = format!("{path}{:010}", self.made);
         self.names.push(path.strip_prefix(LOCK).unwrap().trim_start_matches('/').to_owned());
         path
@@ -42,6 +42,8 @@ impl Nodes {
                 let names = self.names.iter().flat_map(|name| text(name));
                 Reply::Done(count.into_iter().chain(names).collect())
             }
+            // The number of the format: nobody may read it.
+            4 => Reply::Code(code::NO_AUTH),
             9 => Reply::Done(text(&request.path)),
             15 => {
                 self.make(&request.path);
@@ -56,6 +58,12 @@ fn soon() -> Moment {
     Clock::System.after(Duration::from_secs(30))
 }
 
+fn claim() -> Claim {
+    let name = Arc::new(LockName::new(&Arc::from(LOCK), LOCK.to_owned()).unwrap());
+    let owner = Owner::new(ClientId::random(), unbound_number());
+    Claim { waits: true, ..Claim::new(Kind::Mutex, &name, owner, Duration::from_secs(60)) }
+}
+
 /// An owner whose attempt was carried out and not answered, and what lies on the server.
 fn in_doubt() -> (ZooKeeperStore, Claim, Arc<Mutex<Nodes>>) {
     let nodes = Arc::new(Mutex::new(Nodes::default()));
@@ -64,15 +72,7 @@ fn in_doubt() -> (ZooKeeperStore, Claim, Arc<Mutex<Nodes>>) {
         move |request| nodes.lock().reply(request)
     });
     let store = ZooKeeperStore::connect(&server.options, SESSION, Arc::new(Reporter::new(None))).unwrap();
-    let claim = Claim {
-        waits: true,
-        ..Claim::new(
-            Kind::Mutex,
-            &Arc::new(LockName::new(&Arc::from(LOCK), LOCK.to_owned()).unwrap()),
-            Owner::new(ClientId::random(), unbound_number()),
-            Duration::from_secs(60),
-        )
-    };
+    let claim = claim();
     let attempt = store.attempt(&claim, 1, soon());
     assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
     assert_eq!(nodes.lock().names.len(), 1);
@@ -117,5 +117,30 @@ fn an_attempt_after_one_in_doubt_leaves_one_node() {
     assert!(matches!(attempt, Err(Failure::Unknown(_))), "{attempt:?}");
     let names = nodes.lock().names.clone();
     assert_eq!((names.len(), nodes.lock().made), (1, 2), "{names:?}");
+    store.close();
+}
+
+/// As servers since 3.6 do: the last number is given again and again.
+#[test]
+fn of_a_lock_whose_numbers_are_used_up_nobody_gets_the_last_one() {
+    let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));
+    let server = Server::start(SESSION, {
+        let nodes = Arc::clone(&nodes);
+        move |request| match request.operation {
+            15 => {
+                let path = nodes.lock().make(&request.path);
+                Reply::Done(text(&path).into_iter().chain([0; 68]).collect())
+            }
+            _ => nodes.lock().reply(request),
+        }
+    });
+    let store = ZooKeeperStore::connect(&server.options, SESSION, Arc::new(Reporter::new(None))).unwrap();
+    let attempt = || store.attempt(&claim(), 1, soon());
+    assert!(matches!(attempt(), Ok(Attempt::Granted { .. })));
+    for _ in 0..2 {
+        let Err(Failure::Refused(error)) = attempt() else { panic!("two owners") };
+        assert!(error.to_string().contains("2147483647 numbers"), "{error}");
+    }
+    assert_eq!(nodes.lock().names.len(), 1, "the owner's");
     store.close();
 }

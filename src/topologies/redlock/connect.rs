@@ -101,6 +101,13 @@ impl Redlock {
         });
         let votes = Votes(opened);
         let too_few = votes.done().count() < votes.majority();
+        let wrong = wrong.or_else(|| {
+            let deadline = Clock::System.after(self.shared.node_timeout);
+            votes
+                .done()
+                .filter(|_| !too_few && twins.is_none())
+                .find_map(|member| member.noted(deadline).err())
+        });
         if let Some(error) = twins {
             close_all(votes.0);
             return Err(error);

@@ -24,6 +24,18 @@ pub(crate) struct Voter {
     pub(crate) doubts: Vec<&'static str>,
 }
 
+impl Voter {
+    /// Notes the number of the format; refused where another client has noted another since.
+    pub(super) fn noted(&self, deadline: Moment) -> Result<()> {
+        match self.store.note_format(deadline) {
+            Err(Failure::Refused(error)) if error.kind() == ErrorKind::OtherFormat => {
+                Err(error.during("connect"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 pub(crate) struct VotingNode {
     /// For error messages: no password in it.
     pub(super) place: String,
@@ -92,11 +104,12 @@ impl VotingNode {
         *self.outage.lock() = None;
     }
 
-    /// It could not be connected to.
-    pub(super) fn stays_away(&self, error: Error) {
-        if let Some(outage) = &mut *self.outage.lock() {
-            outage.goes_on(error);
-        }
+    /// It could not be connected to. Whether the reason is of another kind than before.
+    pub(super) fn stays_away(&self, error: Error) -> bool {
+        let Some(outage) = &mut *self.outage.lock() else { return false };
+        let is_news = outage.error.kind() != error.kind();
+        outage.goes_on(error);
+        is_news
     }
 
     pub(super) fn member(&self) -> Option<&Voter> {

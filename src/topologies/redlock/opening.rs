@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread;
+use crate::time::Clock;
 use crate::topologies::redlock::monitor::NodeMonitorShared;
 use crate::topologies::redlock::node::{Voter, VotingNode};
 
@@ -37,19 +38,31 @@ impl Drop for Opening {
 impl NodeMonitorShared {
     /// Has a thread connect to a server, which is among the arrivals then.
     pub(super) fn begin_to_open(self: &Arc<Self>, node: usize, connect_timeout: Duration) {
+        self.begin(node, move |node| (node.open)(connect_timeout));
+    }
+
+    fn begin(
+        self: &Arc<Self>,
+        node: usize,
+        open: impl FnOnce(&VotingNode) -> Result<Voter> + Send + 'static,
+    ) {
         let Some(its) = self.nodes.get(node) else { return };
         its.is_opening.store(true, Ordering::SeqCst);
         let opening = Opening { shared: Arc::clone(self), node, opened: None };
         let open = move || {
             let mut opening = opening;
-            opening.opened = opening.shared.nodes.get(node).map(|node| (node.open)(connect_timeout));
+            opening.opened = opening.shared.nodes.get(node).map(open);
         };
         // Without a thread it is dropped, which says so.
         drop(thread::Builder::new().name("leasehold-member".to_owned()).spawn(open));
     }
 
     pub(super) fn begin_to_open_late(self: &Arc<Self>, node: usize) {
-        self.begin_to_open(node, LATE_CONNECT);
+        self.begin(node, |node| {
+            let member = (node.open)(LATE_CONNECT)?;
+            let noted = member.noted(Clock::System.after(LATE_CONNECT));
+            noted.inspect_err(|_| member.store.close()).map(|()| member)
+        });
     }
 
     /// Takes into use what was not there when the client was made and has arrived, unless the client is still
@@ -70,7 +83,12 @@ impl NodeMonitorShared {
                     node.join(member);
                     self.look_again.store(true, Ordering::SeqCst);
                 }
-                Err(error) => node.stays_away(error),
+                Err(error) => {
+                    let words = format!("{} cannot be used yet: {}", node.place, error.detail());
+                    if !error.is_silence() && node.stays_away(error) {
+                        self.warn(words);
+                    }
+                }
             }
             node.is_opening.store(false, Ordering::SeqCst);
         }

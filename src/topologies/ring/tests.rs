@@ -28,6 +28,10 @@ impl Node {
 }
 
 impl RingMember for Node {
+    fn bears(&self, mark: &str, deadline: Moment) -> Answer<Marked<()>> {
+        self.set_mark(mark, mark, deadline)
+    }
+
     fn set_mark(&self, expected: &str, new: &str, _: Moment) -> Answer<Marked<()>> {
         let mut borne = self.mark.lock();
         if *borne != expected && *borne != new {

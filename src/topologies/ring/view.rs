@@ -141,7 +141,7 @@ pub(super) fn survey(view: &RingView, deadline: Moment) -> Vec<(u32, &RingMark, 
     for (home, node, mark) in &members {
         let (sender, home, store, text) = (sender.clone(), *home, Arc::clone(&node.store), mark.to_string());
         // One that is busy has not answered somebody else yet.
-        node.send(Box::new(move || drop(sender.send((home, store.set_mark(&text, &text, deadline))))));
+        node.send(Box::new(move || drop(sender.send((home, store.bears(&text, deadline))))));
     }
     drop(sender);
     let mut answers = BTreeMap::new();

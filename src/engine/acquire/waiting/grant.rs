@@ -23,7 +23,7 @@ impl Waiting<'_> {
     ) -> Granted {
         let Request { engine, call, thread, begun, .. } = self.request;
         let keep = self.request.keep_terms(claim, in_line);
-        let granted = engine.enter(call, thread, (claim, since), keep, fence, bound);
+        let granted = engine.enter(call, thread, (claim, since), keep, (fence, bound), None);
         if engine.writes_here(call, thread) {
             self.end_writing_in_time(&granted.hold);
         }

@@ -139,7 +139,7 @@ impl<'a> Waiting<'a> {
         }
         let (place, first) = match asked {
             Some(Asked { asking, claim, message_count, sent, outcome }) => {
-                let place = asking.map_or_else(|| call.entry.join(false), Asking::into_place);
+                let place = asking.and_then(Asking::into_place).unwrap_or_else(|| call.entry.join(false));
                 self.home = claim.home;
                 self.listening.note_unheard(message_count);
                 self.note_join(&place);

@@ -24,6 +24,7 @@ use crate::hosts::Host;
 use crate::ident::{Fence, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
+use crate::refused::Refused;
 use crate::room::CrowdMap;
 use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Lines, Pipeline};
 use crate::seam::inspection::Inspect;
@@ -36,11 +37,15 @@ use crate::stores::redis::kinds;
 use crate::stores::redis::kinds::kind::Deferrable;
 use crate::stores::redis::reply::{Redirect, is_split};
 use crate::stores::redis::store::RedisStore;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment};
 
 /// One request is sent on so often at most; more than a slot that moves while it is asked for ever needs.
 const MOST_REDIRECTS: usize = 4;
+
+/// After how long a member that is away is asked again for the number of the format.
+const FORMAT_AGAIN: Duration = Duration::from_secs(2);
 
 /// Keeps locks on the members of a cluster.
 #[derive(Debug)]
@@ -50,6 +55,11 @@ pub(crate) struct ClusterStore {
     scripts: bool,
     waits_for_replicas: bool,
     command_timeout: Duration,
+    notes: bool,
+    /// The member that has the number of the format has answered.
+    has_agreed: AtomicBool,
+    /// That member was away a moment ago.
+    format_is_away: Refused,
     /// For answers that are read when the caller has gone on.
     me: Weak<ClusterStore>,
 }
@@ -85,19 +95,35 @@ impl ClusterStore {
             scripts: options.scripts,
             waits_for_replicas: options.replicas.is_some(),
             command_timeout: options.command_timeout,
+            notes: options.notes,
+            has_agreed: AtomicBool::new(false),
+            format_is_away: Refused::default(),
             me: me.clone(),
         });
+        store.agree("connect").inspect_err(|_| store.close())?;
+        Ok(store)
+    }
+
+    /// Refuses another format than this version's, and notes ours. A client starts while the member that has the number
+    /// is away, which is asked again before later attempts.
+    fn agree(&self, action: &'static str) -> Result<()> {
+        if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
+            return Ok(());
+        }
+        // Others need not wait for this.
+        self.format_is_away.note_for(Clock::System.now(), FORMAT_AGAIN);
         let (key, deadline) = (LockName::reserved(format_key()), Clock::System.after(topology::LOOK));
-        match store.ask("connect", &key, deadline, |member| {
-            agree_on_format(&member.server.connections, (options.notes, true), None, deadline)
+        match self.ask(action, &key, deadline, |member| {
+            agree_on_format(&member.server.connections, (self.notes, true), None, deadline)
         }) {
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::OtherFormat => {
-                store.close();
-                Err(error)
+                self.format_is_away.note_for(Clock::System.now(), Duration::ZERO);
+                return Err(error);
             }
-            // A client starts while the member that has the number is away.
-            Ok(_) | Err(_) => Ok(store),
+            Ok(_) => self.has_agreed.store(true, Ordering::Relaxed),
+            Err(_) => {}
         }
+        Ok(())
     }
 
     #[cfg(all(test, unix))]
@@ -410,6 +436,7 @@ impl Store for ClusterStore {
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
+        self.agree("lock").map_err(Failure::Refused)?;
         self.ask("lock", &claim.name, deadline, |store| store.attempt(claim, count, deadline))
     }
 

@@ -20,6 +20,7 @@ use redis::Value;
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::{Host, Hosts};
+use crate::secrets::Renewable;
 use crate::stores::redis::conn::connection::Connection;
 use crate::stores::redis::conn::handshake::{auth, auth_refused, dial, open_at};
 use crate::stores::redis::place::{Login, ServerPlace};
@@ -51,14 +52,16 @@ pub(crate) struct Sentinels {
     places: Mutex<Vec<Arc<ServerPlace>>>,
     /// How the master is reached at a host and port.
     reach: Reach,
-    username: Option<String>,
-    password: Option<String>,
+    login: Arc<Renewable<SentinelLogin>>,
     write_timeout: Duration,
     hosts: Arc<Hosts>,
     known: Mutex<KnownMaster>,
     /// Signalled when a master becomes known.
     changed: Condvar,
 }
+
+/// The user of Sentinels themselves, and the password.
+type SentinelLogin = (Option<String>, Option<String>);
 
 pub(crate) type Reach = Box<dyn Fn(Host, u16) -> ServerPlace + Send + Sync>;
 
@@ -93,18 +96,20 @@ impl Sentinels {
         places: Vec<Arc<ServerPlace>>,
         reach: Reach,
         options: &ServerOptions,
-    ) -> Sentinels {
-        Sentinels {
+    ) -> Result<Sentinels> {
+        let login = |options: &ServerOptions| {
+            Ok((options.sentinel_username.clone(), options.sentinel_password.clone()))
+        };
+        Ok(Sentinels {
             name: name.to_owned(),
             places: Mutex::new(places),
             reach,
-            username: options.sentinel_username.clone(),
-            password: options.sentinel_password.clone(),
+            login: Renewable::new(options, login)?,
             write_timeout: options.command_timeout,
             hosts: Arc::clone(&options.hosts),
             known: Mutex::default(),
             changed: Condvar::new(),
-        }
+        })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -239,23 +244,25 @@ impl Sentinels {
         place: &ServerPlace,
         commands: &[Command],
         deadline: Moment,
-        begun: impl FnOnce(&Arc<Wire>),
+        begun: impl Fn(&Arc<Wire>),
     ) -> Result<Connection> {
-        let auth = auth(self.username.as_deref(), self.password.as_deref());
-        let mut bytes = Vec::new();
-        for command in auth.iter().chain(commands) {
-            command.pack_into(&mut bytes);
-        }
-        let talk = || {
-            let mut connection = dial(place, &self.hosts, self.write_timeout, deadline)?;
-            begun(connection.stream());
-            connection.send(&bytes, deadline)?;
-            if auth.is_some() {
-                accepted(connection.receive(deadline)?).map_err(|error| auth_refused(&error))?;
+        self.login.with(|(username, password)| {
+            let auth = auth(username.as_deref(), password.as_deref());
+            let mut bytes = Vec::new();
+            for command in auth.iter().chain(commands) {
+                command.pack_into(&mut bytes);
             }
-            Ok(connection)
-        };
-        talk().map_err(|error| of_sentinel(place, error))
+            let talk = || {
+                let mut connection = dial(place, &self.hosts, self.write_timeout, deadline)?;
+                begun(connection.stream());
+                connection.send(&bytes, deadline)?;
+                if auth.is_some() {
+                    accepted(connection.receive(deadline)?).map_err(|error| auth_refused(&error))?;
+                }
+                Ok(connection)
+            };
+            talk().map_err(|error| of_sentinel(place, error))
+        })
     }
 
     /// The address is the new master's as soon as the Sentinel that makes the switch has seen it promoted, as
@@ -435,13 +442,44 @@ const BEGINS: &str = "+selected-slave";
 mod tests {
     use super::*;
     use crate::stores::redis::address::RedisAddress;
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
     pub(super) fn sentinels(count: usize) -> Sentinels {
         let place = |host, port| ServerPlace::Tcp { host, port };
         let places = (0..count).map(|_| Arc::new(place(Host::given("sentinel", true), 1))).collect();
-        Sentinels::new("m", places, Box::new(place), &ServerOptions::default())
+        Sentinels::new("m", places, Box::new(place), &ServerOptions::default()).unwrap()
+    }
+
+    /// A password that was changed while the client runs.
+    #[test]
+    fn a_sentinel_is_logged_in_to_by_the_password_that_the_file_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, socket) = (folder.path().join("password"), folder.path().join("s.sock"));
+        std::fs::write(&file, "old\n").unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let answer = move || {
+            for mut client in listener.incoming().flatten() {
+                let mut bytes = [0; 256];
+                let count = client.read(&mut bytes).unwrap();
+                let is_new = bytes[..count].windows(3).any(|part| part == b"new");
+                let reply: &[u8] = if is_new { b"+OK\r\n" } else { b"-WRONGPASS no\r\n" };
+                client.write_all(reply).unwrap();
+            }
+        };
+        drop(crate::sync::thread::Builder::new().spawn(answer).unwrap());
+        let mut options =
+            ServerOptions { sentinel_password: Some("old".to_owned()), ..ServerOptions::default() };
+        options.files.sentinel_password = Some(file.clone());
+        let reach = |host, port| ServerPlace::Tcp { host, port };
+        let sentinels = Sentinels::new("m", Vec::new(), Box::new(reach), &options).unwrap();
+        let greet = || {
+            let deadline = Clock::System.after(Duration::from_secs(10));
+            sentinels.greet(&ServerPlace::Unix(socket.clone()), &[], deadline, |_| ())
+        };
+        assert_eq!(greet().err().map(|error| error.kind()), Some(ErrorKind::Authentication));
+        std::fs::write(&file, "new\n").unwrap();
+        assert!(greet().is_ok());
     }
 
     fn master(epoch: u64, host: &str) -> Master {

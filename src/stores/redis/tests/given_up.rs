@@ -16,7 +16,7 @@ use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::conn::ledger::Limits;
 use crate::stores::redis::kinds;
 use crate::stores::redis::script::Command;
-use crate::stores::redis::tests::fake::{Act, Fake};
+use crate::stores::redis::tests::fake::{Act, Fake, GREETING};
 use crate::stores::redis::tests::harness::{Said, Server, claim, eventually, granted, open, soon};
 use crate::sync::Waker;
 use crate::time::Clock;
@@ -147,6 +147,28 @@ fn a_server_that_takes_no_new_connections_costs_no_hold_and_no_clean_up() {
     assert!(store.renew(std::slice::from_ref(&me), soon()).remove(0).done());
     assert!(matches!(store.clean_up(&[me], soon()).remove(0).done(), Release::Freed { .. }));
     store.close();
+}
+
+/// A proxy that is full, or a policy that drops what would open one.
+#[test]
+fn a_connection_that_is_old_serves_on_where_new_ones_get_no_answer() {
+    static IS_FULL: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    let fake = Fake::start_raw(|command| match command {
+        "hello" if IS_FULL.swap(true, std::sync::atomic::Ordering::SeqCst) => Act::Nothing,
+        "hello" => GREETING,
+        _ => Act::Say(":1\r\n"),
+    });
+    let address = Arc::new(RedisAddress::new(&fake.options()).unwrap());
+    let limits = Limits { age: LONG, idle: Duration::ZERO };
+    let connections =
+        Connections::new(address, 1, Duration::from_secs(2), maintenance()).unwrap().lasting(limits);
+    let command = Command::new("INCR").arg("n");
+    for _ in 0..2 {
+        assert!(connections.call(&command, soon()).is_ok());
+        assert!(connections.batch(std::slice::from_ref(&command), soon()).remove(0).is_ok(), "a renewal");
+    }
+    assert!(fake.connects() > 2, "others were tried");
+    connections.close(soon());
 }
 
 /// The server has the connection for as long as it says so.

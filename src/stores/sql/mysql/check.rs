@@ -62,7 +62,11 @@ pub(super) fn tables(
     deadline: Moment,
 ) -> Answer<()> {
     let table = &options.table;
+    let check = |seen: &Seen| {
+        check_format(&seen.comment, &format!("the table {}", seen.table.name)).map_err(Failure::Refused)
+    };
     let mut seen = look(link, &table.name)?;
+    check(&seen)?;
     if table.create && !(seen.is_there && seen.has_clients) {
         if !seen.is_there {
             let create = query(include_str!("../query/mysql/schema.sql"), &table.name);
@@ -76,6 +80,7 @@ pub(super) fn tables(
             return Err(Failure::Unknown(error));
         }
         seen = look(link, &table.name)?;
+        check(&seen)?;
     }
     if !seen.is_there {
         // Or this user has no right to see it.
@@ -84,7 +89,6 @@ pub(super) fn tables(
             _ => Failure::Refused(no_table(options)),
         });
     }
-    check_format(&seen.comment, &format!("the table {}", seen.table.name)).map_err(Failure::Refused)?;
     database.table = Some(seen.table);
     link.conn.query_drop("START TRANSACTION").map_err(failed)?;
     link.as_text = true;

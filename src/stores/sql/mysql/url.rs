@@ -84,7 +84,7 @@ pub(super) fn settings(isolation: &str, limit: u64) -> Vec<String> {
         format!("SET SESSION TRANSACTION ISOLATION LEVEL {isolation}"),
         format!(
             "SET NAMES utf8mb4, SESSION autocommit = 1, completion_type = 0, innodb_lock_wait_timeout = {limit}, lock_wait_timeout = {limit}, \
-             sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, sql_big_selects = 1, \
+             sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, sql_auto_is_null = 0, sql_big_selects = 1, \
              sql_select_limit = 18446744073709551615 /*M! , max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */"
         ),
     ]

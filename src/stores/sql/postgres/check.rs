@@ -63,28 +63,16 @@ pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
     Ok(())
 }
 
-/// Each statement is to be a transaction of its own. A pooler may begin one before a statement that writes, which
-/// nobody ends: a release would be answered, and nobody see it. Then begins the trial's.
-fn transactions(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
-    // A refusal is the trial's to judge: a user who may only read is let in.
-    if let Err(Failure::Unknown(error)) = database.write_nothing(link, deadline) {
-        return Err(Failure::Unknown(error));
-    }
-    // Not prepared: a prepared statement begins its transaction and itself at different times.
-    let was_begun = link.words("SELECT now() <> statement_timestamp(); BEGIN", deadline)?;
-    if was_begun.first().is_some_and(|was_begun| was_begun == "t") {
-        let words = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II \
-                     in raw mode, or the server; connect past it";
-        return refuse(ErrorKind::Unsupported, words);
-    }
-    Ok(())
-}
-
 /// Tries a lock.
 pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
     let queries = &database.queries;
     link.prepare(&[&queries.renew, &queries.take, &queries.leave], deadline)?;
-    transactions(database, link, deadline)?;
+    // Its first use, which looks for a transaction that a pooler leaves open. A refusal is the trial's to judge: a user
+    // who may only read is let in.
+    if let Err(Failure::Unknown(error)) = database.write_nothing(link, deadline) {
+        return Err(Failure::Unknown(error));
+    }
+    link.begin(deadline)?;
     let tried = database.notes.without(|| try_one(database, link, deadline));
     if matches!(tried, Err(Failure::Unknown(_))) {
         return tried;

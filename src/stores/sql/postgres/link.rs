@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio_postgres::config::Host;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{
@@ -23,7 +25,7 @@ use crate::hosts::Rounds;
 use crate::seam::{Answer, Failure};
 use crate::secrets::Renewable;
 use crate::stores::sql::postgres::driver::{Driver, within};
-use crate::stores::sql::postgres::refusal::{ends_the_session, failed, is_changed, unreachable};
+use crate::stores::sql::postgres::refusal::{BEGUN, ends_the_session, failed, is_changed, unreachable};
 #[cfg(feature = "tls")]
 pub(super) use crate::stores::sql::postgres::secure::Secure;
 use crate::stores::sql::timed_out;
@@ -96,6 +98,8 @@ pub(super) struct PostgresConnection {
     /// The process of the server that carried out the setup.
     pub(super) backend: String,
     statements: HashMap<Box<str>, Statement>,
+    /// A statement was prepared since the last look for a transaction that is open.
+    is_untried: bool,
     /// The table of the locks, which errors name.
     pub(super) table: Option<Arc<str>>,
     /// The server has ended the session, whatever the socket says yet.
@@ -141,6 +145,7 @@ impl PostgresConnection {
             client,
             backend,
             statements,
+            is_untried: false,
             table: None,
             ended: false,
             silent: false,
@@ -184,8 +189,13 @@ impl PostgresConnection {
 
     pub(super) fn rows(&mut self, sql: &str, params: Params<'_>, deadline: Moment) -> Answer<Vec<Row>> {
         let statement = self.statement(sql, deadline)?;
-        let answer = self.ask(within(deadline, self.client.query(&statement, params)))?;
-        self.judge(answer)
+        let check = self.check_if_untried();
+        let (answer, is_open) = self.ask(async {
+            let check = check.map(tokio::spawn);
+            let answer = within(deadline, self.client.query(&statement, params)).await;
+            (answer, is_open(check, deadline).await)
+        })?;
+        self.judge_checked(answer, is_open)
     }
 
     /// The only rows that two statements return, of which the second is sent behind the first without
@@ -198,11 +208,11 @@ impl PostgresConnection {
         deadline: Moment,
     ) -> Answer<(Row, Answer<Row>)> {
         let (statement, next) = (self.statement(sql, deadline)?, self.statement(next_sql, deadline)?);
-        let client = Arc::clone(&self.client);
+        let (client, check) = (Arc::clone(&self.client), self.check_if_untried());
         let mut first = std::pin::pin!(client.query(&statement, params));
         let mut second = std::pin::pin!(client.query(&next, next_params));
         let answers = self.ask(async {
-            let mut early = None;
+            let (mut early, check) = (None, check.map(tokio::spawn));
             // Polled in this order: the first is sent first.
             let sent = std::future::poll_fn(|context| {
                 let answer = first.as_mut().poll(context);
@@ -215,9 +225,10 @@ impl PostgresConnection {
             if early.is_none() && first.is_some() {
                 early = within(deadline.min(Clock::System.after(BEHIND)), second).await;
             }
-            (first, early)
+            let is_open = early.is_some() && is_open(check, deadline).await;
+            (first, early, is_open)
         })?;
-        let first = self.judge(answers.0);
+        let first = self.judge_checked(answers.0, answers.2);
         let second = self.judge(answers.1);
         Ok((only(first?)?, second.and_then(only)))
     }
@@ -237,7 +248,7 @@ impl PostgresConnection {
             Ok(statement) => statement,
             Err(failure) => return refused(failure.into_error()),
         };
-        let client = Arc::clone(&self.client);
+        let (client, check) = (Arc::clone(&self.client), self.check_if_untried());
         let asked = self.driver.wait(async {
             let send = |params: Vec<Box<dyn ToSql + Sync + Send>>| {
                 let (client, statement) = (Arc::clone(&client), statement.clone());
@@ -247,18 +258,20 @@ impl PostgresConnection {
                 })
             };
             let sent: Vec<_> = params.into_iter().map(send).collect();
+            let check = check.map(tokio::spawn);
             let mut answers = Vec::with_capacity(sent.len());
             for request in sent {
                 // A request that was given up ends with the runtime.
                 answers.push(within(deadline, request).await.and_then(|joined| joined.ok()));
             }
-            answers
+            (answers, is_open(check, deadline).await)
         });
-        let answers = match asked {
-            Ok(answers) => answers,
+        let (answers, is_open) = match asked {
+            Ok(asked) => asked,
             Err(error) => return refused(error),
         };
-        answers.into_iter().map(|answer| self.judge(answer).map(|rows| rows.len())).collect()
+        let judge = |answer| self.judge_checked(answer, is_open).map(|rows: Vec<Row>| rows.len());
+        answers.into_iter().map(judge).collect()
     }
 
     /// Prepares a statement once for each connection; until it is, nothing was asked for.
@@ -269,7 +282,29 @@ impl PostgresConnection {
         let answer = self.ask(within(deadline, self.client.prepare(sql)))?;
         let statement = self.judge(answer).map_err(Failure::of_reading)?;
         self.statements.insert(sql.into(), statement.clone());
+        self.is_untried = true;
         Ok(statement)
+    }
+
+    /// The question whether a transaction is open, for the first use of a statement in this session. Sent behind that
+    /// use, without a round trip of its own. Nothing here prepares a statement in a transaction.
+    fn check_if_untried(&mut self) -> Option<impl Future<Output = Checked> + Send + 'static> {
+        let client = std::mem::take(&mut self.is_untried).then(|| Arc::clone(&self.client))?;
+        Some(async move { client.simple_query(IS_BEGUN).await })
+    }
+
+    /// As [`judge`](Self::judge). What was done in a transaction that is still open is in doubt: nobody here ends it.
+    fn judge_checked<T>(
+        &mut self,
+        answer: Option<std::result::Result<T, tokio_postgres::Error>>,
+        is_open: bool,
+    ) -> Answer<T> {
+        let answer = self.judge(answer);
+        if is_open {
+            self.ended = true;
+            return Err(Failure::Unknown(Error::new(ErrorKind::Unsupported, "request", BEGUN)));
+        }
+        answer
     }
 
     /// Prepares these statements in one round trip. What the server refuses is refused again when it is used.
@@ -289,12 +324,21 @@ impl PostgresConnection {
         });
         for answer in prepared.map_err(Failure::Refused)? {
             match answer {
-                Some((Ok(statement), text)) => drop(self.statements.insert(text.into(), statement)),
+                Some((Ok(statement), text)) => {
+                    self.statements.insert(text.into(), statement);
+                    self.is_untried = true;
+                }
                 Some((Err(_), _)) => {}
                 None => return self.judge(None),
             }
         }
         Ok(())
+    }
+
+    /// Begins a transaction, in which nothing looks for one.
+    pub(super) fn begin(&mut self, deadline: Moment) -> Answer<()> {
+        self.is_untried = false;
+        self.execute("BEGIN", deadline)
     }
 
     /// Several statements that answer nothing.
@@ -321,6 +365,22 @@ impl PostgresConnection {
         })
     }
 }
+
+type Checked = std::result::Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>;
+
+/// Whether the answer to [`IS_BEGUN`] came, and says that a transaction is open.
+async fn is_open(check: Option<JoinHandle<Checked>>, deadline: Moment) -> bool {
+    let Some(check) = check else { return false };
+    match within(deadline, check).await {
+        Some(Ok(Ok(said))) => last_word(&said) == "t",
+        Some(Ok(Err(error))) => error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION),
+        Some(Err(_)) | None => false,
+    }
+}
+
+/// Whether a transaction was open before this. Not prepared: a prepared statement begins its transaction and itself at
+/// different times.
+const IS_BEGUN: &str = "SELECT now() <> statement_timestamp()";
 
 /// The most time for which a statement waits for what another transaction has locked: the server's refusal is to come
 /// while there is time to ask in another way.
@@ -350,10 +410,10 @@ pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, in
     })
 }
 
-/// The server ends no session for being idle, whatever it does to others of this user. (Since version 14 it
-/// can.)
-pub(super) const STAYS: &str = "SELECT set_config('idle_session_timeout', '0', false) \
-    WHERE current_setting('server_version_num')::integer >= 140000";
+/// The server ends no session for being idle, and no transaction for its time, whatever it does to others of this user.
+/// Which of these it has depends on its version.
+pub(super) const STAYS: &str = "SELECT set_config(name, '0', false) FROM pg_settings \
+    WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
 
 const BACKEND: &str = "SELECT pg_backend_pid()";
 

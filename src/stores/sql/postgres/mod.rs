@@ -96,7 +96,7 @@ fn setup(options: &ServerOptions) -> String {
     let (limit, wait) =
         (millis(options.command_timeout), millis(longest_wait(options.command_timeout)).max(1));
     format!(
-        "SET default_transaction_isolation = 'read committed'; SET lock_timeout = {wait}; \
+        "SET default_transaction_isolation = 'read committed'; SET standard_conforming_strings = on; SET lock_timeout = {wait}; \
          SET statement_timeout = {limit}; SET client_min_messages = warning; \
          SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_indexscan = on; SET jit = off; \
          SET plan_cache_mode = force_generic_plan; {STAYS}; \

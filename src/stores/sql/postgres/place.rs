@@ -78,6 +78,10 @@ pub(super) fn find(
     link: &mut PostgresConnection,
     deadline: Moment,
 ) -> Answer<(Place, bool)> {
+    let check = |place: &Place| {
+        check_format(&place.comment, &format!("the table {}", place.shown.name)).map_err(Failure::Refused)
+    };
+    seen.place.as_ref().map_or(Ok(()), check)?;
     if options.table.create && !(seen.has_clients && seen.has_line) {
         if seen.place.is_none() {
             let table = quoted(&options.table.name);
@@ -93,7 +97,7 @@ pub(super) fn find(
         }
     }
     if let Some(place) = seen.place {
-        check_format(&place.comment, &format!("the table {}", place.shown.name)).map_err(Failure::Refused)?;
+        check(&place)?;
         return Ok((place, seen.is_line_usable));
     }
     let words = format!(

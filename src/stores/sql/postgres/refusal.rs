@@ -148,6 +148,9 @@ const ENDED: &str = "the server is starting, stopping, or ended the connection";
 pub(super) const POOLED: &str = "a pooler gives each transaction another session, as PgBouncer does in transaction mode: connect \
     past it, or have it pool sessions";
 
+pub(super) const BEGUN: &str = "a transaction was open after a statement, which nothing here had begun: a pooler does that, as pgpool-II in raw \
+    mode, or the server; connect past it";
+
 pub(super) fn classify(code: &SqlState) -> (ErrorKind, &'static str) {
     match *code {
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => (

@@ -1,0 +1,255 @@
+//! The table of the machine, and all states of small worlds.
+//!
+//! In each state: at most one thread counts on the lock, and the store agrees; no hold stands under a number whose
+//! end may yet arrive; no window that ended opens again; no hold is lost without a fault; no client waits for a hold
+//! that another caches and does not use; hand-offs end. Over all states: something moves, and each state leads to
+//! one in which all threads are done and the lock is free.
+
+mod driver;
+mod explore;
+mod mistakes;
+mod passing;
+mod properties;
+mod store;
+mod table;
+mod world;
+
+use std::time::Duration;
+
+use super::*;
+use crate::engine::lock::tests::explore::{Violation, explore, random, walk};
+use crate::engine::lock::tests::mistakes::Mistake;
+use crate::engine::lock::tests::table::{came, has_row, table};
+use crate::engine::lock::tests::world::{Setup, ticks};
+
+const RULES: Rules = Rules {
+    lease: ticks(3),
+    renew_after: ticks(1),
+    poll: Duration::MAX,
+    pause: ticks(1),
+    slice: ticks(0),
+    unused: [ticks(1), ticks(2)],
+    check_after: Duration::MAX,
+    burst: 1,
+    all_ask: false,
+};
+const BASE: Setup = Setup {
+    name: "",
+    threads: &[1],
+    cycles: 1,
+    faults: 0,
+    unlocks: true,
+    drops: true,
+    reenters: false,
+    gives_up: false,
+    tries: false,
+    forces: false,
+    retires: false,
+    caches: false,
+    rules: RULES,
+    mistake: None,
+};
+/// Messages and recalls may be lost, so waiters poll, and cached holds are checked.
+const FAULTY_RULES: Rules = Rules { poll: ticks(2), check_after: ticks(2), ..RULES };
+const FAULTY: Setup = Setup { faults: 1, rules: FAULTY_RULES, ..BASE };
+const SLICES: Rules = Rules { slice: ticks(2), ..RULES };
+const ALL_ASK: Rules = Rules { all_ask: true, ..RULES };
+
+/// The worlds of the gate.
+fn small() -> Vec<Setup> {
+    vec![
+        Setup { name: "2 clients", threads: &[1, 1], cycles: 2, drops: false, ..BASE },
+        Setup {
+            name: "2 clients cache, 2 cycles",
+            threads: &[1, 1],
+            cycles: 2,
+            drops: false,
+            caches: true,
+            ..BASE
+        },
+        Setup {
+            name: "3 clients with time slices",
+            threads: &[1, 1, 1],
+            unlocks: false,
+            rules: SLICES,
+            ..BASE
+        },
+        Setup { name: "2 threads re-enter", threads: &[2], reenters: true, ..BASE },
+        Setup { name: "2 threads give up", threads: &[2], cycles: 2, gives_up: true, unlocks: false, ..BASE },
+        Setup { name: "2 threads cache and try", threads: &[2], tries: true, caches: true, ..BASE },
+        Setup { name: "2 threads, all ask", threads: &[2], rules: ALL_ASK, ..BASE },
+        Setup { name: "1 thread, 2 cycles, 1 fault", cycles: 2, ..FAULTY },
+        Setup { name: "1 thread re-enters, 1 fault", reenters: true, ..FAULTY },
+        Setup { name: "1 thread caches, 2 cycles, 1 fault", cycles: 2, caches: true, drops: false, ..FAULTY },
+    ]
+}
+
+/// The worlds of the soak.
+fn large() -> Vec<Setup> {
+    let all_ask = Rules { all_ask: true, ..FAULTY_RULES };
+    let slices = Rules { slice: ticks(2), ..FAULTY_RULES };
+    vec![
+        Setup { name: "2x1, 2 cycles", threads: &[1, 1], cycles: 2, ..BASE },
+        Setup { name: "3x1", threads: &[1, 1, 1], ..BASE },
+        Setup { name: "3x1 caches", threads: &[1, 1, 1], caches: true, ..BASE },
+        Setup { name: "2x2", threads: &[2, 2], ..BASE },
+        Setup { name: "2x2 gives up", threads: &[2, 2], gives_up: true, tries: true, unlocks: false, ..BASE },
+        Setup { name: "2x2 caches", threads: &[2, 2], caches: true, drops: false, ..BASE },
+        Setup { name: "2x2 slices", threads: &[2, 2], rules: SLICES, unlocks: false, ..BASE },
+        Setup {
+            name: "2x1 slices, caches, 2 cycles",
+            threads: &[1, 1],
+            cycles: 2,
+            rules: SLICES,
+            caches: true,
+            ..BASE
+        },
+        Setup { name: "2x2 all ask", threads: &[2, 2], rules: ALL_ASK, ..BASE },
+        Setup { name: "2x1, 1 fault", threads: &[1, 1], ..FAULTY },
+        Setup { name: "2x1 caches, 1 fault", threads: &[1, 1], caches: true, ..FAULTY },
+        Setup {
+            name: "2x1 slices, 1 fault",
+            threads: &[1, 1],
+            rules: slices,
+            cycles: 2,
+            unlocks: false,
+            ..FAULTY
+        },
+        Setup { name: "2x1 forced", threads: &[1, 1], forces: true, ..FAULTY },
+        Setup { name: "1x2, 1 fault", threads: &[2], ..FAULTY },
+        Setup { name: "1x2 caches, 1 fault", threads: &[2], caches: true, ..FAULTY },
+        Setup { name: "1x2 re-enters, 1 fault", threads: &[2], reenters: true, ..FAULTY },
+        Setup {
+            name: "1x2 gives up, tries, 1 fault",
+            threads: &[2],
+            gives_up: true,
+            tries: true,
+            drops: false,
+            ..FAULTY
+        },
+        Setup { name: "1x2 all ask, 1 fault", threads: &[2], rules: all_ask, ..FAULTY },
+        Setup { name: "1x2 retires, 2 faults", threads: &[2], faults: 2, retires: true, ..FAULTY },
+        Setup { name: "1x1 4 faults", faults: 4, reenters: true, ..FAULTY },
+        Setup { name: "2x1 2 faults", threads: &[1, 1], faults: 2, drops: false, ..FAULTY },
+        Setup { name: "2x2 1 fault", threads: &[2, 2], drops: false, ..FAULTY },
+    ]
+}
+
+/// Each mistake, and a world that shows it.
+fn mistakes() -> Vec<(Mistake, Setup)> {
+    let cycles = Setup { cycles: 2, ..FAULTY };
+    let two_threads = Setup { threads: &[2], ..FAULTY };
+    let caching = Setup { threads: &[1, 1], cycles: 2, drops: false, caches: true, ..BASE };
+    let slices = Setup { threads: &[1, 1], cycles: 2, rules: SLICES, caches: true, ..BASE };
+    let two_by_two = Setup { threads: &[2, 2], drops: false, ..BASE };
+    vec![
+        (Mistake::FreeBeforeSent, slices),
+        (Mistake::NumberUsedAgain, cycles),
+        (Mistake::RetiredCounts, Setup { threads: &[2], cycles: 2, ..FAULTY }),
+        (Mistake::WordIgnored, Setup { threads: &[1, 1], cycles: 2, ..BASE }),
+        (Mistake::RenewalJudgedEarly, Setup { faults: 4, ..FAULTY }),
+        (Mistake::GrantJudgedEarly, Setup { faults: 3, ..FAULTY }),
+        (Mistake::ReceiverKeepsNumber, two_threads),
+        (Mistake::RenewalForgotten, cycles),
+        (Mistake::EndlessBurst, Setup { cycles: 2, ..two_by_two }),
+        (Mistake::LeavesBeforeSent, Setup { threads: &[2, 1], gives_up: true, unlocks: false, ..BASE }),
+        (Mistake::NobodyGivesBack, caching),
+        (Mistake::RecallMissed, caching),
+        (
+            Mistake::StaleCheckCounts,
+            Setup { rules: Rules { renew_after: ticks(2), check_after: ticks(1), ..RULES }, ..caching },
+        ),
+    ]
+}
+
+/// The worlds of the gate, and most of the soak's, have fewer states.
+const MOST: usize = 3_000_000;
+
+/// A world for a random way.
+fn random_world(seed: &mut u64) -> Setup {
+    let mut coin = || random(seed).is_multiple_of(2);
+    let all_ask = coin() && coin();
+    let faults = if coin() { 4 } else { 0 };
+    let slice = if coin() { ticks(2) } else { ticks(0) };
+    let rules = if faults == 0 { RULES } else { FAULTY_RULES };
+    Setup {
+        name: "a random way",
+        threads: if coin() { &[3, 2] } else { &[2, 1, 1] },
+        cycles: 3,
+        faults,
+        reenters: coin(),
+        // The store of these worlds has one place for a client, and not one for each of its waiters.
+        gives_up: !all_ask && coin(),
+        tries: !all_ask && coin(),
+        forces: coin() && coin(),
+        retires: coin() && coin(),
+        caches: coin(),
+        rules: Rules { all_ask, slice, burst: 1 + u32::from(coin()), ..rules },
+        ..BASE
+    }
+}
+
+/// Explores all states of worlds, and takes random ways through larger ones. Compares the table with the machine and
+/// with the events that came.
+fn explore_all(worlds: &[Setup], walks: usize) {
+    for setup in worlds {
+        let explored = explore(setup, MOST);
+        let which = if explored.is_whole { "all" } else { "the first" };
+        eprintln!("{}: {which} {} states", setup.name, explored.states);
+        report(setup, explored.violation);
+    }
+    let mut seed = 0x9e37_79b9_7f4a_7c15;
+    for _ in 0..walks {
+        let setup = random_world(&mut seed);
+        report(&setup, walk(&setup, &mut seed));
+    }
+    let written = include_str!("../table.txt");
+    if std::env::var_os("LEASEHOLD_BLESS").is_some_and(|value| !value.is_empty()) {
+        let table = table(|slot, kind| came(slot, kind) || has_row(written, slot, kind));
+        return std::fs::write("src/engine/lock/table.txt", table).unwrap();
+    }
+    let table = table(|slot, kind| {
+        let has_row = has_row(written, slot, kind);
+        assert!(
+            has_row || !came(slot, kind),
+            "`{kind}` came in slot {slot}, and the table says that it never does"
+        );
+        has_row
+    });
+    assert_eq!(written, table, "LEASEHOLD_BLESS=1 writes it anew");
+}
+
+fn report(setup: &Setup, violation: Option<Violation>) {
+    if let Some(violation) = violation {
+        violation.print(setup);
+        panic!("{}: {} after {} steps of {setup:?}", setup.name, violation.what, violation.way.len());
+    }
+}
+
+#[test]
+fn machines_keep_their_promises_in_all_states_of_small_worlds() {
+    explore_all(&small(), 1000);
+}
+
+/// In the soak alone, where the models run under more schedules too.
+#[test]
+fn machines_keep_their_promises_in_larger_worlds() {
+    let schedules = std::env::var("LEASEHOLD_SCHEDULES").map_or(0, |schedules| schedules.parse().unwrap());
+    if schedules > 10_000 {
+        explore_all(&large(), schedules);
+    }
+}
+
+#[test]
+fn an_exploration_finds_each_deliberate_mistake() {
+    for (mistake, setup) in mistakes() {
+        let explored = explore(&Setup { mistake: Some(mistake), ..setup }, MOST);
+        let Some(violation) = explored.violation else { panic!("{mistake:?} is not found") };
+        eprintln!(
+            "{mistake:?}: {} after {} steps, {} states",
+            violation.what,
+            violation.way.len(),
+            explored.states
+        );
+    }
+}

@@ -1,0 +1,54 @@
+//! The properties of each state.
+
+use super::world::{At, Setup, World};
+use crate::engine::lock::*;
+
+impl World {
+    /// The broken property, if there is one.
+    pub(super) fn check(&self, setup: &Setup) -> Result<(), String> {
+        if self.was_forced {
+            return Ok(()); // all that is left to see is that everything ends
+        }
+        let mut owners = 0;
+        for (c, client) in self.clients.iter().enumerate() {
+            for (t, user) in client.users.iter().enumerate() {
+                if !matches!(user.at, At::Working | At::Counting | At::EndingInner) {
+                    continue;
+                }
+                let Some(hold) = self.counts_on(c, t) else { continue };
+                owners += 1;
+                if user.saw_end {
+                    return Err(format!("a hold of client {c} that was seen to end stands again"));
+                }
+                if self.store.owner != Some((c, hold.number)) {
+                    return Err(format!(
+                        "client {c} counts on {hold:?}, and the store has {:?}",
+                        self.store.owner
+                    ));
+                }
+            }
+            if let Slot::Held(Hold { number, .. }) | Slot::Cached { hold: Hold { number, .. }, .. } =
+                client.machine.slot
+            {
+                let is_in_doubt =
+                    self.strays.iter().any(|(other, request)| *other == c && request.ends(number))
+                        || client.wires.iter().flatten().any(|request| request.ends(number))
+                        || client.cleanups.iter().any(|(other, _, _)| *other == number);
+                if is_in_doubt {
+                    return Err(format!("client {c} holds under number {number}, whose end may yet come"));
+                }
+            }
+        }
+        if owners > 1 {
+            return Err("two own the lock".to_owned());
+        }
+        if self.store.passes > setup.rules.burst && setup.rules.slice.is_zero() {
+            return Err("a client hands the lock on and on while others wait".to_owned());
+        }
+        // A recall is under way as soon as another client waits; only a time slice is waited for.
+        if u128::from(self.idle_wait) > setup.rules.slice.as_nanos() && !self.had_fault {
+            return Err("a client waits for an unused lock that another client caches".to_owned());
+        }
+        Ok(())
+    }
+}
