@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::client::ClientBuilder;
 use crate::config::{ClusterPubSub, read_secret, read_urls};
@@ -342,7 +343,6 @@ fn pub_sub(text: &str) -> std::result::Result<ClusterPubSub, &'static str> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::time::Duration;
 
     use super::*;
     #[cfg(unix)]
