@@ -184,14 +184,17 @@ impl Default for ServerOptions {
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
-    pub(crate) fn checked(mut self) -> Result<ServerOptions> {
-        let unusable =
-            |what, why| Error::invalid("connect", format!("the {what}'s file cannot be used: {why}"));
-        if let (None, Some(file)) = (&self.password, &self.files.password) {
-            self.password = Some(read_secret(file).map_err(|why| unusable("password", why))?);
+    /// The URL of the file that was named in its place.
+    pub(crate) fn read_url(&mut self) -> Result<()> {
+        if let Some(file) = self.files.urls.first() {
+            self.url = read_urls(file).map_err(|why| unusable("URL", &why))?;
         }
-        if let (true, Some(file)) = (self.url.is_empty(), &self.files.url) {
-            self.url = read_urls(file).map_err(|why| unusable("URL", why))?;
+        Ok(())
+    }
+
+    pub(crate) fn checked(mut self) -> Result<ServerOptions> {
+        if let (None, Some(file)) = (&self.password, &self.files.password) {
+            self.password = Some(read_secret(file).map_err(|why| unusable("password", &why))?);
         }
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("command_timeout", self.command_timeout)?;
@@ -278,6 +281,10 @@ pub(crate) struct SecretFiles {
     pub(crate) urls: Vec<PathBuf>,
     pub(crate) password: Option<PathBuf>,
     pub(crate) sentinel_password: Option<PathBuf>,
+}
+
+fn unusable(what: &str, why: &str) -> Error {
+    Error::invalid("connect", format!("the {what}'s file cannot be used: {why}"))
 }
 
 /// A file's text without the line ends at its end.

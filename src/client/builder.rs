@@ -62,7 +62,7 @@ impl ClientBuilder {
     /// servers by then is not followed.
     pub fn url_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.server.url.clear();
-        self.server.files.url = Some(file.into());
+        self.server.files.urls = vec![file.into()];
         self
     }
 
@@ -427,13 +427,16 @@ impl ClientBuilder {
     /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used, and in a forked
     /// child of a process that has made a client (kind [`Forked`](crate::ErrorKind::Forked)).
     pub fn build(self) -> Result<LockClient> {
-        let names_servers = self.redlock.is_some() || self.ring.is_some() || self.server.files.url.is_some();
-        if self.server.url.is_empty() && !names_servers && self.is_from_env {
-            let words = "no URL was given: set LEASEHOLD_URL, for example to redis://127.0.0.1:6379";
-            return Err(Error::invalid("connect", words));
+        let (is_one_server, mut server) = (self.redlock.is_none() && self.ring.is_none(), self.server);
+        if is_one_server && server.url.is_empty() {
+            server.read_url()?;
+            if server.url.is_empty() && self.is_from_env {
+                let words = "no URL was given: set LEASEHOLD_URL, for example to redis://127.0.0.1:6379";
+                return Err(Error::invalid("connect", words));
+            }
         }
         let mut options = self.options.checked()?;
-        let server = self.server.checked()?;
+        let server = server.checked()?;
         let servers = Servers::checked(self.redlock, self.ring, self.node_timeout)?;
         crate::fork::enter_process()?;
         let reporter = Arc::new(Reporter::new(self.observer));

@@ -46,15 +46,16 @@ impl ClientBuilder {
         let (server, options) = (self.server.clone(), self.options.clone());
         let redlock = self.redlock.iter().flat_map(|redlock| &redlock.nodes).map(|node| &node.url);
         let ring = self.ring.iter().flat_map(|ring| &ring.nodes).map(|node| &node.url);
-        let of_file = |file: &Option<PathBuf>, read: fn(&PathBuf) -> Result<String, String>| {
-            file.as_ref().and_then(|file| read(file).ok())
+        let of_file = |file: Option<&PathBuf>, read: fn(&PathBuf) -> Result<String, String>| {
+            file.and_then(|file| read(file).ok())
         };
-        let url = Some(server.url).filter(|url| !url.is_empty());
+        let url =
+            Some(server.url).filter(|url| !url.is_empty() || self.redlock.is_some() || self.ring.is_some());
         Settings {
-            url: url.or_else(|| of_file(&server.files.url, read_urls)).unwrap_or_default(),
+            url: url.or_else(|| of_file(server.files.urls.first(), read_urls)).unwrap_or_default(),
             urls: redlock.chain(ring).cloned().collect(),
             username: server.username,
-            password: server.password.or_else(|| of_file(&server.files.password, read_secret)),
+            password: server.password.or_else(|| of_file(server.files.password.as_ref(), read_secret)),
             sentinel_username: server.sentinel_username,
             sentinel_password: server.sentinel_password,
             database: server.database,
