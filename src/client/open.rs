@@ -264,7 +264,10 @@ fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redl
             None
         }
     };
-    Ok(redlock::Voter { store: Arc::new(store), identity, doubts })
+    let store = Arc::new(store);
+    let noter = Arc::clone(&store);
+    let note_format = Box::new(move |deadline| noter.note_format(deadline));
+    Ok(redlock::Voter { store, identity, doubts, note_format })
 }
 
 /// Opens a ring whose nodes connect when they are first asked for something.

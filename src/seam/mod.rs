@@ -59,13 +59,6 @@ pub(crate) trait Store: Inspect + Send + Sync {
     /// Whether a lock of this name can be kept here. No I/O.
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()>;
 
-    /// Notes the number of the format where none was found when the server was connected to. For stores of which several
-    /// keep a lock together: nothing is noted on one before all were looked at.
-    fn note_format(&self, deadline: Moment) -> Answer<()> {
-        let _ = deadline;
-        Ok(())
-    }
-
     /// Asks once for the lock with hold count `count`.
     ///
     /// `count == 1`: granted if the lock is free, or if the owner is its holder (adopting what an earlier

@@ -50,7 +50,7 @@ pub(crate) struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects and checks that the server can keep locks. Changes nothing on it: see [`Store::note_format`].
+    /// Connects and checks that the server can keep locks. Changes nothing on it: see [`RedisStore::note_format`].
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let store = RedisStore::unconnected(options, reporter)?;
         store.server.connections.connect_first()?;
@@ -115,6 +115,16 @@ impl RedisStore {
         let (is_there, reply) = agree_on_format(&self.server.connections, (notes, false), first, deadline)?;
         self.had_format.get_or_init(|| is_there);
         Ok(reply)
+    }
+
+    /// Notes the number of the format where none was there at the first look. Of several servers that keep a lock
+    /// together, nothing is noted on one before all were looked at.
+    pub(crate) fn note_format(&self, deadline: Moment) -> Answer<()> {
+        if self.had_format.get() == Some(&false) {
+            self.agree(true, None, deadline).map(drop)
+        } else {
+            Ok(())
+        }
     }
 
     /// As [`agree`](Self::agree), unless somebody has looked already.
@@ -210,14 +220,6 @@ impl Store for RedisStore {
 
     fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
         kinds::check_scripts(self.server.scripts, kind, name)
-    }
-
-    fn note_format(&self, deadline: Moment) -> Answer<()> {
-        if self.had_format.get() == Some(&false) {
-            self.agree(true, None, deadline).map(drop)
-        } else {
-            Ok(())
-        }
     }
 
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {

@@ -54,11 +54,10 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         let has_table = || has_table(conn, &database.table, &database.queries.take);
         let is_there = has_table()?;
         if options.table.create {
-            let create = query(include_str!("query/sqlite/schema.sql"), &options.table.name);
-            conn.execute_batch(&create).map_err(failed)?;
+            let make = |text: &str| conn.execute_batch(&query(text, &options.table.name));
+            make(include_str!("query/sqlite/schema.sql")).map_err(failed)?;
             // Without it there is no directory, which is not worth a client.
-            let clients = query(include_str!("query/sqlite/clients.sql"), &options.table.name);
-            drop(conn.execute_batch(&clients));
+            drop(make(include_str!("query/sqlite/clients.sql")));
         }
         if is_there { Ok(true) } else { has_table() }
     };
@@ -126,8 +125,7 @@ impl Sqlite {
             // Readers and the writer do not wait for each other. Without a sync for each grant: what a power
             // cut loses are locks of processes that it has ended too; and fences go by the clock besides.
             // A reader that others leave open keeps the log growing: 16 MiB of it stay when it starts anew.
-            let settings = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216";
-            conn.execute_batch(settings)?;
+            conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = 16777216")?;
             // It has the log and its index be there.
             made_by(&conn, &self.table)?;
             share(&self.path);

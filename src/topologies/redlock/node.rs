@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::NameMapper;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
-use crate::seam::{Claim, Failure, Kind, ListensFor, Store, Turn};
+use crate::seam::{Answer, Claim, Failure, Kind, ListensFor, Store, Turn};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceLock};
 use crate::time::{Clock, Moment};
@@ -22,12 +22,16 @@ pub(crate) struct Voter {
     pub(crate) identity: Option<String>,
     /// Defects of its setup.
     pub(crate) doubts: Vec<&'static str>,
+    pub(crate) note_format: FormatNoter,
 }
+
+/// Notes the number of the format on the server, where none is.
+pub(crate) type FormatNoter = Box<dyn Fn(Moment) -> Answer<()> + Send + Sync>;
 
 impl Voter {
     /// Notes the number of the format; refused where another client has noted another since.
     pub(super) fn noted(&self, deadline: Moment) -> Result<()> {
-        match self.store.note_format(deadline) {
+        match (self.note_format)(deadline) {
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::OtherFormat => {
                 Err(error.during("connect"))
             }
@@ -224,8 +228,12 @@ mod tests {
     fn each_outage_begins_with_its_first_failure_and_ends_with_the_return() {
         let open = |_| Err(silence());
         let node = VotingNode::new("a server".to_owned(), None, Box::new(open));
-        let store =
-            || Voter { store: Arc::new(MemoryStore::new().open()), identity: None, doubts: Vec::new() };
+        let store = || Voter {
+            store: Arc::new(MemoryStore::new().open()),
+            identity: None,
+            doubts: Vec::new(),
+            note_format: Box::new(|_| Ok(())),
+        };
         let may_hold = |number| node.may_hold(Owner::new(ClientId::random(), number));
         let put_out = |first: u64| node.put_out(&silence(), None, || first);
         node.join(store());

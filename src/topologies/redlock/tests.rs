@@ -128,7 +128,14 @@ fn redlock() -> (Redlock, [Arc<Server>; 3]) {
     let servers: [Arc<Server>; 3] = Default::default();
     let node = |server: &Arc<Server>| {
         let store: Arc<dyn Store> = Arc::clone(server) as _;
-        let open = move |_| Ok(Voter { store: Arc::clone(&store), identity: None, doubts: Vec::new() });
+        let open = move |_| {
+            Ok(Voter {
+                store: Arc::clone(&store),
+                identity: None,
+                doubts: Vec::new(),
+                note_format: Box::new(|_| Ok(())),
+            })
+        };
         VotingNode::new("a server".to_owned(), None, Box::new(open))
     };
     let nodes = servers.iter().map(node).collect();
@@ -590,7 +597,12 @@ fn a_server_that_is_silent_when_the_client_is_made_is_not_waited_for_and_joins_l
             while at == 2 && *is_silent.lock() {
                 std::thread::park_timeout(Duration::from_millis(1));
             }
-            Ok(Voter { store: Arc::clone(&store), identity: None, doubts: Vec::new() })
+            Ok(Voter {
+                store: Arc::clone(&store),
+                identity: None,
+                doubts: Vec::new(),
+                note_format: Box::new(|_| Ok(())),
+            })
         };
         VotingNode::new("a server".to_owned(), None, Box::new(open))
     };
