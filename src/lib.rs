@@ -214,7 +214,7 @@ pub use topologies::ring::plan::{Ring, RingNode};
 /// For the program `leasehold` alone, and for no other: it may change in any version.
 #[doc(hidden)]
 pub mod program {
-    pub use crate::client::settings::{Settings, read_time};
+    pub use crate::client::settings::Settings;
 }
 
 #[cfg(doctest)]

@@ -3,9 +3,9 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::client::ClientBuilder;
-use crate::client::settings::read_time as time;
 use crate::config::{ClusterPubSub, read_secret, read_urls};
 use crate::error::{Error, Result};
 use crate::hosts::check_scheme;
@@ -314,6 +314,10 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace()
 }
 
+fn time(text: &str) -> std::result::Result<Duration, &'static str> {
+    ClientBuilder::read_time(text)
+}
+
 fn number<N: std::str::FromStr>(text: &str) -> std::result::Result<N, &'static str> {
     text.trim().parse().map_err(|_none| "it is not a whole number, or is too large or too small")
 }
@@ -339,7 +343,6 @@ fn pub_sub(text: &str) -> std::result::Result<ClusterPubSub, &'static str> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::time::Duration;
 
     use super::*;
     #[cfg(unix)]

@@ -69,15 +69,16 @@ impl ClientBuilder {
             patience: options.patience,
         }
     }
-}
 
-/// Reads a time of a variable, or of an option of the program: seconds, or numbers with units, one behind the other.
-///
-/// # Errors
-///
-/// The reason why the text is no time.
-pub fn read_time(text: &str) -> Result<Duration, &'static str> {
-    parsed(text).ok_or("it is neither seconds nor numbers with ms, s, m, h or d, as in 500ms or 1h30m")
+    /// Reads a time of a variable, or of an option of the program: seconds, or numbers with units, one behind the other.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the text is no time.
+    #[doc(hidden)]
+    pub fn read_time(text: &str) -> Result<Duration, &'static str> {
+        parsed(text).ok_or("it is neither seconds nor numbers with ms, s, m, h or d, as in 500ms or 1h30m")
+    }
 }
 
 fn parsed(text: &str) -> Option<Duration> {
@@ -138,7 +139,7 @@ mod tests {
             ("1.5h", ms(5_400_000)),
             ("0.5", ms(500)),
         ] {
-            assert_eq!(read_time(text), Ok(span), "{text}");
+            assert_eq!(ClientBuilder::read_time(text), Ok(span), "{text}");
         }
         for bad in [
             "",
@@ -153,7 +154,7 @@ mod tests {
             "99999999999999999999s",
             "18446744073709551615h",
         ] {
-            assert!(read_time(bad).is_err(), "{bad}");
+            assert!(ClientBuilder::read_time(bad).is_err(), "{bad}");
         }
     }
 }
