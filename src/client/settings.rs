@@ -117,6 +117,9 @@ mod tests {
         std::fs::write(file.path(), "# the store\n redis://host \n").unwrap();
         let builder = ClientBuilder::default().url_file(file.path());
         assert_eq!(builder.settings().url, "redis://host");
+        let mut server = builder.server;
+        server.read_url().unwrap();
+        assert_eq!(server.url, "redis://host");
         let error = ClientBuilder::default().url_file("/none").build().unwrap_err();
         assert!(error.to_string().contains("the URL's file cannot be used"), "{error}");
     }
