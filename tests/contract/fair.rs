@@ -101,6 +101,8 @@ fn a_waiter_whose_time_is_over_holds_nobody_up(store: &Store) {
     let name = fresh("deadline");
     let held = Holding::take(&client.get_fair_lock(&name));
     assert!(!other.get_fair_lock(&name).try_lock_for(ms(50)).unwrap());
+    // A place whose last request had no answer in time is cleaned up afterwards.
+    comes_true_within(LONG, || client.inspect(&name).unwrap().waiting == 0);
     let waiter = queue_up(&client, &name, || ());
     let freed = held.release();
     let (_, returned) = waiter.returns_within(SLACK * 2);

@@ -23,7 +23,7 @@ pub const BUILD: &[&str] =
 pub const TIMED: &[&str] = &["timed"];
 /// How many tests a program runs at a time, and with that a lane, for each processor. Of the contracts on Redis
 /// one uses a twentieth of a processor while it runs; others use more.
-pub const TESTS_PER_PROCESSOR: usize = 4;
+pub const TESTS_PER_PROCESSOR: usize = 3;
 /// What needs no server.
 pub const QUICK: &[&str] = &[
     "format",
