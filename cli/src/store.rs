@@ -90,7 +90,7 @@ pub(crate) fn waited_for(asked: &Patience) -> Duration {
     if asked.no_wait { Duration::ZERO } else { environment().patience.max(asked.wait.unwrap_or_default()) }
 }
 
-/// What the variables say; the defaults where one of them cannot be used, which [`open`] says.
+/// The builder by the variables; the defaults where one of them cannot be used, which [`open`] says.
 pub(crate) fn environment() -> Settings {
     ClientBuilder::from_env().unwrap_or_default().settings()
 }

@@ -1,4 +1,4 @@
-//! What a builder has been given, for the program `leasehold`: it asks servers beside the library, by the same options.
+//! The options that a builder was given, for the program `leasehold`, which asks servers beside the library by them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ impl fmt::Debug for Settings {
 }
 
 impl ClientBuilder {
-    /// What was given so far. A file that cannot be read counts as empty: [`build`](Self::build) says why.
+    /// The options given so far. A file that cannot be read counts as empty: [`build`](Self::build) says why.
     #[doc(hidden)]
     #[must_use]
     pub fn settings(&self) -> Settings {

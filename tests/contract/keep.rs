@@ -245,4 +245,5 @@ fn no_load_ends_a_use_of_a_kept_lock(store: &Store) {
     let uses = client.stats().grants;
     shout(&format!("MEASURED {uses} uses, {unanswered} without an answer, {lost} lost"));
     assert_eq!(lost, 0);
+    assert!(client.stats().grants > 0, "nothing was used");
 }

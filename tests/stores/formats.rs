@@ -82,7 +82,7 @@ fn are_empty(servers: &[RedisServer]) {
     }
 }
 
-/// What one refuses leaves nothing on the others, which another version may use.
+/// A refusal of one leaves nothing on the others, which another version may use.
 #[test]
 fn several_servers_keep_to_the_format_of_each_and_get_no_number_before_all_were_read() {
     let Some(binary) = default_server() else { return };

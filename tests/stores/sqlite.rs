@@ -113,7 +113,7 @@ fn a_file_without_the_table_says_how_to_make_it() {
     assert_eq!(LockClient::connect(&url).unwrap_err().kind(), ErrorKind::Protocol);
 }
 
-/// What a file keeps of the settings of whoever made it.
+/// Some settings stay in the file that somebody else has made.
 #[test]
 fn locks_do_not_depend_on_the_settings_of_the_file() {
     let folder = folder::in_memory();

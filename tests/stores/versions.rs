@@ -16,7 +16,7 @@ use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
 use crate::support::{LONG, eventually, folder, fresh, ms, run, shout, signal, spawn};
 
-/// Where the locks are: for the old program, and for today's client.
+/// The place of the locks: for the old program, and for today's client.
 struct Place {
     variables: Vec<(&'static str, String)>,
     build: Box<dyn Fn() -> leasehold::Result<LockClient>>,

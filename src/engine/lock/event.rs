@@ -1,4 +1,4 @@
-//! What the machine is told, and what it has its driver do.
+//! The events of the machine, and the effects that its driver carries out.
 
 use crate::engine::lock::state::{Number, Thread, TicketId};
 use crate::time::Moment;

@@ -162,8 +162,8 @@ impl QueuedNode {
         })
     }
 
-    /// Whether the server has no further numbers. Since version 3.6 it gives the last one again and again, and two
-    /// nodes of one number would both be first; before that it ran over, and the newest would be.
+    /// Whether the server has no further numbers. It gives the last one again and again, and two nodes
+    /// of one number would both be first; where it runs over, the newest would be. Source: ZooKeeper's `DataTree`.
     pub(super) fn is_past_the_last(&self) -> bool {
         !(0..i32::MAX).contains(&self.number)
     }

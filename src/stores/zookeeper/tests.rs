@@ -120,7 +120,7 @@ fn an_attempt_after_one_in_doubt_leaves_one_node() {
     store.close();
 }
 
-/// As servers since 3.6 do: the last number is given again and again.
+/// As today's servers do: the last number is given again and again.
 #[test]
 fn of_a_lock_whose_numbers_are_used_up_nobody_gets_the_last_one() {
     let nodes = Arc::new(Mutex::new(Nodes { made: i32::MAX as usize - 2, ..Nodes::default() }));

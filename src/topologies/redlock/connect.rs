@@ -101,13 +101,6 @@ impl Redlock {
         });
         let votes = Votes(opened);
         let too_few = votes.done().count() < votes.majority();
-        let wrong = wrong.or_else(|| {
-            let deadline = Clock::System.after(self.shared.node_timeout);
-            votes
-                .done()
-                .filter(|_| !too_few && twins.is_none())
-                .find_map(|member| member.noted(deadline).err())
-        });
         if let Some(error) = twins {
             close_all(votes.0);
             return Err(error);
@@ -121,6 +114,13 @@ impl Redlock {
                 votes.too_few::<()>("connect", &self.monitor.places(), false, |_| "connected".to_owned());
             close_all(votes.0);
             return answer.map_err(Failure::into_error);
+        }
+        // Each has its time: on a slow link, too, the first client notes the number on all.
+        let noted = |member: &Voter| member.noted(Clock::System.after(self.shared.node_timeout));
+        let other_format = votes.done().find_map(|member| noted(member).err());
+        if let Some(error) = other_format {
+            close_all(votes.0);
+            return Err(error);
         }
         if nodes.len().is_multiple_of(2) {
             let all = nodes.len();

@@ -108,10 +108,10 @@ impl VotingNode {
         *self.outage.lock() = None;
     }
 
-    /// It could not be connected to. Whether the reason is of another kind than before.
+    /// It could not be connected to. Whether it answered, for a reason of another kind than before.
     pub(super) fn stays_away(&self, error: Error) -> bool {
         let Some(outage) = &mut *self.outage.lock() else { return false };
-        let is_news = outage.error.kind() != error.kind();
+        let is_news = !error.is_silence() && outage.error.kind() != error.kind();
         outage.goes_on(error);
         is_news
     }
@@ -242,8 +242,11 @@ mod tests {
         assert!(may_hold(9) && !may_hold(10));
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.0);
         for _ in 0..10 {
-            node.stays_away(silence());
+            assert!(!node.stays_away(silence()), "nothing to tell");
         }
+        let refused = || Error::new(ErrorKind::OtherFormat, "connect", "another version's");
+        assert!(node.stays_away(refused()));
+        assert!(!node.stays_away(refused()), "once");
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.1, "it is looked at less often");
         node.join(store());
         assert!(node.is_ready() && may_hold(u64::MAX));

@@ -85,7 +85,7 @@ impl NodeMonitorShared {
                 }
                 Err(error) => {
                     let words = format!("{} cannot be used yet: {}", node.place, error.detail());
-                    if !error.is_silence() && node.stays_away(error) {
+                    if node.stays_away(error) {
                         self.warn(words);
                     }
                 }

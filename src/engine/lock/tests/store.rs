@@ -141,7 +141,7 @@ pub(super) struct Store {
     pub(super) passes: u32,
 }
 
-/// What the store sends besides the answer: a message to the client that is next, and a recall.
+/// The messages of the store besides the answer: to the client that is next, and a recall.
 pub(super) type Told = (Option<usize>, Option<usize>);
 
 impl Store {

@@ -411,7 +411,7 @@ pub(super) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, in
 }
 
 /// The server ends no session for being idle, and no transaction for its time, whatever it does to others of this user.
-/// Which of these it has depends on its version.
+/// Not every version has all of these.
 pub(super) const STAYS: &str = "SELECT set_config(name, '0', false) FROM pg_settings \
     WHERE name IN ('idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
 
