@@ -2,16 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
-use leasehold::{LockClient, RedisLock};
+use leasehold::RedisLock;
 
 use super::harness::{Store, fresh};
 use crate::support::processes::increments;
-use crate::support::{Holding, RENEWED, elsewhere, leased, ms, throughout};
+use crate::support::{Holding, elsewhere, ms};
 
 contracts!(
-    threads_of_one_client_exclude_each_other,
     clients_exclude_each_other,
     two_clients_are_two_owners_even_on_one_thread,
     every_handle_for_a_name_is_the_same_lock,
@@ -19,10 +17,6 @@ contracts!(
     exactly_one_of_two_clients_holds,
     sixteen_clients_count_exactly,
     sixteen_threads_of_one_client_count_exactly,
-    ten_threads_on_one_handle_are_never_two_inside,
-    functions_that_lock_and_call_each_other_nest_on_two_threads,
-    many_threads_over_few_names_all_get_through,
-    a_storm_of_try_lock_keeps_exclusion_and_renewal,
 );
 
 /// Notices when two are inside at once.
@@ -51,18 +45,6 @@ impl Unprotected {
         thread::yield_now();
         self.0.store(value + 1, Ordering::Relaxed);
     }
-}
-
-fn threads_of_one_client_exclude_each_other(store: &Store) {
-    let lock = store.client().get_lock(fresh("threads"));
-    let held = Holding::take(&lock);
-    assert!(!lock.try_lock().unwrap());
-    assert!(!lock.try_lock_for(ms(30)).unwrap());
-    assert!(lock.is_locked().unwrap());
-    held.release();
-    assert!(lock.try_lock().unwrap());
-    lock.unlock().unwrap();
-    assert!(!lock.is_locked().unwrap());
 }
 
 fn clients_exclude_each_other(store: &Store) {
@@ -173,114 +155,4 @@ fn sixteen_clients_count_exactly(store: &Store) {
 fn sixteen_threads_of_one_client_count_exactly(store: &Store) {
     let lock = store.client().get_lock(fresh("counter"));
     count(&vec![lock; 16], increments() / 25);
-}
-
-fn ten_threads_on_one_handle_are_never_two_inside(store: &Store) {
-    let lock = &store.client().get_lock(fresh("room"));
-    let room = &Room::default();
-    thread::scope(|scope| {
-        for index in 0..10_u32 {
-            scope.spawn(move || {
-                for round in 0..20 {
-                    // Every way in, in every order.
-                    let guard = match (index + round) % 4 {
-                        0 => lock.acquire().unwrap(),
-                        1 => lock.try_acquire_for(Duration::MAX).unwrap().unwrap(),
-                        2 => lock.acquire_with(&leased(ms(20_000))).unwrap().unwrap(),
-                        _ => match lock.try_acquire().unwrap() {
-                            Some(guard) => guard,
-                            None => continue,
-                        },
-                    };
-                    room.visit(thread::yield_now);
-                    guard.unlock().unwrap();
-                }
-            });
-        }
-    });
-    assert!(room.visits.load(Ordering::SeqCst) >= 10 * 15);
-}
-
-fn functions_that_lock_and_call_each_other_nest_on_two_threads(store: &Store) {
-    fn foo(lock: &RedisLock, room: &Room) {
-        let guard = lock.acquire().unwrap();
-        room.visit(|| bar(lock));
-        assert_eq!(lock.hold_count().unwrap(), 1);
-        drop(guard);
-    }
-    fn bar(lock: &RedisLock) {
-        let _guard = lock.acquire().unwrap();
-        assert_eq!(lock.hold_count().unwrap(), 2);
-        snafu(lock);
-        assert_eq!(lock.hold_count().unwrap(), 2);
-    }
-    fn snafu(lock: &RedisLock) {
-        lock.lock().unwrap();
-        assert_eq!(lock.hold_count().unwrap(), 3);
-        lock.unlock().unwrap();
-    }
-    let name = fresh("nest");
-    let clients: [LockClient; 2] = [store.client(), store.client()];
-    let room = &Room::default();
-    thread::scope(|scope| {
-        for client in &clients {
-            let lock = client.get_lock(&name);
-            scope.spawn(move || (0..10).for_each(|_| foo(&lock, room)));
-        }
-    });
-    assert_eq!(room.visits.load(Ordering::SeqCst), 20);
-}
-
-fn many_threads_over_few_names_all_get_through(store: &Store) {
-    let names: Vec<_> = (0..3).map(|_| fresh("few")).collect();
-    let rooms: Vec<_> = names.iter().map(|_| Room::default()).collect();
-    let clients = [store.client(), store.client()];
-    thread::scope(|scope| {
-        for thread in 0..24 {
-            let (client, names, rooms) = (&clients[thread % 2], &names, &rooms);
-            scope.spawn(move || {
-                for round in 0..8 {
-                    let place = (thread + round) % names.len();
-                    // Two names at a time, always in the same order.
-                    let outer = client.get_lock(&names[place]);
-                    assert!(outer.try_lock_for(4 * crate::support::LONG).unwrap());
-                    rooms[place].visit(|| {
-                        if let Some(next) = names.get(place + 1) {
-                            let inner = client.get_lock(next).acquire().unwrap();
-                            rooms[place + 1].visit(thread::yield_now);
-                            inner.unlock().unwrap();
-                        }
-                    });
-                    outer.unlock().unwrap();
-                }
-            });
-        }
-    });
-    assert!(names.iter().all(|name| !clients[0].get_lock(name).is_locked().unwrap()));
-}
-
-fn a_storm_of_try_lock_keeps_exclusion_and_renewal(store: &Store) {
-    let client = store.client_with_lease(RENEWED);
-    let name = fresh("storm");
-    let lock = &client.get_lock(&name);
-    let room = &Room::default();
-    thread::scope(|scope| {
-        for _ in 0..16 {
-            scope.spawn(move || {
-                for _ in 0..150 {
-                    if lock.try_lock().unwrap() {
-                        room.visit(|| ());
-                        lock.unlock().unwrap();
-                    }
-                }
-            });
-        }
-    });
-    assert!(room.visits.load(Ordering::SeqCst) > 0);
-    assert!(!lock.is_locked().unwrap());
-    // The watchdog's registry still works after the storm's entries.
-    let guard = lock.acquire().unwrap();
-    let rival = store.client().get_lock(&name);
-    throughout(RENEWED + ms(200), || rival.is_locked().unwrap() && guard.check().is_ok());
-    guard.unlock().unwrap();
 }

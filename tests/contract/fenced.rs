@@ -14,7 +14,6 @@ contracts!(
     the_token_of_a_holder_is_shown,
     a_fenced_reentry_of_a_plain_hold_gets_a_token,
     a_token_of_a_reentry_is_below_that_of_an_earlier_waiter,
-    a_busy_fenced_lock_gives_no_token,
     tokens_increase_over_expiry_and_force,
     tokens_of_a_contended_lock_come_in_the_order_of_the_grants,
 );
@@ -124,15 +123,6 @@ fn a_token_of_a_reentry_is_below_that_of_an_earlier_waiter(store: &Store) {
     (0..2).for_each(|_| client.get_lock(&name).unlock().unwrap());
     let (next, _) = waiter.returns_within(LONG);
     assert!(next > token, "{next} after {token}");
-}
-
-fn a_busy_fenced_lock_gives_no_token(store: &Store) {
-    let name = fresh("busy");
-    let held = Holding::take(&store.client().get_fenced_lock(&name));
-    let lock = store.client().get_fenced_lock(&name);
-    assert_eq!(lock.try_lock_and_get_token(ms(0)).unwrap(), None);
-    assert_eq!(lock.try_lock_and_get_token(ms(20)).unwrap(), None);
-    held.release();
 }
 
 fn tokens_increase_over_expiry_and_force(store: &Store) {

@@ -7,7 +7,7 @@ use leasehold::{ErrorKind, Guard, HoldState, NotHeld};
 
 use super::harness::{Store, fresh};
 use crate::support::{
-    Holding, LONG, RENEWED, SLACK, Waiter, comes_true_within, elsewhere, leased, ms, quiet_panic, throughout,
+    Holding, RENEWED, SLACK, comes_true_within, elsewhere, leased, ms, quiet_panic, throughout,
 };
 
 contracts!(
@@ -22,9 +22,6 @@ contracts!(
     an_owned_guard_may_be_released_by_another_thread,
     an_owned_guard_is_not_the_threads_own,
     an_owned_guard_is_renewed_after_its_thread_has_ended,
-    an_owned_guard_waits_its_turn,
-    with_lock_runs_under_the_lock_and_releases,
-    with_lock_releases_when_the_work_panics,
     with_lock_says_when_the_hold_did_not_last,
 );
 
@@ -211,46 +208,6 @@ fn an_owned_guard_is_renewed_after_its_thread_has_ended(store: &Store) {
     let guard = elsewhere(|| lock.acquire_owned().unwrap());
     throughout(RENEWED + ms(200), || lock.is_locked().unwrap() && guard.check().is_ok());
     guard.unlock().unwrap();
-}
-
-fn an_owned_guard_waits_its_turn(store: &Store) {
-    let lock = store.client().get_lock(fresh("owned"));
-    lock.lock().unwrap();
-    let waiter = Waiter::start({
-        let lock = lock.clone();
-        move || lock.acquire_owned()
-    });
-    lock.unlock().unwrap();
-    let (guard, _) = waiter.returns_within(LONG);
-    let guard = guard.unwrap();
-    assert!(!lock.try_lock().unwrap());
-    guard.unlock().unwrap();
-    assert!(lock.try_lock().unwrap());
-    lock.unlock().unwrap();
-}
-
-fn with_lock_runs_under_the_lock_and_releases(store: &Store) {
-    let client = store.client();
-    let name = fresh("with");
-    let lock = client.get_lock(&name);
-    let result = client.with_lock(&name, |guard| {
-        assert_eq!(guard.name(), name);
-        guard.check().unwrap();
-        assert_eq!(lock.hold_count().unwrap(), 1);
-        elsewhere(|| assert!(!lock.try_lock().unwrap()));
-        client.with_lock(&name, |_| lock.hold_count().unwrap()).unwrap()
-    });
-    assert_eq!(result.unwrap(), 2);
-    assert!(!lock.is_locked().unwrap());
-}
-
-fn with_lock_releases_when_the_work_panics(store: &Store) {
-    let client = store.client();
-    let name = fresh("with");
-    let result = catch_unwind(AssertUnwindSafe(|| client.with_lock(&name, |_| quiet_panic())));
-    assert!(result.is_err());
-    comes_true_within(SLACK, || !client.get_lock(&name).is_locked().unwrap());
-    client.with_lock(&name, |_| ()).unwrap();
 }
 
 fn with_lock_says_when_the_hold_did_not_last(store: &Store) {

@@ -1,7 +1,5 @@
 //! Ending a wait from outside: at once, and as if it had never been.
 
-use std::time::Duration;
-
 use leasehold::{AcquireOptions, ErrorKind, Interrupt};
 
 use super::harness::{Store, fresh};
@@ -13,8 +11,6 @@ contracts!(
     an_interrupted_waiter_passes_its_place_on,
     an_interrupt_set_before_the_call_means_no_wait,
     an_interrupt_set_before_the_call_also_ends_a_reentry,
-    one_interrupt_ends_all_waits_that_have_it,
-    an_interrupt_that_is_never_set_changes_nothing,
 );
 
 fn an_interrupt_ends_a_wait(store: &Store) {
@@ -135,47 +131,5 @@ fn an_interrupt_set_before_the_call_also_ends_a_reentry(store: &Store) {
     let result = lock.lock_interruptibly(&interrupt);
     assert!(result.is_err_and(|error| error.is_interrupted()));
     assert_eq!(lock.hold_count().unwrap(), 1);
-    lock.unlock().unwrap();
-}
-
-fn one_interrupt_ends_all_waits_that_have_it(store: &Store) {
-    let (client, stranger) = (store.client(), store.client());
-    let names = [fresh("all"), fresh("all")];
-    let held: Vec<_> = names.iter().map(|name| Holding::take(&stranger.get_lock(name))).collect();
-    let interrupt = Interrupt::new();
-    let waiters: Vec<_> = names
-        .iter()
-        .flat_map(|name| [client.get_lock(name), client.get_lock(name), stranger.get_lock(name)])
-        .map(|lock| {
-            let interrupt = interrupt.clone();
-            Waiter::start(move || lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted())
-        })
-        .collect();
-    interrupt.clone().interrupt();
-    interrupt.interrupt(); // again: nothing more
-    for waiter in waiters {
-        assert!(waiter.returns_within(SLACK).0);
-    }
-    for held in held {
-        held.release();
-    }
-}
-
-fn an_interrupt_that_is_never_set_changes_nothing(store: &Store) {
-    let lock = store.client().get_lock(fresh("unset"));
-    let held = Holding::take(&lock);
-    let waiter = Waiter::start({
-        let lock = lock.clone();
-        let interrupt = Interrupt::default();
-        move || {
-            lock.lock_interruptibly(&interrupt).unwrap();
-            assert_eq!(lock.hold_count().unwrap(), 1);
-            lock.unlock().unwrap();
-            interrupt.is_interrupted()
-        }
-    });
-    held.release();
-    assert!(!waiter.returns_within(LONG).0);
-    assert!(lock.try_lock_for(Duration::ZERO).unwrap());
     lock.unlock().unwrap();
 }

@@ -1,14 +1,13 @@
 //! Being told what happens to the locks.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
 use leasehold::{
-    AcquireOptions, ErrorKind, Event, GaveUpReason, Interrupt, LockClient, Loss, LossReason, MemoryStore,
-    Observer, Owner,
+    AcquireOptions, Event, GaveUpReason, Interrupt, LockClient, Loss, LossReason, MemoryStore, Observer,
+    Owner,
 };
 
 use super::harness::{Store, fresh};
@@ -20,7 +19,6 @@ use crate::support::{
 contracts!(
     grants_and_releases_are_observed_and_reentries_are_not,
     the_time_and_the_attempts_of_a_wait_are_observed,
-    attempts_that_got_nothing_are_not_observed_as_grants,
     a_loss_is_observed_once,
     the_end_of_a_longest_hold_is_observed_when_it_comes,
     a_thread_that_ended_with_the_lock_is_observed_once,
@@ -30,7 +28,6 @@ contracts!(
     stats_and_contended_agree_with_what_was_done,
     renewals_are_reported_and_an_observer_that_blocks_does_not_stop_them,
     each_request_that_changes_something_is_reported,
-    an_observer_that_calls_back_for_the_same_name_breaks_nothing,
 );
 
 #[derive(Debug, PartialEq)]
@@ -133,19 +130,6 @@ fn the_time_and_the_attempts_of_a_wait_are_observed(store: &Store) {
     // each poll.
     let polls = if store.kinds[0].traits.wakes { 0 } else { u32::try_from(waited.as_millis() / 5).unwrap() };
     assert!((2..=9 + polls).contains(&attempts), "waiting is not polling: {attempts} attempts in {waited:?}");
-}
-
-fn attempts_that_got_nothing_are_not_observed_as_grants(store: &Store) {
-    let (teller, seen) = Teller::new();
-    let (client, stranger) = (store.client_with(|options| options.observer(teller)), store.client());
-    let name = fresh("busy");
-    let held = Holding::take(&stranger.get_lock(&name));
-    assert!(!client.get_lock(&name).try_lock().unwrap());
-    assert!(!client.get_lock(&name).try_lock_for(ms(20)).unwrap());
-    assert!(client.get_lock(&name).unlock().is_err());
-    assert!(client.get_lock(&name).lock_with_lease(Duration::ZERO).is_err());
-    held.release();
-    assert!(seen.is_empty(), "{:?}", seen.try_recv());
 }
 
 fn a_loss_is_observed_once(store: &Store) {
@@ -440,71 +424,4 @@ fn a_lock_that_is_handed_off_says_from_where() {
         let seen: Vec<_> = seen.try_iter().filter(|event| event.starts_with("handed off")).collect();
         assert_eq!(seen, [format!("handed off lock a {place}")]);
     }
-}
-
-/// Asks for the lock of the event, and counts what was refused and what was not.
-struct CallsBack(Arc<OnceLock<LockClient>>, Arc<[AtomicUsize; 2]>);
-
-impl Observer for CallsBack {
-    fn event(&self, event: &Event<'_>) {
-        let Some(client) = self.0.get() else { return };
-        // Others come on the callback thread.
-        if !matches!(
-            event,
-            Event::Waiting { .. }
-                | Event::Acquired { .. }
-                | Event::GaveUp { .. }
-                | Event::Released { .. }
-                | Event::Request { op: "acquire" | "release", .. }
-        ) {
-            return;
-        }
-        thread_local! {
-            static IS_CALLING: Cell<bool> = const { Cell::new(false) };
-        }
-        // Were it not refused, its own calls would be told as well.
-        if IS_CALLING.replace(true) {
-            return;
-        }
-        for lock in [client.get_lock("called back"), client.get_lock("another")] {
-            for outcome in [lock.try_lock().map(drop), lock.unlock(), lock.try_lock_for(ms(1)).map(drop)] {
-                let is_refused = outcome.is_err_and(|error| error.kind() == ErrorKind::WouldDeadlock);
-                self.1[usize::from(is_refused)].fetch_add(1, Ordering::SeqCst);
-            }
-        }
-        IS_CALLING.set(false);
-    }
-}
-
-fn an_observer_that_calls_back_for_the_same_name_breaks_nothing(store: &Store) {
-    let (cell, counts) = (Arc::new(OnceLock::new()), Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]));
-    let (observer, prefix) = (CallsBack(Arc::clone(&cell), Arc::clone(&counts)), fresh("prefix"));
-    let client = store.client_with(|options| options.observer(observer).key_prefix(&prefix));
-    assert!(cell.set(client.clone()).is_ok());
-    let stranger = store.client_with(|options| options.key_prefix(&prefix));
-    let (lock, others) = (client.get_lock("called back"), stranger.get_lock("called back"));
-    let is_held_once = || {
-        assert_eq!(lock.hold_count().unwrap(), 1);
-        assert!(!others.try_lock().unwrap());
-    };
-    lock.lock().unwrap();
-    is_held_once();
-    lock.unlock().unwrap();
-    let held = others.acquire().unwrap();
-    assert!(!lock.try_lock_for(ms(20)).unwrap());
-    let waiting = lock.clone();
-    let waiter = Waiter::start(move || waiting.acquire().and_then(|guard| guard.unlock()));
-    assert!(eventually(LONG, || client.stats().waiters == 1));
-    held.unlock().unwrap();
-    waiter.returns_within(LONG).0.unwrap();
-    let guard = lock.acquire().unwrap();
-    is_held_once();
-    guard.unlock().unwrap();
-    for lock in [others, stranger.get_lock("another")] {
-        assert!(lock.try_lock().unwrap(), "{} was left held", lock.name());
-        lock.unlock().unwrap();
-    }
-    let [served, refused] = [0, 1].map(|at| counts[at].load(Ordering::SeqCst));
-    assert_eq!(served, 0);
-    assert!(refused >= 6 * 8, "{refused}");
 }

@@ -14,11 +14,8 @@ use crate::support::{
 contracts!(
     options_that_wait_for_no_time_make_one_attempt,
     options_with_a_wait_or_a_deadline_wait_and_no_longer,
-    options_with_a_lease_are_not_renewed,
-    options_with_an_interrupt_end_a_wait_that_has_a_lease,
     options_that_cannot_be_used_are_refused_by_the_call,
     work_is_run_under_the_lock_or_not_at_all,
-    work_with_a_wait_gets_the_lock_when_it_is_free,
     work_that_panics_frees_the_lock,
     every_way_to_an_owned_guard_has_the_lock,
     an_owned_guard_is_refused_to_a_thread_that_holds_the_lock,
@@ -65,33 +62,6 @@ fn options_with_a_wait_or_a_deadline_wait_and_no_longer(store: &Store) {
     }
 }
 
-fn options_with_a_lease_are_not_renewed(store: &Store) {
-    let client = store.client();
-    let lock = client.get_lock(fresh("leased"));
-    let lease = ms(400);
-    let options = AcquireOptions::new().lease(lease);
-    let guard = lock.acquire_owned_with(&options).unwrap().unwrap();
-    comes_true_within(store.freed_within(lease) + SLACK, || guard.check().is_err());
-    comes_true_within(store.freed_within(lease) + SLACK, || !lock.is_locked().unwrap());
-    assert!(guard.unlock().unwrap_err().is_lost());
-}
-
-/// Java's `lockInterruptibly(lease, unit)`, for which there is no call with durations.
-fn options_with_an_interrupt_end_a_wait_that_has_a_lease(store: &Store) {
-    let lock = store.client().get_lock(fresh("interrupted"));
-    let holding = Holding::take(&lock);
-    let interrupt = Interrupt::new();
-    let waiter = Waiter::start({
-        let lock = lock.clone();
-        let options = AcquireOptions::new().lease(MINUTE).interrupt(&interrupt);
-        move || lock.acquire_with(&options).map(|guard| guard.is_some())
-    });
-    interrupt.interrupt();
-    let (ended, _) = waiter.returns_within(LONG);
-    assert!(ended.unwrap_err().is_interrupted());
-    holding.release();
-}
-
 fn options_that_cannot_be_used_are_refused_by_the_call(store: &Store) {
     let lock = store.client().get_lock(fresh("refused"));
     let options = AcquireOptions::new().wait(MINUTE).lease(Duration::ZERO);
@@ -127,17 +97,6 @@ fn work_is_run_under_the_lock_or_not_at_all(store: &Store) {
     let is_kept =
         client.with_lock(&name, |_| elsewhere(|| client.get_lock(&name).try_acquire().unwrap().is_none()));
     assert!(is_kept.unwrap());
-}
-
-fn work_with_a_wait_gets_the_lock_when_it_is_free(store: &Store) {
-    let lock = store.client().get_lock(fresh("work"));
-    let holding = Holding::take(&lock);
-    let waiter = Waiter::start({
-        let lock = lock.clone();
-        move || AcquireOptions::new().wait(MINUTE).with_lock(&lock, |guard| guard.check().is_ok())
-    });
-    holding.release();
-    assert_eq!(waiter.returns_within(LONG).0.unwrap(), Some(true));
 }
 
 fn work_that_panics_frees_the_lock(store: &Store) {

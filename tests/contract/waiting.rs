@@ -14,14 +14,12 @@ use crate::support::{
 contracts!(
     a_timed_try_keeps_to_its_time,
     a_try_without_a_wait_is_one_attempt,
-    a_try_until_a_past_instant_is_one_attempt,
     a_wait_that_is_over_as_soon_as_it_begins_is_one_attempt,
     a_try_until_an_instant_keeps_to_it,
     a_timed_try_ends_early_when_the_lock_is_released,
     threads_of_one_client_are_served_in_the_order_in_which_they_came,
     a_waiter_that_gives_up_passes_its_place_on,
     a_release_at_the_moment_of_giving_up_is_not_lost,
-    waits_without_end_are_taken_as_such,
     one_waiter_of_each_client_is_served_in_the_end,
     a_lock_taken_by_turns_by_two_clients_never_stalls,
     holders_and_waiters_of_one_name_delay_no_other_name,
@@ -81,24 +79,6 @@ fn a_try_without_a_wait_is_one_attempt(store: &Store) {
             assert!(lock.try_lock_for(Duration::ZERO).unwrap(), "one attempt gets what is free");
             lock.unlock().unwrap();
         }
-    }
-}
-
-fn a_try_until_a_past_instant_is_one_attempt(store: &Store) {
-    let name = fresh("past");
-    let (client, stranger) = (store.client(), store.client());
-    let past = now();
-    let held = Holding::take(&client.get_lock(&name));
-    for lock in [client.get_lock(&name), stranger.get_lock(&name)] {
-        let begun = now();
-        assert!(lock.acquire_owned_with(&AcquireOptions::new().deadline(past)).unwrap().is_none());
-        assert!(lock.acquire_with(&AcquireOptions::new().deadline(past)).unwrap().is_none());
-        assert!(begun.elapsed() < slack_since(begun));
-    }
-    held.release();
-    for lock in [client.get_lock(&name), stranger.get_lock(&name)] {
-        let guard = lock.acquire_with(&AcquireOptions::new().deadline(past)).unwrap();
-        guard.unwrap().unlock().unwrap();
     }
 }
 
@@ -217,32 +197,6 @@ fn a_release_at_the_moment_of_giving_up_is_not_lost(store: &Store) {
             "round {round}: {:?}",
             had - before
         );
-    }
-}
-
-fn waits_without_end_are_taken_as_such(store: &Store) {
-    let name = fresh("endless");
-    let (client, stranger) = (store.client(), store.client());
-    for lock in [client.get_lock(&name), stranger.get_lock(&name)] {
-        assert!(lock.try_lock_for(Duration::MAX).unwrap());
-        lock.unlock().unwrap();
-        let held = Holding::take(&client.get_lock(&name));
-        let waiter = Waiter::start({
-            let lock = lock.clone();
-            move || lock.try_lock_for(Duration::MAX).unwrap() && lock.unlock().is_ok()
-        });
-        assert!(!waiter.is_over());
-        held.release();
-        assert!(waiter.returns_within(LONG).0);
-        let held = Holding::take(&client.get_lock(&name));
-        let waiter = Waiter::start(move || {
-            let far = now() + Duration::from_secs(365 * 24 * 3_600);
-            let guard = lock.acquire_with(&AcquireOptions::new().deadline(far)).unwrap();
-            guard.unwrap().unlock().is_ok()
-        });
-        assert!(!waiter.is_over());
-        held.release();
-        assert!(waiter.returns_within(LONG).0);
     }
 }
 

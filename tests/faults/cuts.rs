@@ -7,7 +7,7 @@ use super::world::{KEPT, L, P, PATIENCE, R, T, about, await_renewal, releases, s
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::history::History;
 use crate::support::observer::Event;
-use crate::support::proxy::{Direction, Do, Then, Which, verb};
+use crate::support::proxy::{Direction, Do, Which};
 use crate::support::{
     LONG, SLACK, call, comes_within, eventually, leased, ms, now, stalled_since, throughout, within,
 };
@@ -264,76 +264,5 @@ fn a_reply_that_is_not_redis_is_a_typed_error_and_ends_its_connection() {
         }
         throughout(R, || renewed.iter().all(|(_, guard, _)| guard.check().is_ok()));
         renewed.into_iter().for_each(|(_, guard, _)| guard.unlock().unwrap());
-    });
-}
-
-#[test]
-fn lengths_that_a_garbled_reply_claims_are_not_believed() {
-    let claims: [&[u8]; 3] =
-        [b"$536870912\r\nabc", b"*2147483647\r\n", b"*1\r\n*1\r\n*1\r\n*1\r\n$99999999999999\r\n"];
-    scenario(move |world| {
-        let client = world.client();
-        for (number, bytes) in claims.into_iter().enumerate() {
-            let name = format!("claimed-{number}");
-            world.proxy.next(about(&name), Do::GarbleReply(bytes.to_vec()));
-            let (before, begun) = (resident(), now());
-            let error = client.get_lock(&name).try_lock().unwrap_err();
-            within(begun, T, "a try");
-            let kinds = [ErrorKind::Protocol, ErrorKind::TimedOut];
-            assert!(kinds.contains(&error.kind()) && error.outcome_unknown(), "{error}");
-            let grown = resident().saturating_sub(before);
-            assert!(grown < 64 << 20, "{grown} bytes were taken for a length that was only claimed");
-            world.is_given_back(&name, L);
-        }
-    });
-}
-
-/// The memory that this process has in use, in bytes.
-fn resident() -> usize {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()).unwrap_or(0) * 1024
-}
-
-#[test]
-fn garbage_on_the_subscription_costs_no_wake_up_for_good() {
-    scenario(|world| {
-        let (client, other) = (world.client(), world.direct());
-        let held = other.get_lock("noise").acquire().unwrap();
-        let fault = world.proxy.next(verb("SUBSCRIBE"), Do::GarbleReply(b"?noise\r\n".to_vec()));
-        let lock = client.get_lock("noise");
-        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
-        fault.wait_for(1, LONG);
-        let again = |command: &crate::support::proxy::Command| command.verb() == "SUBSCRIBE";
-        assert!(eventually(LONG, || world.proxy.count(again) >= 2), "it does not subscribe again");
-        world.await_subscription("noise");
-        let unlocked = now();
-        held.unlock().unwrap();
-        waiter.returns_within(unlocked, P, "taking over").unwrap();
-    });
-}
-
-#[test]
-fn a_refused_connection_fails_at_once_and_is_not_retried_in_a_storm() {
-    scenario(|world| {
-        let client = world.builder().patience(ms(1000)).build().unwrap();
-        world.proxy.refuse();
-        world.proxy.kill(Which::All, Then::Reset);
-        let error = client.get_lock("refused").try_lock().unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Unreachable), "{error}");
-        let begun = now();
-        let error = client.get_lock("refused").lock().unwrap_err();
-        within(begun, ms(1000) + T, "an endless wait without a server");
-        assert!(begun.elapsed() >= ms(1000), "patience is patience");
-        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-        // A waiter gets through as soon as there is a server.
-        let lock = client.get_lock("refused");
-        let waiter = call(move || {
-            let taken = lock.try_lock_for(PATIENCE)?;
-            lock.unlock().map(|()| taken)
-        });
-        world.proxy.accept();
-        let accepted = now();
-        assert!(waiter.returns_within(accepted, P, "getting through").unwrap());
     });
 }

@@ -64,23 +64,6 @@ fn leases_that_ran_out_leave_no_memory_taken() {
     });
 }
 
-#[test]
-fn nor_do_they_where_locks_are_kept_in_memory() {
-    alone(|| {
-        let clock = ManualClock::new();
-        let store = MemoryStore::with_clock(clock.clone());
-        let client = LockClient::in_memory_with(&store);
-        leave_to_run_out(&client, 0..REMEMBERED, ms(1_000));
-        clock.advance(ms(60_000));
-        let before = live_bytes();
-        leave_to_run_out(&client, REMEMBERED..REMEMBERED + CROWD, ms(1_000));
-        let most = live_bytes() - before;
-        assert!(most > 2 * LEFT, "only {most} bytes were taken at all");
-        clock.advance(ms(60_000));
-        assert_given_back(before, LONG, "the leases");
-    });
-}
-
 /// A hash map's capacity leaves out the places of entries that came and went, and which of them depends on
 /// how many came.
 #[test]
@@ -184,31 +167,6 @@ fn an_outage_leaves_no_memory_taken() {
         drop((guards, free));
         assert_given_back(before, lease + LONG, "the outage");
         drop(client);
-    });
-}
-
-#[test]
-fn the_queue_behind_a_blocked_callback_is_bounded() {
-    alone(|| {
-        let (blocked, free) = Blocked::new();
-        let client = LockClient::builder().observer(blocked).build_in_memory(&MemoryStore::new()).unwrap();
-        let lost = client.get_lock("lost").acquire_owned().unwrap();
-        assert!(client.get_lock("lost").force_unlock().unwrap());
-        assert!(lost.unlock().is_err());
-        let before = live_bytes();
-        let mut most = 0;
-        // The events of each release, and the values owned by each callback that will not run.
-        let lock = client.get_lock("a");
-        for _ in 0..CROWD {
-            let guard = lock.acquire().unwrap();
-            let owned = [0_u8; 1_000];
-            guard.on_lost(move |_| drop(owned.to_vec()));
-            drop(guard);
-            most = most.max(live_bytes() - before);
-        }
-        assert!(most < 4 * MIB, "{most} bytes waited");
-        drop(free);
-        assert_given_back(before, LONG, "the callbacks");
     });
 }
 

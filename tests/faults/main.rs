@@ -31,7 +31,6 @@ mod directory;
 mod fork;
 mod handoffs;
 mod heap;
-mod history;
 mod keep;
 mod line;
 mod line_costs;

@@ -6,9 +6,7 @@ use leasehold::{ErrorKind, NotHeld};
 
 use super::world::{L, P, R, T, scenario};
 use crate::support::observer::Event;
-use crate::support::{
-    LONG, call, comes_within, elsewhere, eventually, leased, let_pass, ms, now, throughout, within,
-};
+use crate::support::{LONG, call, comes_within, eventually, leased, ms, now, throughout, within};
 
 #[test]
 fn a_lock_taken_away_by_an_operator_is_reported_to_its_holder() {
@@ -184,54 +182,6 @@ fn a_key_of_another_type_fails_every_call_at_once_and_is_not_touched() {
 
 fn lock_on_hash(world: &super::world::World) -> leasehold::Guard {
     world.client().get_lock("hash").acquire().unwrap()
-}
-
-#[test]
-fn waiters_learn_of_a_key_that_becomes_another_type() {
-    scenario(|world| {
-        let client = world.client();
-        let held = world
-            .direct()
-            .get_lock("changed")
-            .acquire_with(&leased(Duration::from_secs(5)))
-            .unwrap()
-            .unwrap();
-        let waiters: Vec<_> = (0..3)
-            .map(|_| {
-                let lock = client.get_lock("changed");
-                call(move || lock.lock())
-            })
-            .collect();
-        world.await_subscription("changed");
-        world.does(&["SET", "changed", "data", "PX", "5000"]);
-        let changed = now();
-        for waiter in waiters {
-            let error = waiter.returns_within(changed, P, "the news").unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
-        }
-        drop(held);
-        let_pass(ms(100), "so that a release would have arrived");
-        assert_eq!(world.run::<String>(&["GET", "changed"]), "data", "somebody's data is not ours to delete");
-        world.does(&["DEL", "changed"]);
-    });
-}
-
-#[test]
-fn a_forced_unlock_is_reported_to_the_holder_and_wakes_the_waiters() {
-    scenario(|world| {
-        let (client, operator) = (world.client(), world.direct());
-        let guard = client.get_lock("forced").acquire().unwrap();
-        let waiting = world.client().get_lock("forced");
-        let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
-        world.await_subscription("forced");
-        let forced = now();
-        assert!(operator.get_lock("forced").force_unlock().unwrap());
-        waiter.returns_within(forced, ms(50), "taking over").unwrap();
-        comes_within(forced, R + T, "the loss", || guard.check().is_err());
-        elsewhere(|| operator.get_lock("forced").lock().unwrap());
-        assert!(guard.unlock().unwrap_err().is_lost());
-        assert!(!world.is_free("forced"), "an unlock after the loss is for nobody else's hold");
-    });
 }
 
 #[test]

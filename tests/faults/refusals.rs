@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, HoldState, LockClient, NotHeld};
 
-use super::world::{CONNECT, KEPT, L, P, R, T, World, await_renewal, play, scenario, scenario_on};
+use super::world::{CONNECT, KEPT, L, P, R, T, World, await_renewal, scenario, scenario_on};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::observer::{Event, Seen, texts};
 use crate::support::proxy::{Then, Which};
-use crate::support::server::{Port, RedisServer, default_server};
+use crate::support::server::{Port, default_server};
 use crate::support::{
     LONG, alone, call, comes_within, elsewhere, eventually, leased, ms, now, spawn, start, throughout, within,
 };
@@ -397,19 +397,6 @@ fn a_server_that_is_no_redis_or_too_old_is_refused_in_words() {
 }
 
 #[test]
-fn a_web_server_is_no_redis() {
-    alone(|| {
-        let server = tiny_http::Server::http("127.0.0.1:0").unwrap();
-        let url = format!("redis://{}/", server.server_addr());
-        let begun = now();
-        let error = LockClient::builder().url(&url).connect_timeout(T).build().unwrap_err();
-        within(begun, T, "the refusal");
-        let kinds = [ErrorKind::Protocol, ErrorKind::Unreachable, ErrorKind::TimedOut];
-        assert!(kinds.contains(&error.kind()), "{}", texts(&error));
-    });
-}
-
-#[test]
 fn a_sentinel_is_refused_in_words() {
     alone(|| {
         let Some(binary) = default_server() else { return };
@@ -432,18 +419,5 @@ fn a_sentinel_is_refused_in_words() {
         let error = refused.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", texts(&error));
         assert!(error.to_string().contains("Sentinel"), "{error}");
-    });
-}
-
-#[test]
-fn a_replica_is_refused_from_the_start() {
-    alone(|| {
-        let Some(binary) = default_server() else { return };
-        let master = RedisServer::builder(&binary).start();
-        let of = format!("replicaof 127.0.0.1 {}", master.port());
-        play(RedisServer::builder(&binary).config(&of).start(), |world| {
-            let error = world.builder().build().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ReadOnly, "{}", texts(&error));
-        });
     });
 }

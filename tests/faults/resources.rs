@@ -8,7 +8,7 @@ use leasehold::{ErrorKind, HoldState, LossReason};
 use super::world::{KEPT, L, R, T, about, scenario};
 use crate::support::epilogue::threads;
 use crate::support::observer::{Event, Seen};
-use crate::support::proxy::{Do, Then, Which};
+use crate::support::proxy::{Do, Then};
 use crate::support::{
     LONG, call, comes_within, elsewhere, eventually, leased, let_pass, ms, now, quiet_panic, throughout,
     within,
@@ -355,82 +355,5 @@ fn a_thousand_holds_are_kept_by_few_round_trips() {
         within(begun, 2 * T, "a shutdown that gives back a thousand locks");
         assert!(world.lock_keys().is_empty());
         drop(guards);
-    });
-}
-
-#[test]
-fn renewals_that_race_releases_bring_nothing_back() {
-    scenario(|world| {
-        // Renewals of holds that began one after the other, and locks that come and go all the time.
-        let builder = world.builder_to(&world.server.url()).lease(2 * L).command_timeout(LONG);
-        let client = builder.build().unwrap();
-        let kept: Vec<_> = (0..20)
-            .map(|number| {
-                let_pass(ms(40), "so that their renewals are due at other times");
-                client.get_lock(format!("kept-{number}")).acquire_owned().unwrap()
-            })
-            .collect();
-        std::thread::scope(|scope| {
-            for number in 0..4 {
-                let client = &client;
-                scope.spawn(move || {
-                    let begun = now();
-                    let lock = client.get_lock(format!("race-{number}"));
-                    while begun.elapsed() < L {
-                        lock.lock().unwrap();
-                        lock.unlock().unwrap();
-                    }
-                });
-            }
-        });
-        for number in 0..4 {
-            assert!(world.is_free(&format!("race-{number}")));
-        }
-        throughout(R, || (0..4).all(|number| world.is_free(&format!("race-{number}"))));
-        kept.into_iter().for_each(|kept| kept.unlock().unwrap());
-    });
-}
-
-#[test]
-fn a_killed_connection_under_load_is_no_error_for_waiters() {
-    scenario(|world| {
-        let client = world.client();
-        let (done, killed) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4)
-                .map(|number| {
-                    let (client, done, killed) = (&client, &done, &killed);
-                    scope.spawn(move || {
-                        let begun = now();
-                        let lock = client.get_lock(format!("load-{}", number % 2));
-                        let is_enough = || {
-                            let (done, killed) =
-                                (done.load(Ordering::Relaxed), killed.load(Ordering::Relaxed));
-                            done > 100 && killed > 20 || begun.elapsed() > 3 * LONG
-                        };
-                        while begun.elapsed() < 2 * L || !is_enough() {
-                            lock.lock().unwrap();
-                            assert!(lock.unlock().map_or_else(|error| error.outcome_unknown(), |()| true));
-                            done.fetch_add(1, Ordering::Relaxed);
-                        }
-                    })
-                })
-                .collect();
-            let mut seen = 0;
-            while threads.iter().any(|thread| !thread.is_finished()) {
-                crate::support::let_pass(ms(50), "between two kills");
-                // On a busy machine a connection takes as long to be made: a kill of each would be an outage.
-                let now_done = done.load(Ordering::Relaxed);
-                if std::mem::replace(&mut seen, now_done) == now_done {
-                    continue;
-                }
-                let then = if killed.load(Ordering::Relaxed) % 2 == 0 { Then::Reset } else { Then::Close };
-                killed.fetch_add(world.proxy.kill(Which::All, then), Ordering::Relaxed);
-            }
-        });
-        assert!(killed.into_inner() > 20);
-        assert!(done.into_inner() > 100);
-        world.all_are_given_back(L);
-        assert!(world.proxy.count(about("load-")) > 200);
     });
 }

@@ -9,7 +9,6 @@ use leasehold::{ClientBuilder, ErrorKind, HoldState, LockClient, NotHeld};
 use super::world::{KEPT, L, OWN, P, R, T, World, about, await_renewal, scenario, scenario_on};
 use crate::support::observer::{Event, Seen};
 use crate::support::proxy::Which;
-use crate::support::server::ADMIN;
 use crate::support::{LONG, call, comes_within, eventually, let_pass, ms, now, start, throughout, within};
 
 #[test]
@@ -57,18 +56,6 @@ fn a_server_that_stands_still_for_longer_than_the_lease_is_a_loss_and_no_release
 }
 
 #[test]
-fn a_connect_to_a_server_that_stands_still_ends_in_time() {
-    scenario(|world| {
-        world.server.stop();
-        let begun = now();
-        let error = world.builder().connect_timeout(T).build().unwrap_err();
-        within(begun, T, "connecting");
-        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{error}");
-        world.server.cont();
-    });
-}
-
-#[test]
 fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_through() {
     let busy = |builder: crate::support::server::Builder| builder.config("lua-time-limit 50");
     scenario_on(busy, |world| {
@@ -103,30 +90,6 @@ fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_throug
         await_renewal(&guard);
         guard.unlock().unwrap();
         assert_eq!(seen.losses(), 0);
-    });
-}
-
-#[test]
-fn a_paused_server_delays_calls_within_their_bounds() {
-    scenario(|world| {
-        let client = world.builder().lease(KEPT).build().unwrap();
-        for mode in ["ALL", "WRITE"] {
-            let guard = client.get_lock("kept").acquire().unwrap();
-            let pause = (L / 2).as_millis().to_string();
-            world.does(&["CLIENT", "PAUSE", &pause, mode]);
-            let paused = now();
-            let begun = now();
-            let error = client.get_lock("tried").try_lock().unwrap_err();
-            within(begun, T, "a try");
-            assert!(error.is_retryable(), "{error}");
-            client.get_lock("waited").lock().unwrap();
-            within(paused, L / 2 + T, "a wait for a paused server");
-            world.assert_held_by("waited", &client, 1);
-            client.get_lock("waited").unlock().unwrap();
-            guard.check().unwrap();
-            guard.unlock().unwrap();
-            world.is_given_back("tried", L);
-        }
     });
 }
 
@@ -314,46 +277,6 @@ fn a_server_that_is_loading_its_data_is_waited_for() {
         assert!(!is_loading());
         world.assert_held_by("loaded", &client, 1);
         guard.unlock().unwrap();
-    });
-}
-
-#[test]
-fn connections_that_the_server_closes_when_idle_are_replaced_unseen() {
-    let timeout = |builder: crate::support::server::Builder| builder.config("timeout 3");
-    scenario_on(timeout, |world| {
-        // Renewals come more often than the server looks for idle connections, and nothing but those may end.
-        let (lease, seen) = (ms(7_500), Seen::default());
-        let builder = world.builder().lease(lease).command_timeout(LONG);
-        let client = builder.observer(seen.clone()).build().unwrap();
-        client.get_lock("idle").lock().unwrap();
-        client.get_lock("idle").unlock().unwrap();
-        // As soon as the end has come here: one that is still on its way nobody could know.
-        let closed = eventually(LONG, || world.open_connections() == 0);
-        assert!(closed, "connections are still there");
-        assert!(client.get_lock("idle").try_lock().unwrap());
-        assert_eq!(client.get_lock("idle").hold_count().unwrap(), 1);
-        // A subscription is not idle, and a renewed hold goes on.
-        let waiting = client.get_lock("idle");
-        let waiter = call(move || waiting.lock().and_then(|()| waiting.unlock()));
-        let_pass(lease, "past the server's patience with idle connections");
-        assert!(!waiter.is_over());
-        world.does(&["CONFIG", "SET", "timeout", "0"]);
-        let here_as_there = || {
-            let list: String = world.run(&["CLIENT", "LIST"]);
-            let there = list.lines().filter(|line| !line.contains(&format!("name={ADMIN} "))).count();
-            there == world.open_connections()
-        };
-        assert!(eventually(LONG, here_as_there), "the end of a connection is still on its way");
-        let unlocked = now();
-        client.get_lock("idle").unlock().unwrap();
-        waiter.returns_within(unlocked, ms(50), "taking over").unwrap();
-        assert_eq!(
-            // The warning is about this test's command_timeout.
-            seen.count(|event| !matches!(event, Event::Acquired(_) | Event::Released(_) | Event::Warning(_))),
-            0,
-            "{:?}",
-            seen.events()
-        );
     });
 }
 

@@ -173,24 +173,3 @@ fn no_refused_connect_shows_the_password() {
         said.assert_silent();
     });
 }
-
-#[test]
-fn a_wrong_password_is_not_shown_by_a_real_server() {
-    let password = |builder: crate::support::server::Builder| builder.requirepass("right");
-    scenario_on(password, |world| {
-        let mut said = Said::default();
-        for (user, with_name) in [("", false), ("locks", true), ("default", true)] {
-            let mut builder = world.builder().password(PASSWORD);
-            if with_name {
-                builder = builder.username(user);
-            }
-            assert_eq!(said.error(&builder.build().unwrap_err()), ErrorKind::Authentication);
-        }
-        // In the URL, and to a server that wants none.
-        let url = world.proxy.url().replace("redis://", &format!("redis://:{PASSWORD}@"));
-        assert_eq!(said.error(&world.builder_to(&url).build().unwrap_err()), ErrorKind::Authentication);
-        world.does(&["CONFIG", "SET", "requirepass", ""]);
-        assert_eq!(said.error(&world.builder_to(&url).build().unwrap_err()), ErrorKind::Authentication);
-        said.assert_silent();
-    });
-}

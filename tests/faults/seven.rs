@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, LossReason};
 
-use super::world::{KEPT, L, P, R, T, about, await_renewal, releases, scenario};
+use super::world::{KEPT, L, R, T, about, await_renewal, releases, scenario};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
 use crate::support::observer::{Event, Seen};
-use crate::support::proxy::{Direction, Do, Then, Which};
-use crate::support::{LONG, call, comes_within, elsewhere, leased, ms, now, start, throughout, within};
+use crate::support::proxy::{Do, Then};
+use crate::support::{LONG, comes_within, elsewhere, leased, ms, now, start, throughout, within};
 
 #[test]
 fn a_lease_that_overflows_is_refused_before_anything_is_sent() {
@@ -150,35 +150,6 @@ fn an_acquire_that_the_server_answers_too_late_for_itself_is_taken_once() {
         lock.unlock().unwrap();
         lock.unlock().unwrap();
         assert!(world.is_free("paused"));
-    });
-}
-
-#[test]
-fn a_waiter_whose_subscription_dies_with_the_message_takes_over_in_time() {
-    scenario(|world| {
-        let (client, other) = (world.client(), world.direct());
-        for way in ["held back", "CLIENT KILL"] {
-            let held = other.get_lock("gap").acquire().unwrap();
-            let lock = client.get_lock("gap");
-            let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
-            world.await_subscription("gap");
-            let unlocked = if way == "held back" {
-                // The message is on its way when the connection that carries it is aborted.
-                world.proxy.hold(Direction::ToClient, Which::Subscribers);
-                let unlocked = now();
-                held.unlock().unwrap();
-                assert!(world.proxy.kill(Which::Subscribers, Then::Reset) > 0);
-                world.proxy.resume();
-                unlocked
-            } else {
-                world.does(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-                let unlocked = now();
-                held.unlock().unwrap();
-                unlocked
-            };
-            waiter.returns_within(unlocked, P, "taking over").unwrap();
-            world.is_given_back("gap", L);
-        }
     });
 }
 

@@ -12,7 +12,7 @@ use super::world::{KEPT, L, P, T, World, scenario, scenario_on};
 use crate::support::observer::{Event, Seen};
 use crate::support::proxy::{Command, Do, Which, verb};
 use crate::support::stalls::stalled_between;
-use crate::support::{LONG, SLACK, call, channel, leased, let_pass, ms, now, start, within};
+use crate::support::{LONG, SLACK, call, leased, let_pass, ms, now, start, within};
 
 #[test]
 fn waiters_of_several_clients_all_get_in_while_subscriptions_are_killed() {
@@ -94,26 +94,6 @@ fn messages_that_are_lost_on_a_live_connection_cost_one_poll() {
 }
 
 #[test]
-fn a_flood_of_foreign_messages_drowns_no_release() {
-    scenario(|world| {
-        let (client, other) = (world.client(), world.direct());
-        let held = other.get_lock("flood").acquire().unwrap();
-        let lock = client.get_lock("flood");
-        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
-        world.await_subscription("flood");
-        let (channel, big) = (channel("flood"), "x".repeat(50_000));
-        let mut admin = world.server.admin();
-        for _ in 0..200 {
-            redis::cmd("PUBLISH").arg(&channel).arg(&big).exec(&mut admin).unwrap();
-        }
-        assert!(!waiter.is_over(), "a message is no permission");
-        let unlocked = now();
-        held.unlock().unwrap();
-        waiter.returns_within(unlocked, P, "taking over").unwrap();
-    });
-}
-
-#[test]
 fn without_permission_to_subscribe_waiters_poll_and_the_observer_is_notified() {
     let user = |builder: crate::support::server::Builder| {
         builder.user("mute on >pw ~* resetchannels +@all -subscribe")
@@ -156,21 +136,6 @@ fn a_lock_without_an_end_is_polled_and_not_slept_on_for_ever() {
         world.does(&["DEL", "endless"]);
         let deleted = now();
         waiter.returns_within(deleted, P, "taking over").unwrap();
-    });
-}
-
-#[test]
-fn a_lease_that_ends_unreleased_lets_a_waiter_in_at_its_end() {
-    scenario(|world| {
-        let (client, other) = (world.client(), world.direct());
-        let lease = ms(700);
-        let held = other.get_lock("ends").acquire_with(&leased(lease)).unwrap().unwrap();
-        let taken = now();
-        let lock = client.get_lock("ends");
-        let waiter = call(move || lock.lock().and_then(|()| lock.unlock()));
-        // No message tells of it, and the poll is later.
-        waiter.returns_within(taken, lease + ms(50), "taking over").unwrap();
-        assert!(held.unlock().unwrap_err().is_lost());
     });
 }
 
@@ -349,22 +314,5 @@ fn a_crowd_that_waits_for_permits_does_not_ask_as_one_for_each_that_is_given_bac
         println!("MEASURED {in_vain:.1} attempts in vain for each permit");
         // About 32 if all ask, 4 as it is, up to 7 beside eight busy loops.
         assert!(in_vain < 16.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
-    });
-}
-
-/// The same on a link where a permit goes from hand to hand as slowly as an answer comes.
-#[test]
-fn a_crowd_that_waits_for_permits_on_a_slow_link_does_not_ask_as_one_either() {
-    const CLIENTS: usize = 30;
-    scenario(|world| {
-        // Nothing is asked again after its time, on a busy machine either.
-        let patient = || world.builder().lease(KEPT).command_timeout(LONG).build().unwrap();
-        let clients: Vec<_> = (0..CLIENTS).map(|_| patient()).collect();
-        world.proxy.delay_replies(ms(20));
-        let in_vain = attempts_in_vain(world, &clients, 4);
-        world.proxy.delay_replies(Duration::ZERO);
-        println!("MEASURED {in_vain:.1} attempts in vain for each permit");
-        // About 20 if all ask, 5 as it is.
-        assert!(in_vain < 14.0, "{in_vain} attempts in vain for each permit, of {CLIENTS} that wait");
     });
 }

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::checker::check;
 use crate::judge::{judge, program};
-use crate::operations::{Doing, Model, Operation, write};
+use crate::support::history::checker::check;
+use crate::support::history::operations::{Doing, Model, Operation, write};
 use crate::support::random;
 
 /// The operations of one lock in the making.

@@ -14,9 +14,7 @@
 mod support;
 
 mod bad;
-mod checker;
 mod judge;
-mod operations;
 #[cfg(all(feature = "postgres", feature = "etcd", feature = "zookeeper"))]
 mod soak;
 #[cfg(all(feature = "postgres", feature = "etcd", feature = "zookeeper"))]

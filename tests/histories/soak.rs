@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, LockClient};
 
-use crate::checker::check;
 use crate::judge::{judge, program};
-use crate::operations::{Doing, Operation, write};
+use crate::support::history::checker::check;
+use crate::support::history::operations::{Doing, Operation, write};
 use crate::support::{
     LONG, Process, alone_within, eventually, let_pass, ms, now, random, reexecuted, shout, test_name,
 };
@@ -39,44 +39,24 @@ fn run() -> Duration {
     Duration::from_secs(seconds.map_or(20, |seconds| seconds.parse().expect("a number of seconds")))
 }
 
-#[test]
-fn redis() {
-    history("Redis", World::redis);
+macro_rules! on {
+    ($($name:ident: $store:literal, $world:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            history($store, World::$world);
+        })*
+    };
 }
 
-#[test]
-fn redis_switched() {
-    history("Redis, switched", World::switched);
-}
-
-#[test]
-fn sentinel() {
-    history("Sentinel", World::sentinel);
-}
-
-#[test]
-fn cluster() {
-    history("Cluster", World::cluster);
-}
-
-#[test]
-fn redlock() {
-    history("Redlock", World::redlock);
-}
-
-#[test]
-fn postgres() {
-    history("PostgreSQL", World::postgres);
-}
-
-#[test]
-fn etcd() {
-    history("etcd", World::etcd);
-}
-
-#[test]
-fn zookeeper() {
-    history("ZooKeeper", World::zookeeper);
+on! {
+    no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them: "Redis", redis;
+    redis_switched: "Redis, switched", switched;
+    sentinel: "Sentinel", sentinel;
+    cluster: "Cluster", cluster;
+    redlock: "Redlock", redlock;
+    postgres: "PostgreSQL", postgres;
+    etcd: "etcd", etcd;
+    zookeeper: "ZooKeeper", zookeeper;
 }
 
 fn history(store: &str, world: fn() -> Option<World>) {

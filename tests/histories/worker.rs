@@ -13,7 +13,7 @@ use leasehold::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::operations::{Doing, Model, Operation};
+use crate::support::history::operations::{Doing, Model, Operation};
 use crate::support::observer::texts;
 use crate::support::{LONG, eventually, leased, let_pass, ms, random, shout};
 

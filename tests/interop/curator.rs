@@ -83,39 +83,6 @@ fn a_lock_held_by_curator_is_busy_for_rust_and_the_other_way_round() {
 }
 
 #[test]
-fn a_release_in_one_language_wakes_the_other() {
-    let _alone = alone();
-    let Some(server) = ZooKeeper::start(CALM) else { return };
-    let Some(java) = curator(&server) else { return };
-    let path = "/locks/woken";
-    let lock = rust(&server).get_lock(path);
-    let mut spans = Vec::new();
-    for _ in 0..7 {
-        lock.lock().unwrap();
-        let asked = java.ask("one", "lock", &[path]);
-        queue_is(&server, 1);
-        let (released, released_at) = (monotonic(), now());
-        lock.unlock().unwrap();
-        spans.push(between(released, asked.wait().ended).saturating_sub(stalled_since(released_at)));
-        let waiting = call({
-            let lock = lock.clone();
-            move || {
-                let guard = lock.acquire().unwrap();
-                let had = monotonic();
-                guard.unlock().unwrap();
-                had
-            }
-        });
-        queue_is(&server, 1);
-        let (released, released_at) = (monotonic(), now());
-        java.get("one", "unlock", &[path]);
-        spans.push(between(released, waiting.join()).saturating_sub(stalled_since(released_at)));
-    }
-    spans.sort_unstable();
-    assert!(spans[spans.len() / 2] <= Duration::from_millis(50), "{spans:?}");
-}
-
-#[test]
 fn java_and_rust_are_served_in_the_order_in_which_they_came() {
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
@@ -188,22 +155,6 @@ fn a_jvm_and_rust_threads_count_in_a_file_exactly() {
         assert_eq!(counted.wait_for(Duration::from_secs(60)).expect_ok(), TIMES.to_string());
     }
     assert_eq!(fs::read_to_string(path).unwrap().trim(), (6 * TIMES).to_string());
-}
-
-#[test]
-fn a_jvm_that_is_killed_frees_the_lock_with_its_session() {
-    let _alone = alone();
-    let Some(server) = ZooKeeper::start(CALM) else { return };
-    let Some(agent) = start() else { return };
-    let address = format!("127.0.0.1:{}", server.port());
-    let java = agent.connect("curator", &address, &[&CALM.least_ms.to_string()]);
-    java.get("one", "lock", &["/locks/killed"]);
-    let lock = rust(&server).get_lock("/locks/killed");
-    let waiting = call(move || lock.acquire().and_then(|guard| guard.unlock()));
-    queue_is(&server, 1);
-    assert!(waiting.is_open());
-    agent.kill();
-    waiting.join().unwrap();
 }
 
 #[test]

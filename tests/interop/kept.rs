@@ -54,25 +54,3 @@ fn java_gets_a_lock_that_rust_keeps_and_does_not_wait_for_the_lease() {
     client.shutdown().unwrap();
     assert_eq!(keys(&mut admin), [""; 0]);
 }
-
-#[test]
-fn java_forces_a_kept_lock_open_and_rust_asks_for_it_again() {
-    let _alone = alone();
-    let Some((server, java, _client, lock)) = set_up() else { return };
-    use_until_kept(&lock, &server);
-    java.get("operator", "force-unlock", &["stock"]);
-    java.get("holder", "lock", &["stock"]);
-    wait_until("Rust finds that it is not its own", LONG, || match lock.try_lock() {
-        Ok(taken) => {
-            if taken {
-                // It used what it kept: a look tells it within half a second, and then its unlock.
-                drop(lock.unlock());
-            }
-            !taken
-        }
-        Err(error) => panic!("{error}"),
-    });
-    java.get("holder", "unlock", &["stock"]);
-    lock.lock().unwrap();
-    lock.unlock().unwrap();
-}

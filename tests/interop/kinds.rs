@@ -7,9 +7,7 @@ use redis::Commands;
 
 use crate::agent::Pending;
 use crate::java;
-use crate::scene::{
-    alone, between, calls, keys, monotonic, own_time_between, rust, scripts_run, somebody_waits,
-};
+use crate::scene::{alone, between, calls, keys, monotonic, own_time_between, rust, scripts_run};
 use crate::support::server::RedisServer;
 use crate::support::{Call, call, leased, median, now, stalled_since, wait_until};
 use crate::waking::rounds;
@@ -531,41 +529,6 @@ fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
     waiter.join();
     assert_eq!(greedy.wait_for(LONG).result.as_deref(), Ok("true"));
     assert_eq!(semaphore.available_permits().unwrap(), 1);
-}
-
-/// A holder of a spin lock in Java tells nobody; we look each second, and tell Java's waiters.
-#[test]
-fn a_spin_lock_is_the_lock_of_its_name_in_both_languages() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    // Without a message Java finds out only at this lease's end.
-    let Some(java) = java::connect(&server.url(), LONG) else { return };
-    let client = rust(&server.url(), LONG);
-    let mut admin = server.admin();
-    let (spin, plain) = (client.get_spin_lock("spun"), client.get_lock("spun"));
-    java.get("holder", "spin-lock", &["spun"]);
-    assert!(!spin.try_lock().unwrap() && !plain.try_lock().unwrap());
-    let waiters = [spin.clone(), plain.clone()].map(|lock| {
-        call(move || {
-            lock.lock().unwrap();
-            lock.unlock().unwrap();
-        })
-    });
-    java.get("holder", "spin-unlock", &["spun"]);
-    waiters.into_iter().for_each(Call::join);
-    spin.lock().unwrap();
-    assert!(!java.is("other", "spin-try", &["spun"]) && !java.is("other", "try", &["spun"]));
-    let before = scripts_run(&mut admin);
-    let waiting = java.ask("waiter", "lock", &["spun"]);
-    somebody_waits(&mut admin, "spun", before);
-    let freed = monotonic();
-    spin.unlock().unwrap();
-    let got = waiting.wait();
-    assert_eq!(got.result.as_deref(), Ok(""));
-    assert!(between(freed, got.ended) < LONG / 2, "Java was not told");
-    java.get("waiter", "unlock", &["spun"]);
-    assert!(java.is("other", "spin-try", &["spun"]));
-    java.get("other", "spin-unlock", &["spun"]);
 }
 
 /// Java's threads wait for nothing of ours, so `writers_first` binds only clients that follow it.

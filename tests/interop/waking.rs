@@ -10,7 +10,7 @@ use crate::java;
 use crate::scene::{alone, between, monotonic, rust, scripts_run, somebody_waits};
 use crate::support::server::RedisServer;
 use crate::support::stalls::{stalled_since, watch};
-use crate::support::{LONG, call, now, wait_until};
+use crate::support::{LONG, call, now};
 
 const ROUNDS: usize = 20;
 const PROMISED: Duration = Duration::from_millis(50);
@@ -95,44 +95,6 @@ fn a_force_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
         delay
     });
     kept_the_promise("forced by Java", delays);
-}
-
-#[test]
-fn every_waiter_of_a_mixed_crowd_gets_its_turn() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let rust = rust(&server.url(), LEASE);
-    let mut admin = server.admin();
-    let lock = rust.get_lock("crowd");
-    lock.lock().unwrap();
-    let before = scripts_run(&mut admin);
-    let ours: Vec<_> = (0..4)
-        .map(|_| {
-            let lock = rust.get_lock("crowd");
-            call(move || {
-                lock.lock().unwrap();
-                lock.unlock().unwrap();
-            })
-        })
-        .collect();
-    let names = ["w1", "w2", "w3", "w4"];
-    // A Java thread unlocks as soon as it has locked: both are on its queue.
-    let theirs =
-        names.map(|thread| (java.ask(thread, "lock", &["crowd"]), java.ask(thread, "unlock", &["crowd"])));
-    somebody_waits(&mut admin, "crowd", before);
-    wait_until("Java has tried too", Duration::from_secs(10), || scripts_run(&mut admin) >= before + 10);
-    lock.unlock().unwrap();
-    // Thirty seconds each, and nothing is waited out: the lease, at which a forgotten Java waiter tries
-    // again, is as long.
-    for waiter in ours {
-        waiter.join();
-    }
-    for (locked, unlocked) in theirs {
-        assert_eq!(locked.wait().result, Ok(String::new()));
-        assert_eq!(unlocked.wait().result, Ok(String::new()));
-    }
-    assert!(!lock.is_locked().unwrap());
 }
 
 /// One that has asked in vain and does not sleep yet hears nothing of what wakes those who sleep.

@@ -2,19 +2,18 @@
 //! wrong.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use redis::{Commands, Connection, ErrorKind, RedisResult};
 
 use crate::support::epilogue::{Baseline, assert_every_hash_has_a_ttl, not_given_back, threads};
-use crate::support::history::{Claim, History, Violation, check};
 use crate::support::listening::listens;
 use crate::support::netns::{Lost, Netns};
 use crate::support::proxy::{Direction, Do, Proxy, Then, Which, script_with, verb};
-use crate::support::server::{RedisServer, default_server, matrix, timed};
+use crate::support::server::{RedisServer, default_server, timed};
 use crate::support::stalls::{lost_between, stalled_between};
-use crate::support::{LONG, eventually, fresh, now, run, stalled_since, test_command};
+use crate::support::{LONG, eventually, now, run, stalled_since, test_command};
 
 /// How long a client here waits for an answer that does not come.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -106,165 +105,12 @@ fn of_a_span_that_is_over_only_its_own_waits_are_counted() {
 // ---- servers
 
 #[test]
-fn each_server_of_the_matrix_answers_with_its_version_and_goes_with_its_handle() {
-    if default_server().is_none() {
-        return;
-    }
-    for binary in matrix() {
-        let server = RedisServer::builder(binary).start();
-        let info: String = redis::cmd("INFO").arg("server").query(&mut connect(&server.url())).unwrap();
-        let field = if binary.is_valkey() { "valkey_version" } else { "redis_version" };
-        let (major, minor, patch) = binary.version();
-        assert!(info.contains(&format!("{field}:{major}.{minor}.{patch}")), "{}: {info}", binary.name);
-        assert!(binary.name.ends_with(&format!("-{major}.{minor}")), "{binary:?}");
-        let pid = server.pid();
-        assert!(runs(pid));
-        let folder = server.folder().to_owned();
-        drop(server);
-        assert!(!runs(pid) && !folder.exists(), "{} is still there", binary.name);
-    }
-}
-
-#[test]
-fn with_an_append_only_file_a_killed_server_comes_back_with_its_data_on_its_port() {
-    let Some(binary) = default_server() else { return };
-    let mut server = RedisServer::builder(&binary).append_only("always").start();
-    let (url, port) = (server.url(), server.port());
-    incr(&mut connect(&url), "kept").unwrap();
-    server.kill();
-    assert_eq!(
-        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap_err().kind(),
-        IoKind::ConnectionRefused
-    );
-    server.restart();
-    assert_eq!(server.url(), url);
-    assert_eq!(incr(&mut connect(&url), "kept").unwrap(), 2);
-}
-
-#[test]
 fn a_port_is_that_of_the_process_that_listens_on_it_whoever_answers_there() {
     let Some(server) = RedisServer::start_default() else { return };
     let other = RedisServer::builder(server.binary()).start();
     assert!(listens(server.pid(), server.port()) && listens(other.pid(), other.port()));
     assert!(!listens(other.pid(), server.port()));
     incr(&mut connect(&server.url()), "an answer").unwrap();
-}
-
-#[test]
-fn without_persistence_a_killed_server_forgets() {
-    let Some(mut server) = RedisServer::start_default() else { return };
-    incr(&mut connect(&server.url()), "lost").unwrap();
-    server.restart();
-    assert_eq!(get(&server, "lost"), None);
-}
-
-#[test]
-fn a_stopped_server_accepts_and_is_silent_until_it_goes_on() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let mut connection = connect_impatient(&server.url());
-    server.stop();
-    assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, server.port())).is_ok());
-    times_out(incr(&mut connection, "counter"));
-    server.cont();
-    assert!(eventually(LONG, || get(&server, "counter") == Some(1)));
-}
-
-#[test]
-fn a_password_is_in_the_url_and_is_demanded() {
-    let Some(binary) = default_server() else { return };
-    let server = RedisServer::builder(&binary).requirepass("secret").start();
-    incr(&mut connect(&server.url()), "counter").unwrap();
-    assert_eq!(get(&server, "counter"), Some(1));
-    let bare = format!("redis://127.0.0.1:{}/", server.port());
-    let refused =
-        redis::Client::open(bare).unwrap().get_connection().and_then(|mut c| incr(&mut c, "counter"));
-    assert_eq!(refused.unwrap_err().code(), Some("NOAUTH"));
-}
-
-#[test]
-fn users_have_the_rights_they_were_given_and_can_come_from_a_file() {
-    let Some(binary) = default_server() else { return };
-    for in_file in [false, true] {
-        let builder = RedisServer::builder(&binary).user("app on >word ~app:* &* +@all -get");
-        let builder = if in_file { builder.acl_file() } else { builder };
-        let server = builder.start();
-        let mut app = connect(&server.url_as("app", "word"));
-        incr(&mut app, "app:counter").unwrap();
-        assert_eq!(incr(&mut app, "other").unwrap_err().code(), Some("NOPERM"));
-        assert_eq!(app.get::<_, i64>("app:counter").unwrap_err().code(), Some("NOPERM"));
-        // The default user is as open as ever, and rights can be changed on the way.
-        incr(&mut connect(&server.url()), "other").unwrap();
-        let reloaded = redis::cmd("ACL").arg("LOAD").exec(&mut server.admin());
-        assert_eq!(reloaded.is_ok(), in_file, "{reloaded:?}");
-    }
-}
-
-#[test]
-fn a_server_can_have_a_unix_socket_only() {
-    let Some(binary) = default_server() else { return };
-    let server = RedisServer::builder(&binary).unix_only().requirepass("secret").start();
-    assert!(server.url().starts_with("redis+unix://"), "{}", server.url());
-    assert_eq!(incr(&mut connect(&server.url()), "counter").unwrap(), 1);
-}
-
-#[test]
-fn configuration_lines_reach_the_server() {
-    let Some(binary) = default_server() else { return };
-    let server = RedisServer::builder(&binary).config("maxmemory 3mb").config("timeout 7").start();
-    let timeout: Vec<String> =
-        redis::cmd("CONFIG").arg("GET").arg("timeout").query(&mut server.admin()).unwrap();
-    assert_eq!(timeout, ["timeout", "7"]);
-    redis::cmd("DEBUG").arg("SLEEP").arg(0).exec(&mut server.admin()).unwrap();
-}
-
-#[test]
-fn a_wrong_configuration_shows_the_servers_own_words() {
-    let Some(binary) = default_server() else { return };
-    let builder = RedisServer::builder(&binary).config("no-such-thing 1");
-    let panic = std::panic::catch_unwind(move || builder.start()).map(drop).unwrap_err();
-    let text = panic.downcast_ref::<String>().unwrap();
-    assert!(text.contains("no-such-thing") && text.contains("Bad directive"), "{text}");
-}
-
-/// The output of `openssl s_client` with a server, and whether it accepted the certificate.
-fn handshake(server: &RedisServer, arguments: &[&str]) -> (bool, String) {
-    let address = format!("127.0.0.1:{}", server.port());
-    let program = ["openssl", "s_client", "-brief", "-verify_return_error", "-verify_hostname", "localhost"];
-    run(&[&program, &["-connect", &address][..], arguments].concat(), |c| c.current_dir(server.folder()))
-}
-
-#[test]
-fn a_tls_servers_certificate_is_good_for_its_ca_and_for_no_other() {
-    let Some(binary) = matrix().iter().find(|binary| binary.has_tls()) else {
-        return crate::support::missing("no server that was built with TLS");
-    };
-    let server = RedisServer::builder(binary).tls().start();
-    assert!(server.url().starts_with("rediss://localhost:"), "{}", server.url());
-    let (good, text) = handshake(&server, &["-CAfile", "ca.crt"]);
-    assert!(good && text.contains("Verification: OK"), "{text}");
-    let (good, text) = handshake(&server, &["-CAfile", "unknown-ca.crt"]);
-    assert!(!good, "{text}");
-    // Plaintext does not get through, and the admin connection does not care.
-    let plain = redis::Client::open(format!("redis://127.0.0.1:{}/", server.port())).unwrap();
-    assert!(plain.get_connection_with_timeout(PATIENCE).and_then(|mut c| incr(&mut c, "counter")).is_err());
-    assert_eq!(get(&server, "counter"), None);
-}
-
-#[test]
-fn a_server_with_mutual_tls_demands_a_certificate() {
-    let Some(binary) = matrix().iter().find(|binary| binary.has_tls()) else {
-        return crate::support::missing("no server that was built with TLS");
-    };
-    let server = RedisServer::builder(binary).mutual_tls().start();
-    let ping = |arguments: &[&str]| {
-        // TLS 1.2 reports a missing certificate during the handshake; 1.3 only when something is read.
-        handshake(&server, &[&["-tls1_2", "-CAfile", "ca.crt"], arguments].concat())
-    };
-    let (certificate, key) = server.client_certificate();
-    let (good, text) = ping(&["-cert", certificate.to_str().unwrap(), "-key", key.to_str().unwrap()]);
-    assert!(good, "{text}");
-    let (good, text) = ping(&[]);
-    assert!(!good, "{text}");
 }
 
 #[test]
@@ -286,57 +132,7 @@ fn a_server_dies_with_a_test_process_that_cannot_clean_up() {
     );
 }
 
-#[test]
-fn programs_that_end_do_not_interrupt_the_reads_of_other_threads() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let done = std::sync::atomic::AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                for _ in 0..100 {
-                    assert!(run(&["true"], |command| command).0);
-                }
-                done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            });
-        }
-        let mut connection = connect(&server.url());
-        while done.load(std::sync::atomic::Ordering::Relaxed) < 2 {
-            let nothing: RedisResult<Option<(String, String)>> =
-                redis::cmd("BLPOP").arg("nothing").arg("0.02").query(&mut connection);
-            assert_eq!(nothing, Ok(None));
-        }
-    });
-}
-
 // ---- the proxy
-
-#[test]
-fn the_proxy_passes_commands_pipelines_and_values_of_any_kind() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    for url in [proxy.url(), format!("{}?protocol=resp3", proxy.url())] {
-        let mut connection = connect(&url);
-        let binary: Vec<u8> =
-            (0..1_000_000_u32).map(|number| (number % 251) as u8).chain(*b"\r\n$-1\r\n").collect();
-        connection.set::<_, _, ()>("binary", &binary).unwrap();
-        assert!(connection.get::<_, Vec<u8>>("binary").unwrap() == binary);
-        connection.hset::<_, _, _, ()>("hash", "field", 1).unwrap();
-        let hash: std::collections::BTreeMap<String, i64> = connection.hgetall("hash").unwrap();
-        assert_eq!(hash, [("field".to_owned(), 1)].into());
-        let nested: Vec<Vec<Option<i64>>> =
-            redis::cmd("EVAL").arg("return {{1, 2}, {}, {false, 3}}").arg(0).query(&mut connection).unwrap();
-        assert_eq!(nested, [vec![Some(1), Some(2)], vec![], vec![None, Some(3)]]);
-        let mut pipeline = redis::pipe();
-        for number in 0..500 {
-            pipeline.cmd("ECHO").arg(number);
-        }
-        let echoes: Vec<i64> = pipeline.query(&mut connection).unwrap();
-        assert_eq!(echoes, (0..500).collect::<Vec<_>>());
-    }
-    assert_eq!(proxy.count(|command| command.verb() == "ECHO"), 1000);
-    assert_eq!(proxy.accepted(), 2);
-    assert!(eventually(LONG, || proxy.connections() == 0), "both clients have gone");
-}
 
 #[test]
 fn a_swallowed_reply_is_lost_and_its_command_executed() {
@@ -573,20 +369,6 @@ fn dripping_takes_a_pause_for_each_piece() {
 }
 
 #[test]
-fn refused_connections_are_refused_while_others_live_on() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let mut connection = connect(&proxy.url());
-    for round in 1..=3 {
-        proxy.refuse();
-        assert_eq!(TcpStream::connect(proxy.address()).unwrap_err().kind(), IoKind::ConnectionRefused);
-        assert_eq!(incr(&mut connection, "counter").unwrap(), 2 * round - 1);
-        proxy.accept();
-        assert_eq!(incr(&mut connect(&proxy.url()), "counter").unwrap(), 2 * round);
-    }
-}
-
-#[test]
 fn killed_connections_end_as_asked() {
     let Some(server) = RedisServer::start_default() else { return };
     let proxy = Proxy::before(&server);
@@ -626,57 +408,6 @@ fn a_cancelled_fault_bites_no_more_and_each_bites_every_time() {
     fault.cancel();
     assert_eq!(incr(&mut connect(&proxy.url()), "counter").unwrap(), 1);
     assert_eq!(fault.hits(), 3);
-}
-
-#[test]
-fn bytes_that_are_not_resp_pass_unchanged() {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let proxy = Proxy::to(listener.local_addr().unwrap());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let (mut peer, _) = listener.accept().unwrap();
-            let mut read = [0; 5];
-            peer.read_exact(&mut read).unwrap();
-            peer.write_all(&read).unwrap();
-        });
-        let mut socket = TcpStream::connect(proxy.address()).unwrap();
-        let hello = [0x16, 3, 1, 0, 0xff];
-        socket.write_all(&hello).unwrap();
-        let mut echo = Vec::new();
-        socket.read_to_end(&mut echo).unwrap();
-        assert_eq!(echo, hello);
-    });
-}
-
-#[test]
-fn a_proxy_before_a_dead_server_hangs_up_and_serves_the_next_one() {
-    let Some(mut server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let mut connection = connect(&proxy.url());
-    server.kill();
-    assert!(incr(&mut connection, "counter").is_err());
-    assert!(redis::Client::open(proxy.url()).unwrap().get_connection_with_timeout(LONG).is_err());
-    server.restart();
-    assert_eq!(incr(&mut connect(&proxy.url()), "counter").unwrap(), 1);
-}
-
-#[test]
-fn dropping_a_proxy_ends_its_threads_whatever_they_wait_for() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let proxy = Proxy::before(&server);
-    let mut idle = connect(&proxy.url());
-    let held = proxy.next(verb("INCR"), Do::HoldRequest);
-    assert!(incr(&mut connect_impatient(&proxy.url()), "held").is_err());
-    proxy.delay_replies(Duration::from_secs(3600));
-    let mut delayed = TcpStream::connect(proxy.address()).unwrap();
-    delayed.write_all(b"PING\r\n").unwrap();
-    proxy.hold(Direction::ToServer, Which::All);
-    proxy.refuse();
-    held.wait_for(1, LONG);
-    // Every thread is joined, so that returning is the proof.
-    let ((), took) = timed(|| drop(proxy));
-    assert!(took < LONG, "{took:?}");
-    assert!(incr(&mut idle, "counter").is_err());
 }
 
 // ---- network namespaces
@@ -727,19 +458,6 @@ fn a_partition_and_a_pulled_plug_stop_everything_until_they_are_healed() {
         cut.heal();
         assert!(eventually(LONG, || get(&server, "counter") == Some(round)));
     }
-}
-
-#[test]
-fn a_namespace_goes_with_its_handle() {
-    let Some((server, net)) = behind_a_network() else { return };
-    let listed = |name: &str| {
-        let (good, list) = run(&["ip", "netns", "list"], |command| command);
-        good && list.lines().any(|line| line.split(' ').next() == Some(name))
-    };
-    let name = net.name().to_owned();
-    assert!(listed(&name));
-    drop((server, net));
-    assert!(!listed(&name));
 }
 
 // ---- the epilogue
@@ -814,90 +532,4 @@ fn threads_and_descriptors_left_behind_are_found_when_a_test_is_alone() {
     drop((stop, file, read_by_the_meter));
     thread.join().unwrap();
     baseline.assert_clean(&server);
-}
-
-// ---- the history
-
-fn claim(owner: &str, token: u64, acquired: u64, end: u64) -> Claim {
-    let millis = Duration::from_millis;
-    Claim { owner: owner.to_owned(), token: Some(token), acquired: millis(acquired), end: Some(millis(end)) }
-}
-
-fn kinds(claims: &[Claim]) -> Vec<&'static str> {
-    let kind = |violation: &Violation| match violation {
-        Violation::Overlap(..) => "overlap",
-        Violation::Token(..) => "token",
-        Violation::Backwards(..) => "backwards",
-    };
-    check(claims).iter().map(kind).collect()
-}
-
-#[test]
-fn good_histories_have_no_violations() {
-    assert!(kinds(&[]).is_empty());
-    // One after the other, given in any order; one begins in the moment in which the other ends.
-    let mut claims = vec![claim("a", 1, 0, 10), claim("b", 2, 10, 20), claim("a", 5, 30, 40)];
-    assert!(kinds(&claims).is_empty());
-    claims.reverse();
-    assert!(kinds(&claims).is_empty());
-    // Re-entry has its outer hold's token.
-    assert!(
-        kinds(&[claim("a", 1, 0, 50), claim("a", 1, 10, 20), claim("a", 1, 30, 40), claim("b", 2, 50, 60)])
-            .is_empty()
-    );
-    // A hold that never ended is good while nobody else comes.
-    let open = Claim { end: None, ..claim("b", 2, 20, 0) };
-    assert!(kinds(&[claim("a", 1, 0, 10), open]).is_empty());
-    // A lock without tokens.
-    let plain = |claim: Claim| Claim { token: None, ..claim };
-    assert!(kinds(&[plain(claim("a", 0, 0, 10)), plain(claim("b", 0, 10, 20))]).is_empty());
-}
-
-#[test]
-fn each_bad_history_is_found_out() {
-    // Two owners at once: at the edge, one inside the other, and behind a shorter claim.
-    assert_eq!(kinds(&[claim("a", 1, 0, 10), claim("b", 2, 9, 20)]), ["overlap"]);
-    assert_eq!(kinds(&[claim("a", 1, 0, 100), claim("b", 2, 10, 20)]), ["overlap"]);
-    assert_eq!(kinds(&[claim("a", 1, 0, 100), claim("a", 1, 10, 20), claim("b", 2, 50, 60)]), ["overlap"]);
-    assert_eq!(kinds(&[claim("a", 1, 0, 10), claim("b", 2, 0, 10)]), ["overlap"]);
-    // Somebody takes it while another never let go.
-    let open = Claim { end: None, ..claim("a", 1, 0, 0) };
-    assert_eq!(kinds(&[open, claim("b", 2, 10, 20)]), ["overlap"]);
-    // Three at once are three pairs.
-    assert_eq!(kinds(&[claim("a", 1, 0, 9), claim("b", 2, 1, 9), claim("c", 3, 2, 9)]), ["overlap"; 3]);
-    // Tokens that stand still, go back, or are used again by the same owner in a later hold.
-    assert_eq!(kinds(&[claim("a", 1, 0, 10), claim("b", 1, 10, 20)]), ["token"]);
-    assert_eq!(kinds(&[claim("a", 7, 0, 10), claim("b", 2, 10, 20), claim("c", 8, 20, 30)]), ["token"]);
-    assert_eq!(kinds(&[claim("a", 1, 0, 10), claim("a", 1, 10, 20)]), ["token"]);
-    // A low token is not forgotten after a lower one.
-    assert_eq!(kinds(&[claim("a", 9, 0, 1), claim("b", 2, 2, 3), claim("c", 3, 4, 5)]), ["token", "token"]);
-    assert_eq!(kinds(&[claim("a", 1, 10, 9)]), ["backwards"]);
-}
-
-#[test]
-fn a_recorded_history_is_judged_by_its_claims() {
-    let good = History::new();
-    for token in 1..=3 {
-        let open = good.acquired("a", Some(token));
-        good.released(open);
-    }
-    good.assert_good(3);
-    assert!(panics(|| good.assert_good(4)), "too few claims prove nothing");
-    let bad = History::new();
-    let (first, second) = (bad.acquired("a", None), bad.acquired("b", None));
-    bad.released(second);
-    bad.ends(first, now());
-    assert!(panics(|| bad.assert_good(1)));
-}
-
-#[test]
-fn eventually_looks_until_the_limit_and_names_are_fresh() {
-    let mut looks = 0;
-    assert!(eventually(LONG, || {
-        looks += 1;
-        looks == 5
-    }));
-    let (came, took) = timed(|| eventually(PATIENCE, || false));
-    assert!(!came && took >= PATIENCE, "{took:?}");
-    assert_ne!(fresh("name"), fresh("name"));
 }

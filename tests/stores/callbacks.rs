@@ -194,21 +194,6 @@ fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_ever
     }
 }
 
-#[test]
-fn a_callback_for_the_loss_may_take_the_lock_again() {
-    let (_store, client, other, _told) = called_back();
-    let guard = client.get_lock(NAME).acquire().unwrap();
-    let ((sender, taken), lock) = (bounded(1), client.get_lock(NAME));
-    guard.on_lost(move |_| {
-        let guard = lock.try_acquire_owned_for(LONG);
-        sender.send(guard).unwrap();
-    });
-    assert!(other.get_lock(NAME).force_unlock().unwrap());
-    let again = receive(&taken, LONG).unwrap().unwrap().expect("it is free");
-    assert!(!other.get_lock(NAME).try_lock().unwrap());
-    again.unlock().unwrap();
-}
-
 /// Drops the guard that the thread has put aside, when a re-entry's request is told.
 struct DropsOuter;
 

@@ -546,36 +546,6 @@ fn a_holder_that_is_killed_frees_the_lock_within_its_lease() {
 
 // ---- many at once
 
-#[test]
-fn hundreds_of_holds_are_renewed_together_and_a_pool_of_one_serves_many_threads() {
-    let server = some_or_skip!(Etcd::start());
-    // Ten threads wait for the one connection, each as long as a command may take.
-    let options = builder(&server.url()).lease(ms(5_000)).pool_size(1).command_timeout(LONG * 2);
-    let client = options.build().unwrap();
-    let tag = fresh("many");
-    let guards: Vec<_> = thread::scope(|scope| {
-        let takers: Vec<_> = (0..10)
-            .map(|part| {
-                let (client, tag) = (&client, &tag);
-                scope.spawn(move || {
-                    let names = (0..25).map(|at| format!("{tag}-{part}-{at}"));
-                    names.map(|name| client.get_lock(&name).acquire_owned().unwrap()).collect::<Vec<_>>()
-                })
-            })
-            .collect();
-        takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect()
-    });
-    throughout(ms(6_000), || guards.iter().all(|guard| guard.check().is_ok()));
-    // One request for a hundred, and none is left.
-    let begun = now();
-    client.shutdown().unwrap();
-    assert!(begun.elapsed() <= ms(1_000) + slack_since(begun), "{:?}", begun.elapsed());
-    let prefix = STANDARD.encode(format!("leasehold/{tag}"));
-    let end = STANDARD.encode(format!("leasehold/{tag}~"));
-    let left = server.must("/v3/kv/range", &format!(r#"{{"key":"{prefix}","range_end":"{end}"}}"#));
-    assert_eq!(left["count"].as_str().unwrap_or("0"), "0");
-}
-
 // ---- who one is
 
 #[test]

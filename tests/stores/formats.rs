@@ -16,7 +16,7 @@ use crate::support::postgres::PostgresServer;
 use crate::support::proxy::Proxy;
 use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
-use crate::support::{LONG, eventually, folder, ms};
+use crate::support::{folder, ms};
 
 /// A client is built and locks; once `note` has written what a client of another version would have, none is built;
 /// after the number was put back, one is.
@@ -133,19 +133,6 @@ fn a_server_that_was_away_is_looked_at_when_it_is_back() {
         tries.filter(|error| !error.is_retryable()).map(|error| error.kind()).collect();
     assert!(!refused.is_empty() && refused.iter().all(|kind| *kind == ErrorKind::OtherFormat), "{refused:?}");
     assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut servers[2].admin()).unwrap(), 1);
-}
-
-#[test]
-fn a_cluster_whose_member_with_the_format_was_away_asks_it_later() {
-    let Some(cluster) = Cluster::start() else { return };
-    let primary = cluster.primary_of(KEY);
-    cluster.on(primary, &["SET", KEY, "leasehold format 2"]);
-    cluster.on(primary, &["CLIENT", "PAUSE", "4000", "ALL"]);
-    let client = LockClient::connect(cluster.url()).unwrap();
-    let is_refused =
-        || client.get_lock("a").try_lock().is_err_and(|error| error.kind() == ErrorKind::OtherFormat);
-    assert!(eventually(LONG, is_refused));
-    assert!(is_refused(), "for as long as the number is there");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{ErrorKind, LockClient, ManualClock, MemoryStore, Mode, ObjectKind};
+use leasehold::{ErrorKind, LockClient, MemoryStore, Mode, ObjectKind};
 use redis::Connection;
 
 use crate::support::server::RedisServer;
@@ -99,18 +99,6 @@ fn a_handoff_shows_the_new_holders_note() {
     }
     let left: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut server.admin()).unwrap();
     assert_eq!(left, [""; 0]);
-}
-
-#[test]
-fn the_clock_that_a_test_moves_is_the_one_that_is_shown() {
-    let clock = ManualClock::new();
-    let client = LockClient::in_memory_with(&MemoryStore::with_clock(clock.clone()));
-    let guard = client.lock_with("a").max_hold(Duration::from_secs(3_600)).build().acquire().unwrap();
-    clock.advance(Duration::from_secs(600));
-    let seen = client.inspect("a").unwrap();
-    assert_eq!(seen.holders[0].held_for, Some(Duration::from_secs(600)));
-    assert_eq!(seen.holders[0].ends_within, Some(Duration::from_secs(3_000)));
-    guard.unlock().unwrap();
 }
 
 #[test]

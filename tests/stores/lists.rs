@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, LockClient, ObjectKind};
+use leasehold::{LockClient, ObjectKind};
 use redis::Value;
 
 use crate::support::server::RedisServer;
@@ -203,16 +203,6 @@ fn an_entry_of_somebody_else_is_read_with_care() {
     let seen = client.inspect("a").unwrap();
     let known = seen.holders.iter().filter(|holder| holder.whereabouts.is_some());
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
-}
-
-#[test]
-fn a_client_without_scripts_cannot_list() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let client = LockClient::builder().url(server.url()).without_scripts().build().unwrap();
-    let guard = client.get_token_lock("a").acquire().unwrap();
-    assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
-    assert_eq!(client.clients().next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);
-    guard.unlock().unwrap();
 }
 
 /// More than are asked about at a time: each has a client of its own, whose entry says where it is.

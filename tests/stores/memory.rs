@@ -7,15 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leasehold::crossbeam_channel::{Receiver, Sender, unbounded};
-use leasehold::{
-    ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason, ManualClock, MemoryStore, NotHeld,
-    Observer,
-};
+use leasehold::crossbeam_channel::{Sender, unbounded};
+use leasehold::{Event, HoldState, LockClient, ManualClock, MemoryStore, NotHeld, Observer};
 
-use crate::support::{
-    Holding, LONG, Waiter, comes_true_within, elsewhere, leased, let_pass, ms, now, throughout,
-};
+use crate::support::{Holding, LONG, Waiter, comes_true_within, elsewhere, leased, ms, now, throughout};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -28,34 +23,6 @@ const LEASE: Duration = secs(30);
 fn world() -> (ManualClock, MemoryStore) {
     let clock = ManualClock::new();
     (clock.clone(), MemoryStore::with_clock(clock))
-}
-
-#[derive(Debug, PartialEq)]
-enum Seen {
-    Acquired(Duration),
-    Released(Duration),
-    Lost(LossReason),
-    Abandoned,
-}
-
-struct Teller(Sender<Seen>);
-
-impl Observer for Teller {
-    fn event(&self, event: &Event<'_>) {
-        let seen = match *event {
-            Event::Acquired { waited, .. } => Seen::Acquired(waited),
-            Event::Released { held, .. } => Seen::Released(held),
-            Event::Lost { loss, .. } => Seen::Lost(loss.reason),
-            Event::Abandoned { .. } => Seen::Abandoned,
-            _ => return,
-        };
-        self.0.send(seen).unwrap();
-    }
-}
-
-fn observed(store: &MemoryStore) -> (LockClient, Receiver<Seen>) {
-    let (sender, seen) = unbounded();
-    (LockClient::builder().observer(Teller(sender)).build_in_memory(store).unwrap(), seen)
 }
 
 #[test]
@@ -141,18 +108,6 @@ fn an_explicit_lease_ends_to_the_millisecond() {
 }
 
 #[test]
-fn a_lease_is_rounded_up_to_whole_milliseconds() {
-    let (clock, store) = world();
-    let lock = LockClient::in_memory_with(&store).get_lock("a");
-    lock.lock_with_lease(Duration::from_nanos(1_000_001)).unwrap();
-    assert_eq!(lock.remaining_lease().unwrap(), Some(ms(2)));
-    clock.advance(Duration::from_nanos(1_999_999));
-    assert!(lock.is_locked().unwrap());
-    clock.advance(Duration::from_nanos(1));
-    assert!(!lock.is_locked().unwrap());
-}
-
-#[test]
 fn a_guard_stops_vouching_one_percent_before_the_lease_ends() {
     let (clock, store) = world();
     let (client, rival) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
@@ -186,34 +141,6 @@ fn unlocking_in_the_last_percent_frees_the_lock() {
 }
 
 #[test]
-fn advancing_the_clock_reports_the_losses_on_the_way() {
-    let (clock, store) = world();
-    let (client, seen) = observed(&store);
-    let guard = client.get_lock("a").acquire_with(&leased(secs(5))).unwrap().unwrap();
-    let lost = guard.lost();
-    let (tell, told) = unbounded();
-    guard.on_lost(move |loss| tell.send(loss.reason).unwrap());
-    clock.advance(ms(4_949));
-    assert!(lost.is_empty() && told.is_empty());
-    clock.advance(HOUR);
-    assert_eq!(lost.recv_timeout(LONG).unwrap().reason, LossReason::Expired);
-    assert_eq!(told.recv_timeout(LONG).unwrap(), LossReason::Expired);
-    assert_eq!(seen.recv_timeout(LONG).unwrap(), Seen::Acquired(Duration::ZERO));
-    assert_eq!(seen.recv_timeout(LONG).unwrap(), Seen::Lost(LossReason::Expired));
-}
-
-#[test]
-fn the_time_of_a_hold_is_reported_exactly() {
-    let (clock, store) = world();
-    let (client, seen) = observed(&store);
-    let guard = client.get_lock("a").acquire().unwrap();
-    clock.advance(ms(90_061_007));
-    guard.unlock().unwrap();
-    let told: Vec<_> = seen.try_iter().collect();
-    assert_eq!(told, [Seen::Acquired(Duration::ZERO), Seen::Released(ms(90_061_007))]);
-}
-
-#[test]
 fn a_wait_ends_exactly_at_its_deadline() {
     let (clock, store) = world();
     let (client, stranger) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
@@ -235,101 +162,6 @@ fn a_wait_ends_exactly_at_its_deadline() {
         }
         held.release();
     }
-}
-
-#[test]
-fn a_wait_that_ends_with_the_lease_is_over_to_the_millisecond() {
-    let (clock, store) = world();
-    let (waiting, seen) = observed(&store);
-    let stranger = LockClient::in_memory_with(&store);
-    for holder in [&stranger, &waiting] {
-        elsewhere(|| holder.get_lock("a").lock_with_lease(secs(5)).unwrap());
-        seen.try_iter().for_each(drop);
-        let lock = waiting.get_lock("a");
-        let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
-        clock.advance(ms(4_999));
-        waiter.settle();
-        assert!(!waiter.is_over(), "a millisecond early");
-        clock.advance(ms(1));
-        waiter.settle();
-        clock.advance(ms(1));
-        waiter.returns_within(LONG).0.unwrap();
-        // The store answers how many milliseconds remain; a waiter comes back one after those.
-        let waited = seen.iter().find_map(|seen| match seen {
-            Seen::Acquired(waited) => Some(waited),
-            _ => None,
-        });
-        assert!([ms(5_000), ms(5_001)].contains(&waited.unwrap()), "{waited:?}");
-    }
-}
-
-#[test]
-fn a_wait_of_an_hour_is_reported_as_one() {
-    let (clock, store) = world();
-    let (client, seen) = observed(&store);
-    let held = Holding::take(&LockClient::in_memory_with(&store).get_lock("a"));
-    let lock = client.get_lock("a");
-    let waiter = Waiter::start(move || lock.lock().and_then(|()| lock.unlock()));
-    clock.advance(HOUR);
-    waiter.settle();
-    assert!(!waiter.is_over());
-    held.release();
-    waiter.returns_within(LONG).0.unwrap();
-    assert_eq!(seen.recv().unwrap(), Seen::Acquired(HOUR));
-}
-
-#[test]
-fn an_interrupt_needs_no_time_to_pass() {
-    let (_clock, store) = world();
-    let client = LockClient::in_memory_with(&store);
-    let held = Holding::take(&client.get_lock("a"));
-    let interrupt = Interrupt::new();
-    let waiter = Waiter::start({
-        let (lock, interrupt) = (client.get_lock("a"), interrupt.clone());
-        move || lock.lock_interruptibly(&interrupt).unwrap_err().is_interrupted()
-    });
-    interrupt.interrupt();
-    assert!(waiter.returns_within(LONG).0);
-    held.release();
-}
-
-#[test]
-fn while_the_clock_stands_nothing_ends_however_long_it_takes() {
-    let (_clock, store) = world();
-    let client = LockClient::in_memory_with(&store);
-    let guard = client.get_lock("a").acquire_with(&leased(ms(20))).unwrap().unwrap();
-    let waiter = Waiter::start({
-        let lock = client.get_lock("a");
-        move || lock.try_lock_for(ms(20)).unwrap()
-    });
-    let_pass(ms(80), "real time is what must not matter");
-    guard.check().unwrap();
-    assert_eq!(client.get_lock("a").remaining_lease().unwrap(), Some(ms(20)));
-    assert!(!waiter.is_over());
-    guard.unlock().unwrap();
-    assert!(waiter.returns_within(LONG).0);
-}
-
-#[test]
-fn two_clients_on_one_clock_are_both_served_by_it() {
-    let (clock, store) = world();
-    let (one, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    let short = LockClient::builder().lease(secs(3)).build_in_memory(&store).unwrap();
-    let guards =
-        [one.get_lock("a"), other.get_lock("b"), short.get_lock("c")].map(|lock| lock.acquire().unwrap());
-    clock.advance(HOUR);
-    guards.iter().for_each(|guard| guard.check().unwrap());
-    // One of them goes; the clock waits for those that are left.
-    drop(one);
-    let [a, b, c] = guards;
-    a.unlock().unwrap();
-    short.shutdown().unwrap();
-    assert!(c.check().is_err());
-    clock.advance(HOUR);
-    b.check().unwrap();
-    assert!(!other.get_lock("a").is_locked().unwrap());
-    assert!(!other.get_lock("c").is_locked().unwrap());
-    b.unlock().unwrap();
 }
 
 #[test]
@@ -360,26 +192,6 @@ fn clients_come_and_go_while_the_clock_moves() {
 }
 
 #[test]
-fn several_threads_may_move_the_clock() {
-    let (clock, store) = world();
-    let guard = LockClient::in_memory_with(&store).get_lock("a").acquire().unwrap();
-    let all = Waiter::start({
-        let clock = clock.clone();
-        move || {
-            thread::scope(|scope| {
-                for step in 1..=4 {
-                    let clock = &clock;
-                    scope.spawn(move || (0..200).for_each(|_| clock.advance(secs(step))));
-                }
-            });
-        }
-    });
-    all.returns_within(LONG);
-    guard.check().unwrap();
-    guard.unlock().unwrap();
-}
-
-#[test]
 fn the_clock_moves_where_there_are_no_clients() {
     let (clock, store) = world();
     let alone = Waiter::start({
@@ -401,22 +213,6 @@ fn the_clock_moves_where_there_are_no_clients() {
 }
 
 #[test]
-fn a_hold_that_a_dropped_client_could_not_release_ends_with_its_lease() {
-    let (clock, store) = world();
-    let stranger = LockClient::in_memory_with(&store);
-    let (client, seen) = observed(&store);
-    elsewhere(|| client.get_lock("a").lock().unwrap());
-    assert_eq!(seen.recv().unwrap(), Seen::Acquired(Duration::ZERO));
-    // The thread has ended: nobody renews, somebody is told.
-    clock.advance(ms(29_999));
-    assert!(stranger.get_lock("a").is_locked().unwrap());
-    clock.advance(ms(1));
-    assert!(!stranger.get_lock("a").is_locked().unwrap());
-    assert_eq!(seen.recv_timeout(LONG).unwrap(), Seen::Abandoned);
-    assert_eq!(seen.recv_timeout(LONG).unwrap(), Seen::Lost(LossReason::Expired));
-}
-
-#[test]
 fn a_hold_that_was_forced_away_is_known_by_the_next_renewal() {
     let (clock, store) = world();
     let (client, operator) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
@@ -428,80 +224,6 @@ fn a_hold_that_was_forced_away_is_known_by_the_next_renewal() {
     clock.advance(ms(1));
     assert_eq!(guard.state(), HoldState::Lost);
     assert!(guard.check().unwrap_err().is_lost());
-}
-
-#[test]
-fn fences_go_up_although_the_clock_stands_and_follow_it_when_it_moves() {
-    let (clock, store) = world();
-    let lock = LockClient::in_memory_with(&store).get_fenced_lock("a");
-    let mut tokens = Vec::new();
-    for _ in 0..3 {
-        for _ in 0..3 {
-            tokens.push(lock.acquire().unwrap().fence().unwrap());
-        }
-        clock.advance(secs(1));
-    }
-    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-    assert!(tokens[3].get() >= 1_000_000, "the time in microseconds: {tokens:?}");
-}
-
-#[test]
-fn nesting_keeps_to_the_longest_lease_to_the_millisecond() {
-    let (clock, store) = world();
-    let lock = LockClient::in_memory_with(&store).get_lock("a");
-    lock.lock_with_lease(secs(20)).unwrap();
-    clock.advance(secs(1));
-    lock.lock_with_lease(secs(5)).unwrap();
-    assert_eq!(lock.remaining_lease().unwrap(), Some(secs(19)));
-    lock.lock_with_lease(secs(60)).unwrap();
-    assert_eq!(lock.remaining_lease().unwrap(), Some(secs(60)));
-    clock.advance(secs(1));
-    lock.unlock().unwrap();
-    lock.unlock().unwrap();
-    assert_eq!((lock.remaining_lease().unwrap(), lock.hold_count().unwrap()), (Some(secs(59)), 1));
-    // A level without a lease: renewed while it is open.
-    lock.lock().unwrap();
-    clock.advance(HOUR);
-    assert!(lock.is_held_by_current_thread().unwrap());
-    lock.unlock().unwrap();
-    let left = lock.remaining_lease().unwrap().unwrap();
-    assert!(left > secs(19) && left <= LEASE, "{left:?}");
-    clock.advance(left - ms(1));
-    assert!(lock.is_locked().unwrap());
-    clock.advance(ms(1));
-    assert!(!lock.is_locked().unwrap());
-    assert!(lock.unlock().unwrap_err().is_lost());
-}
-
-/// Levels with short leases of their own come and go; the hold's renewals must keep their time.
-#[test]
-fn short_leased_levels_do_not_put_off_the_renewal() {
-    let (clock, store) = world();
-    let client = LockClient::in_memory_with(&store);
-    let guard = client.get_lock("a").acquire().unwrap();
-    for _ in 0..100 {
-        drop(client.get_lock("a").acquire_with(&leased(secs(1))).unwrap().unwrap());
-        clock.advance(secs(9));
-        guard.check().unwrap();
-    }
-}
-
-#[test]
-fn separate_stores_have_nothing_in_common() {
-    let (_clock, store) = world();
-    let guard = LockClient::in_memory_with(&store).get_lock("a").acquire().unwrap();
-    let other = LockClient::in_memory();
-    assert!(other.get_lock("a").try_lock().unwrap());
-    assert!(LockClient::in_memory_with(&store.clone()).get_lock("a").is_locked().unwrap());
-    drop(guard);
-    assert!(other.get_lock("a").is_held_by_current_thread().unwrap());
-}
-
-#[test]
-fn a_memory_client_cannot_be_made_with_options_that_cannot_be_used() {
-    let (_clock, store) = world();
-    let error = LockClient::builder().lease(Duration::ZERO).build_in_memory(&store).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
 // ---- groups

@@ -89,27 +89,6 @@ fn shared() -> Option<&'static MysqlServer> {
     MysqlServer::shared()
 }
 
-/// Names are made and used for the first time by many at once, which is where gaps would be locked.
-#[test]
-fn first_uses_of_many_names_do_not_disturb_each_other() {
-    let Some(server) = shared() else { return };
-    let clients: Vec<_> = (0..3).map(|_| server.client()).collect();
-    let tag = fresh("first");
-    std::thread::scope(|scope| {
-        for client in &clients {
-            for _ in 0..2 {
-                let tag = &tag;
-                scope.spawn(move || {
-                    for number in 0..60 {
-                        let guard = client.get_fenced_lock(format!("{tag}-{number}")).acquire().unwrap();
-                        guard.unlock().unwrap();
-                    }
-                });
-            }
-        }
-    });
-}
-
 // ---- plans and the row
 
 #[test]
@@ -179,23 +158,6 @@ fn kill_all(admin: &mut Conn) {
     for id in ids {
         admin.query_drop(format!("KILL {id}")).ok(); // it may be gone
     }
-}
-
-#[test]
-fn killed_connections_are_replaced() {
-    let Some(server) = MysqlServer::start() else { return };
-    let (client, rival) = (server.client(), server.client());
-    let held = client.get_lock("held").acquire().unwrap();
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| rival.get_lock("held").lock());
-        kill_all(&mut server.admin());
-        held.check().unwrap();
-        held.unlock().unwrap_or_else(|error| assert!(crate::support::may_pass(&error), "{error}"));
-        waiter.join().unwrap().unwrap();
-    });
-    // The waiter's thread has ended; its hold ends with its lease, at the latest.
-    assert!(rival.get_lock("held").force_unlock().is_ok());
-    assert!(client.get_lock("held").try_lock_for(LONG).unwrap());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
 use crate::support::processes::LEASE;
 use crate::support::stalls::own_time_since;
-use crate::support::{LONG, connected, eventually, fresh, ms, now, quiet_panic, stalled_since, start};
+use crate::support::{LONG, connected, eventually, fresh, ms, now, quiet_panic, stalled_since};
 
 impl Database for PostgresServer {
     same_for_each_database!(PostgresServer, Client);
@@ -533,26 +533,6 @@ fn a_transaction_that_the_server_ends_is_lost() {
     assert!(names.lock(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
     assert!(lock_advisory(&mut transaction, &name, ms(0)).unwrap_err().is_lost());
     assert!(transaction.commit().is_err());
-}
-
-/// Of the tests' own tool: what has its port by then passes everything on to another PostgreSQL.
-#[test]
-fn a_server_does_not_pass_for_up_when_another_answers_on_its_port() {
-    let (Some(mut server), Some(other)) = (PostgresServer::start(), shared()) else { return };
-    server.kill();
-    let taken = std::net::TcpListener::bind(("127.0.0.1", server.port())).unwrap();
-    let there = other.port();
-    start(move || {
-        for client in taken.incoming().flatten() {
-            let server = std::net::TcpStream::connect(("127.0.0.1", there)).unwrap();
-            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-            start(move || drop(std::io::copy(&mut from, &mut to)));
-            start(move || drop(std::io::copy(&mut &server, &mut &client)));
-        }
-    });
-    let url = server.url();
-    assert!(postgres::Client::connect(&url, postgres::NoTls).is_ok(), "the other answers");
-    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| server.restart())).is_err());
 }
 
 // ---- in an async runtime

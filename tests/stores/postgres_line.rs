@@ -194,50 +194,6 @@ fn nothing_is_left_of_clients_that_wait_no_more() {
     held.unlock().unwrap();
 }
 
-#[test]
-fn two_clients_that_take_turns_never_wait_for_a_poll() {
-    let Some(server) = shared() else { return };
-    watch_for_stalls();
-    let name = fresh("turns");
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                let client = server.client();
-                for _ in 0..150 {
-                    let before = now();
-                    client.get_lock(&name).lock().unwrap();
-                    let took = own_time_since(before);
-                    client.get_lock(&name).unlock().unwrap();
-                    assert!(took < ms(900), "{took:?}");
-                }
-            });
-        }
-    });
-}
-
-#[test]
-fn a_lock_that_is_freed_by_force_or_by_time_goes_to_one_who_waits() {
-    let Some(server) = shared() else { return };
-    watch_for_stalls();
-    let name = fresh("force");
-    let (client, mut told) = (server.client(), server.admin());
-    told.batch_execute("LISTEN nobody").unwrap();
-    let held = client.get_lock(&name).acquire().unwrap();
-    stand(&mut server.admin(), &name, "waits", "0");
-    assert!(client.get_lock(&name).force_unlock().unwrap());
-    let message = told.notifications().timeout_iter(LONG).next().unwrap();
-    assert!(message.is_some_and(|message| message.payload() == "next"));
-    assert_eq!(line(&mut told, &name), [("waits".to_owned(), true)]);
-    drop(held);
-    // Nobody says that a lease has run out.
-    let before = now();
-    take(&mut server.admin(), &name, OWNER, 400);
-    let lock = name;
-    start(move || client.get_lock(&lock).acquire().unwrap().unlock().unwrap()).join().unwrap();
-    let took = before.elapsed();
-    assert!(took >= ms(400) && took <= ms(400) + IN_ANY_CASE + stalled_since(before), "{took:?}");
-}
-
 /// As any client takes a lock that it need not wait for.
 fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
     let row = connection
@@ -257,29 +213,6 @@ fn take(connection: &mut Client, name: &str, owner: &str, lease_ms: i64) {
         )
         .unwrap();
     assert!(row.get::<_, Option<i64>>(0).is_some());
-}
-
-#[test]
-fn a_release_that_others_were_told_of_wakes_nobody_behind_a_holder_that_tells_the_line() {
-    let Some(server) = shared() else { return };
-    watch_for_stalls();
-    let name = fresh("others");
-    let (client, mut admin) = (server.client(), server.admin());
-    let asked = Arc::new(AtomicU32::new(0));
-    let waiter = server.options().observer(Counting(Arc::clone(&asked))).build().unwrap();
-    let held = client.get_lock(&name).acquire().unwrap();
-    let (lock, begun) = (name.clone(), now());
-    let waiting = start(move || waiter.get_lock(&lock).acquire().unwrap().unlock().unwrap());
-    has_in_line(&mut admin, &name, 1);
-    // As clients without a line do.
-    for _ in 0..200 {
-        admin.batch_execute(&format!("NOTIFY {}", channel(&name))).unwrap();
-    }
-    held.unlock().unwrap();
-    waiting.join().unwrap();
-    let polls = u32::try_from(begun.elapsed().as_secs() + 1).unwrap();
-    let asked = asked.load(Ordering::SeqCst);
-    assert!(asked <= 5 + polls, "{asked} requests");
 }
 
 #[test]
@@ -445,25 +378,6 @@ fn clients_are_told_in_the_order_in_which_they_came() {
     leave(&mut admin, &name, "a");
     assert!(ask(&mut admin, &name, "d").0);
     assert_eq!(line(&mut admin, &name), []);
-}
-
-#[test]
-fn a_grant_out_of_the_line_says_how_many_clients_stood_in_it() {
-    let Some(server) = shared() else { return };
-    let (name, mut admin) = (fresh("crowd"), server.admin());
-    // Now and in a minute: on a busy machine it counts as alive all the same.
-    for (client, asked_ago) in [("first", "0"), ("second", "-1 minute"), ("dead", "6 seconds")] {
-        stand(&mut admin, &name, client, asked_ago);
-    }
-    let mut takes = |client: &str| {
-        let row = asked(&mut admin, &name, client);
-        assert!(row.get::<_, Option<i64>>(0).is_some());
-        let in_line: Option<i64> = row.get(9);
-        leave(&mut admin, &name, client);
-        in_line
-    };
-    assert_eq!(takes("other"), None, "it did not stand there");
-    assert_eq!([takes("first"), takes("second"), takes("first")], [Some(2), Some(1), None]);
 }
 
 #[test]

@@ -38,23 +38,6 @@ fn a_hold_on_redis_is_kept_while_new_connections_get_no_answer() {
     });
 }
 
-#[test]
-fn a_hold_on_a_redlock_is_kept_while_new_connections_get_no_answer() {
-    alone_within(LONG * 2, || {
-        let Some(binary) = default_server() else { return };
-        let servers = [(); 3].map(|()| RedisServer::builder(&binary).start());
-        let proxies = servers.each_ref().map(|server| Proxy::plain((Ipv4Addr::LOCALHOST, server.port())));
-        let urls = proxies.each_ref().map(|proxy| format!("redis://127.0.0.1:{}", proxy.port()));
-        let client =
-            LockClient::builder().redlock(urls).lease(ms(6_000)).node_timeout(ms(600)).build().unwrap();
-        let held = client.get_lock(fresh("held")).acquire().unwrap();
-        proxies.iter().for_each(Proxy::ignore);
-        let_pass(ms(13_000), "two leases");
-        held.check().unwrap();
-        held.unlock().unwrap();
-    });
-}
-
 #[cfg(feature = "etcd")]
 #[test]
 fn a_hold_on_etcd_is_kept_while_new_connections_get_no_answer() {

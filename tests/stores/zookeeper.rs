@@ -11,21 +11,17 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use leasehold::crossbeam_channel::{Sender, unbounded};
-use leasehold::{
-    AcquireOptions, ClientInfo, Error, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason,
-    Observer,
-};
+use leasehold::{AcquireOptions, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason, Observer};
 
 use crate::support::processes::increments;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{
     Holding, LONG, SLACK, Waiter, comes_true_within, connected, elsewhere, eventually, leased, ms, now,
-    receive, slack_since, test_command, throughout, wait_until,
+    receive, slack_since, test_command, throughout,
 };
 
 /// Sessions that a test can wait for.
@@ -601,39 +597,6 @@ fn four_processes_of_four_threads_count_exactly() {
     assert_eq!(fs::read_to_string(file.path()).unwrap(), (16 * each).to_string());
 }
 
-/// As those who port from Curator write it: a client for each thread, 3 s of patience, and one that takes 3.5 s.
-#[test]
-fn of_ten_threads_that_wait_three_seconds_nine_get_nothing_and_release_nothing() {
-    let Some(server) = ZooKeeper::start(CALM) else { return };
-    let url = server.url();
-    let in_vain = AtomicUsize::new(0);
-    let results: Vec<Option<Result<(), Error>>> = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..10).map(|_| client(&url)).collect();
-        let threads: Vec<_> = clients
-            .into_iter()
-            .map(|client| {
-                let in_vain = &in_vain;
-                scope.spawn(move || {
-                    let Some(guard) = client.get_lock("/examples/ten").try_acquire_for(ms(3_000)).unwrap()
-                    else {
-                        in_vain.fetch_add(1, Ordering::SeqCst);
-                        return None;
-                    };
-                    crate::support::let_pass(ms(3_500), "the work under the lock");
-                    // On a busy machine some began to wait later.
-                    wait_until("the others gave up", LONG, || in_vain.load(Ordering::SeqCst) == 9);
-                    Some(guard.unlock())
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    let winners: Vec<_> = results.into_iter().flatten().collect();
-    assert_eq!(winners.len(), 1);
-    assert!(winners[0].is_ok());
-    assert_eq!(server.figure("zk_ephemerals_count"), 0);
-}
-
 // ---- logins, paths, refusals
 
 #[test]
@@ -774,21 +737,6 @@ fn an_entry_in_the_directory_goes_with_its_session_and_is_no_lock() {
     held.unlock().unwrap();
     one.shutdown().unwrap();
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
-}
-
-#[test]
-fn a_client_that_has_used_nothing_for_a_lease_has_no_entry() {
-    let Some(server) = ZooKeeper::start(SHORT) else { return };
-    let client = LockClient::builder().url(server.url()).lease(4 * SESSION).build().unwrap();
-    for _ in 0..2 {
-        let held = client.get_lock("a").acquire().unwrap();
-        // A busy server may have ended the connection.
-        let is_listed = |one: leasehold::Result<ClientInfo>| one.is_ok_and(|one| one.id == client.id());
-        comes_true_within(LONG, || client.clients().any(is_listed));
-        comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 2);
-        held.unlock().unwrap();
-        comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
-    }
 }
 
 #[test]

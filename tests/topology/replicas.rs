@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::{ClientBuilder, ErrorKind, LockClient, RedisLock};
 
 use crate::support::server::{RedisServer, default_server};
-use crate::support::{LONG, call, eventually, ms, now, stalled_since, within};
+use crate::support::{LONG, eventually, ms, now, stalled_since, within};
 
 /// The time that replicas have.
 const GIVEN: Duration = ms(150);
@@ -121,21 +121,6 @@ fn a_grant_that_too_few_replicas_have_is_undone_and_says_so() {
         assert!(lock.try_lock_for(ms(400)).is_err());
         within(begun, ms(400) + GIVEN + LATE, "a wait that ends without replicas");
     }
-}
-
-#[test]
-fn a_waiter_is_granted_when_enough_replicas_are_there() {
-    let Some(mut servers) = Servers::start(1) else { return };
-    let client = servers.options().require_replicas(2, GIVEN).patience(LONG).build().unwrap();
-    let lock = client.get_lock("later");
-    let waiter = {
-        let lock = lock.clone();
-        call(move || lock.lock().and_then(|()| lock.unlock()))
-    };
-    assert!(!eventually(ms(500), || waiter.is_over()), "granted without a second replica");
-    servers.add_replica();
-    let there = now();
-    waiter.returns_within(there, GIVEN + LATE, "being granted").unwrap();
 }
 
 #[test]

@@ -85,21 +85,6 @@ fn homes(client: &LockClient, names: &[String], servers: &[RedisServer]) -> BTre
 }
 
 #[test]
-fn names_are_spread_by_weight() {
-    let Some(servers) = servers(3) else { return };
-    let weights = [1, 1, 2];
-    let ring = nodes(&servers, 0..3).into_iter().zip(weights).map(|(node, weight)| node.weight(weight));
-    let client = client(Ring::new(ring));
-    let homes = homes(&client, &names(1_000), &servers);
-    for (place, weight) in weights.into_iter().enumerate() {
-        let share = homes.values().filter(|home| **home == place).count() as f64 / 1_000.0;
-        let due = f64::from(weight) / 4.0;
-        // A tenth for the ring, and as much for so few names.
-        assert!((share / due - 1.0).abs() < 0.20, "node {place} has {share} of the names, {due} are due");
-    }
-}
-
-#[test]
 fn lists_that_cannot_be_a_ring_are_refused() {
     let Some(servers) = servers(2) else { return };
     let builder = || LockClient::builder().connect_timeout(ms(5_000));

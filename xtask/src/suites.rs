@@ -38,10 +38,10 @@ pub const SUITES: &[Suite] = &[
     suite(
         "faults",
         "faults",
-        "--skip=cuts_under_load:: --skip=heap:: --skip=history:: --skip=line_processes:: --skip=wakeups::",
+        "--skip=cuts_under_load:: --skip=heap:: --skip=line_processes:: --skip=wakeups::",
     ),
     suite("faults", "faults", "heap::"),
-    suite("faults", "faults", "history::"),
+    suite("faults", "histories", "no_two_processes_ever_hold_a_lock_at_once"),
     suite("interop", "interop", ""),
     suite("topologies", "topology", "cluster::"),
     suite("topologies", "topology", "redlock::"),

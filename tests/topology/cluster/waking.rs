@@ -78,51 +78,6 @@ fn each_publish_mode_wakes_the_waiters_that_subscribe_in_that_mode() {
     });
 }
 
-/// One connection for wake-ups on each member that has a channel, and a thread for each; none before.
-#[test]
-fn a_member_is_listened_to_when_somebody_waits_for_a_lock_of_its() {
-    alone_within(LONG * 6, || {
-        stalled_since(now());
-        let Some(cluster) = Cluster::start() else { return };
-        let (holder, waiter) = (client(&cluster, Auto), client(&cluster, Auto));
-        let hubs = || {
-            let names = crate::support::epilogue::threads().unwrap_or_default();
-            names.iter().filter(|name| name.starts_with("leasehold-hub")).count()
-        };
-        let names: Vec<_> = (0..3).map(|primary| cluster.name_on(primary, "hubs")).collect();
-        // A client that does not wait does not listen, also while the cluster has just begun and does not
-        // answer yet.
-        let held = |name: &String| {
-            let mut guard = None;
-            assert!(eventually(LONG, || {
-                guard = holder.get_lock(name).try_acquire().ok().flatten();
-                guard.is_some()
-            }));
-            guard.unwrap()
-        };
-        let held: Vec<_> = names.iter().map(held).collect();
-        assert_eq!(hubs(), 0);
-        let waiting: Vec<_> = names
-            .iter()
-            .enumerate()
-            .map(|(at, name)| {
-                let lock = waiter.get_lock(name);
-                let waiting = call(move || {
-                    lock.lock().unwrap();
-                    lock.unlock().unwrap();
-                });
-                assert!(eventually(LONG, || listens(&cluster, name, "SHARDNUMSUB")));
-                assert_eq!(hubs(), at + 1);
-                waiting
-            })
-            .collect();
-        held.into_iter().for_each(|guard| guard.unlock().unwrap());
-        waiting.into_iter().for_each(|waiting| waiting.outcome().0);
-        drop((holder, waiter));
-        assert_all_was_given_back(&cluster);
-    });
-}
-
 /// Two writers of other clients stand in line, behind a writer or a reader. The message that wakes one is the
 /// release before it; the poll would come a second after they began to listen.
 #[test]

@@ -174,18 +174,6 @@ fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
 }
 
 #[test]
-fn a_sentinel_that_says_nothing_keeps_nobody_for_longer_than_the_connect_time_out() {
-    alone(|| {
-        let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("redis-sentinel://{}/{MASTER}", mute.local_addr().unwrap());
-        let begun = now();
-        let error = LockClient::builder().url(&url).connect_timeout(ms(300)).build().unwrap_err();
-        within(begun, ms(300), "connecting");
-        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
-    });
-}
-
-#[test]
 fn sentinels_that_cannot_help_have_different_errors() {
     alone(|| {
         let Some(server) = RedisServer::start_default() else { return };

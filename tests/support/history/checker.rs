@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::operations::{Doing, Model, Operation, by_lock};
+use super::operations::{Doing, Model, Operation, by_lock};
 
 /// A span that is certain: from here to there, both excluded.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ impl Stands<'_> {
 }
 
 /// The locks whose history no lock can have, with the reasons.
-pub(crate) fn check(operations: &[Operation]) -> BTreeMap<String, Vec<String>> {
+pub fn check(operations: &[Operation]) -> BTreeMap<String, Vec<String>> {
     let mut bad = BTreeMap::new();
     for (lock, operations) in by_lock(operations) {
         let found = match operations[0].model {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// The model that a lock is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Model {
+pub enum Model {
     Mutex,
     ReadWrite,
     Semaphore,
@@ -18,7 +18,7 @@ pub(crate) enum Model {
 /// The request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Doing {
+pub enum Doing {
     /// The hold begins. With `mode` read or write, or a number of `units`.
     Acquire,
     /// The hold was entered once more.
@@ -40,30 +40,30 @@ pub(crate) enum Doing {
 /// clock that all share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Operation {
-    pub(crate) lock: String,
-    pub(crate) model: Model,
-    pub(crate) f: Doing,
+pub struct Operation {
+    pub lock: String,
+    pub model: Model,
+    pub f: Doing,
     /// Of one hold, or of an operation that belongs to none.
-    pub(crate) hold: u64,
+    pub hold: u64,
     #[serde(default)]
-    pub(crate) owner: String,
+    pub owner: String,
     #[serde(default)]
-    pub(crate) mode: String,
+    pub mode: String,
     #[serde(default)]
-    pub(crate) units: i64,
+    pub units: i64,
     /// The units of a semaphore in all; where a latch begins.
     #[serde(default)]
-    pub(crate) limit: i64,
-    pub(crate) fence: Option<u64>,
-    pub(crate) call: u64,
+    pub limit: i64,
+    pub fence: Option<u64>,
+    pub call: u64,
     /// `None`: it may take effect at any later time.
-    pub(crate) ret: Option<u64>,
-    pub(crate) value: Option<i64>,
+    pub ret: Option<u64>,
+    pub value: Option<i64>,
 }
 
 impl Operation {
-    pub(crate) fn new(lock: &str, model: Model, f: Doing, hold: u64, time: (u64, Option<u64>)) -> Operation {
+    pub fn new(lock: &str, model: Model, f: Doing, hold: u64, time: (u64, Option<u64>)) -> Operation {
         Operation {
             lock: lock.to_owned(),
             model,
@@ -81,19 +81,19 @@ impl Operation {
     }
 
     /// When it has taken effect at the latest.
-    pub(crate) fn done(&self) -> u64 {
+    pub fn done(&self) -> u64 {
         self.ret.unwrap_or(u64::MAX)
     }
 }
 
 /// The operations of each lock.
-pub(crate) fn by_lock(operations: &[Operation]) -> BTreeMap<&str, Vec<&Operation>> {
+pub fn by_lock(operations: &[Operation]) -> BTreeMap<&str, Vec<&Operation>> {
     let mut of: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
     operations.iter().for_each(|operation| of.entry(&operation.lock).or_default().push(operation));
     of
 }
 
-pub(crate) fn write(path: &Path, operations: &[Operation]) {
+pub fn write(path: &Path, operations: &[Operation]) {
     let mut text = String::new();
     for operation in operations {
         text.push_str(&serde_json::to_string(operation).unwrap());
