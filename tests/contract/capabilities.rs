@@ -54,7 +54,6 @@ fn a_kind_is_fenced_exactly_if_it_says_so(store: &Store) {
     }
 }
 
-/// Each round measures from just before the release to the moment at which the waiter has the lock.
 fn a_release_wakes_other_clients_exactly_if_the_kind_says_so(store: &Store) {
     for kind in &store.kinds {
         let (client, other) = (store.client(), store.client());
@@ -173,7 +172,6 @@ fn a_hold_survives_a_restart_exactly_if_the_store_says_so(store: &Store) {
         guard.unlock().unwrap();
         assert!(rival.get_fenced_lock(&name).acquire().unwrap().fence() > fence);
     } else {
-        // Tokens go up all the same.
         assert!(rival.get_fenced_lock(&name).acquire().unwrap().fence() > guard.fence());
     }
 }
@@ -220,6 +218,5 @@ fn a_lease_ends_as_exactly_as_the_store_says(store: &Store) {
     if !store.late.is_zero() {
         assert!(took > lease + SLACK, "it ended as exactly as if it were not late: {took:?}");
     }
-    // To the one who had it, it has ended when it was to end.
     assert!(lock.get_lock(&name).unlock().unwrap_err().is_lost());
 }

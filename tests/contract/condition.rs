@@ -74,7 +74,6 @@ fn a_notified_waiter_has_its_whole_hold_count_again(store: &Store) {
     let (client, other) = (store.client(), store.client());
     let name = fresh("cond");
     let waiter = waiting(other.get_lock(&name), |lock, mut guard| {
-        // Levels without a guard: those of a caller that took the lock the Java way.
         (0..2).for_each(|_| lock.lock().unwrap());
         lock.condition("c").wait(&mut guard).unwrap();
         assert_eq!(lock.hold_count().unwrap(), 3);
@@ -152,7 +151,6 @@ fn a_wait_that_ends_by_itself_has_the_lock_again(store: &Store) {
     assert!(!lock.condition("c").wait_for(&mut guard, Duration::from_nanos(1)).unwrap());
     assert_eq!(lock.hold_count().unwrap(), 2);
     guard.check().unwrap();
-    // Nobody is left behind to swallow a notification.
     assert!(!lock.condition("c").notify_one().unwrap());
 }
 
@@ -233,7 +231,6 @@ fn only_the_holder_may_wait_for_a_condition_or_notify(store: &Store) {
     assert!(condition.notify_all().unwrap_err().is_not_held());
     let mut guard = lock.acquire().unwrap();
     assert_eq!(lock.condition("").notify_one().unwrap_err().kind(), ErrorKind::InvalidInput);
-    // A guard of another lock, and one of the same name of another client.
     let mut others = client.get_lock(fresh("other")).acquire().unwrap();
     let mut strangers = operator.get_lock(fresh("other")).acquire().unwrap();
     for wrong in [&mut others, &mut strangers] {
@@ -274,7 +271,6 @@ fn a_wait_goes_on_while_what_it_is_for_is_not_there(store: &Store) {
         let (items, asked) = (Arc::clone(&items), Arc::clone(&asked));
         move |lock, mut guard| {
             let is_missing = |guard: &Guard| {
-                // As any code under the lock: it may take it once more.
                 guard.check().unwrap();
                 lock.acquire().unwrap().unlock().unwrap();
                 asked.fetch_add(1, Ordering::SeqCst);
@@ -317,7 +313,6 @@ fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
     guard.on_lost(move |loss| tell.0.send(loss.clone()).unwrap());
     assert!(!lock.condition("c").wait_for(&mut guard, ms(10)).unwrap());
     assert!(!lock.condition("c").wait_for(&mut guard, ms(10)).unwrap());
-    // Renewed, kept from others, and told of: once, with the owner that it has now.
     throughout(RENEWED, || guard.check().is_ok());
     assert!(!other.get_lock(&name).try_lock().unwrap());
     assert!(told.is_empty() && tell.1.is_empty(), "the waits gave the lock up and lost nothing");
@@ -325,7 +320,6 @@ fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
     assert_eq!(receive(&told, RENEWED / 3 + SLACK).unwrap().owner, guard.owner());
     assert_eq!(receive(&tell.1, SLACK).unwrap().owner, guard.owner());
     assert!(guard.unlock().unwrap_err().is_lost());
-    // One with a token has a new one, also by the condition of the plain lock of the name.
     let fenced = client.get_fenced_lock(fresh("fenced"));
     let mut guard = fenced.acquire().unwrap();
     let token = guard.fence().unwrap();

@@ -36,15 +36,12 @@ contracts!(needs Directory:
     a_wait_with_a_limit_ends_for_a_deadlock_before_it_is_busy,
 );
 
-/// All of a ring have their first lock.
 fn gate_of(threads: usize) -> Arc<Barrier> {
     Arc::new(Barrier::new(threads))
 }
 
-/// The time within which a deadlock is told.
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
-/// The deadlocks that a client's observer is told, with the moment; and those that are over.
 struct Told(Sender<(bool, Deadlock, Instant)>);
 
 impl Observer for Told {
@@ -58,7 +55,6 @@ impl Observer for Told {
     }
 }
 
-/// A client, and what its observer is told.
 struct Member {
     client: LockClient,
     told: Receiver<(bool, Deadlock, Instant)>,
@@ -83,7 +79,6 @@ impl Member {
         Member { client, told }
     }
 
-    /// The next that it is told.
     #[track_caller]
     fn next(&self, is_begin: bool) -> (Deadlock, Instant) {
         let (begins, deadlock, at) = self.told.recv_timeout(LONG).expect("it is told");
@@ -96,8 +91,6 @@ impl Member {
     }
 }
 
-/// A thread that takes a lock, waits until all of its ring have theirs, and then wants another, until it is
-/// interrupted.
 fn wants(
     first: RedisLock,
     second: RedisLock,
@@ -114,7 +107,6 @@ fn wants(
     })
 }
 
-/// Ends the waits; returns how many had got their lock, as the others did while they ended one by one.
 fn end(threads: impl IntoIterator<Item = JoinHandle<Result<()>>>, interrupt: &Interrupt) -> usize {
     interrupt.interrupt();
     let mut got = 0;
@@ -134,7 +126,6 @@ fn names(deadlock: &Deadlock) -> Vec<(String, String)> {
     names
 }
 
-/// For each kind, two clients that take two locks in opposite orders.
 fn locks_taken_in_opposite_orders_are_told_within_three_seconds_and_told_to_be_over(store: &Store) {
     std::thread::scope(|scope| {
         for kind in &store.kinds {
@@ -169,7 +160,6 @@ fn told_and_over(store: &Store, kind: &Kind) {
         assert_eq!(own.count(), 1);
         let is_here = |step: &leasehold::DeadlockStep| step.whereabouts.pid == std::process::id();
         assert!(deadlock.steps.iter().all(is_here), "{deadlock}");
-        // Every client is told the same, of all rings of this store.
         let asked = member.client.deadlocks().unwrap();
         assert_eq!(asked.iter().filter(|ring| names(ring) == expected).count(), 1, "{asked:?}");
     }
@@ -350,7 +340,6 @@ fn a_wait_for_a_thread_that_goes_on_is_no_deadlock(store: &Store) {
         wants(waiting.client.get_lock(&first), waiting.client.get_lock(&second), &gate, &interrupt)
     });
     gate.wait();
-    // More than one look at each.
     throughout(Duration::from_millis(2_500), || waiting.is_told_nothing() && holding.is_told_nothing());
     assert_eq!(end(threads, &interrupt), 0);
     held.unlock().unwrap();
@@ -591,10 +580,8 @@ fn a_process_that_works_under_a_hold_is_seen_to_keep_it(store: &Store) {
     members.iter().for_each(|member| drop(member.next(false)));
 }
 
-/// The time within which a deadlock is broken of which a client has no room to name all in its entry.
 const BROKEN_WITHIN: Duration = Duration::from_secs(8);
 
-/// A thread that holds these locks, and waits for another until its deadlock is broken.
 fn holds_all(locks: Vec<RedisLock>, wanted: RedisLock, gate: &Arc<Barrier>) -> JoinHandle<Result<()>> {
     let gate = Arc::clone(gate);
     crate::support::start(move || {
@@ -705,7 +692,6 @@ fn a_wait_with_a_limit_ends_for_a_deadlock_before_it_is_busy(store: &Store) {
     let waits = holds_all(vec![other.client.get_lock(&a)], other.client.get_lock(&b), &gate);
     gate.wait();
     assert!(eventually(LONG, || is_known_to_wait(&other)));
-    // A limit that ends before the deadlock is known is a limit like any.
     assert!(one.client.get_lock(&a).try_acquire_for(Duration::from_millis(300)).unwrap().is_none());
     let (begun, limit) = (now(), 2 * LONG);
     let error = one.client.get_lock(&a).try_acquire_for(limit).map(drop).unwrap_err();

@@ -19,12 +19,10 @@ contracts!(needs Directory:
     a_prefix_is_left_out_of_names_and_is_no_pattern,
 );
 
-/// A client whose entry is a moment old at most.
 fn quick(store: &Store, label: &str) -> LockClient {
     store.client_with(|options| options.lease(Duration::from_secs(3)).label(label))
 }
 
-/// The entry, once it is as it should be.
 fn shown(client: &LockClient, name: &str, is_it: impl Fn(&Inspection) -> bool) -> Inspection {
     let mut seen = client.inspect(name).unwrap();
     let found = eventually(LONG, || {
@@ -35,7 +33,6 @@ fn shown(client: &LockClient, name: &str, is_it: impl Fn(&Inspection) -> bool) -
     seen
 }
 
-/// Runs `work` on a thread of this name.
 fn named<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name(name.to_owned());

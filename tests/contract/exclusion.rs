@@ -19,7 +19,6 @@ contracts!(
     sixteen_threads_of_one_client_count_exactly,
 );
 
-/// Notices when two are inside at once.
 #[derive(Default)]
 struct Room {
     inside: AtomicUsize,
@@ -35,7 +34,6 @@ impl Room {
     }
 }
 
-/// A counter that loses additions made at the same time.
 #[derive(Default)]
 struct Unprotected(AtomicU64);
 
@@ -129,7 +127,6 @@ fn exactly_one_of_two_clients_holds(store: &Store) {
     }
 }
 
-/// Each lock's thread adds `rounds` times.
 fn count(locks: &[RedisLock], rounds: u64) {
     let (counter, room) = (Unprotected::default(), Room::default());
     thread::scope(|scope| {

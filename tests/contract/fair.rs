@@ -28,7 +28,6 @@ contracts!(needs Fair:
     waiters_are_shown_in_order_of_arrival,
 );
 
-/// Has a thread wait for the lock; it is in the queue when this returns.
 fn queue_up(client: &LockClient, name: &str, done: impl FnOnce() + Send + 'static) -> Waiter<()> {
     let lock = client.get_fair_lock(name);
     queued(client, name, move || {
@@ -38,7 +37,6 @@ fn queue_up(client: &LockClient, name: &str, done: impl FnOnce() + Send + 'stati
     })
 }
 
-/// Has a thread make a call that waits for the lock; it is in the queue when this returns.
 fn queued<T: Send + 'static>(
     client: &LockClient,
     name: &str,

@@ -104,7 +104,6 @@ fn a_guard_knows_its_lock_its_owner_and_its_state(store: &Store) {
     let inner = client.get_lock(&name).acquire().unwrap();
     assert_eq!(inner.owner(), guard.owner());
     drop(inner);
-    // The owner is what others are told.
     let error = elsewhere(|| client.get_lock(&name).unlock().unwrap_err());
     assert_eq!(error.not_held(), Some(&NotHeld::HeldBy(guard.owner().to_string())));
     guard.unlock().unwrap();
@@ -187,7 +186,6 @@ fn an_owned_guard_is_not_the_threads_own(store: &Store) {
     assert!(lock.is_locked().unwrap());
     assert!(!lock.is_held_by_current_thread().unwrap());
     assert_eq!(lock.hold_count().unwrap(), 0);
-    // Neither the thread nor another guard gets in.
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(30)).unwrap());
     assert!(lock.try_acquire_owned_for(ms(30)).unwrap().is_none());

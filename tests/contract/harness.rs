@@ -10,9 +10,7 @@ use crate::support::watch_for_stalls;
 /// Capabilities of a kind of lock on a store. Contracts assert both the yes and the no.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traits {
-    /// A thread that holds it may take it again.
     pub(crate) reentrant: bool,
-    /// Its grants have a fence.
     pub(crate) fenced: bool,
     /// A waiter is served before all that come later, of any client.
     pub(crate) fair: bool,
@@ -21,7 +19,6 @@ pub(crate) struct Traits {
     pub(crate) polls_within: Duration,
 }
 
-/// A kind of lock: how it is made from a client, and what it can do.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) label: &'static str,
@@ -40,9 +37,7 @@ pub(crate) enum Need {
     RunOnce,
     Token,
     Counting,
-    /// A directory of clients, and lists of locks.
     Directory,
-    /// Locks that a client keeps until others ask for them.
     Keeping,
 }
 
@@ -80,7 +75,6 @@ impl Need {
     }
 }
 
-/// Kills a place where locks are kept, and starts it again.
 pub(crate) type Restart = Box<dyn FnOnce() -> Store>;
 
 /// Ends the sessions of all clients, as an operator or a broken network does.
@@ -110,7 +104,6 @@ pub(crate) struct Store {
     /// Makes a place of its own, and what kills and starts that again.
     pub(crate) restartable: fn() -> (Store, Restart),
     pub(crate) sessions: Sessions,
-    /// Features that this store lacks, and says so.
     pub(crate) lacks: &'static [Need],
     /// Whether each lock's row or node says where its holder is, directory or not.
     pub(crate) rows_say_who: bool,
@@ -118,12 +111,10 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A client on this store with a lease that no test outlasts by accident.
     pub(crate) fn client(&self) -> LockClient {
         self.client_with(|options| options)
     }
 
-    /// A client whose renewed holds have this lease.
     pub(crate) fn client_with_lease(&self, lease: Duration) -> LockClient {
         self.client_with(|options| options.lease(lease))
     }
@@ -152,7 +143,6 @@ pub(crate) fn usual_kinds() -> Vec<Kind> {
     kinds(true, Duration::from_millis(1_200), (false, Duration::from_millis(100)))
 }
 
-/// The kinds of databases: all wait in the same way, and none keeps the order of arrival.
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn kinds_alike(wakes: bool, polls_within: Duration) -> Vec<Kind> {
     let mut kinds = kinds(wakes, polls_within, (wakes, polls_within));

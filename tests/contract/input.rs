@@ -66,7 +66,6 @@ fn a_refused_lease_does_not_disturb_a_hold(store: &Store) {
     lock.unlock().unwrap();
 }
 
-/// Everything one can do with a lock, by the name of the call.
 fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
     let interrupt = Interrupt::new();
     let options = AcquireOptions::new().deadline(now() + ms(10));

@@ -37,7 +37,6 @@ fn a_holder_is_shown_to_every_client(store: &Store) {
             assert!(seen.remaining.is_some_and(|left| !left.is_zero()), "{}: {seen}", kind.label);
             assert!(seen.is_held() && !matches!(seen.kind, ObjectKind::Absent), "{}: {seen}", kind.label);
             assert!(seen.to_string().contains(&holder.owner), "{seen}");
-            // It was only looked at.
             assert!((kind.make)(&other, &name).is_locked().unwrap());
         }
         held.release();

@@ -34,7 +34,6 @@ fn cycle(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-/// Uses a lock until its client keeps it, as `other` sees.
 #[track_caller]
 fn use_until_kept(lock: &RedisLock, other: &LockClient) {
     let is_kept = || {
@@ -44,7 +43,6 @@ fn use_until_kept(lock: &RedisLock, other: &LockClient) {
     assert!(eventually(LONG, is_kept), "it is given back each time");
 }
 
-/// Uses a lock again and again for so long.
 fn use_for(lock: &RedisLock, time: Duration) {
     let begun = now();
     while begun.elapsed() < time {
@@ -52,7 +50,6 @@ fn use_for(lock: &RedisLock, time: Duration) {
     }
 }
 
-/// A lock that this client keeps, and another client.
 #[track_caller]
 fn kept(store: &Store) -> (RedisLock, LockClient) {
     let other = store.client();
@@ -69,7 +66,6 @@ fn is_free_within(lock: &RedisLock, other: &LockClient, limit: Duration) {
     assert!(since.elapsed() <= limit + slack_since(since), "it was given back after {:?}", since.elapsed());
 }
 
-/// Counts what its client asked for.
 struct Attempts(Arc<AtomicU32>);
 
 impl Observer for Attempts {

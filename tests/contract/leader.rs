@@ -71,7 +71,6 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
     let alone = elected(&first);
     first.step_down();
     assert_eq!(stepped_down(&first), None);
-    // Alone it is elected again, to another term.
     let mut term = elected(&first);
     assert!(first.term() == Some(term) && term > alone);
     // Between clients there is an order only where the store keeps one.

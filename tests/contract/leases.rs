@@ -54,7 +54,6 @@ fn an_explicit_lease_ends_and_the_next_gets_in_near_its_end(store: &Store) {
         assert!(had.duration_since(before) >= lease - ms(2), "{:?}", had.duration_since(before));
         let latest = store.freed_within(lease) + slack_since(after);
         assert!(had.duration_since(after) <= latest, "{:?}", had.duration_since(after));
-        // The late unlock is told, and touches nobody.
         let held = crate::support::Holding::take(&clients.1.get_lock(&name));
         let late = lock.unlock().unwrap_err();
         assert_eq!(late.not_held(), Some(&NotHeld::Expired), "{late}");

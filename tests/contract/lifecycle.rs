@@ -40,7 +40,6 @@ fn shutdown_releases_all_that_is_held(store: &Store) {
     };
     assert!((0..5).all(|index| kind(index).is_locked().unwrap()));
     client.shutdown().unwrap();
-    // By then, not some time after.
     for index in 0..5 {
         assert!(!kind(index).is_locked().unwrap(), "{index}");
     }
@@ -134,7 +133,6 @@ fn after_shutdown_every_call_says_so(store: &Store) {
     }
     assert_eq!(clone.with_lock(&name, |_| ()).unwrap_err().kind(), ErrorKind::ShutDown);
     assert!(begun.elapsed() < slack_since(begun));
-    // Questions that need no store still have answers.
     assert_eq!(clone.id(), client.id());
     assert_eq!(clone.current_owner().client(), client.id());
 }

@@ -80,7 +80,6 @@ fn a_panicking_callback_does_not_keep_others_from_being_called(store: &Store) {
     guard.on_lost(|_| crate::support::quiet_panic());
     guard.on_lost(move |_| tell.send(()).unwrap());
     receive(&told, ms(100) + SLACK).unwrap();
-    // The watchdog lives on.
     let other = client.get_lock(fresh("panics")).acquire().unwrap();
     throughout(RENEWED + ms(200), || other.check().is_ok());
     other.unlock().unwrap();
@@ -136,7 +135,6 @@ fn the_channel_gets_the_loss_and_ends(store: &Store) {
     let (early, other) = (guard.lost(), guard.lost());
     assert_eq!(early.try_recv(), Err(TryRecvError::Empty));
     assert!(operator.get_lock(&name).force_unlock().unwrap());
-    // As a program would wait for it beside its work.
     select! {
         recv(early) -> loss => assert_eq!(loss.unwrap().reason, LossReason::Gone),
         default(LONG) => panic!("the loss is not told"),

@@ -59,7 +59,6 @@ macro_rules! contracts {
     };
 }
 
-/// The stores named in `contracts!`.
 const STORES: &[&str] = &[
     "memory",
     "redis",
@@ -134,7 +133,6 @@ fn written() -> Vec<String> {
     written
 }
 
-/// The list of tests of this program, given also `extra`.
 fn listed(extra: &[&str]) -> String {
     let program = std::env::current_exe().unwrap();
     let list = [&[program.to_str().unwrap(), "--list"], extra].concat();

@@ -48,13 +48,11 @@ contracts!(
 
 const SECOND: Duration = ms(1_000);
 
-/// The names of `count` locks, in the order in which they are taken.
 fn names(count: usize) -> Vec<String> {
     let group = fresh("multi");
     (0..count).map(|number| format!("{group}-{number}")).collect()
 }
 
-/// The same, all in one slot of a cluster.
 fn in_one_slot(count: usize) -> Vec<String> {
     let group = fresh("multi");
     (0..count).map(|number| format!("{{{group}}}-{number}")).collect()
@@ -160,7 +158,6 @@ fn one_deadline_is_for_all(store: &Store) {
     drop(holding);
 }
 
-/// Runs `step` 200 ms and 400 ms after `begun`.
 fn for_each_third(begun: std::time::Instant, mut step: impl FnMut()) {
     for third in 1..=2 {
         let_pass((begun + ms(200) * third).saturating_duration_since(now()), "a part of the deadline passes");
@@ -285,7 +282,6 @@ fn every_end_of_a_wait_releases_the_locks_acquired_so_far(store: &Store) {
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::ShutDown);
     all_free(&client, &names[..2]);
     holding.release();
-    // A panic while all are held.
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _guard = multi.acquire().unwrap();
         quiet_panic();
@@ -367,7 +363,6 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
             assert!(!lock.is_locked().unwrap(), "{}", lock.name());
         }
     }
-    // Each is waited for in its own way.
     for lock in make(&other) {
         if lock.name().ends_with("-read") {
             continue;

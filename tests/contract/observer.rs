@@ -39,7 +39,6 @@ pub(crate) enum Seen {
     Trouble(String),
 }
 
-/// Sends on what it is told.
 pub(crate) struct Teller(Sender<Seen>);
 
 impl Teller {
@@ -207,7 +206,6 @@ fn a_panicking_observer_harms_nothing(store: &Store) {
     store.client().get_lock(lock.name()).force_unlock().unwrap();
     receive(&lost.lost(), RENEWED / 3 + SLACK).unwrap();
     drop(lost);
-    // Watchdog and callbacks go on.
     let guard = lock.acquire().unwrap();
     throughout(RENEWED + ms(200), || guard.check().is_ok());
     guard.unlock().unwrap();
@@ -229,7 +227,6 @@ fn the_end_of_a_longest_hold_is_observed_when_it_comes(store: &Store) {
     assert!(taken.elapsed() < ms(300) + slack_since(taken), "{:?}", taken.elapsed());
 }
 
-/// Sends on each event as text, without its times.
 struct Events(Sender<String>);
 
 impl Observer for Events {
@@ -266,7 +263,6 @@ fn each_event_is_reported_when_it_should_be(store: &Store) {
     lock.acquire().unwrap().unlock().unwrap();
     let all = |seen: &Receiver<String>| seen.try_iter().collect::<Vec<_>>();
     assert_eq!(all(&seen), [format!("acquired lock {name}"), format!("released lock {name}")]);
-    // A waiter, and the release by another client.
     let held = Holding::take(&stranger.get_lock(&name));
     let waiting = lock.clone();
     let waiter = Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock()));
@@ -277,7 +273,6 @@ fn each_event_is_reported_when_it_should_be(store: &Store) {
     // Stores whose waiters poll know of no message.
     rest.retain(|event| *event != format!("handed off lock {name} elsewhere"));
     assert_eq!(rest, [format!("acquired lock {name}"), format!("released lock {name}")]);
-    // A loss.
     let guard = lock.acquire().unwrap();
     assert!(stranger.get_lock(&name).force_unlock().unwrap());
     guard.unlock().unwrap_err();
@@ -397,7 +392,6 @@ fn stats_and_contended_agree_with_what_was_done(store: &Store) {
     let contended = client.contended(20);
     let [only] = contended.as_slice() else { panic!("{contended:?}") };
     assert_eq!((only.name.as_str(), only.waits, only.overcount), (waited_for.as_str(), waited, 0));
-    // A renewal and a loss.
     let guard = client.get_lock(&free).acquire().unwrap();
     assert!(eventually(LONG, || client.stats().renewals > 0));
     let stats = client.stats();

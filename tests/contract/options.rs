@@ -14,7 +14,6 @@ use crate::support::{
 contracts!(
     options_that_wait_for_no_time_make_one_attempt,
     options_with_a_wait_or_a_deadline_wait_and_no_longer,
-    options_that_cannot_be_used_are_refused_by_the_call,
     work_is_run_under_the_lock_or_not_at_all,
     work_that_panics_frees_the_lock,
     every_way_to_an_owned_guard_has_the_lock,
@@ -59,18 +58,6 @@ fn options_with_a_wait_or_a_deadline_wait_and_no_longer(store: &Store) {
     holding.release();
     for waiter in waiters {
         assert!(waiter.returns_within(LONG).0);
-    }
-}
-
-fn options_that_cannot_be_used_are_refused_by_the_call(store: &Store) {
-    let lock = store.client().get_lock(fresh("refused"));
-    let options = AcquireOptions::new().wait(MINUTE).lease(Duration::ZERO);
-    for (action, error) in [
-        ("acquire_with", lock.acquire_with(&options).map(drop).unwrap_err()),
-        ("acquire_owned_with", lock.acquire_owned_with(&options).map(drop).unwrap_err()),
-        ("with_lock", options.with_lock(&lock, |_| ()).unwrap_err()),
-    ] {
-        assert_eq!((error.kind(), error.action()), (ErrorKind::InvalidInput, action));
     }
 }
 
@@ -168,7 +155,6 @@ fn an_owned_guard_is_refused_to_a_thread_that_holds_the_lock(store: &Store) {
             "nothing of this waits: {:?}",
             begun.elapsed()
         );
-        // Those that do not wait find it busy.
         assert!(lock.try_acquire_owned().unwrap().is_none());
         guard.check().unwrap();
         guard.unlock().unwrap();
@@ -206,7 +192,6 @@ fn a_client_that_connects_lazily_is_like_any_other(store: &Store) {
     for kind in &store.kinds {
         let name = fresh(kind.label);
         let client = store.client_with(|options| options.connect_lazily());
-        // The first use of this client is to wait.
         let holding = Holding::take(&(kind.make)(&other, &name));
         let waiter = Waiter::start({
             let lock = (kind.make)(&client, &name);

@@ -9,7 +9,6 @@ use crate::support::{Holding, SLACK, elsewhere, leased, ms, receive};
 contracts!(
     the_count_is_visible_as_0_1_2_1_0,
     every_try_form_reenters,
-    guards_may_be_dropped_in_any_order,
     a_call_and_a_guard_are_two_levels_whichever_ends_first,
     a_guard_whose_level_was_unlocked_by_a_call_holds_nothing,
 );
@@ -66,19 +65,6 @@ fn every_try_form_reenters(store: &Store) {
     assert!(!lock.is_locked().unwrap());
 }
 
-fn guards_may_be_dropped_in_any_order(store: &Store) {
-    let lock = store.client().get_lock(fresh("order"));
-    let (first, second, third) = (lock.acquire().unwrap(), lock.acquire().unwrap(), lock.acquire().unwrap());
-    drop(first);
-    assert_eq!(lock.hold_count().unwrap(), 2);
-    third.unlock().unwrap();
-    assert_eq!(lock.hold_count().unwrap(), 1);
-    assert!(second.check().is_ok());
-    elsewhere(|| assert!(!lock.try_lock().unwrap()));
-    second.unlock().unwrap();
-    assert!(!lock.is_locked().unwrap());
-}
-
 /// Two ways in and two ways out leave nothing, also when the call's way out comes before the guard's.
 fn a_call_and_a_guard_are_two_levels_whichever_ends_first(store: &Store) {
     let lock = store.client().get_lock(fresh("mixed"));
@@ -105,7 +91,6 @@ fn a_guard_whose_level_was_unlocked_by_a_call_holds_nothing(store: &Store) {
     assert!(guard.check().is_err(), "a guard may not vouch for a lock that was released");
     assert_ne!(guard.state(), leasehold::HoldState::Held);
     assert!(guard.remaining().is_zero());
-    // Somebody else's hold is none of its business.
     let held = Holding::take(&lock);
     assert!(guard.check().is_err());
     assert!(guard.unlock().unwrap_err().is_not_held());

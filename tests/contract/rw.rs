@@ -197,7 +197,6 @@ fn guards_that_change_threads_do_not_wait_for_their_own_thread(store: &Store) {
     assert_eq!(lock.read().acquire_owned().map(drop).unwrap_err().kind(), ErrorKind::WouldDeadlock);
     lock.read().acquire().unwrap().unlock().unwrap();
     assert!(begun.elapsed() < slack_since(begun));
-    // On another thread it waits, and has it when it is free.
     let waiter = Waiter::start({
         let lock = lock.clone();
         move || lock.read().acquire_owned().unwrap().unlock().unwrap()
@@ -557,7 +556,6 @@ fn readers_and_the_writer_are_shown(store: &Store) {
 
 // ---- writers first
 
-/// Whether one who does not read yet is kept out.
 fn is_refused(lock: &ReadWriteLock) -> bool {
     let guard = lock.read().try_acquire_owned_for(Duration::ZERO).unwrap();
     guard.map(|guard| guard.unlock().unwrap()).is_none()

@@ -28,7 +28,6 @@ use crate::support::server::{RedisServer, admin_of, given, matrix};
 #[cfg(feature = "zookeeper")]
 use crate::support::zookeeper::{CALM, Relay, ZooKeeper};
 
-/// The memory store.
 pub(crate) fn memory() -> Option<Store> {
     Some(memory_store())
 }
@@ -47,8 +46,6 @@ fn memory_store() -> Store {
     }
 }
 
-/// A Redis that this program started for itself; all its tests share it, by names of their own. It ends with
-/// the program.
 pub(crate) fn redis() -> Option<Store> {
     static SERVER: OnceLock<Option<RedisServer>> = OnceLock::new();
     let start = || SERVER.get_or_init(|| Some(RedisServer::builder(matrix().first()?).start())).as_ref();
@@ -59,7 +56,6 @@ pub(crate) fn redis() -> Option<Store> {
     Some(redis_with(Box::new(move |options| options.url(&url).build())))
 }
 
-/// The master that three Sentinels name; one set of servers for all of this program's tests.
 pub(crate) fn sentinel() -> Option<Store> {
     static SET: OnceLock<Option<SentinelSet>> = OnceLock::new();
     let set = SET.get_or_init(|| Some(SentinelSet::start(matrix().first()?))).as_ref();
@@ -98,7 +94,6 @@ fn sentinel_with(url: &str) -> Store {
     }
 }
 
-/// Five servers that know nothing of each other.
 pub(crate) fn redlock() -> Option<Store> {
     static SERVERS: OnceLock<Vec<RedisServer>> = OnceLock::new();
     let servers = SERVERS.get_or_init(|| match matrix().first() {
@@ -211,7 +206,6 @@ fn redis_with(open: Open) -> Store {
     }
 }
 
-/// A Redis Cluster that this program started for itself, as with [`redis`].
 pub(crate) fn cluster() -> Option<Store> {
     static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
     let url = CLUSTER.get_or_init(Cluster::start).as_ref()?.url();
@@ -236,7 +230,6 @@ fn cluster_with(open: Open) -> Store {
             }));
             let restart = move || {
                 cluster.restart();
-                // It ends with the store.
                 cluster_with(Box::new(move |options| options.url(cluster.url()).build()))
             };
             (before, Box::new(restart))
@@ -245,7 +238,6 @@ fn cluster_with(open: Open) -> Store {
     }
 }
 
-/// Three servers over which names are spread.
 pub(crate) fn ring() -> Option<Store> {
     static SERVERS: OnceLock<Vec<RedisServer>> = OnceLock::new();
     let binary = crate::support::server::default_server()?;
@@ -284,7 +276,6 @@ fn ring_of(servers: &[RedisServer]) -> Store {
     }
 }
 
-/// An etcd of one member that this program started for itself.
 #[cfg(feature = "etcd")]
 pub(crate) fn etcd() -> Option<Store> {
     static SERVER: OnceLock<Option<Etcd>> = OnceLock::new();
@@ -320,7 +311,6 @@ fn etcd_with(open: Open) -> Store {
     }
 }
 
-/// A ZooKeeper that this program started for itself, as with Redis.
 #[cfg(feature = "zookeeper")]
 pub(crate) fn zookeeper() -> Option<Store> {
     static SERVER: OnceLock<Option<ZooKeeper>> = OnceLock::new();
@@ -368,7 +358,6 @@ fn zookeeper_without_session() -> (Store, EndSessions) {
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 const DATABASES_LACK: &[Need] = &[Need::Fair, Need::ReadWrite, Need::Counting, Need::Keeping];
 
-/// A PostgreSQL that this program started for itself.
 #[cfg(feature = "postgres")]
 pub(crate) fn postgres() -> Option<Store> {
     static SERVER: OnceLock<Option<PostgresServer>> = OnceLock::new();
@@ -414,7 +403,6 @@ fn postgres_without_connections() -> (Store, EndSessions) {
     (store, Box::new(end))
 }
 
-/// A MariaDB or MySQL that this program started for itself.
 #[cfg(feature = "mysql")]
 pub(crate) fn mysql() -> Option<Store> {
     static SERVER: OnceLock<Option<MysqlServer>> = OnceLock::new();
@@ -465,7 +453,6 @@ fn mysql_without_connections() -> (Store, EndSessions) {
     (store, Box::new(end))
 }
 
-/// A file of this program's.
 #[cfg(feature = "sqlite")]
 pub(crate) fn sqlite() -> Option<Store> {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();

@@ -179,6 +179,5 @@ fn a_waiter_behind_a_spin_lock_does_not_poll_at_its_pace(store: &Store) {
     let polls = store.kinds.iter().find(|kind| kind.label == "lock").unwrap().traits;
     let promised = if polls.wakes { ms(50) } else { polls.polls_within };
     assert!(had.duration_since(freed) < promised + slack_since(freed), "{:?}", had.duration_since(freed));
-    // A release of its own process wakes the other one too.
     spinning.returns_within(LONG).0.unwrap();
 }

@@ -29,7 +29,6 @@ fn waiting_for_ones_own_token_lock_would_be_a_deadlock(store: &Store) {
         assert_eq!(error.kind(), ErrorKind::WouldDeadlock, "{error}");
         assert_eq!(error.lock_name(), Some(lock.name()));
     }
-    // Those that do not wait say that it is busy.
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(0)).unwrap());
     assert!(lock.try_acquire().unwrap().is_none());

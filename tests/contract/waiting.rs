@@ -25,7 +25,6 @@ contracts!(
     holders_and_waiters_of_one_name_delay_no_other_name,
 );
 
-/// Also after this client has just released the lock to others, when it lets them go first.
 fn a_wait_that_is_over_as_soon_as_it_begins_is_one_attempt(store: &Store) {
     let moment = Duration::from_nanos(1);
     for kind in &store.kinds {

@@ -14,12 +14,10 @@ use crate::support::{
     LONG, SLACK, call, comes_within, elsewhere, leased, let_pass, ms, now, throughout, within,
 };
 
-/// Long enough not to end within a test.
 const LEASE: Duration = Duration::from_secs(10);
 
 const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
 
-/// Each way to lose a reply, in whole or after its first bytes.
 fn ways() -> Vec<Do> {
     ENDS.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]).collect()
 }
@@ -34,7 +32,6 @@ fn connections_that_died_while_idle_are_not_noticed_by_a_caller() {
             assert!(world.proxy.kill(Which::All, then) > 0);
             lock.unlock().unwrap();
             assert!(world.is_free("idle"));
-            // And with the connection that is just fresh from use.
             world.proxy.kill(Which::All, then);
             lock.lock().unwrap();
             world.assert_held_by("idle", &client, 1);
@@ -168,7 +165,6 @@ fn a_reentry_granted_after_the_end_of_the_lease_is_undone() {
     });
 }
 
-/// Picks requests to have a lock with this hold count.
 fn is_level(command: &Command, name: &str, count: u32) -> bool {
     no_releases(name)(command) && command.args.iter().any(|arg| *arg == count.to_string().as_bytes())
 }

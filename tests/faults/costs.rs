@@ -20,7 +20,6 @@ fn cycle(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-/// Whatever the answer is.
 fn ask<T>(_answer: T) {}
 
 fn guarded(lock: &RedisLock) {
@@ -81,7 +80,6 @@ fn uses() -> Vec<Use> {
     ]
 }
 
-/// Changes of what is counted: one script each.
 fn changes() -> Vec<Use> {
     vec![
         ("try_set_permits", 1, |client| assert!(!client.get_semaphore("sem").try_set_permits(9).unwrap())),
@@ -99,7 +97,6 @@ fn changes() -> Vec<Use> {
     ]
 }
 
-/// Objects of the counted kinds, and locks that are busy for as long as the result lives.
 fn set_up(client: &LockClient) -> [leasehold::OwnedGuard; 2] {
     client.get_semaphore("sem").try_set_permits(5).unwrap();
     client.get_expirable_semaphore("permits").try_set_permits(5).unwrap();
@@ -223,7 +220,6 @@ fn cycles_of_every_kind_leave_nothing() {
         for (_, _, use_it) in uses() {
             (0..400).for_each(|_| use_it(&client));
         }
-        // Those who wait in vain, and those who are woken.
         for round in 0..20 {
             assert!(!client.get_lock("busy").try_lock_for(ms(1)).unwrap());
             assert!(!client.get_fair_lock("busy-fair").try_lock_for(ms(1)).unwrap());
@@ -273,7 +269,6 @@ fn cycles_of_every_kind_leave_nothing() {
             left.is_empty()
         });
         assert!(gone, "{left:?}");
-        // Changes that leave no record of their requests.
         for (_, _, use_it) in changes() {
             (0..100).for_each(|_| use_it(&client));
         }

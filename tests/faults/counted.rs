@@ -10,7 +10,6 @@ use crate::support::{LONG, call, comes_within, eventually, leased, ms, now, with
 
 const ENDS: [Then; 3] = [Then::Silent, Then::Close, Then::Reset];
 
-/// Each way to lose a reply, in whole or after its first bytes.
 fn ways() -> Vec<Do> {
     ENDS.into_iter().flat_map(|then| [Do::SwallowReply(then), Do::CutReply(3, then)]).collect()
 }
@@ -108,7 +107,6 @@ fn permits_whose_answers_are_lost_are_taken_once_and_given_back_once() {
             drop(permit);
             giving.wait_for(1, LONG);
             comes_within(now(), L, "the permits", || number(world, "k") == Some(5));
-            // Asked after it, and answered: so it is known here what became of it.
             assert_eq!(semaphore.available_permits().unwrap(), 5);
             // The watchdog has repeated it by now, and so does somebody else.
             giving.repeat(0);
@@ -177,7 +175,6 @@ fn a_notification_whose_waiter_has_died_is_given_to_another() {
         in_queue(1);
         second.returns_within(notified, Duration::from_secs(6) + P, "the second one's turn").unwrap();
         world.proxy.resume();
-        // It hears of it when it can hear again, one way or the other, and does not stay.
         drop(first.outcome());
         drop((dying, living, notifying, lock));
         comes_within(now(), L, "the lock", || world.is_free("k"));

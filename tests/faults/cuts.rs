@@ -84,7 +84,6 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         assert!(lost <= L + SLACK + stalled_since(cut), "the loss was told after {lost:?}");
         assert!(kept.check().is_err());
         seen.wait_for("the loss", |event| matches!(event, Event::Lost(loss) if loss.name == "kept"));
-        // The server ends the lease by itself; then another has it.
         let theirs = other.get_lock("kept").acquire().unwrap();
         world.proxy.resume();
         // Late requests arrive now: renewals, releases and attempts of long ago.
@@ -98,7 +97,6 @@ fn in_a_black_hole_every_call_ends_by_itself_and_on_healing_nothing_is_revived()
         theirs.unlock().unwrap();
         // Also grants that nobody waited for any more when they came: they have their lease and no longer.
         comes_within(now(), L, "the end of all", || world.lock_keys().is_empty());
-        // And all is well again.
         client.get_lock("a").lock().unwrap();
         world.assert_held_by("a", &client, 1);
         client.get_lock("a").unlock().unwrap();

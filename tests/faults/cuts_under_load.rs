@@ -37,7 +37,6 @@ impl Observer for Tells {
 const LOCKS: [&str; 3] = ["one", "two", "three"];
 const CLIENTS: usize = 2;
 const THREADS: usize = 6;
-/// For how long connections are cut.
 const RUN: Duration = Duration::from_secs(4);
 /// Fewer turns show next to nothing: on a busy machine the cuts go on until there are more.
 const TURNS: usize = 500;

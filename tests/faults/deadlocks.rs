@@ -19,7 +19,6 @@ fn looks(command: &Command) -> bool {
     command.verb() == "EVALSHA" && command.args.len() == 5 && command.contains(":0")
 }
 
-/// Picks the readings of entries.
 fn readings(command: &Command) -> bool {
     command.contains(ENTRIES) && !matches!(&*command.verb(), "SET" | "DEL")
 }
@@ -28,13 +27,11 @@ fn reads(world: &World) -> usize {
     world.proxy.count(|command| looks(command) || readings(command))
 }
 
-/// The entry of a client, as it is.
 fn entry(world: &World, client: &LockClient) -> String {
     let entry: Option<String> = world.run(&["GET", &format!("{ENTRIES}{}", client.id())]);
     entry.unwrap_or_default()
 }
 
-/// A client through the proxy that writes its entry seldom.
 fn client(world: &World) -> LockClient {
     world.builder().lease(Duration::from_secs(30)).command_timeout(Duration::from_secs(3)).build().unwrap()
 }
@@ -48,17 +45,14 @@ fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_i
         assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].whereabouts.is_some()));
         drop(client.inspect("busy").unwrap());
         let idle = reads(world);
-        // Holds nothing, and waits for long.
         assert!(client.get_lock("busy").try_acquire_for(ms(2_500)).unwrap().is_none());
         assert_eq!(reads(world), idle);
-        // Holds something, and waits for less than a second.
         let own = client.get_lock("own").acquire().unwrap();
         let begun = now();
         assert!(client.get_lock("busy").try_acquire_for(ms(700)).unwrap().is_none());
         assert!(begun.elapsed() > ms(1_000) || reads(world) == idle);
         assert!(!entry(world, &client).contains("\nwait="), "{}", entry(world, &client));
         let before = reads(world);
-        // And for longer: the entry says so, and it is looked who has the lock and what that one waits for.
         let interrupt = Interrupt::new();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -244,7 +238,6 @@ fn a_deadlock_of_forty_clients_is_broken() {
     assert!(matches!(broken[..], [error] if error.kind() == ErrorKind::Deadlock), "{broken:?}");
 }
 
-/// The events of a client that concern deadlocks.
 struct Told(leasehold::crossbeam_channel::Sender<&'static str>);
 
 impl Observer for Told {

@@ -9,7 +9,6 @@ use crate::support::proxy::{Command, Do};
 use crate::support::server::RedisServer;
 use crate::support::{LONG, RENEWED, call, eventually, now, throughout};
 
-/// Picks the writes of entries.
 fn writes(command: &Command) -> bool {
     command.verb() == "SET" && command.contains(ENTRIES)
 }

@@ -11,7 +11,6 @@ use crate::support::{Call, LONG, call, eventually, leased, let_pass, ms, now, th
 
 const LEASE: Duration = Duration::from_secs(10);
 
-/// Another thread that waits for the lock, holds it until told, and gives it back.
 struct Next {
     taken: leasehold::crossbeam_channel::Receiver<leasehold::Owner>,
     go_on: leasehold::crossbeam_channel::Sender<()>,
@@ -19,7 +18,6 @@ struct Next {
 }
 
 impl Next {
-    /// Returns once it waits.
     fn waits_for(client: &LockClient, lock: &RedisLock) -> Next {
         let (tell, taken) = leasehold::crossbeam_channel::bounded(1);
         let (go_on, told) = leasehold::crossbeam_channel::bounded::<()>(1);
@@ -54,7 +52,6 @@ fn ways() -> Vec<Do> {
     replies.chain(ends.map(Do::DropRequest)).chain([Do::DelayReply(2 * T)]).collect()
 }
 
-/// Ends the first hold in one of two ways.
 fn end(way: &str, first: Guard) -> leasehold::Result<()> {
     match way {
         "unlock" => first.unlock(),

@@ -23,7 +23,6 @@ const MIB: i64 = 1 << 20;
 const LEFT: i64 = 2 * MIB;
 const CROWD: usize = 20_000;
 
-/// Locks these names for `lease` each, and leaves them to it.
 fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
     for n in names {
         client.get_lock(format!("left-{n}")).try_lock_for_with_lease(Duration::ZERO, lease).unwrap();
@@ -33,7 +32,6 @@ fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
 /// The last leases that ran out are remembered, so that `unlock` can say why it fails: more than those come
 /// first.
 const REMEMBERED: usize = 2_000;
-/// The number of holds that are remembered.
 const LAPSED: usize = 1_024;
 
 #[track_caller]
@@ -123,7 +121,6 @@ fn a_lock_that_nobody_else_wants_costs_few_allocations_and_no_copy_of_a_script()
     });
 }
 
-/// An observer whose first callback does not return until it is let go.
 struct Blocked(Mutex<Option<Receiver<()>>>);
 
 impl Blocked {

@@ -17,7 +17,6 @@ fn cycle(lock: &RedisLock) {
     lock.unlock().unwrap();
 }
 
-/// A lock that this client keeps, used until it is kept.
 #[track_caller]
 fn kept(world: &World, client: &LockClient, name: &str) -> RedisLock {
     let lock = client.lock_with(name).keep().build();
@@ -43,7 +42,6 @@ fn use_until_looked_at(world: &World, lock: &RedisLock, looks: u64) {
     }));
 }
 
-/// A client whose looks have time, on a busy machine too.
 fn client(world: &World) -> LockClient {
     world.builder_to(&world.server.url()).lease(KEPT).command_timeout(LONG).build().unwrap()
 }

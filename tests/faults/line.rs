@@ -29,12 +29,10 @@ fn line(name: &str) -> String {
     format!("leasehold_lock_line:{{{name}}}")
 }
 
-/// How many stand in line.
 fn standing(world: &World, name: &str) -> usize {
     world.run(&["ZCARD", &line(name)])
 }
 
-/// Takes the lock, says when, and releases it.
 fn turn(lock: RedisLock) -> impl FnOnce() -> std::time::Instant + Send + 'static {
     move || {
         let guard = lock.acquire().unwrap();
@@ -44,7 +42,6 @@ fn turn(lock: RedisLock) -> impl FnOnce() -> std::time::Instant + Send + 'static
     }
 }
 
-/// Waits until `count` clients stand in line, and as many listen for their turn at least.
 fn await_line(world: &World, name: &str, count: usize) {
     let stand = || {
         standing(world, name) == count
@@ -145,7 +142,6 @@ fn a_client_whose_leaving_was_lost_listens_no_more() {
     });
 }
 
-/// A place in line of a client that does not come, before all others.
 fn absent(world: &World, name: &str, client: &str) {
     world.does(&["ZADD", &line(name), "1", client]);
     world.does(&["PEXPIRE", &line(name), "60000"]);
@@ -158,7 +154,6 @@ fn a_hundred_times(is_connected: bool) -> Vec<Duration> {
     scenario(|world| {
         let (holder, waiter) = (client(world), client(world));
         let stopped = "00000000-0000-8000-8000-000000000000";
-        // Subscribed, and never read.
         let mut connection = TcpStream::connect(("127.0.0.1", world.server.port())).unwrap();
         if is_connected {
             let channel = format!("leasehold_wake:{{first}}:{stopped}");

@@ -8,7 +8,6 @@ use leasehold::LockClient;
 use super::world::{World, scenario};
 use crate::support::{LONG, call, eventually, shout};
 
-/// No lease is renewed here.
 const LEASE: Duration = Duration::from_secs(60);
 
 /// A client that keeps no entry of itself, and its subscriptions.
@@ -32,7 +31,6 @@ fn commands_run(world: &World) -> BTreeMap<String, u64> {
     said.lines().filter_map(calls).collect()
 }
 
-/// The commands that were run since.
 fn run_since(world: &World, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let count = |(name, count): (String, u64)| {
         let count = count - before.get(&name).unwrap_or(&0);

@@ -15,7 +15,6 @@ use crate::support::{
 const LEASE: Duration = Duration::from_secs(60);
 /// A safety poll, and what follows it.
 const PROMISED: Duration = ms(1450);
-/// The number of locks at a time, and of rounds.
 const NAMES: usize = 10;
 const ROUNDS: usize = 10;
 /// Carries the server's address to the process that is first in line, which is this test program again, and
@@ -26,7 +25,6 @@ fn name(round: usize, number: usize) -> String {
     format!("first-{round}-{number}")
 }
 
-/// If this is the process that is to be first in line: waits for the locks of each round, and releases them.
 fn is_first_in_line() -> bool {
     let Ok(told) = std::env::var(FIRST) else { return false };
     let mut words = told.split(' ');
@@ -51,7 +49,6 @@ fn start(world: &World, rounds: std::ops::Range<usize>) -> Process {
     reexecuted(&test_name(), &[(FIRST, &told)])
 }
 
-/// Waits until `count` clients stand in each line of a round, and listen for their turn.
 fn await_lines(world: &World, round: usize, count: usize) {
     for number in 0..NAMES {
         let name = name(round, number);
@@ -63,7 +60,6 @@ fn await_lines(world: &World, round: usize, count: usize) {
     }
 }
 
-/// One round: has `fail` happen to the first in line, releases the locks, and says how long each was free.
 fn round(
     world: &World,
     waiter: &LockClient,
@@ -153,10 +149,8 @@ fn behind_a_first_in_line_that_is_killed_a_waiter_is_served_within_a_poll() {
     });
 }
 
-/// Carries the server's address and a lock's name to the process in which a dozen clients wait for it.
 const DOZEN: &str = "LEASEHOLD_DOZEN_IN_LINE";
 
-/// If this is the process of the dozen: waits until it is killed.
 fn is_the_dozen() -> bool {
     let Ok(told) = std::env::var(DOZEN) else { return false };
     let (url, name) = told.split_once(' ').unwrap();

@@ -12,12 +12,10 @@ use crate::support::{LONG, call, eventually, leased, ms, now, within};
 /// Long enough not to end, nor to be renewed, within a test.
 const LEASE: Duration = Duration::from_secs(20);
 
-/// A client that never renews within a test.
 fn client(world: &World) -> LockClient {
     world.builder().lease(LEASE).command_timeout(ms(2_000)).build().unwrap()
 }
 
-/// Without those that write entries of the directory.
 fn requests(world: &World) -> usize {
     world.proxy.count(|command| !command.contains(ENTRIES))
 }

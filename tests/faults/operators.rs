@@ -124,7 +124,6 @@ fn foreign_fields_in_a_locks_hash_are_kept_and_a_non_number_is_a_typed_error() {
         assert!(!lock.is_held_by_current_thread().unwrap());
         assert_eq!(lock.hold_count().unwrap(), 0);
         let error = lock.unlock().unwrap_err();
-        // The data of others there is neither told nor deleted.
         assert!(matches!(error.not_held(), Some(NotHeld::HeldBy(owner)) if !owner.contains(':')), "{error}");
         assert_eq!(lock.force_unlock().unwrap_err().kind(), ErrorKind::WrongType);
         assert_eq!(world.fields("foreign"), before);
@@ -172,7 +171,6 @@ fn a_key_of_another_type_fails_every_call_at_once_and_is_not_touched() {
             0,
             "no fence is used up"
         );
-        // And the other way round: a token lock on a hash.
         let guard = lock_on_hash(world);
         let error = client.get_token_lock("hash").lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");

@@ -13,8 +13,6 @@ use crate::support::{
     LONG, alone_within, call, eventually, leased, let_pass, ms, now, stalled_since, within,
 };
 
-/// One outage: holds of one lease, over a link with a round trip, with the server stopped until half of the
-/// holds have no more than `left`.
 struct Outage {
     holds: usize,
     lease: Duration,
@@ -22,7 +20,6 @@ struct Outage {
     left: Duration,
 }
 
-/// The outcome of the holds.
 #[derive(Debug)]
 #[expect(dead_code, reason = "shown")]
 struct Outcome {
@@ -40,8 +37,6 @@ struct Outcome {
 }
 
 impl Outage {
-    /// Takes them one after the other within the time of one round of renewals, so that their windows end one
-    /// after the other too.
     fn acquire(&self, client: &LockClient) -> Vec<OwnedGuard> {
         const THREADS: usize = 16;
         let begun = now();

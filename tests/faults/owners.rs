@@ -16,7 +16,6 @@ use crate::support::{
 
 const LEASE: Duration = Duration::from_secs(10);
 
-/// Lets what was held back arrive, and waits until the server has run it.
 #[track_caller]
 fn arrives(world: &World, fault: &Fault) {
     fault.wait_for(1, LONG);
@@ -25,7 +24,6 @@ fn arrives(world: &World, fault: &Fault) {
     assert!(eventually(LONG, || world.scripts_run() > before), "the late request does not arrive");
 }
 
-/// Looks for a while whether exactly this hold is there.
 #[track_caller]
 fn stays(world: &World, name: &str, owner: leasehold::Owner, count: u32) {
     throughout(ms(100), || {

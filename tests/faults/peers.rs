@@ -15,7 +15,6 @@ fn does(world: &World, words: &[&str]) {
     world.does(words);
 }
 
-/// Waits until somebody listens to a channel that begins so.
 #[track_caller]
 fn await_listener(world: &World, channel: &str) {
     let listened = || !world.run::<Vec<String>>(&["PUBSUB", "CHANNELS", &format!("{channel}*")]).is_empty();

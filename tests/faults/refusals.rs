@@ -15,7 +15,6 @@ use crate::support::{
     LONG, alone, call, comes_within, elsewhere, eventually, leased, ms, now, spawn, start, throughout, within,
 };
 
-/// A user's rights: patterns of keys and channels, and commands.
 #[derive(Clone)]
 struct Rights {
     patterns: Vec<String>,
@@ -35,7 +34,6 @@ fn documented() -> Rights {
     Rights { patterns, commands }
 }
 
-/// One with other patterns, and without HKEYS, by which errors name the holder.
 fn smaller() -> Rights {
     let patterns = ["~app:*", "~redisson_*:{app:*", "&redisson_*:{app:*"].map(str::to_owned).to_vec();
     let mut commands = documented().commands;
@@ -49,7 +47,6 @@ fn as_user(world: &World) -> leasehold::ClientBuilder {
     builder.lease(KEPT).command_timeout(LONG)
 }
 
-/// Gives the user exactly these rights.
 fn grant(world: &World, rights: &Rights) {
     let words = ["ACL", "SETUSER", "locks", "reset", "on", ">pw"].into_iter();
     let rules = rights.patterns.iter().chain(&rights.commands).map(String::as_str);
@@ -163,7 +160,6 @@ fn whichever_right_is_missing_the_error_is_typed_and_nothing_is_half_done() {
     });
 }
 
-/// Uses what can be used; every refusal must be one for want of a right. Returns how many there were.
 fn with_rights(world: &World, missing: &str) -> usize {
     let mut refused = 0;
     let mut judge = |error: &leasehold::Error| {
@@ -336,7 +332,6 @@ fn a_server_with_no_room_for_another_client_is_busy_and_keeps_its_holders() {
     });
 }
 
-/// A server of one's own making: it answers everything that comes with these bytes.
 fn answering(bytes: &'static [u8]) -> (String, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}/", listener.local_addr().unwrap());

@@ -13,7 +13,6 @@ use crate::support::{LONG, alone, eventually, start, throughout};
 
 const PASSWORD: &str = "S3CR3T-hunter2";
 
-/// Remembers everything that is said, and looks for the password in it, also percent-encoded or cut.
 #[derive(Default)]
 struct Said(String);
 
@@ -63,13 +62,11 @@ fn no_failure_of_a_running_client_shows_its_password() {
             client.get_lock("secret"),
             client.get_fenced_lock("secret")
         ));
-        // Rights that are missing, seen by the caller and by the observer.
         assert_eq!(said.error(&client.get_lock("secret").hold_count().unwrap_err()), ErrorKind::NoPermission);
         let held = world.direct_as(PASSWORD).get_lock("busy").acquire().unwrap();
         assert!(!client.get_lock("busy").try_lock_for(T).unwrap());
         seen.wait_for("that wake-ups are not coming", |event| matches!(event, Event::NoWakeups(_)));
         held.unlock().unwrap();
-        // Lost and garbled replies of scripts and of the greeting, with connects in between.
         for how in [
             Do::SwallowReply(Then::Reset),
             Do::CutReply(3, Then::Close),
@@ -101,7 +98,6 @@ fn no_failure_of_a_running_client_shows_its_password() {
             }
             world.is_given_back("other", 2 * L);
         }
-        // The password is changed on the way, and everything has to connect again.
         world.does(&["ACL", "SETUSER", "locks", "resetpass", ">another"]);
         world.does(&["CLIENT", "KILL", "USER", "locks"]);
         assert_eq!(said.error(&client.get_lock("other").lock().unwrap_err()), ErrorKind::Authentication);
@@ -126,7 +122,6 @@ fn no_refused_connect_shows_the_password() {
     alone(|| {
         let mut said = Said::default();
         let build = |url: &str| LockClient::builder().url(url).connect_timeout(T).command_timeout(T).build();
-        // URLs of all sorts that cannot be used or reach nobody.
         for url in [
             format!("redis://locks:{PASSWORD}@127.0.0.1:1/"),
             format!("redis://locks:{PASSWORD}@127.0.0.1:99999/"),
@@ -144,7 +139,6 @@ fn no_refused_connect_shows_the_password() {
             said.error(&build(&url).unwrap_err());
             said.error(&LockClient::connect(&url).unwrap_err());
         }
-        // Servers that repeat what they were sent, or refuse it in words of their own.
         for reply in [
             format!("-ERR unknown command 'AUTH', with args beginning with: 'locks' '{PASSWORD}' \r\n"),
             format!("-WRONGPASS {PASSWORD} is no password of locks\r\n"),

@@ -38,7 +38,6 @@ fn a_lease_below_a_millisecond_is_refused_and_never_granted_without_a_key() {
             assert_eq!(lock.lock_with_lease(lease).unwrap_err().kind(), ErrorKind::InvalidInput);
         }
         assert_eq!(world.proxy.count(|command| command.contains("short")), 0);
-        // The least there is: granted or not, the call comes back in its time.
         let begun = now();
         let taken = lock.try_lock_for_with_lease(ms(200), ms(1));
         within(begun, ms(200) + T, "a wait for a lease of one millisecond");
@@ -65,7 +64,6 @@ fn without_memory_taking_is_refused_while_keeping_and_giving_back_go_on() {
         let patient = world.builder().patience(ms(300)).build().unwrap();
         assert_eq!(patient.get_lock("another").lock().unwrap_err().kind(), ErrorKind::OutOfMemory);
         assert!(world.is_free("another"));
-        // Renewals pass.
         await_renewal(&guard);
         await_renewal(&outer);
         let owner = outer.owner();
@@ -80,7 +78,6 @@ fn without_memory_taking_is_refused_while_keeping_and_giving_back_go_on() {
     });
 }
 
-/// How the reply to an acquire gets lost or late.
 fn losses_of_a_reply() -> [Do; 4] {
     [
         Do::DelayReply(2 * T),

@@ -101,13 +101,11 @@ fn a_server_without_a_valid_certificate_is_refused_in_time() {
 #[test]
 fn between_tls_and_plaintext_there_is_no_falling_back() {
     secured(|world| {
-        // A plaintext client at a TLS port.
         let begun = now();
         let plain = world.builder_to(&world.proxy.url()).build().unwrap_err();
         within(begun, T * 4, "the refusal");
         let kinds = [ErrorKind::Protocol, ErrorKind::Tls, ErrorKind::Unreachable, ErrorKind::TimedOut];
         assert!(kinds.contains(&plain.kind()), "{}", texts(&plain));
-        // A TLS client at a port of somebody who listens.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let heard = start(move || {

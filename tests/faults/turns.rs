@@ -46,8 +46,6 @@ fn clients(world: &World) -> (Vec<LockClient>, Vec<Grants>) {
     (0..2).map(|_| client()).unzip()
 }
 
-/// One thread for each lock, which takes it and drops the guard at once, until `is_over`. Panics if two had
-/// it at a time.
 fn contend(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
     contend_by(
         |lock, work| {
@@ -59,7 +57,6 @@ fn contend(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
     )
 }
 
-/// The same with `lock` and `unlock`.
 fn contend_by_unlock(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
     contend_by(
         |lock, work| {

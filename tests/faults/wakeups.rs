@@ -183,7 +183,6 @@ fn a_thousand_waiters_share_two_connections_and_are_all_served() {
     });
 }
 
-/// How many connections the server has, but the one that asks.
 fn connections(world: &World) -> usize {
     let list: String = world.run(&["CLIENT", "LIST"]);
     list.lines().count() - 1

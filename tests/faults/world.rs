@@ -22,7 +22,6 @@ pub(crate) const T: Duration = ms(400);
 pub(crate) const P: Duration = ms(1200);
 /// The lease of a hold that is to outlast a renewal that fails, also on a busy machine.
 pub(crate) const KEPT: Duration = ms(6000);
-/// How long calls without a deadline keep trying.
 pub(crate) const PATIENCE: Duration = ms(3000);
 /// How long connecting may take where there is no request that waits for it: generous, since no promise is
 /// about it.
@@ -36,13 +35,11 @@ pub(crate) struct World {
     pub(crate) server: RedisServer,
 }
 
-/// Runs `body` alone in a process, with a server as it comes.
 #[track_caller]
 pub(crate) fn scenario(body: impl FnOnce(&mut World)) {
     scenario_on(|builder| builder, body);
 }
 
-/// Runs `body` alone in a process, with a server configured for it.
 #[track_caller]
 pub(crate) fn scenario_on(configure: impl FnOnce(Builder) -> Builder, body: impl FnOnce(&mut World)) {
     alone(|| {
@@ -123,7 +120,6 @@ impl World {
         table.lines().filter(is_open).count()
     }
 
-    /// A client through the proxy.
     pub(crate) fn builder(&self) -> ClientBuilder {
         self.builder_to(&self.proxy.url())
     }
@@ -143,24 +139,20 @@ impl World {
         self.builder().build().unwrap()
     }
 
-    /// A client through the proxy, and what its observer sees.
     pub(crate) fn watched(&self) -> (LockClient, Seen) {
         let seen = Seen::default();
         (self.builder().observer(seen.clone()).build().unwrap(), seen)
     }
 
-    /// The same, with holds that outlast a renewal that fails.
     pub(crate) fn watched_keeping(&self) -> (LockClient, Seen) {
         let seen = Seen::default();
         (self.builder().lease(KEPT).observer(seen.clone()).build().unwrap(), seen)
     }
 
-    /// A client that the proxy's faults do not meet.
     pub(crate) fn direct(&self) -> LockClient {
         self.builder_to(&self.server.url()).build().unwrap()
     }
 
-    /// Has the server do something, past proxy and rights.
     #[track_caller]
     pub(crate) fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
         let mut command = redis::cmd(words[0]);
@@ -173,7 +165,6 @@ impl World {
         self.run::<redis::Value>(words);
     }
 
-    /// The owners in a lock's hash with their counts.
     pub(crate) fn fields(&self, name: &str) -> BTreeMap<String, String> {
         self.run(&["HGETALL", name])
     }
@@ -191,7 +182,6 @@ impl World {
         assert!(self.ttl(name) > 0, "TTL {}", self.ttl(name));
     }
 
-    /// Panics unless exactly this owner has the lock, with this count, and the lock has an end.
     #[track_caller]
     pub(crate) fn assert_held(&self, name: &str, owner: Owner, count: u32) {
         assert_eq!(self.fields(name), [(owner.to_string(), count.to_string())].into());
@@ -231,7 +221,6 @@ impl World {
         self.are_given_back(promised, || vec![name.to_owned()]);
     }
 
-    /// The same of all locks.
     #[track_caller]
     pub(crate) fn all_are_given_back(&self, promised: Duration) {
         self.are_given_back(promised, || self.lock_keys());
@@ -251,14 +240,12 @@ impl World {
         within(begun, promised, "giving it back");
     }
 
-    /// Waits until somebody is subscribed to a channel of the lock's.
     #[track_caller]
     pub(crate) fn await_subscription(&self, name: &str) {
         let subscribed = || listening_clients(name, "NUMSUB", |command| self.run(command)) > 0;
         assert!(eventually(LONG, subscribed), "nobody listens for {name}");
     }
 
-    /// How often the server has run scripts, as it counts itself.
     pub(crate) fn scripts_run(&self) -> u64 {
         let text: String = self.run(&["INFO", "commandstats"]);
         let calls = |line: &str| -> Option<u64> {
@@ -277,7 +264,6 @@ fn is_of(owner: &str, client: &LockClient) -> bool {
     owner.get(..14) == id.get(..14) && owner.get(15..36) == id.get(15..) && owner.get(36..37) == Some(":")
 }
 
-/// Waits until the hold is renewed once more.
 #[track_caller]
 pub(crate) fn await_renewal(guard: &Guard) {
     let mut last = guard.remaining();
@@ -286,19 +272,16 @@ pub(crate) fn await_renewal(guard: &Guard) {
     guard.check().unwrap();
 }
 
-/// Picks every script about a lock.
 pub(crate) fn about(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 'static {
     let name = name.to_owned();
     move |command| command.is_script() && command.contains(&name)
 }
 
-/// Picks the releases of a lock, which say where to announce them.
 pub(crate) fn releases(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 'static {
     let channel = channel(name);
     move |command| command.is_script() && command.contains(&channel)
 }
 
-/// Picks the scripts about a lock that are no releases.
 pub(crate) fn no_releases(name: &str) -> impl Fn(&Command) -> bool + Send + use<> + 'static {
     let (about, releases) = (about(name), releases(name));
     move |command| about(command) && !releases(command)

@@ -8,7 +8,6 @@ use crate::support::history::checker::check;
 use crate::support::history::operations::{Doing, Model, Operation, write};
 use crate::support::random;
 
-/// The operations of one lock in the making.
 struct Made(Vec<Operation>, Model, &'static str);
 
 type Time = (u64, u64);
@@ -86,7 +85,6 @@ impl Made {
         self
     }
 
-    /// Without an answer.
     fn may_count_down(mut self, call: u64) -> Made {
         self.push(Doing::CountDown, 0, (call, None));
         self

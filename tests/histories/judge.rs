@@ -7,11 +7,9 @@ use serde::Deserialize;
 
 use crate::support::{run, shout};
 
-/// Its finding in one file.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Verdict {
     pub(crate) operations: usize,
-    /// The locks whose history no lock can have.
     pub(crate) illegal: BTreeSet<String>,
     /// Those for which its time was too short.
     pub(crate) undecided: BTreeSet<String>,
@@ -26,7 +24,6 @@ pub(crate) fn program() -> Option<PathBuf> {
     program
 }
 
-/// Its verdict on a file.
 pub(crate) fn judge(program: &Path, file: &Path) -> Verdict {
     let (_, text) = run(&[program, file], |command| command);
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))

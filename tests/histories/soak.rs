@@ -33,7 +33,6 @@ fn is_calm(elapsed: Duration) -> bool {
     elapsed.as_secs() % (ROUGH + CALM).as_secs() >= ROUGH.as_secs()
 }
 
-/// How long the trouble lasts.
 fn run() -> Duration {
     let seconds = std::env::var("LEASEHOLD_HISTORY_SECONDS");
     Duration::from_secs(seconds.map_or(20, |seconds| seconds.parse().expect("a number of seconds")))
@@ -72,7 +71,6 @@ fn history(store: &str, world: fn() -> Option<World>) {
     });
 }
 
-/// The kinds that a store has.
 fn kinds(client: &LockClient, lease: Duration) -> Vec<Kind> {
     let probe = "kinds";
     let fails = [
@@ -99,7 +97,6 @@ struct Trouble {
     world: World,
     orders: Orders,
     workers: Vec<Process>,
-    /// Stopped workers, and when they go on.
     stopped: Vec<(u32, u64)>,
     killed: BTreeSet<u32>,
     strikes: BTreeMap<&'static str, usize>,
@@ -190,7 +187,6 @@ impl Trouble {
         self.workers.push(reexecuted(&test_name(), &[(ORDERS, &orders)]));
     }
 
-    /// A worker that runs; one is always left to.
     fn victim(&self) -> Option<usize> {
         let is_stopped = |worker: &Process| self.stopped.iter().any(|(pid, _)| *pid == worker.pid());
         let running: Vec<usize> =
@@ -237,7 +233,6 @@ impl Trouble {
         self.workers.iter().filter(is_due).for_each(|worker| worker.signal("CONT"));
     }
 
-    /// Has both checkers judge what was done; what there was, in words.
     fn judge(self, store: &str) -> String {
         let lines = lines(Path::new(&self.orders.folder), self.killed.len());
         let mut lost = 0;
@@ -352,7 +347,6 @@ fn client_of(owner: &str) -> String {
     owner.chars().take(36).enumerate().filter(|(at, _)| *at != 14).map(|(_, letter)| letter).collect()
 }
 
-/// The operations that the lines tell of, each hold with its end.
 fn operations(lines: &[Line]) -> Vec<Operation> {
     let mut shut_down: BTreeMap<String, u64> = BTreeMap::new();
     for line in lines {

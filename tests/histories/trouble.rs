@@ -55,7 +55,6 @@ impl World {
         Some(world)
     }
 
-    /// Waits until the replica of the two has what its master has.
     fn replica_follows(&self) {
         let World::Switched(servers, master, _) = self else { return };
         let follows = eventually(LONG, || {
@@ -126,7 +125,6 @@ impl World {
         self.lease() / 4
     }
 
-    /// Does one of the things that can happen here, and says which.
     pub(crate) fn strike(&mut self) -> &'static str {
         let (lease, dice) = (self.lease(), random());
         match self {
@@ -267,7 +265,6 @@ const LEADS: Duration = ms(3_000);
 pub(crate) struct Leaders {
     client: LockClient,
     holds: Vec<OwnedGuard>,
-    /// The server that is started again next: one after the other.
     next: usize,
     watched: Instant,
 }

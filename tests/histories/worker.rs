@@ -17,12 +17,9 @@ use crate::support::history::operations::{Doing, Model, Operation};
 use crate::support::observer::texts;
 use crate::support::{LONG, eventually, leased, let_pass, ms, random, shout};
 
-/// The orders of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {
-    /// One, or those of Redlock.
     pub(crate) urls: Vec<String>,
-    /// Into which it writes a file.
     pub(crate) folder: String,
     /// When it ends, by [`mono`].
     pub(crate) end: u64,
@@ -32,7 +29,6 @@ pub(crate) struct Orders {
     /// The time after which other names are used: longer than a stopped process stands still, so that it
     /// comes back to a lock that is in use.
     pub(crate) names_last: Duration,
-    /// Its number among all workers that ever ran.
     pub(crate) number: u64,
     /// Its observer calls the client back, for the same lock.
     pub(crate) calls_back: bool,
@@ -52,7 +48,6 @@ pub(crate) enum Kind {
     Job,
 }
 
-/// One line of a worker's file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Line {
     /// An operation; of one that begins a hold, until when that is promised.
@@ -60,19 +55,15 @@ pub(crate) enum Line {
     /// An operation without a hold is about to be asked for; if nothing more is noted of it, it is unknown
     /// whether it was done.
     Asks(Operation),
-    /// It was refused.
     Refused(u64),
     /// A hold still stands, promised until then.
     Until(u64, u64),
     /// It ends: an unlock is about to be called then.
     Unlocks(u64, u64),
-    /// It was unlocked by then.
     Unlocked(u64, u64),
-    /// The holder was told that it had lost it.
     Lost(u64),
     /// The client is about to be shut down, which gives back all that it holds.
     ShutsDown(String, u64),
-    /// A call failed; whether it may fail so.
     Failed(String, bool),
     /// This worker works no more; its client is still there.
     Idle,
@@ -99,7 +90,6 @@ pub(crate) fn nanos(span: Duration) -> u64 {
 }
 
 impl Orders {
-    /// The name of a lock at that time.
     pub(crate) fn name(&self, kind: Kind, lock: u64, time: u64) -> String {
         format!("{kind:?}-{lock}-{}", time / nanos(self.names_last))
     }
@@ -108,7 +98,6 @@ impl Orders {
 /// The file in a worker's folder that sends it home.
 pub(crate) const GO: &str = "go";
 
-/// Connects, however long the server does not answer.
 pub(crate) fn connect(orders: &Orders) -> LockClient {
     let mut client = Err(String::new());
     let connected = eventually(LONG, || {
@@ -204,7 +193,6 @@ struct Worker<'a> {
     next: &'a AtomicU64,
 }
 
-/// Works until the time is over. The client is shut down under all threads every now and then.
 pub(crate) fn work(orders: &Orders) {
     let path = Path::new(&orders.folder).join(format!("{}.jsonl", std::process::id()));
     let file = File::options().create(true).append(true).open(path).unwrap();
@@ -258,7 +246,6 @@ impl Worker<'_> {
         self.next.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// One turn with one lock.
     fn turn(&self, client: &LockClient) {
         let kind = self.orders.kinds[random() as usize % self.orders.kinds.len()];
         let name = self.orders.name(kind, random() % LOCKS, mono());
@@ -514,10 +501,8 @@ impl Worker<'_> {
     }
 }
 
-/// Of the number of a hold that was granted where another was to be entered again.
 const INNER: u64 = 1 << 62;
 
-/// The guards of locks and of permits.
 trait Held {
     fn owner(&self) -> String;
     fn token(&self) -> Option<u64>;

@@ -27,15 +27,11 @@ const CLEARING: Duration = Duration::from_secs(5);
 /// Programs that may be used again, by what they are. They end with this process.
 static RESTING: Mutex<Vec<(&str, Program)>> = Mutex::new(Vec::new());
 
-/// A foreign program that runs for one test.
 pub(crate) struct Agent {
-    /// There until it is dropped.
     program: Option<Program>,
-    /// Its key, for one that may be used again.
     reused_as: Option<&'static str>,
 }
 
-/// A running process; killed on drop.
 struct Program {
     child: Child,
     requests: Mutex<Requests>,
@@ -47,27 +43,22 @@ struct Requests {
     sent: u64,
 }
 
-/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// CLOCK_MONOTONIC before the foreign call, in nanoseconds.
     pub(crate) begun: u64,
-    /// The same after it.
     pub(crate) ended: u64,
     pub(crate) result: Result<String, String>,
 }
 
-/// A request whose answer is still to come.
 pub(crate) struct Pending {
     request: String,
     answer: Receiver<Answer>,
 }
 
-/// One client object inside an agent.
 pub(crate) struct Peer {
     agent: Arc<Agent>,
     client: String,
-    /// The answer of `connect`: Redisson's client id.
     pub(crate) id: String,
 }
 
@@ -89,13 +80,11 @@ impl Agent {
         Some(Arc::new(Agent { program: Some(program), reused_as: Some(what) }))
     }
 
-    /// Kills the process, whoever has the agent.
     pub(crate) fn kill(&self) {
         let id = i32::try_from(self.program().child.id()).ok().and_then(rustix::process::Pid::from_raw);
         rustix::process::kill_process(id.unwrap(), rustix::process::Signal::KILL).unwrap();
     }
 
-    /// Makes a client object called `client` on the server at `url`.
     pub(crate) fn connect(self: &Arc<Self>, client: &str, url: &str, more: &[&str]) -> Peer {
         let arguments = [&[url], more].concat();
         let id = self.ask("main", client, "connect", &arguments).wait().expect_ok();
@@ -179,23 +168,19 @@ impl Drop for Program {
 }
 
 impl Peer {
-    /// Sends a request for `thread` and does not wait for its answer.
     pub(crate) fn ask(&self, thread: &str, verb: &str, arguments: &[&str]) -> Pending {
         self.agent.ask(thread, &self.client, verb, arguments)
     }
 
-    /// The text that `verb` returns; panics if it fails.
     pub(crate) fn get(&self, thread: &str, verb: &str, arguments: &[&str]) -> String {
         self.ask(thread, verb, arguments).wait().expect_ok()
     }
 
-    /// The yes or no that `verb` returns; panics if it fails or returns anything else.
     pub(crate) fn is(&self, thread: &str, verb: &str, arguments: &[&str]) -> bool {
         let said = self.get(thread, verb, arguments);
         said.parse().unwrap_or_else(|_| panic!("{verb} {arguments:?} returned {said:?}"))
     }
 
-    /// The message of the failure of `verb`; panics if it succeeds.
     pub(crate) fn error(&self, thread: &str, verb: &str, arguments: &[&str]) -> String {
         let answer = self.ask(thread, verb, arguments).wait();
         answer.result.expect_err("the request should have failed")
@@ -208,7 +193,6 @@ impl Peer {
 }
 
 impl Pending {
-    /// The answer; panics if the agent ends or takes too long.
     pub(crate) fn wait(self) -> Answer {
         self.wait_for(PATIENCE)
     }
@@ -217,7 +201,6 @@ impl Pending {
         self.answer.recv_timeout(limit).unwrap_or_else(|why| panic!("no answer to {:?}: {why}", self.request))
     }
 
-    /// Whether the foreign thread is still at it.
     pub(crate) fn is_open(&self) -> bool {
         self.answer.is_empty()
     }

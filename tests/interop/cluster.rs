@@ -88,7 +88,6 @@ impl Sides {
         kept_the_promise(&format!("cluster, {what}, Rust to Java"), delays);
     }
 
-    /// Waiters of both are served in the order in which they came, in all slots.
     fn queue_up(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "fair");
@@ -179,7 +178,6 @@ impl Sides {
         }
     }
 
-    /// Each side finds the other's holds taken, in all slots, and it is the same lock.
     fn exclude_each_other(&self) {
         for primary in 0..3 {
             let name = self.cluster.name_on(primary, "shared");

@@ -25,7 +25,6 @@ const WORKER: &str = "LEASEHOLD_INTEROP_CROWD";
 /// How long the last of a crowd may take once its time is over.
 const LAST: Duration = Duration::from_secs(60);
 
-/// The work of one process: threads of a kind, for how long, with random pauses up to how long.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     name: &'a str,
@@ -34,16 +33,13 @@ struct Work<'a> {
     threads: &'a [(&'a str, usize)],
 }
 
-/// That somebody had it, and when.
 #[derive(Debug)]
 struct Had {
     begun: u64,
     ended: u64,
-    /// Language and kind.
     by: String,
 }
 
-/// Acquires it, notes the time, and releases it.
 type Turn = Box<dyn Fn() -> (u64, u64) + Send>;
 
 fn turn(client: &LockClient, kind: &str, name: &str) -> Turn {
@@ -91,7 +87,6 @@ fn turn(client: &LockClient, kind: &str, name: &str) -> Turn {
 }
 
 impl Work<'_> {
-    /// Does the work in this process; the times of all threads by kind.
     fn run(&self, client: &LockClient) -> Vec<(String, Vec<(u64, u64)>)> {
         let end = monotonic() + u64::try_from(self.lasts.as_nanos()).unwrap();
         let most = u64::try_from(self.pause.as_millis()).unwrap();
@@ -125,7 +120,6 @@ impl Work<'_> {
         self.threads.iter().map(ask).collect()
     }
 
-    /// Starts a process that does it.
     fn start(&self, url: &str) -> Worker {
         let threads: Vec<String> =
             self.threads.iter().map(|(kind, count)| format!("{kind}={count}")).collect();
@@ -167,7 +161,6 @@ fn read(by: &str, times: &str) -> Vec<Had> {
     times.split(',').filter(|time| !time.is_empty()).map(parse).collect()
 }
 
-/// Has each process do its work, and reports who had it when.
 fn crowd(server: &RedisServer, jvms: &[(&Peer, Work<'_>)], processes: &[Work<'_>]) -> Vec<Had> {
     let asked: Vec<_> = jvms.iter().flat_map(|(jvm, work)| work.ask(jvm)).collect();
     let workers: Vec<_> = processes.iter().map(|work| work.start(&server.url())).collect();
@@ -211,7 +204,6 @@ fn crowd_of(
     panic!("each try was too short to say anything");
 }
 
-/// How often each language and kind had it.
 fn counts(had: &[Had]) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     had.iter().for_each(|had| *counts.entry(had.by.as_str()).or_default() += 1);
@@ -251,9 +243,7 @@ fn no_more_than(most: usize, had: &[Had]) {
 
 #[test]
 fn a_hundred_java_and_rust_readers_and_writers_never_meet() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
     // The pauses are long, so that writers find gaps between readers, who do not wait for them.
     let work = |threads| Work { name: "crowd", lasts: Duration::from_secs(20), pause: ms(400), threads };
@@ -265,9 +255,7 @@ fn a_hundred_java_and_rust_readers_and_writers_never_meet() {
 
 #[test]
 fn java_and_rust_never_have_more_permits_than_there_are() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     for kind in ["semaphore", "permits"] {
         assert!(java.is("main", &format!("{kind}-set"), &[kind, "3"]));
@@ -285,9 +273,7 @@ fn java_and_rust_never_have_more_permits_than_there_are() {
 
 #[test]
 fn spin_locks_of_both_are_one() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     // No plain locks: Java's spin lock does not tell who waits, who would sleep for long. And pauses: who
     // spins has the lock when it happens to look while it is free.
     let work = Work { name: "spun", lasts: Duration::from_secs(5), pause: ms(100), threads: &[("spin", 4)] };
@@ -305,9 +291,7 @@ fn fleet_lasts() -> Duration {
 #[test]
 fn two_java_and_eight_rust_processes_share_a_lock() {
     const PROCESSES: usize = 10;
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
     let work = Work { name: "shared", lasts: fleet_lasts(), pause: ms(4), threads: &[("lock", 1)] };
     let jvms = [(&java, work), (&other_java, work)];
@@ -405,9 +389,7 @@ fn take_turns(url: &str, list: &str) {
 
 #[test]
 fn java_and_rust_waiters_of_a_fair_lock_are_served_in_the_order_in_which_they_came() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
@@ -423,7 +405,6 @@ fn java_and_rust_waiters_of_a_fair_lock_are_served_in_the_order_in_which_they_ca
         }
         let mut asked = Vec::new();
         for turn in 0..12 {
-            // Java, Rust, Java, Rust: of two processes each.
             let text = turn.to_string();
             match turn % 4 {
                 0 => asked.push(java.ask(&format!("waiter-{turn}"), "fair-turn", &[&name, &served, &text])),

@@ -1,6 +1,5 @@
 //! Real Curator on one ZooKeeper: its `InterProcessMutex` and our lock are the same lock, and one queue.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,7 +15,6 @@ use crate::support::{call, let_pass, now, stalled_since, wait_until};
 const LEASE: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(10);
 
-/// A JVM; `None` (said loudly) where there is no JDK or no Maven.
 fn start() -> Option<Arc<Agent>> {
     let project = source("curator");
     let jar = project.join("target/agent.jar");
@@ -45,7 +43,6 @@ fn rust(server: &ZooKeeper) -> LockClient {
     LockClient::builder().url(server.url()).lease(LEASE).build().unwrap()
 }
 
-/// Waits until `length` stand behind somebody.
 fn queue_is(server: &ZooKeeper, length: usize) {
     wait_until(&format!("{length} wait"), SOON, || server.watched_below("/locks/") == length);
 }
@@ -127,37 +124,6 @@ fn java_and_rust_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn a_jvm_and_rust_threads_count_in_a_file_exactly() {
-    const TIMES: usize = 200;
-    let _alone = alone();
-    let Some(server) = ZooKeeper::start(CALM) else { return };
-    let Some(java) = curator(&server) else { return };
-    let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), "0").unwrap();
-    let path = file.path().to_str().unwrap();
-    let counting = ["one", "two", "three"]
-        .map(|thread| java.ask(thread, "count-up", &["/locks/count", path, &TIMES.to_string()]));
-    let client = rust(&server);
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                let lock = client.get_lock("/locks/count");
-                for _ in 0..TIMES {
-                    let guard = lock.acquire().unwrap();
-                    let was: u64 = fs::read_to_string(path).unwrap().trim().parse().unwrap();
-                    fs::write(path, (was + 1).to_string()).unwrap();
-                    guard.unlock().unwrap();
-                }
-            });
-        }
-    });
-    for counted in counting {
-        assert_eq!(counted.wait_for(Duration::from_secs(60)).expect_ok(), TIMES.to_string());
-    }
-    assert_eq!(fs::read_to_string(path).unwrap().trim(), (6 * TIMES).to_string());
-}
-
-#[test]
 fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     let _alone = alone();
     let Some(server) = ZooKeeper::start(CALM) else { return };
@@ -165,7 +131,6 @@ fn readers_and_writers_of_both_languages_keep_to_one_lock() {
     let path = "/locks/pair";
     let client = rust(&server);
     let lock = client.get_read_write_lock(path);
-    // Readers together, in both orders; no writer of either.
     java.get("one", "read-lock", &[path]);
     lock.read().lock().unwrap();
     assert!(java.is("two", "read-try-for", &[path, "2000"]));

@@ -45,7 +45,6 @@ fn comes<T>(admin: &mut Connection, come: impl FnOnce() -> T) -> (T, String) {
     (comer, queue(admin).pop().unwrap())
 }
 
-/// Has Java lock, add its name to the list of turns, and unlock.
 fn java_takes_turn(java: &Peer, thread: &str) -> Pending {
     java.ask(thread, "fair-turn", &["fair", "turns", thread])
 }
@@ -154,9 +153,7 @@ fn a_waiter_of_ours_keeps_its_place_behind_java_however_long_java_waits() {
 /// One that Java passed over although it lives: Java had waited for longer than there is time to spare.
 #[test]
 fn a_waiter_of_ours_that_java_took_for_dead_goes_back_to_the_front() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = patient(&server.url());
     let mut admin = server.admin();
     let guard = client.get_fair_lock("fair").acquire().unwrap();

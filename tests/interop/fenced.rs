@@ -6,16 +6,13 @@ use std::time::Duration;
 use redis::Commands;
 
 use crate::java;
-use crate::scene::{alone, rust};
-use crate::support::server::RedisServer;
+use crate::scene::rust;
 
 const LEASE: Duration = Duration::from_secs(3);
 
 #[test]
 fn tokens_of_java_and_rust_rise_with_every_grant() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let mut tokens: Vec<u64> = Vec::new();
     for grant in 0..12 {
@@ -38,9 +35,7 @@ fn tokens_of_java_and_rust_rise_with_every_grant() {
 
 #[test]
 fn rusts_tokens_rise_even_when_the_counter_is_lost_and_java_goes_on_from_there() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let before = lock.acquire().unwrap();
     let earlier = before.fence().expect("a fenced guard has a fence").get();

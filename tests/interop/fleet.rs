@@ -58,9 +58,7 @@ fn one_rust_process_counts_exactly() {
 
 #[test]
 fn a_java_process_gets_its_turn_beside_a_busy_rust_process() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let enough = AtomicBool::new(false);
     let longest = std::thread::scope(|scope| {
@@ -116,7 +114,6 @@ fn count_up(url: &str, times: usize) {
     client.shutdown().unwrap();
 }
 
-/// A worker process; killed if the test ends before it does.
 pub(crate) struct Worker(Child);
 
 impl Worker {
@@ -128,7 +125,6 @@ impl Worker {
         Worker(again.stdout(Stdio::null()).spawn().unwrap())
     }
 
-    /// Waits for its end.
     pub(crate) fn join(mut self) {
         assert!(self.0.wait().unwrap().success(), "a Rust worker failed");
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redis::{Commands, Connection, Script};
+use redis::{Connection, Script};
 
 use crate::scene::{alone, calls, monotonic, own_time_between, rust};
 use crate::support::server::RedisServer;
@@ -54,45 +54,6 @@ impl Handwritten {
     fn give(&mut self, name: &str) -> Option<u32> {
         self.give.key(name).arg(self.owner).invoke(&mut self.redis).unwrap()
     }
-}
-
-#[test]
-fn a_handwritten_lock_is_kept_out_by_ours() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let mut peer = Handwritten::new(server.admin());
-    let lock = rust(&server.url(), LEASE).get_lock("shared");
-    lock.lock().unwrap();
-    lock.lock().unwrap();
-    assert!(!peer.take("shared"));
-    assert_eq!(peer.give("shared"), None);
-    lock.unlock().unwrap();
-    assert!(!peer.take("shared"));
-    assert_eq!(lock.hold_count().unwrap(), 1);
-    lock.unlock().unwrap();
-    assert!(peer.take("shared"));
-    assert_eq!(peer.give("shared"), Some(0));
-}
-
-#[test]
-fn a_handwritten_lock_keeps_ours_out() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let mut peer = Handwritten::new(server.admin());
-    let lock = rust(&server.url(), LEASE).get_lock("shared");
-    assert!(peer.take("shared"));
-    assert!(peer.take("shared"));
-    assert!(!lock.try_lock().unwrap());
-    assert!(!lock.try_lock_for(Duration::from_millis(100)).unwrap());
-    assert!(lock.is_locked().unwrap());
-    assert!(lock.unlock().unwrap_err().is_not_held());
-    assert_eq!(peer.give("shared"), Some(1));
-    assert!(!lock.try_lock().unwrap());
-    let left: i64 = server.admin().pttl("shared").unwrap();
-    assert!((9_000..=10_000).contains(&left), "ours changed the peer's ten seconds to {left} ms");
-    assert_eq!(peer.give("shared"), Some(0));
-    assert!(lock.try_lock().unwrap());
-    lock.unlock().unwrap();
 }
 
 #[test]

@@ -5,21 +5,17 @@ use std::time::Duration;
 use leasehold::NotHeld;
 
 use crate::java;
-use crate::scene::{alone, rust, scripts_run, somebody_waits};
+use crate::scene::{rust, scripts_run, somebody_waits};
 use crate::support::receive;
-use crate::support::server::RedisServer;
 
 const LEASE: Duration = Duration::from_secs(3);
 /// One that ends by itself on no machine, however busy.
-const UNENDED: Duration = Duration::from_secs(60);
 /// A third of the lease until the watchdog looks, one command time-out, slack.
 const LOSS_IS_KNOWN: Duration = Duration::from_millis(1_000 + 500 + 250);
 
 #[test]
 fn a_lock_that_java_forces_open_is_lost_for_rust_and_reported() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
 
     // Told at the next unlock: it was held, and is no longer.
@@ -44,23 +40,4 @@ fn a_lock_that_java_forces_open_is_lost_for_rust_and_reported() {
     assert!(guard.check().unwrap_err().is_lost());
     assert!(guard.unlock().is_err());
     assert!(!java.is("breaker", "force-unlock", &["forced-too"]));
-}
-
-#[test]
-fn a_lock_that_rust_forces_open_is_lost_for_java_and_reported() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
-    let lock = rust(&server.url(), LEASE).get_lock("forced");
-    java.get("holder", "lock", &["forced"]);
-    let before = scripts_run(&mut server.admin());
-    let waiter = java.ask("waiter", "lock", &["forced"]);
-    somebody_waits(&mut server.admin(), "forced", before);
-    assert!(lock.force_unlock().unwrap());
-    assert_eq!(waiter.wait().result, Ok(String::new()));
-    assert!(!java.is("holder", "is-mine", &["forced"]));
-    let told = java.error("holder", "unlock", &["forced"]);
-    assert!(told.starts_with("IllegalMonitorStateException"), "{told}");
-    java.get("waiter", "unlock", &["forced"]);
-    assert!(!lock.force_unlock().unwrap());
 }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::{Agent, Peer};
-use crate::scene::{build_once, source};
+use parking_lot::MutexGuard;
 
-/// A JVM; `None` (said loudly) where there is no JDK or no Maven.
+use crate::scene::{alone, build_once, source};
+use crate::support::server::RedisServer;
+
 pub(crate) fn start() -> Option<Arc<Agent>> {
     let jar = jar()?;
     let mut java = Command::new("java");
@@ -19,17 +21,22 @@ pub(crate) fn start() -> Option<Arc<Agent>> {
     Agent::start_or_reuse("Redisson", &mut java)
 }
 
-/// A JVM with one Redisson client on the server at `url`.
 pub(crate) fn connect(url: &str, watchdog: Duration) -> Option<Peer> {
     Some(client(&start()?, "redisson", url, watchdog))
 }
 
-/// One more Redisson client in a running JVM.
+/// The only test for now, a server, and a JVM with one Redisson client on it.
+pub(crate) fn set_up(watchdog: Duration) -> Option<(MutexGuard<'static, ()>, RedisServer, Peer)> {
+    let alone = alone();
+    let server = RedisServer::start_default()?;
+    let java = connect(&server.url(), watchdog)?;
+    Some((alone, server, java))
+}
+
 pub(crate) fn client(agent: &Arc<Agent>, name: &str, url: &str, watchdog: Duration) -> Peer {
     agent.connect(name, url, &[&watchdog.as_millis().to_string()])
 }
 
-/// One more Redisson client in a running JVM, whose `fairLockWaitTimeout` is that.
 pub(crate) fn client_with_fair_wait(
     agent: &Arc<Agent>,
     name: &str,
@@ -41,15 +48,8 @@ pub(crate) fn client_with_fair_wait(
     agent.connect(name, url, &[&watchdog, "", "", &fair_wait])
 }
 
-/// A JVM with one Redisson client on the cluster of which `url` is a member, with this mode of subscription.
 pub(crate) fn connect_to_cluster(url: &str, watchdog: Duration, mode: &str) -> Option<Peer> {
     Some(start()?.connect("redisson", url, &[&watchdog.as_millis().to_string(), mode]))
-}
-
-/// A JVM with one Redisson client on the master of that name, which the Sentinels at `urls` watch.
-pub(crate) fn connect_to_sentinels(urls: &[String], master: &str, watchdog: Duration) -> Option<Peer> {
-    let watchdog = watchdog.as_millis().to_string();
-    Some(start()?.connect("redisson", &urls.join(","), &[&watchdog, "", master]))
 }
 
 fn jar() -> Option<PathBuf> {

@@ -7,22 +7,18 @@ use redis::Commands;
 
 use crate::agent::Pending;
 use crate::java;
-use crate::scene::{alone, between, calls, keys, monotonic, own_time_between, rust, scripts_run};
-use crate::support::server::RedisServer;
+use crate::scene::{between, calls, keys, monotonic, own_time_between, rust, scripts_run};
 use crate::support::{Call, call, leased, median, now, stalled_since, wait_until};
 use crate::waking::rounds;
 
 const LEASE: Duration = Duration::from_secs(3);
-/// Longer than any step here takes.
 const LONG: Duration = Duration::from_secs(60);
 /// A message's way and a busy machine; the safety poll comes after a second.
 const TOLD: Duration = Duration::from_millis(900);
 
 #[test]
 fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
     let guard = client.get_fair_lock("ghost").acquire().unwrap();
@@ -62,12 +58,9 @@ fn a_dead_rust_waiter_of_a_fair_lock_holds_java_up_for_seconds() {
 
 #[test]
 fn the_halves_of_a_read_write_lock_exclude_each_other_across_languages() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
-    // Readers of both read together; nobody writes.
     let reading = lock.read().acquire().unwrap();
     assert!(java.is("reader", "read-try", &["rw"]));
     assert!(!java.is("writer", "write-try", &["rw"]));
@@ -76,13 +69,11 @@ fn the_halves_of_a_read_write_lock_exclude_each_other_across_languages() {
     java.get("reader", "read-unlock", &["rw"]);
     assert!(!java.is("writer", "write-try", &["rw"]));
     assert!(lock.read().is_held_by_current_thread().unwrap());
-    // And the other way round.
     assert!(java.is("reader", "read-try", &["rw"]));
     reading.unlock().unwrap();
     assert!(!lock.write().try_lock().unwrap());
     assert!(java.is("reader", "read-is-mine", &["rw"]));
     java.get("reader", "read-unlock", &["rw"]);
-    // A writer keeps all others out, and may read on.
     let writing = lock.write().acquire().unwrap();
     assert!(!java.is("reader", "read-try", &["rw"]) && !java.is("writer", "write-try", &["rw"]));
     assert!(java.is("reader", "write-is-locked", &["rw"]));
@@ -102,9 +93,7 @@ fn the_halves_of_a_read_write_lock_exclude_each_other_across_languages() {
 
 #[test]
 fn waiting_readers_and_writers_are_woken_by_the_other_language() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
     let mut admin = server.admin();
@@ -147,13 +136,10 @@ fn waiting_readers_and_writers_are_woken_by_the_other_language() {
 /// Redisson's read watchdog sets the key's time to its own, however long others read.
 #[test]
 fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let lock = client.get_read_write_lock("rw");
     let mut admin = server.admin();
-    // By itself, and as a level of what is renewed.
     for is_renewed in [false, true] {
         let outer = is_renewed.then(|| lock.read().acquire().unwrap());
         let guard = lock.read().acquire_with(&leased(Duration::from_secs(60))).unwrap().unwrap();
@@ -174,9 +160,7 @@ fn a_long_lease_of_ours_survives_the_watchdog_of_a_java_reader() {
 /// they leave.
 #[test]
 fn java_goes_by_the_times_of_our_reading_and_writing() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LONG) else { return };
+    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let lock = client.get_read_write_lock("rw");
     let short = Duration::from_millis(1_500);
@@ -221,9 +205,7 @@ fn java_goes_by_the_times_of_our_reading_and_writing() {
 
 #[test]
 fn permits_go_back_and_forth_between_the_languages() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let semaphore = client.get_semaphore("sem");
     assert!(java.is("main", "semaphore-set", &["sem", "3"]));
@@ -232,7 +214,6 @@ fn permits_go_back_and_forth_between_the_languages() {
     assert!(!java.is("main", "semaphore-try-for", &["sem", "2", "0"]));
     assert!(java.is("main", "semaphore-try-for", &["sem", "1", "0"]));
     assert!(semaphore.try_acquire(1).unwrap().is_none());
-    // Java waits for two; it is told when ours come back.
     let mut admin = server.admin();
     let before = scripts_run(&mut admin);
     let waiting = java.ask("waiter", "semaphore-try-for", &["sem", "2", "10000"]);
@@ -242,7 +223,6 @@ fn permits_go_back_and_forth_between_the_languages() {
     let got = waiting.wait();
     assert_eq!(got.result.as_deref(), Ok("true"));
     assert!(own_time_between(freed, got.ended) < TOLD);
-    // We wait for one; we are told when Java's comes back.
     let before = scripts_run(&mut admin);
     let waiter = call({
         let semaphore = semaphore.clone();
@@ -263,9 +243,7 @@ fn permits_go_back_and_forth_between_the_languages() {
 
 #[test]
 fn permits_with_leases_are_given_back_by_the_other_language() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let permits = client.get_expirable_semaphore("permits");
     assert!(permits.try_set_permits(2).unwrap());
@@ -291,9 +269,7 @@ fn permits_with_leases_are_given_back_by_the_other_language() {
 
 #[test]
 fn a_latch_opens_for_all_waiters_of_both_languages() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let Some(other_java) = java::connect(&server.url(), LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let mut admin = server.admin();
@@ -359,9 +335,7 @@ fn a_latch_opens_for_all_waiters_of_both_languages() {
 /// Whatever Redisson makes, looked at from here.
 #[test]
 fn a_hold_of_java_is_shown_with_its_kind() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let show = |name: &str| client.inspect(name).unwrap();
     let is_within = |left: Option<Duration>| left.is_some_and(|left| !left.is_zero() && left <= LEASE);
@@ -451,9 +425,7 @@ fn a_hold_of_java_is_shown_with_its_kind() {
 /// The field in which a hold says since when it is held is in the hash that both share.
 #[test]
 fn java_ignores_the_note_of_a_hold() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let client = rust(&server.url(), LEASE);
     let options = || client.lock_with("said").max_hold(Duration::from_secs(60));
     for (lock, kind) in [(options().build(), ""), (options().fair().build(), "fair-")] {
@@ -489,9 +461,7 @@ fn java_ignores_the_note_of_a_hold() {
 /// whatever it wants; and fewer than none are announced, which makes Java's reading thread throw.
 #[test]
 fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LONG) else { return };
+    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let mut admin = server.admin();
     let latch = client.get_count_down_latch("latch");
@@ -534,9 +504,7 @@ fn a_wrong_message_of_java_keeps_no_waiter_of_ours_waiting() {
 /// Java's threads wait for nothing of ours, so `writers_first` binds only clients that follow it.
 #[test]
 fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_does() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LONG) else { return };
+    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let lock = rust(&server.url(), LONG).get_read_write_lock("rw").writers_first();
     let other = rust(&server.url(), LONG).get_read_write_lock("rw");
     let mut admin = server.admin();
@@ -574,9 +542,7 @@ fn a_java_reader_goes_before_a_writer_of_ours_that_waits_and_no_reader_of_ours_d
 
 #[test]
 fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LONG) else { return };
+    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let client = rust(&server.url(), LONG);
     let permits = client.get_expirable_semaphore("permits");
     let says = |verb: &str| java.get("main", verb, &["permits"]);
@@ -603,12 +569,10 @@ fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
     assert!(left > 800_000, "{left}");
     assert!(java.is("main", "permits-update", &["permits", &ids[0], "900000"]));
     assert!(permits.remaining_lease(&ids[0]).unwrap().unwrap() > Duration::from_secs(800));
-    // The number of them.
     assert_eq!(permits.set_permits(3).unwrap(), -1);
     assert_eq!((says("permits-all"), says("permits-available")), ("3".into(), "-1".into()));
     java.get("main", "permits-set-to", &["permits", "6"]);
     assert_eq!(permits.available_permits().unwrap(), 2);
-    // Several at once, all or none, by the other side.
     let unknown = "f".repeat(32);
     assert!(!permits.release_many(&[theirs[0], &unknown]).unwrap());
     assert_eq!(java.get("main", "permits-release-many", &["permits", &format!("{},{unknown}", ids[0])]), "0");
@@ -630,9 +594,7 @@ fn permits_by_their_ids_mean_the_same_to_java_and_rust() {
 /// Java has no conditions, but may take the lock while one of ours waits for one.
 #[test]
 fn a_condition_is_waited_for_and_notified_while_java_takes_the_lock_in_between() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LONG) else { return };
+    let Some((_alone, server, java)) = java::set_up(LONG) else { return };
     let (client, other) = (rust(&server.url(), LONG), rust(&server.url(), LONG));
     let mut admin = server.admin();
     let lock = client.get_lock("shop");

@@ -34,7 +34,6 @@ mod kept;
 mod kinds;
 mod multi;
 mod redlock;
-mod sentinel;
 mod token;
 mod waking;
 mod watchdog;

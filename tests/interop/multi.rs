@@ -7,8 +7,7 @@ use leasehold::{LockClient, RedisLock};
 use redis::Commands;
 
 use crate::java;
-use crate::scene::{alone, between, keys, monotonic, own_time_between, rust, scripts_run};
-use crate::support::server::RedisServer;
+use crate::scene::{between, keys, monotonic, own_time_between, rust, scripts_run};
 use crate::support::{call, leased, now, stalled_since, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -22,9 +21,7 @@ fn locks(client: &LockClient, names: &[&str]) -> Vec<RedisLock> {
 
 #[test]
 fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
     let multi = client.get_multi_lock(locks(&client, &["a", "b", "c"]));
@@ -96,9 +93,7 @@ fn a_multi_lock_of_java_and_one_of_rust_keep_each_other_out() {
 #[test]
 fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
     const EACH: u32 = 12;
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let java = Arc::new(java);
     let (to_tell, told) = leasehold::crossbeam_channel::unbounded();
     let mut tasks = Vec::new();
@@ -143,9 +138,7 @@ fn multi_locks_of_both_languages_in_opposite_orders_all_come_through() {
 /// it counts the lease in other units. Ours does neither, and gets on with what Java has done.
 #[test]
 fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let mut admin = server.admin();
     let client = rust(&server.url(), LEASE);
     let counter = "redisson_lock_token:{f}";

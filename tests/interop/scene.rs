@@ -73,7 +73,6 @@ pub(crate) fn somebody_waits(admin: &mut Connection, name: &str, before: u64) {
     });
 }
 
-/// A file or folder of `tests/interop`.
 pub(crate) fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(name)
 }
@@ -130,7 +129,6 @@ pub(crate) fn missing<T>(what: &str, why: &str) -> Option<T> {
     None
 }
 
-/// The keys of a server, without the entries that clients write about themselves.
 pub(crate) fn keys(admin: &mut Connection) -> Vec<String> {
     let keys: Vec<String> = admin.keys("*").unwrap();
     keys.into_iter().filter(|key| !key.starts_with("leasehold_client:")).collect()

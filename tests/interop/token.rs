@@ -17,7 +17,6 @@ const LEASE: Duration = Duration::from_secs(2);
 const FOUND: Duration = Duration::from_millis(1_450);
 const REDIS_PY: &str = "8.1.0";
 
-/// `None`, said loudly, where there is no Python with venv.
 fn redis_py() -> Option<Arc<Agent>> {
     let folder = kept(&format!("redis-py-{REDIS_PY}")).join("venv");
     let python = folder.join("bin/python");
@@ -31,7 +30,6 @@ fn redis_py() -> Option<Arc<Agent>> {
     Agent::start("Python", Command::new(&python).arg(source("redis_py.py")))
 }
 
-/// `None`, said loudly, where there is no Go.
 fn redsync() -> Option<Arc<Agent>> {
     let program = kept("redsync").join("agent");
     let project = source("go");
@@ -44,7 +42,6 @@ fn redsync() -> Option<Arc<Agent>> {
     Agent::start("redsync", &mut Command::new(built))
 }
 
-/// A server, a peer on it and a connection to look.
 fn scene(agent: Option<Arc<Agent>>) -> Option<(RedisServer, Peer, Connection)> {
     let agent = agent?;
     let server = RedisServer::start_default()?;
@@ -85,7 +82,6 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
     let client = rust(&server.url(), LEASE);
     let lock = client.get_token_lock("token");
 
-    // They hold, ours tries and waits.
     assert!(peer.is("holder", "try-lease", &["token", "20000"]));
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(Duration::from_millis(100)).unwrap());
@@ -105,7 +101,6 @@ fn keep_each_other_out(server: &RedisServer, peer: &Peer, mut admin: Connection)
     let delay = own_time_between(begun, waiter.join());
     assert!(delay <= FOUND, "found free after {delay:?}");
 
-    // Ours holds for more than two leases; they try and wait.
     lock.lock().unwrap();
     let kind: String = redis::cmd("TYPE").arg("token").query(&mut admin).unwrap();
     assert_eq!(kind, "string");

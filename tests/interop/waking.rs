@@ -7,8 +7,7 @@
 use std::time::Duration;
 
 use crate::java;
-use crate::scene::{alone, between, monotonic, rust, scripts_run, somebody_waits};
-use crate::support::server::RedisServer;
+use crate::scene::{between, monotonic, rust, scripts_run, somebody_waits};
 use crate::support::stalls::{stalled_since, watch};
 use crate::support::{LONG, call, now};
 
@@ -19,9 +18,7 @@ const LEASE: Duration = Duration::from_secs(30);
 
 #[test]
 fn an_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let rust = rust(&server.url(), LEASE);
     let mut admin = server.admin();
     let delays = rounds(|name| {
@@ -45,9 +42,7 @@ fn an_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
 
 #[test]
 fn an_unlock_by_rust_wakes_a_waiter_in_java_within_50_ms() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let rust = rust(&server.url(), LEASE);
     let mut admin = server.admin();
     let delays = rounds(|name| {
@@ -71,9 +66,7 @@ fn an_unlock_by_rust_wakes_a_waiter_in_java_within_50_ms() {
 /// of them.
 #[test]
 fn a_force_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let (holder, rust) = (rust(&server.url(), LEASE), rust(&server.url(), LEASE));
     let mut admin = server.admin();
     let delays = rounds(|name| {
@@ -100,9 +93,7 @@ fn a_force_unlock_by_java_wakes_a_waiter_in_rust_within_50_ms() {
 /// One that has asked in vain and does not sleep yet hears nothing of what wakes those who sleep.
 #[test]
 fn readers_in_java_that_are_about_to_sleep_are_woken_when_a_write_ends() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     // One that is not told sleeps for as long.
     let rust = rust(&server.url(), MESSAGE_WAS_LOST * 3);
     let mut admin = server.admin();

@@ -5,8 +5,7 @@ use std::time::Duration;
 use redis::Commands;
 
 use crate::java;
-use crate::scene::{alone, rust};
-use crate::support::server::RedisServer;
+use crate::scene::rust;
 
 const LEASE: Duration = Duration::from_secs(3);
 /// More than two leases.
@@ -14,9 +13,7 @@ const HELD: Duration = Duration::from_millis(6_500);
 
 #[test]
 fn a_lock_that_rust_holds_for_two_leases_stays_out_of_reach_of_java() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), LEASE) else { return };
+    let Some((_alone, server, java)) = java::set_up(LEASE) else { return };
     let lock = rust(&server.url(), LEASE).get_lock("kept");
     let guard = lock.acquire().unwrap();
     let wait = HELD.as_millis().to_string();

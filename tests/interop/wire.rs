@@ -11,12 +11,11 @@ use redis::{Commands, Connection, Msg};
 
 use crate::agent::Peer;
 use crate::java;
-use crate::scene::{alone, rust};
+use crate::scene::rust;
 use crate::support::server::RedisServer;
 
 const WATCHDOG: Duration = Duration::from_secs(30);
 
-/// A lock's name with what must follow from it.
 struct Names {
     lock: &'static str,
     channel: &'static str,
@@ -47,9 +46,7 @@ use Step::{ForceUnlock, Lock, LockForFiveSeconds, Try, Unlock};
 
 #[test]
 fn a_lock_is_the_same_bytes_from_java_and_from_rust() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), WATCHDOG) else { return };
+    let Some((_alone, server, java)) = java::set_up(WATCHDOG) else { return };
     let client = rust(&server.url(), WATCHDOG);
     for names in &NAMES {
         let held = |count: u32, lease: &str| key(names.lock, &format!("hash OWNER={count}"), lease);
@@ -78,9 +75,7 @@ fn a_lock_is_the_same_bytes_from_java_and_from_rust() {
 
 #[test]
 fn a_fenced_lock_is_the_same_bytes_from_java_and_from_rust() {
-    let _alone = alone();
-    let Some(server) = RedisServer::start_default() else { return };
-    let Some(java) = java::connect(&server.url(), WATCHDOG) else { return };
+    let Some((_alone, server, java)) = java::set_up(WATCHDOG) else { return };
     let client = rust(&server.url(), WATCHDOG);
     for names in &NAMES {
         let counter = key(names.counter, "string TOKEN", "for ever");
@@ -110,11 +105,8 @@ fn message(channel: &str, payload: &str) -> String {
     format!("message {} {payload}", channel.as_bytes().escape_ascii())
 }
 
-/// One side's hand on one lock. Steps run on one thread of that side.
 trait Side {
-    /// The client id that its owners begin with.
     fn id(&self) -> String;
-    /// The owner that a hold of the acting thread has now.
     fn owner(&self) -> String;
     /// The token, if the step was granted one.
     fn take(&self, step: Step) -> Option<u64>;
@@ -150,7 +142,6 @@ impl Side for Java<'_> {
     }
 }
 
-/// Our lock and the client it came from.
 struct Rust<'a> {
     client: &'a LockClient,
     lock: &'a RedisLock,
@@ -250,7 +241,6 @@ fn is_owner(field: &[u8], side: &impl Side) -> bool {
     field == owner.as_bytes()
 }
 
-/// The message, or `None` for the end of a step.
 fn shown(message: &Msg) -> Option<String> {
     let channel: Vec<u8> = message.get_channel().unwrap();
     let payload = message.get_payload_bytes();

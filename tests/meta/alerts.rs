@@ -91,7 +91,6 @@ impl Recorder for Kept {
     }
 }
 
-/// Events come on a thread of the client's own: the number of each kind that has come.
 #[derive(Clone)]
 struct Watched {
     metrics: Metrics,
@@ -159,12 +158,10 @@ fn outage(every: u64, begins: u64) -> Outage {
     Outage { scraped, lost_at }
 }
 
-/// When each of the outages begins, so that they lie evenly between two scrapes.
 fn phases(every: u64) -> impl Iterator<Item = u64> {
     (0..PHASES).map(move |phase| BEGINS + phase * every / PHASES)
 }
 
-/// The words of `promtool` for a series: what repeats is counted.
 fn values(values: &[f64]) -> String {
     let mut text = String::new();
     let mut rest = values;

@@ -117,13 +117,11 @@ fn a_guard_stays_on_its_thread_and_an_owned_one_may_leave() {
     assert!(is::<OwnedGuard>().send());
     assert!(!is::<MultiGuard>().send());
     assert!(is::<OwnedMultiGuard>().send());
-    // Other threads may look at either.
     fn seen_by_threads<T: Sync + 'static>() {}
     seen_by_threads::<Guard>();
     shared_by_threads::<OwnedGuard>();
     seen_by_threads::<MultiGuard>();
     shared_by_threads::<OwnedMultiGuard>();
-    // The probe tells the one from the other.
     assert!(is::<String>().send() && !is::<std::rc::Rc<()>>().send());
 }
 

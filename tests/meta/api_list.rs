@@ -97,7 +97,6 @@ fn expanded(text: &str) -> String {
     out
 }
 
-/// The lines from `at` on up to the one that ends the signature, as one.
 fn signature(lines: &[&str], at: usize) -> String {
     let mut whole = String::new();
     for line in &lines[at..] {
@@ -115,7 +114,6 @@ fn signature(lines: &[&str], at: usize) -> String {
     whole.trim_end_matches(['{', ';']).trim_end_matches("{}").trim().trim_end_matches(',').to_owned()
 }
 
-/// The name that an item's header defines.
 fn name_of(header: &str) -> &str {
     let name = header.split_whitespace().find(|word| {
         !["pub", "struct", "enum", "trait", "type", "const", "fn", "static", "unsafe"].contains(word)

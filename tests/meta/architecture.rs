@@ -326,9 +326,6 @@ fn a_script_that_is_put_together_is_reported() {
     keeps("src/stores/redis/mod.rs", "fn f() { Command::new(\"EVAL\").arg(BODY); }");
 }
 
-// ---- the checker
-
-/// A file under `src`.
 struct Source {
     path: String,
     text: String,
@@ -429,7 +426,6 @@ fn files_under(folder: &str) -> Vec<Source> {
     files
 }
 
-/// The modules, and which of them each uses.
 struct Modules {
     uses: BTreeMap<String, BTreeSet<String>>,
 }
@@ -513,10 +509,8 @@ fn join(module: &str, name: &str) -> String {
     if module.is_empty() { name.to_owned() } else { format!("{module}::{name}") }
 }
 
-/// A path inside the crate that a file names, from the root on.
 struct Used {
     path: String,
-    /// By `pub use`.
     is_passed_on: bool,
 }
 
@@ -595,7 +589,6 @@ fn tree(tokens: &[Token], mut at: usize, prefix: &mut Vec<String>, paths: &mut V
     }
 }
 
-/// The layer of a module.
 fn layer_of(module: &str) -> Option<&'static str> {
     let first = module.split("::").next().unwrap_or_default();
     if GROUND.contains(&first) {
@@ -604,12 +597,10 @@ fn layer_of(module: &str) -> Option<&'static str> {
     LAYERS.iter().map(|(layer, _)| *layer).find(|layer| *layer == first)
 }
 
-/// The store that a module is part of.
 fn store_of(module: &str) -> Option<&str> {
     module.strip_prefix("stores::")?.split("::").next()
 }
 
-/// Everything that breaks a rule.
 fn violations(files: &[Source]) -> Vec<String> {
     let modules = Modules::of(files);
     let mut found = Vec::new();

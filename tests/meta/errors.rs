@@ -18,7 +18,6 @@ use leasehold::{
 
 use crate::support::{LONG, leased, start, test_command};
 
-/// The list, section by section.
 struct List {
     text: String,
     /// Texts that differ from run to run, and their replacements.
@@ -30,7 +29,6 @@ impl List {
         self.text.push_str(&format!("\n## {title}\n\n"));
     }
 
-    /// Adds what `call` failed with.
     #[track_caller]
     fn add<T>(&mut self, call: &str, result: Result<T>) {
         let error = result.err().unwrap_or_else(|| panic!("{call} did not fail"));
@@ -42,7 +40,6 @@ impl List {
         self.text.push_str(&format!("{call}\n    {:?}: {text}\n", error.kind()));
     }
 
-    /// Without what differs from run to run.
     fn plain(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (varies, shown) in &self.varying {
@@ -63,7 +60,6 @@ fn options() -> ClientBuilder {
     LockClient::builder().connect_timeout(LONG).command_timeout(LONG).patience(Duration::ZERO)
 }
 
-/// For what does not answer.
 fn hasty() -> ClientBuilder {
     options().connect_timeout(200 * MS).command_timeout(200 * MS)
 }

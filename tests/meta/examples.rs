@@ -17,7 +17,6 @@ use crate::support::server::RedisServer;
 #[cfg(feature = "metrics")]
 use crate::support::timing::eventually;
 
-/// Its output: with nothing but memory, and with a server.
 fn outputs(name: &str, args: &[&str]) -> Vec<String> {
     let program = example(name);
     let run = |url: Option<&str>| {
@@ -37,7 +36,6 @@ fn outputs(name: &str, args: &[&str]) -> Vec<String> {
     outputs
 }
 
-/// Asserts that each text stands in the output, one after the other.
 #[track_caller]
 fn says(output: &str, texts: &[&str]) {
     let mut rest = output;
@@ -49,7 +47,6 @@ fn says(output: &str, texts: &[&str]) {
     }
 }
 
-/// Those lines that have this in them.
 fn lines<'a>(output: &'a str, text: &str) -> Vec<&'a str> {
     output.lines().filter(|line| line.contains(text)).collect()
 }

@@ -49,7 +49,6 @@ fn every_command_of_the_road_is_answered_as_printed() {
     assert!(commands > 35, "only {commands} commands were found");
 }
 
-/// The users of the page, by name, with their rights.
 fn users() -> Vec<(&'static str, Vec<&'static str>)> {
     let page = include_str!("../../docs/permissions.md");
     let blocks = page.split("```text\nACL SETUSER ").skip(1);
@@ -63,7 +62,6 @@ fn users() -> Vec<(&'static str, Vec<&'static str>)> {
     users.collect()
 }
 
-/// How every user of the page begins.
 const NEW_USER: [&str; 4] = ["reset", "resetchannels", "on", ">PASSWORD"];
 
 fn set_user(server: &RedisServer, name: &str, rules: &[&str]) {
@@ -454,7 +452,6 @@ fn said(line: &str) -> Option<(&str, &str)> {
     (!who.is_empty() && who.bytes().all(|b| b.is_ascii_lowercase())).then_some((who, command))
 }
 
-/// The words of a line, as redis-cli splits it; quotes keep words together.
 fn words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (at, part) in command.split('"').enumerate() {
@@ -467,7 +464,6 @@ fn words(command: &str) -> Vec<String> {
     words
 }
 
-/// The reply as redis-cli prints it on a terminal.
 fn show(value: &Value) -> Vec<String> {
     match value {
         Value::Nil => vec!["(nil)".to_owned()],

@@ -4,7 +4,6 @@
 
 use crate::docs::{documents, files, read};
 
-/// Lines of one program, each with its number in the file.
 type Program<'a> = Vec<(usize, &'a str)>;
 
 /// The code blocks of a text whose lines `shown` gives without what makes them documentation; `is_rust` says

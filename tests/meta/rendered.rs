@@ -23,7 +23,6 @@ fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The folder of the crate's rendered documentation.
 fn docs() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -43,7 +42,6 @@ fn docs() -> &'static Path {
     })
 }
 
-/// An item of `docs/api.txt`: its module, and its lines.
 struct Item {
     module: Option<String>,
     lines: Vec<String>,
@@ -134,8 +132,6 @@ fn docs_rs_is_configured_to_show_all_features() {
     assert!(section.contains("rustdoc-args = [\"--cfg\", \"docsrs\"]"), "{section}");
 }
 
-// ---- in a browser
-
 fn browser() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("LEASEHOLD_BROWSER") {
         return Some(path.into());
@@ -155,7 +151,6 @@ const MEASURE: &str = "<script>addEventListener('load', () => {
     }
 })</script>";
 
-/// A page after its scripts have run.
 struct Page {
     name: &'static str,
     html: String,
@@ -189,7 +184,6 @@ impl Page {
         Page { name, html }
     }
 
-    /// The room that elements have: width, height, and the width that all of it would need.
     fn room(&self, tag: &str) -> Vec<[u32; 3]> {
         let begin = format!("<{tag}");
         let tags = self.html.split(&begin).skip(1).map(|rest| rest.split('>').next().unwrap());
@@ -222,7 +216,6 @@ impl Page {
         anchors.filter_map(|tag| tag.split("href=\"").nth(1)?.split('"').next()).collect()
     }
 
-    /// Follows each link as far as it leads without a network.
     #[track_caller]
     fn every_link_leads_somewhere(&self, least: usize) {
         let repository = concat!(env!("CARGO_PKG_REPOSITORY"), "/");

@@ -24,7 +24,6 @@ fn connect(url: &str) -> Connection {
     connection
 }
 
-/// A connection that gives up soon.
 fn connect_impatient(url: &str) -> Connection {
     let connection = connect(url);
     connection.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -68,8 +67,6 @@ fn in_child(test: &str) -> Option<String> {
     Some(run(&program, |command| command.env("LEASEHOLD_SELFTEST_CHILD", "1")).1)
 }
 
-// ---- time
-
 /// With more that run than processors some of them wait, all the time; this process sleeps.
 #[test]
 fn waits_of_started_processes_are_counted_up_to_the_time_that_passed() {
@@ -102,8 +99,6 @@ fn of_a_span_that_is_over_only_its_own_waits_are_counted() {
     assert!(stalled_between(begun, begun + ms(1)) <= ms(1), "never more than the span");
 }
 
-// ---- servers
-
 #[test]
 fn a_port_is_that_of_the_process_that_listens_on_it_whoever_answers_there() {
     let Some(server) = RedisServer::start_default() else { return };
@@ -131,8 +126,6 @@ fn a_server_dies_with_a_test_process_that_cannot_clean_up() {
         "server {pid} lives on, or {folder:?} stays"
     );
 }
-
-// ---- the proxy
 
 #[test]
 fn a_swallowed_reply_is_lost_and_its_command_executed() {
@@ -410,9 +403,6 @@ fn a_cancelled_fault_bites_no_more_and_each_bites_every_time() {
     assert_eq!(fault.hits(), 3);
 }
 
-// ---- network namespaces
-
-/// A server in a namespace, where that is possible.
 fn behind_a_network() -> Option<(RedisServer, Netns)> {
     let binary = default_server()?;
     let net = Netns::new()?;
@@ -459,8 +449,6 @@ fn a_partition_and_a_pulled_plug_stop_everything_until_they_are_healed() {
         assert!(eventually(LONG, || get(&server, "counter") == Some(round)));
     }
 }
-
-// ---- the epilogue
 
 #[test]
 fn leftovers_are_found_unless_they_go_in_time() {

@@ -7,14 +7,12 @@ use std::process::Command;
 
 const PAGE: &str = "docs/porting-from-redisson.md";
 
-/// The section's text.
 fn section() -> String {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE)).unwrap();
     let from = page.split("## What compiles and is wrong").nth(1).expect("the section is there");
     from.split("\n## ").next().unwrap().to_owned()
 }
 
-/// One line of the table: the code, and who says so.
 struct Trap {
     code: String,
     said_by: String,
@@ -40,7 +38,6 @@ fn traps(section: &str) -> Vec<Trap> {
     rows.map(trap).collect()
 }
 
-/// A folder of our own, which goes with it.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -85,7 +82,6 @@ fn compiled(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> 
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// The same for code that compiles.
 fn said(compiler: &str, code: &str, lint: Option<&str>, folder: &Folder) -> String {
     let (good, text) = compiled(compiler, code, lint, folder);
     assert!(good, "{code}\n{text}");

@@ -43,7 +43,6 @@ const IN_A_CALL: &[CallBack] = &[
     ("lock", |_, lock| lock.lock()),
 ];
 
-/// Its calls on the callback thread, where calls work.
 const LATER: &[CallBack] = &[
     ("try_lock_for", |_, lock| if lock.try_lock_for(ms(1))? { lock.unlock() } else { Ok(()) }),
     ("is_locked", |_, lock| lock.is_locked().map(drop)),
@@ -93,7 +92,6 @@ impl Observer for CallsBack {
     }
 }
 
-/// A client whose observer calls it back, and another on the same store.
 fn called_back() -> (MemoryStore, LockClient, LockClient, Receiver<Told>) {
     let store = MemoryStore::new();
     let (sender, told) = unbounded();
@@ -149,7 +147,6 @@ fn an_observer_that_calls_back_is_refused_within_a_call_and_served_later_at_ever
     guard.unlock().unwrap();
     waiter.join();
     until("HandedOff");
-    // Faults.
     store.fail_client(&client, Fault::AnswerLost).unwrap();
     assert!(lock.try_lock().unwrap_err().outcome_unknown());
     until("UnknownOutcome");

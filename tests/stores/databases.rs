@@ -21,7 +21,6 @@ pub(crate) trait Database: Sized + Sync + 'static {
     type Transaction<'c>;
     /// The table of names for locks on the caller's own transaction.
     type Names: Sync;
-    /// Such a lock.
     type TxLock;
 
     /// Whether names can be locked by advisory locks instead of a table.
@@ -44,7 +43,6 @@ pub(crate) trait Database: Sized + Sync + 'static {
     fn kill(&mut self);
     fn restart(&mut self);
     fn connect(&self) -> Self::Connection;
-    /// Ends the sessions of all clients.
     fn end_sessions(&self);
     /// Owner, hold count, process, host and thread in the row of a lock.
     fn row(&self, table: &str, name: &str) -> (String, u32, u32, String, String);
@@ -154,7 +152,6 @@ macro_rules! same_for_each_database {
     };
 }
 
-/// Has the tests of this file run on a database.
 macro_rules! database_tests {
     ($database:ty) => {
         database_tests!(on $database:
@@ -197,7 +194,6 @@ pub(crate) fn connect_session(url: &str, lease: Duration) -> Result<LockClient> 
     LockClient::builder().url(url).lease(lease).session_locks().build()
 }
 
-/// Each URL is refused with its kind, and no password is in the text.
 #[track_caller]
 pub(crate) fn urls_are_refused(urls: &[(String, ErrorKind)]) {
     for (url, expected) in urls {
@@ -219,8 +215,6 @@ pub(crate) fn too_many_connections_are_busy<C>(url: &str, mut connect: impl FnMu
     });
     assert!(is_busy, "{said:?}");
 }
-
-// ---- processes
 
 pub(crate) fn four_processes_count_exactly<D: Database>() {
     if let Some(worker) = Worker::here() {
@@ -298,8 +292,6 @@ pub(crate) fn a_transaction_that_has_one_name_never_delays_another<D: Database>(
     }
 }
 
-// ---- the row, and the rows of clients
-
 pub(crate) fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients<D: Database>() {
     let Some(server) = D::shared() else { return };
     let client = server.options().table("alone").lease(RENEWED).build().unwrap();
@@ -364,8 +356,6 @@ pub(crate) fn a_row_whose_time_is_over_is_not_renewed<D: Database>() {
     assert_eq!(loss.reason, LossReason::Gone);
     assert!(client.get_lock("held").try_lock().unwrap(), "it is free");
 }
-
-// ---- faults
 
 pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>() {
     let Some(mut server) = D::start() else { return };
@@ -456,8 +446,6 @@ pub(crate) fn a_row_that_another_has_locked_delays_no_other_renewal<D: Database>
     D::rollback(transaction);
 }
 
-// ---- session locks
-
 pub(crate) fn a_session_lock_is_reentrant_exclusive_and_seen<D: Database>() {
     let Some(server) = D::shared() else { return };
     let [client, rival] = [(); 2].map(|()| connect_session(&server.url(), LEASE).unwrap());
@@ -499,7 +487,6 @@ pub(crate) fn a_session_lock_lives_and_dies_with_its_session<D: Database>() {
     assert!(held.unlock().unwrap_err().is_lost());
     assert!(rival.get_lock("held").is_held_by_current_thread().unwrap(), "a lost hold releases nobody's");
     rival.get_lock("held").unlock().unwrap();
-    // Forced: the holder's session is ended.
     let held = client.get_lock("held").acquire().unwrap();
     assert!(rival.get_lock("held").force_unlock().unwrap());
     assert!(eventually(LONG, || !rival.get_lock("held").is_locked().unwrap()));
@@ -521,8 +508,6 @@ pub(crate) fn a_session_ends_when_it_was_idle_for_its_lease<D: Database>() {
     assert!(lock.unlock().unwrap_err().is_lost());
     rival.get_lock(lock.name()).unlock().unwrap();
 }
-
-// ---- on the caller's own transaction
 
 pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
     let Some(server) = D::shared() else { return };
@@ -560,7 +545,6 @@ pub(crate) fn lock_and_data_are_committed_together<D: Database>() {
         D::rollback(second);
         let mut third = D::begin(&mut one);
         assert!(lock(&mut third, &name, ms(0)).unwrap().is_some());
-        // Another name is free all the while.
         let mut fourth = D::begin(&mut two);
         let start = now();
         assert!(lock(&mut fourth, &other, ms(5_000)).unwrap().is_some());

@@ -24,7 +24,6 @@ pub(crate) type Member = (usize, String, String);
 
 type Ring = BTreeSet<Member>;
 
-/// A ring that a process was told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Report {
     by: usize,
@@ -123,10 +122,8 @@ impl Player<'_> {
     }
 }
 
-/// The counts of a run, for people.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
-    /// Rings that there were, and those that lasted long enough to have to be told.
     pub(crate) rings: usize,
     pub(crate) due: usize,
     /// The reports: each client on a ring makes one.
@@ -196,7 +193,6 @@ impl Log {
         figures
     }
 
-    /// When this ring, which began then, was told first.
     fn told(&self, ring: &Ring, from: Duration) -> Option<Duration> {
         let is_it = |report: &&Report| report.at >= from && report.members == *ring;
         self.reports.iter().filter(is_it).map(|report| report.at).min()
@@ -331,7 +327,6 @@ enum Chain {
     Ring(Ring, Duration),
 }
 
-/// The members of a ring of waits, each before the hold that it is for.
 fn members(ring: &[&Span]) -> Ring {
     let before = ring.iter().cycle().skip(ring.len() - 1).step_by(2);
     let waits = ring.iter().step_by(2);

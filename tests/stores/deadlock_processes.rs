@@ -32,7 +32,6 @@ const WITHIN: Duration = Duration::from_secs(3);
 struct Orders {
     url: String,
     folder: PathBuf,
-    /// Its place among the processes.
     process: usize,
     what: What,
 }
@@ -60,7 +59,6 @@ enum End {
 const LEASE: Duration = Duration::from_secs(3);
 
 impl Orders {
-    /// Those of this process, if it was started for a test.
     fn here() -> Option<Orders> {
         Some(serde_json::from_str(&std::env::var(ORDERS).ok()?).unwrap())
     }
@@ -73,7 +71,6 @@ impl Orders {
         self.folder.join(format!("{what}-{process}"))
     }
 
-    /// Says something to the other processes: complete as soon as it is there.
     fn says(&self, what: &str, value: &impl Serialize) {
         let file = self.file(what, self.process);
         let written = file.with_extension("new");
@@ -81,7 +78,6 @@ impl Orders {
         std::fs::rename(written, file).unwrap();
     }
 
-    /// Waits until all `processes` have said it.
     fn meets(&self, what: &str, processes: usize) {
         let all = || (0..processes).all(|process| self.file(what, process).exists());
         assert!(eventually(LONG * 3, all), "{what} was not said by all");
@@ -95,13 +91,11 @@ impl Orders {
     }
 }
 
-/// The words of a process.
 fn said<T: DeserializeOwned>(folder: &Path, what: &str, process: usize) -> T {
     let file = folder.join(format!("{what}-{process}"));
     serde_json::from_slice(&std::fs::read(&file).unwrap_or_else(|error| panic!("{file:?}: {error}"))).unwrap()
 }
 
-/// The processes have all ended well.
 fn end_well(processes: Vec<Process>, limit: Duration) {
     for process in processes {
         let (good, text) = process.ends_within(limit);
@@ -109,12 +103,9 @@ fn end_well(processes: Vec<Process>, limit: Duration) {
     }
 }
 
-// ---- random programs
-
 const PROCESSES: usize = 6;
 const NAMES: usize = 5;
 
-/// The number of programs that share a process's client, as threads do.
 const TOGETHER: usize = 5;
 
 /// A wait that lasts for longer has to be accounted for.
@@ -133,7 +124,6 @@ impl Observer for Noting {
     }
 }
 
-/// The names of a program are locks of four kinds.
 fn lock_of(client: &LockClient, at: usize, name: &str) -> RedisLock {
     match at % 4 {
         0 => client.get_lock(name),
@@ -144,7 +134,6 @@ fn lock_of(client: &LockClient, at: usize, name: &str) -> RedisLock {
 }
 
 impl Orders {
-    /// One thread for each program.
     fn take_part(&self, programs: usize, lasts: Duration) {
         let process = self.process;
         let notes: Vec<Arc<Notes>> = (0..programs).map(|_| Arc::default()).collect();
@@ -183,7 +172,6 @@ impl Orders {
     }
 }
 
-/// Runs this number of programs, and checks all that was told of them.
 fn programs_side_by_side(programs: usize, lasts: Duration) -> Option<Figures> {
     let server = RedisServer::start_default()?;
     let (folder, test) = (tempfile::tempdir().unwrap(), test_name());
@@ -237,16 +225,12 @@ fn processes_of_random_programs_are_told_of_their_deadlocks_within_three_seconds
     ));
 }
 
-// ---- two processes in opposite orders
-
-/// The account of a process of two in the end; times by `mono`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Took {
     /// When it began to wait for its second lock.
     began: Duration,
     told: Option<Duration>,
     over: Option<Duration>,
-    /// When the wait ended: with the lock, or for a deadlock.
     got: Option<Duration>,
     broken: Option<Duration>,
     /// The process ids of those on the ring.

@@ -58,13 +58,11 @@ fn queue_of(server: &Etcd, name: &str) -> Vec<serde_json::Value> {
     found["kvs"].as_array().cloned().unwrap_or_default()
 }
 
-/// The lease that the key of a holder has, for an operator.
 fn lease_of(server: &Etcd, name: &str) -> String {
     let queue = queue_of(server, name);
     queue[0]["lease"].as_str().expect("the lock is held, under a lease").to_owned()
 }
 
-/// Is told whether wake-ups are not coming.
 struct WakeUps(Sender<bool>);
 
 impl Observer for WakeUps {
@@ -74,8 +72,6 @@ impl Observer for WakeUps {
         }
     }
 }
-
-// ---- members that fail
 
 #[test]
 fn a_member_that_is_killed_and_comes_back_has_kept_the_lock_and_wakes_again() {
@@ -132,7 +128,6 @@ fn a_revoked_lease_is_found_by_the_next_renewal() {
     holder.get_lock(&name).unlock().unwrap();
 }
 
-/// Is told what is not as it should be.
 struct Warnings(Sender<String>);
 
 impl Observer for Warnings {
@@ -296,8 +291,6 @@ fn the_members_of_a_url_are_tried_in_turn() {
     assert!(error.is_retryable() && !error.outcome_unknown());
 }
 
-// ---- requests of unknown outcome
-
 /// A member that stands still gets the request and carries it out much later.
 #[test]
 fn a_late_grant_of_a_stopped_member_is_undone() {
@@ -370,27 +363,6 @@ fn a_timed_wait_ends_in_time_when_the_cluster_stands_still() {
     held.unlock().unwrap();
 }
 
-#[test]
-fn callers_that_get_no_connection_fail_in_time_and_hold_nothing() {
-    let server = some_or_skip!(Etcd::start());
-    let one = connected(|| builder(&server.url()).pool_size(1).command_timeout(ms(400)).build());
-    one.get_lock(fresh("first")).lock().unwrap();
-    server.stop();
-    let begun = now();
-    let waiters: Vec<_> = (0..3)
-        .map(|_| {
-            let lock = one.get_lock(fresh("exhausted"));
-            Waiter::begin(move || lock.try_lock().unwrap_err())
-        })
-        .collect();
-    let errors: Vec<_> = waiters.into_iter().map(|waiter| waiter.returns_within(ms(400) + SLACK).0).collect();
-    assert!(begun.elapsed() <= ms(500) + slack_since(begun), "{:?}", begun.elapsed());
-    assert!(errors.iter().all(|error| error.kind() == ErrorKind::TimedOut), "{errors:?}");
-    assert!(errors.iter().all(|error| error.is_retryable() && !error.outcome_unknown()), "{errors:?}");
-    server.cont();
-    one.get_lock(fresh("after")).lock().unwrap();
-}
-
 /// Passes bytes on both ways; once armed, hangs up instead of passing on the next answer.
 fn cutter(server: u16) -> (u16, Arc<AtomicBool>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -458,8 +430,6 @@ fn a_grant_whose_answer_is_lost_is_never_left_behind() {
     lock.unlock().unwrap();
     comes_true_within(LONG, || !other.get_lock(&name).is_locked().unwrap());
 }
-
-// ---- processes
 
 /// Runs the calling test again in another process, with `role` in this variable.
 const ROLE: &str = "LEASEHOLD_ETCD_ROLE";
@@ -543,10 +513,6 @@ fn a_holder_that_is_killed_frees_the_lock_within_its_lease() {
     let took = had.unwrap().duration_since(killed);
     assert!(took <= LEASE + LATE + slack_since(killed), "{took:?}");
 }
-
-// ---- many at once
-
-// ---- who one is
 
 #[test]
 fn a_password_is_sent_and_an_expired_token_is_replaced() {

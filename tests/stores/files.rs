@@ -13,7 +13,6 @@ use leasehold::{ErrorKind, Fence, LockClient, fencing};
 
 use crate::support::{LONG, ms};
 
-/// Two tokens, the older first.
 fn fences() -> (Fence, Fence) {
     let lock = LockClient::in_memory().get_fenced_lock("file");
     let next = || {

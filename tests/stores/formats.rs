@@ -74,7 +74,6 @@ fn patient(urls: [String; 3]) -> ClientBuilder {
     LockClient::builder().redlock(urls).node_timeout(ms(3_000))
 }
 
-/// Nothing but what the test wrote is on these servers.
 #[track_caller]
 fn are_empty(servers: &[RedisServer]) {
     for server in servers {

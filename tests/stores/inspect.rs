@@ -15,7 +15,6 @@ fn run(admin: &mut Connection, command: &str) {
     redis::cmd(words[0]).arg(&words[1..]).exec(admin).unwrap();
 }
 
-/// A hold with an end, taken on a thread with a name, and what is shown of it.
 fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
     for fair in [false, true] {
         let name = crate::support::fresh("import");

@@ -14,7 +14,6 @@ fn run(server: &RedisServer, words: &[&str]) -> Value {
     redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
 }
 
-/// Microseconds of a call to each command, on average, by the server's own count.
 fn micros_per_call(server: &RedisServer, command: &str) -> f64 {
     let said: String = redis::cmd("INFO").arg("commandstats").query(&mut server.admin()).unwrap();
     let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))).unwrap();
@@ -203,28 +202,6 @@ fn an_entry_of_somebody_else_is_read_with_care() {
     let seen = client.inspect("a").unwrap();
     let known = seen.holders.iter().filter(|holder| holder.whereabouts.is_some());
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
-}
-
-/// More than are asked about at a time: each has a client of its own, whose entry says where it is.
-#[test]
-fn of_many_clients_each_holder_is_located() {
-    const CLIENTS: u32 = 200;
-    let Some(server) = RedisServer::start_default() else { return };
-    let script = "for n = 1, tonumber(ARGV[1]) do local id = string.format('8a3f0e0e-0000-8000-8000-%012x', n) \
-                  redis.call('hset', 'lock:' .. n, id .. ':1', 1) redis.call('pexpire', 'lock:' .. n, 600000) \
-                  redis.call('set', 'leasehold_client:' .. id, 'host=ada\\npid=7\\nlease_ms=600000\\n', 'PX', 600000) end";
-    run(&server, &["EVAL", script, "0", &CLIENTS.to_string()]);
-    let client = LockClient::connect(server.url()).unwrap();
-    let locks: Vec<_> = client.list("lock:*").map(|lock| lock.unwrap()).collect();
-    let located =
-        locks.iter().filter(|lock| lock.holders[0].whereabouts.as_ref().is_some_and(|at| at.host == "ada"));
-    assert_eq!((locks.len(), located.count()), (200, 200));
-    // So are the readers of one lock.
-    let script = "redis.call('hset', 'rw', 'mode', 'read') for n = 1, tonumber(ARGV[1]) do \
-                  redis.call('hset', 'rw', string.format('8a3f0e0e-0000-8000-8000-%012x', n) .. ':1', 1) end";
-    run(&server, &["EVAL", script, "0", &CLIENTS.to_string()]);
-    let seen = client.inspect("rw").unwrap();
-    assert_eq!(seen.holders.iter().filter(|holder| holder.whereabouts.is_some()).count(), 200);
 }
 
 /// Among the keys of others, and with more threads than an entry names.

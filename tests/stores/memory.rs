@@ -226,8 +226,6 @@ fn a_hold_that_was_forced_away_is_known_by_the_next_renewal() {
     assert!(guard.check().unwrap_err().is_lost());
 }
 
-// ---- groups
-
 #[test]
 fn a_groups_lease_counts_from_the_last_grant_to_the_millisecond() {
     let (clock, store) = world();
@@ -286,7 +284,6 @@ fn a_group_is_given_back_in_the_opposite_order() {
     assert!(seen.try_recv().is_err());
 }
 
-/// Tells of warnings.
 struct Warnings(leasehold::crossbeam_channel::Sender<String>);
 
 impl leasehold::Observer for Warnings {

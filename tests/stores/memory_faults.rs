@@ -22,7 +22,6 @@ fn client(store: &MemoryStore) -> LockClient {
     ClientBuilder::default().patience(Duration::ZERO).build_in_memory(store).unwrap()
 }
 
-/// The error of each kind of request.
 fn every_request(client: &LockClient) -> Vec<(&'static str, Result<()>)> {
     let lock = client.get_lock("asked");
     vec![
@@ -353,7 +352,6 @@ fn an_error_of_with_lock_says_whether_the_work_ran() {
     drop(paused);
 }
 
-/// The error of each way to release, of a store that refuses.
 fn every_release(client: &LockClient, store: &MemoryStore) -> Vec<(&'static str, Error)> {
     let lock = client.get_lock("released");
     let (guard, owned) = (client.get_lock("guard").acquire().unwrap(), client.get_lock("owned"));

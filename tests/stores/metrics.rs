@@ -15,7 +15,6 @@ use metrics::{
 
 use crate::support::{LONG, deadlocked, eventually, leased, ms};
 
-/// The counts, sums and values of each series.
 #[derive(Default, Clone)]
 struct Kept(Arc<Mutex<BTreeMap<String, f64>>>);
 
@@ -63,7 +62,6 @@ impl GaugeFn for Series {
     }
 }
 
-/// How many were recorded.
 impl HistogramFn for Series {
     fn record(&self, _: f64) {
         self.add(1.0);
@@ -118,7 +116,6 @@ fn each_outcome_of_a_wait_and_each_end_of_a_hold_has_its_series() {
     let store = MemoryStore::new();
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
     let lock = client.get_lock("a");
-    // Waits.
     let held = other.get_lock("a").acquire_owned().unwrap();
     assert!(!lock.try_lock().unwrap());
     assert!(!lock.try_lock_for(ms(20)).unwrap());
@@ -137,7 +134,6 @@ fn each_outcome_of_a_wait_and_each_end_of_a_hold_has_its_series() {
     for outcome in ["granted", "busy", "timeout", "interrupted", "error"] {
         recorded.eventually(&format!("leasehold_acquire_wait_seconds{{kind=lock,outcome={outcome}}}"));
     }
-    // Ends.
     let forced = client.get_lock("forced").acquire_owned().unwrap();
     assert!(other.get_lock("forced").force_unlock().unwrap());
     assert!(forced.unlock().is_err());
@@ -158,7 +154,6 @@ fn hand_offs_renewals_and_losses_are_counted_each_in_its_series() {
     let recorded = Recorded(Metrics::new(), Kept::default());
     let store = MemoryStore::new();
     let (client, other) = (recorded.client(&store), LockClient::in_memory_with(&store));
-    // To a thread of the client, and from another client.
     for is_local in [true, false] {
         let held = if is_local { &client } else { &other }.get_lock("handed").acquire_owned().unwrap();
         let waits = client.get_lock("handed");

@@ -89,8 +89,6 @@ fn shared() -> Option<&'static MysqlServer> {
     MysqlServer::shared()
 }
 
-// ---- plans and the row
-
 #[test]
 fn every_statement_finds_its_row_by_the_key() {
     let Some(server) = shared() else { return };
@@ -148,8 +146,6 @@ fn every_statement_finds_its_row_by_the_key() {
     assert_eq!(plan.get::<Option<String>, _>("key").unwrap().as_deref(), Some("PRIMARY"));
     assert_eq!(plan.get::<Option<u64>, _>("rows").unwrap(), Some(2));
 }
-
-// ---- faults
 
 fn kill_all(admin: &mut Conn) {
     let others =
@@ -249,19 +245,15 @@ fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
     assert!(!by_url.get_lock("a").try_lock().unwrap());
     by_option.get_lock("a").unlock().unwrap();
     by_option.sweep(ms(1)).unwrap();
-    // Read-only, and the table gone while in use.
     admin.query_drop("SET GLOBAL read_only = 1").unwrap();
     assert_eq!(at(&server.url()).build().unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(by_option.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::ReadOnly);
     admin.query_drop("SET GLOBAL read_only = 0").unwrap();
     admin.query_drop("DROP TABLE leasehold_locks").unwrap();
     assert_eq!(first.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::Unsupported);
-    // No room for one more.
     admin.query_drop("SET GLOBAL max_connections = 12").unwrap();
     too_many_connections_are_busy(&server.url(), || server.try_admin().ok());
 }
-
-// ---- session locks
 
 fn is_at_risk(held: &OwnedGuard) -> bool {
     matches!(held.state(), HoldState::AtRisk { .. })
@@ -405,8 +397,6 @@ fn a_session_whose_connection_falls_silent_is_held_to_the_end_of_its_window_or_u
     rival.get_lock(&kept).unlock().unwrap();
 }
 
-// ---- on the caller's own transaction
-
 #[test]
 fn transactions_count_exactly_at_every_isolation_level() {
     let Some(server) = shared() else { return };
@@ -454,7 +444,6 @@ fn a_transaction_that_the_server_ends_is_lost() {
     assert!(other.check(&mut second).unwrap_err().is_lost(), "the earlier lock is gone too");
     assert!(names.lock(&mut first, "b", ms(0)).unwrap().is_some());
     drop((first, second));
-    // By an administrator.
     let mut first = MysqlServer::begin(&mut one);
     let held = names.lock(&mut first, "a", ms(2_000)).unwrap().unwrap();
     kill_all(&mut server.admin());
@@ -463,7 +452,6 @@ fn a_transaction_that_the_server_ends_is_lost() {
     assert!(first.commit().is_err());
     let mut three = server.admin();
     assert!(names.lock(&mut MysqlServer::begin(&mut three), "a", ms(2_000)).unwrap().is_some());
-    // By its idleness.
     let mut four = server.admin();
     four.query_drop("SET SESSION wait_timeout = 1").unwrap();
     let mut idle = MysqlServer::begin(&mut four);

@@ -62,7 +62,6 @@ fn locks_do_not_depend_on_the_servers_settings() {
         admin.query_drop("SET GLOBAL sql_safe_updates = 1, GLOBAL sql_select_limit = 1").unwrap();
         uses(&url);
     }
-    // The effect of COMMIT and ROLLBACK.
     for value in [1, 2] {
         admin.query_drop(format!("SET GLOBAL completion_type = {value}")).unwrap();
         uses(&url);

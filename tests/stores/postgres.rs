@@ -83,8 +83,6 @@ fn shared() -> Option<&'static PostgresServer> {
     PostgresServer::shared()
 }
 
-// ---- plans and the row
-
 #[test]
 fn every_statement_finds_its_row_by_the_key() {
     let Some(server) = shared() else { return };
@@ -155,8 +153,6 @@ fn every_statement_finds_its_row_by_the_key() {
         }
     }
 }
-
-// ---- faults
 
 /// All sessions are ended while locks are held and waited for: rows do not mind, and wake-ups come back.
 #[test]
@@ -320,18 +316,15 @@ fn wrong_settings_and_rights_fail_at_once_with_their_kind() {
         (format!("{}?sslmode=require", server.url()), ErrorKind::Unsupported),
     ]);
     assert_eq!(kind(at(&server.url()).database(1)), ErrorKind::InvalidInput);
-    // A user who may look but not write.
     let reader = at(&server.url_as("reader")).build().unwrap();
     assert!(!reader.get_lock("a").is_locked().unwrap());
     assert_eq!(reader.get_lock("a").try_lock().unwrap_err().kind(), ErrorKind::NoPermission);
-    // The password, by option and by URL.
     admin.batch_execute("GRANT ALL ON leasehold_locks TO secretive").unwrap();
     let by_option = at(&server.url_as("secretive")).password("S3CR3T").build().unwrap();
     let by_url = at(&server.url_as("secretive:S3CR3T")).build().unwrap();
     assert!(by_option.get_lock("a").try_lock().unwrap());
     assert!(!by_url.get_lock("a").try_lock().unwrap());
     by_option.get_lock("a").unlock().unwrap();
-    // Read-only, and the table gone while in use.
     admin.batch_execute("ALTER DATABASE postgres SET default_transaction_read_only = on").unwrap();
     let read_only = at(&server.url()).build().unwrap();
     let error = read_only.get_lock("a").try_lock().unwrap_err();
@@ -386,8 +379,6 @@ fn a_pooler_that_gives_each_transaction_another_session_is_refused_in_words() {
     }
 }
 
-// ---- session locks
-
 #[test]
 fn a_session_lock_that_is_released_wakes_its_waiter() {
     let Some(server) = shared() else { return };
@@ -441,8 +432,6 @@ fn a_session_that_the_server_ends_is_noticed_at_once() {
         assert!(took < ms(1_100 + 250) + stalled, "the second: {took:?}, of which stalled {stalled:?}");
     }
 }
-
-// ---- on the caller's own transaction
 
 #[test]
 fn many_can_create_the_table_of_names_at_the_same_time() {
@@ -535,8 +524,6 @@ fn a_transaction_that_the_server_ends_is_lost() {
     assert!(transaction.commit().is_err());
 }
 
-// ---- in an async runtime
-
 /// The driver has a runtime of its own. Within another's task tokio panics where one is run or dropped; a
 /// task that unwinds then ends the process.
 #[test]
@@ -577,7 +564,6 @@ fn in_a_task_every_call_works_and_a_dropped_guard_or_client_releases() {
         });
         assert_eq!(unwound.unwrap_err().downcast_ref(), Some(&"meant to panic"));
 
-        // A wait, which listens; and a server that cannot be reached.
         let held = rival.get_lock(&name).acquire().unwrap();
         let (client, waited) = (options().build().unwrap(), name.clone());
         let waits = runtime.spawn(async move { client.get_lock(&waited).try_lock_for(ms(100)).unwrap() });

@@ -20,7 +20,6 @@ fn is_free(lock: &RedisLock, admin: &mut Client) -> bool {
     admin.query_one(text, &[&lock.name().as_bytes()]).unwrap().get(0)
 }
 
-/// Uses a lock until its client keeps it.
 #[track_caller]
 fn use_until_kept(lock: &RedisLock, admin: &mut Client) {
     let is_kept = || {
@@ -44,7 +43,6 @@ fn kept_by(client: &LockClient, label: &str, admin: &mut Client) -> RedisLock {
     lock
 }
 
-/// The channel on which the holder of a lock is asked for it.
 fn keeper(name: &str, admin: &mut Client) -> Option<String> {
     let text = "SELECT keeper FROM leasehold_locks WHERE id = sha256($1)";
     admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)

@@ -30,14 +30,12 @@ const BY_MESSAGE: Duration = ms(300);
 /// No fault delays a waiter longer: a safety poll, and a little.
 const IN_ANY_CASE: Duration = ms(1_450);
 
-/// A server that has the tables.
 fn shared() -> Option<&'static PostgresServer> {
     let server = PostgresServer::shared()?;
     server.client();
     Some(server)
 }
 
-/// The channel that a lock's releases are told on.
 fn channel(name: &str) -> String {
     let bytes = "leasehold_locks".bytes().chain([0]).chain(name.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -46,7 +44,6 @@ fn channel(name: &str) -> String {
     format!("leasehold_{hash:016x}")
 }
 
-/// The clients in a lock's line, the first one first, and whether each was told.
 fn line(admin: &mut Client, name: &str) -> Vec<(String, bool)> {
     let text =
         "SELECT client, is_told FROM leasehold_locks_line WHERE id = sha256($1) ORDER BY since, client";
@@ -65,7 +62,6 @@ fn stand(admin: &mut Client, name: &str, client: &str, asked: &str) {
     admin.execute(text, &[&name.as_bytes(), &client, &asked]).unwrap();
 }
 
-/// Counts the requests of its client that were for a lock and led to one.
 struct Counting(Arc<AtomicU32>);
 
 impl Observer for Counting {
@@ -76,7 +72,6 @@ impl Observer for Counting {
     }
 }
 
-/// How long it takes from a release until `waiter` has the lock: the middle of some.
 #[track_caller]
 fn handed_between(holder: &LockClient, waiter: &LockClient, name: &str) -> Duration {
     let held = holder.get_lock(name);
@@ -285,8 +280,6 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
     );
 }
 
-// ---- the statements
-
 /// One client's request; whether it was granted, for how long the lock is kept for another, and whether it
 /// was freed while this wrote to the line.
 fn ask(connection: &mut Client, name: &str, client: &str) -> (bool, Option<i64>, bool) {
@@ -316,7 +309,6 @@ fn asked(connection: &mut Client, name: &str, client: &str) -> Row {
         .unwrap()
 }
 
-/// The version that a lock's row has.
 fn version(admin: &mut Client, name: &str) -> String {
     let text = "SELECT xmin::text FROM leasehold_locks WHERE id = sha256($1)";
     admin.query_one(text, &[&name.as_bytes()]).unwrap().get(0)
@@ -326,7 +318,6 @@ fn session(connection: &mut Client) -> i32 {
     connection.query_one("SELECT pg_backend_pid()", &[]).unwrap().get(0)
 }
 
-/// Waits until a statement of another session waits for this one's transaction.
 fn has_blocked(admin: &mut Client, session: i32) {
     let text = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1::integer = ANY (pg_blocking_pids(pid)))";
     assert!(eventually(LONG, || admin.query_one(text, &[&session]).unwrap().get(0)), "nobody waits for it");

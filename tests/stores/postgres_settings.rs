@@ -16,7 +16,6 @@ use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
 use crate::support::{LONG, eventually, fresh, ms, now, start, throughout};
 
-/// One server for the tests that do it no harm.
 fn shared() -> Option<&'static PostgresServer> {
     static SERVER: std::sync::OnceLock<Option<PostgresServer>> = std::sync::OnceLock::new();
     SERVER.get_or_init(PostgresServer::start).as_ref()
@@ -26,7 +25,6 @@ fn at(url: &str) -> ClientBuilder {
     LockClient::builder().url(url).create_schema(true).connect_timeout(Duration::from_secs(15))
 }
 
-/// A database of a test's own, with a connection to it that may do everything.
 fn database(server: &PostgresServer, label: &str, like: &str) -> (String, Client) {
     let name = fresh(label).replace('-', "_").to_lowercase();
     server.admin().batch_execute(&format!("CREATE DATABASE {name} {like}")).unwrap();
@@ -47,8 +45,6 @@ fn two_roles(server: &PostgresServer, admin: &mut Client) -> [String; 2] {
         role
     })
 }
-
-// ---- where the table is
 
 #[test]
 fn two_roles_with_schemas_of_their_own_have_one_table() {
@@ -73,7 +69,6 @@ fn two_roles_with_schemas_of_their_own_have_one_table() {
     let copy = "CREATE TABLE leasehold_locks (LIKE public.leasehold_locks INCLUDING ALL)";
     owner.batch_execute(copy).unwrap();
     assert!(!other.get_lock("a").try_lock().unwrap(), "both are in");
-    // And it is said.
     let seen = Seen::default();
     let later = at(&url_of(server, &name, &roles[1])).observer(seen.clone()).build().unwrap().ping().unwrap();
     seen.wait_for("the other table", |event| {
@@ -131,9 +126,6 @@ fn where_the_tables_are_there_nobody_asks_for_the_right_to_make_them() {
     assert!(error.to_string().contains("public.leasehold_locks"), "{error}");
 }
 
-// ---- words for people
-
-/// Takes, waits for and frees a lock in a thread of this name.
 fn uses_in_thread(thread: &str, client: &LockClient, rival: &LockClient, url: &str) {
     let (client, rival, url) = (client.clone(), rival.clone(), url.to_owned());
     let work = move || {
@@ -173,8 +165,6 @@ fn the_name_of_a_thread_costs_no_lock_in_any_database() {
         held.unlock().unwrap();
     }
 }
-
-// ---- sessions
 
 /// Each would end or change what is asked, if the client did not set it.
 const SETTINGS: &[&str] = &[
@@ -343,7 +333,6 @@ fn begin_and_pass(mut client: TcpStream, mut server: TcpStream, begins: &AtomicB
     }
 }
 
-/// The messages that the server answers when it waits for the next.
 fn questions(mut messages: &[u8]) -> usize {
     let mut count = 0;
     while let [kind, a, b, c, d, ..] = *messages {
@@ -353,7 +342,6 @@ fn questions(mut messages: &[u8]) -> usize {
     count
 }
 
-/// All messages up to the one that waits for the next request.
 fn answer(server: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -435,8 +423,6 @@ fn a_pooler_with_room_for_one_session_is_refused_in_words() {
     assert!(error.to_string().contains("PgBouncer"), "{error}");
 }
 
-// ---- messages that the server has no room for
-
 /// As a server says it whose queue is full: when the transaction is committed. (Before version 17 a queue has
 /// 8 GB.)
 const FULL: &str = "
@@ -490,8 +476,6 @@ fn a_lock_is_freed_although_the_server_has_no_room_for_a_message() {
     client.get_token_lock("t").acquire().unwrap().unlock().unwrap();
     client.get_token_lock("t").acquire().unwrap().unlock().unwrap();
 }
-
-// ---- tables that others have made or changed
 
 #[test]
 fn a_line_of_another_shape_is_done_without() {

@@ -18,7 +18,6 @@ use crate::support::{
     throughout, within,
 };
 
-/// An address that leads to one server, and from some moment on to another.
 struct Relay {
     port: u16,
     state: Arc<RelayState>,
@@ -70,7 +69,6 @@ impl Relay {
         relay
     }
 
-    /// New connections lead to this server; the open ones stay where they are.
     fn lead_to(&self, port: u16) {
         self.state.to.store(port, Ordering::SeqCst);
     }
@@ -84,7 +82,6 @@ impl Relay {
         self.state.refuses.store(refuses, Ordering::SeqCst);
     }
 
-    /// The URL of the server, with this address in place of its own.
     fn url(&self, url: &str, port: u16) -> String {
         url.replace(&format!(":{port}/"), &format!(":{}/", self.port))
     }
@@ -119,7 +116,6 @@ trait Operated: Database {
     fn make_users(&self);
     /// As before a switchover: no more writes; open connections stay.
     fn set_read_only(&self);
-    /// How many connections the user `app` has.
     fn connections(&self) -> u64;
     /// Adds the row of a lock as replication would have.
     fn add_row(&self, name: &str, owner: &str, lease: Duration);
@@ -234,7 +230,6 @@ fn after_a_planned_switchover_grants_go_on_within_a_second<D: Operated>() {
             })
             .collect();
         users.into_iter().for_each(|user| user.join().unwrap());
-        // The row as it was replicated.
         new.add_row("copied", &copied.owner().to_string(), RENEWED);
         relay.lead_to(new.port());
         old.set_read_only();

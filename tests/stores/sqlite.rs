@@ -14,7 +14,6 @@ use crate::support::{
     throughout,
 };
 
-/// A file of the test's own.
 struct File(TempDir);
 
 impl File {
@@ -196,7 +195,6 @@ fn a_full_disk_is_said_and_grants_nothing() {
     other.get_lock("held").unlock().unwrap();
 }
 
-/// A file system of a megabyte.
 struct Disk(TempDir);
 
 impl Disk {
@@ -312,7 +310,6 @@ fn many_can_make_the_file_at_once() {
     }
 }
 
-/// The database, and what SQLite keeps beside it.
 const FILES: [&str; 3] = ["locks.db", "locks.db-wal", "locks.db-shm"];
 
 impl File {
@@ -456,8 +453,6 @@ fn a_release_reaches_a_waiter_in_a_few_milliseconds() {
     assert!(took <= ms(10), "{took:?}");
 }
 
-// ---- what lies beside the file
-
 /// Carries what another process is to do; it is this program again.
 const WORK: &str = "LEASEHOLD_SQLITE_WORK";
 
@@ -537,7 +532,6 @@ fn after_the_log_or_its_index_was_deleted_no_two_hold_a_lock_side_by_side() {
             assert!(!first.get_lock("a").try_lock().unwrap(), "{case}: two holders");
             assert!(rival.get_lock("a").force_unlock().unwrap());
         }
-        // All goes on, and the file is sound.
         assert!(first.get_lock("b").try_lock_for(LONG).unwrap(), "{case}");
         first.get_lock("b").unlock().unwrap();
         drop(first);
@@ -632,8 +626,6 @@ fn a_file_on_a_read_only_mount_is_read_only() {
     }
 }
 
-// ---- one file, several paths
-
 /// SQLite keeps the log beside the path, so clients of two names would not see each other's locks.
 #[cfg(unix)]
 #[test]
@@ -657,7 +649,6 @@ fn a_file_with_a_hard_link_is_refused_by_both_names_and_the_running_hold_lasts()
     file.options().build().unwrap();
 }
 
-/// A mount of something onto a path, until it is dropped.
 struct Mount(std::path::PathBuf);
 
 impl Mount {
@@ -756,8 +747,6 @@ fn a_backup_that_is_copied_over_the_file_is_a_loss_to_holders() {
     assert!(held.unlock().unwrap_err().is_lost());
 }
 
-// ---- the machine's clock
-
 const TEN_DAYS_MS: i64 = 864_000_000;
 
 /// A clock that was set by so much since the rows were written is to the rows as if their times had been set
@@ -812,19 +801,4 @@ fn an_end_further_away_than_the_lease_is_none_after_the_machine_was_started_agai
     assert!(other.get_lock("a").try_lock().unwrap());
     other.get_lock("a").unlock().unwrap();
     assert!(other.sweep(ms(1)).unwrap() <= 2);
-}
-
-/// An entry of a client that was killed is shown for its lease, whatever was done to the clock.
-#[test]
-fn an_entry_in_the_directory_that_would_last_longer_than_its_lease_is_over() {
-    let file = File::new();
-    let client = file.client();
-    let held = client.get_lock("a").acquire().unwrap();
-    assert!(eventually(LONG, || client.clients().any(|one| one.unwrap().id == client.id())));
-    let rows = "INSERT INTO leasehold_locks_clients SELECT '8a3f0e0e-0000-8000-8000-000000000001', entry,
-        expires_at + 864000000, lease_ms FROM leasehold_locks_clients";
-    assert_eq!(file.raw().execute(rows, []).unwrap(), 1);
-    let ids: Vec<_> = file.client().clients().map(|one| one.unwrap().id).collect();
-    assert_eq!(ids, [client.id()]);
-    held.unlock().unwrap();
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use leasehold::{ErrorKind, LockClient, RedisLock, Result};
 
-/// How many are inside at once, at most.
 #[derive(Default)]
 struct Inside {
     now: AtomicUsize,
@@ -91,12 +90,10 @@ mod tokio_tasks {
 
     use super::*;
 
-    /// A runtime with one thread, also for what blocks.
     fn runtime() -> Runtime {
         Builder::new_current_thread().max_blocking_threads(1).build().unwrap()
     }
 
-    /// A request that keeps the lock across awaits.
     async fn request(lock: RedisLock, inside: Rc<Inside>) -> Result<()> {
         let guard = lock.acquire()?;
         inside.enter();
@@ -139,7 +136,6 @@ mod tokio_tasks {
                 while !end.get() {
                     yield_now().await;
                 }
-                // Its own, all the time.
                 assert_eq!(lock.hold_count().unwrap(), 1);
                 lock.lock().unwrap();
                 lock.unlock().unwrap();
@@ -176,7 +172,6 @@ mod tokio_tasks {
                 spawn_local(async move { is_not_the_holder(&lock) }).await.unwrap();
             }
         });
-        // The other way round.
         let guard = lock.acquire().unwrap();
         let other = lock.clone();
         LocalSet::new().block_on(&runtime(), async move {
@@ -214,7 +209,6 @@ mod tokio_tasks {
                 assert_eq!(write.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
             }
         });
-        // Its own reading it may add.
         LocalSet::new().block_on(&runtime(), async move {
             let both = async move {
                 let writing = write.acquire().unwrap();

@@ -14,7 +14,6 @@ use crate::support::server::{Certificates, RedisServer, matrix};
 use crate::support::zookeeper::{CALM, ZooKeeper};
 use crate::support::{LONG, Waiter, ms, now, throughout};
 
-/// A server that speaks TLS, with the URLs that lead to it at a host and a port.
 struct Secured {
     certificates: Certificates,
     port: u16,
@@ -124,8 +123,6 @@ fn relay_at(host: &str, to: u16) -> u16 {
         .unwrap();
     port
 }
-
-// ---- PostgreSQL
 
 #[test]
 fn over_tls_postgresql_keeps_locks_and_nobody_else_is_believed() {
@@ -239,8 +236,6 @@ fn postgresql_takes_a_certificate_for_a_password() {
     }
 }
 
-// ---- MySQL
-
 fn mysql_url(host: &str, port: u16) -> String {
     format!("mysql://admin@{host}:{port}/locks?ssl-mode=VERIFY_IDENTITY")
 }
@@ -327,8 +322,6 @@ fn mysql_asks_for_a_certificate() {
     assert_eq!(error.kind(), ErrorKind::Authentication, "{error:?}");
 }
 
-// ---- ZooKeeper
-
 #[test]
 fn over_tls_zookeeper_keeps_locks_and_nobody_else_is_believed() {
     let Some(mut server) = ZooKeeper::start_tls(CALM, false) else { return };
@@ -377,8 +370,6 @@ fn zookeeper_asks_for_a_certificate() {
     client.get_lock("certified").unlock().unwrap();
     is_sent_away(builder);
 }
-
-// ---- Redis
 
 #[test]
 fn redis_asks_for_a_certificate() {

@@ -12,17 +12,14 @@ use crate::support::mysql::MysqlServer;
 use crate::support::stalls::{about_to_end, own_time_since};
 use crate::support::{LONG, eventually, fresh, let_pass, median, ms, now, start, watch_for_stalls};
 
-/// The server's name of a turnstile.
 fn turn_of(name: &str) -> String {
     format!("CONCAT('leasehold-turn:', LEFT(SHA2(CONCAT('locks/leasehold_locks/', '{name}'), 256), 40))")
 }
 
-/// The connection that has the turnstile.
 fn front(admin: &mut Conn, name: &str) -> Option<u64> {
     admin.query_first::<Option<u64>, _>(format!("SELECT IS_USED_LOCK({})", turn_of(name))).unwrap().flatten()
 }
 
-/// Once some connection has it.
 #[track_caller]
 fn eventual_front(admin: &mut Conn, name: &str) -> u64 {
     let mut seen = None;
@@ -33,7 +30,6 @@ fn eventual_front(admin: &mut Conn, name: &str) -> u64 {
     seen.unwrap()
 }
 
-/// Waits for the lock in a thread, and sends who got it.
 fn wait(client: &LockClient, name: &str, number: usize, got: &Sender<(usize, OwnedGuard)>) {
     let (client, name, got) = (client.clone(), name.to_owned(), got.clone());
     drop(start(move || {
@@ -43,7 +39,6 @@ fn wait(client: &LockClient, name: &str, number: usize, got: &Sender<(usize, Own
     }));
 }
 
-/// Requests to look at locks, by the connection that they came over.
 fn looks(admin: &mut Conn) -> Vec<(u64, u64)> {
     let text = "SELECT thread_id, COUNT(*) FROM mysql.general_log \
         WHERE argument LIKE '%LOWER(HEX(id))%' AND argument NOT LIKE '%general_log%' GROUP BY thread_id";
@@ -129,7 +124,6 @@ fn a_turnstile_is_taken_again_as_soon_after_the_sixth_outage_as_after_the_first(
     }
 }
 
-/// The time from a release until the other client has the lock: the middle of some.
 fn hand_off(clients: [&LockClient; 2], name: &str) -> Duration {
     watch_for_stalls();
     let (got, gets) = channel();

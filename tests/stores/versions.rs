@@ -16,7 +16,6 @@ use crate::support::server::{RedisServer, default_server};
 use crate::support::zookeeper::{CALM, ZooKeeper};
 use crate::support::{LONG, eventually, folder, fresh, ms, run, shout, signal, spawn};
 
-/// The place of the locks: for the old program, and for today's client.
 struct Place {
     variables: Vec<(&'static str, String)>,
     build: Box<dyn Fn() -> leasehold::Result<LockClient>>,
@@ -32,7 +31,6 @@ fn of_list(variable: &'static str, urls: &[String], builder: fn(&[String]) -> Cl
     Place { variables, build: Box::new(move || builder(&urls).build()) }
 }
 
-/// The old program, with a command of its.
 struct Old<'a> {
     program: String,
     variables: &'a [(&'static str, String)],
@@ -43,7 +41,6 @@ impl Old<'_> {
         [&[&*self.program, "run", "--no-wait", name, "--"], rest].concat()
     }
 
-    /// Whether it got the lock, and what it said.
     fn tries(&self, name: &str) -> (bool, String) {
         let variables = self.variables.iter().map(|(name, value)| (name, value));
         let (_, text) = run(&self.command(name, &["echo", "HELD"]), |command| command.envs(variables));

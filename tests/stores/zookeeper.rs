@@ -43,8 +43,6 @@ fn client_with_times(url: &str, session: Duration, command: Duration) -> LockCli
     connected(|| options().directory(false).build())
 }
 
-// ---- servers that go
-
 #[test]
 fn holds_and_waiters_outlive_a_server_that_is_back_within_the_session() {
     let Some(mut server) = ZooKeeper::start(CALM) else { return };
@@ -206,8 +204,6 @@ fn a_holder_that_stood_still_counts_on_no_sign_of_life_that_its_follower_took_al
     guard.unlock().unwrap();
 }
 
-// ---- sessions and connections that end
-
 #[test]
 fn an_ended_session_is_reported_to_all_its_holders_at_once() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
@@ -354,12 +350,9 @@ fn a_release_whose_answer_is_lost_frees_the_lock_and_no_other() {
     comes_true_within(LONG, || server.figure("zk_ephemerals_count") == 0);
 }
 
-// ---- the queue
-
 /// Carries what a worker process is to do; it is this program again.
 const WORK: &str = "LEASEHOLD_ZOOKEEPER_WORK";
 
-/// A worker process; killed if the test ends before it does.
 struct Worker(Child);
 
 impl Worker {
@@ -498,7 +491,6 @@ fn threads_of_several_clients_are_served_in_the_order_in_which_they_came() {
     assert_eq!(order.try_iter().collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
 }
 
-/// Hears how many attempts each grant took.
 struct Attempts(Sender<u32>);
 
 impl Observer for Attempts {
@@ -596,8 +588,6 @@ fn four_processes_of_four_threads_count_exactly() {
     eprintln!("4 processes, 16 threads: {} increments in {:?}", 16 * each, begun.elapsed());
     assert_eq!(fs::read_to_string(file.path()).unwrap(), (16 * each).to_string());
 }
-
-// ---- logins, paths, refusals
 
 #[test]
 fn with_a_login_the_locks_are_its_own() {
@@ -755,8 +745,6 @@ fn locks_whose_names_are_paths_are_listed_by_their_folder() {
     guards.into_iter().for_each(|guard| guard.unlock().unwrap());
 }
 
-// ---- deadlocks
-
 /// The reader stands in the line behind a writer, which waits for the readers: so it waits for those as well. The writer holds nothing.
 #[test]
 fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
@@ -799,8 +787,6 @@ fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
     });
     assert!(writer_is_seen && is_told, "the writer was seen: {writer_is_seen}, the deadlock: {is_told}");
 }
-
-// ---- locks that are kept until others ask for them
 
 /// A lock that its client keeps, used until another client finds it held.
 fn kept(keeper: &LockClient, other: &LockClient, name: &str) -> leasehold::RedisLock {

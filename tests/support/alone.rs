@@ -60,7 +60,6 @@ pub fn reexecuted(test: &str, variables: &[(&str, &str)]) -> Process {
     Process { child: Some(child), output }
 }
 
-/// A process that was started; dropping it kills it.
 pub struct Process {
     child: Option<Child>,
     output: tempfile::NamedTempFile,
@@ -75,7 +74,6 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(self.output.path()).unwrap()).into_owned()
     }
 
-    /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
         signal(self.pid(), name);
     }

@@ -11,7 +11,6 @@ pub fn prefix(users: &[&str]) -> Vec<String> {
     ["setpriv", "--reuid", user, "--regid", &group, "--clear-groups", "--"].map(str::to_owned).into()
 }
 
-/// Gives a folder to the user of [`prefix`].
 pub fn own(folder: &Path, users: &[&str]) {
     if let Some(user) = other(users) {
         let (good, text) = run(&["chown", "-R", user, folder.to_str().unwrap()], |command| command);

@@ -6,7 +6,6 @@ use redis::{FromRedisValue, Value};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// How long the members may take to agree.
 const AGREE: Duration = Duration::from_secs(30);
 /// The time without an answer after which a member counts as failed.
 pub const NODE_TIMEOUT: Duration = Duration::from_millis(1000);
@@ -29,13 +28,11 @@ impl Cluster {
         Cluster::start_with(&[])
     }
 
-    /// With more lines of configuration for each member.
     #[track_caller]
     pub fn start_with(config: &[&str]) -> Option<Cluster> {
         Cluster::start_as(config, false)
     }
 
-    /// Members that speak TLS, among themselves too.
     #[track_caller]
     pub fn start_tls() -> Option<Cluster> {
         Cluster::start_as(&[], true)
@@ -48,7 +45,6 @@ impl Cluster {
             return None;
         }
         let buses: Vec<Port> = (0..2 * SHARDS).map(|_| Port::claim()).collect();
-        // A server beside them, for its certificates.
         let tls = tls.then(|| {
             let ports: Vec<Port> = buses.iter().map(|_| Port::claim()).collect();
             (ports, RedisServer::builder(&binary).tls().start())
@@ -135,7 +131,6 @@ impl Cluster {
         assert!(eventually(AGREE, all), "the members do not {what}:\n{}", state(0));
     }
 
-    /// Some of its members, for clients.
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "rediss-cluster" } else { "redis-cluster" };
         let mut url = format!("{scheme}://");
@@ -145,7 +140,6 @@ impl Cluster {
         url
     }
 
-    /// The URL for clients.
     pub fn port(&self, index: usize) -> u16 {
         match &self.tls {
             Some((ports, _)) => ports[index].number(),
@@ -175,7 +169,6 @@ impl Cluster {
         self.ask(index, &["CLUSTER", "MYID"])
     }
 
-    /// One line of CLUSTER INFO.
     fn info(&self, index: usize, field: &str) -> String {
         let text: String = self.ask(index, &["CLUSTER", "INFO"]);
         let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -186,7 +179,6 @@ impl Cluster {
         self.ask(self.running(), &["CLUSTER", "KEYSLOT", key])
     }
 
-    /// A member that answers.
     fn running(&self) -> usize {
         (0..self.members.len()).find(|index| self.members[*index].is_running()).expect("a member runs")
     }
@@ -226,7 +218,6 @@ impl Cluster {
         (0..self.members.len()).find(either).expect("a member's port")
     }
 
-    /// A replica of the member, as the member sees it.
     pub fn replica_of(&self, primary: usize) -> usize {
         let text: String = self.ask(primary, &["INFO", "replication"]);
         let line = text.lines().find(|line| line.starts_with("slave0:")).expect("it has a replica");
@@ -235,7 +226,6 @@ impl Cluster {
         self.with_port(port)
     }
 
-    /// How many scripts the member has run or was asked to run.
     pub fn scripts_run(&self, index: usize) -> u64 {
         let text: String = self.ask(index, &["INFO", "commandstats"]);
         let calls = |line: &str| -> Option<u64> {
@@ -246,7 +236,6 @@ impl Cluster {
         text.lines().filter_map(calls).sum()
     }
 
-    /// A fresh name of a lock on the member.
     pub fn name_on(&self, primary: usize, label: &str) -> String {
         loop {
             let name = super::fresh(label);
@@ -256,7 +245,6 @@ impl Cluster {
         }
     }
 
-    /// Kills all members and starts them again with what is in their files.
     pub fn restart(&mut self) {
         self.members.iter_mut().for_each(RedisServer::kill);
         self.members.iter_mut().for_each(RedisServer::restart);

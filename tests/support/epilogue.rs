@@ -14,7 +14,6 @@ use std::time::Duration;
 /// The names of the library's threads begin so; the kernel shows 15 bytes of a name.
 pub const THREAD_PREFIX: &str = "leasehold";
 
-/// The state before a scenario.
 pub struct Baseline {
     clients: BTreeSet<u64>,
     threads: Option<usize>,
@@ -54,7 +53,6 @@ impl Baseline {
         assert!(clean, "left behind after {:?}:\n  {}", self.limit, left.join("\n  "));
     }
 
-    /// Leftovers at this moment.
     pub fn left_behind(&self, server: &RedisServer) -> Vec<String> {
         let mut left = Vec::new();
         // First, while the admin connection below is not open yet: the two sides of each count match.
@@ -129,7 +127,6 @@ fn hashes_without_ttl(admin: &mut redis::Connection) -> Vec<String> {
     found
 }
 
-/// The channels somebody is subscribed to.
 fn channels(server: &RedisServer, admin: &mut redis::Connection) -> Vec<String> {
     let mut kinds = vec!["CHANNELS"];
     if server.binary().version() >= (7, 0, 0) {
@@ -140,7 +137,6 @@ fn channels(server: &RedisServer, admin: &mut redis::Connection) -> Vec<String> 
     found.map(|channel| String::from_utf8_lossy(&channel).into_owned()).collect()
 }
 
-/// The id and the line in CLIENT LIST of each client connection but the admin ones.
 fn clients(admin: &mut redis::Connection) -> Vec<(u64, String)> {
     let list: String = redis::cmd("CLIENT").arg("LIST").query(admin).unwrap();
     let name = format!("name={ADMIN}");

@@ -38,12 +38,10 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// A cluster of one member; `None` if the program is not there.
     pub fn start() -> Option<Etcd> {
         Etcd::start_cluster(1)?.pop()
     }
 
-    /// A cluster; `None` if the program is not there.
     pub fn start_cluster(count: usize) -> Option<Vec<Etcd>> {
         Etcd::start_members(count, false)
     }
@@ -88,7 +86,6 @@ impl Etcd {
         format!("etcd://{}", self.place())
     }
 
-    /// Host and port for clients.
     pub fn place(&self) -> String {
         format!("127.0.0.1:{}", self.port())
     }
@@ -106,7 +103,6 @@ impl Etcd {
         self.process.as_ref().expect("the member runs").id()
     }
 
-    /// Ends the process by SIGKILL, if it runs.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             if let Err(error) = process.kill() {
@@ -117,7 +113,6 @@ impl Etcd {
         self.will = None;
     }
 
-    /// Starts it again on the same ports with the same data, killing it first if it still runs.
     #[track_caller]
     pub fn restart(&mut self) {
         self.kill();
@@ -130,7 +125,6 @@ impl Etcd {
         signal(self.pid(), "STOP");
     }
 
-    /// Lets a frozen process go on.
     pub fn cont(&self) {
         signal(self.pid(), "CONT");
     }
@@ -171,7 +165,6 @@ impl Etcd {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path} {body}: {text}: {error}"))
     }
 
-    /// Whether it leads the cluster.
     pub fn leads(&self) -> bool {
         let status = self.must("/v3/maintenance/status", "{}");
         status["leader"] == status["header"]["member_id"]
@@ -223,7 +216,6 @@ impl Etcd {
         self.process = Some(child);
     }
 
-    /// Until it answers what needs a leader.
     #[track_caller]
     fn wait_until_ready(&mut self) {
         let mut last = String::new();

@@ -16,7 +16,6 @@ pub fn in_memory() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// The URL of the database in a file.
 pub fn sqlite_url(file: &Path) -> String {
     let path = file.to_str().unwrap().replace('\\', "/");
     format!("sqlite:///{}", path.trim_start_matches('/'))

@@ -12,11 +12,9 @@ thread_local! {
     static MINE: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-/// The system's allocator, counted.
 #[derive(Debug)]
 pub struct Counting;
 
-/// The bytes that are allocated and not freed.
 pub fn live_bytes() -> i64 {
     LIVE.load(Ordering::SeqCst)
 }

@@ -11,18 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a thread holds a lock at a time.
 const HELD: Duration = Duration::from_millis(2);
 /// How long it waits for one: as long as the tests let a switch take, in which nobody has it.
 const WAIT: Duration = super::sentinel::LIMIT;
 /// By when every lock is granted again once there is a master.
 const SERVED: Duration = Duration::from_secs(20);
 
-/// One lock, for which all threads compete.
 struct Subject {
     name: String,
     history: History,
-    /// When it was granted.
     grants: Mutex<Vec<Instant>>,
     /// The state of a store behind the fence: the largest token so far, and how many writes it refused.
     newest: AtomicU64,
@@ -43,15 +40,12 @@ pub struct Load {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The outcome.
 #[derive(Debug)]
 pub struct Outcome {
     pub grants: usize,
     /// Pairs of holds of different owners that overlapped, over all locks.
     pub overlaps: usize,
-    /// Tokens that did not grow.
     pub tokens: usize,
-    /// Writes that the fence refused.
     pub refused: u64,
     pub errors: BTreeMap<String, usize>,
 }
@@ -100,7 +94,6 @@ impl Load {
         all().and_then(|all| all.into_iter().max()).unwrap_or_default()
     }
 
-    /// The longest time without any grant of the same lock, from `since` on.
     pub fn longest_gap(&self, since: Instant) -> Duration {
         let gap = |subject: &Subject| {
             let grants = subject.grants.lock();

@@ -207,7 +207,6 @@ pub fn signal(pid: u32, name: &str) {
     }
 }
 
-/// The state letters of a process's threads: `T` is stopped. Empty if there is no such process.
 fn thread_states(pid: u32) -> Vec<char> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let state = |stat: String| stat.rsplit_once(')')?.1.trim_start().chars().next();
@@ -232,7 +231,6 @@ pub struct LastWill {
 }
 
 impl LastWill {
-    /// Leaves `command` behind.
     pub fn new(command: &[&str]) -> LastWill {
         let mut shell = Command::new("sh")
             .args(["-c", "read -r line || \"$@\"", "sh"])

@@ -36,13 +36,11 @@ impl MysqlServer {
         MysqlServer::start_with(&[])
     }
 
-    /// With more settings, such as `--innodb-rollback-on-timeout`.
     #[track_caller]
     pub fn start_with(settings: &[&str]) -> Option<MysqlServer> {
         MysqlServer::make(settings, false)
     }
 
-    /// One that also speaks TLS.
     #[track_caller]
     pub fn start_tls() -> Option<MysqlServer> {
         MysqlServer::make(&[], true)
@@ -106,7 +104,6 @@ impl MysqlServer {
         self.process.as_ref().expect("the server runs").id()
     }
 
-    /// The URL of the database `locks`, for its administrator.
     pub fn url(&self) -> String {
         self.url_as("admin")
     }
@@ -116,13 +113,11 @@ impl MysqlServer {
         format!("mysql://{user}@127.0.0.1:{}/locks", self.port())
     }
 
-    /// A connection that may do everything.
     #[track_caller]
     pub fn admin(&self) -> Conn {
         self.try_admin().unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
     }
 
-    /// The same, or why not.
     pub fn try_admin(&self) -> mysql::Result<Conn> {
         let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", self.url()))?;
         Conn::new(opts)
@@ -136,7 +131,6 @@ impl MysqlServer {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Ends the server at once (SIGKILL).
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().ok(); // it may have ended by itself

@@ -20,7 +20,6 @@ pub struct Netns {
     _will: LastWill,
 }
 
-/// The direction that a [`Cut`] drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// Bytes to the server: no request arrives.
@@ -93,17 +92,14 @@ impl Netns {
         &self.name
     }
 
-    /// The address of the test's end.
     pub fn test_address(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, self.subnet.0, self.subnet.1, 1)
     }
 
-    /// The address of the server's end.
     pub fn server_address(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, self.subnet.0, self.subnet.1, 2)
     }
 
-    /// Starts a server inside.
     #[track_caller]
     pub fn start(&self, builder: Builder) -> RedisServer {
         builder.inside(self).start()
@@ -201,7 +197,6 @@ impl Drop for Cut<'_> {
     }
 }
 
-/// Runs a command; gives its output, or what went wrong.
 fn run<S: AsRef<str>>(command: &[S]) -> Result<String, String> {
     let words: Vec<&str> = command.iter().map(S::as_ref).collect();
     match super::run(&words, |command| command) {

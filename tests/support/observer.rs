@@ -23,7 +23,6 @@ pub enum Event {
     Warning(String),
 }
 
-/// An observer that remembers.
 #[derive(Clone, Default)]
 pub struct Seen(Arc<Mutex<Vec<(Instant, Event)>>>);
 
@@ -44,7 +43,6 @@ impl Seen {
         self.count(|event| matches!(event, Event::Lost(_)))
     }
 
-    /// Waits for such an event.
     #[track_caller]
     pub fn wait_for(&self, what: &str, pick: impl Fn(&Event) -> bool) {
         assert!(eventually(LONG, || self.count(&pick) > 0), "{what} was not told: {:?}", self.events());

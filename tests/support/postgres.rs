@@ -32,7 +32,6 @@ impl PostgresServer {
         PostgresServer::start_with(&[])
     }
 
-    /// With more settings, such as `max_connections=5`.
     #[track_caller]
     pub fn start_with(settings: &[&str]) -> Option<PostgresServer> {
         PostgresServer::make(settings, false)
@@ -85,7 +84,6 @@ impl PostgresServer {
         self.process.as_ref().expect("the server runs").id()
     }
 
-    /// The URL of the database `postgres`, for its administrator.
     pub fn url(&self) -> String {
         self.url_as("admin")
     }
@@ -95,7 +93,6 @@ impl PostgresServer {
         format!("postgres://{user}@127.0.0.1:{}/postgres", self.port())
     }
 
-    /// A connection that may do everything.
     #[track_caller]
     pub fn admin(&self) -> Client {
         Client::connect(&self.url(), NoTls).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
@@ -125,7 +122,6 @@ impl PostgresServer {
         self.will = None;
     }
 
-    /// Starts it again on the same port with the same data, killing it first if it still runs.
     pub fn restart(&mut self) {
         self.kill();
         self.launch();

@@ -20,7 +20,6 @@ use std::time::Duration;
 const WORKER: &str = "LEASEHOLD_TEST_WORKER";
 const PROCESSES: usize = 4;
 const THREADS: usize = 4;
-/// The lock that they count under, or hold.
 const NAME: &str = "across processes";
 
 /// How far processes count together: 500, or `LEASEHOLD_COUNT`. All of them have the same environment.
@@ -83,7 +82,6 @@ impl Worker {
             .unwrap();
     }
 
-    /// Holds the lock until it is killed.
     fn hold(&self, client: &LockClient) {
         let _guard = client.get_lock(NAME).acquire().unwrap();
         std::fs::write(self.folder.join("held"), "").unwrap();
@@ -93,7 +91,6 @@ impl Worker {
     }
 }
 
-/// The calling test in another process.
 struct Process(Child);
 
 impl Process {

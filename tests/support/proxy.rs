@@ -28,10 +28,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long the proxy waits for its own threads.
 const OWN_LIMIT: Duration = Duration::from_secs(10);
 
-/// One command as a client sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// The connection, counted from 0 in the order they were accepted.
@@ -40,7 +38,6 @@ pub struct Command {
 }
 
 impl Command {
-    /// The first argument in capitals.
     pub fn verb(&self) -> String {
         self.args.first().map(|verb| String::from_utf8_lossy(verb).to_ascii_uppercase()).unwrap_or_default()
     }
@@ -49,7 +46,6 @@ impl Command {
         matches!(self.verb().as_str(), "EVAL" | "EVALSHA" | "FCALL")
     }
 
-    /// Whether one of the arguments contains these bytes.
     pub fn contains(&self, bytes: impl AsRef<[u8]>) -> bool {
         let bytes = bytes.as_ref();
         self.args.iter().any(|arg| arg.windows(bytes.len()).any(|part| part == bytes))
@@ -59,7 +55,6 @@ impl Command {
         matches!(self.verb().as_str(), "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE")
     }
 
-    /// How many replies the server gives: one, or one for each channel.
     fn replies(&self) -> usize {
         match self.verb().as_str() {
             "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE" | "SUNSUBSCRIBE" => {
@@ -76,7 +71,6 @@ pub fn script_with(bytes: impl Into<Vec<u8>>) -> impl Fn(&Command) -> bool + Sen
     move |command| command.is_script() && command.contains(&bytes)
 }
 
-/// Picks commands by their verb, written in capitals.
 pub fn verb(verb: &'static str) -> impl Fn(&Command) -> bool + Send + 'static {
     move |command| command.verb() == verb
 }
@@ -92,7 +86,6 @@ pub enum Then {
     Reset,
 }
 
-/// The action on one command that was picked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Do {
     /// The server executes it; the reply, and all that follows on this connection, is lost.
@@ -114,20 +107,17 @@ pub enum Do {
     Watch,
 }
 
-/// A direction of the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     ToServer,
     ToClient,
 }
 
-/// Some of the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     All,
     /// Those that have sent SUBSCRIBE or one of its kin.
     Subscribers,
-    /// Those that have not.
     Others,
     /// One, as [`Command::connection`] names it.
     One(u64),
@@ -168,7 +158,6 @@ impl Fault {
         self.shared.change(|state| state.rules.retain(|rule| rule.fault != self.id));
     }
 
-    /// The commands it has picked.
     pub fn commands(&self) -> Vec<Command> {
         self.shared.state.lock().faults[self.id].commands.clone()
     }
@@ -216,7 +205,6 @@ impl Proxy {
         proxy
     }
 
-    /// A proxy before a server of the tests.
     pub fn before(server: &RedisServer) -> Proxy {
         Proxy::to((server.address(), server.port()))
     }
@@ -235,7 +223,6 @@ impl Proxy {
         (Ipv4Addr::LOCALHOST, self.port()).into()
     }
 
-    /// `redis://127.0.0.1:port/`.
     pub fn url(&self) -> String {
         format!("redis://{}/", self.address())
     }
@@ -301,7 +288,6 @@ impl Proxy {
         self.shared.change(|state| state.drop_messages = on);
     }
 
-    /// How many messages were lost that way.
     pub fn messages_dropped(&self) -> usize {
         self.shared.state.lock().messages_dropped
     }
@@ -334,22 +320,18 @@ impl Proxy {
         })
     }
 
-    /// How many connections are open.
     pub fn connections(&self) -> usize {
         self.shared.state.lock().links.len()
     }
 
-    /// How many connections were ever accepted.
     pub fn accepted(&self) -> u64 {
         self.shared.state.lock().accepted
     }
 
-    /// All commands so far, in the order in which they arrived.
     pub fn commands(&self) -> Vec<Command> {
         self.shared.state.lock().log.clone()
     }
 
-    /// How many of the commands so far `pick` picks.
     pub fn count(&self, pick: impl Fn(&Command) -> bool) -> usize {
         self.shared.state.lock().log.iter().filter(|command| pick(command)).count()
     }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The master's name.
 pub const MASTER: &str = "locks";
 /// The milliseconds without an answer after which each Sentinel takes the master for dead. The last one waits
 /// longer: else all three may want to make the switch, each with its own vote, and none of them does before
@@ -42,7 +41,6 @@ impl SentinelSet {
         SentinelSet::launch(binary, &server, &sentinel, false)
     }
 
-    /// All with TLS, by certificates of one authority.
     pub fn start_tls(binary: &ServerBinary) -> SentinelSet {
         let secured = |builder: Builder| builder.config("tls-replication yes");
         SentinelSet::launch(binary, &secured, &secured, true)
@@ -84,7 +82,6 @@ impl SentinelSet {
         set
     }
 
-    /// The URL for a client.
     pub fn url(&self) -> String {
         self.url_with("", "")
     }
@@ -98,7 +95,6 @@ impl SentinelSet {
         format!("{scheme}://{login}{}/{MASTER}{database}", places.join(","))
     }
 
-    /// A client's options, with the URL.
     pub fn url_of(&self, options: leasehold::ClientBuilder) -> leasehold::ClientBuilder {
         options.url(self.url())
     }
@@ -108,7 +104,6 @@ impl SentinelSet {
         self.named_by(0)
     }
 
-    /// The server that one of the Sentinels takes for the master.
     pub fn named_by(&self, sentinel: usize) -> usize {
         let (_, port): (String, u16) =
             ask(&self.sentinels[sentinel], &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
@@ -187,7 +182,6 @@ impl SentinelSet {
             .unwrap();
     }
 
-    /// All servers but one.
     pub fn replicas(&self, master: usize) -> impl Iterator<Item = &RedisServer> {
         self.servers.iter().enumerate().filter(move |(at, _)| *at != master).map(|(_, server)| server)
     }
@@ -228,7 +222,6 @@ fn ask<T: FromRedisValue>(server: &RedisServer, words: &[&str]) -> T {
     redis::cmd(words[0]).arg(&words[1..]).query(&mut server.admin()).unwrap()
 }
 
-/// Whether the server takes itself for a master.
 pub fn is_master(server: &RedisServer) -> bool {
     let role: Vec<Value> = ask(server, &["ROLE"]);
     role.first() == Some(&Value::BulkString(b"master".to_vec()))

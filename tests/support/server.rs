@@ -28,10 +28,8 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 pub const ADMIN: &str = "support-admin";
 const ADMIN_PASSWORD: &str = "support-admin-password";
 
-/// One server program of the matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerBinary {
-    /// Such as `redis-7.0` or `valkey-9.1`.
     pub name: String,
     pub path: PathBuf,
 }
@@ -81,7 +79,6 @@ fn parse_version(text: &str) -> Option<(u32, u32, u32)> {
     Some((numbers.next()?, numbers.next()?, numbers.next()?))
 }
 
-/// The servers of this run, the default one first.
 pub fn matrix() -> &'static [ServerBinary] {
     static MATRIX: OnceLock<Vec<ServerBinary>> = OnceLock::new();
     MATRIX.get_or_init(|| match std::env::var("LEASEHOLD_SERVERS") {
@@ -130,7 +127,6 @@ pub fn admin_of(url: &str) -> redis::Connection {
     connection
 }
 
-/// The path of a program in `PATH`.
 pub fn in_path(program: &str) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
@@ -144,7 +140,6 @@ enum Listen {
     UnixOnly,
 }
 
-/// Settings of a server; made by [`RedisServer::builder`].
 #[derive(Clone)]
 pub struct Builder {
     binary: ServerBinary,
@@ -162,7 +157,6 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// One more line of configuration, such as `maxmemory 2mb`.
     pub fn config(mut self, line: &str) -> Builder {
         self.config.push(line.to_owned());
         self
@@ -205,7 +199,6 @@ impl Builder {
         self.tls()
     }
 
-    /// A Sentinel instead of a server that keeps data.
     pub fn sentinel(mut self) -> Builder {
         self.is_sentinel = true;
         self
@@ -242,7 +235,6 @@ impl Builder {
         self
     }
 
-    /// Starts the server; panics with its log when it does not come up.
     #[track_caller]
     pub fn start(self) -> RedisServer {
         let folder = tempfile::Builder::new().prefix("leasehold-server-").tempdir().unwrap();
@@ -321,7 +313,6 @@ impl RedisServer {
         &self.builder.binary
     }
 
-    /// The TCP port; 0 when there is none.
     pub fn port(&self) -> u16 {
         self.port.as_ref().map_or(0, Port::number)
     }
@@ -348,7 +339,6 @@ impl RedisServer {
         }
     }
 
-    /// The URL for another user.
     pub fn url_as(&self, user: &str, password: &str) -> String {
         self.url_with(&format!("{user}:{password}@"))
     }
@@ -367,7 +357,6 @@ impl RedisServer {
         format!("redis+unix://{}{}", self.socket().display(), password.unwrap_or_default())
     }
 
-    /// The temporary folder with configuration, log and data.
     pub fn folder(&self) -> &Path {
         &self.path
     }
@@ -376,17 +365,14 @@ impl RedisServer {
         String::from_utf8_lossy(&std::fs::read(self.path.join("log")).unwrap_or_default()).into_owned()
     }
 
-    /// The CA that signed the server's certificate (PEM).
     pub fn ca(&self) -> PathBuf {
         self.certificates().ca()
     }
 
-    /// A CA that signed nothing (PEM).
     pub fn unknown_ca(&self) -> PathBuf {
         self.certificates().unknown_ca()
     }
 
-    /// A client's certificate and key, by the same CA (PEM).
     pub fn client_certificate(&self) -> (PathBuf, PathBuf) {
         self.certificates().client()
     }
@@ -439,7 +425,6 @@ impl RedisServer {
         signal(self.pid(), "STOP");
     }
 
-    /// Lets a frozen process go on (SIGCONT).
     pub fn cont(&self) {
         signal(self.pid(), "CONT");
     }
@@ -621,12 +606,10 @@ fn clock_library() -> &'static Path {
 pub struct Certificates(pub(super) PathBuf);
 
 impl Certificates {
-    /// The CA that signed the server's certificate.
     pub fn ca(&self) -> PathBuf {
         self.0.join("ca.crt")
     }
 
-    /// A CA that signed nothing.
     pub fn unknown_ca(&self) -> PathBuf {
         self.0.join("unknown-ca.crt")
     }
@@ -678,7 +661,6 @@ pub(super) fn make_certificates(folder: &Path) {
     }
 }
 
-/// How long something took.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = now();
     let value = work();

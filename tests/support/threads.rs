@@ -26,7 +26,6 @@ pub fn quiet_panic() -> ! {
     std::panic::resume_unwind(Box::new("meant to panic"))
 }
 
-/// Starts a thread.
 pub fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     thread::Builder::new().spawn(work).expect("a thread can be started")
 }
@@ -50,7 +49,6 @@ pub fn deadlocked(client: &LockClient, names: [&str; 2], is_seen: impl FnMut() -
     })
 }
 
-/// A call that goes on in another thread.
 pub struct Call<T> {
     outcome: Receiver<(T, Instant)>,
 }
@@ -67,13 +65,11 @@ pub fn call<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Cal
 }
 
 impl<T> Call<T> {
-    /// The result.
     #[track_caller]
     pub fn join(self) -> T {
         self.outcome().0
     }
 
-    /// The result, and when it came.
     #[track_caller]
     pub fn outcome(self) -> (T, Instant) {
         self.outcome_within(LONG)
@@ -101,12 +97,10 @@ impl<T> Call<T> {
         value
     }
 
-    /// Whether it has returned.
     pub fn is_over(&self) -> bool {
         !self.is_open()
     }
 
-    /// Whether it still goes on.
     pub fn is_open(&self) -> bool {
         self.outcome.is_empty()
     }
@@ -234,7 +228,6 @@ impl<T: Send + 'static> Waiter<T> {
         is_asleep.then_some(count)
     }
 
-    /// Whether the call has returned.
     pub fn is_over(&self) -> bool {
         self.call.is_over()
     }

@@ -178,7 +178,6 @@ pub fn receive<T>(from: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutE
     if took <= limit + stalled_since(start) { received } else { Err(RecvTimeoutError::Timeout) }
 }
 
-/// The middle one.
 pub fn median(mut spans: Vec<Duration>) -> Duration {
     spans.sort_unstable();
     spans[spans.len() / 2]

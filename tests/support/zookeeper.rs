@@ -22,7 +22,6 @@ const JAR: &str = "/usr/share/java/zookeeper.jar";
 const FOR_TLS: &str = ":/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar:\
                        /usr/share/java/netty-transport-native-unix-common.jar";
 
-/// The session time-outs that the server allows.
 #[derive(Debug, Clone, Copy)]
 pub struct Sessions {
     pub tick_ms: u32,
@@ -33,7 +32,6 @@ pub struct Sessions {
 /// Long enough not to end by themselves on a busy machine.
 pub const CALM: Sessions = Sessions { tick_ms: 500, least_ms: 5_000, most_ms: 60_000 };
 
-/// One running server. Dropping it kills the process.
 pub struct ZooKeeper {
     folder: TempDir,
     port: Port,
@@ -186,7 +184,6 @@ impl ZooKeeper {
         assert!(serves, "ZooKeeper does not serve:\n{}", log());
     }
 
-    /// The reply of a server to one of its four-letter words; empty if there is none.
     pub fn ask(&self, word: &str) -> String {
         let mut answer = String::new();
         let asked = TcpStream::connect(("127.0.0.1", self.port())).and_then(|mut stream| {
@@ -238,12 +235,10 @@ impl ZooKeeper {
         self.ask("srvr").contains("Mode: follower")
     }
 
-    /// Sends a signal, such as `STOP` or `CONT`.
     pub fn signal(&self, name: &str) {
         signal(self.pid(), name);
     }
 
-    /// Kills the process at once, and waits until it is gone.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().expect("a child can be killed");
@@ -252,7 +247,6 @@ impl ZooKeeper {
         drop(self.will.take());
     }
 
-    /// Starts it again, with what it had.
     pub fn launch_again(&mut self) {
         self.kill();
         self.launch();
@@ -276,7 +270,6 @@ pub struct Relay(Arc<RelayState>);
 
 struct RelayState {
     port: u16,
-    /// Both ends of each connection.
     open: Mutex<Vec<TcpStream>>,
     swallows: AtomicBool,
     refuses: AtomicBool,
@@ -345,7 +338,6 @@ impl Relay {
         self.0.cuts.store(ARMED, Ordering::SeqCst);
     }
 
-    /// Whether such a cut has been made.
     pub fn has_cut(&self) -> bool {
         self.0.cuts.load(Ordering::SeqCst) == 0
     }

@@ -87,7 +87,6 @@ impl Nodes {
         });
     }
 
-    /// The same on all servers.
     #[track_caller]
     fn assert_nothing_left(&self, key: &str) {
         let all: Vec<usize> = (0..self.servers.len()).collect();
@@ -104,7 +103,6 @@ fn builder() -> ClientBuilder {
     LockClient::builder().lease(LEASE).node_timeout(NODE_TIMEOUT).patience(ms(2000))
 }
 
-/// Tells of warnings and losses.
 struct Teller(Sender<String>);
 
 impl Observer for Teller {
@@ -156,8 +154,6 @@ fn tries(lock: &RedisLock) -> bool {
 fn about(name: &str) -> impl Fn(&Command) -> bool + Send + 'static + use<> {
     crate::support::proxy::script_with(name.to_owned())
 }
-
-// ---- what is refused, what is warned about
 
 #[test]
 fn fewer_than_three_servers_are_refused_before_any_is_asked() {
@@ -227,8 +223,6 @@ fn an_even_number_and_servers_with_replicas_are_warned_about() {
     takes_and_gives_back(&client.get_lock(fresh("warned")));
 }
 
-// ---- what it costs
-
 #[test]
 fn each_server_is_asked_once_to_take_and_once_to_give_back() {
     let _alone = alone();
@@ -255,8 +249,6 @@ fn each_server_is_asked_once_to_take_and_once_to_give_back() {
     // The question itself, INFO, is counted too.
     assert_eq!(each, [101; 5]);
 }
-
-// ---- a minority lost
 
 #[test]
 fn a_list_shows_each_lock_once_whichever_server_is_away_and_none_where_one_could_be_missed() {
@@ -520,8 +512,6 @@ fn names_may_differ_from_server_to_server() {
     elsewhere(move || takes_and_gives_back(&stranger.get_lock("stock")));
 }
 
-// ---- servers that forget
-
 #[test]
 fn servers_that_forget_their_scripts_fail_no_release_of_a_dropped_guard() {
     let _alone = alone();
@@ -727,8 +717,6 @@ fn a_server_that_forgets_within_the_lease_makes_two_holders_and_the_older_fence_
     second.unlock().unwrap();
 }
 
-// ---- answers that come late
-
 /// Five servers, `number` of them behind proxies, and a client whose locks last longer than the test.
 fn behind_proxies(number: usize) -> Option<(Nodes, Vec<Proxy>, LockClient)> {
     let nodes = Nodes::start(5)?;
@@ -876,9 +864,6 @@ fn a_tick_at_which_the_votes_are_split_is_still_run_by_somebody() {
     });
 }
 
-// ---- all of it for a while
-
-/// How often trouble comes.
 fn rounds() -> usize {
     std::env::var("LEASEHOLD_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2)
 }

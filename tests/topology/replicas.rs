@@ -13,7 +13,6 @@ const GIVEN: Duration = ms(150);
 /// So late may a busy server be with it, which is well below the command time-out.
 const LATE: Duration = ms(1_000);
 
-/// A master with replicas; no Sentinel.
 struct Servers {
     master: RedisServer,
     replicas: Vec<RedisServer>,

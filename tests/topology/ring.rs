@@ -64,7 +64,6 @@ fn keys(server: &RedisServer) -> Vec<String> {
     keys
 }
 
-/// On which server each name is, all of them being held.
 fn places(servers: &[RedisServer]) -> BTreeMap<String, usize> {
     let mut found = BTreeMap::new();
     for (place, server) in servers.iter().enumerate() {
@@ -75,7 +74,6 @@ fn places(servers: &[RedisServer]) -> BTreeMap<String, usize> {
     found
 }
 
-/// The node of each of these names, for a client.
 fn homes(client: &LockClient, names: &[String], servers: &[RedisServer]) -> BTreeMap<String, usize> {
     let guards: Vec<Guard> = names.iter().map(|name| client.get_lock(name).acquire().unwrap()).collect();
     let found = places(servers);
@@ -496,7 +494,6 @@ fn a_node_that_lost_its_data_learns_the_ring_again_but_not_from_a_stale_client()
     assert_eq!(older.unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
-/// The counts of one run of nodes coming and going.
 #[derive(Default)]
 struct Tally {
     inside: Vec<AtomicU32>,

@@ -16,7 +16,6 @@ const NEEDS_ROOT: &str = "only root can act for two users";
 /// Nobody's, as far as these tests know.
 const STRANGER: u32 = 54_321;
 
-/// A folder that everybody may write to, as /tmp is.
 fn shared() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     set_mode(folder.path(), 0o1777);
@@ -31,7 +30,6 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// Whether this process may give files to others.
 fn is_root(folder: &Path) -> bool {
     fs::metadata(folder).unwrap().uid() == 0
 }

@@ -28,7 +28,6 @@ impl Stands<'_> {
     }
 }
 
-/// The locks whose history no lock can have, with the reasons.
 pub fn check(operations: &[Operation]) -> BTreeMap<String, Vec<String>> {
     let mut bad = BTreeMap::new();
     for (lock, operations) in by_lock(operations) {

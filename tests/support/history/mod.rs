@@ -58,7 +58,6 @@ impl History {
         self.operations.lock().iter().filter(|operation| operation.f == Doing::Acquire).count()
     }
 
-    /// All that is wrong with it.
     pub fn findings(&self) -> Vec<String> {
         checker::check(&self.operations.lock()).into_values().flatten().collect()
     }

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The model that a lock is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Model {
@@ -15,13 +14,11 @@ pub enum Model {
     Latch,
 }
 
-/// The request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Doing {
     /// The hold begins. With `mode` read or write, or a number of `units`.
     Acquire,
-    /// The hold was entered once more.
     Reenter,
     /// The hold ends: by an unlock; or, as far as its holder knows, at some time after it was promised no
     /// longer.
@@ -80,13 +77,11 @@ impl Operation {
         }
     }
 
-    /// When it has taken effect at the latest.
     pub fn done(&self) -> u64 {
         self.ret.unwrap_or(u64::MAX)
     }
 }
 
-/// The operations of each lock.
 pub fn by_lock(operations: &[Operation]) -> BTreeMap<&str, Vec<&Operation>> {
     let mut of: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
     operations.iter().for_each(|operation| of.entry(&operation.lock).or_default().push(operation));

@@ -70,7 +70,6 @@ impl Lane {
     }
 }
 
-/// A command whose reply has not come yet.
 struct Pending {
     replies: usize,
     fault: Option<(usize, Do)>,
@@ -130,7 +129,6 @@ pub(super) struct State {
 }
 
 pub(super) struct Shared {
-    /// The server to which connections lead that are opened from now on.
     pub(super) upstream: Mutex<SocketAddr>,
     pub(super) port: Port,
     pub(super) state: Mutex<State>,

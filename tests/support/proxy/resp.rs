@@ -4,7 +4,6 @@
 #[derive(Debug)]
 pub struct NotResp;
 
-/// The first line without its end, and what follows; `None` when the line is not complete yet.
 fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
     Some((&bytes[..end], &bytes[end + 2..]))

@@ -13,7 +13,6 @@ enum Fault {
     Planned,
 }
 
-/// The measurements of one round.
 #[derive(Default)]
 struct Figures {
     /// Until the replica takes writes.

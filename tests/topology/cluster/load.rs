@@ -47,10 +47,8 @@ struct Record {
     stale: AtomicU64,
 }
 
-/// The outcome of a load.
 pub(crate) struct Total {
     pub(crate) grants: usize,
-    /// Unlocks that said so.
     pub(crate) unknown: u64,
 }
 
@@ -114,7 +112,6 @@ impl Load {
         gaps.max().unwrap_or_default()
     }
 
-    /// Waits until this lock is granted again.
     #[track_caller]
     pub(crate) fn await_grant(&self, name: &str) {
         let after = now();
@@ -150,7 +147,6 @@ fn kind(client: &LockClient, at: usize, name: &str) -> RedisLock {
     }
 }
 
-/// Takes the lock once, and gives it back.
 fn turn(lock: &RedisLock, record: &Record) -> Result<(), Error> {
     let guard = lock.acquire()?;
     let (at, remaining) = (now(), guard.remaining());

@@ -17,7 +17,6 @@ use crate::support::{
 /// In a fair line of 48 threads each holds the lock for about a millisecond; some seconds are for a busy machine.
 const SOON: Duration = ms(8_000);
 
-/// Whether the observer was told that something failed about one of these locks.
 fn is_failure(event: &Event, names: &[&String]) -> bool {
     match event {
         Event::ReleaseFailed(name, _) | Event::RenewalFailed(name, _) => names.contains(&name),

@@ -16,7 +16,6 @@ fn client(cluster: &Cluster, way: ClusterPubSub) -> LockClient {
     builder(cluster).cluster_pub_sub(way).build().unwrap()
 }
 
-/// Whether somebody listens to the lock's channel at its member, by the command.
 fn listens(cluster: &Cluster, name: &str, command: &str) -> bool {
     listening_clients(name, command, |asked| cluster.ask(cluster.primary_of(name), asked)) > 0
 }

@@ -302,7 +302,6 @@ fn a_failover_fails_no_release_of_a_guard_that_is_dropped_after_it() {
         set.await_replicas();
         set.fail_over();
         set.await_switch(old);
-        // Each over a connection to the new master, which has never been sent the script of the release.
         names.iter().for_each(|name| assert!(eventually(LONG, || client.get_lock(name).is_locked().is_ok())));
         drop(held);
         names.iter().for_each(|name| drop(take(name)));

@@ -21,7 +21,6 @@ const SHORT: Duration = ms(1500);
 const OUTLASTING: Duration = ms(12_000);
 /// The clients' name for their connections.
 const NAME: &str = "topology";
-/// Command time-out and safety poll.
 pub(crate) const T: Duration = ms(400);
 const P: Duration = ms(1200);
 
@@ -36,7 +35,6 @@ pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
     options.patience(LIMIT + LONG).linger(Duration::ZERO).client_name(NAME).url(set.url())
 }
 
-/// The results of a round.
 struct Round {
     /// From the fault until all Sentinels named the new master.
     failover: Duration,
@@ -136,7 +134,6 @@ fn subscribers(server: &RedisServer, lock: &str) -> usize {
     listening_clients(lock, "NUMSUB", |command| query(server, command))
 }
 
-/// The library's connections to a server.
 fn connections(server: &RedisServer) -> usize {
     let name = format!("name={NAME} ");
     query::<String>(server, &["CLIENT", "LIST"]).matches(&name).count()
