@@ -45,64 +45,27 @@ fn cloned<T: Clone>() {}
 fn value<T: Copy + Eq + Debug + Send + Sync + 'static>() {}
 fn key<T: Copy + Eq + Hash + Display + Debug + Send + Sync + 'static>() {}
 
+/// Asks each check of each type.
+macro_rules! each {
+    ($checks:tt: $($type:ty),+ $(,)?) => { $(each!(of $checks $type);)+ };
+    (of ($($check:ident),+) $type:ty) => { $($check::<$type>();)+ };
+}
+
 #[test]
 fn clients_and_locks_are_shared_by_threads_and_cheap_to_clone() {
-    shared_by_threads::<LockClient>();
-    shared_by_threads::<RedisLock>();
-    shared_by_threads::<FencedLock>();
-    shared_by_threads::<MultiLock>();
-    shared_by_threads::<ReadWriteLock>();
-    shared_by_threads::<Semaphore>();
-    shared_by_threads::<ExpirableSemaphore>();
-    shared_by_threads::<CountDownLatch>();
-    shared_by_threads::<Interrupt>();
-    shared_by_threads::<MemoryStore>();
-    shared_by_threads::<ManualClock>();
+    each!((shared_by_threads, cloned): LockClient, RedisLock, FencedLock, MultiLock, ReadWriteLock, Semaphore,
+        ExpirableSemaphore, CountDownLatch, Interrupt, MemoryStore, ManualClock, Ring, RingNode);
     shared_by_threads::<ClientBuilder>();
-    cloned::<LockClient>();
-    cloned::<RedisLock>();
-    cloned::<FencedLock>();
-    cloned::<MultiLock>();
-    cloned::<ReadWriteLock>();
-    cloned::<Semaphore>();
-    cloned::<ExpirableSemaphore>();
-    cloned::<CountDownLatch>();
-    cloned::<Interrupt>();
-    cloned::<MemoryStore>();
-    cloned::<ManualClock>();
-    shared_by_threads::<Ring>();
-    shared_by_threads::<RingNode>();
-    cloned::<Ring>();
-    cloned::<RingNode>();
     assert!(size_of::<LockClient>() == size_of::<usize>(), "a clone is one count up");
 }
 
-/// Each may be used after a panic that was caught; a builder, which has the program's own closures, is not
-/// said to.
+/// A builder, which has the program's own closures, may not be used after a panic.
 #[test]
 fn clients_locks_and_guards_may_be_used_after_a_panic_that_was_caught() {
     fn unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
-    unwind_safe::<LockClient>();
-    unwind_safe::<RedisLock>();
-    unwind_safe::<FencedLock>();
-    unwind_safe::<MultiLock>();
-    unwind_safe::<ReadWriteLock>();
-    unwind_safe::<Semaphore>();
-    unwind_safe::<ExpirableSemaphore>();
-    unwind_safe::<CountDownLatch>();
-    unwind_safe::<Condition>();
-    unwind_safe::<Leader>();
-    unwind_safe::<Guard>();
-    unwind_safe::<OwnedGuard>();
-    unwind_safe::<MultiGuard>();
-    unwind_safe::<OwnedMultiGuard>();
-    unwind_safe::<Interrupt>();
-    unwind_safe::<AcquireOptions>();
-    unwind_safe::<Permit>();
-    unwind_safe::<Error>();
-    unwind_safe::<MemoryStore>();
-    unwind_safe::<ManualClock>();
-    // And so it is: a lock is used on after a panic of the work under it.
+    each!((unwind_safe): LockClient, RedisLock, FencedLock, MultiLock, ReadWriteLock, Semaphore, ExpirableSemaphore,
+        CountDownLatch, Condition, Leader, Guard, OwnedGuard, MultiGuard, OwnedMultiGuard, Interrupt, AcquireOptions,
+        Permit, Error, MemoryStore, ManualClock);
     let (lock, options) = (LockClient::in_memory().get_lock("unwound"), AcquireOptions::new());
     let caught = std::panic::catch_unwind(|| {
         options.with_lock(&lock, |_| std::panic::resume_unwind(Box::new("meant")))
@@ -139,28 +102,13 @@ fn an_error_is_one_pointer_and_goes_where_errors_go() {
 
 #[test]
 fn values_returned_to_callers_are_plain() {
-    value::<HoldState>();
-    value::<LossReason>();
-    value::<ErrorKind>();
-    value::<ClusterPubSub>();
-    key::<Owner>();
-    key::<ClientId>();
-    key::<Fence>();
     fn ordered<T: Ord>() {}
-    ordered::<Fence>();
-    shared_by_threads::<Loss>();
-    shared_by_threads::<NotHeld>();
-    cloned::<Loss>();
-    cloned::<RedlockNode>();
-    shared_by_threads::<RedlockNode>();
-    cloned::<NotHeld>();
-    shared_by_threads::<Inspection>();
-    cloned::<Inspection>();
-    value::<Mode>();
     fn printed<T: Display>() {}
-    printed::<Inspection>();
-    printed::<Holder>();
-    printed::<ObjectKind>();
+    each!((value): HoldState, LossReason, ErrorKind, ClusterPubSub, Mode);
+    each!((key): Owner, ClientId, Fence);
+    each!((shared_by_threads, cloned): Loss, NotHeld, RedlockNode, Inspection);
+    each!((printed): Inspection, Holder, ObjectKind);
+    ordered::<Fence>();
 }
 
 #[test]
@@ -245,16 +193,8 @@ fn a_group_is_made_of_locks_of_mixed_kinds_as_they_are() {
 #[test]
 fn everything_can_be_shown_and_nothing_secret_is() {
     fn shown<T: Debug>() {}
-    shown::<RedisLock>();
-    shown::<FencedLock>();
-    shown::<Guard>();
-    shown::<OwnedGuard>();
-    shown::<MultiLock>();
-    shown::<MultiGuard>();
-    shown::<OwnedMultiGuard>();
-    shown::<Interrupt>();
-    shown::<MemoryStore>();
-    shown::<ManualClock>();
+    each!((shown): RedisLock, FencedLock, Guard, OwnedGuard, MultiLock, MultiGuard, OwnedMultiGuard, Interrupt,
+        MemoryStore, ManualClock);
     let builder = LockClient::builder()
         .url("redis://somebody:S3CR3T-in-the-url@127.0.0.1:1/")
         .username("somebody")
@@ -280,22 +220,12 @@ fn everything_can_be_shown_and_nothing_secret_is() {
     }
 }
 
-#[cfg(feature = "postgres")]
+#[cfg(all(feature = "postgres", feature = "mysql"))]
 #[test]
-fn locks_on_a_postgresql_transaction_are_plain_values() {
-    use leasehold::postgres::{NameTable, TxLock};
-    shared_by_threads::<NameTable>();
-    shared_by_threads::<TxLock>();
-    cloned::<NameTable>();
-}
-
-#[cfg(feature = "mysql")]
-#[test]
-fn locks_on_a_mysql_transaction_are_plain_values() {
-    use leasehold::mysql::{NameTable, TxLock};
-    shared_by_threads::<NameTable>();
-    shared_by_threads::<TxLock>();
-    cloned::<NameTable>();
+fn locks_on_a_transaction_are_plain_values() {
+    use leasehold::{mysql, postgres};
+    each!((shared_by_threads): postgres::NameTable, postgres::TxLock, mysql::NameTable, mysql::TxLock);
+    each!((cloned): postgres::NameTable, mysql::NameTable);
 }
 
 /// A feature that the build lacks is named, before anything is sent.

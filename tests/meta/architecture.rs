@@ -179,36 +179,44 @@ fn keeps(path: &str, text: &str) {
 }
 
 #[test]
-fn a_use_of_a_higher_layer_is_reported() {
-    breaks("src/engine/queue.rs", "use crate::client::LockClient;", "engine may not use client");
-    breaks(
-        "src/engine/queue.rs",
-        "use crate::{error::Error, stores::memory::{self, MemoryStore}};",
-        "may not use stores",
-    );
-    breaks("src/error.rs", "fn f() -> crate::engine::Engine { g() }", "ground may not use engine");
-    // By another name: the root re-exports it.
-    breaks("src/engine/queue.rs", "fn f(client: &crate::LockClient) {}", "engine may not use client");
-    breaks("src/engine/queue.rs", "use super::super::client::LockClient;", "engine may not use client");
-    keeps("src/client/open.rs", "use crate::{error::Error, engine::Engine, stores::memory::MemoryStore};");
-    keeps(
-        "src/engine/queue.rs",
-        "/// See [`lock`](crate::client::LockClient).\n// use crate::client;\nfn f() -> &'static str { \"use crate::client;\" }",
-    );
-    keeps("src/error.rs", "#[cfg(test)]\nmod tests { use crate::client::LockClient; }");
-    keeps("src/error.rs", "#[cfg(all(test, not(leasehold_shuttle)))]\nfn f(client: crate::LockClient) {}");
-}
-
-#[test]
-fn stores_that_know_each_other_are_reported() {
-    breaks("src/stores/memory/mod.rs", "use crate::stores::redis::RedisStore;", "may not use stores/redis");
-    breaks("src/stores/memory/mod.rs", "use super::redis::RedisStore;", "may not use stores/redis");
-}
-
-#[test]
-fn a_module_without_a_layer_is_reported() {
-    breaks("src/utils.rs", "", "belongs to no layer");
-    breaks("src/helpers/misc.rs", "", "belongs to no layer");
+fn each_sample_that_breaks_a_rule_is_reported_and_no_other() {
+    let (queue, memory, redis) =
+        ("src/engine/queue.rs", "src/stores/memory/mod.rs", "src/stores/redis/mod.rs");
+    for (path, text, expected) in [
+        (queue, "use crate::client::LockClient;", "engine may not use client"),
+        (queue, "use crate::{error::Error, stores::memory::{self, MemoryStore}};", "may not use stores"),
+        ("src/error.rs", "fn f() -> crate::engine::Engine { g() }", "ground may not use engine"),
+        // By another name: the root re-exports it.
+        (queue, "fn f(client: &crate::LockClient) {}", "engine may not use client"),
+        (queue, "use super::super::client::LockClient;", "engine may not use client"),
+        (memory, "use crate::stores::redis::RedisStore;", "may not use stores/redis"),
+        (memory, "use super::redis::RedisStore;", "may not use stores/redis"),
+        ("src/utils.rs", "", "belongs to no layer"),
+        ("src/helpers/misc.rs", "", "belongs to no layer"),
+        ("src/error.rs", "impl From<redis::RedisError> for Error {}", "knows redis"),
+        (queue, "use parking_lot::Mutex;", "knows parking_lot"),
+        (memory, "fn f() { tokio::spawn(work); }", "knows tokio"),
+        (redis, "const A: &str = \"redisson_fair:\";", "derives a name"),
+        (redis, "const A: &str = \"return redis.call('GET', KEYS[1])\";", "text of a script"),
+        (redis, "fn f() { Script::new(&text); }", "include_str!"),
+    ] {
+        breaks(path, text, expected);
+    }
+    for (path, text) in [
+        ("src/client/open.rs", "use crate::{error::Error, engine::Engine, stores::memory::MemoryStore};"),
+        (
+            queue,
+            "/// See [`lock`](crate::client::LockClient).\n// use crate::client;\nfn f() -> &'static str { \"use crate::client;\" }",
+        ),
+        ("src/error.rs", "#[cfg(test)]\nmod tests { use crate::client::LockClient; }"),
+        ("src/error.rs", "#[cfg(all(test, not(leasehold_shuttle)))]\nfn f(client: crate::LockClient) {}"),
+        (redis, "use redis::Cmd; use r2d2::Pool;"),
+        ("src/client/open.rs", "fn f() { crate::stores::redis::open(); sql::postgres::open(); }"),
+        (redis, "#[cfg(test)] const A: &str = \"redisson_fair:\";"),
+        (redis, "fn f() { Script::new(include_str!(\"a.lua\")); redis::Script::new(text); }"),
+    ] {
+        keeps(path, text);
+    }
 }
 
 #[test]
@@ -233,15 +241,6 @@ fn a_circle_of_files_is_reported() {
 }
 
 #[test]
-fn a_driver_outside_of_its_place_is_reported() {
-    breaks("src/error.rs", "impl From<redis::RedisError> for Error {}", "knows redis");
-    breaks("src/engine/queue.rs", "use parking_lot::Mutex;", "knows parking_lot");
-    breaks("src/stores/memory/mod.rs", "fn f() { tokio::spawn(work); }", "knows tokio");
-    keeps("src/stores/redis/mod.rs", "use redis::Cmd; use r2d2::Pool;");
-    keeps("src/client/open.rs", "fn f() { crate::stores::redis::open(); sql::postgres::open(); }");
-}
-
-#[test]
 fn a_difference_between_systems_outside_of_its_place_is_reported() {
     for asks in ["#[cfg(unix)]", "#[cfg(not(windows))]", "#[cfg(any(target_os = \"linux\", windows))]"] {
         breaks("src/engine/queue.rs", &format!("{asks}\nfn f() {{}}"), "asks for which system");
@@ -251,26 +250,6 @@ fn a_difference_between_systems_outside_of_its_place_is_reported() {
     keeps("src/engine/queue.rs", "#[cfg(all(test, unix))]\nmod tests {}");
     keeps("src/engine/queue.rs", "#[cfg(unix)]\n#[cfg(test)]\nmod tests {}");
     keeps("src/engine/queue.rs", "#[cfg(test)]\nmod tests { #[cfg(unix)] fn f() {} }");
-}
-
-#[test]
-fn names_that_are_derived_elsewhere_are_reported() {
-    breaks("src/stores/redis/mod.rs", "const A: &str = \"redisson_fair:\";", "derives a name");
-    keeps("src/stores/redis/mod.rs", "#[cfg(test)] const A: &str = \"redisson_fair:\";");
-}
-
-#[test]
-fn text_of_scripts_outside_of_their_files_is_reported() {
-    breaks(
-        "src/stores/redis/mod.rs",
-        "const A: &str = \"return redis.call('GET', KEYS[1])\";",
-        "text of a script",
-    );
-    breaks("src/stores/redis/mod.rs", "fn f() { Script::new(&text); }", "include_str!");
-    keeps(
-        "src/stores/redis/mod.rs",
-        "fn f() { Script::new(include_str!(\"a.lua\")); redis::Script::new(text); }",
-    );
 }
 
 #[test]

@@ -35,7 +35,6 @@ mod fleet;
 mod mutations;
 mod operating;
 mod pages;
-mod releases;
 mod rendered;
 mod support_selftest;
 mod traps;

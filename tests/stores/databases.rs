@@ -9,7 +9,7 @@ use leasehold::{
 };
 
 use crate::support::processes::{
-    LEASE, OTHER_NAMES, OTHER_VISITS, Worker, a_killed_holder_frees_within, count_across_processes,
+    LEASE, OTHER_NAMES, OTHER_VISITS, Worker, a_killed_holder_frees_within, connect, count_across_processes,
     none_was_delayed, other_names_are_not_delayed,
 };
 use crate::support::stalls::{own_time_since, stalled_since};
@@ -184,10 +184,6 @@ macro_rules! database_tests {
             }
         )+
     };
-}
-
-pub(crate) fn connect(url: &str, lease: Duration) -> Result<LockClient> {
-    LockClient::builder().url(url).lease(lease).build()
 }
 
 pub(crate) fn connect_session(url: &str, lease: Duration) -> Result<LockClient> {

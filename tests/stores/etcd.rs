@@ -3,8 +3,6 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,10 +14,12 @@ use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{ClientBuilder, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason, Observer};
 
 use crate::support::etcd::{Etcd, say_missing};
-use crate::support::processes::increments;
+use crate::support::processes::{
+    LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
+};
 use crate::support::{
     Holding, LONG, SLACK, Waiter, comes_true_within, connected, eventually, fresh, leased, median, ms, now,
-    receive, slack_since, stalled_since, start, test_command, test_name, throughout,
+    receive, slack_since, stalled_since, start, throughout,
 };
 
 /// How much longer than asked a lease holds a lock at most: see the decision about leases of etcd.
@@ -431,87 +431,22 @@ fn a_grant_whose_answer_is_lost_is_never_left_behind() {
     comes_true_within(LONG, || !other.get_lock(&name).is_locked().unwrap());
 }
 
-/// Runs the calling test again in another process, with `role` in this variable.
-const ROLE: &str = "LEASEHOLD_ETCD_ROLE";
-
-fn role() -> Option<Vec<String>> {
-    std::env::var(ROLE).ok().map(|role| role.split('|').map(str::to_owned).collect())
-}
-
-fn again(role: &[&str]) -> Command {
-    let test = test_command(&test_name());
-    let mut command = Command::new(&test[0]);
-    command.args(&test[1..]).env(ROLE, role.join("|")).stdin(Stdio::null());
-    command
-}
-
 #[test]
 fn four_processes_of_four_threads_count_exactly() {
-    let each = increments() / 16;
-    fn read(file: &Path) -> u64 {
-        std::fs::read_to_string(file).unwrap().parse().unwrap()
-    }
-    if let Some(role) = role() {
-        let client = client(&role[0]);
-        let (name, file) = (&role[1], Path::new(&role[2]));
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    let lock = client.get_lock(name);
-                    for _ in 0..each {
-                        let guard = lock.acquire().unwrap();
-                        // Not protected by anything else.
-                        let count = read(file);
-                        std::fs::write(file, (count + 1).to_string()).unwrap();
-                        guard.unlock().unwrap();
-                    }
-                });
-            }
-        });
-        return;
+    if let Some(worker) = Worker::here() {
+        return worker.work(connect);
     }
     let server = some_or_skip!(Etcd::start());
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("count");
-    std::fs::write(&file, "0").unwrap();
-    let role = [server.url(), fresh("count"), file.to_str().unwrap().to_owned()];
-    let role: Vec<_> = role.iter().map(String::as_str).collect();
-    let children: Vec<_> = (0..4).map(|_| again(&role).stdout(Stdio::null()).spawn().unwrap()).collect();
-    for mut child in children {
-        assert!(child.wait().unwrap().success());
-    }
-    assert_eq!(read(&file), 16 * each);
+    count_across_processes(&server.url());
 }
 
 #[test]
 fn a_holder_that_is_killed_frees_the_lock_within_its_lease() {
-    const LEASE: Duration = ms(2_000);
-    if let Some(role) = role() {
-        let client = builder(&role[0]).lease(LEASE).build().unwrap();
-        client.get_lock(&role[1]).lock().unwrap();
-        println!("held");
-        loop {
-            thread::park();
-        }
+    if let Some(worker) = Worker::here() {
+        return worker.work(connect);
     }
     let server = some_or_skip!(Etcd::start());
-    let (url, name) = (server.url(), fresh("dead"));
-    let mut child = again(&[&url, &name]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut told = child.stdout.take().unwrap();
-    let mut text = String::new();
-    let mut byte = [0];
-    while !text.contains("held\n") {
-        told.read_exact(&mut byte).unwrap();
-        text.push(char::from(byte[0]));
-    }
-    let lock = client(&url).get_lock(&name);
-    let waiter = Waiter::start(move || lock.lock().map(|()| now()));
-    child.kill().unwrap();
-    let killed = now();
-    child.wait().unwrap();
-    let (had, _) = waiter.returns_within(LEASE + LATE + SLACK);
-    let took = had.unwrap().duration_since(killed);
-    assert!(took <= LEASE + LATE + slack_since(killed), "{took:?}");
+    a_killed_holder_frees_within(LEASE + LATE, &server.url(), &client(&server.url()));
 }
 
 #[test]

@@ -9,10 +9,10 @@ use leasehold::postgres::{NameTable, TxLock, lock_advisory};
 use leasehold::{ClientBuilder, ErrorKind, Interrupt, LockClient, LossReason, Result};
 use postgres::{Client, IsolationLevel, NoTls, Transaction};
 
-use crate::databases::{self, Database, Exhausted, connect, connect_session, urls_are_refused};
+use crate::databases::{self, Database, Exhausted, connect_session, urls_are_refused};
 use crate::support::observer::{Event, Seen};
 use crate::support::postgres::{Bouncer, PostgresServer};
-use crate::support::processes::LEASE;
+use crate::support::processes::{LEASE, connect};
 use crate::support::stalls::own_time_since;
 use crate::support::{LONG, connected, eventually, fresh, ms, now, quiet_panic, stalled_since};
 

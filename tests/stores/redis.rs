@@ -3,15 +3,13 @@
 
 use std::time::Duration;
 
-use leasehold::{ErrorKind, LockClient, Result, fencing};
+use leasehold::{ErrorKind, LockClient, fencing};
 
-use crate::support::processes::{LEASE, Worker, a_killed_holder_frees_within, count_across_processes};
+use crate::support::processes::{
+    LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
+};
 use crate::support::server::RedisServer;
 use crate::support::{now, run, stalled_since, test_command, test_name};
-
-fn connect(url: &str, lease: Duration) -> Result<LockClient> {
-    LockClient::builder().url(url).lease(lease).build()
-}
 
 #[test]
 fn four_processes_count_exactly() {

@@ -7,7 +7,9 @@ use leasehold::{ClientBuilder, ErrorKind, LockClient, LossReason, Result};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use crate::support::processes::{LEASE, Worker, a_killed_holder_frees_within, count_across_processes};
+use crate::support::processes::{
+    LEASE, Worker, a_killed_holder_frees_within, connect, count_across_processes,
+};
 use crate::support::stalls::{about_to_end, own_time_since, stalled_since};
 use crate::support::{
     LONG, RENEWED, elsewhere, eventually, folder, leased, let_pass, median, ms, now, start, test_command,
@@ -38,10 +40,6 @@ impl File {
     fn raw(&self) -> Connection {
         Connection::open(self.0.path().join("locks.db")).unwrap()
     }
-}
-
-fn connect(url: &str, lease: Duration) -> Result<LockClient> {
-    LockClient::builder().url(url).lease(lease).build()
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::time::Duration;
 use leasehold::crossbeam_channel::{Sender, unbounded};
 use leasehold::{AcquireOptions, ErrorKind, Event, HoldState, Interrupt, LockClient, LossReason, Observer};
 
-use crate::support::processes::increments;
+use crate::support::processes;
 use crate::support::zookeeper::{CALM, Relay, Sessions, ZooKeeper};
 use crate::support::{
     Holding, LONG, SLACK, Waiter, comes_true_within, connected, elsewhere, eventually, leased, ms, now,
@@ -389,14 +389,6 @@ fn a_worker_process_does_its_work() {
             writeln!(order, "{}", work[3]).unwrap();
             guard.unlock().unwrap();
         }
-        "count" => count_up(url, file, work[3].parse().unwrap()),
-        "hold" => {
-            let client = client_with_session(url, SESSION);
-            let _guard = client.get_lock("killed").acquire().unwrap();
-            fs::write(file, "held").unwrap();
-            let (_sender, never) = unbounded::<()>();
-            never.recv_timeout(LONG * 6).ok(); // killed long before
-        }
         "check" => check_on(url, file),
         other => panic!("no such work: {other}"),
     }
@@ -421,24 +413,6 @@ fn check_on(url: &str, file: &Path) {
         lost.recv_timeout(ms(5)).ok(); // a while, or the loss
     }
     writeln!(log, "lost").unwrap();
-}
-
-/// Four threads add one to the number in a file, which only the lock protects.
-fn count_up(url: &str, file: &Path, times: usize) {
-    let client = client(url);
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                let lock = client.get_lock("count");
-                for _ in 0..times {
-                    let guard = lock.acquire().unwrap();
-                    let was: u64 = fs::read_to_string(file).unwrap().parse().unwrap();
-                    fs::write(file, (was + 1).to_string()).unwrap();
-                    guard.unlock().unwrap();
-                }
-            });
-        }
-    });
 }
 
 fn file_with(text: &str) -> tempfile::NamedTempFile {
@@ -559,34 +533,22 @@ fn a_waiter_that_gives_up_leaves_no_node_and_delays_nobody() {
 
 #[test]
 fn a_killed_holder_frees_the_lock_within_its_session() {
+    if let Some(worker) = processes::Worker::here() {
+        return worker.work(processes::connect);
+    }
     let Some(server) = ZooKeeper::start(SHORT) else { return };
-    let file = file_with("");
-    let mut holder = Worker::start(&["hold", &server.url(), file.path().to_str().unwrap()]);
-    comes_true_within(LONG, || fs::read_to_string(file.path()).unwrap() == "held");
-    let waiter = Waiter::start({
-        let lock = client(&server.url()).get_lock("killed");
-        move || lock.acquire().and_then(|guard| guard.unlock())
-    });
-    holder.0.kill().unwrap();
-    let killed = now();
-    let (had, at) = waiter.returns_within(LONG);
-    had.unwrap();
     // The servers look once in a tick.
-    let most = SESSION + ms(u64::from(SHORT.tick_ms) * 2);
-    assert!(at.duration_since(killed) <= most + slack_since(killed), "{:?}", at.duration_since(killed));
+    let most = processes::LEASE + ms(u64::from(SHORT.tick_ms) * 2);
+    processes::a_killed_holder_frees_within(most, &server.url(), &client(&server.url()));
 }
 
 #[test]
 fn four_processes_of_four_threads_count_exactly() {
+    if let Some(worker) = processes::Worker::here() {
+        return worker.work(processes::connect);
+    }
     let Some(server) = ZooKeeper::start(CALM) else { return };
-    let file = file_with("0");
-    let (url, path) = (server.url(), file.path().to_str().unwrap());
-    let each = increments() / 16;
-    let begun = now();
-    let workers: Vec<_> = (0..4).map(|_| Worker::start(&["count", &url, path, &each.to_string()])).collect();
-    workers.into_iter().for_each(Worker::succeeds);
-    eprintln!("4 processes, 16 threads: {} increments in {:?}", 16 * each, begun.elapsed());
-    assert_eq!(fs::read_to_string(file.path()).unwrap(), (16 * each).to_string());
+    processes::count_across_processes(&server.url());
 }
 
 #[test]

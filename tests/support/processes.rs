@@ -4,7 +4,7 @@
 //! #[test]
 //! fn four_processes_count_exactly() {
 //!     if let Some(worker) = Worker::here() {
-//!         return worker.work(|url, lease| LockClient::builder().url(url).lease(lease).build());
+//!         return worker.work(connect);
 //!     }
 //!     count_across_processes(&server.url());
 //! }
@@ -89,6 +89,10 @@ impl Worker {
             std::thread::park();
         }
     }
+}
+
+pub fn connect(url: &str, lease: Duration) -> leasehold::Result<LockClient> {
+    LockClient::builder().url(url).lease(lease).build()
 }
 
 struct Process(Child);
