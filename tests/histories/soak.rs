@@ -38,6 +38,11 @@ fn run() -> Duration {
     Duration::from_secs(seconds.map_or(20, |seconds| seconds.parse().expect("a number of seconds")))
 }
 
+#[test]
+fn no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them() {
+    history("Redis", World::redis);
+}
+
 macro_rules! on {
     ($($name:ident: $store:literal, $world:ident;)*) => {
         $(#[test]
@@ -48,7 +53,6 @@ macro_rules! on {
 }
 
 on! {
-    no_two_processes_ever_hold_a_lock_at_once_whatever_is_done_to_them: "Redis", redis;
     redis_switched: "Redis, switched", switched;
     sentinel: "Sentinel", sentinel;
     cluster: "Cluster", cluster;

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::{Event, LockClient, Observer};
-use postgres::fallible_iterator::FallibleIterator;
 use postgres::{Client, Row};
 
 use crate::databases::Database;

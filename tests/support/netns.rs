@@ -112,11 +112,6 @@ impl Netns {
     }
 
     /// Packets of one connection are lost, told by the test's port; all others pass, new ones too.
-    #[must_use = "dropping the cut heals it"]
-    pub fn cut_connection(&self, port: u16, lost: Lost) -> Cut<'_> {
-        self.drop_packets(lost, &[port])
-    }
-
     /// Packets of the connections that the server has now are lost; new ones pass.
     #[must_use = "dropping the cut heals it"]
     pub fn cut_connections(&self, server: &RedisServer, lost: Lost) -> Cut<'_> {
@@ -131,17 +126,6 @@ impl Netns {
         let prefix = format!("addr={}:", self.test_address());
         let fields = list.lines().flat_map(|line| line.split(' '));
         fields.filter_map(|field| field.strip_prefix(&prefix)?.parse::<u16>().ok()).collect()
-    }
-
-    /// The devices are taken down, as by a pulled plug; heal brings them up.
-    #[must_use = "dropping the cut heals it"]
-    pub fn pull_plug(&self) -> Cut<'_> {
-        let set = |state: &str| -> Vec<String> {
-            ["ip", "-n", &self.name, "link", "set", &self.inner, state].map(str::to_owned).to_vec()
-        };
-        let cut = Cut { net: self, heal: vec![set("up")] };
-        run(&set("down")).unwrap();
-        cut
     }
 
     fn drop_packets(&self, lost: Lost, ports: &[u16]) -> Cut<'_> {

@@ -137,7 +137,6 @@ pub fn in_path(program: &str) -> Option<PathBuf> {
 enum Listen {
     Tcp,
     Tls { client_certificates: bool },
-    UnixOnly,
 }
 
 #[derive(Clone)]
@@ -147,7 +146,6 @@ pub struct Builder {
     config: Vec<String>,
     password: Option<String>,
     users: Vec<String>,
-    users_in_file: bool,
     append_only: Option<&'static str>,
     netns: Option<(String, Ipv4Addr)>,
     wait_until_loaded: bool,
@@ -175,12 +173,6 @@ impl Builder {
         self
     }
 
-    /// The users go to an ACL file, so that `ACL LOAD` and `ACL SAVE` work.
-    pub fn acl_file(mut self) -> Builder {
-        self.users_in_file = true;
-        self
-    }
-
     /// TLS with a certificate for `localhost` and 127.0.0.1 by a CA of its own, and no plaintext port.
     pub fn tls(mut self) -> Builder {
         self.listen = Listen::Tls { client_certificates: false };
@@ -201,12 +193,6 @@ impl Builder {
 
     pub fn sentinel(mut self) -> Builder {
         self.is_sentinel = true;
-        self
-    }
-
-    /// No TCP port at all; `url()` is the Unix socket's.
-    pub fn unix_only(mut self) -> Builder {
-        self.listen = Listen::UnixOnly;
         self
     }
 
@@ -250,12 +236,12 @@ impl Builder {
         let mut log = String::new();
         // Another process may take the port between the look and the start; then the next one is tried.
         for _ in 0..20 {
-            let port = (self.listen != Listen::UnixOnly).then(Port::claim);
+            let port = Port::claim();
             let mut server = RedisServer {
                 process: None,
                 will: None,
                 port,
-                asks_for_password: self.password.is_some() || !self.users.is_empty() || self.users_in_file,
+                asks_for_password: self.password.is_some() || !self.users.is_empty(),
                 builder: self.clone(),
                 folder: None,
                 path: folder.path().to_owned(),
@@ -278,7 +264,7 @@ impl Builder {
 pub struct RedisServer {
     process: Option<Child>,
     will: Option<LastWill>,
-    port: Option<Port>,
+    port: Port,
     asks_for_password: bool,
     builder: Builder,
     folder: Option<TempDir>,
@@ -299,7 +285,6 @@ impl RedisServer {
             config: Vec::new(),
             password: None,
             users: Vec::new(),
-            users_in_file: false,
             append_only: None,
             netns: None,
             wait_until_loaded: true,
@@ -314,7 +299,7 @@ impl RedisServer {
     }
 
     pub fn port(&self) -> u16 {
-        self.port.as_ref().map_or(0, Port::number)
+        self.port.number()
     }
 
     /// The address clients use: 127.0.0.1, or the one inside the namespace.
@@ -347,7 +332,6 @@ impl RedisServer {
         match self.builder.listen {
             Listen::Tcp => format!("redis://{login}{}:{}/", self.address(), self.port()),
             Listen::Tls { .. } => format!("rediss://{login}localhost:{}/", self.port()),
-            Listen::UnixOnly => self.unix_url(),
         }
     }
 
@@ -457,7 +441,6 @@ impl RedisServer {
         }
         match settings.listen {
             Listen::Tcp => line(&format!("port {}", self.port())),
-            Listen::UnixOnly => line("port 0"),
             Listen::Tls { client_certificates } => {
                 line(&format!("port 0\ntls-port {}", self.port()));
                 line("tls-cert-file server.crt\ntls-key-file server.key\ntls-ca-cert-file ca.crt");
@@ -479,12 +462,7 @@ impl RedisServer {
             let admin = format!("{ADMIN} on >{ADMIN_PASSWORD} ~* &* +@all");
             let users: String =
                 settings.users.iter().chain([&admin]).map(|rules| format!("user {rules}\n")).collect();
-            if settings.users_in_file {
-                std::fs::write(self.path.join("users.acl"), users).unwrap();
-                line("aclfile users.acl");
-            } else {
-                line(&users);
-            }
+            line(&users);
         }
         settings.config.iter().for_each(|text| line(text));
         std::fs::write(self.path.join("redis.conf"), config).unwrap();
@@ -540,7 +518,7 @@ impl RedisServer {
     }
 
     fn answers(&self) -> Result<(), String> {
-        if self.builder.listen != Listen::UnixOnly && !listens(self.pid(), self.port()) {
+        if !listens(self.pid(), self.port()) {
             return Err(format!("it does not listen on port {}", self.port()));
         }
         match self.try_admin().and_then(|mut admin| redis::cmd("PING").exec(&mut admin)) {

@@ -13,7 +13,7 @@ use crate::support::cluster::Cluster;
 use crate::support::epilogue::threads;
 use crate::support::history::History;
 use crate::support::observer::{Seen, texts};
-use crate::support::{LONG, eventually, ms, now, random, start};
+use crate::support::{LONG, alone_within, eventually, ms, now, random, start, watch_for_stalls};
 
 /// Connecting takes its time on a busy machine, and no longer than this while a member stands still.
 const CONNECT: Duration = ms(2000);
@@ -167,6 +167,16 @@ fn turn(lock: &RedisLock, record: &Record) -> Result<(), Error> {
         return Ok(());
     }
     guard.unlock()
+}
+
+/// Runs `body` alone in a process, with a cluster; then nothing is left.
+pub(crate) fn on_cluster(body: impl FnOnce(&Cluster)) {
+    alone_within(LONG * 6, || {
+        watch_for_stalls();
+        let Some(cluster) = Cluster::start() else { return };
+        body(&cluster);
+        assert_all_was_given_back(&cluster);
+    });
 }
 
 /// The same, of a scenario in which each hold was released and no answer was lost: no key there ends with its

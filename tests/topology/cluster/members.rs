@@ -2,7 +2,7 @@
 
 use leasehold::{ClusterPubSub, ErrorKind, LockClient};
 
-use super::load::{assert_all_was_given_back, builder};
+use super::load::{assert_all_was_given_back, builder, on_cluster};
 use crate::support::cluster::Cluster;
 use crate::support::server::RedisServer;
 #[cfg(feature = "tls")]
@@ -11,20 +11,16 @@ use crate::support::{LONG, alone_within, call, eventually, fresh, listening_clie
 
 #[test]
 fn one_member_that_answers_is_enough_to_begin_with() {
-    alone_within(LONG * 6, || {
-        stalled_since(now());
-        let Some(cluster) = Cluster::start() else { return };
+    on_cluster(|cluster| {
         let replica = cluster.members[cluster.replica_of(0)].port();
         // Nobody listens at the first one, and the second one is a replica.
         let url = format!("redis-cluster://127.0.0.1:1,127.0.0.1:{replica}/");
-        let client = builder(&cluster).url(&url).build().unwrap();
+        let client = builder(cluster).url(&url).build().unwrap();
         for primary in 0..3 {
             client.get_lock(cluster.name_on(primary, "begin")).acquire().unwrap().unlock().unwrap();
         }
         let error = LockClient::connect("redis-cluster://127.0.0.1:1").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-        drop(client);
-        assert_all_was_given_back(&cluster);
     });
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::ClusterPubSub::{Auto, Plain};
 
-use super::load::{Load, T, Total, assert_all_was_given_back, builder, rounds};
+use super::load::{Load, T, Total, assert_all_was_given_back, builder, on_cluster, rounds};
 use crate::support::cluster::Cluster;
 use crate::support::observer::{Event, Seen};
 use crate::support::{
@@ -87,12 +87,10 @@ fn slots_that_move_back_and_forth_cost_no_error_and_nobody_holds_twice() {
 #[test]
 fn every_waiter_gets_the_lock_after_its_slot_has_moved() {
     const THREADS: usize = 8;
-    alone_within(LONG * 6, || {
-        stalled_since(now());
-        let Some(cluster) = Cluster::start() else { return };
+    on_cluster(|cluster| {
         let name = cluster.name_on(0, "shared");
         let clients: Vec<_> =
-            (0..6).map(|_| builder(&cluster).command_timeout(T * 6).build().unwrap()).collect();
+            (0..6).map(|_| builder(cluster).command_timeout(T * 6).build().unwrap()).collect();
         let grants: Arc<Vec<AtomicUsize>> = Arc::new((0..6 * THREADS).map(|_| AtomicUsize::new(0)).collect());
         let is_over = Arc::new(AtomicBool::new(false));
         let workers: Vec<_> = (0..6 * THREADS)
@@ -116,7 +114,7 @@ fn every_waiter_gets_the_lock_after_its_slot_has_moved() {
         };
         assert!(all_get_it(LONG), "before the first move: {:?}", counts());
         for round in 0..rounds() {
-            move_slot(&cluster, &name, (round + 1) % 3, || {
+            move_slot(cluster, &name, (round + 1) % 3, || {
                 let_pass(ms(20), "requests are to meet the keys on either side");
             });
             // Twice, so that each has waited from its beginning to its end since the slot moved.
@@ -130,19 +128,15 @@ fn every_waiter_gets_the_lock_after_its_slot_has_moved() {
         }
         is_over.store(true, Ordering::SeqCst);
         workers.into_iter().for_each(|worker| worker.join().unwrap());
-        drop(clients);
-        assert_all_was_given_back(&cluster);
     });
 }
 
 #[test]
 fn a_hold_and_its_waiter_move_along_with_their_slot() {
-    alone_within(LONG * 6, || {
-        stalled_since(now());
-        let Some(cluster) = Cluster::start() else { return };
+    on_cluster(|cluster| {
         let seen = Seen::default();
         for (number, way) in [Auto, Plain, Auto, Plain].into_iter().enumerate() {
-            let builder = || builder(&cluster).cluster_pub_sub(way);
+            let builder = || builder(cluster).cluster_pub_sub(way);
             let holder = builder().build().unwrap();
             let waiter = builder().observer(seen.clone()).build().unwrap();
             let name = cluster.name_on(0, "moving");
@@ -160,7 +154,7 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
             let listens =
                 |member: usize| listening_clients(&name, count, |command| cluster.ask(member, command)) > 0;
             assert!(eventually(LONG, || listens(0)));
-            move_slot(&cluster, &name, 1, || ());
+            move_slot(cluster, &name, 1, || ());
             // Unsubscribed by the member, it asks for the lock, and so learns where to listen. From a plain
             // channel it is not, and need not be: its messages go to all members.
             assert!(way == Plain || eventually(LONG, || listens(1)), "it does not listen at the new member");
@@ -174,7 +168,6 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
         }
         // Nor was the connection given up, which may carry others' messages.
         assert_eq!(seen.count(|event| matches!(event, Event::NoWakeups(_))), 0, "{:?}", seen.events());
-        assert_all_was_given_back(&cluster);
     });
 }
 
@@ -182,10 +175,8 @@ fn a_hold_and_its_waiter_move_along_with_their_slot() {
 /// made there.
 #[test]
 fn locks_are_used_in_the_middle_of_a_move() {
-    alone_within(LONG * 6, || {
-        stalled_since(now());
-        let Some(cluster) = Cluster::start() else { return };
-        let client = builder(&cluster).build().unwrap();
+    on_cluster(|cluster| {
+        let client = builder(cluster).build().unwrap();
         let tag = cluster.name_on(0, "tag");
         let name = |what: &str| format!("{what}{{{tag}}}");
         let before = client.get_lock(name("before")).acquire().unwrap();
@@ -223,8 +214,6 @@ fn locks_are_used_in_the_middle_of_a_move() {
         cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
         cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
         client.get_lock(name("after")).acquire().unwrap().unlock().unwrap();
-        drop(client);
-        assert_all_was_given_back(&cluster);
     });
 }
 
@@ -232,11 +221,9 @@ fn locks_are_used_in_the_middle_of_a_move() {
 /// rights.
 #[test]
 fn a_lock_is_used_while_its_line_is_elsewhere() {
-    alone_within(LONG * 6, || {
-        stalled_since(now());
-        let Some(cluster) = Cluster::start() else { return };
+    on_cluster(|cluster| {
         for way in [Auto, Plain] {
-            let client = || builder(&cluster).cluster_pub_sub(way).command_timeout(T * 6).build().unwrap();
+            let client = || builder(cluster).cluster_pub_sub(way).command_timeout(T * 6).build().unwrap();
             let (holder, waiter, other) = (client(), client(), client());
             let name = cluster.name_on(0, "line");
             let line = format!("leasehold_lock_line:{{{name}}}");
@@ -267,7 +254,6 @@ fn a_lock_is_used_while_its_line_is_elsewhere() {
             cluster.on(1, &["DEL", &line]);
             drop((holder, waiter, other));
         }
-        assert_all_was_given_back(&cluster);
     });
 }
 
@@ -275,10 +261,8 @@ fn a_lock_is_used_while_its_line_is_elsewhere() {
 /// the lock.
 #[test]
 fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
-    alone_within(LONG * 6, || {
-        stalled_since(now());
-        let Some(cluster) = Cluster::start() else { return };
-        let client = builder(&cluster).build().unwrap();
+    on_cluster(|cluster| {
+        let client = builder(cluster).build().unwrap();
         let name = cluster.name_on(0, "apart");
         let first = client.get_fenced_lock(&name).acquire().unwrap();
         let fence = first.fence();
@@ -309,7 +293,5 @@ fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
         cluster.on(1, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
         cluster.on(0, &["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
         assert!(waiting.outcome().0 > fence);
-        drop(client);
-        assert_all_was_given_back(&cluster);
     });
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{ClusterPubSub, LockClient};
 
-use super::load::{POLL, assert_all_was_given_back, builder};
+use super::load::{POLL, builder, on_cluster};
 use crate::support::cluster::Cluster;
 use crate::support::{
     LONG, SLACK, alone_within, call, eventually, listening_clients, ms, now, shout, stalled_since,
@@ -46,9 +46,7 @@ fn woken(cluster: &Cluster, from: &LockClient, to: &LockClient, ways: &[&str]) -
 
 #[test]
 fn each_publish_mode_wakes_the_waiters_that_subscribe_in_that_mode() {
-    alone_within(LONG * 6, || {
-        stalled_since(now());
-        let Some(cluster) = Cluster::start() else { return };
+    on_cluster(|cluster| {
         let begun = now();
         let (sharded, plain, both) = (["SHARDNUMSUB"], ["NUMSUB"], ["SHARDNUMSUB", "NUMSUB"]);
         let pairs: [(_, _, &[&str]); 7] = [
@@ -61,8 +59,8 @@ fn each_publish_mode_wakes_the_waiters_that_subscribe_in_that_mode() {
             (Plain, Both, &both),
         ];
         for (from, to, ways) in pairs {
-            let (teller, waiter) = (client(&cluster, from), client(&cluster, to));
-            let mut took: Vec<_> = (0..11).map(|_| woken(&cluster, &teller, &waiter, ways)).collect();
+            let (teller, waiter) = (client(cluster, from), client(cluster, to));
+            let mut took: Vec<_> = (0..11).map(|_| woken(cluster, &teller, &waiter, ways)).collect();
             took.sort_unstable();
             shout(&format!(
                 "COUNTED cluster, woken {from:?} to {to:?}: median {:?}, worst {:?}",
@@ -71,9 +69,8 @@ fn each_publish_mode_wakes_the_waiters_that_subscribe_in_that_mode() {
             assert!(took[5] <= ms(50) + stalled_since(begun), "{from:?} to {to:?}: {took:?}");
         }
         // Waiters of the other mode get no message, and find out by polling.
-        let took = woken(&cluster, &client(&cluster, Plain), &client(&cluster, Sharded), &sharded);
+        let took = woken(cluster, &client(cluster, Plain), &client(cluster, Sharded), &sharded);
         assert!(took <= POLL + stalled_since(begun), "{took:?}");
-        assert_all_was_given_back(&cluster);
     });
 }
 
@@ -81,10 +78,8 @@ fn each_publish_mode_wakes_the_waiters_that_subscribe_in_that_mode() {
 /// release before it; the poll would come a second after they began to listen.
 #[test]
 fn writers_that_wait_are_woken_by_the_release_and_not_by_their_poll() {
-    alone_within(LONG * 6, || {
-        stalled_since(now());
-        let Some(cluster) = Cluster::start() else { return };
-        let clients: Vec<_> = (0..3).map(|_| client(&cluster, Auto)).collect();
+    on_cluster(|cluster| {
+        let clients: Vec<_> = (0..3).map(|_| client(cluster, Auto)).collect();
         for round in 0..30 {
             let name = crate::support::fresh("writers");
             let home = cluster.primary_of(&name);
@@ -103,7 +98,7 @@ fn writers_that_wait_are_woken_by_the_release_and_not_by_their_poll() {
                 })
                 .collect();
             let channel = format!("redisson_rwlock:{{{name}}}");
-            assert!(eventually(LONG, || listeners(&cluster, &name, "SHARDNUMSUB", &channel) == 2));
+            assert!(eventually(LONG, || listeners(cluster, &name, "SHARDNUMSUB", &channel) == 2));
             let mut freed = now();
             held.unlock().unwrap();
             let mut turns: Vec<_> = waiting.into_iter().map(|waiting| waiting.outcome().0).collect();
@@ -119,7 +114,5 @@ fn writers_that_wait_are_woken_by_the_release_and_not_by_their_poll() {
                 freed = released;
             }
         }
-        drop(clients);
-        assert_all_was_given_back(&cluster);
     });
 }
