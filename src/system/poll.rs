@@ -1,3 +1,5 @@
+//! Whether sockets are ready: the one call of rustix that both systems have.
+
 use std::time::Duration;
 
 pub(crate) use rustix::event::PollFd;

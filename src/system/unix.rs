@@ -1,3 +1,5 @@
+//! Linux, Android and macOS.
+
 use std::fs;
 use std::io;
 use std::net::TcpStream;
