@@ -167,13 +167,13 @@ pub struct Holder {
     /// store does not say.
     pub remaining: Option<Duration>,
     /// How long it has held it. Redisson's holders do not say; ours do each third of their lease, at once
-    /// where [`max_hold`](crate::LockOptions::max_hold) was asked for.
+    /// where [`max_hold`](crate::LockBuilder::max_hold) was asked for.
     pub held_for: Option<Duration>,
     /// When it ends, whatever its client does: by `max_hold`, or with a lease of its own, which nobody renews; such
     /// a holder says so each third of its client's lease.
     pub ends_within: Option<Duration>,
     /// Whether it leads: the lock is that of an election, and those who wait are candidates. By its own account, as
-    /// [`LockClient::leader`](crate::LockClient::leader) and [`LockOptions::election`](crate::LockOptions::election)
+    /// [`LockClient::leader`](crate::LockClient::leader) and [`LockBuilder::election`](crate::LockBuilder::election)
     /// have it say.
     pub leads: bool,
     /// Its whereabouts, if it gave them. Redisson's holders give none, and nothing on the server leads from
@@ -271,7 +271,7 @@ pub struct PermitOut {
 /// use std::time::Duration;
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.lock_with("import").max_hold(Duration::from_secs(3600)).build().acquire()?;
+/// let guard = client.lock_builder("import").max_hold(Duration::from_secs(3600)).build().acquire()?;
 /// let holder = client.inspect("import")?.holders.remove(0);
 /// if let Some(place) = holder.whereabouts {
 ///     println!("kill {} on {}, thread {:?}", place.pid, place.host, place.thread);

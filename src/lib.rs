@@ -51,7 +51,7 @@
 //! | Type | For | Made by |
 //! |---|---|---|
 //! | [`LockClient`], [`ClientBuilder`] | the connection to a store, one per process; its options | [`LockClient::connect`], [`LockClient::builder`] |
-//! | [`RedisLock`] | one thread at a time: `lock` … `unlock` as in Java, or `acquire` for a guard | [`LockClient::get_lock`], [`get_fair_lock`](LockClient::get_fair_lock), [`get_token_lock`](LockClient::get_token_lock), [`lock_with`](LockClient::lock_with) |
+//! | [`RedisLock`] | one thread at a time: `lock` … `unlock` as in Java, or `acquire` for a guard | [`LockClient::get_lock`], [`get_fair_lock`](LockClient::get_fair_lock), [`get_token_lock`](LockClient::get_token_lock), [`lock_builder`](LockClient::lock_builder) |
 //! | [`Guard`] | a hold that ends when it is dropped; it stays on its thread | [`RedisLock::acquire`], [`try_acquire_for`](RedisLock::try_acquire_for) |
 //! | [`OwnedGuard`] | the same for a hold that may go to another thread | [`RedisLock::acquire_owned`] |
 //! | [`AcquireOptions`] | a wait or a deadline, a lease and an interrupt of one call | [`AcquireOptions::new`], for [`RedisLock::acquire_with`] |
@@ -187,7 +187,7 @@ pub use locks::guard::{Guard, HoldState, OwnedGuard};
 pub use locks::latch::CountDownLatch;
 pub use locks::leader::{Leader, LeaderEvent};
 pub use locks::lock::Lock;
-pub use locks::lock_options::LockOptions;
+pub use locks::lock_builder::LockBuilder;
 pub use locks::multi::{IntoLocks, MultiLock};
 pub use locks::named::RedisLock;
 pub use locks::options::AcquireOptions;

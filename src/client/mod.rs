@@ -29,7 +29,7 @@ use crate::locks::fenced::FencedLock;
 use crate::locks::guard::{Guard, OwnedGuard};
 use crate::locks::latch::CountDownLatch;
 use crate::locks::leader::Leader;
-use crate::locks::lock_options::LockOptions;
+use crate::locks::lock_builder::LockBuilder;
 use crate::locks::multi::{IntoLocks, MultiLock};
 use crate::locks::named::RedisLock;
 use crate::locks::options::AcquireOptions;
@@ -360,7 +360,7 @@ impl LockClient {
     /// use it where order matters. It shares the name's key with `get_lock`, but whoever takes it by that
     /// goes before everybody and, letting go of it, wakes nobody here: use one or the other for a name.
     pub fn get_fair_lock(&self, name: impl AsRef<str>) -> RedisLock {
-        self.lock_with(name).fair().build()
+        self.lock_builder(name).fair().build()
     }
 
     /// Many readers or one writer under this name: Redisson's `RReadWriteLock`. See [`ReadWriteLock`].
@@ -396,19 +396,19 @@ impl LockClient {
 
     /// The same lock as [`get_lock`](Self::get_lock), used on terms of its own: not reentrant, not for longer
     /// than so long, or waited for by asking again and again.
-    pub fn lock_with(&self, name: impl AsRef<str>) -> LockOptions {
-        LockOptions::new(&self.engine, name.as_ref())
+    pub fn lock_builder(&self, name: impl AsRef<str>) -> LockBuilder {
+        LockBuilder::new(&self.engine, name.as_ref())
     }
 
     /// The same lock as [`get_lock`](Self::get_lock), waited for by asking again and again, with sleeps that
-    /// double from 1 ms to 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockOptions::spin`].
+    /// double from 1 ms to 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockBuilder::spin`].
     ///
     /// It subscribes to nothing, so it suits users without that right, and locks that are rarely waited for.
     /// Unlike Java's, its release wakes those who do wait for a message. Threads of one client that spin
     /// still queue in order, among themselves: those that wait for a message do not wait for a spinning one
     /// to wake up.
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
-        self.lock_with(name).spin(Backoff::default()).build()
+        self.lock_builder(name).spin(Backoff::default()).build()
     }
 
     /// Runs `work` under the lock of this name, waiting for it as long as it takes.

@@ -122,7 +122,7 @@ pub struct LockUse {
     /// Whether it waits.
     pub waits: bool,
     /// Whether it leads: it holds the lock of an election, as those of [`LockClient::leader`](crate::LockClient::leader)
-    /// and [`LockOptions::election`](crate::LockOptions::election) say.
+    /// and [`LockBuilder::election`](crate::LockBuilder::election) say.
     pub leads: bool,
     /// Whether the hold ends with its own lease, which nobody renews.
     pub(crate) ends: bool,

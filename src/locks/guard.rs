@@ -61,7 +61,7 @@ pub enum HoldState {
 /// as the request takes. A process that exits just after a drop may leave the lock until its lease ends;
 /// [`shutdown`](crate::LockClient::shutdown), and dropping the last clone of the client, wait for the answer.
 /// While other clients stand in line for a lock, a drop may send nothing for some milliseconds, so that the
-/// thread has the lock again at once if it comes back: see [`turn`](crate::LockOptions::turn).
+/// thread has the lock again at once if it comes back: see [`turn`](crate::LockBuilder::turn).
 ///
 /// # Blocking
 ///
@@ -70,7 +70,7 @@ pub enum HoldState {
 /// processes' turn. At most about one command time-out.
 ///
 /// In async code do not keep one across an `.await`: another task of the thread re-enters the lock, unless
-/// the feature `tokio` or [`non_reentrant`](crate::LockOptions::non_reentrant) keeps it from that. An
+/// the feature `tokio` or [`non_reentrant`](crate::LockBuilder::non_reentrant) keeps it from that. An
 /// [`OwnedGuard`] may be kept. See
 /// [using it from async code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
 ///

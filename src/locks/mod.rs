@@ -12,7 +12,7 @@ pub(crate) mod guard;
 pub(crate) mod latch;
 pub(crate) mod leader;
 pub(crate) mod lock;
-pub(crate) mod lock_options;
+pub(crate) mod lock_builder;
 pub(crate) mod multi;
 pub(crate) mod named;
 pub(crate) mod options;

@@ -82,7 +82,7 @@ tuples_into_locks!(A B C D E F G H);
 ///
 /// Made by [`LockClient::get_multi_lock`](crate::LockClient::get_multi_lock) from locks of any kinds and of
 /// any clients, on other stores too: plain and fenced ones, fair ones, halves of read-write locks, token
-/// locks, those with [options](crate::LockClient::lock_with). A multi-lock keeps nothing of its own in the
+/// locks, those with [options](crate::LockClient::lock_builder). A multi-lock keeps nothing of its own in the
 /// store. So it excludes all who use one of its locks, alone or with others, in whatever language.
 ///
 /// Use it where one step touches several things that are locked one by one: a transfer between two accounts,

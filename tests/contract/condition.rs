@@ -385,7 +385,7 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
 fn a_value_that_is_not_reentrant_has_all_levels_again(store: &Store) {
     let client = store.client();
     let name = fresh("cond");
-    let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.get_lock(&name));
+    let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));
     let mut guard = once.acquire().unwrap();
     often.lock().unwrap();
     assert!(!once.condition("c").wait_for(&mut guard, ms(10)).unwrap());

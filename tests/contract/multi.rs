@@ -343,7 +343,7 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
             locks.push(client.get_read_write_lock(named("write")).write_fenced().into());
         }
         locks.push(client.get_spin_lock(named("spin")));
-        locks.push(client.lock_with(named("once")).non_reentrant().build());
+        locks.push(client.lock_builder(named("once")).non_reentrant().build());
         locks
     };
     let multi = client.get_multi_lock(make(&client));
@@ -602,7 +602,7 @@ fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) 
 fn a_longest_hold_of_one_ends_the_group(store: &Store) {
     let client = store.client_with_lease(ms(3_000));
     let names = names(2);
-    let limited = client.lock_with(&names[0]).max_hold(ms(3_600)).build();
+    let limited = client.lock_builder(&names[0]).max_hold(ms(3_600)).build();
     let guard = client.get_multi_lock([limited, client.get_lock(&names[1])]).acquire().unwrap();
     let loss = receive(&guard.lost(), LONG).unwrap();
     assert_eq!((loss.name.as_str(), loss.reason), (names[0].as_str(), LossReason::HeldTooLong));

@@ -188,7 +188,7 @@ fn a_thousand_threads_that_hold_and_wait_send_fifty_requests_a_second_at_most() 
                 let _own = client.get_lock(format!("own:{at}")).acquire().unwrap();
                 holding.fetch_add(1, Ordering::SeqCst);
                 // Asks seldom by itself.
-                let busy = client.lock_with(format!("busy:{at}")).spin(Backoff::constant(LONG)).build();
+                let busy = client.lock_builder(format!("busy:{at}")).spin(Backoff::constant(LONG)).build();
                 assert!(busy.lock_interruptibly(&interrupt).is_err());
             })
         };

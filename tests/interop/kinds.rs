@@ -457,7 +457,7 @@ fn java_ignores_the_note_of_a_hold() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let client = rust(&server.url(), LEASE);
-    let options = || client.lock_with("said").max_hold(Duration::from_secs(60));
+    let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));
     for (lock, kind) in [(options().build(), ""), (options().fair().build(), "fair-")] {
         let verb = |verb: &str| format!("{kind}{verb}");
         lock.lock().unwrap();

@@ -230,7 +230,7 @@ fn a_group_is_made_of_locks_of_mixed_kinds_as_they_are() {
         client.get_read_write_lock("prices").write_fenced(),
         client.get_fair_lock("queue"),
         client.get_spin_lock("spin"),
-        client.lock_with("once").non_reentrant().build(),
+        client.lock_builder("once").non_reentrant().build(),
         &client.get_token_lock("token"),
         client.get_lock("plain"),
     ));

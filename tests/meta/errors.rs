@@ -252,9 +252,9 @@ fn arguments(list: &mut List) {
     list.add("a name that ends like bookkeeping", client.get_lock("{orders}:timeout").lock());
     list.add("lock_with_lease(0)", lock.lock_with_lease(Duration::ZERO));
     list.add("lock_with_lease(Duration::MAX)", lock.lock_with_lease(Duration::MAX));
-    list.add("max_hold(0)", client.lock_with("orders").max_hold(Duration::ZERO).build().lock());
+    list.add("max_hold(0)", client.lock_builder("orders").max_hold(Duration::ZERO).build().lock());
     let backoff = Backoff::exponential(2 * second, second);
-    list.add("spin() with a back-off that shrinks", client.lock_with("orders").spin(backoff).build().lock());
+    list.add("spin() with a back-off that shrinks", client.lock_builder("orders").spin(backoff).build().lock());
     list.add("run_once(0, 1 s)", client.run_once("orders", Duration::ZERO, second, |_| ()));
     list.add("run_once(2 s, 1 s)", client.run_once("orders", 2 * second, second, |_| ()));
     list.add("get_multi_lock([])", client.get_multi_lock(Vec::<leasehold::RedisLock>::new()).lock());
@@ -306,12 +306,12 @@ fn holding(list: &mut List) {
     assert!(!lock.is_held_by_current_thread().unwrap());
     list.add("check() after force_unlock() elsewhere", guard.check());
     drop(guard);
-    let most = client.lock_with("orders").max_hold(1000 * MS).build();
+    let most = client.lock_builder("orders").max_hold(1000 * MS).build();
     let guard = most.acquire().unwrap();
     clock.advance(2000 * MS);
     list.add("check() after max_hold", guard.check());
     drop(guard);
-    let strict = client.lock_with("orders").non_reentrant().build();
+    let strict = client.lock_builder("orders").non_reentrant().build();
     strict.lock().unwrap();
     list.add("lock() again, non_reentrant()", strict.lock());
     strict.unlock().unwrap();

@@ -297,7 +297,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
         }
         "fair" => {
             ahead_of_the_clock("redisson_lock_token:{app:f}");
-            let lock = one.lock_with("app:f").fair().build_fenced();
+            let lock = one.lock_builder("app:f").fair().build_fenced();
             let theirs = other.get_fair_lock("app:f");
             lock.lock()?;
             lock.lock()?;

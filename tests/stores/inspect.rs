@@ -19,7 +19,7 @@ fn run(admin: &mut Connection, command: &str) {
 fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
     for fair in [false, true] {
         let name = crate::support::fresh("import");
-        let options = client.lock_with(&name).max_hold(MOST);
+        let options = client.lock_builder(&name).max_hold(MOST);
         let lock = if fair { options.fair() } else { options }.build();
         thread::scope(|scope| {
             let ada = thread::Builder::new().name("ada the first".into());
@@ -72,7 +72,7 @@ fn a_hold_with_an_end_says_since_when_until_when_and_where() {
 fn a_handoff_shows_the_new_holders_note() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).directory(false).build().unwrap();
-    let (plain, ending) = (client.get_lock("handed"), client.lock_with("handed").max_hold(MOST).build());
+    let (plain, ending) = (client.get_lock("handed"), client.lock_builder("handed").max_hold(MOST).build());
     for (first, second, says) in [(&plain, &ending, true), (&ending, &plain, false), (&ending, &ending, true)]
     {
         thread::scope(|scope| {
@@ -105,7 +105,7 @@ fn a_handoff_shows_the_new_holders_note() {
 fn the_clock_that_a_test_moves_is_the_one_that_is_shown() {
     let clock = ManualClock::new();
     let client = LockClient::in_memory_with(&MemoryStore::with_clock(clock.clone()));
-    let guard = client.lock_with("a").max_hold(Duration::from_secs(3_600)).build().acquire().unwrap();
+    let guard = client.lock_builder("a").max_hold(Duration::from_secs(3_600)).build().acquire().unwrap();
     clock.advance(Duration::from_secs(600));
     let seen = client.inspect("a").unwrap();
     assert_eq!(seen.holders[0].held_for, Some(Duration::from_secs(600)));

@@ -82,7 +82,7 @@ impl Terms {
 ///
 /// let client = LockClient::in_memory();
 /// let pause = Backoff::exponential(Duration::from_millis(5), Duration::from_millis(200));
-/// let lock = client.lock_with("number_blocks").spin(pause).build();
+/// let lock = client.lock_builder("number_blocks").spin(pause).build();
 /// lock.lock()?;
 /// lock.unlock()?;
 /// # Ok::<(), leasehold::Error>(())

@@ -11,7 +11,7 @@ use crate::locks::named::RedisLock;
 use crate::seam::Kind;
 
 /// Options of one lock value, each with its default; made by
-/// [`LockClient::lock_with`](crate::LockClient::lock_with).
+/// [`LockClient::lock_builder`](crate::LockClient::lock_builder).
 ///
 /// They belong to the value, not to the lock: other values of the same name, here or elsewhere, have their
 /// own.
@@ -23,23 +23,23 @@ use crate::seam::Kind;
 /// use std::time::Duration;
 ///
 /// let client = LockClient::in_memory();
-/// let import = client.lock_with("import").non_reentrant().max_hold(Duration::from_secs(3600)).build();
+/// let import = client.lock_builder("import").non_reentrant().max_hold(Duration::from_secs(3600)).build();
 /// import.lock()?;
 /// assert_eq!(import.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
 /// import.unlock()?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[must_use = "nothing comes of it before build()"]
-pub struct LockOptions {
+pub struct LockBuilder {
     engine: Arc<Engine>,
     name: String,
     is_fair: bool,
     terms: Terms,
 }
 
-impl LockOptions {
-    pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> LockOptions {
-        LockOptions {
+impl LockBuilder {
+    pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> LockBuilder {
+        LockBuilder {
             engine: Arc::clone(engine),
             name: name.to_owned(),
             is_fair: false,
@@ -164,9 +164,9 @@ impl LockOptions {
     }
 }
 
-impl fmt::Debug for LockOptions {
+impl fmt::Debug for LockBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockOptions")
+        f.debug_struct("LockBuilder")
             .field("name", &self.name)
             .field("terms", &self.terms)
             .finish_non_exhaustive()
