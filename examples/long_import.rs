@@ -48,7 +48,7 @@ fn refused(client: &LockClient, operator: &str) -> Result<()> {
         println!("{operator} is refused, but it is over: try again");
         return Ok(());
     };
-    let place = holder.whereabouts.as_ref();
+    let place = holder.location.as_ref();
     let place = place.map_or("somewhere".to_owned(), |place| format!("{} ({place})", place.thread));
     println!("{operator} is refused: {place} imports, as {}", holder.owner);
     match (holder.held_for, holder.ends_within) {

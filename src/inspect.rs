@@ -53,7 +53,7 @@ pub struct Inspection {
     /// How many permits are available, or how many are still to count down.
     pub count: Option<i64>,
     /// Permits with leases that are out: the hundred that end first.
-    pub permits: Vec<PermitOut>,
+    pub permits: Vec<PermitInfo>,
     /// How many of them there are in all.
     pub out: u64,
     /// Readers that go by that are not let in, since a writer waits.
@@ -176,9 +176,9 @@ pub struct Holder {
     /// [`LockClient::leader`](crate::LockClient::leader) and [`LockBuilder::election`](crate::LockBuilder::election)
     /// have it say.
     pub leads: bool,
-    /// Its whereabouts, if it gave them. Redisson's holders give none, and nothing on the server leads from
+    /// Its location, if it gave them. Redisson's holders give none, and nothing on the server leads from
     /// their id to a connection.
-    pub whereabouts: Option<Whereabouts>,
+    pub location: Option<Location>,
 }
 
 impl Holder {
@@ -192,7 +192,7 @@ impl Holder {
             held_for: None,
             ends_within: None,
             leads: false,
-            whereabouts: None,
+            location: None,
         }
     }
 }
@@ -225,14 +225,14 @@ pub struct Waiter {
     /// How long it has waited: in a line by the server's clock, else as the client says each third of its
     /// lease.
     pub waiting_for: Option<Duration>,
-    /// Its whereabouts, if it gave them. Of several threads of a client those of the one that has waited for
+    /// Its location, if it gave them. Of several threads of a client those of the one that has waited for
     /// longest.
-    pub whereabouts: Option<Whereabouts>,
+    pub location: Option<Location>,
 }
 
 impl Waiter {
     pub(crate) fn new(owner: String, remaining: Option<Duration>) -> Waiter {
-        Waiter { owner, by_this_client: false, remaining, waiting_for: None, whereabouts: None }
+        Waiter { owner, by_this_client: false, remaining, waiting_for: None, location: None }
     }
 }
 
@@ -253,7 +253,7 @@ impl Waiter {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PermitOut {
+pub struct PermitInfo {
     /// The id by which it can be released.
     pub id: String,
     /// Whether the client that asked has it.
@@ -262,7 +262,7 @@ pub struct PermitOut {
     pub remaining: Duration,
 }
 
-/// The whereabouts of a holder or waiter, by its own account.
+/// The location of a holder or waiter, by its own account.
 ///
 /// # Examples
 ///
@@ -273,7 +273,7 @@ pub struct PermitOut {
 /// let client = LockClient::in_memory();
 /// let guard = client.lock_builder("import").max_hold(Duration::from_secs(3600)).build().acquire()?;
 /// let holder = client.inspect("import")?.holders.remove(0);
-/// if let Some(place) = holder.whereabouts {
+/// if let Some(place) = holder.location {
 ///     println!("kill {} on {}, thread {:?}", place.pid, place.host, place.thread);
 ///     assert_eq!(place.pid, std::process::id());
 /// }
@@ -281,7 +281,7 @@ pub struct PermitOut {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Whereabouts {
+pub struct Location {
     /// The machine's name.
     pub host: String,
     /// The process id.
@@ -295,14 +295,14 @@ pub struct Whereabouts {
     pub label: Option<String>,
 }
 
-impl Whereabouts {
-    pub(crate) fn new(host: String, pid: u32, thread: String) -> Whereabouts {
-        Whereabouts { host, pid, thread, program: String::new(), label: None }
+impl Location {
+    pub(crate) fn new(host: String, pid: u32, thread: String) -> Location {
+        Location { host, pid, thread, program: String::new(), label: None }
     }
 
     /// The calling thread's.
-    pub(crate) fn here() -> Whereabouts {
-        Whereabouts::new(system::host_name(), std::process::id(), thread_name().into())
+    pub(crate) fn here() -> Location {
+        Location::new(system::host_name(), std::process::id(), thread_name().into())
     }
 }
 
@@ -386,7 +386,7 @@ impl fmt::Display for Inspection {
             if let Some(waiting_for) = waiter.waiting_for {
                 write!(f, ", for {} now", DurationText(waiting_for))?;
             }
-            if let Some(place) = &waiter.whereabouts {
+            if let Some(place) = &waiter.location {
                 write!(f, ", {place}")?;
             }
         }
@@ -453,11 +453,11 @@ impl fmt::Display for Holder {
         if let Some(ends_within) = self.ends_within {
             write!(f, ", ends in {} at the latest", DurationText(ends_within))?;
         }
-        self.whereabouts.as_ref().map_or(Ok(()), |place| write!(f, ", {place}"))
+        self.location.as_ref().map_or(Ok(()), |place| write!(f, ", {place}"))
     }
 }
 
-impl fmt::Display for Whereabouts {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "on {} in process {}", self.host, self.pid)?;
         if !self.thread.is_empty() {
@@ -512,7 +512,7 @@ mod tests {
             holds: Some(2),
             held_for: Some(Duration::from_secs(192)),
             ends_within: Some(Duration::from_secs(7_500)),
-            whereabouts: Some(Whereabouts::new("ada".into(), 12, "main".into())),
+            location: Some(Location::new("ada".into(), 12, "main".into())),
             ..Holder::new("0f0c:1".into())
         });
         let remaining = Some(Duration::from_secs(5));
@@ -529,7 +529,7 @@ mod tests {
         let mut seen = Inspection::new("slots", ObjectKind::ExpirableSemaphore);
         (seen.count, seen.out) = (Some(2), 1);
         let id = "ab".repeat(16);
-        seen.permits.push(PermitOut { id: id.clone(), by_this_client: false, remaining: Duration::MAX });
+        seen.permits.push(PermitInfo { id: id.clone(), by_this_client: false, remaining: Duration::MAX });
         seen.remaining = Some(Duration::MAX);
         let expected = format!(
             "slots: a semaphore with leases, 2 to be had, without an end\n  out: {id}, without an end"

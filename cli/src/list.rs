@@ -23,7 +23,7 @@ pub(crate) fn locks(common: &Common, args: &LsArgs) -> Exit {
             Err(error) => return explain(&error, say),
         };
         if let Some(host) = &args.host {
-            let is_there = |one: &Holder| one.whereabouts.as_ref().is_some_and(|place| place.host == *host);
+            let is_there = |one: &Holder| one.location.as_ref().is_some_and(|place| place.host == *host);
             locks.retain(|lock| lock.holders.iter().any(is_there));
         }
         locks.sort_by(|one, other| one.name.cmp(&other.name));

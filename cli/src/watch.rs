@@ -165,7 +165,7 @@ impl Change {
     }
 
     fn of_holder(event: &'static str, name: &str, verb: &str, holder: &Holder) -> Change {
-        let mut fields = place_as_json(holder.whereabouts.as_ref());
+        let mut fields = place_as_json(holder.location.as_ref());
         fields.insert("name".to_owned(), json!(name));
         fields.insert("owner".to_owned(), json!(holder.owner));
         fields.insert("mode".to_owned(), json!(holder.mode.map(|mode| mode.to_string())));
@@ -178,7 +178,7 @@ fn who(holder: &Holder) -> String {
     if let Some(mode) = holder.mode {
         words += &format!(", {mode}");
     }
-    if let Some(place) = &holder.whereabouts {
+    if let Some(place) = &holder.location {
         words += &format!(", {place}");
     }
     words

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use self::lines::{Fields, Lines};
-use crate::ident::{ClientId, LONGEST_NAME};
-use crate::inspect::{Inspection, Waiter, Whereabouts};
+use crate::ident::{ClientId, MAX_NAME_LEN};
+use crate::inspect::{Inspection, Waiter, Location};
 use crate::system;
 use crate::time::millis;
 
@@ -27,7 +27,7 @@ pub(crate) const MOST_TOLD: usize = 512;
 
 /// The most bytes that the names of these locks have together: two of the longest fit. An entry stays below
 /// the megabyte that ZooKeeper takes, also where each byte of a name is escaped.
-pub(crate) const MOST_TOLD_BYTES: usize = 2 * LONGEST_NAME;
+pub(crate) const MOST_TOLD_BYTES: usize = 2 * MAX_NAME_LEN;
 
 /// The most items that are read of an entry, which may be anybody's.
 const MOST_READ: usize = MOST_USES + MOST_TOLD;
@@ -327,9 +327,9 @@ impl ClientInfo {
         self.uses.iter().filter(is_it).max_by_key(|one| one.since)
     }
 
-    /// The whereabouts of the owner of that use.
-    fn place_of(&self, used: Option<&LockUse>) -> Whereabouts {
-        Whereabouts {
+    /// The location of the owner of that use.
+    fn place_of(&self, used: Option<&LockUse>) -> Location {
+        Location {
             host: self.host.clone(),
             pid: self.pid,
             thread: used.map(|one| one.thread.clone()).unwrap_or_default(),
@@ -367,7 +367,7 @@ pub(crate) fn add_holders(
     asking: ClientId,
 ) {
     for holder in &seen.holders {
-        let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.whereabouts) else { continue };
+        let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.location) else { continue };
         let since = holder.held_for.unwrap_or_default();
         let one =
             LockUse { leads: holder.leads, ..LockUse::new(name, number.unwrap_or(0), &place.thread, since) };
@@ -429,7 +429,7 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
             holder.held_for = holder.held_for.or(Some(used.since));
             holder.ends_within = holder.ends_within.or(holder.remaining.filter(|_| used.ends));
         }
-        match &mut holder.whereabouts {
+        match &mut holder.location {
             // The holder's own account with the hold is as old as the hold, and no older.
             Some(told) => (told.program, told.label) = (place.program, place.label),
             none => *none = Some(place),
@@ -438,7 +438,7 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
     for waiter in &mut seen.waiters {
         let Some((place, used)) = found(&waiter.owner, true) else { continue };
         waiter.waiting_for = waiter.waiting_for.or(used.map(|used| used.since));
-        waiter.whereabouts = Some(place);
+        waiter.location = Some(place);
     }
 }
 
@@ -450,7 +450,7 @@ pub(crate) fn waiters_of<'a>(client: &'a ClientInfo, key: &'a str) -> impl Itera
         let (place, since) = (client.place_of(used), used.map(|used| used.since));
         let waiter = Waiter::new(format!("{}:{}", client.id, one.owner), None);
         let by_this_client = client.by_this_client;
-        Waiter { by_this_client, waiting_for: since, whereabouts: Some(place), ..waiter }
+        Waiter { by_this_client, waiting_for: since, location: Some(place), ..waiter }
     })
 }
 

@@ -167,7 +167,7 @@ fn told_and_over(store: &Store, kind: &Kind) {
         assert_eq!(deadlock.steps.iter().filter(|step| step.is_youngest).count(), 1);
         let own = deadlock.steps.iter().filter(|step| step.by_this_client);
         assert_eq!(own.count(), 1);
-        let is_here = |step: &leasehold::DeadlockStep| step.whereabouts.pid == std::process::id();
+        let is_here = |step: &leasehold::DeadlockStep| step.location.pid == std::process::id();
         assert!(deadlock.steps.iter().all(is_here), "{deadlock}");
         // Every client is told the same, of all rings of this store.
         let asked = member.client.deadlocks().unwrap();

@@ -65,7 +65,7 @@ fn a_holder_is_shown_with_its_process_to_its_own_client(store: &Store) {
     let (client, name) = (store.client(), fresh("own"));
     let guard = client.get_lock(&name).acquire().unwrap();
     let seen = client.inspect(&name).unwrap();
-    let place = seen.holders[0].whereabouts.clone().unwrap();
+    let place = seen.holders[0].location.clone().unwrap();
     assert_eq!(place.pid, std::process::id());
     let thread: String = std::thread::current().name().unwrap().chars().take(64).collect();
     assert_eq!(place.thread, thread);

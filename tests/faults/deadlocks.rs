@@ -45,7 +45,7 @@ fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_i
         let (client, other) = (client(world), world.direct());
         let busy = other.get_lock("busy").acquire_owned().unwrap();
         // The server has the script that reads entries: it is sent once, however often it is looked.
-        assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].whereabouts.is_some()));
+        assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].location.is_some()));
         drop(client.inspect("busy").unwrap());
         let idle = reads(world);
         // Holds nothing, and waits for long.

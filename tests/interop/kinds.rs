@@ -377,7 +377,7 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     assert_eq!((&holder.owner, holder.holds, holder.by_this_client), (&owner, Some(2), false));
     assert!(is_within(seen.remaining), "{seen}");
     // Redisson's fields do not say since when, nor where.
-    assert_eq!((holder.held_for, &holder.whereabouts), (None, &None));
+    assert_eq!((holder.held_for, &holder.location), (None, &None));
 
     let token = java.get("main", "fenced-lock-token", &["fenced"]);
     let seen = show("fenced");

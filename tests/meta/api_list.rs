@@ -278,7 +278,7 @@ fn the_list_sees_every_shape_of_item() {
         "pub trait Lock",
         "pub struct RedisLock",
         "pub struct Permit",
-        "pub const LONGEST_NAME: usize",
+        "pub const MAX_NAME_LEN: usize",
         "impl fmt::Display for Inspection",
         "impl Deref for FencedLock",
         "#[non_exhaustive]",

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold::{
-    AcquireOptions, Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, LONGEST_NAME, LockClient,
+    AcquireOptions, Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, MAX_NAME_LEN, LockClient,
     ManualClock, MemoryStore, Result, Ring, RingNode, fencing,
 };
 
@@ -247,7 +247,7 @@ fn arguments(list: &mut List) {
     let lock = client.get_lock("orders");
     let second = 1000 * MS;
     list.add("lock(\"\")", client.get_lock("").lock());
-    list.add("a name of 64 KiB and a byte", client.get_lock("x".repeat(LONGEST_NAME + 1)).lock());
+    list.add("a name of 64 KiB and a byte", client.get_lock("x".repeat(MAX_NAME_LEN + 1)).lock());
     list.add("a name of Redisson's bookkeeping", client.get_lock("redisson_lock_queue:{orders}").lock());
     list.add("a name that ends like bookkeeping", client.get_lock("{orders}:timeout").lock());
     list.add("lock_with_lease(0)", lock.lock_with_lease(Duration::ZERO));

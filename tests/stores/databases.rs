@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use leasehold::{
-    ClientBuilder, Error, ErrorKind, HoldState, LONGEST_NAME, LockClient, LossReason, NotHeld, Result,
+    ClientBuilder, Error, ErrorKind, HoldState, MAX_NAME_LEN, LockClient, LossReason, NotHeld, Result,
 };
 
 use crate::support::processes::{
@@ -310,7 +310,7 @@ pub(crate) fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients<
     let other = server.options().table("alone").directory(false).build().unwrap();
     server.execute("DROP TABLE alone_clients");
     let seen = other.inspect("a").unwrap();
-    let place = seen.holders[0].whereabouts.as_ref().unwrap();
+    let place = seen.holders[0].location.as_ref().unwrap();
     assert_eq!((place.pid, &*place.program), (std::process::id(), ""));
     let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
     assert_eq!(clients.iter().map(|one| one.id).collect::<Vec<_>>(), [client.id()]);
@@ -609,13 +609,13 @@ pub(crate) fn names_that_cannot_be_used_are_refused<D: Database>() {
     let mut connection = server.connect();
     let mut transaction = D::begin(&mut connection);
     for &advisory in D::ADVISORY {
-        for bad in [String::new(), "x".repeat(LONGEST_NAME + 1)] {
+        for bad in [String::new(), "x".repeat(MAX_NAME_LEN + 1)] {
             let refused = D::lock(&names, advisory, &mut transaction, &bad, ms(0));
             assert!(refused.is_err_and(|error| error.kind() == ErrorKind::InvalidInput));
         }
     }
     // Any other text will do, and case counts.
-    let longest = "x".repeat(LONGEST_NAME);
+    let longest = "x".repeat(MAX_NAME_LEN);
     for name in ["a", "A", "nul\0", "'; DROP TABLE leasehold_names", &longest] {
         assert!(D::lock(&names, false, &mut transaction, name, ms(0)).unwrap().is_some());
     }

@@ -32,7 +32,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
                 assert!(holder.held_for.is_some_and(|held| held < Duration::from_secs(10)), "{seen}");
                 let ends = holder.ends_within.unwrap();
                 assert!(ends <= MOST && ends > MOST - Duration::from_secs(10), "{seen}");
-                let place = holder.whereabouts.as_ref().unwrap();
+                let place = holder.location.as_ref().unwrap();
                 assert_eq!((place.pid, &*place.thread), (std::process::id(), "ada the first"));
                 assert!(!place.host.is_empty() && seen.to_string().contains("ada the first"), "{seen}");
                 // An error of another client names the holder, not its note.
@@ -48,7 +48,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
         // The next holder says nothing of itself, and is not taken for the last.
         let guard = other.get_lock(&name).acquire().unwrap();
         let seen = client.inspect(&name).unwrap();
-        assert_eq!((seen.holders[0].ends_within, &seen.holders[0].whereabouts), (None, &None), "{seen}");
+        assert_eq!((seen.holders[0].ends_within, &seen.holders[0].location), (None, &None), "{seen}");
         guard.unlock().unwrap();
     }
 }
@@ -83,7 +83,7 @@ fn a_handoff_shows_the_new_holders_note() {
                 let seen = client.inspect("handed").unwrap();
                 let holder = &seen.holders[0];
                 // The client knows of its own holds anyway.
-                let thread = holder.whereabouts.as_ref().map(|place| place.thread.clone());
+                let thread = holder.location.as_ref().map(|place| place.thread.clone());
                 assert_eq!(thread.as_deref(), Some("next"), "{seen}");
                 assert_eq!(holder.ends_within.is_some(), says, "{seen}");
                 second.unlock().unwrap();
@@ -299,7 +299,7 @@ fn a_database_shows_since_when_and_where_a_lock_is_held() {
     assert_eq!((&seen.kind, seen.fence), (&ObjectKind::FencedLock, guard.fence()));
     let holder = &seen.holders[0];
     assert!(holder.held_for.is_some_and(|held| held < Duration::from_secs(10)), "{seen}");
-    assert_eq!(holder.whereabouts.as_ref().unwrap().pid, std::process::id());
+    assert_eq!(holder.location.as_ref().unwrap().pid, std::process::id());
     guard.unlock().unwrap();
     let seen = client.inspect("a").unwrap();
     assert!(!seen.is_held() && seen.fence.is_some(), "{seen}");

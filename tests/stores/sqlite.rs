@@ -239,7 +239,7 @@ fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients() {
     throughout(RENEWED + ms(200), || held.check().is_ok());
     // One that does not make the table again.
     let other = LockClient::builder().url(file.url()).build().unwrap();
-    assert_eq!(other.inspect("a").unwrap().holders[0].whereabouts.as_ref().unwrap().program, "");
+    assert_eq!(other.inspect("a").unwrap().holders[0].location.as_ref().unwrap().program, "");
     let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
     assert_eq!(clients.iter().map(|one| one.id).collect::<Vec<_>>(), [client.id()]);
     held.unlock().unwrap();

@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::error::Result;
 use crate::ident::{Fence, LockName, Owner};
-use crate::inspect::{Holder, Inspection, Mode, ObjectKind, PermitOut, Waiter, Whereabouts};
+use crate::inspect::{Holder, Inspection, Mode, ObjectKind, PermitInfo, Waiter, Location};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::keys::{self, Part};
@@ -270,7 +270,7 @@ impl<'a> Shown<'a> {
         let since = since.ok().and_then(|since| u64::try_from(self.now_ms.saturating_sub(since)).ok());
         holder.held_for = since.map(Duration::from_millis);
         holder.ends_within = ends.ok().map(|ends| self.left(ends));
-        holder.whereabouts = pid.ok().map(|pid| Whereabouts::new(host, pid, thread));
+        holder.location = pid.ok().map(|pid| Location::new(host, pid, thread));
     }
 
     fn string(&self, seen: &mut Inspection) -> Result<ObjectKind> {
@@ -293,7 +293,7 @@ impl<'a> Shown<'a> {
             let id = bytes(id)?.iter().map(|byte| format!("{byte:02x}")).collect();
             let ends_ms = text(ends_ms)?.parse::<f64>().map_or(i64::MAX, whole);
             let remaining = if ends_ms >= FOR_EVER_MS { Duration::MAX } else { self.left(ends_ms) };
-            seen.permits.push(PermitOut { id, by_this_client: false, remaining });
+            seen.permits.push(PermitInfo { id, by_this_client: false, remaining });
         }
         let is_heard = |channel| self.listeners(channel).is_some_and(|listeners| listeners > 0);
         let (permits, latch) = (is_heard(2), is_heard(3));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{Fence, LockName, Owner};
-use crate::inspect::{Holder, Inspection, ObjectKind, Whereabouts};
+use crate::inspect::{Holder, Inspection, ObjectKind, Location};
 use crate::seam::capabilities::{Capabilities, KeptLook, TableInUse};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
@@ -74,12 +74,12 @@ pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection
     }
     let remaining = Some(row.remaining());
     seen.remaining = remaining;
-    let place = Whereabouts::new(told.host, u32::try_from(told.pid).unwrap_or(0), told.thread);
+    let place = Location::new(told.host, u32::try_from(told.pid).unwrap_or(0), told.thread);
     seen.holders.push(Holder {
         holds: u32::try_from(row.holds).ok(),
         remaining,
         held_for: u64::try_from(told.held_ms).ok().map(Duration::from_millis),
-        whereabouts: Some(place),
+        location: Some(place),
         ..Holder::new(row.owner)
     });
     seen

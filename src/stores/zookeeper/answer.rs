@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
-use crate::inspect::Whereabouts;
+use crate::inspect::Location;
 use crate::seam::{Answer, Claim, Failure, named};
 use crate::stores::zookeeper::jute::code;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
@@ -21,7 +21,7 @@ pub(super) fn deleted(outcome: Replied) -> Found<bool> {
 
 /// A node's text, to be read by people: the owner first, as everywhere.
 pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
-    let Whereabouts { host, pid, thread, .. } = Whereabouts::here();
+    let Location { host, pid, thread, .. } = Location::here();
     let (owner, lease_ms) = (claim.owner, millis(claim.lease));
     format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
 }
@@ -36,12 +36,12 @@ pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
     (holder, lease.map(Duration::from_millis))
 }
 
-/// The whereabouts of a node's maker, if the node says so.
-pub(super) fn whereabouts(data: &[u8]) -> Option<Whereabouts> {
+/// The location of a node's maker, if the node says so.
+pub(super) fn location(data: &[u8]) -> Option<Location> {
     let text = String::from_utf8_lossy(data);
     let said = |what: &str| text.lines().find_map(|line| line.strip_prefix(what)).map(str::to_owned);
     let pid = said("pid=")?.parse().ok()?;
-    Some(Whereabouts::new(said("host=")?, pid, said("thread=").unwrap_or_default()))
+    Some(Location::new(said("host=")?, pid, said("thread=").unwrap_or_default()))
 }
 
 /// An answer of the seam, with error codes in words.
