@@ -256,11 +256,11 @@ impl fmt::Debug for Owner {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fence(u64);
+pub struct FencingToken(u64);
 
-impl Fence {
-    pub(crate) fn new(token: u64) -> Fence {
-        Fence(token)
+impl FencingToken {
+    pub(crate) fn new(token: u64) -> FencingToken {
+        FencingToken(token)
     }
 
     /// The number to send along.
@@ -270,7 +270,7 @@ impl Fence {
     }
 }
 
-impl fmt::Display for Fence {
+impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

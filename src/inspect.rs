@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::ident::{ClientId, Fence, thread_name};
+use crate::ident::{ClientId, FencingToken, thread_name};
 use crate::system;
 
 /// The store's view of a name: the answer of [`LockClient::inspect`](crate::LockClient::inspect).
@@ -37,7 +37,7 @@ pub struct Inspection {
     /// How long it lasts if nobody renews it: `None` if there is nothing, `Duration::MAX` if it has no end.
     pub remaining: Option<Duration>,
     /// The last fencing token that was given out.
-    pub fence: Option<Fence>,
+    pub fence: Option<FencingToken>,
     /// The waiters of a fair lock, or the clients in the line of a plain or fenced one, in order: the first
     /// hundred. Elsewhere those who wait by their own account, up to a third of a lease ago: who waited for
     /// longest comes first.
@@ -176,7 +176,7 @@ pub struct Holder {
     /// [`LockClient::leader`](crate::LockClient::leader) and [`LockBuilder::election`](crate::LockBuilder::election)
     /// have it say.
     pub leads: bool,
-    /// Its location, if it gave them. Redisson's holders give none, and nothing on the server leads from
+    /// Its location, if it gave one. Redisson's holders give none, and nothing on the server leads from
     /// their id to a connection.
     pub location: Option<Location>,
 }
@@ -225,7 +225,7 @@ pub struct Waiter {
     /// How long it has waited: in a line by the server's clock, else as the client says each third of its
     /// lease.
     pub waiting_for: Option<Duration>,
-    /// Its location, if it gave them. Of several threads of a client those of the one that has waited for
+    /// Its location, if it gave one. Of several threads of a client that of the one that has waited for
     /// longest.
     pub location: Option<Location>,
 }
@@ -507,7 +507,7 @@ mod tests {
     fn an_operator_reads_what_it_is_who_has_it_and_who_waits() {
         let mut seen = Inspection::new("import", ObjectKind::FairLock);
         seen.remaining = Some(Duration::from_millis(29_870));
-        seen.fence = Some(Fence::new(17));
+        seen.fence = Some(FencingToken::new(17));
         seen.holders.push(Holder {
             holds: Some(2),
             held_for: Some(Duration::from_secs(192)),

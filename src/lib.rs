@@ -55,7 +55,7 @@
 //! | [`Guard`] | a hold that ends when it is dropped; it stays on its thread | [`RedisLock::acquire`], [`try_acquire_for`](RedisLock::try_acquire_for) |
 //! | [`OwnedGuard`] | the same for a hold that may go to another thread | [`RedisLock::acquire_owned`] |
 //! | [`AcquireOptions`] | a wait or a deadline, a lease and an interrupt of one call | [`AcquireOptions::new`], for [`RedisLock::acquire_with`] |
-//! | [`FencedLock`], [`Fence`] | a lock with a number that grows with each grant, so that a resource can refuse a late writer | [`LockClient::get_fenced_lock`] |
+//! | [`FencedLock`], [`FencingToken`] | a lock with a number that grows with each grant, so that a resource can refuse a late writer | [`LockClient::get_fenced_lock`] |
 //! | [`ReadWriteLock`] | many readers or one writer | [`LockClient::get_read_write_lock`] |
 //! | [`MultiLock`], [`MultiGuard`] | several locks, all or none | [`LockClient::get_multi_lock`] |
 //! | [`Semaphore`], [`ExpirableSemaphore`], [`Permit`] | at most n at a time | [`LockClient::get_semaphore`], [`get_expirable_semaphore`](LockClient::get_expirable_semaphore) |
@@ -175,7 +175,7 @@ pub use directory::{ClientInfo, LockUse};
 pub use engine::acquire::terms::Backoff;
 pub use error::{Error, ErrorKind, NotHeld, Result};
 pub use health::{Health, Wakeups};
-pub use ident::{ClientId, Fence, MAX_NAME_LEN, Owner};
+pub use ident::{ClientId, FencingToken, MAX_NAME_LEN, Owner};
 pub use inspect::{Holder, Inspection, Mode, ObjectKind, PermitInfo, Waiter, Location};
 pub use interrupt::Interrupt;
 pub use locks::condition::Condition;

@@ -15,7 +15,7 @@ use crate::engine::handoff::{HandoffResult, Releaser};
 use crate::engine::hold::Hold;
 use crate::engine::release::handoff::HandoffStart;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
-use crate::ident::{Fence, LockName, ThreadMark, unbound_number};
+use crate::ident::{FencingToken, LockName, ThreadMark, unbound_number};
 use crate::observe::LossReason;
 use crate::observe::spans::WaitSpan;
 use crate::seam::fallbacks::{begin_attempt, begin_release};
@@ -94,7 +94,7 @@ struct BatchRequest<'a> {
 
 enum Sent {
     One(Box<dyn Pending<Attempt>>),
-    Several(Box<dyn Pending<Vec<Option<Fence>>>>),
+    Several(Box<dyn Pending<Vec<Option<FencingToken>>>>),
     Nothing,
 }
 

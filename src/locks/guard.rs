@@ -12,7 +12,7 @@ use crate::engine::acquire::call::Granted;
 use crate::engine::hold::{Hold, Standing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
-use crate::ident::{Fence, Owner};
+use crate::ident::{FencingToken, Owner};
 use crate::observe::event::Event;
 use crate::observe::{Loss, LossReason};
 use crate::seam::{Counting, Kind};
@@ -208,8 +208,8 @@ impl HeldLevel {
     }
 
     /// The hold's fencing token; none in a forked child, whose writes are not to count as its parent's.
-    pub(crate) fn fence(&self) -> Option<Fence> {
-        if is_forked() { None } else { self.hold().fence() }
+    pub(crate) fn fencing_token(&self) -> Option<FencingToken> {
+        if is_forked() { None } else { self.hold().fencing_token() }
     }
 
     pub(crate) fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
@@ -315,8 +315,8 @@ macro_rules! guard {
             /// Re-entries have the hold's token: the outer level goes on writing with it. `None` in a forked
             /// child.
             #[must_use]
-            pub fn fence(&self) -> Option<Fence> {
-                self.level.fence()
+            pub fn fencing_token(&self) -> Option<FencingToken> {
+                self.level.fencing_token()
             }
 
             /// How the hold stands, without asking the server. In a forked child, which holds nothing:
@@ -401,7 +401,7 @@ macro_rules! guard {
                 f.debug_struct(stringify!($guard))
                     .field("name", &self.name())
                     .field("owner", &self.owner())
-                    .field("fence", &self.fence())
+                    .field("fence", &self.fencing_token())
                     .finish_non_exhaustive()
             }
         }

@@ -136,7 +136,7 @@ tuples_into_locks!(A B C D E F G H);
 /// let (ledger, rates) = (client.get_fenced_lock("ledger"), client.get_read_write_lock("rates"));
 /// let both = client.get_multi_lock((ledger, rates.read()));
 /// if let Some(guard) = both.try_acquire_for(Duration::from_secs(3))? {
-///     println!("writing with token {:?}", guard.fence_of("ledger"));
+///     println!("writing with token {:?}", guard.fencing_token_of("ledger"));
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```

@@ -328,9 +328,9 @@ fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
     // One with a token has a new one, also by the condition of the plain lock of the name.
     let fenced = client.get_fenced_lock(fresh("fenced"));
     let mut guard = fenced.acquire().unwrap();
-    let token = guard.fence().unwrap();
+    let token = guard.fencing_token().unwrap();
     assert!(!client.get_lock(fenced.name()).condition("c").wait_for(&mut guard, ms(10)).unwrap());
-    assert!(guard.fence().is_some_and(|new| new > token));
+    assert!(guard.fencing_token().is_some_and(|new| new > token));
     guard.unlock().unwrap();
     // A failed notification leaves nothing behind: the guard releases.
     {

@@ -194,7 +194,7 @@ fn a_fair_lock_can_have_fences(store: &Store) {
     lock.unlock().unwrap();
     assert!(lock.try_lock_and_get_token(ms(10)).unwrap().unwrap() > first);
     lock.unlock().unwrap();
-    assert_eq!(client.get_fair_lock(&name).acquire().unwrap().fence(), None);
+    assert_eq!(client.get_fair_lock(&name).acquire().unwrap().fencing_token(), None);
 }
 
 fn many_threads_of_many_clients_lose_no_turn(store: &Store) {

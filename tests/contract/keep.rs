@@ -186,14 +186,14 @@ fn a_kept_lock_keeps_its_token_and_the_next_owner_has_a_greater_one(store: &Stor
     let lock = keeper.lock_builder(fresh("fenced")).keep().build_fenced();
     let token = || {
         let guard = lock.acquire().unwrap();
-        guard.fence()
+        guard.fencing_token()
     };
     let mut last = token();
     let stays = || token() == std::mem::replace(&mut last, token());
     assert!(eventually(LONG, stays));
     let theirs = other.get_fenced_lock(lock.name()).acquire().unwrap();
-    assert!(theirs.fence() > last);
-    let last = theirs.fence();
+    assert!(theirs.fencing_token() > last);
+    let last = theirs.fencing_token();
     theirs.unlock().unwrap();
     assert!(token() > last);
 }

@@ -100,7 +100,7 @@ fn a_fenced_job_has_a_token_that_grows_from_run_to_run(store: &Store) {
     let name = fresh("fenced-job");
     let mut last = None;
     for runs in [&client, &other, &client] {
-        let fence = || runs.run_once_fenced(&name, ms(1), LONG, |guard| guard.fence().unwrap()).unwrap();
+        let fence = || runs.run_once_fenced(&name, ms(1), LONG, |guard| guard.fencing_token().unwrap()).unwrap();
         let mut given = None;
         comes_true_within(SLACK, || {
             given = fence();

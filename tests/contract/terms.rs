@@ -91,7 +91,7 @@ fn a_most_that_is_shorter_than_the_lease_is_the_lease(store: &Store) {
     let name = fresh("short");
     let taken = now();
     let guard = client.lock_builder(&name).max_hold(ms(300)).build_fenced().acquire().unwrap();
-    assert!(guard.fence().is_some());
+    assert!(guard.fencing_token().is_some());
     match store.client().get_lock(&name).remaining_lease().unwrap() {
         Some(remaining) => assert!(remaining <= ms(300), "{remaining:?}"),
         None => assert!(taken.elapsed() >= ms(300), "it ended after {:?}", taken.elapsed()),

@@ -331,7 +331,7 @@ fn hold_until_stopped(url: &str) {
     let mut store = redis::Client::open(url).unwrap().get_connection().unwrap();
     let lock = client.get_fenced_lock("stopped");
     let guard = lock.acquire().unwrap();
-    let fence = guard.fence().unwrap().get();
+    let fence = guard.fencing_token().unwrap().get();
     assert!(write(&mut store, fence, "before"));
     shout(&format!("\nHOLDS {} {fence}", guard.owner()));
     let mut last = now();
@@ -378,7 +378,7 @@ fn a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_r
         let stopped = now();
         let guard = client.get_fenced_lock("stopped").acquire().unwrap();
         within(stopped, 2 * L, "taking over from a stopped holder");
-        let fence = guard.fence().unwrap().get();
+        let fence = guard.fencing_token().unwrap().get();
         let mut store = redis::Client::open(url.as_str()).unwrap().get_connection().unwrap();
         assert!(write(&mut store, fence, "theirs"));
         let_pass(L, "so that the holder's window is over by far");

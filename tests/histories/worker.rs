@@ -534,7 +534,7 @@ macro_rules! held {
             }
 
             fn token(&self) -> Option<u64> {
-                self.fence().map(leasehold::Fence::get)
+                self.fencing_token().map(leasehold::FencingToken::get)
             }
 
             fn remaining(&self) -> Duration {

@@ -12,7 +12,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use leasehold::crossbeam_channel::unbounded;
 use leasehold::{
     AcquireOptions, ClientBuilder, ClientId, ClusterPubSub, Condition, CountDownLatch, Error, ErrorKind,
-    Event, ExpirableSemaphore, Fence, FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Leader,
+    Event, ExpirableSemaphore, FencingToken, FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Leader,
     Lock, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld,
     ObjectKind, Observer, OwnedGuard, OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedisLock, RedlockNode,
     Result, Ring, RingNode, Semaphore,
@@ -147,9 +147,9 @@ fn values_returned_to_callers_are_plain() {
     value::<ClusterPubSub>();
     key::<Owner>();
     key::<ClientId>();
-    key::<Fence>();
+    key::<FencingToken>();
     fn ordered<T: Ord>() {}
-    ordered::<Fence>();
+    ordered::<FencingToken>();
     shared_by_threads::<Loss>();
     shared_by_threads::<NotHeld>();
     cloned::<Loss>();
@@ -236,7 +236,7 @@ fn a_group_is_made_of_locks_of_mixed_kinds_as_they_are() {
     ));
     let guard = mixed.acquire().unwrap();
     assert_eq!(guard.names().count(), 8);
-    assert!(guard.fence_of("ledger").is_some() && guard.fence_of("prices").is_some());
+    assert!(guard.fencing_token_of("ledger").is_some() && guard.fencing_token_of("prices").is_some());
     guard.unlock().unwrap();
     let pair = [client.get_lock("a"), client.get_lock("b")];
     assert_eq!(client.get_multi_lock(&pair[..]).names().count(), 2);

@@ -273,7 +273,7 @@ fn the_list_sees_every_shape_of_item() {
         "    pub fn available_permits(&self) -> Result<i64>",
         "pub enum ErrorKind",
         "    WouldDeadlock",
-        "    Elected { term: Fence }",
+        "    Elected { term: FencingToken }",
         "    pub held_for: Option<Duration>",
         "pub trait Lock",
         "pub struct RedisLock",

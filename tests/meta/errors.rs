@@ -277,7 +277,7 @@ fn arguments(list: &mut List) {
     let id = "0".repeat(32);
     list.add("get_expirable_semaphore: update_lease_time(0)", permits.update_lease_time(&id, Duration::ZERO));
     list.add("change_ring() of another client", client.change_ring(Ring::new(["redis://127.0.0.1"])));
-    let fence = client.get_fenced_lock("orders").acquire().unwrap().fence().unwrap();
+    let fence = client.get_fenced_lock("orders").acquire().unwrap().fencing_token().unwrap();
     list.add("fencing::write_file(\"/\", …)", fencing::write_file(Path::new("/"), fence, b""));
 }
 

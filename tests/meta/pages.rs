@@ -104,7 +104,7 @@ fn the_user_of_the_guarantees_can_do_all_that_locks_need() {
     assert_eq!(by.not_held(), Some(&NotHeld::HeldBy(one.current_owner().to_string())));
     lock.unlock().unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| other.get_fenced_lock("app:a").acquire().unwrap().fence());
+        let waiter = scope.spawn(|| other.get_fenced_lock("app:a").acquire().unwrap().fencing_token());
         assert!(eventually(crate::support::LONG, || {
             listening_clients("app:a", "NUMSUB", |command| {
                 redis::cmd(command[0]).arg(&command[1..]).query(&mut server.admin()).unwrap()

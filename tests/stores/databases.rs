@@ -339,7 +339,7 @@ pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
     let client = server.options().table("swept").build().unwrap();
     let held = client.get_fenced_lock("held").acquire().unwrap();
     let first = client.get_fenced_lock("free").acquire().unwrap();
-    let fence = first.fence();
+    let fence = first.fencing_token();
     first.unlock().unwrap();
     let (owner, holds, pid, host, thread) = server.row("swept", "held");
     assert_eq!((owner, holds, pid), (held.owner().to_string(), 1, std::process::id()));
@@ -349,7 +349,7 @@ pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
     assert_eq!(server.count_rows("swept"), 2);
     assert!(eventually(LONG, || client.sweep(ms(1)).unwrap() > 0));
     assert_eq!(server.count_rows("swept"), 1, "a lock that is held is not forgotten");
-    assert!(client.get_fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
+    assert!(client.get_fenced_lock("free").acquire().unwrap().fencing_token() > fence, "fences only go up");
     held.unlock().unwrap();
 }
 

@@ -144,7 +144,7 @@ fn keys_of_other_programs_are_shown_with_their_type() {
     assert_eq!((seen.remaining, seen.holders[0].holds), (Some(Duration::MAX), Some(2)), "{seen}");
     assert_eq!(client.inspect("queue").unwrap().waiters[0].remaining, Some(Duration::ZERO));
     let seen = client.inspect("fenced").unwrap();
-    assert_eq!((seen.fence.map(leasehold::Fence::get), seen.is_held()), (Some(17), false));
+    assert_eq!((seen.fence.map(leasehold::FencingToken::get), seen.is_held()), (Some(17), false));
     // Redisson's lock of several values, and a reader whose marker has run out.
     run(
         &mut admin,
@@ -296,7 +296,7 @@ fn a_database_shows_since_when_and_where_a_lock_is_held() {
     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
     let guard = client.get_fenced_lock("a").acquire().unwrap();
     let seen = client.inspect("a").unwrap();
-    assert_eq!((&seen.kind, seen.fence), (&ObjectKind::FencedLock, guard.fence()));
+    assert_eq!((&seen.kind, seen.fence), (&ObjectKind::FencedLock, guard.fencing_token()));
     let holder = &seen.holders[0];
     assert!(holder.held_for.is_some_and(|held| held < Duration::from_secs(10)), "{seen}");
     assert_eq!(holder.location.as_ref().unwrap().pid, std::process::id());

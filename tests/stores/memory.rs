@@ -437,7 +437,7 @@ fn fences_go_up_although_the_clock_stands_and_follow_it_when_it_moves() {
     let mut tokens = Vec::new();
     for _ in 0..3 {
         for _ in 0..3 {
-            tokens.push(lock.acquire().unwrap().fence().unwrap());
+            tokens.push(lock.acquire().unwrap().fencing_token().unwrap());
         }
         clock.advance(secs(1));
     }

@@ -230,7 +230,7 @@ fn a_store_that_loses_its_locks_keeps_fencing_tokens_and_notifies_nobody() {
     assert_eq!(old.state(), HoldState::Held); // nobody was told
     clock.advance(ms(10_000));
     assert_eq!(old.state(), HoldState::Lost);
-    assert!(client.get_fenced_lock("a").acquire().unwrap().fence() > old.fence());
+    assert!(client.get_fenced_lock("a").acquire().unwrap().fencing_token() > old.fencing_token());
     client.get_read_write_lock("rw").read().lock().unwrap();
     client.get_semaphore("slots").try_set_permits(3).unwrap();
     assert!(store.forget("rw") && store.forget("slots"));

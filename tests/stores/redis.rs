@@ -81,7 +81,7 @@ fn threads_that_find_no_server_fail_together() {
 fn a_write_to_redis_is_refused_once_a_newer_token_has_written() {
     let Some(server) = RedisServer::start_default() else { return };
     let lock = LockClient::connect(server.url()).unwrap().get_fenced_lock("stock");
-    let fence = || lock.acquire().unwrap().fence().unwrap().get().to_string();
+    let fence = || lock.acquire().unwrap().fencing_token().unwrap().get().to_string();
     let (older, newer) = (fence(), fence());
     let mut admin = server.admin();
     let script = fencing::REDIS_SET.to_owned();

@@ -269,7 +269,7 @@ fn rows_show_holders_and_a_sweep_forgets_free_locks() {
     let client = file.client();
     let held = client.get_fenced_lock("held").acquire().unwrap();
     let first = client.get_fenced_lock("free").acquire().unwrap();
-    let fence = first.fence();
+    let fence = first.fencing_token();
     first.unlock().unwrap();
     let raw = file.raw();
     let row: (String, i64, i64, String, String) = raw
@@ -288,7 +288,7 @@ fn rows_show_holders_and_a_sweep_forgets_free_locks() {
     assert_eq!(rows(), 2);
     assert!(crate::support::eventually(LONG, || client.sweep(ms(1)).unwrap() > 0));
     assert_eq!(rows(), 1, "a lock that is held is not forgotten");
-    assert!(client.get_fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
+    assert!(client.get_fenced_lock("free").acquire().unwrap().fencing_token() > fence, "fences only go up");
     held.unlock().unwrap();
 }
 

@@ -156,7 +156,7 @@ fn a_wait_and_a_hold_each_have_a_span_that_ends_with_them() {
     let acquired = "lock.acquire DEBUG fenced granted 1";
     assert_eq!(kept.spans(&name, &ALL), [acquired, "lock.hold DEBUG fenced open"]);
     // They say who has it, and under which token.
-    let (owner, fence) = (guard.owner().to_string(), guard.fence().unwrap().get().to_string());
+    let (owner, fence) = (guard.owner().to_string(), guard.fencing_token().unwrap().get().to_string());
     for (span, _) in &*kept.spans.lock().unwrap() {
         if span.fields.get("lock.name") == Some(&name) {
             assert_eq!(

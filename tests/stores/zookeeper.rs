@@ -163,14 +163,14 @@ fn an_ensemble_that_loses_its_leader_costs_no_hold() {
     let guard = one.get_fenced_lock("led").acquire().unwrap();
     let waiter = Waiter::start({
         let lock = other.get_fenced_lock("led");
-        move || lock.acquire_owned().map(|guard| (guard.fence(), guard.unlock()))
+        move || lock.acquire_owned().map(|guard| (guard.fencing_token(), guard.unlock()))
     });
     let leader = servers.iter().position(ZooKeeper::is_leader).expect("one leads");
     servers[leader].kill();
     comes_true_within(LONG * 2, || one.get_lock("other").try_lock().unwrap_or(false));
     one.get_lock("other").unlock().unwrap();
     guard.check().unwrap();
-    let fence = guard.fence();
+    let fence = guard.fencing_token();
     guard.unlock().unwrap();
     let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
     unlocked.unwrap();

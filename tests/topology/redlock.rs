@@ -725,7 +725,7 @@ fn a_server_that_forgets_within_the_lease_makes_two_holders_and_the_older_fence_
     first.check().unwrap();
     second.check().unwrap();
     // The resource does: it takes what is not older than what it has seen.
-    let (old, new) = (first.fence().unwrap(), second.fence().unwrap());
+    let (old, new) = (first.fencing_token().unwrap(), second.fencing_token().unwrap());
     assert!(new > old, "{new} after {old}");
     let mut newest_seen = None;
     let mut writes = |fence| {
@@ -917,7 +917,7 @@ fn works(
         let lock: FencedLock = client.get_fenced_lock(&locks[at]);
         match lock.try_acquire_for(ms(500)) {
             Ok(Some(guard)) => {
-                let open = histories[at].acquired(guard.owner(), guard.fence().map(leasehold::Fence::get));
+                let open = histories[at].acquired(guard.owner(), guard.fencing_token().map(leasehold::FencingToken::get));
                 let promised = now() + guard.remaining();
                 if random().is_multiple_of(64) {
                     let_pass(ms(random() % 30), "it works");

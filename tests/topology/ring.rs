@@ -322,13 +322,13 @@ fn fences_go_on_rising_when_a_name_moves() {
             redis::cmd("EVAL").arg(ahead).arg(1).arg(&counter).exec(&mut server.admin()).unwrap();
         }
         let guard = client.get_fenced_lock(name).acquire().unwrap();
-        last.insert(name, guard.fence().unwrap());
+        last.insert(name, guard.fencing_token().unwrap());
         guard.unlock().unwrap();
     }
     client.change_ring(Ring::new(three).epoch(2).moving_from(two)).unwrap();
     for name in &names {
         let guard = client.get_fenced_lock(name).acquire().unwrap();
-        assert!(guard.fence().unwrap() > last[name], "{name}");
+        assert!(guard.fencing_token().unwrap() > last[name], "{name}");
         guard.unlock().unwrap();
     }
     assert!(!keys(&servers[2]).is_empty(), "no name moved");

@@ -138,7 +138,7 @@ fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
         report.add(Finding::not_checked("clock", "no lock could be acquired"));
         return false;
     };
-    let fence = guard.fence();
+    let fence = guard.fencing_token();
     match guard.unlock() {
         Ok(()) => {
             let took = Moment::now().since(begun);

@@ -84,7 +84,7 @@ pub(super) fn acquired(name: &str, guard: &OwnedGuard, waited: Duration, say: Sa
     let fields = json!({
         "name": name,
         "owner": guard.owner().to_string(),
-        "fence": guard.fence().map(|fence| fence.get()),
+        "fence": guard.fencing_token().map(|fence| fence.get()),
         "waited_seconds": waited.as_secs_f64(),
     });
     say.detail("acquired", &format!("acquired {name} after {}", span(waited)), &fields);

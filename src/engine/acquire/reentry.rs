@@ -36,7 +36,7 @@ impl Engine {
         };
         let mut claim = hold.claim();
         claim.kind = call.kind;
-        claim.wants_fence = call.wants_fence() && hold.fence().is_none();
+        claim.wants_fence = call.wants_fence() && hold.fencing_token().is_none();
         if call.lease != Lease::Renewed {
             self.core.end_until_asked(hold); // it would be kept under this level's lease
         }

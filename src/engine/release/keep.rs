@@ -118,7 +118,7 @@ impl Engine {
     ) -> Option<Granted> {
         let is_meant = match reuse {
             // The plain and the fenced lock of a name are one.
-            Reuse::UntilAsked => !call.wants_fence() || hold.fence().is_some(),
+            Reuse::UntilAsked => !call.wants_fence() || hold.fencing_token().is_some(),
             Reuse::InTurn => call.may_keep(),
             Reuse::Never => false,
         };

@@ -3,7 +3,7 @@
 //! Here several objects may have one name, which on Redis have one key: the first that is there is reported,
 //! in the order of this file.
 
-use crate::ident::{Fence, LockName};
+use crate::ident::{FencingToken, LockName};
 use crate::inspect::{Inspection, ObjectKind, Waiter};
 use crate::stores::memory::counted::CountedKind;
 use crate::stores::memory::state::{Channels, MemoryState, rw_channel};
@@ -16,7 +16,7 @@ impl MemoryState {
     pub(super) fn shown(&self, name: &LockName, now: Moment, channels: &Channels) -> Inspection {
         let key = name.key();
         let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
-        seen.fence = self.fences.get(key).copied().map(Fence::new);
+        seen.fence = self.fences.get(key).copied().map(FencingToken::new);
         for (owner, until) in self.queues.get(key).into_iter().flatten().filter(|(_, until)| *until > now) {
             let remaining = Some(until.since(now));
             seen.waiters.push(Waiter::new(owner.to_string(), remaining));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::error::Result;
-use crate::ident::{Fence, LockName, Owner};
+use crate::ident::{FencingToken, LockName, Owner};
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, PermitInfo, Waiter, Location};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
@@ -129,7 +129,7 @@ impl<'a> Shown<'a> {
 
     fn told(&self, name: &str) -> Result<Inspection> {
         let mut seen = Inspection::new(name, ObjectKind::Absent);
-        seen.fence = self.fence.parse().ok().map(Fence::new);
+        seen.fence = self.fence.parse().ok().map(FencingToken::new);
         seen.remaining = (self.ttl_ms != -2).then(|| ttl(self.ttl_ms).unwrap_or(Duration::MAX));
         self.waiters(&mut seen)?;
         match self.kind.as_str() {

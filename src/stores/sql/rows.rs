@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{Fence, LockName, Owner};
+use crate::ident::{FencingToken, LockName, Owner};
 use crate::inspect::{Holder, Inspection, ObjectKind, Location};
 use crate::seam::capabilities::{Capabilities, KeptLook, TableInUse};
 use crate::seam::inspection::Inspect;
@@ -60,7 +60,7 @@ pub(super) struct ListedRow {
 pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
     let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
     let Some((row, told)) = row else { return seen };
-    seen.fence = u64::try_from(told.fence).ok().filter(|fence| *fence > 0).map(Fence::new);
+    seen.fence = u64::try_from(told.fence).ok().filter(|fence| *fence > 0).map(FencingToken::new);
     if seen.fence.is_some() {
         seen.kind = ObjectKind::FencedLock;
     }
@@ -317,7 +317,7 @@ pub(super) fn acquire_by_row<D: Rows + ?Sized>(
 }
 
 pub(super) fn granted(claim: &Claim, fence: u64) -> Attempt {
-    Attempt::granted(claim.wants_fence.then(|| Fence::new(fence)))
+    Attempt::granted(claim.wants_fence.then(|| FencingToken::new(fence)))
 }
 
 /// The row if its lock is held, and by a lock of this kind.

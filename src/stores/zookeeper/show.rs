@@ -1,6 +1,6 @@
 //! The owners at a lock, as the nodes there say.
 
-use crate::ident::{Fence, LockName};
+use crate::ident::{FencingToken, LockName};
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, Waiter};
 use crate::seam::Family;
 use crate::stores::zookeeper::ZooKeeperStore;
@@ -45,7 +45,7 @@ impl ZooKeeperStore {
                     Ok(reply) => {
                         if has_it {
                             // As of etcd's keys: each holder has such a token, whether it asked or not.
-                            seen.fence = seen.fence.max(Some(Fence::new(maker(&reply.body)?)));
+                            seen.fence = seen.fence.max(Some(FencingToken::new(maker(&reply.body)?)));
                         }
                         data(&reply.body)?
                     }

@@ -207,7 +207,7 @@ impl Store for Redlock {
         let granted = votes.granted();
         if granted >= votes.majority() && validity(claim.lease, Clock::System.now().since(sent)).is_some() {
             self.monitor.confirmed(claim, sent, &[]);
-            return Ok(Attempt::granted(votes.fence()));
+            return Ok(Attempt::granted(votes.fencing_token()));
         }
         if votes.count(|attempt| !matches!(attempt, Attempt::Granted { .. })) >= votes.veto() {
             return Ok(Attempt::Lost);
