@@ -334,7 +334,7 @@ impl Error {
     /// use leasehold::{Fault, LockClient, MemoryStore};
     ///
     /// let store = MemoryStore::new();
-    /// let client = LockClient::builder().patience(std::time::Duration::ZERO).build_in_memory(&store)?;
+    /// let client = LockClient::builder().retry_timeout(std::time::Duration::ZERO).build_in_memory(&store)?;
     /// let guard = client.get_lock("stock:42").acquire()?;
     /// // … write …
     /// store.fail(Fault::Refused);

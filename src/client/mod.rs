@@ -225,7 +225,7 @@ impl LockClient {
     ///
     /// Processes may change one after the other. As soon as one has, those that go by the older list are
     /// refused with an error of kind [`StaleRing`](crate::ErrorKind::StaleRing), which waiting calls ride out
-    /// for their `patience`. New processes start with the new list, by [`ClientBuilder::ring`].
+    /// for their `retry_timeout`. New processes start with the new list, by [`ClientBuilder::ring`].
     ///
     /// # Blocking
     ///
@@ -670,7 +670,7 @@ impl LockClient {
     /// # Blocking
     ///
     /// One round trip, then `job`, then one round trip. While the server does not answer after the job: up to
-    /// the client's patience (default 10 s) or the end of `at_most`, whichever is first. On Redlock,
+    /// the client's retry time-out (default 10 s) or the end of `at_most`, whichever is first. On Redlock,
     /// processes that ask at the same moment may all be refused, each having some of the servers: then they
     /// ask again at random moments, for two seconds at most, until one of them has it.
     ///

@@ -29,7 +29,7 @@ pub struct Settings {
     pub label: Option<String>,
     pub lease: Duration,
     pub command_timeout: Duration,
-    pub patience: Duration,
+    pub retry_timeout: Duration,
 }
 
 impl fmt::Debug for Settings {
@@ -66,7 +66,7 @@ impl ClientBuilder {
             label: options.label,
             lease: options.lease,
             command_timeout: options.command_timeout,
-            patience: options.patience,
+            retry_timeout: options.retry_timeout,
         }
     }
 

@@ -279,7 +279,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         }
     }
     // One retry budget for all of them.
-    let give_up = |one: &LevelRelease| one.engine.clock.after(one.engine.options.patience);
+    let give_up = |one: &LevelRelease| one.engine.clock.after(one.engine.options.retry_timeout);
     let give_up: Vec<Moment> = undecided.iter().map(|(one, ..)| give_up(one)).collect();
     for ((LevelRelease { engine, hold, .. }, left, first), give_up) in undecided.into_iter().zip(give_up) {
         let ended = engine.send_release(&hold, left, give_up, first);

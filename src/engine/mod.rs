@@ -183,7 +183,7 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable_for(action, claim.kind, &claim.name)?;
         // Well before the store forgets the first sending.
-        let give_up = self.clock.after(self.options.patience.min(REQUEST_LASTS / 2));
+        let give_up = self.clock.after(self.options.retry_timeout.min(REQUEST_LASTS / 2));
         let mut in_doubt = false;
         loop {
             let answer = self.store.count(claim, what, self.one_command());

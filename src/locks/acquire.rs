@@ -28,7 +28,7 @@ macro_rules! acquire_methods {
             /// # Errors
             ///
             /// A name is bad; a key holds something else; or a server could not be used for the client's
-            /// patience. The call then leaves nothing acquired.
+            /// retry time-out. The call then leaves nothing acquired.
             pub fn lock(&self) -> Result<()> {
                 let taken = self.enter("lock", &AcquireOptions::new())?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock"))

@@ -192,7 +192,7 @@ impl Condition {
     ///
     /// # Blocking
     ///
-    /// One round trip; while the server cannot be used, up to the client's patience.
+    /// One round trip; while the server cannot be used, up to the client's retry time-out.
     ///
     /// # Errors
     ///

@@ -47,7 +47,7 @@ impl ExpirableSemaphore {
     ///
     /// The name is bad; nobody has set the semaphore up, or it was deleted (kind
     /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not be
-    /// used for the client's patience.
+    /// used for the client's retry time-out.
     pub fn acquire(&self) -> Result<Permit> {
         let permit = self.take("acquire", 1, &AcquireOptions::new())?;
         permit.ok_or_else(|| self.core.unending("acquire"))

@@ -375,7 +375,7 @@ macro_rules! guard {
             ///
             /// # Blocking
             ///
-            /// One round trip. While the server does not answer: up to the client's patience (default 10 s)
+            /// One round trip. While the server does not answer: up to the client's retry time-out (default 10 s)
             /// or the end of the lease, whichever is first.
             ///
             /// # Errors

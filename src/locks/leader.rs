@@ -225,7 +225,7 @@ impl LeaderShared {
                     }
                 }
                 Err(_over) if self.is_over() => return Ok(()),
-                // The store could not be used for the client's patience: later again.
+                // The store could not be used for the client's retry time-out: later again.
                 Err(_trouble) => self.pause(random_between(PAUSE)),
             }
         }

@@ -37,7 +37,7 @@ use crate::time::Lease;
 ///
 /// Every wait ends as asked: `try_lock_for(wait)` returns within `wait` and one command time-out (default 3
 /// s), whatever the network does. Uncontended calls are one round trip each. While the server cannot be used,
-/// calls without a deadline try for the client's patience (default 10 s) and then return the error.
+/// calls without a deadline try for the client's retry time-out (default 10 s) and then return the error.
 ///
 /// # Guarantees
 ///
@@ -108,7 +108,7 @@ impl RedisLock {
     ///
     /// # Blocking
     ///
-    /// One round trip. While the server does not answer: up to the client's patience (default 10 s) or the
+    /// One round trip. While the server does not answer: up to the client's retry time-out (default 10 s) or the
     /// end of the lease, whichever is first.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ impl Semaphore {
     ///
     /// None were asked for; the name is bad; nobody has set the semaphore up, or it was deleted or has ended
     /// (kind [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not
-    /// be used for the client's patience.
+    /// be used for the client's retry time-out.
     pub fn acquire(&self, permits: u32) -> Result<Permit> {
         let permit = self.take("acquire", permits, &AcquireOptions::new())?;
         permit.ok_or_else(|| self.core.unending("acquire"))

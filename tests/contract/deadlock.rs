@@ -77,7 +77,7 @@ impl Member {
     fn looking_after(store: &Store, wait: Duration, breaks: bool) -> Member {
         let (sender, told) = unbounded();
         let client = store.client_with(|options| {
-            let options = options.lease(Duration::from_secs(30)).deadlocks_after(wait);
+            let options = options.lease(Duration::from_secs(30)).detect_deadlocks_after(wait);
             options.break_deadlocks(breaks).observer(Told(sender))
         });
         Member { client, told }
@@ -567,7 +567,7 @@ fn a_process_that_works_under_a_hold_is_seen_to_keep_it(store: &Store) {
             let (sender, told) = unbounded();
             let under = guards[at].owner().to_string();
             let client = store.client_with(|options| {
-                let options = options.deadlocks_after(Duration::from_millis(200)).observer(Told(sender));
+                let options = options.detect_deadlocks_after(Duration::from_millis(200)).observer(Told(sender));
                 options.under_hold("no owner").under_hold(&under)
             });
             let wanted = client.get_lock(&names[(at + 1) % 3]);

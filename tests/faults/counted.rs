@@ -226,7 +226,7 @@ fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
 #[test]
 fn waiters_of_a_fair_lock_outlast_a_paused_server_and_leave_no_place() {
     scenario(|world| {
-        let client = world.builder().patience(LONG).build().unwrap();
+        let client = world.builder().retry_timeout(LONG).build().unwrap();
         let held = world.direct().get_fair_lock("paused").acquire_with(&leased(LONG)).unwrap().unwrap();
         let [first, second] = [ms(1_500), LONG].map(|wait| {
             let lock = client.get_fair_lock("paused");

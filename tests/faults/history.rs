@@ -275,7 +275,7 @@ fn connect(url: &str) -> LockClient {
     let mut client = None;
     let connected = eventually(LONG, || {
         let builder = LockClient::builder().url(url).lease(LEASE).command_timeout(TIMEOUT);
-        client = builder.connect_timeout(TIMEOUT).patience(LONG).build().ok();
+        client = builder.connect_timeout(TIMEOUT).retry_timeout(LONG).build().ok();
         client.is_some()
     });
     assert!(connected, "no connection to {url}");

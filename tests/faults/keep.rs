@@ -222,7 +222,7 @@ fn nothing_is_kept_while_recalls_are_not_heard() {
 #[test]
 fn what_a_keeper_that_is_cut_off_kept_is_free_after_the_clients_lease() {
     scenario(|world| {
-        let keeper = world.builder().lease(KEPT).command_timeout(T).patience(PATIENCE).build().unwrap();
+        let keeper = world.builder().lease(KEPT).command_timeout(T).retry_timeout(PATIENCE).build().unwrap();
         let other = client(world);
         let lock = kept(world, &keeper, "stock");
         world.proxy.hold(Direction::ToServer, Which::All);

@@ -112,7 +112,7 @@ pub(crate) const GO: &str = "go";
 pub(crate) fn connect(orders: &Orders) -> LockClient {
     let mut client = Err(String::new());
     let connected = eventually(LONG, || {
-        let mut builder = LockClient::builder().lease(orders.lease).patience(LONG);
+        let mut builder = LockClient::builder().lease(orders.lease).retry_timeout(LONG);
         let calls_back = orders.calls_back.then(CallsBack::default);
         if let Some(observer) = &calls_back {
             builder = builder.observer(observer.clone());

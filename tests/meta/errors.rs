@@ -60,7 +60,7 @@ const MS: Duration = Duration::from_millis(1);
 
 /// Nothing that answers, or refuses, runs into a time-out, however busy the machine is.
 fn options() -> ClientBuilder {
-    LockClient::builder().connect_timeout(LONG).command_timeout(LONG).patience(Duration::ZERO)
+    LockClient::builder().connect_timeout(LONG).command_timeout(LONG).retry_timeout(Duration::ZERO)
 }
 
 /// For what does not answer.
@@ -141,7 +141,7 @@ fn environment(list: &mut List) {
         ("LEASEHOLD_LEASE", "10ms"),
         ("LEASEHOLD_COMMAND_TIMEOUT", "soon"),
         ("LEASEHOLD_CONNECT_TIMEOUT", "0s"),
-        ("LEASEHOLD_PATIENCE", "1 minute"),
+        ("LEASEHOLD_RETRY_TIMEOUT", "1 minute"),
         ("LEASEHOLD_URL_FILE", "/no/such/file"),
         ("LEASEHOLD_RING", "localhost:6379"),
         ("LEASEHOLD_RING_EPOCH", "2"),

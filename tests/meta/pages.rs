@@ -237,7 +237,7 @@ impl Pair<'_> {
     fn of<'a>(server: &'a RedisServer, user: &str) -> Result<Pair<'a>> {
         let client = || {
             let client = LockClient::builder().url(server.url()).username(user).password("PASSWORD");
-            client.linger(Duration::ZERO).build()
+            client.unsubscribe_delay(Duration::ZERO).build()
         };
         Ok(Pair { server, one: client()?, other: client()? })
     }

@@ -396,7 +396,7 @@ pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>()
 pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let Exhausted { command_timeout, lease, calls_end_within, lasts } = D::EXHAUSTED;
-    let options = || server.options().pool_size(1).command_timeout(command_timeout).patience(ms(100));
+    let options = || server.options().pool_size(1).command_timeout(command_timeout).retry_timeout(ms(100));
     let client = connected(|| options().lease(lease).build());
     let (kept, stuck) = (fresh("kept"), fresh("stuck"));
     client.get_lock(&stuck).lock().unwrap();

@@ -213,7 +213,7 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
 fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     let mut members = some_or_skip!(Etcd::start_cluster(3));
     let url = url_of(&members);
-    let options = || builder(&url).lease(ms(6_000)).command_timeout(ms(1_000)).patience(ms(1_500));
+    let options = || builder(&url).lease(ms(6_000)).command_timeout(ms(1_000)).retry_timeout(ms(1_500));
     let (holder, other) = (options().build().unwrap(), options().build().unwrap());
     let name = fresh("cluster");
     let guard = holder.get_fenced_lock(&name).acquire().unwrap();
@@ -302,7 +302,7 @@ fn the_members_of_a_url_are_tried_in_turn() {
 #[test]
 fn a_late_grant_of_a_stopped_member_is_undone() {
     let server = some_or_skip!(Etcd::start());
-    let options = || builder(&server.url()).lease(ms(8_000)).command_timeout(ms(1_000)).patience(LONG);
+    let options = || builder(&server.url()).lease(ms(8_000)).command_timeout(ms(1_000)).retry_timeout(LONG);
     let (asking, other) = (connected(|| options().build()), connected(|| options().build()));
     let name = fresh("stopped");
     let lock = asking.get_lock(&name);

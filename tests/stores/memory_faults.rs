@@ -19,7 +19,7 @@ fn place() -> (ManualClock, MemoryStore) {
 }
 
 fn client(store: &MemoryStore) -> LockClient {
-    ClientBuilder::default().patience(Duration::ZERO).build_in_memory(store).unwrap()
+    ClientBuilder::default().retry_timeout(Duration::ZERO).build_in_memory(store).unwrap()
 }
 
 /// The error of each kind of request.
@@ -97,7 +97,7 @@ fn the_requests_that_failed_are_reported_with_what_is_known_of_them() {
     }
     let (sender, requests) = unbounded();
     let (clock, store) = place();
-    let builder = ClientBuilder::default().patience(Duration::ZERO).observer(Requests(sender));
+    let builder = ClientBuilder::default().retry_timeout(Duration::ZERO).observer(Requests(sender));
     let client = builder.build_in_memory(&store).unwrap();
     let lock = client.get_lock("a");
     for (fault, outcome) in [(Fault::Refused, Some(false)), (Fault::AnswerLost, Some(true))] {
@@ -315,7 +315,7 @@ fn the_result_of_work_comes_back_when_only_the_release_fails() {
         let (_clock, store) = place();
         let (sender, failed) = unbounded();
         let client = ClientBuilder::default()
-            .patience(Duration::ZERO)
+            .retry_timeout(Duration::ZERO)
             .observer(FailedReleases(sender))
             .build_in_memory(&store)
             .unwrap();
@@ -408,7 +408,7 @@ fn the_error_of_a_release_says_that_the_work_ran_and_is_never_to_be_retried() {
 fn the_error_of_a_dropped_guards_release_is_not_to_be_retried_either() {
     let (_clock, store) = place();
     let (told, seen) = unbounded();
-    let builder = ClientBuilder::default().patience(Duration::ZERO).observer(Releases(told));
+    let builder = ClientBuilder::default().retry_timeout(Duration::ZERO).observer(Releases(told));
     let client = builder.build_in_memory(&store).unwrap();
     let guards =
         [client.get_lock("plain").acquire().unwrap(), client.get_token_lock("token").acquire().unwrap()];

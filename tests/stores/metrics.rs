@@ -101,7 +101,7 @@ impl Observer for Recorded {
 impl Recorded {
     fn client(&self, store: &MemoryStore) -> LockClient {
         let builder =
-            LockClient::builder().observer(self.clone()).lease(Duration::from_secs(3)).patience(ms(100));
+            LockClient::builder().observer(self.clone()).lease(Duration::from_secs(3)).retry_timeout(ms(100));
         builder.build_in_memory(store).unwrap()
     }
 
@@ -250,7 +250,7 @@ fn a_clone_that_gets_a_label_keeps_its_groups() {
 #[test]
 fn a_deadlock_is_counted_once() {
     let recorded = Recorded(Metrics::new(), Kept::default());
-    let builder = LockClient::builder().observer(recorded.clone()).deadlocks_after(ms(50));
+    let builder = LockClient::builder().observer(recorded.clone()).detect_deadlocks_after(ms(50));
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
     let counted = || {
         with_local_recorder(&recorded.1, || recorded.0.sample(&client.stats()));

@@ -324,7 +324,7 @@ fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says
     let relay = Relay::to(server.port());
     let url = relay.url(&server.url_as("app"), server.port());
     let options = || LockClient::builder().url(&url).session_locks().lease(ms(25_000));
-    let client = connected(|| options().command_timeout(ms(400)).patience(ms(1_500)).build());
+    let client = connected(|| options().command_timeout(ms(400)).retry_timeout(ms(1_500)).build());
     let rival = server.options_as("app").session_locks().build().unwrap();
     let (first, second) =
         (client.get_lock("a").acquire_owned().unwrap(), client.get_lock("b").acquire_owned().unwrap());

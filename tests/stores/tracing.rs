@@ -145,7 +145,7 @@ impl Kept {
 const ALL: [&str; 4] = ["lock.kind", "lock.outcome", "lock.attempts", "lock.end"];
 
 fn client(store: &MemoryStore) -> LockClient {
-    ClientBuilder::default().patience(Duration::ZERO).build_in_memory(store).unwrap()
+    ClientBuilder::default().retry_timeout(Duration::ZERO).build_in_memory(store).unwrap()
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn what_fails_is_told_with_its_outcome() {
 #[test]
 fn a_deadlock_is_a_line_that_warns_and_names_the_locks() {
     let (kept, a, b) = (kept(), fresh("a"), fresh("b"));
-    let builder = ClientBuilder::default().deadlocks_after(ms(50));
+    let builder = ClientBuilder::default().detect_deadlocks_after(ms(50));
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
     let line = || {
         let lines = kept.lines.lock().unwrap();

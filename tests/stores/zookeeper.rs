@@ -815,7 +815,7 @@ fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let [reading, writing, coming] = [(); 3].map(|()| {
         let options = || LockClient::builder().url(server.url()).lease(ms(20_000));
-        connected(|| options().deadlocks_after(ms(200)).build())
+        connected(|| options().detect_deadlocks_after(ms(200)).build())
     });
     let (both_hold, writer_waits, interrupt) = (Barrier::new(3), Barrier::new(3), Interrupt::new());
     let halves = |client: &LockClient| client.get_read_write_lock("halves");

@@ -101,7 +101,7 @@ impl Nodes {
 }
 
 fn builder() -> ClientBuilder {
-    LockClient::builder().lease(LEASE).node_timeout(NODE_TIMEOUT).patience(ms(2000))
+    LockClient::builder().lease(LEASE).node_timeout(NODE_TIMEOUT).retry_timeout(ms(2000))
 }
 
 /// Tells of warnings and losses.
@@ -864,7 +864,7 @@ fn a_split_vote_leaves_nothing_and_all_get_in() {
 fn a_tick_at_which_the_votes_are_split_is_still_run_by_somebody() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
-    let client = nodes.builder().patience(LONG).build().unwrap();
+    let client = nodes.builder().retry_timeout(LONG).build().unwrap();
     let tick = |name: &str| client.run_once(name, LEASE, LEASE, |_| ()).unwrap();
     let hold = |name: &str, holders: [&str; 5]| {
         for (server, holder) in nodes.servers.iter().zip(holders) {

@@ -14,10 +14,10 @@ use crate::time::Moment;
 impl MemoryStore {
     /// Has every request of every client fail like this until [`heal`](Self::heal).
     ///
-    /// Calls that wait try again for the client's `patience`, which a [`ManualClock`](crate::ManualClock)
+    /// Calls that wait try again for the client's `retry_timeout`, which a [`ManualClock`](crate::ManualClock)
     /// that stands still does not end: in tests with one thread, make the client by
     /// [`build_in_memory`](crate::ClientBuilder::build_in_memory) with a
-    /// [`patience`](crate::ClientBuilder::patience) of zero, or use calls that do not wait. Messages to
+    /// [`retry_timeout`](crate::ClientBuilder::retry_timeout) of zero, or use calls that do not wait. Messages to
     /// waiters are not affected.
     ///
     /// # Examples

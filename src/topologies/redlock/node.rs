@@ -159,7 +159,7 @@ impl VotingNode {
         true
     }
 
-    /// Asks a server that is out of use, if it is time to, for at most `patience`. One that was never reached
+    /// Asks a server that is out of use, if it is time to, for at most `retry_timeout`. One that was never reached
     /// is connected to by `open`, which does not wait for it. Returns whether it is back, and when to ask
     /// next.
     pub(super) fn look(&self, patience: Duration, open: impl FnOnce()) -> (bool, Moment) {

@@ -30,7 +30,7 @@ pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
         .lease(L)
         .command_timeout(T)
         .connect_timeout(CONNECT)
-        .linger(ms(200))
+        .unsubscribe_delay(ms(200))
         .client_name(NAME)
 }
 
