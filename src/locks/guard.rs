@@ -61,7 +61,7 @@ pub enum HoldState {
 /// as the request takes. A process that exits just after a drop may leave the lock until its lease ends;
 /// [`shutdown`](crate::LockClient::shutdown), and dropping the last clone of the client, wait for the answer.
 /// While other clients stand in line for a lock, a drop may send nothing for some milliseconds, so that the
-/// thread has the lock again at once if it comes back: see [`turn`](crate::LockBuilder::turn).
+/// thread has the lock again at once if it comes back: see [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking
 ///

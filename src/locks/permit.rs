@@ -44,7 +44,7 @@ impl Permit {
 
     /// Keeps the permits: they are not released when this value goes, and not renewed. For permits that
     /// others release.
-    pub fn keep(self) {
+    pub fn forget(self) {
         self.guard.keep_permits();
     }
 

@@ -111,7 +111,7 @@ impl Semaphore {
     /// Releases permits that were acquired elsewhere, or adds new ones: the store does not know the
     /// difference.
     ///
-    /// For code that acquires and releases in different places, with [`Permit::keep`].
+    /// For code that acquires and releases in different places, with [`Permit::forget`].
     ///
     /// # Blocking
     ///

@@ -173,7 +173,7 @@ fn a_waiter_is_woken_by_permits_that_are_added(store: &Store) {
     client.get_semaphore(&name).try_set_permits(0).unwrap();
     let waiter = Waiter::start({
         let semaphore = other.get_semaphore(&name);
-        move || semaphore.acquire(2).unwrap().keep()
+        move || semaphore.acquire(2).unwrap().forget()
     });
     let added = now();
     assert_eq!(client.get_semaphore(&name).add_permits(2).unwrap(), 2);
@@ -201,7 +201,7 @@ fn waits_for_permits_end_as_asked(store: &Store) {
 fn kept_permits_are_released_by_hand(store: &Store) {
     let semaphore = store.client().get_semaphore(fresh("sem"));
     semaphore.try_set_permits(1).unwrap();
-    semaphore.acquire(1).unwrap().keep();
+    semaphore.acquire(1).unwrap().forget();
     assert_eq!(semaphore.available_permits().unwrap(), 0);
     semaphore.release(1).unwrap();
     assert_eq!(semaphore.available_permits().unwrap(), 1);
@@ -421,7 +421,7 @@ fn permits_go_back_only_where_there_are_some_if_so_asked(store: &Store) {
     assert!(semaphore.try_set_permits(1).unwrap(), "it was not made by that");
     let waiter = Waiter::start({
         let semaphore = other.get_semaphore(&name);
-        move || semaphore.acquire(3).unwrap().keep()
+        move || semaphore.acquire(3).unwrap().forget()
     });
     let added = now();
     assert!(semaphore.release_if_exists(2).unwrap());

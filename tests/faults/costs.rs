@@ -279,7 +279,7 @@ fn cycles_of_every_kind_leave_nothing() {
         }
         for _ in 0..500 {
             client.get_semaphore("sem").release(1).unwrap();
-            client.get_semaphore("sem").acquire(1).unwrap().keep();
+            client.get_semaphore("sem").acquire(1).unwrap().forget();
         }
         let is_request = |key: &String| key.starts_with("leasehold_request:");
         let gone = eventually(LONG, || {

@@ -192,7 +192,7 @@ fn a_forked_child_holds_nothing_by_any_way_to_ask() {
                             client.current_owner() != owner && client.current_owner().number() == 0,
                         ];
                         candidate.step_down();
-                        given_away.take().into_iter().for_each(|(_, permit)| permit.keep());
+                        given_away.take().into_iter().for_each(|(_, permit)| permit.forget());
                         if let Some(place) = lost.iter().position(|lost| !lost) {
                             return 101 + place as u8;
                         }

@@ -270,7 +270,7 @@ impl Worker<'_> {
         match kind {
             Kind::Plain | Kind::Kept => {
                 let builder = client.lock_builder(&name);
-                let lock = if kind == Kind::Kept { builder.keep() } else { builder }.build();
+                let lock = if kind == Kind::Kept { builder.cached() } else { builder }.build();
                 if random().is_multiple_of(8) {
                     self.come_back(&lock);
                 } else {

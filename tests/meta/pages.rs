@@ -352,7 +352,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             permits.set_permits(2)?;
             let permit = permits.acquire()?;
             let id = permit.ids().remove(0);
-            permit.keep();
+            permit.forget();
             permits.release_many(&[id])?;
             permits.delete().map(drop)
         }

@@ -716,7 +716,7 @@ fn what_lies_below_the_prefix_of_a_lock_is_in_nobodys_way() {
 fn each_of_several_kept_locks_is_given_back_to_the_client_that_waits_for_it() {
     let server = some_or_skip!(Etcd::start());
     let (keeper, other) = (client(&server.url()), client(&server.url()));
-    let locks: Vec<_> = (0..8).map(|_| keeper.lock_builder(fresh("kept")).keep().build()).collect();
+    let locks: Vec<_> = (0..8).map(|_| keeper.lock_builder(fresh("kept")).cached().build()).collect();
     for lock in &locks {
         let is_kept = || {
             lock.lock().unwrap();
@@ -746,7 +746,7 @@ fn a_client_that_waited_keeps_nothing_that_others_wait_for_behind_it() {
     let server = some_or_skip!(Etcd::start());
     let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));
     let name = fresh("behind");
-    let lock = keeper.lock_builder(&name).keep().build();
+    let lock = keeper.lock_builder(&name).cached().build();
     let is_kept = || {
         lock.lock().unwrap();
         lock.unlock().unwrap();

@@ -369,10 +369,10 @@ fn every_release(client: &LockClient, store: &MemoryStore) -> Vec<(&'static str,
     let (slots, leased) = (client.get_semaphore("slots"), client.get_expirable_semaphore("leased"));
     assert!(slots.try_set_permits(2).unwrap() && leased.try_set_permits(3).unwrap());
     let (permit, leased_permit) = (slots.acquire(1).unwrap(), leased.acquire().unwrap());
-    slots.acquire(1).unwrap().keep();
+    slots.acquire(1).unwrap().forget();
     let kept = leased.acquire().unwrap();
     let ids = kept.ids();
-    kept.keep();
+    kept.forget();
     lock.lock().unwrap();
     store.fail(Fault::Refused);
     let errors = [

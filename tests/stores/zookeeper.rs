@@ -856,7 +856,7 @@ fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
 
 /// A lock that its client keeps, used until another client finds it held.
 fn kept(keeper: &LockClient, other: &LockClient, name: &str) -> leasehold::RedisLock {
-    let lock = keeper.lock_builder(name).keep().build();
+    let lock = keeper.lock_builder(name).cached().build();
     let is_kept = || {
         lock.lock().unwrap();
         lock.unlock().unwrap();

@@ -51,8 +51,7 @@ impl Terms {
             self.max_hold = Some(checked_span(action, "a max_hold", most)?);
         }
         if self.keep && (self.max_hold.is_some() || self.backoff.is_some()) {
-            let words = "keep cannot be had with max_hold, which counts from each grant, nor with spin, by which \
-                         nobody asks for the lock: leave one of them out";
+            let words = "`cached` cannot be combined with `max_hold` or `spin`: leave one of them out";
             return Err(Error::invalid(action, words));
         }
         if let Some(backoff) = self.backoff

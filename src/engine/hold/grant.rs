@@ -63,7 +63,7 @@ pub(crate) struct Grant {
     pub(crate) bound: Option<Arc<dyn Bound>>,
     /// As [`AcquireCall::may_keep`](crate::engine::acquire::call::AcquireCall::may_keep) says.
     pub(crate) may_be_kept: bool,
-    /// The call asked for it to be kept, by `keep`.
+    /// The call asked for it to be kept, by `cached`.
     pub(crate) asks_to_keep: bool,
     /// It is kept until others ask for it.
     pub(crate) until_asked: bool,
