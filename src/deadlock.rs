@@ -55,7 +55,7 @@ pub struct DeadlockStep {
     /// hold.
     pub owner: String,
     /// The id of its wait, which no other wait of the client ever has; zero where it is not known.
-    pub wait: u64,
+    pub wait_id: u64,
     /// The place of the waiting thread; empty where it is not known.
     pub location: Location,
     /// Whether it is a thread of the client that asked.
@@ -121,7 +121,7 @@ mod tests {
     fn a_deadlock_is_read_as_who_holds_what_and_waits_for_what() {
         let step = |owner: &str, holds: &str, waits_for: &str| DeadlockStep {
             owner: owner.to_owned(),
-            wait: 7,
+            wait_id: 7,
             location: Location::new("ada".into(), 12, "main".into()),
             by_this_client: owner == "c:1",
             holds: holds.to_owned(),

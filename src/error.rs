@@ -125,7 +125,7 @@ pub enum ErrorKind {
     Unsupported,
     /// Clients of another version, which keep locks in another format, use this place: neither would keep the other
     /// out. The client is not built.
-    OtherFormat,
+    IncompatibleFormat,
     /// The answer was not what the protocol promises.
     Protocol,
     /// The ring of nodes was changed, and this client goes by an older one; see

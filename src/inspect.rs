@@ -37,7 +37,7 @@ pub struct Inspection {
     /// How long it lasts if nobody renews it: `None` if there is nothing, `Duration::MAX` if it has no end.
     pub remaining: Option<Duration>,
     /// The last fencing token that was given out.
-    pub fence: Option<FencingToken>,
+    pub fencing_token: Option<FencingToken>,
     /// The waiters of a fair lock, or the clients in the line of a plain or fenced one, in order: the first
     /// hundred. Elsewhere those who wait by their own account, up to a third of a lease ago: who waited for
     /// longest comes first.
@@ -55,7 +55,7 @@ pub struct Inspection {
     /// Permits with leases that are out: the hundred that end first.
     pub permits: Vec<PermitInfo>,
     /// How many of them there are in all.
-    pub out: u64,
+    pub permits_out: u64,
     /// Readers that go by that are not let in, since a writer waits.
     pub(crate) writers_wait: bool,
 }
@@ -158,7 +158,7 @@ pub struct Holder {
     /// As the store has it: `client:number` here as in Redisson, or another library's token.
     pub owner: String,
     /// How often it holds it.
-    pub holds: Option<u32>,
+    pub hold_count: Option<u32>,
     /// The half of a read-write lock.
     pub mode: Option<Mode>,
     /// Whether the owner is a thread or a guard of the client that asked.
@@ -175,7 +175,7 @@ pub struct Holder {
     /// Whether it leads: the lock is that of an election, and those who wait are candidates. By its own account, as
     /// [`LockClient::leader`](crate::LockClient::leader) and [`LockBuilder::election`](crate::LockBuilder::election)
     /// have it say.
-    pub leads: bool,
+    pub is_leader: bool,
     /// Its location, if it gave one. Redisson's holders give none, and nothing on the server leads from
     /// their id to a connection.
     pub location: Option<Location>,
@@ -185,13 +185,13 @@ impl Holder {
     pub(crate) fn new(owner: String) -> Holder {
         Holder {
             owner,
-            holds: None,
+            hold_count: None,
             mode: None,
             by_this_client: false,
             remaining: None,
             held_for: None,
             ends_within: None,
-            leads: false,
+            is_leader: false,
             location: None,
         }
     }
@@ -313,14 +313,14 @@ impl Inspection {
             kind,
             holders: Vec::new(),
             remaining: None,
-            fence: None,
+            fencing_token: None,
             waiters: Vec::new(),
             waiting: 0,
             waiting_at_least: false,
             listeners: None,
             count: None,
             permits: Vec::new(),
-            out: 0,
+            permits_out: 0,
             writers_wait: false,
         }
     }
@@ -361,7 +361,7 @@ impl fmt::Display for Inspection {
         if let Some(remaining) = self.remaining {
             write!(f, ", {}", RemainingText(remaining))?;
         }
-        if let Some(fence) = self.fence {
+        if let Some(fence) = self.fencing_token {
             write!(f, ", last token {fence}")?;
         }
         if let Some(listeners) = self.listeners.filter(|listeners| *listeners > 0) {
@@ -377,7 +377,7 @@ impl fmt::Display for Inspection {
                 RemainingText(permit.remaining)
             )?;
         }
-        more(f, self.out, self.permits.len(), "")?;
+        more(f, self.permits_out, self.permits.len(), "")?;
         for (place, waiter) in self.waiters.iter().enumerate() {
             write!(f, "\n  waits, {}.: {}{}", place + 1, waiter.owner, own(waiter.by_this_client))?;
             if let Some(remaining) = waiter.remaining {
@@ -438,10 +438,10 @@ impl fmt::Display for Holder {
         if let Some(mode) = self.mode {
             write!(f, ", {mode}")?;
         }
-        if let Some(holds) = self.holds.filter(|holds| *holds != 1) {
+        if let Some(holds) = self.hold_count.filter(|holds| *holds != 1) {
             write!(f, ", {holds} times")?;
         }
-        if self.leads {
+        if self.is_leader {
             f.write_str(", as the leader")?;
         }
         if let Some(held_for) = self.held_for {
@@ -507,9 +507,9 @@ mod tests {
     fn an_operator_reads_what_it_is_who_has_it_and_who_waits() {
         let mut seen = Inspection::new("import", ObjectKind::FairLock);
         seen.remaining = Some(Duration::from_millis(29_870));
-        seen.fence = Some(FencingToken::new(17));
+        seen.fencing_token = Some(FencingToken::new(17));
         seen.holders.push(Holder {
-            holds: Some(2),
+            hold_count: Some(2),
             held_for: Some(Duration::from_secs(192)),
             ends_within: Some(Duration::from_secs(7_500)),
             location: Some(Location::new("ada".into(), 12, "main".into())),
@@ -527,7 +527,7 @@ mod tests {
     #[test]
     fn what_is_counted_says_how_many() {
         let mut seen = Inspection::new("slots", ObjectKind::ExpirableSemaphore);
-        (seen.count, seen.out) = (Some(2), 1);
+        (seen.count, seen.permits_out) = (Some(2), 1);
         let id = "ab".repeat(16);
         seen.permits.push(PermitInfo { id: id.clone(), by_this_client: false, remaining: Duration::MAX });
         seen.remaining = Some(Duration::MAX);

@@ -31,7 +31,7 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
             }
             if is_foreign(&shown) {
                 exit = Exit::NotALock;
-            } else if is_silent && !shown.is_held() && shown.out == 0 && exit == Exit::Success {
+            } else if is_silent && !shown.is_held() && shown.permits_out == 0 && exit == Exit::Success {
                 exit = Exit::Found;
             }
         }
@@ -127,7 +127,7 @@ pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Resul
     if !now.is_held() {
         return Ok(Forced::WasFree);
     }
-    if owners(&now) != owners(shown) || now.fence != shown.fence {
+    if owners(&now) != owners(shown) || now.fencing_token != shown.fencing_token {
         return Ok(Forced::IsAnothers);
     }
     let forced = match &now.kind {
@@ -235,7 +235,7 @@ fn as_json(shown: &Inspection) -> Value {
         "held": shown.is_held(),
         "remaining_seconds": seconds(shown.remaining),
         "has_no_end": shown.remaining == Some(Duration::MAX),
-        "fence": shown.fence.map(|fence| fence.get()),
+        "fence": shown.fencing_token.map(|fence| fence.get()),
         "holders": holders.collect::<Vec<_>>(),
         "waiters": waiters.collect::<Vec<_>>(),
         "waiting": shown.waiting,
@@ -243,7 +243,7 @@ fn as_json(shown: &Inspection) -> Value {
         "listeners": shown.listeners,
         "count": shown.count,
         "permits": permits.map(|one| json!({"id": one.id, "remaining_seconds": one.remaining.as_secs_f64()})).collect::<Vec<_>>(),
-        "permits_out": shown.out,
+        "permits_out": shown.permits_out,
     })
 }
 
@@ -272,8 +272,8 @@ pub(crate) fn holder_as_json(holder: &Holder) -> Value {
     for (field, value) in [
         ("owner", json!(holder.owner)),
         ("mode", json!(holder.mode.map(|mode| mode.to_string()))),
-        ("holds", json!(holder.holds)),
-        ("leads", json!(holder.leads)),
+        ("holds", json!(holder.hold_count)),
+        ("leads", json!(holder.is_leader)),
         ("remaining_seconds", json!(seconds(holder.remaining))),
         ("held_for_seconds", json!(seconds(holder.held_for))),
         ("ends_within_seconds", json!(seconds(holder.ends_within))),

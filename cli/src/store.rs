@@ -212,7 +212,7 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
             "name the server that takes writes: the primary, or the Sentinels that know it (LEASEHOLD_URL)",
         ),
         ErrorKind::NotSetUp => (Exit::Unavailable, "somebody removed the permits: run the command again"),
-        ErrorKind::OtherFormat => (Exit::Unavailable, "docs/operating.md says which versions may meet"),
+        ErrorKind::IncompatibleFormat => (Exit::Unavailable, "docs/operating.md says which versions may meet"),
         ErrorKind::TooOld => (Exit::Unavailable, "docs/stores.md names the versions that work"),
         ErrorKind::Resource | ErrorKind::Forked => (Exit::Internal, ""),
         _ => (Exit::Unavailable, ""),

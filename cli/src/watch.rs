@@ -201,7 +201,7 @@ fn first(seen: &Inspection) -> Change {
         "owners": owners,
         "waiting": seen.waiting,
         "count": seen.count,
-        "permits_out": seen.out,
+        "permits_out": seen.permits_out,
         "remaining_seconds": seconds(seen.remaining),
     });
     Change::new("state", words, fields)
@@ -236,7 +236,7 @@ fn changes(last: &Inspection, seen: &Inspection, passed: Duration) -> Vec<Change
         changes.push(Change::of_holder("acquired", name, "acquired by", new));
     }
     let amounts =
-        [("waiting", "waiting", last.waiting, seen.waiting), ("permits", "permits out", last.out, seen.out)];
+        [("waiting", "waiting", last.waiting, seen.waiting), ("permits", "permits out", last.permits_out, seen.permits_out)];
     for (event, noun, before, now) in amounts.into_iter().filter(|(_, _, before, now)| before != now) {
         let words = format!("{name}: {now} {noun}, after {before}");
         changes.push(Change::new(event, words, json!({"name": name, "now": now, "before": before})));

@@ -315,7 +315,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn time(text: &str) -> std::result::Result<Duration, &'static str> {
-    ClientBuilder::read_time(text)
+    ClientBuilder::parse_duration(text)
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> std::result::Result<N, &'static str> {

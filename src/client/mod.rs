@@ -577,7 +577,7 @@ impl LockClient {
         self.engine.stats()
     }
 
-    /// The locks that calls of this client have waited for most, `most` at most, those first.
+    /// The locks that calls of this client have waited for most, `max` at most, those first.
     ///
     /// Counted are calls that slept, since the client's beginning, in memory for 256 names.
     ///
@@ -598,8 +598,8 @@ impl LockClient {
     ///     println!("{} was waited for {} times", lock.name, lock.waits);
     /// }
     /// ```
-    pub fn contended(&self, most: usize) -> Vec<Contended> {
-        if is_forked() { Vec::new() } else { self.engine.reporter.counters.contended(most) }
+    pub fn contended(&self, max: usize) -> Vec<Contended> {
+        if is_forked() { Vec::new() } else { self.engine.reporter.counters.contended(max) }
     }
 
     /// Removes a database's rows of locks that have been free for longer than `age`; returns how many.
@@ -635,13 +635,13 @@ impl LockClient {
     ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
-    /// for words in client.old_versions(std::time::Duration::from_secs(60))? {
+    /// for words in client.vacuum_blockers(std::time::Duration::from_secs(60))? {
     ///     eprintln!("{words}");
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn old_versions(&self, age: Duration) -> Result<Vec<String>> {
-        self.engine.old_versions(age)
+    pub fn vacuum_blockers(&self, age: Duration) -> Result<Vec<String>> {
+        self.engine.vacuum_blockers(age)
     }
 
     /// Stands for election as leader of `name` among all clients that do: whoever holds the fenced lock of

@@ -66,7 +66,7 @@ pub struct ClientInfo {
     /// The machine's name.
     pub host: String,
     /// The id that the machine's system drew when it started; empty where it draws none.
-    pub boot: String,
+    pub boot_id: String,
     /// The process id.
     pub pid: u32,
     /// When the process started, in ticks of its system since that started: with it a process id that was
@@ -81,7 +81,7 @@ pub struct ClientInfo {
     /// How long ago the client was made. Zero where the store does not know.
     pub age: Duration,
     /// How long ago all this was written.
-    pub written: Duration,
+    pub written_ago: Duration,
     /// Whether it is the client that asked.
     pub by_this_client: bool,
     /// Its holds and waits when that was written: 64 at most.
@@ -118,17 +118,17 @@ pub struct LockUse {
     /// The thread's name; empty if it has none, and for a guard that may change threads.
     pub thread: String,
     /// For how long it has held it or waited, by now.
-    pub since: Duration,
+    pub lasted: Duration,
     /// Whether it waits.
-    pub waits: bool,
+    pub is_waiting: bool,
     /// Whether it leads: it holds the lock of an election, as those of [`LockClient::leader`](crate::LockClient::leader)
     /// and [`LockBuilder::election`](crate::LockBuilder::election) say.
-    pub leads: bool,
+    pub is_leader: bool,
     /// Whether the hold ends with its own lease, which nobody renews.
     pub(crate) ends: bool,
     /// How many more of the client's threads wait for the same lock, for which there was no room; with the
     /// last that there was.
-    pub more: u64,
+    pub more_waiters: u64,
     /// The id of the thread without which it is not released, or that waits.
     pub(crate) by: Option<u64>,
     /// Of a hold that any thread may release: the id of the thread that took it.
@@ -182,14 +182,14 @@ impl Identity {
         ClientInfo {
             id,
             host,
-            boot,
+            boot_id: boot,
             pid,
             process_start,
             program,
             label,
             version,
             age,
-            written,
+            written_ago: written,
             by_this_client,
             uses,
             unlisted,
@@ -221,7 +221,7 @@ impl ClientInfo {
         let long = self.uses.iter().filter(|one| !is_short(one)).count();
         let mut lines = Lines::new();
         lines.text("host", &self.host);
-        lines.text("boot", &self.boot);
+        lines.text("boot", &self.boot_id);
         lines.text("program", &self.program);
         if let Some(label) = &self.label {
             lines.text("label", label);
@@ -241,16 +241,16 @@ impl ClientInfo {
             lines.text("lock", &one.name);
             lines.text("thread", &one.thread);
             lines.add("owner", one.owner);
-            lines.add("waits", one.waits);
-            lines.add("since_ms", millis(one.since));
-            if one.leads {
+            lines.add("waits", one.is_waiting);
+            lines.add("since_ms", millis(one.lasted));
+            if one.is_leader {
                 lines.add("leads", true);
             }
             if one.ends {
                 lines.add("ends", true);
             }
-            if one.more > 0 {
-                lines.add("more", one.more);
+            if one.more_waiters > 0 {
+                lines.add("more", one.more_waiters);
             }
             if let Some(by) = one.by {
                 lines.add("by", by);
@@ -290,11 +290,11 @@ impl ClientInfo {
                 name: one.text("lock")?,
                 owner: one.number("owner")?,
                 thread: text(one, "thread").unwrap_or_default(),
-                since: ms(one, "since_ms")?.saturating_add(written),
-                waits: one.is("waits"),
-                leads: one.is("leads"),
+                lasted: ms(one, "since_ms")?.saturating_add(written),
+                is_waiting: one.is("waits"),
+                is_leader: one.is("leads"),
                 ends: one.is("ends"),
-                more: one.number("more").unwrap_or(0),
+                more_waiters: one.number("more").unwrap_or(0),
                 by: one.number("by"),
                 taker: one.number("taker"),
                 told,
@@ -303,14 +303,14 @@ impl ClientInfo {
         Some(ClientInfo {
             id,
             host: text(entry, "host")?,
-            boot: text(entry, "boot").unwrap_or_default(),
+            boot_id: text(entry, "boot").unwrap_or_default(),
             pid: entry.number("pid").and_then(|pid| u32::try_from(pid).ok())?,
             process_start: entry.number("start"),
             program: text(entry, "program").unwrap_or_default(),
             label: text(entry, "label"),
             version: text(entry, "version").unwrap_or_default(),
             age: ms(entry, "age_ms").unwrap_or_default().saturating_add(written),
-            written,
+            written_ago: written,
             by_this_client: false,
             uses: uses.collect(),
             unlisted: entry.number("unlisted").unwrap_or(0),
@@ -321,10 +321,10 @@ impl ClientInfo {
     /// The use of the lock of this key by an owner of this client's that holds it or waits for it.
     fn use_of(&self, key: &str, number: Option<u64>, waits: bool) -> Option<&LockUse> {
         let is_it = |one: &&LockUse| {
-            one.name == key && one.waits == waits && number.is_none_or(|number| one.owner == number)
+            one.name == key && one.is_waiting == waits && number.is_none_or(|number| one.owner == number)
         };
         // Of several threads of a client that wait, the one that has waited for longest.
-        self.uses.iter().filter(is_it).max_by_key(|one| one.since)
+        self.uses.iter().filter(is_it).max_by_key(|one| one.lasted)
     }
 
     /// The location of the owner of that use.
@@ -370,18 +370,18 @@ pub(crate) fn add_holders(
         let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.location) else { continue };
         let since = holder.held_for.unwrap_or_default();
         let one =
-            LockUse { leads: holder.leads, ..LockUse::new(name, number.unwrap_or(0), &place.thread, since) };
+            LockUse { is_leader: holder.is_leader, ..LockUse::new(name, number.unwrap_or(0), &place.thread, since) };
         let client = clients.entry(id).or_insert_with(|| ClientInfo {
             id,
             host: shown(&place.host),
-            boot: String::new(),
+            boot_id: String::new(),
             pid: place.pid,
             process_start: None,
             program: place.program.clone(),
             label: place.label.clone(),
             version: String::new(),
             age: Duration::ZERO,
-            written: Duration::ZERO,
+            written_ago: Duration::ZERO,
             by_this_client: id == asking,
             uses: Vec::new(),
             unlisted: 0,
@@ -402,11 +402,11 @@ impl LockUse {
             name: name.to_owned(),
             owner,
             thread: thread.to_owned(),
-            since,
-            waits: false,
-            leads: false,
+            lasted: since,
+            is_waiting: false,
+            is_leader: false,
             ends: false,
-            more: 0,
+            more_waiters: 0,
             by: None,
             taker: None,
             told: None,
@@ -425,8 +425,8 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
     for holder in &mut seen.holders {
         let Some((place, used)) = found(&holder.owner, false) else { continue };
         if let Some(used) = used {
-            holder.leads = used.leads;
-            holder.held_for = holder.held_for.or(Some(used.since));
+            holder.is_leader = used.is_leader;
+            holder.held_for = holder.held_for.or(Some(used.lasted));
             holder.ends_within = holder.ends_within.or(holder.remaining.filter(|_| used.ends));
         }
         match &mut holder.location {
@@ -437,17 +437,17 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
     }
     for waiter in &mut seen.waiters {
         let Some((place, used)) = found(&waiter.owner, true) else { continue };
-        waiter.waiting_for = waiter.waiting_for.or(used.map(|used| used.since));
+        waiter.waiting_for = waiter.waiting_for.or(used.map(|used| used.lasted));
         waiter.location = Some(place);
     }
 }
 
 /// The waits of this client for the lock of this key.
 pub(crate) fn waiters_of<'a>(client: &'a ClientInfo, key: &'a str) -> impl Iterator<Item = Waiter> + 'a {
-    let waits = client.uses.iter().filter(move |one| one.waits && one.name == key);
+    let waits = client.uses.iter().filter(move |one| one.is_waiting && one.name == key);
     waits.map(move |one| {
         let used = client.use_of(key, Some(one.owner), true);
-        let (place, since) = (client.place_of(used), used.map(|used| used.since));
+        let (place, since) = (client.place_of(used), used.map(|used| used.lasted));
         let waiter = Waiter::new(format!("{}:{}", client.id, one.owner), None);
         let by_this_client = client.by_this_client;
         Waiter { by_this_client, waiting_for: since, location: Some(place), ..waiter }

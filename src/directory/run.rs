@@ -40,13 +40,13 @@ pub struct LastRun {
     /// running again; with another holder it runs.
     pub owner: String,
     /// How it ended, as a process does: 0 is a success.
-    pub code: u8,
+    pub exit_code: u8,
     /// How long it took.
     pub took: Duration,
     /// How long ago it ended, by the store's clock.
-    pub ended: Duration,
+    pub ended_ago: Duration,
     /// How long ago the last run that was a success ended; `None`: there was none in the last 40 days.
-    pub succeeded: Option<Duration>,
+    pub succeeded_ago: Option<Duration>,
     /// The machine that it ran on.
     pub host: String,
 }
@@ -63,10 +63,10 @@ impl LastRun {
         lines.text("job", if key.len() <= LONGEST_KEY { key } else { "" });
         lines.text("owner", &self.owner);
         lines.text("host", &self.host);
-        lines.add("code", self.code);
+        lines.add("code", self.exit_code);
         lines.add("took_ms", millis(self.took));
         lines.add("kept_ms", millis(KEPT));
-        if let Some(succeeded) = self.succeeded {
+        if let Some(succeeded) = self.succeeded_ago {
             lines.add("succeeded_ms", millis(succeeded));
         }
         lines.into_text()
@@ -84,11 +84,11 @@ impl LastRun {
         let ended = ms("kept_ms")?.saturating_sub(remaining);
         Some(LastRun {
             owner: shown(&entry.text("owner")?),
-            code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
+            exit_code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
             took: ms("took_ms")?,
-            ended,
+            ended_ago: ended,
             // A record that is as old as one can be is forgotten: else it would be told for ever.
-            succeeded: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
+            succeeded_ago: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
             host: entry.text("host").map(|host| shown(&host)).unwrap_or_default(),
         })
     }
@@ -103,15 +103,15 @@ mod tests {
         let second = Duration::from_secs(1);
         let run = LastRun {
             owner: "0f0c:1".to_owned(),
-            code: 3,
+            exit_code: 3,
             took: 7 * second,
-            ended: Duration::ZERO,
-            succeeded: Some(60 * second),
+            ended_ago: Duration::ZERO,
+            succeeded_ago: Some(60 * second),
             host: "ada \"1\"".to_owned(),
         };
         let text = run.written("a\"b");
         let read = LastRun::read("a\"b", &text, KEPT - 5 * second).unwrap();
-        assert_eq!(read, LastRun { ended: 5 * second, succeeded: Some(65 * second), ..run.clone() });
+        assert_eq!(read, LastRun { ended_ago: 5 * second, succeeded_ago: Some(65 * second), ..run.clone() });
         assert_eq!(LastRun::read("another", &text, KEPT), None);
         assert_eq!(LastRun::read("a", "host=ada\npid=1\nlease_ms=1\n", KEPT), None);
         assert!(super::super::ClientInfo::read(id_of("a"), &text, KEPT).is_none(), "it is no client");

@@ -356,11 +356,11 @@ impl Engine {
     }
 
     /// Has the store forget what has been free for longer than `age`; returns how much it was.
-    pub(crate) fn old_versions(&self, age: Duration) -> Result<Vec<String>> {
-        self.usable("old_versions")?;
+    pub(crate) fn vacuum_blockers(&self, age: Duration) -> Result<Vec<String>> {
+        self.usable("vacuum_blockers")?;
         let Some(sweeping) = self.store.capabilities().sweeping else { return Ok(Vec::new()) };
         let found = sweeping.old_versions(age, self.one_command());
-        found.map_err(|failure| failure.into_read_error().during("old_versions"))
+        found.map_err(|failure| failure.into_read_error().during("vacuum_blockers"))
     }
 
     pub(crate) fn sweep(&self, age: Duration) -> Result<u64> {

@@ -106,7 +106,7 @@ impl Group {
     }
 
     fn fencing_token(&self) -> Option<FencingToken> {
-        self.0.iter().find_map(HeldLevel::fence)
+        self.0.iter().find_map(HeldLevel::fencing_token)
     }
 
     fn state(&self) -> HoldState {

@@ -215,7 +215,7 @@ fn the_youngest_wait_of_a_deadlock_ends_within_three_seconds_where_that_is_asked
 /// Others are told what a thread of this client waits for, so its wait has begun some time ago.
 fn is_known_to_wait(member: &Member) -> bool {
     let info = member.client.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
-    info.is_some_and(|info| info.uses.iter().any(|one| one.waits && one.since > Duration::from_millis(300)))
+    info.is_some_and(|info| info.uses.iter().any(|one| one.is_waiting && one.lasted > Duration::from_millis(300)))
 }
 
 /// The multi-lock begins to wait last, for the second lock of the other thread, with a third one in hand.

@@ -142,11 +142,11 @@ fn clients_are_listed_with_what_they_hold_and_wait_for(store: &Store) {
             let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
             let client = clients.into_iter().find(|client| client.id == id)?;
             assert_eq!((client.pid, client.by_this_client), (std::process::id(), false));
-            assert!(client.written < LONG && client.age >= client.written);
+            assert!(client.written_ago < LONG && client.age >= client.written_ago);
             assert!(!client.version.is_empty());
             let one = client.uses.into_iter().find(|one| one.name == name)?;
-            assert!(one.since < LONG);
-            Some((client.label, one.waits))
+            assert!(one.lasted < LONG);
+            Some((client.label, one.is_waiting))
         };
         assert!(eventually(LONG, || {
             let of = |label: &str, waits: bool| Some((Some(label.to_owned()), waits));

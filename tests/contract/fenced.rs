@@ -71,7 +71,7 @@ fn the_token_of_a_holder_is_shown(store: &Store) {
     let name = fresh("shown");
     let guard = store.client().get_fenced_lock(&name).acquire().unwrap();
     let seen = store.client().inspect(&name).unwrap();
-    assert_eq!(seen.fence, guard.fencing_token(), "{seen}");
+    assert_eq!(seen.fencing_token, guard.fencing_token(), "{seen}");
     guard.unlock().unwrap();
 }
 

@@ -381,7 +381,7 @@ fn permits_are_shown_as_they_come_and_go(store: &Store) {
     let seen = other.inspect(&name).unwrap();
     // If a number is all that is kept, it is known from a latch by being zero, or by a waiter.
     assert!(matches!(seen.kind, ObjectKind::Semaphore | ObjectKind::Counter), "{seen}");
-    assert_eq!((seen.count, seen.out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
+    assert_eq!((seen.count, seen.permits_out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
     let last = semaphore.acquire(1).unwrap();
     let seen = other.inspect(&name).unwrap();
     assert_eq!((&seen.kind, seen.count), (&ObjectKind::Semaphore, Some(0)));
@@ -398,7 +398,7 @@ fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
     let long = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(20_000))).unwrap().unwrap();
     let short = other.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(5_000))).unwrap().unwrap();
     let seen = client.inspect(&name).unwrap();
-    assert_eq!((&seen.kind, seen.count, seen.out), (&ObjectKind::ExpirableSemaphore, Some(1), 2), "{seen}");
+    assert_eq!((&seen.kind, seen.count, seen.permits_out), (&ObjectKind::ExpirableSemaphore, Some(1), 2), "{seen}");
     let out: Vec<_> = seen.permits.iter().map(|permit| (permit.id.clone(), permit.by_this_client)).collect();
     let expected = [(short.ids().remove(0), false), (long.ids().remove(0), true)];
     assert_eq!(out, expected, "those that end first come first");
@@ -407,8 +407,8 @@ fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
     long.unlock().unwrap();
     // One whose lease is over is to be had again, before anybody has asked for it.
     let over = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(2_000))).unwrap().unwrap();
-    assert_eq!(other.inspect(&name).unwrap().out, 1);
-    comes_true_within(LONG, || other.inspect(&name).unwrap().out == 0);
+    assert_eq!(other.inspect(&name).unwrap().permits_out, 1);
+    comes_true_within(LONG, || other.inspect(&name).unwrap().permits_out == 0);
     assert_eq!(other.inspect(&name).unwrap().count, Some(3));
     drop(over);
 }

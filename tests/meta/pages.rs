@@ -183,7 +183,7 @@ fn use_every_kind(one: &LockClient, other: &LockClient) {
     assert!(other.get_semaphore("app:permits").try_acquire_for(1, SHORT).unwrap().is_none());
     assert!(other.get_expirable_semaphore("app:leased").try_acquire_for(SHORT).unwrap().is_none());
     let (seen, lent_out) = (one.inspect("app:permits").unwrap(), one.inspect("app:leased").unwrap());
-    assert_eq!((seen.count, lent_out.count, lent_out.out), (Some(0), Some(0), 1));
+    assert_eq!((seen.count, lent_out.count, lent_out.permits_out), (Some(0), Some(0), 1));
     permit.unlock().unwrap();
     lent.unlock().unwrap();
     assert_eq!((permits.drain_permits().unwrap(), permits.add_permits(2).unwrap()), (1, 2));

@@ -314,7 +314,7 @@ pub(crate) fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients<
     assert_eq!((place.pid, &*place.program), (std::process::id(), ""));
     let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
     assert_eq!(clients.iter().map(|one| one.id).collect::<Vec<_>>(), [client.id()]);
-    assert_eq!((&*clients[0].uses[0].name, clients[0].uses[0].waits), ("a", false));
+    assert_eq!((&*clients[0].uses[0].name, clients[0].uses[0].is_waiting), ("a", false));
     held.unlock().unwrap();
 }
 

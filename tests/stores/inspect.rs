@@ -28,7 +28,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
                 lock.lock().unwrap();
                 let seen = other.inspect(&name).unwrap();
                 let [holder] = &seen.holders[..] else { panic!("{seen}") };
-                assert_eq!(holder.holds, Some(2));
+                assert_eq!(holder.hold_count, Some(2));
                 assert!(holder.held_for.is_some_and(|held| held < Duration::from_secs(10)), "{seen}");
                 let ends = holder.ends_within.unwrap();
                 assert!(ends <= MOST && ends > MOST - Duration::from_secs(10), "{seen}");
@@ -141,10 +141,10 @@ fn keys_of_other_programs_are_shown_with_their_type() {
     );
     assert_eq!(kind("fenced", "SET redisson_lock_token:{fenced} 17"), ObjectKind::FencedLock);
     let seen = client.inspect("lock").unwrap();
-    assert_eq!((seen.remaining, seen.holders[0].holds), (Some(Duration::MAX), Some(2)), "{seen}");
+    assert_eq!((seen.remaining, seen.holders[0].hold_count), (Some(Duration::MAX), Some(2)), "{seen}");
     assert_eq!(client.inspect("queue").unwrap().waiters[0].remaining, Some(Duration::ZERO));
     let seen = client.inspect("fenced").unwrap();
-    assert_eq!((seen.fence.map(leasehold::FencingToken::get), seen.is_held()), (Some(17), false));
+    assert_eq!((seen.fencing_token.map(leasehold::FencingToken::get), seen.is_held()), (Some(17), false));
     // Redisson's lock of several values, and a reader whose marker has run out.
     run(
         &mut admin,
@@ -296,11 +296,11 @@ fn a_database_shows_since_when_and_where_a_lock_is_held() {
     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
     let guard = client.get_fenced_lock("a").acquire().unwrap();
     let seen = client.inspect("a").unwrap();
-    assert_eq!((&seen.kind, seen.fence), (&ObjectKind::FencedLock, guard.fencing_token()));
+    assert_eq!((&seen.kind, seen.fencing_token), (&ObjectKind::FencedLock, guard.fencing_token()));
     let holder = &seen.holders[0];
     assert!(holder.held_for.is_some_and(|held| held < Duration::from_secs(10)), "{seen}");
     assert_eq!(holder.location.as_ref().unwrap().pid, std::process::id());
     guard.unlock().unwrap();
     let seen = client.inspect("a").unwrap();
-    assert!(!seen.is_held() && seen.fence.is_some(), "{seen}");
+    assert!(!seen.is_held() && seen.fencing_token.is_some(), "{seen}");
 }

@@ -198,8 +198,8 @@ fn an_entry_of_somebody_else_is_read_with_care() {
     let [one] = &listed[..] else { panic!("{listed:?}") };
     assert_eq!((one.id.to_string(), &*one.host, one.pid), (id(1), "h[31m", 7));
     // A third of its time is over, and all that it said is as much older.
-    assert!((10..20).contains(&one.written.as_secs()), "{one:?}");
-    assert!((11..21).contains(&one.uses[0].since.as_secs()), "{one:?}");
+    assert!((10..20).contains(&one.written_ago.as_secs()), "{one:?}");
+    assert!((11..21).contains(&one.uses[0].lasted.as_secs()), "{one:?}");
     let seen = client.inspect("a").unwrap();
     let known = seen.holders.iter().filter(|holder| holder.location.is_some());
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);

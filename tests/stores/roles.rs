@@ -379,7 +379,7 @@ fn the_oldest_open_transaction_is_named<D: Operated>() {
             ms(150),
             "MariaDB reads its transactions anew once nobody has asked for a tenth of a second",
         );
-        client.old_versions(age).unwrap().iter().any(|words| words.contains("a transaction of"))
+        client.vacuum_blockers(age).unwrap().iter().any(|words| words.contains("a transaction of"))
     };
     assert!(!named(Duration::ZERO));
     let mut connection = server.connect();

@@ -26,13 +26,13 @@ pub(super) fn shown(ring: &[Link], seen: &mut Reading<'_>, here: &ClientInfo, pr
                 |info| {
                     let one = info.uses.iter().find(|one| one.by == Some(thread) && one.told.is_some());
                     let name = one.map(|one| one.thread.clone()).unwrap_or_default();
-                    (place(info, name), one.map(|one| one.since).unwrap_or_default())
+                    (place(info, name), one.map(|one| one.lasted).unwrap_or_default())
                 },
             )
         };
         DeadlockStep {
             owner: format!("{client}:{}", wait.number),
-            wait: wait.id,
+            wait_id: wait.id,
             location,
             by_this_client: client == here.id,
             holds: given(&before.wait.key),
@@ -62,7 +62,7 @@ pub(super) fn shown_maybe(
     if let Some(last) = maybe.links.last() {
         deadlock.steps.push(DeadlockStep {
             owner: format!("{}:{}", last.holder.client, last.holder.number),
-            wait: 0,
+            wait_id: 0,
             location: Location::new(String::new(), 0, String::new()),
             by_this_client: false,
             holds: given(&last.wait.key),

@@ -29,7 +29,7 @@ impl HeldLock {
 
     pub(super) fn shown(&self, now: Moment) -> Holder {
         Holder {
-            holds: Some(self.count),
+            hold_count: Some(self.count),
             remaining: Some(self.until.since(now)),
             held_for: Some(now.since(self.since)),
             ends_within: self.note.as_ref().map(|note| self.since.plus(note.max_hold).since(now)),

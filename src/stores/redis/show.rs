@@ -129,7 +129,7 @@ impl<'a> Shown<'a> {
 
     fn told(&self, name: &str) -> Result<Inspection> {
         let mut seen = Inspection::new(name, ObjectKind::Absent);
-        seen.fence = self.fence.parse().ok().map(FencingToken::new);
+        seen.fencing_token = self.fence.parse().ok().map(FencingToken::new);
         seen.remaining = (self.ttl_ms != -2).then(|| ttl(self.ttl_ms).unwrap_or(Duration::MAX));
         self.waiters(&mut seen)?;
         match self.kind.as_str() {
@@ -179,7 +179,7 @@ impl<'a> Shown<'a> {
         if self.waiting > 0 {
             return Some(ObjectKind::FairLock);
         }
-        seen.fence.map(|_| ObjectKind::FencedLock)
+        seen.fencing_token.map(|_| ObjectKind::FencedLock)
     }
 
     fn hash(&self, seen: &mut Inspection) -> Result<ObjectKind> {
@@ -229,11 +229,11 @@ impl<'a> Shown<'a> {
         let whole = ttl(self.ttl_ms);
         let holds = Some(field.count()?);
         let Some(_) = mode else {
-            return Some(Holder { holds, remaining: whole, ..Holder::new(field.name.clone()) });
+            return Some(Holder { hold_count: holds, remaining: whole, ..Holder::new(field.name.clone()) });
         };
         if let Some(writer) = field.name.strip_suffix(":write") {
             let mode = Some(Mode::Write);
-            return Some(Holder { holds, mode, remaining: whole, ..Holder::new(writer.to_owned()) });
+            return Some(Holder { hold_count: holds, mode, remaining: whole, ..Holder::new(writer.to_owned()) });
         }
         let remaining = match field.ttl_ms {
             // Nobody's by Redisson's rule, but in the way until the hash ends.
@@ -242,7 +242,7 @@ impl<'a> Shown<'a> {
             -3 => None,
             ttl_ms => ttl(ttl_ms),
         };
-        Some(Holder { holds, mode: Some(Mode::Read), remaining, ..Holder::new(field.name.clone()) })
+        Some(Holder { hold_count: holds, mode: Some(Mode::Read), remaining, ..Holder::new(field.name.clone()) })
     }
 
     /// Redisson's lock of several values: for each of them its owner, its end and a count.
@@ -254,7 +254,7 @@ impl<'a> Shown<'a> {
             let owner = hold.get(at + 1..)?;
             let ends = fields.iter().find(|other| other.name == format!("{hold}:expire_time"));
             let remaining = ends.and_then(|ends| ends.value.parse().ok()).map(|ends| self.left(ends));
-            Some(Holder { holds: field.count(), remaining, ..Holder::new(owner.to_owned()) })
+            Some(Holder { hold_count: field.count(), remaining, ..Holder::new(owner.to_owned()) })
         });
         held.collect()
     }
@@ -283,11 +283,11 @@ impl<'a> Shown<'a> {
                 return Ok(ObjectKind::Foreign { what: "a string".to_owned() });
             }
             let holder = Holder::new(owner);
-            seen.holders.push(Holder { holds: Some(1), remaining: ttl(self.ttl_ms), ..holder });
+            seen.holders.push(Holder { hold_count: Some(1), remaining: ttl(self.ttl_ms), ..holder });
             return Ok(ObjectKind::TokenLock);
         };
         seen.count = Some(count.saturating_add(self.back));
-        seen.out = u64::try_from(self.out).unwrap_or(0);
+        seen.permits_out = u64::try_from(self.out).unwrap_or(0);
         for pair in self.permits.chunks_exact(2) {
             let [id, ends_ms] = pair else { continue };
             let id = bytes(id)?.iter().map(|byte| format!("{byte:02x}")).collect();

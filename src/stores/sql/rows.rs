@@ -60,14 +60,14 @@ pub(super) struct ListedRow {
 pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
     let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
     let Some((row, told)) = row else { return seen };
-    seen.fence = u64::try_from(told.fence).ok().filter(|fence| *fence > 0).map(FencingToken::new);
-    if seen.fence.is_some() {
+    seen.fencing_token = u64::try_from(told.fence).ok().filter(|fence| *fence > 0).map(FencingToken::new);
+    if seen.fencing_token.is_some() {
         seen.kind = ObjectKind::FencedLock;
     }
     if !row.is_live() {
         return seen;
     }
-    match (row.token, seen.fence) {
+    match (row.token, seen.fencing_token) {
         (true, _) => seen.kind = ObjectKind::TokenLock,
         (false, None) => seen.kind = ObjectKind::Lock,
         (false, Some(_)) => {}
@@ -76,7 +76,7 @@ pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection
     seen.remaining = remaining;
     let place = Location::new(told.host, u32::try_from(told.pid).unwrap_or(0), told.thread);
     seen.holders.push(Holder {
-        holds: u32::try_from(row.holds).ok(),
+        hold_count: u32::try_from(row.holds).ok(),
         remaining,
         held_for: u64::try_from(told.held_ms).ok().map(Duration::from_millis),
         location: Some(place),

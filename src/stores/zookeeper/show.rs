@@ -45,7 +45,7 @@ impl ZooKeeperStore {
                     Ok(reply) => {
                         if has_it {
                             // As of etcd's keys: each holder has such a token, whether it asked or not.
-                            seen.fence = seen.fence.max(Some(FencingToken::new(maker(&reply.body)?)));
+                            seen.fencing_token = seen.fencing_token.max(Some(FencingToken::new(maker(&reply.body)?)));
                         }
                         data(&reply.body)?
                     }

@@ -391,10 +391,10 @@ impl Inspect for Redlock {
             if alike.len() >= votes.majority() {
                 let name = name.given().to_owned();
                 let remaining = alike.iter().map(|other| other.remaining).min().flatten();
-                let fence = votes.done().filter_map(|other| other.fence).max();
+                let fence = votes.done().filter_map(|other| other.fencing_token).max();
                 let writers_wait =
                     votes.done().filter(|other| other.writers_wait).count() >= votes.majority();
-                return Ok(Inspection { name, remaining, fence, writers_wait, ..seen.clone() });
+                return Ok(Inspection { name, remaining, fencing_token: fence, writers_wait, ..seen.clone() });
             }
         }
         // Several have some of the servers each: nobody has the lock.

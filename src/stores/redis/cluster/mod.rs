@@ -116,7 +116,7 @@ impl ClusterStore {
         match self.ask(action, &key, deadline, |member| {
             agree_on_format(&member.server.connections, (self.notes, true), None, deadline)
         }) {
-            Err(Failure::Refused(error)) if error.kind() == ErrorKind::OtherFormat => {
+            Err(Failure::Refused(error)) if error.kind() == ErrorKind::IncompatibleFormat => {
                 self.format_is_away.note_for(Clock::System.now(), Duration::ZERO);
                 return Err(error);
             }
