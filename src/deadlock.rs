@@ -26,6 +26,7 @@ use crate::inspect::Location;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
@@ -49,6 +50,7 @@ pub struct Deadlock {
 /// # let _ = youngest;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DeadlockStep {
     /// The owner as which it waits, `client:number`; of a holder that says nothing of itself the owner of its
@@ -136,10 +138,8 @@ mod tests {
                         waited 3.2 s for \"b\"; d:2 on ada in process 12, thread main holds \"b\" and has waited 3.2 s for \"a\"";
         assert_eq!(deadlock.to_string(), expected);
         deadlock.is_certain = false;
-        deadlock.steps[1] = DeadlockStep {
-            location: Location::new(String::new(), 0, String::new()),
-            ..step("d:2", "b", "")
-        };
+        deadlock.steps[1] =
+            DeadlockStep { location: Location::new(String::new(), 0, String::new()), ..step("d:2", "b", "") };
         assert!(
             deadlock.to_string().ends_with("; d:2 holds \"b\" and does not say for what it waits"),
             "{deadlock}"

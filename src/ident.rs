@@ -144,6 +144,14 @@ impl fmt::Display for ClientId {
     }
 }
 
+#[cfg(feature = "serde")]
+impl serde::Serialize for ClientId {
+    /// As the text is.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl fmt::Debug for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ClientId({self})")
@@ -256,6 +264,7 @@ impl fmt::Debug for Owner {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FencingToken(u64);
 
 impl FencingToken {

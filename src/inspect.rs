@@ -26,6 +26,7 @@ use crate::system;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Inspection {
     /// As it was asked for.
@@ -57,6 +58,7 @@ pub struct Inspection {
     /// How many of them there are in all.
     pub permits_out: u64,
     /// Readers that go by that are not let in, since a writer waits.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) writers_wait: bool,
 }
 
@@ -78,6 +80,7 @@ pub struct Inspection {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum ObjectKind {
     /// There is nothing: a free lock, an open latch, or a name that nobody uses.
@@ -129,6 +132,7 @@ pub enum ObjectKind {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Mode {
     /// Many may have it.
@@ -149,10 +153,11 @@ pub enum Mode {
 /// lock.lock()?;
 /// lock.lock()?; // taken again by the same thread
 /// let holder = client.inspect("stock:42")?.holders.remove(0);
-/// assert_eq!((holder.holds, holder.by_this_client), (Some(2), true));
+/// assert_eq!((holder.hold_count, holder.by_this_client), (Some(2), true));
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
     /// As the store has it: `client:number` here as in Redisson, or another library's token.
@@ -212,6 +217,7 @@ impl Holder {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Waiter {
     /// As [`Holder::owner`]; in the line of a plain or fenced lock the client's id alone, however many of its
@@ -252,6 +258,7 @@ impl Waiter {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PermitInfo {
     /// The id by which it can be released.
@@ -280,6 +287,7 @@ pub struct PermitInfo {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Location {
     /// The machine's name.

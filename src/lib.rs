@@ -36,8 +36,16 @@
 //!
 //! # What compiles and is wrong
 //!
-//! `let _guard = client.get_lock("stock:42");` locks nothing, and no compiler warns: a factory gives a handle,
-//! and `acquire()`, `lock()` or `with_lock` hold the lock. `let _ = lock.acquire()?;` releases at once.
+//! `client.get_lock("stock:42")` acquires nothing: it makes a handle, and `acquire()`, `lock()` or `with_lock` on
+//! the handle takes the lock. The compiler warns if the handle is not used, and says nothing of
+//! `let _guard = client.get_lock("stock:42");`:
+//!
+//! ```text
+//! warning: unused `RedisLock` that must be used
+//!   = note: `get_lock` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard
+//! ```
+//!
+//! `let _ = lock.acquire()?;` releases at once.
 //! `guard.unlock()?` behind a write reports a failed release as if the work had failed:
 //! [`Error::work_ran`] distinguishes them. The
 //! [list](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-redisson.md#what-compiles-and-is-wrong)
@@ -82,6 +90,7 @@
 //! | `zookeeper` | `zk://` URLs; the locks are Curator's |
 //! | `tracing` | spans of waits and holds, and log lines |
 //! | `metrics` | an observer that counts and measures for the crate `metrics`, and so for Prometheus and others |
+//! | `serde` | `Serialize` for [`Inspection`], [`ListedLock`], [`ClientInfo`], [`Stats`], [`Deadlock`] and [`Health`] |
 //! | `tokio` | a hold of a thread belongs to the task that took it too: another task on the thread does not re-enter it |
 //!
 //! # Log levels
@@ -176,14 +185,14 @@ pub use engine::acquire::terms::Backoff;
 pub use error::{Error, ErrorKind, NotHeld, Result};
 pub use health::{Health, Wakeups};
 pub use ident::{ClientId, FencingToken, MAX_NAME_LEN, Owner};
-pub use inspect::{Holder, Inspection, Mode, ObjectKind, PermitInfo, Waiter, Location};
+pub use inspect::{Holder, Inspection, Location, Mode, ObjectKind, PermitInfo, Waiter};
 pub use interrupt::Interrupt;
 pub use locks::condition::Condition;
 pub use locks::expirable::ExpirableSemaphore;
 pub use locks::fenced::FencedLock;
 pub use locks::fencing;
 pub use locks::group::{MultiGuard, OwnedMultiGuard};
-pub use locks::guard::{Guard, HoldState, OwnedGuard};
+pub use locks::guard::{Guard, HoldState, OwnedGuard, Permit};
 pub use locks::latch::CountDownLatch;
 pub use locks::leader::{Leader, LeaderEvent};
 pub use locks::lock::Lock;
@@ -191,7 +200,6 @@ pub use locks::lock_builder::LockBuilder;
 pub use locks::multi::{IntoLocks, MultiLock};
 pub use locks::named::RedisLock;
 pub use locks::options::AcquireOptions;
-pub use locks::permit::Permit;
 pub use locks::rw::ReadWriteLock;
 pub use locks::semaphore::Semaphore;
 pub use observe::contended::Contended;

@@ -54,7 +54,8 @@ pub(crate) fn line(shown: &Inspection, last: &LastRun) -> String {
 
 /// The last run alone.
 pub(crate) fn as_text(last: &LastRun) -> String {
-    let mut words = format!("exit code {} after {}, {} ago", last.exit_code, span(last.took), span(last.ended_ago));
+    let mut words =
+        format!("exit code {} after {}, {} ago", last.exit_code, span(last.took), span(last.ended_ago));
     if !last.host.is_empty() {
         words += &format!(" on {}", last.host);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Deadlock, Holder, Inspection, LastRun, LockClient, Mode, ObjectKind, Location};
+use leasehold::{Deadlock, Holder, Inspection, LastRun, Location, LockClient, Mode, ObjectKind};
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, ForceArgs, Format, ShowArgs};

@@ -235,8 +235,10 @@ fn changes(last: &Inspection, seen: &Inspection, passed: Duration) -> Vec<Change
     for new in seen.holders.iter().filter(|one| !is_in(&last.holders, one)) {
         changes.push(Change::of_holder("acquired", name, "acquired by", new));
     }
-    let amounts =
-        [("waiting", "waiting", last.waiting, seen.waiting), ("permits", "permits out", last.permits_out, seen.permits_out)];
+    let amounts = [
+        ("waiting", "waiting", last.waiting, seen.waiting),
+        ("permits", "permits out", last.permits_out, seen.permits_out),
+    ];
     for (event, noun, before, now) in amounts.into_iter().filter(|(_, _, before, now)| before != now) {
         let words = format!("{name}: {now} {noun}, after {before}");
         changes.push(Change::new(event, words, json!({"name": name, "now": now, "before": before})));

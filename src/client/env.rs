@@ -46,7 +46,9 @@ const OPTIONS: [(&str, Setter); 19] = [
     ("LEASEHOLD_TABLE", |builder, text| Ok(builder.table(text))),
     ("LEASEHOLD_DIRECTORY", |builder, text| switch(text).map(|is_on| builder.directory(is_on))),
     ("LEASEHOLD_CREATE_SCHEMA", |builder, text| switch(text).map(|is_on| builder.create_schema(is_on))),
-    ("LEASEHOLD_DESIGNATED_POLLER", |builder, text| switch(text).map(|is_on| builder.designated_poller(is_on))),
+    ("LEASEHOLD_DESIGNATED_POLLER", |builder, text| {
+        switch(text).map(|is_on| builder.designated_poller(is_on))
+    }),
     ("LEASEHOLD_ALLOWED_HOSTS", |builder, text| Ok(builder.allowed_hosts(words(text)))),
 ];
 
@@ -407,7 +409,10 @@ mod tests {
         assert_eq!((server.sentinel_username, server.sentinel_password), (text("su"), text("sp")));
         assert_eq!((server.database, server.client_name, server.pool_size), (Some(3), text("named"), 9));
         assert_eq!((options.label, options.directory), (text("labelled"), false));
-        assert_eq!((server.unsubscribe_delay, server.cluster_pub_sub), (Duration::from_secs(4), ClusterPubSub::Both));
+        assert_eq!(
+            (server.unsubscribe_delay, server.cluster_pub_sub),
+            (Duration::from_secs(4), ClusterPubSub::Both)
+        );
         let replicas = server.replicas.unwrap();
         assert_eq!((replicas.count, replicas.within, server.scripts), (2, Duration::from_millis(20), false));
         assert_eq!((server.table.name.as_str(), server.table.create), ("s.t", true));

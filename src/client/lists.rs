@@ -31,6 +31,7 @@ use crate::seam::directory::{Listing, Page, Place, Wanted};
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ListedLock {
     /// Its name: the key without the client's prefix.

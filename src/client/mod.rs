@@ -540,7 +540,7 @@ impl LockClient {
     /// # let client = leasehold::LockClient::in_memory();
     /// let guard = client.get_lock("import").acquire()?;
     /// let seen = client.inspect("import")?;
-    /// assert_eq!((seen.kind.clone(), seen.holders[0].holds), (ObjectKind::Lock, Some(1)));
+    /// assert_eq!((seen.kind.clone(), seen.holders[0].hold_count), (ObjectKind::Lock, Some(1)));
     /// assert!(seen.holders[0].by_this_client);
     /// println!("{seen}"); // import: a lock, held, lease of 29.9 s …
     /// # drop(guard);

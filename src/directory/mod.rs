@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use self::lines::{Fields, Lines};
 use crate::ident::{ClientId, MAX_NAME_LEN};
-use crate::inspect::{Inspection, Waiter, Location};
+use crate::inspect::{Inspection, Location, Waiter};
 use crate::system;
 use crate::time::millis;
 
@@ -59,6 +59,7 @@ pub(crate) const LONGEST_TEXT: usize = 64;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ClientInfo {
     /// The id of the client, with which the ids of its owners begin.
@@ -89,6 +90,7 @@ pub struct ClientInfo {
     /// For how many more locks there was no room.
     pub unlisted: u64,
     /// There was no room for each wait that may be part of a deadlock, or not for each hold of its thread.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) is_cut: bool,
 }
 
@@ -103,12 +105,13 @@ pub struct ClientInfo {
 /// let guard = client.get_lock("stock:42").acquire()?;
 /// for other in client.clients() {
 ///     for one in other?.uses {
-///         println!("{} {} for {:?}", if one.waits { "waits for" } else { "holds" }, one.name, one.since);
+///         println!("{} {} for {:?}", if one.is_waiting { "waits for" } else { "holds" }, one.name, one.lasted);
 ///     }
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockUse {
     /// The lock's name; as its key, where that does not begin with the asking client's prefix.
@@ -125,15 +128,19 @@ pub struct LockUse {
     /// and [`LockBuilder::election`](crate::LockBuilder::election) say.
     pub is_leader: bool,
     /// Whether the hold ends with its own lease, which nobody renews.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) ends: bool,
     /// How many more of the client's threads wait for the same lock, for which there was no room; with the
     /// last that there was.
     pub more_waiters: u64,
     /// The id of the thread without which it is not released, or that waits.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) by: Option<u64>,
     /// Of a hold that any thread may release: the id of the thread that took it.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) taker: Option<u64>,
     /// Of a thread that has waited for a while and holds something.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) told: Option<ToldWait>,
 }
 
@@ -369,8 +376,10 @@ pub(crate) fn add_holders(
     for holder in &seen.holders {
         let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.location) else { continue };
         let since = holder.held_for.unwrap_or_default();
-        let one =
-            LockUse { is_leader: holder.is_leader, ..LockUse::new(name, number.unwrap_or(0), &place.thread, since) };
+        let one = LockUse {
+            is_leader: holder.is_leader,
+            ..LockUse::new(name, number.unwrap_or(0), &place.thread, since)
+        };
         let client = clients.entry(id).or_insert_with(|| ClientInfo {
             id,
             host: shown(&place.host),

@@ -159,7 +159,9 @@ impl Announcer {
         let Named { mut uses, is_cut, .. } = named;
         let (rest, unlisted) = registry.uses(MOST_USES, now);
         let is_told = |one: &LockUse, told: &[LockUse]| {
-            told.iter().any(|told| (&told.name, told.owner, told.is_waiting) == (&one.name, one.owner, one.is_waiting))
+            told.iter().any(|told| {
+                (&told.name, told.owner, told.is_waiting) == (&one.name, one.owner, one.is_waiting)
+            })
         };
         let rest: Vec<_> = rest.into_iter().filter(|one| !is_told(one, &uses)).collect();
         uses.extend(rest);

@@ -20,7 +20,14 @@ impl Engine {
             self.last_run(name).map_err(|error| error.during(ACTION))?.and_then(|last| last.succeeded_ago)
         };
         let owner = owner.to_string();
-        let run = LastRun { owner, exit_code: code, took, ended_ago: Duration::ZERO, succeeded_ago: succeeded, host: host() };
+        let run = LastRun {
+            owner,
+            exit_code: code,
+            took,
+            ended_ago: Duration::ZERO,
+            succeeded_ago: succeeded,
+            host: host(),
+        };
         let records = self.records(ACTION).map_err(|error| error.on(name.given()))?;
         let (id, text) = (id_of(name.key()), run.written(name.key()));
         let written =

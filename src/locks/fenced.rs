@@ -33,7 +33,7 @@ use crate::locks::options::AcquireOptions;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a lock is a handle, which holds nothing yet: `acquire()` takes the lock and returns its guard"]
+#[must_use = "`get_fenced_lock` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
 pub struct FencedLock {
     lock: RedisLock,
 }

@@ -135,7 +135,30 @@ pub struct OwnedGuard {
     level: HeldLevel,
 }
 
-/// The common part of both guards: one level of a hold, and the client kept alive.
+/// Permits that were acquired, released when dropped: an [`OwnedGuard`] of a semaphore.
+///
+/// A permit belongs to this value, not to a thread. One of a [`Semaphore`](crate::Semaphore) never ends by
+/// itself; one of an [`ExpirableSemaphore`](crate::ExpirableSemaphore) has a lease, as a lock's hold.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, Permit};
+///
+/// let client = LockClient::in_memory();
+/// let seats = client.get_semaphore("seats");
+/// seats.try_set_permits(2)?;
+/// let seat: Permit = seats.acquire(1)?;
+/// std::thread::spawn(move || seat.unlock()).join().unwrap()?; // from any thread
+/// assert_eq!(seats.available_permits()?, 2);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "the permits are released as soon as this is dropped: bind it to a name, `let _permit = …`"]
+pub struct Permit {
+    level: HeldLevel,
+}
+
+/// The common part of the guards: one level of a hold, and the client kept alive.
 pub(crate) struct HeldLevel {
     engine: Arc<Engine>,
     entered: Granted,
@@ -289,7 +312,7 @@ impl Drop for HeldLevel {
     }
 }
 
-/// The two guards differ in who owns the hold, not in what can be asked of it.
+/// The guards differ in who owns the hold, not in what can be asked of it.
 macro_rules! guard {
     ($guard:ident { $($field:ident: $value:expr),* }) => {
         impl $guard {
@@ -408,9 +431,12 @@ macro_rules! guard {
     };
 }
 
-impl OwnedGuard {
-    /// The ids of the permits, if it is a permit of a semaphore whose permits have ids.
-    pub(super) fn permit_ids(&self) -> Vec<String> {
+impl Permit {
+    /// The ids of the permits, 32 hex digits each, if they are of an
+    /// [`ExpirableSemaphore`](crate::ExpirableSemaphore): any process may release them by these. None, if
+    /// they are of a [`Semaphore`](crate::Semaphore).
+    #[must_use]
+    pub fn ids(&self) -> Vec<String> {
         let hold = self.level.hold();
         if hold.kind() != Kind::Permits {
             return Vec::new();
@@ -419,8 +445,8 @@ impl OwnedGuard {
         (0..hold.units()).map(id).collect()
     }
 
-    /// Ends this value without a release, and without renewals from now on.
-    pub(super) fn keep_permits(mut self) {
+    /// Ends this value without a release, and without renewals from now on: for permits that others release.
+    pub fn forget(mut self) {
         self.level.released = true;
         if is_forked() {
             return;
@@ -431,7 +457,16 @@ impl OwnedGuard {
             drop(engine.store.count(&hold.claim(), &Counting::Forget, engine.one_command()));
         }
     }
+}
 
+impl From<Permit> for OwnedGuard {
+    /// The same hold, for code that keeps guards of locks and permits alike.
+    fn from(permit: Permit) -> OwnedGuard {
+        OwnedGuard { level: permit.level }
+    }
+}
+
+impl OwnedGuard {
     /// As [`unlock`](Self::unlock), but the lock stays taken until `at_least` has passed since it was asked
     /// for.
     pub(crate) fn unlock_after(mut self, at_least: Duration) -> Result<()> {
@@ -457,3 +492,4 @@ impl Guard {
 
 guard!(Guard { _bound_to_thread: PhantomData });
 guard!(OwnedGuard {});
+guard!(Permit {});

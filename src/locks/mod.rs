@@ -16,7 +16,6 @@ pub(crate) mod lock_builder;
 pub(crate) mod multi;
 pub(crate) mod named;
 pub(crate) mod options;
-pub(crate) mod permit;
 pub(crate) mod run_once;
 pub(crate) mod rw;
 pub(crate) mod semaphore;

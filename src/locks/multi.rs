@@ -16,7 +16,7 @@ use crate::locks::options::AcquireOptions;
 use crate::time::{Clock, Lease, Moment};
 
 /// Locks that a [`MultiLock`] is made of: a tuple of up to eight locks of any kinds, or an array, a slice or
-/// a vector of one kind.
+/// a vector of one kind. The trait is open: a program may implement it for its own types.
 ///
 /// # Examples
 ///
@@ -141,7 +141,7 @@ tuples_into_locks!(A B C D E F G H);
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
-#[must_use = "a multi-lock is a handle, which holds nothing yet: `acquire()` takes the locks and returns their guard"]
+#[must_use = "`get_multi_lock` acquires nothing: it makes a handle, whose `acquire()` takes the locks and returns a guard"]
 pub struct MultiLock {
     clock: Clock,
     /// In the order in which they are taken.

@@ -115,7 +115,14 @@ mod without {
             HoldSpan
         }
 
-        pub(crate) fn open(&self, _name: &str, _kind: &'static str, _owner: Owner, _fence: Option<FencingToken>) {}
+        pub(crate) fn open(
+            &self,
+            _name: &str,
+            _kind: &'static str,
+            _owner: Owner,
+            _fence: Option<FencingToken>,
+        ) {
+        }
 
         pub(crate) fn is_open(&self) -> bool {
             false

@@ -215,7 +215,9 @@ fn the_youngest_wait_of_a_deadlock_ends_within_three_seconds_where_that_is_asked
 /// Others are told what a thread of this client waits for, so its wait has begun some time ago.
 fn is_known_to_wait(member: &Member) -> bool {
     let info = member.client.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
-    info.is_some_and(|info| info.uses.iter().any(|one| one.is_waiting && one.lasted > Duration::from_millis(300)))
+    info.is_some_and(|info| {
+        info.uses.iter().any(|one| one.is_waiting && one.lasted > Duration::from_millis(300))
+    })
 }
 
 /// The multi-lock begins to wait last, for the second lock of the other thread, with a third one in hand.
@@ -567,7 +569,8 @@ fn a_process_that_works_under_a_hold_is_seen_to_keep_it(store: &Store) {
             let (sender, told) = unbounded();
             let under = guards[at].owner().to_string();
             let client = store.client_with(|options| {
-                let options = options.detect_deadlocks_after(Duration::from_millis(200)).observer(Told(sender));
+                let options =
+                    options.detect_deadlocks_after(Duration::from_millis(200)).observer(Told(sender));
                 options.under_hold("no owner").under_hold(&under)
             });
             let wanted = client.get_lock(&names[(at + 1) % 3]);

@@ -624,7 +624,11 @@ fn fences_of_a_group_go_up(store: &Store) {
                 client.get_fenced_lock(&names[2]).into(),
             ];
             let guard = client.get_multi_lock(locks).acquire().unwrap();
-            assert_eq!(guard.fencing_token(), guard.fencing_token_of(&names[1]), "that of the first that has one");
+            assert_eq!(
+                guard.fencing_token(),
+                guard.fencing_token_of(&names[1]),
+                "that of the first that has one"
+            );
             assert!(guard.fencing_token() > last, "{:?} after {last:?}", guard.fencing_token());
             assert!(guard.fencing_token_of(&names[2]) > last_of_third);
             assert_eq!((guard.fencing_token_of(&names[0]), guard.fencing_token_of("another")), (None, None));

@@ -398,7 +398,11 @@ fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
     let long = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(20_000))).unwrap().unwrap();
     let short = other.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(5_000))).unwrap().unwrap();
     let seen = client.inspect(&name).unwrap();
-    assert_eq!((&seen.kind, seen.count, seen.permits_out), (&ObjectKind::ExpirableSemaphore, Some(1), 2), "{seen}");
+    assert_eq!(
+        (&seen.kind, seen.count, seen.permits_out),
+        (&ObjectKind::ExpirableSemaphore, Some(1), 2),
+        "{seen}"
+    );
     let out: Vec<_> = seen.permits.iter().map(|permit| (permit.id.clone(), permit.by_this_client)).collect();
     let expected = [(short.ids().remove(0), false), (long.ids().remove(0), true)];
     assert_eq!(out, expected, "those that end first come first");

@@ -306,7 +306,8 @@ fn clear_requests(world: &World) {
 fn a_lease_shorter_than_the_round_trip_ends_in_an_error_that_names_both_and_costs_little() {
     const LEASE: Duration = ms(20);
     scenario(|world| {
-        let client = world.builder().lease(LONG).retry_timeout(ms(1_500)).command_timeout(LONG).build().unwrap();
+        let client =
+            world.builder().lease(LONG).retry_timeout(ms(1_500)).command_timeout(LONG).build().unwrap();
         client.get_lock("slow").acquire().unwrap().unlock().unwrap();
         world.proxy.delay_replies(LEASE + LEASE / 2);
         let lock = client.get_lock("slow");

@@ -185,7 +185,8 @@ fn a_forked_child_holds_nothing_by_any_way_to_ask() {
                             is_lost_here!(owned_group),
                             is_lost_here!(permit),
                             is_lost_here!(expiring),
-                            group.fencing_token_of("one").is_none() && owned_group.fencing_token_of("three").is_none(),
+                            group.fencing_token_of("one").is_none()
+                                && owned_group.fencing_token_of("three").is_none(),
                             candidate.term().is_none() && format!("{candidate:?}").contains("None"),
                             candidate.events().try_recv() == Err(TryRecvError::Disconnected),
                             client.stats() == leasehold::Stats::default() && client.contended(3).is_empty(),

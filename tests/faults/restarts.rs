@@ -213,7 +213,12 @@ fn a_restart_without_data_is_a_loss_and_fencing_tokens_still_grow() {
         let theirs = other.get_fenced_lock("forgotten").acquire().unwrap();
         comes_within(back, R + T, "the loss", || guard.check().is_err());
         seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
-        assert!(theirs.fencing_token() > guard.fencing_token(), "{:?} after {:?}", theirs.fencing_token(), guard.fencing_token());
+        assert!(
+            theirs.fencing_token() > guard.fencing_token(),
+            "{:?} after {:?}",
+            theirs.fencing_token(),
+            guard.fencing_token()
+        );
         assert!(nested.unlock().unwrap_err().is_lost() && guard.unlock().unwrap_err().is_lost());
         world.assert_held("forgotten", theirs.owner(), 1);
         theirs.unlock().unwrap();

@@ -428,7 +428,11 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     let id = java.get("main", "permits-try-for", &["permits", "0", "20000"]);
     let for_ever = java.get("main", "permits-try-for", &["permits", "0", "-1"]);
     let seen = show("permits");
-    assert_eq!((&seen.kind, seen.count, seen.permits_out), (&ObjectKind::ExpirableSemaphore, Some(1), 2), "{seen}");
+    assert_eq!(
+        (&seen.kind, seen.count, seen.permits_out),
+        (&ObjectKind::ExpirableSemaphore, Some(1), 2),
+        "{seen}"
+    );
     let ids: Vec<_> = seen.permits.iter().map(|permit| permit.id.clone()).collect();
     assert_eq!(ids, [id, for_ever]);
     assert!(seen.permits[0].remaining <= Duration::from_secs(20));

@@ -12,10 +12,10 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use leasehold::crossbeam_channel::unbounded;
 use leasehold::{
     AcquireOptions, ClientBuilder, ClientId, ClusterPubSub, Condition, CountDownLatch, Error, ErrorKind,
-    Event, ExpirableSemaphore, FencingToken, FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Leader,
-    Lock, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld,
-    ObjectKind, Observer, OwnedGuard, OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedisLock, RedlockNode,
-    Result, Ring, RingNode, Semaphore,
+    Event, ExpirableSemaphore, FencedLock, FencingToken, Guard, HoldState, Holder, Inspection, Interrupt,
+    Leader, Lock, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock,
+    NotHeld, ObjectKind, Observer, OwnedGuard, OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedisLock,
+    RedlockNode, Result, Ring, RingNode, Semaphore,
 };
 
 fn is<T: ?Sized>() -> Probe<T> {
@@ -315,5 +315,30 @@ fn a_store_that_was_left_out_is_refused_by_the_name_of_its_feature() {
         assert_eq!(error.kind(), leasehold::ErrorKind::Unsupported, "{url}");
         assert!(error.to_string().contains(&format!("feature {feature:?}")), "{error}");
         assert!(!format!("{error:?}").contains("S3CR3T"));
+    }
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn answers_serialize_by_the_names_of_their_fields() {
+    let client = LockClient::in_memory();
+    let guard = client.get_fenced_lock("ledger").acquire().unwrap();
+    let shown = serde_json::to_value(client.inspect("ledger").unwrap()).unwrap();
+    assert_eq!(
+        (&shown["kind"], &shown["fencing_token"]),
+        (&"FencedLock".into(), &guard.fencing_token().unwrap().get().into())
+    );
+    assert_eq!(shown["holders"][0]["owner"], guard.owner().to_string());
+    let own = serde_json::to_value(client.clients().next().unwrap().unwrap()).unwrap();
+    assert_eq!((&own["id"], &own["uses"][0]["name"]), (&client.id().to_string().into(), &"ledger".into()));
+    assert!(own.get("is_cut").is_none(), "private");
+    let listed = client.list("*").map(Result::unwrap).collect::<Vec<_>>();
+    for value in [
+        serde_json::to_value(listed),
+        serde_json::to_value(client.deadlocks().unwrap()),
+        serde_json::to_value(client.stats()),
+        serde_json::to_value(client.ping().unwrap()),
+    ] {
+        assert!(value.unwrap() != serde_json::Value::Null);
     }
 }

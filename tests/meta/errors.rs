@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold::{
-    AcquireOptions, Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, MAX_NAME_LEN, LockClient,
+    AcquireOptions, Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, LockClient, MAX_NAME_LEN,
     ManualClock, MemoryStore, Result, Ring, RingNode, fencing,
 };
 
@@ -254,7 +254,10 @@ fn arguments(list: &mut List) {
     list.add("lock_with_lease(Duration::MAX)", lock.lock_with_lease(Duration::MAX));
     list.add("max_hold(0)", client.lock_builder("orders").max_hold(Duration::ZERO).build().lock());
     let backoff = Backoff::exponential(2 * second, second);
-    list.add("spin() with a back-off that shrinks", client.lock_builder("orders").spin(backoff).build().lock());
+    list.add(
+        "spin() with a back-off that shrinks",
+        client.lock_builder("orders").spin(backoff).build().lock(),
+    );
     list.add("run_once(0, 1 s)", client.run_once("orders", Duration::ZERO, second, |_| ()));
     list.add("run_once(2 s, 1 s)", client.run_once("orders", 2 * second, second, |_| ()));
     list.add("get_multi_lock([])", client.get_multi_lock(Vec::<leasehold::RedisLock>::new()).lock());

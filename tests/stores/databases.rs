@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use leasehold::{
-    ClientBuilder, Error, ErrorKind, HoldState, MAX_NAME_LEN, LockClient, LossReason, NotHeld, Result,
+    ClientBuilder, Error, ErrorKind, HoldState, LockClient, LossReason, MAX_NAME_LEN, NotHeld, Result,
 };
 
 use crate::support::processes::{

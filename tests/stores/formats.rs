@@ -131,7 +131,10 @@ fn a_server_that_was_away_is_looked_at_when_it_is_back() {
     let tries = (0..30).filter_map(|number| ring.get_lock(format!("name-{number}")).try_lock().err());
     let refused: Vec<ErrorKind> =
         tries.filter(|error| !error.is_retryable()).map(|error| error.kind()).collect();
-    assert!(!refused.is_empty() && refused.iter().all(|kind| *kind == ErrorKind::IncompatibleFormat), "{refused:?}");
+    assert!(
+        !refused.is_empty() && refused.iter().all(|kind| *kind == ErrorKind::IncompatibleFormat),
+        "{refused:?}"
+    );
     assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut servers[2].admin()).unwrap(), 1);
 }
 

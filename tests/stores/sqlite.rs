@@ -163,7 +163,8 @@ fn a_full_disk_is_said_and_grants_nothing() {
     const NO_ROOM: &str = "no room: only a tmpfs of its own is really full";
     let Some(disk) = Disk::new() else { return crate::support::missing(NO_ROOM) };
     let url = format!("sqlite://{}/locks.db", disk.path().display());
-    let options = || LockClient::builder().url(&url).create_schema(true).retry_timeout(ms(300)).lease(ms(2_000));
+    let options =
+        || LockClient::builder().url(&url).create_schema(true).retry_timeout(ms(300)).lease(ms(2_000));
     let client = options().build().unwrap();
     let other = options().build().unwrap();
     let held = client.get_lock("held").acquire_with(&leased(ms(60_000))).unwrap().unwrap();

@@ -44,7 +44,8 @@ impl Secured {
         let guard = client.get_fenced_lock("secured").acquire().unwrap();
         let lock = other.get_fenced_lock("secured");
         assert!(!lock.try_lock().unwrap());
-        let waiter = Waiter::start(move || lock.acquire_owned().map(|guard| (guard.fencing_token(), guard.unlock())));
+        let waiter =
+            Waiter::start(move || lock.acquire_owned().map(|guard| (guard.fencing_token(), guard.unlock())));
         // Renewed meanwhile.
         throughout(ms(3_500), || guard.check().map(|()| true).unwrap());
         let fence = guard.fencing_token();

@@ -917,7 +917,8 @@ fn works(
         let lock: FencedLock = client.get_fenced_lock(&locks[at]);
         match lock.try_acquire_for(ms(500)) {
             Ok(Some(guard)) => {
-                let open = histories[at].acquired(guard.owner(), guard.fencing_token().map(leasehold::FencingToken::get));
+                let open = histories[at]
+                    .acquired(guard.owner(), guard.fencing_token().map(leasehold::FencingToken::get));
                 let promised = now() + guard.remaining();
                 if random().is_multiple_of(64) {
                     let_pass(ms(random() % 30), "it works");

@@ -65,7 +65,8 @@ impl EtcdStore {
                     if self.counts(claim, place, deadline).map_err(in_doubt)? {
                         self.watch.leave(&id, true);
                         self.watch.holds(self.key(claim), place.created);
-                        let fence = claim.wants_fence.then(|| FencingToken::new(place.created.unsigned_abs()));
+                        let fence =
+                            claim.wants_fence.then(|| FencingToken::new(place.created.unsigned_abs()));
                         return Ok(Attempt::granted(fence));
                     }
                 }

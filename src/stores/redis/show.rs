@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::error::Result;
 use crate::ident::{FencingToken, LockName, Owner};
-use crate::inspect::{Holder, Inspection, Mode, ObjectKind, PermitInfo, Waiter, Location};
+use crate::inspect::{Holder, Inspection, Location, Mode, ObjectKind, PermitInfo, Waiter};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::keys::{self, Part};
@@ -233,7 +233,12 @@ impl<'a> Shown<'a> {
         };
         if let Some(writer) = field.name.strip_suffix(":write") {
             let mode = Some(Mode::Write);
-            return Some(Holder { hold_count: holds, mode, remaining: whole, ..Holder::new(writer.to_owned()) });
+            return Some(Holder {
+                hold_count: holds,
+                mode,
+                remaining: whole,
+                ..Holder::new(writer.to_owned())
+            });
         }
         let remaining = match field.ttl_ms {
             // Nobody's by Redisson's rule, but in the way until the hash ends.
@@ -242,7 +247,12 @@ impl<'a> Shown<'a> {
             -3 => None,
             ttl_ms => ttl(ttl_ms),
         };
-        Some(Holder { hold_count: holds, mode: Some(Mode::Read), remaining, ..Holder::new(field.name.clone()) })
+        Some(Holder {
+            hold_count: holds,
+            mode: Some(Mode::Read),
+            remaining,
+            ..Holder::new(field.name.clone())
+        })
     }
 
     /// Redisson's lock of several values: for each of them its owner, its end and a count.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{FencingToken, LockName, Owner};
-use crate::inspect::{Holder, Inspection, ObjectKind, Location};
+use crate::inspect::{Holder, Inspection, Location, ObjectKind};
 use crate::seam::capabilities::{Capabilities, KeptLook, TableInUse};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;

@@ -66,8 +66,9 @@ impl ZooKeeperStore {
 
     pub(super) fn attempt_now(&self, claim: &Claim, count: u32, deadline: Moment) -> Found<Attempt> {
         let key = self.key(claim)?;
-        let granted =
-            |node: &LockNode| Attempt::granted(claim.wants_fence.then(|| FencingToken::new(node.transaction)));
+        let granted = |node: &LockNode| {
+            Attempt::granted(claim.wants_fence.then(|| FencingToken::new(node.transaction)))
+        };
         if let Some((node, _)) = self.session.places.holding(&key) {
             if self.is_there(&key, &node, deadline)? {
                 self.session.places.keep(&key, Some(count), Clock::System.after(claim.lease));

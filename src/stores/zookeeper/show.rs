@@ -45,7 +45,8 @@ impl ZooKeeperStore {
                     Ok(reply) => {
                         if has_it {
                             // As of etcd's keys: each holder has such a token, whether it asked or not.
-                            seen.fencing_token = seen.fencing_token.max(Some(FencingToken::new(maker(&reply.body)?)));
+                            seen.fencing_token =
+                                seen.fencing_token.max(Some(FencingToken::new(maker(&reply.body)?)));
                         }
                         data(&reply.body)?
                     }

@@ -147,7 +147,7 @@ impl Redlock {
 
 /// Whether the server is none for Redlock whatever its state is.
 fn is_of_list(error: &Error) -> bool {
-    use ErrorKind::{InvalidInput, IncompatibleFormat, TooOld, Unsupported};
+    use ErrorKind::{IncompatibleFormat, InvalidInput, TooOld, Unsupported};
     matches!(error.kind(), InvalidInput | IncompatibleFormat | TooOld | Unsupported)
 }
 

@@ -394,7 +394,13 @@ impl Inspect for Redlock {
                 let fence = votes.done().filter_map(|other| other.fencing_token).max();
                 let writers_wait =
                     votes.done().filter(|other| other.writers_wait).count() >= votes.majority();
-                return Ok(Inspection { name, remaining, fencing_token: fence, writers_wait, ..seen.clone() });
+                return Ok(Inspection {
+                    name,
+                    remaining,
+                    fencing_token: fence,
+                    writers_wait,
+                    ..seen.clone()
+                });
             }
         }
         // Several have some of the servers each: nobody has the lock.
