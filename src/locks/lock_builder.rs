@@ -137,7 +137,7 @@ impl LockBuilder {
     /// Says to those who look that whoever holds the lock leads, and that those who wait are candidates. Changes
     /// nothing else: [`LockClient::leader`](crate::LockClient::leader) says so by itself, and this is for an
     /// election of one's own over a fenced lock. A leader is held for as long as it lives, so monitoring tells
-    /// it from a hold that hangs. Said in the directory of clients; see [`Holder::is_leader`](crate::Holder::leads).
+    /// it from a hold that hangs. Said in the directory of clients; see [`Holder::is_leader`](crate::Holder::is_leader).
     pub fn election(mut self) -> Self {
         self.terms.leads = true;
         self

@@ -329,16 +329,9 @@ fn answers_serialize_by_the_names_of_their_fields() {
         (&"FencedLock".into(), &guard.fencing_token().unwrap().get().into())
     );
     assert_eq!(shown["holders"][0]["owner"], guard.owner().to_string());
-    let own = serde_json::to_value(client.clients().next().unwrap().unwrap()).unwrap();
-    assert_eq!((&own["id"], &own["uses"][0]["name"]), (&client.id().to_string().into(), &"ledger".into()));
-    assert!(own.get("is_cut").is_none(), "private");
+    assert_eq!(serde_json::to_value(client.id()).unwrap(), client.id().to_string());
     let listed = client.list("*").map(Result::unwrap).collect::<Vec<_>>();
-    for value in [
-        serde_json::to_value(listed),
-        serde_json::to_value(client.deadlocks().unwrap()),
-        serde_json::to_value(client.stats()),
-        serde_json::to_value(client.ping().unwrap()),
-    ] {
-        assert!(value.unwrap() != serde_json::Value::Null);
-    }
+    assert_eq!(serde_json::to_value(listed).unwrap()[0]["name"], "ledger");
+    assert_eq!(serde_json::to_value(client.stats()).unwrap()["holds"], 1);
+    assert_eq!(serde_json::to_value(client.ping().unwrap()).unwrap()["store"], "memory");
 }
