@@ -13,8 +13,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use self::lines::{Fields, Lines};
-use crate::ident::{ClientId, LONGEST_NAME};
-use crate::inspect::{Inspection, Waiter, Whereabouts};
+use crate::ident::{ClientId, MAX_NAME_LEN};
+use crate::inspect::{Inspection, Location, Waiter};
 use crate::system;
 use crate::time::millis;
 
@@ -24,9 +24,9 @@ pub(crate) const MOST_USES: usize = 64;
 /// The most waits of threads that hold something, and holds of such threads, that an entry has in addition.
 pub(crate) const MOST_TOLD: usize = 512;
 
-/// The most bytes of these locks' names: two of the longest fit. An entry stays below ZooKeeper's megabyte, also where each byte
-/// of a name is escaped.
-pub(crate) const MOST_TOLD_BYTES: usize = 2 * LONGEST_NAME;
+/// The most bytes that the names of these locks have together: two of the longest fit. An entry stays below
+/// the megabyte that ZooKeeper takes, also where each byte of a name is escaped.
+pub(crate) const MOST_TOLD_BYTES: usize = 2 * MAX_NAME_LEN;
 
 /// The most items that are read of an entry, which any program may have written.
 const MOST_READ: usize = MOST_USES + MOST_TOLD;
@@ -56,6 +56,7 @@ pub(crate) const LONGEST_TEXT: usize = 64;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ClientInfo {
     /// The id of the client, with which the ids of its owners begin.
@@ -63,7 +64,7 @@ pub struct ClientInfo {
     /// The machine's name.
     pub host: String,
     /// The id that the machine's system drew when it started; empty where it draws none.
-    pub boot: String,
+    pub boot_id: String,
     /// The process id.
     pub pid: u32,
     /// When the process started, in ticks of its system since that started: with it a process id that was
@@ -78,7 +79,7 @@ pub struct ClientInfo {
     /// How long ago the client was made. Zero where the store does not know.
     pub age: Duration,
     /// How long ago all this was written.
-    pub written: Duration,
+    pub written_ago: Duration,
     /// Whether it is the client that asked.
     pub by_this_client: bool,
     /// Its holds and waits when the entry was written: 64 at most.
@@ -86,6 +87,7 @@ pub struct ClientInfo {
     /// How many more holds and waits there were.
     pub unlisted: u64,
     /// The entry had no room for all waits that may be part of a deadlock, or for all holds of their threads.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) is_cut: bool,
 }
 
@@ -100,12 +102,13 @@ pub struct ClientInfo {
 /// let guard = client.get_lock("stock:42").acquire()?;
 /// for other in client.clients() {
 ///     for one in other?.uses {
-///         println!("{} {} for {:?}", if one.waits { "waits for" } else { "holds" }, one.name, one.since);
+///         println!("{} {} for {:?}", if one.is_waiting { "waits for" } else { "holds" }, one.name, one.lasted);
 ///     }
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockUse {
     /// The lock's name; as its key, where that does not begin with the asking client's prefix.
@@ -115,21 +118,25 @@ pub struct LockUse {
     /// The thread's name; empty if it has none, and for a guard that may change threads.
     pub thread: String,
     /// For how long the owner has held the lock or waited for it.
-    pub since: Duration,
+    pub lasted: Duration,
     /// Whether the owner waits; else it holds the lock.
-    pub waits: bool,
+    pub is_waiting: bool,
     /// Whether the hold is a leader's: that of [`LockClient::leader`](crate::LockClient::leader) or
-    /// [`LockOptions::election`](crate::LockOptions::election).
-    pub leads: bool,
+    /// [`LockBuilder::election`](crate::LockBuilder::election).
+    pub is_leader: bool,
     /// Whether the hold ends with its own lease, which nobody renews.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) ends: bool,
     /// How many more of the client's threads wait for the same lock; in the last wait that is listed.
-    pub more: u64,
+    pub more_waiters: u64,
     /// The id of the thread without which it is not released, or that waits.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) by: Option<u64>,
     /// Of a hold that any thread may release: the id of the thread that took it.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) taker: Option<u64>,
     /// Set for a thread that has waited for a while and holds something.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) told: Option<ToldWait>,
 }
 
@@ -176,14 +183,14 @@ impl Identity {
         ClientInfo {
             id,
             host,
-            boot,
+            boot_id: boot,
             pid,
             process_start,
             program,
             label,
             version,
             age,
-            written,
+            written_ago: written,
             by_this_client,
             uses,
             unlisted,
@@ -212,7 +219,7 @@ impl ClientInfo {
         let long = self.uses.iter().filter(|one| !is_short(one)).count();
         let mut lines = Lines::new();
         lines.text("host", &self.host);
-        lines.text("boot", &self.boot);
+        lines.text("boot", &self.boot_id);
         lines.text("program", &self.program);
         if let Some(label) = &self.label {
             lines.text("label", label);
@@ -232,16 +239,16 @@ impl ClientInfo {
             lines.text("lock", &one.name);
             lines.text("thread", &one.thread);
             lines.add("owner", one.owner);
-            lines.add("waits", one.waits);
-            lines.add("since_ms", millis(one.since));
-            if one.leads {
+            lines.add("waits", one.is_waiting);
+            lines.add("since_ms", millis(one.lasted));
+            if one.is_leader {
                 lines.add("leads", true);
             }
             if one.ends {
                 lines.add("ends", true);
             }
-            if one.more > 0 {
-                lines.add("more", one.more);
+            if one.more_waiters > 0 {
+                lines.add("more", one.more_waiters);
             }
             if let Some(by) = one.by {
                 lines.add("by", by);
@@ -281,11 +288,11 @@ impl ClientInfo {
                 name: one.text("lock")?,
                 owner: one.number("owner")?,
                 thread: text(one, "thread").unwrap_or_default(),
-                since: ms(one, "since_ms")?.saturating_add(written),
-                waits: one.is("waits"),
-                leads: one.is("leads"),
+                lasted: ms(one, "since_ms")?.saturating_add(written),
+                is_waiting: one.is("waits"),
+                is_leader: one.is("leads"),
                 ends: one.is("ends"),
-                more: one.number("more").unwrap_or(0),
+                more_waiters: one.number("more").unwrap_or(0),
                 by: one.number("by"),
                 taker: one.number("taker"),
                 told,
@@ -294,14 +301,14 @@ impl ClientInfo {
         Some(ClientInfo {
             id,
             host: text(entry, "host")?,
-            boot: text(entry, "boot").unwrap_or_default(),
+            boot_id: text(entry, "boot").unwrap_or_default(),
             pid: entry.number("pid").and_then(|pid| u32::try_from(pid).ok())?,
             process_start: entry.number("start"),
             program: text(entry, "program").unwrap_or_default(),
             label: text(entry, "label"),
             version: text(entry, "version").unwrap_or_default(),
             age: ms(entry, "age_ms").unwrap_or_default().saturating_add(written),
-            written,
+            written_ago: written,
             by_this_client: false,
             uses: uses.collect(),
             unlisted: entry.number("unlisted").unwrap_or(0),
@@ -311,14 +318,14 @@ impl ClientInfo {
 
     fn use_of(&self, key: &str, number: Option<u64>, waits: bool) -> Option<&LockUse> {
         let is_it = |one: &&LockUse| {
-            one.name == key && one.waits == waits && number.is_none_or(|number| one.owner == number)
+            one.name == key && one.is_waiting == waits && number.is_none_or(|number| one.owner == number)
         };
         // The longest wait of several.
-        self.uses.iter().filter(is_it).max_by_key(|one| one.since)
+        self.uses.iter().filter(is_it).max_by_key(|one| one.lasted)
     }
 
-    fn place_of(&self, used: Option<&LockUse>) -> Whereabouts {
-        Whereabouts {
+    fn place_of(&self, used: Option<&LockUse>) -> Location {
+        Location {
             host: self.host.clone(),
             pid: self.pid,
             thread: used.map(|one| one.thread.clone()).unwrap_or_default(),
@@ -356,21 +363,23 @@ pub(crate) fn add_holders(
     asking: ClientId,
 ) {
     for holder in &seen.holders {
-        let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.whereabouts) else { continue };
+        let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.location) else { continue };
         let since = holder.held_for.unwrap_or_default();
-        let one =
-            LockUse { leads: holder.leads, ..LockUse::new(name, number.unwrap_or(0), &place.thread, since) };
+        let one = LockUse {
+            is_leader: holder.is_leader,
+            ..LockUse::new(name, number.unwrap_or(0), &place.thread, since)
+        };
         let client = clients.entry(id).or_insert_with(|| ClientInfo {
             id,
             host: shown(&place.host),
-            boot: String::new(),
+            boot_id: String::new(),
             pid: place.pid,
             process_start: None,
             program: place.program.clone(),
             label: place.label.clone(),
             version: String::new(),
             age: Duration::ZERO,
-            written: Duration::ZERO,
+            written_ago: Duration::ZERO,
             by_this_client: id == asking,
             uses: Vec::new(),
             unlisted: 0,
@@ -390,11 +399,11 @@ impl LockUse {
             name: name.to_owned(),
             owner,
             thread: thread.to_owned(),
-            since,
-            waits: false,
-            leads: false,
+            lasted: since,
+            is_waiting: false,
+            is_leader: false,
             ends: false,
-            more: 0,
+            more_waiters: 0,
             by: None,
             taker: None,
             told: None,
@@ -412,11 +421,11 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
     for holder in &mut seen.holders {
         let Some((place, used)) = found(&holder.owner, false) else { continue };
         if let Some(used) = used {
-            holder.leads = used.leads;
-            holder.held_for = holder.held_for.or(Some(used.since));
+            holder.is_leader = used.is_leader;
+            holder.held_for = holder.held_for.or(Some(used.lasted));
             holder.ends_within = holder.ends_within.or(holder.remaining.filter(|_| used.ends));
         }
-        match &mut holder.whereabouts {
+        match &mut holder.location {
             // The lock's own data is as current as the hold.
             Some(told) => (told.program, told.label) = (place.program, place.label),
             none => *none = Some(place),
@@ -424,19 +433,19 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
     }
     for waiter in &mut seen.waiters {
         let Some((place, used)) = found(&waiter.owner, true) else { continue };
-        waiter.waiting_for = waiter.waiting_for.or(used.map(|used| used.since));
-        waiter.whereabouts = Some(place);
+        waiter.waiting_for = waiter.waiting_for.or(used.map(|used| used.lasted));
+        waiter.location = Some(place);
     }
 }
 
 pub(crate) fn waiters_of<'a>(client: &'a ClientInfo, key: &'a str) -> impl Iterator<Item = Waiter> + 'a {
-    let waits = client.uses.iter().filter(move |one| one.waits && one.name == key);
+    let waits = client.uses.iter().filter(move |one| one.is_waiting && one.name == key);
     waits.map(move |one| {
         let used = client.use_of(key, Some(one.owner), true);
-        let (place, since) = (client.place_of(used), used.map(|used| used.since));
+        let (place, since) = (client.place_of(used), used.map(|used| used.lasted));
         let waiter = Waiter::new(format!("{}:{}", client.id, one.owner), None);
         let by_this_client = client.by_this_client;
-        Waiter { by_this_client, waiting_for: since, whereabouts: Some(place), ..waiter }
+        Waiter { by_this_client, waiting_for: since, location: Some(place), ..waiter }
     })
 }
 

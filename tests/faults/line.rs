@@ -144,7 +144,7 @@ fn a_client_whose_last_waiter_gives_up_leaves_the_line() {
 fn a_client_whose_leaving_was_lost_listens_no_more() {
     scenario(|world| {
         let held = client(world).get_lock("lost").acquire().unwrap();
-        let leaver = world.builder().lease(LEASE).linger(LEASE).build().unwrap();
+        let leaver = world.builder().lease(LEASE).unsubscribe_delay(LEASE).build().unwrap();
         // Once with the script's body, in which all words are.
         assert!(leaver.get_lock("lost").try_acquire_for(ms(100)).unwrap().is_none());
         assert!(eventually(LONG, || standing(world, "lost") == 0));

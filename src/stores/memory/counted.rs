@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::ident::Owner;
-use crate::inspect::{ObjectKind, PermitOut};
+use crate::inspect::{ObjectKind, PermitInfo};
 use crate::seam::{Answer, Attempt, Claim, Counting, Others, PLACE_LASTS, Release, not_set_up};
 use crate::time::Moment;
 
@@ -87,10 +87,10 @@ impl Counted {
     }
 
     /// Permits with leases, the earliest end first.
-    pub(super) fn lent(&self, now: Moment) -> Vec<PermitOut> {
+    pub(super) fn lent(&self, now: Moment) -> Vec<PermitInfo> {
         let mut out: Vec<_> = self.out.iter().filter(|(_, until)| **until > now).collect();
         out.sort_by_key(|(_, until)| **until);
-        let shown = out.into_iter().map(|(id, until)| PermitOut {
+        let shown = out.into_iter().map(|(id, until)| PermitInfo {
             id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
             by_this_client: false,
             remaining: until.since(now),

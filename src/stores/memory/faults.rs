@@ -14,10 +14,11 @@ use crate::time::Moment;
 impl MemoryStore {
     /// Makes every request of every client fail like this until [`heal`](Self::heal).
     ///
-    /// Calls that wait retry for the client's `patience`, and a [`ManualClock`](crate::ManualClock) that stands still never ends
-    /// that time. A test with one thread uses calls that do not wait, or a client made by
+    /// Calls that wait try again for the client's `retry_timeout`, which a [`ManualClock`](crate::ManualClock)
+    /// that stands still does not end: in tests with one thread, make the client by
     /// [`build_in_memory`](crate::ClientBuilder::build_in_memory) with a
-    /// [`patience`](crate::ClientBuilder::patience) of zero. Messages to waiters do not fail.
+    /// [`retry_timeout`](crate::ClientBuilder::retry_timeout) of zero, or use calls that do not wait. Messages to
+    /// waiters are not affected.
     ///
     /// # Examples
     ///

@@ -28,11 +28,11 @@ impl HeldLock {
 
     pub(super) fn shown(&self, now: Moment) -> Holder {
         Holder {
-            holds: Some(self.count),
+            hold_count: Some(self.count),
             remaining: Some(self.until.since(now)),
             held_for: Some(now.since(self.since)),
             ends_within: self.note.as_ref().map(|note| self.since.plus(note.max_hold).since(now)),
-            whereabouts: self.note.as_ref().map(|note| note.place.as_ref().clone()),
+            location: self.note.as_ref().map(|note| note.place.as_ref().clone()),
             ..Holder::new(self.owner.to_string())
         }
     }

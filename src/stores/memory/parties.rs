@@ -131,7 +131,7 @@ impl Parties {
         let live = |party: &&Party| party.until > now || writer.is_some_and(|one| one.owner == party.owner);
         let until = self.holds.iter().filter(live).map(|party| party.until).max()?;
         let holders = self.holds.iter().filter(live).map(|party| Holder {
-            holds: Some(party.count),
+            hold_count: Some(party.count),
             mode: Some(party.half.mode()),
             remaining: Some(party.until.since(now)),
             ..Holder::new(party.owner.to_string())

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::ident::{ClientId, Fence, Owner};
+use crate::ident::{ClientId, FencingToken, Owner};
 use crate::room::CrowdMap;
 use crate::seam::PLACE_LASTS;
 use crate::seam::subscription::Channel;
@@ -77,10 +77,10 @@ impl MemoryState {
         had | (self.counted.len() < before)
     }
 
-    pub(super) fn next_fence(&mut self, key: &str, now: Moment) -> Fence {
+    pub(super) fn next_fence(&mut self, key: &str, now: Moment) -> FencingToken {
         let counter = self.fences.entry(key.into()).or_default();
         *counter = (*counter + 1).max(now.nanos() / 1_000);
-        Fence::new(*counter)
+        FencingToken::new(*counter)
     }
 }
 
@@ -102,7 +102,7 @@ impl Turn<'_> {
         }
     }
 
-    pub(super) fn fence(&mut self, key: &str, is_wanted: bool) -> Option<Fence> {
+    pub(super) fn fence(&mut self, key: &str, is_wanted: bool) -> Option<FencingToken> {
         let now = self.now;
         is_wanted.then(|| self.state.next_fence(key, now))
     }

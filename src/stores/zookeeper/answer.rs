@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
-use crate::inspect::Whereabouts;
+use crate::inspect::Location;
 use crate::seam::{Answer, Claim, Failure, named};
 use crate::stores::zookeeper::jute::code;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
@@ -20,7 +20,7 @@ pub(super) fn deleted(outcome: Replied) -> Found<bool> {
 
 /// A node's text for people: the owner first.
 pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
-    let Whereabouts { host, pid, thread, .. } = Whereabouts::here();
+    let Location { host, pid, thread, .. } = Location::here();
     let (owner, lease_ms) = (claim.owner, millis(claim.lease));
     format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
 }
@@ -34,11 +34,11 @@ pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
     (holder, lease.map(Duration::from_millis))
 }
 
-pub(super) fn whereabouts(data: &[u8]) -> Option<Whereabouts> {
+pub(super) fn location(data: &[u8]) -> Option<Location> {
     let text = String::from_utf8_lossy(data);
     let said = |what: &str| text.lines().find_map(|line| line.strip_prefix(what)).map(str::to_owned);
     let pid = said("pid=")?.parse().ok()?;
-    Some(Whereabouts::new(said("host=")?, pid, said("thread=").unwrap_or_default()))
+    Some(Location::new(said("host=")?, pid, said("thread=").unwrap_or_default()))
 }
 
 pub(super) fn answer<T>(found: Found<T>, action: &'static str, name: &LockName) -> Answer<T> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::ident::{Fence, LockName, Owner};
+use crate::ident::{FencingToken, LockName, Owner};
 use crate::seam::subscription::{Channel, ChannelSource};
 use crate::seam::{Attempt, Claim, Failure, Family, Kind, Others, Release, Snapshot};
 use crate::stores::zookeeper::answer::{deleted, described, failed, inscription};
@@ -63,8 +63,9 @@ impl ZooKeeperStore {
 
     pub(super) fn attempt_now(&self, claim: &Claim, count: u32, deadline: Moment) -> Found<Attempt> {
         let key = self.key(claim)?;
-        let granted =
-            |node: &LockNode| Attempt::granted(claim.wants_fence.then(|| Fence::new(node.transaction)));
+        let granted = |node: &LockNode| {
+            Attempt::granted(claim.wants_fence.then(|| FencingToken::new(node.transaction)))
+        };
         if let Some((node, _)) = self.session.places.holding(&key) {
             if self.is_there(&key, &node, deadline)? {
                 self.session.places.keep(&key, Some(count), Clock::System.after(claim.lease));

@@ -1,10 +1,10 @@
 //! The owners at a lock, as the nodes there say.
 
-use crate::ident::{Fence, LockName};
+use crate::ident::{FencingToken, LockName};
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, Waiter};
 use crate::seam::Family;
 use crate::stores::zookeeper::ZooKeeperStore;
-use crate::stores::zookeeper::answer::{described, whereabouts};
+use crate::stores::zookeeper::answer::{described, location};
 use crate::stores::zookeeper::jute::{Operation, code, data, maker};
 use crate::stores::zookeeper::path::NodeLine;
 use crate::stores::zookeeper::session::{Found, NoReply};
@@ -44,7 +44,8 @@ impl ZooKeeperStore {
                     Ok(reply) => {
                         if has_it {
                             // As with etcd's keys, each holder has a token, whether it asked for one or not.
-                            seen.fence = seen.fence.max(Some(Fence::new(maker(&reply.body)?)));
+                            seen.fencing_token =
+                                seen.fencing_token.max(Some(FencingToken::new(maker(&reply.body)?)));
                         }
                         data(&reply.body)?
                     }
@@ -53,7 +54,7 @@ impl ZooKeeperStore {
                 };
             let (owner, lease) = described(&one.name, &said);
             if !has_it {
-                seen.waiters.push(Waiter { whereabouts: whereabouts(&said), ..Waiter::new(owner, None) });
+                seen.waiters.push(Waiter { location: location(&said), ..Waiter::new(owner, None) });
                 continue;
             }
             let mode = match one.family {
@@ -69,8 +70,8 @@ impl ZooKeeperStore {
                 self.session.places.until(lock, &one.name).map(|until| until.since(Clock::System.now()));
             let remaining = left.or(lease);
             seen.remaining = seen.remaining.max(remaining);
-            let whereabouts = whereabouts(&said);
-            seen.holders.push(Holder { mode, remaining, whereabouts, ..Holder::new(owner) });
+            let location = location(&said);
+            seen.holders.push(Holder { mode, remaining, location, ..Holder::new(owner) });
         }
         Ok(seen)
     }

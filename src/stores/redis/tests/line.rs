@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::ident::{ClientId, Owner, unbound_number};
-use crate::inspect::Whereabouts;
+use crate::inspect::Location;
 use crate::seam::capabilities::{Keeping, KeptLook, Lines};
 use crate::seam::{Attempt, Claim, HoldNote, Kind, ListensFor, Others, Release, Sink, Store, Turn};
 use crate::stores::redis::script::ACQUIRE;
@@ -442,7 +442,7 @@ fn the_first_who_waits_for_what_a_client_keeps_recalls_it_and_nothing_of_it_stay
     assert_eq!(look(), KeptLook::Lost);
     // Also to one of which something else is to be told.
     server.run(&["HSET", "k", "leasehold:kept", ""]);
-    let note = HoldNote { max_hold: Duration::from_secs(9), place: Arc::new(Whereabouts::here()) };
+    let note = HoldNote { max_hold: Duration::from_secs(9), place: Arc::new(Location::here()) };
     let noted = Claim { note: Some(note), ..by(&again(&holder), Turn::Barges) };
     store.hand_off(&next, &noted, soon()).unwrap().wait().done();
     let fields: BTreeSet<String> = redis::from_redis_value(server.run(&["HKEYS", "k"])).unwrap();
