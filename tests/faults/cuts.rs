@@ -194,7 +194,7 @@ fn a_reply_that_drips_takes_no_longer_than_one_that_does_not_come() {
     scenario(|world| {
         // Time enough for the answers that do not drip, on a busy machine too.
         let limit = 4 * T;
-        let client = world.builder().command_timeout(limit).patience(LONG).build().unwrap();
+        let client = world.builder().command_timeout(limit).retry_timeout(LONG).build().unwrap();
         client.get_lock("drip").lock().unwrap();
         client.get_lock("drip").unlock().unwrap();
         world.proxy.drip(Some((1, T)));

@@ -1,4 +1,4 @@
-//! A lock that its client keeps until others ask for it: `lock_with(name).keep()`.
+//! A lock that its client keeps until others ask for it: `lock_builder(name).cached()`.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn cycle(lock: &RedisLock) {
 
 #[track_caller]
 fn kept(world: &World, client: &LockClient, name: &str) -> RedisLock {
-    let lock = client.lock_with(name).keep().build();
+    let lock = client.lock_builder(name).cached().build();
     use_until_kept(world, &lock);
     lock
 }
@@ -200,7 +200,7 @@ fn nothing_is_kept_while_recalls_are_not_heard() {
 #[test]
 fn what_a_keeper_that_is_cut_off_kept_is_free_after_the_clients_lease() {
     scenario(|world| {
-        let keeper = world.builder().lease(KEPT).command_timeout(T).patience(PATIENCE).build().unwrap();
+        let keeper = world.builder().lease(KEPT).command_timeout(T).retry_timeout(PATIENCE).build().unwrap();
         let other = client(world);
         let lock = kept(world, &keeper, "stock");
         world.proxy.hold(Direction::ToServer, Which::All);
@@ -218,7 +218,7 @@ fn what_a_keeper_that_is_cut_off_kept_is_free_after_the_clients_lease() {
 fn a_value_for_each_use_keeps_the_lock_as_one_value_does() {
     scenario(|world| {
         let client = client(world);
-        let cycle = || cycle(&client.lock_with("stock").keep().build());
+        let cycle = || cycle(&client.lock_builder("stock").cached().build());
         let is_kept = || {
             cycle();
             !world.is_free("stock")
@@ -313,7 +313,7 @@ fn a_waiter_that_spins_gets_a_kept_lock() {
         let (keeper, other) = (client(world), client(world));
         let lock = kept(world, &keeper, "stock");
         let spin = Backoff::exponential(ms(1), ms(5));
-        let theirs = other.lock_with("stock").spin(spin).build();
+        let theirs = other.lock_builder("stock").spin(spin).build();
         for is_in_use in [false, true] {
             use_until_kept(world, &lock);
             if is_in_use {
@@ -377,7 +377,7 @@ fn a_fenced_lock_asks_for_its_token_where_the_plain_lock_of_its_name_is_kept() {
     scenario(|world| {
         let client = client(world);
         let _plain = kept(world, &client, "stock");
-        let fenced = client.lock_with("stock").keep().build_fenced();
+        let fenced = client.lock_builder("stock").cached().build_fenced();
         let first = fenced.lock_and_get_token().unwrap();
         fenced.unlock().unwrap();
         use_until_kept(world, &fenced);
@@ -391,9 +391,9 @@ fn keep_is_refused_before_anything_is_asked_where_nobody_could_be_asked_for_the_
     scenario(|world| {
         let kinds = |client: &LockClient| {
             [
-                client.lock_with("a").keep().max_hold(LONG).build(),
-                client.lock_with("a").keep().spin(leasehold::Backoff::default()).build(),
-                client.lock_with("a").keep().fair().build(),
+                client.lock_builder("a").cached().max_hold(LONG).build(),
+                client.lock_builder("a").cached().spin(leasehold::Backoff::default()).build(),
+                client.lock_builder("a").cached().fair().build(),
             ]
             .map(|lock| lock.lock().unwrap_err().kind())
         };
@@ -403,7 +403,7 @@ fn keep_is_refused_before_anything_is_asked_where_nobody_could_be_asked_for_the_
         assert_eq!(kinds(&client), [InvalidInput, InvalidInput, Unsupported]);
         assert_eq!(world.scripts_run(), asked);
         let memory = LockClient::in_memory();
-        let error = memory.lock_with("a").keep().build().lock().unwrap_err();
+        let error = memory.lock_builder("a").cached().build().lock().unwrap_err();
         assert_eq!(error.kind(), Unsupported);
         assert!(error.to_string().contains("Leave keep out"), "{error}");
     });

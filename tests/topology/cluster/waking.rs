@@ -6,9 +6,7 @@ use leasehold::{ClusterPubSub, LockClient};
 
 use super::load::{POLL, builder, on_cluster};
 use crate::support::cluster::Cluster;
-use crate::support::{
-    LONG, SLACK, alone_within, call, eventually, listening_clients, ms, now, shout, stalled_since,
-};
+use crate::support::{LONG, SLACK, call, eventually, listening_clients, ms, now, shout, stalled_since};
 
 use ClusterPubSub::{Auto, Both, Plain, Sharded};
 
