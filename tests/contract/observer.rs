@@ -23,7 +23,6 @@ contracts!(
     the_end_of_a_longest_hold_is_observed_when_it_comes,
     a_thread_that_ended_with_the_lock_is_observed_once,
     a_panicking_observer_harms_nothing,
-    each_event_is_reported_when_it_should_be,
     a_wait_that_ends_without_the_lock_is_reported_with_its_reason,
     stats_and_contended_agree_with_what_was_done,
     renewals_are_reported_and_an_observer_that_blocks_does_not_stop_them,
@@ -253,32 +252,6 @@ impl Observer for Events {
 fn observed() -> (Events, Receiver<String>) {
     let (sender, seen) = unbounded();
     (Events(sender), seen)
-}
-
-fn each_event_is_reported_when_it_should_be(store: &Store) {
-    let (events, seen) = observed();
-    let (client, stranger) = (store.client_with(|options| options.observer(events)), store.client());
-    let name = fresh("events");
-    let lock = client.get_lock(&name);
-    lock.acquire().unwrap().unlock().unwrap();
-    let all = |seen: &Receiver<String>| seen.try_iter().collect::<Vec<_>>();
-    assert_eq!(all(&seen), [format!("acquired lock {name}"), format!("released lock {name}")]);
-    let held = Holding::take(&stranger.get_lock(&name));
-    let waiting = lock.clone();
-    let waiter = Waiter::start(move || waiting.lock().and_then(|()| waiting.unlock()));
-    assert_eq!(receive(&seen, LONG), Ok(format!("waiting lock {name}")));
-    held.release();
-    waiter.returns_within(LONG).0.unwrap();
-    let mut rest = all(&seen);
-    // Stores whose waiters poll know of no message.
-    rest.retain(|event| *event != format!("handed off lock {name} elsewhere"));
-    assert_eq!(rest, [format!("acquired lock {name}"), format!("released lock {name}")]);
-    let guard = lock.acquire().unwrap();
-    assert!(stranger.get_lock(&name).force_unlock().unwrap());
-    guard.unlock().unwrap_err();
-    let lost = || receive(&seen, LONG);
-    assert_eq!(lost(), Ok(format!("acquired lock {name}")));
-    assert_eq!(lost(), Ok(format!("lost lock {name} Gone")));
 }
 
 fn a_wait_that_ends_without_the_lock_is_reported_with_its_reason(store: &Store) {

@@ -4,16 +4,14 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use leasehold::{ErrorKind, HoldState, LockClient, NotHeld};
+use leasehold::{ErrorKind, HoldState, LockClient};
 
-use super::world::{CONNECT, KEPT, L, P, R, T, World, await_renewal, scenario, scenario_on};
+use super::world::{CONNECT, KEPT, R, T, World, await_renewal, scenario, scenario_on};
 use crate::support::epilogue::assert_every_hash_has_a_ttl;
-use crate::support::observer::{Event, Seen, texts};
+use crate::support::observer::texts;
 use crate::support::proxy::{Then, Which};
 use crate::support::server::{Port, default_server};
-use crate::support::{
-    LONG, alone, call, comes_within, elsewhere, eventually, leased, ms, now, spawn, start, throughout, within,
-};
+use crate::support::{LONG, alone, comes_within, eventually, now, spawn, start, within};
 
 #[derive(Clone)]
 struct Rights {
@@ -55,75 +53,6 @@ fn grant(world: &World, rights: &Rights) {
 
 fn with_a_user(builder: crate::support::server::Builder) -> crate::support::server::Builder {
     builder.user("locks off")
-}
-
-#[test]
-fn the_documented_rights_suffice_for_everything() {
-    scenario_on(with_a_user, |world| suffices(world, &documented()));
-}
-
-#[test]
-fn the_least_rights_suffice_for_everything() {
-    scenario_on(with_a_user, |world| suffices(world, &smaller()));
-}
-
-fn suffices(world: &World, rights: &Rights) {
-    grant(world, rights);
-    let seen = Seen::default();
-    let client = as_user(world).observer(seen.clone()).build().unwrap();
-    use_everything(world, &client, rights.commands.iter().any(|command| command == "+hkeys"));
-    assert_eq!(seen.count(|event| matches!(event, Event::NoWakeups(_))), 0);
-    assert_eq!(seen.losses(), 1, "the forced one: {:?}", seen.events());
-}
-
-/// Every operation there is, with waits, wake-ups, renewals and the watchdog. To force needs one command more
-/// than the others.
-fn use_everything(world: &World, client: &LockClient, may_force: bool) {
-    let lock = client.get_lock("app:lock");
-    lock.lock().unwrap();
-    lock.lock().unwrap();
-    assert_eq!(lock.hold_count().unwrap(), 2);
-    assert!(lock.is_locked().unwrap() && lock.is_held_by_current_thread().unwrap());
-    assert!(lock.remaining_lease().unwrap().unwrap() <= KEPT);
-    elsewhere(|| {
-        assert!(!lock.try_lock().unwrap());
-        assert!(matches!(lock.unlock().unwrap_err().not_held(), Some(NotHeld::HeldBy(_))));
-    });
-    let waiting = client.clone();
-    let theirs = as_user(world).build().unwrap();
-    let waiter = call(move || {
-        waiting.get_lock("app:lock").lock().and_then(|()| waiting.get_lock("app:lock").unlock())
-    });
-    let distant =
-        call(move || theirs.get_lock("app:lock").lock().and_then(|()| theirs.get_lock("app:lock").unlock()));
-    world.await_subscription("app:lock");
-    throughout(L, || lock.is_held_by_current_thread().unwrap());
-    lock.unlock().unwrap();
-    let unlocked = now();
-    lock.unlock().unwrap();
-    waiter.returns_within(unlocked, P, "taking over").unwrap();
-    distant.returns_within(unlocked, P, "taking over").unwrap();
-    let fenced = client.get_fenced_lock("app:fenced");
-    let first = fenced.lock_and_get_token().unwrap();
-    fenced.unlock().unwrap();
-    assert!(fenced.lock_and_get_token().unwrap() > first);
-    fenced.unlock().unwrap();
-    let forced = lock.acquire_with(&leased(ms(800))).unwrap().unwrap();
-    if may_force {
-        assert!(lock.force_unlock().unwrap());
-    } else {
-        assert_eq!(lock.force_unlock().unwrap_err().kind(), ErrorKind::NoPermission);
-        world.does(&["DEL", "app:lock"]);
-    }
-    assert!(forced.unlock().unwrap_err().is_lost());
-    let owned = lock.acquire_owned().unwrap();
-    elsewhere(|| owned.unlock().unwrap());
-    let token = client.get_token_lock("app:token");
-    let guard = token.acquire().unwrap();
-    await_renewal(&guard);
-    assert!(!elsewhere(|| token.try_lock().unwrap()));
-    guard.unlock().unwrap();
-    world.all_are_given_back(L);
 }
 
 #[test]
@@ -232,23 +161,6 @@ fn with_rights(world: &World, missing: &str) -> usize {
     drop(client);
     world.lock_keys().iter().for_each(|key| world.does(&["DEL", key]));
     refused
-}
-
-#[test]
-fn a_tenants_rights_end_at_its_names() {
-    scenario_on(with_a_user, |world| {
-        grant(world, &smaller());
-        let client = as_user(world).build().unwrap();
-        let begun = now();
-        for error in [
-            client.get_lock("theirs").lock().unwrap_err(),
-            client.get_token_lock("theirs").lock().unwrap_err(),
-        ] {
-            assert_eq!(error.kind(), ErrorKind::NoPermission, "{error}");
-        }
-        within(begun, T, "the refusals");
-        assert!(world.is_free("theirs"));
-    });
 }
 
 #[test]

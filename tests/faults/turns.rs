@@ -57,18 +57,6 @@ fn contend(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
     )
 }
 
-fn contend_by_unlock(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
-    contend_by(
-        |lock, work| {
-            lock.lock().unwrap();
-            work();
-            lock.unlock().unwrap();
-        },
-        locks,
-        is_over,
-    )
-}
-
 fn contend_by(
     cycle: impl Fn(&RedisLock, &dyn Fn()) + Sync,
     locks: &[RedisLock],
@@ -91,6 +79,18 @@ fn contend_by(
     });
     assert_eq!(twice.load(Ordering::SeqCst), 0, "held twice");
     is_over
+}
+
+fn contend_by_unlock(locks: &[RedisLock], is_over: impl FnOnce() -> bool) -> bool {
+    contend_by(
+        |lock, work| {
+            lock.lock().unwrap();
+            work();
+            lock.unlock().unwrap();
+        },
+        locks,
+        is_over,
+    )
 }
 
 #[test]
@@ -137,31 +137,6 @@ fn a_lock_that_is_to_be_kept_is_kept_for_a_turn_by_unlock_where_others_want_it()
         assert!(had_turns, "asked and not: {before:?}, {:?}", grants.iter().map(of).collect::<Vec<_>>());
         drop((locks, clients)); // one of them keeps it, since nobody asks any more
         assert!(eventually(LONG, || world.is_free("hot")));
-    });
-}
-
-#[test]
-fn unlock_leaves_the_lock_free_where_nothing_is_to_be_kept() {
-    scenario(|world| {
-        let (clients, grants) = clients(world);
-        let locks: Vec<_> = clients.iter().map(|client| client.get_lock("hot")).collect();
-        assert!(contend_by_unlock(&locks, || eventually(LONG, || grants.iter().all(|one| one.all() > 200))));
-        assert_eq!(grants.iter().map(Grants::unasked).sum::<usize>(), 0);
-        assert!(world.is_free("hot"));
-        drop((locks, clients));
-    });
-}
-
-#[test]
-fn without_turns_each_grant_is_asked_for() {
-    scenario(|world| {
-        let (clients, grants) = clients(world);
-        let locks: Vec<_> =
-            clients.iter().map(|client| client.lock_builder("ordered").time_slice(false).build()).collect();
-        assert!(contend(&locks, || eventually(LONG, || grants.iter().all(|grants| grants.all() > 200))));
-        assert_eq!(grants.iter().map(Grants::unasked).sum::<usize>(), 0);
-        assert!(eventually(LONG, || world.is_free("ordered")));
-        drop((locks, clients));
     });
 }
 

@@ -152,18 +152,6 @@ fn the_fenced_row_is_exact_when_its_node_of_a_ring_is_killed_and_given_up() {
 }
 
 #[test]
-fn an_interrupted_demo_ends_its_workers_and_removes_its_keys() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let demo = Demo::start(&server, &["--rows", "redis_lock_fenced"]);
-    is_being_struck(&server);
-    kill_process(Pid::from_child(&demo.child), Signal::INT).unwrap();
-    let (_, success) = demo.finish();
-
-    assert!(!success, "an interrupted demo must not report success");
-    assert_eq!(keys(&server), 0, "the interrupted demo left keys behind");
-}
-
-#[test]
 fn an_interrupted_demo_says_so_in_one_line() {
     let Some(server) = RedisServer::start_default() else { return };
     let stage = Stage::new("exit 0");
@@ -222,27 +210,6 @@ fn the_help_needs_no_build_and_names_every_option() {
     for option in options {
         let option = option.trim_end_matches(|c: char| !c.is_ascii_alphabetic());
         assert!(help.contains(option), "{option} is not in the help of ./demo");
-    }
-}
-
-#[test]
-fn an_installed_program_of_this_version_is_not_built_for_the_demo() {
-    let stage = Stage::new("case $* in *leasehold-cli*) echo built >&2; exit 1 ;; esac");
-    let stock = stage.folder.path().join("release/examples/stock");
-    std::fs::remove_file(&stock).unwrap();
-    stage.program("stock", "case $* in *2000*) exec sleep 60 ;; esac");
-    std::os::unix::fs::symlink(stage.programs().join("stock"), stock).unwrap();
-    for (version, is_used) in [(env!("CARGO_PKG_VERSION"), true), ("0.0.1", false)] {
-        let script = format!(
-            "case $1 in --version) echo leasehold {version} ;;
-             ls) echo NAME; echo 'leasehold-demo:1:lock  lock  stock on a (process 2)  3' ;; show) echo \"shown: $2\" ;; esac"
-        );
-        stage.program("leasehold", &script);
-        let told = output(stage.demo(&[]).env("REDIS_URL", "redis://127.0.0.1:1"));
-        let (shown, said) =
-            (String::from_utf8(told.stdout).unwrap(), String::from_utf8(told.stderr).unwrap());
-        assert_eq!(shown.contains("shown: leasehold-demo:1:lock"), is_used, "{version}: {shown}{said}");
-        assert_eq!(said.contains("built"), !is_used, "{version}: {said}");
     }
 }
 

@@ -478,42 +478,6 @@ fn a_lock_is_freed_although_the_server_has_no_room_for_a_message() {
 }
 
 #[test]
-fn a_line_of_another_shape_is_done_without() {
-    let Some(server) = shared() else { return };
-    let (name, mut admin) = database(server, "shape", "");
-    let url = url_of(server, &name, "admin");
-    at(&url).build().unwrap();
-    let waits = |one: &LockClient, other: &LockClient| {
-        let held = one.get_lock("a").acquire().unwrap();
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| {
-                other.get_lock("a").lock()?;
-                other.get_lock("a").unlock()
-            });
-            assert!(one.get_lock("a").try_lock_for(ms(1)).is_ok());
-            one.get_lock("a").unlock().ok(); // of the level that was just taken
-            held.unlock().unwrap();
-            waiter.join().unwrap().unwrap();
-        });
-    };
-    for change in [
-        "RENAME kept_until TO kept",
-        "RENAME kept TO kept_until",
-        "ALTER seen TYPE text",
-        "ADD more integer NOT NULL",
-        "DROP channel",
-    ] {
-        let build = || at(&url).build().unwrap();
-        let used = [build(), build()];
-        waits(&used[0], &used[1]);
-        admin.batch_execute(&format!("ALTER TABLE leasehold_locks_line {change}")).unwrap();
-        waits(&used[0], &used[1]);
-        waits(&build(), &build());
-        used[0].sweep(Duration::from_secs(3_600)).unwrap();
-    }
-}
-
-#[test]
 fn a_table_in_which_no_lock_can_be_taken_or_freed_is_refused_when_the_client_connects() {
     let Some(server) = shared() else { return };
     let (name, mut admin) = database(server, "refuses", "");

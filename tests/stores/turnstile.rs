@@ -173,35 +173,6 @@ fn a_turnstile_that_is_stuck_delays_nobody() {
     assert_eq!(front(&mut admin, &name), stuck);
 }
 
-/// A user with no connection left for it, and a client that does without it, as versions before it do.
-#[test]
-fn waiters_without_a_turnstile_are_served_beside_others() {
-    let Some(server) = MysqlServer::start() else { return };
-    let name = fresh("beside");
-    let holder = server.client();
-    let mut admin = server.admin();
-    admin.query_drop("CREATE USER few WITH MAX_USER_CONNECTIONS 2").unwrap();
-    admin.query_drop("GRANT SELECT, INSERT, UPDATE, DELETE ON locks.leasehold_locks TO few").unwrap();
-    // Over a socket it would be a second connection, beside the one that it asked for the socket's name.
-    let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
-    let spare = Conn::new(opts).unwrap();
-    let few = LockClient::builder().url(server.url_as("few")).pool_size(1).build().unwrap();
-    let without = server.options().designated_poller(false).build().unwrap();
-    let (got, gets) = channel();
-    let held = holder.get_lock(&name).acquire().unwrap();
-    wait(&few, &name, 0, &got);
-    wait(&without, &name, 1, &got);
-    assert!(!without.get_lock(&name).try_lock_for(ms(500)).unwrap());
-    assert_eq!(front(&mut admin, &name), None);
-    drop(spare); // so that it has one more when it needs one
-    wait(&server.client(), &name, 2, &got);
-    eventual_front(&mut admin, &name);
-    held.unlock().unwrap();
-    let mut winners: Vec<_> = (0..3).map(|_| gets.recv_timeout(LONG).unwrap().0).collect();
-    winners.sort_unstable();
-    assert_eq!(winners, [0, 1, 2]);
-}
-
 #[test]
 fn a_client_that_is_shut_down_in_front_ends_at_once_and_leaves_the_turnstile() {
     let Some(server) = MysqlServer::start() else { return };
@@ -231,12 +202,4 @@ fn a_client_that_is_shut_down_in_front_ends_at_once_and_leaves_the_turnstile() {
             });
         }
     });
-}
-
-#[test]
-fn session_locks_have_turnstiles_too() {
-    let Some(server) = MysqlServer::start() else { return };
-    let client = || server.options().session_locks().build().unwrap();
-    let took = hand_off([&client(), &client()], &fresh("session"));
-    assert!(took <= ms(20), "{took:?}");
 }

@@ -179,34 +179,6 @@ fn a_replica_that_is_named_as_the_master_is_refused_until_another_is_named() {
 }
 
 #[test]
-fn sentinels_that_cannot_help_have_different_errors() {
-    alone(|| {
-        let Some(server) = RedisServer::start_default() else { return };
-        let kind = |url: String| {
-            let begun = now();
-            let error = LockClient::builder().url(&url).connect_timeout(ms(800)).build().unwrap_err();
-            within(begun, ms(800), "connecting");
-            (error.kind(), error.to_string())
-        };
-        let (found, words) = kind(format!("redis-sentinel://127.0.0.1:{}/{MASTER}", server.port()));
-        assert_eq!(found, ErrorKind::Unsupported, "{words}");
-        assert!(words.contains("not a Sentinel"), "{words}");
-        let (found, words) = kind(format!("redis-sentinel://127.0.0.1:1,127.0.0.1:2/{MASTER}"));
-        assert_eq!(found, ErrorKind::Unreachable, "{words}");
-        let set = SentinelSet::start(server.binary());
-        let (found, words) = kind(set.url().replace(MASTER, "unknown"));
-        assert_eq!(found, ErrorKind::Refused, "{words}");
-        assert!(words.contains("unknown"), "{words}");
-        // One that hangs costs a part of the time.
-        set.sentinels[0].stop();
-        let client = LockClient::builder().url(set.url()).connect_timeout(ms(2000)).build().unwrap();
-        assert!(client.get_lock("one hangs").try_lock().unwrap());
-        client.get_lock("one hangs").unlock().unwrap();
-        set.sentinels[0].cont();
-    });
-}
-
-#[test]
 fn sentinels_have_credentials_of_their_own() {
     alone(|| {
         let Some(binary) = default_server() else { return };
