@@ -8,7 +8,7 @@ use redis::Value;
 
 use crate::ident::Owner;
 use crate::seam::ring_member::MARK_KEY;
-use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::pubsub::PublishMode;
 use crate::stores::redis::reply::is_forgotten;
 
 /// A script and its SHA-1.

@@ -19,7 +19,7 @@ use crate::stores::redis::cluster::wakeups::ClusterWakeups;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::place::Role;
-use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::pubsub::PublishMode;
 use crate::stores::redis::pubsub::subscriber::{self, SubscribeMode, Subscriber};
 use crate::stores::redis::reply::{self, Expected, is_passing};
 use crate::stores::redis::script::Command;

@@ -23,7 +23,7 @@ use crate::stores::redis::conn::ledger::{Ledger, end_of_questions, question};
 use crate::stores::redis::conn::open::open;
 use crate::stores::redis::conn::shared::{Reply, ReplySink, SharedConnection};
 use crate::stores::redis::conn::slots::ConnectionSlots;
-use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::pubsub::PublishMode;
 use crate::stores::redis::script::Command;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
