@@ -111,15 +111,9 @@ impl<P: WakeupProtocol> Hub<P> {
         source: Arc<dyn ChannelSource>,
     ) -> Option<Subscription> {
         let mut state = self.state.lock();
-        if state.closed {
-            return None;
-        }
+        let listening = state.join(channel, waker, source)?;
         self.run_thread(&mut state);
-        // Joined under the lock that `sweep` and `left` also take: a channel that has just been joined is not
-        // ended.
-        let entry = state.enter(channel);
-        (entry.idle_since, entry.lingers) = (None, true);
-        Some(Subscription::new(Arc::clone(&entry.channel), source, waker))
+        Some(listening)
     }
 
     /// How many messages were counted on `channel`, if there is one and a subscription stands.
@@ -250,11 +244,28 @@ impl<P: WakeupProtocol> Hub<P> {
 }
 
 impl<P: WakeupProtocol> HubState<P> {
-    /// The channel of this name, which is new if there is none.
-    pub(crate) fn enter(&mut self, name: &str) -> &mut HubChannel<P::Note> {
+    /// As [`Hub::listen_for`], but the thread is the caller's to start.
+    pub(crate) fn join(
+        &mut self,
+        channel: &str,
+        waker: &Waker,
+        source: Arc<dyn ChannelSource>,
+    ) -> Option<Subscription> {
+        if self.closed {
+            return None;
+        }
+        // Joined under the lock that `sweep` and `left` also take: a channel that has just been joined is not
+        // ended.
+        let entry = self.enter(channel, false);
+        (entry.idle_since, entry.lingers) = (None, true);
+        Some(Subscription::new(Arc::clone(&entry.channel), source, waker))
+    }
+
+    /// The channel of this name. If there is none, it is a new one, `up` or not.
+    pub(crate) fn enter(&mut self, name: &str, up: bool) -> &mut HubChannel<P::Note> {
         let (is_served, news) = (self.is_served, &mut self.news);
         self.channels.entry(name.into()).or_insert_with(|| {
-            let channel = Arc::new(Channel::new(name, false));
+            let channel = Arc::new(Channel::new(name, up));
             news.extend(is_served.then(|| News::Came(Arc::clone(&channel))));
             HubChannel::new(channel)
         })
@@ -351,5 +362,121 @@ impl<P: WakeupProtocol> ChannelSource for Hub<P> {
 impl<P: WakeupProtocol> fmt::Debug for Hub<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hub").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(leasehold_shuttle)))]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// Fails as often as there are failures left, and then subscribes to all that comes.
+    struct Failing(Mutex<u32>);
+
+    impl WakeupProtocol for Failing {
+        type Note = ();
+        type State = Vec<String>;
+
+        fn serve(&self, hub: &Arc<Hub<Failing>>) -> Result<()> {
+            if !hub.wait_for_channels() {
+                return Ok(());
+            }
+            if let Some(left) = self.0.lock().checked_sub(1) {
+                *self.0.lock() = left;
+                return Err(Error::new(ErrorKind::Unreachable, "subscribe", "as the test says"));
+            }
+            let mut state = hub.state.lock();
+            state.begin();
+            while !state.closed {
+                for news in state.take_news() {
+                    let (sign, channel) = match &news {
+                        News::Came(channel) => ('+', channel),
+                        News::Went(channel) => ('-', channel),
+                    };
+                    channel.set_up(sign == '+');
+                    state.own.push(format!("{sign}{}", channel.channel()));
+                }
+                hub.tell_up(&mut state);
+                hub.changed.wait(&mut state);
+            }
+            Ok(())
+        }
+    }
+
+    fn hub(failures: u32, linger: Duration) -> (Arc<Hub<Failing>>, Arc<Reporter>) {
+        let reporter = Arc::new(Reporter::new(None));
+        (Hub::new(Failing(Mutex::new(failures)), Some(Arc::clone(&reporter)), linger), reporter)
+    }
+
+    fn until_up(listening: &Subscription, waker: &Waker) {
+        let end = Clock::System.after(LONG);
+        while !listening.is_up() {
+            assert!(Clock::System.now() < end, "it never stands");
+            waker.sleep(Some(LONG));
+        }
+    }
+
+    #[test]
+    fn an_outage_of_several_failures_is_told_once_and_its_end_too() {
+        let (hub, reporter) = hub(3, LONG);
+        let waker = Waker::default();
+        let listening = hub.listen("a", &waker).unwrap();
+        until_up(&listening, &waker);
+        assert_eq!(*hub.protocol.0.lock(), 0);
+        drop(hub.state.lock());
+        assert!(reporter.can_wake(), "each word that it is down has one that it is up");
+        hub.close();
+        assert!(!listening.is_up() && waker.take(), "its waiters look");
+        assert!(hub.listen("a", &waker).is_none());
+    }
+
+    #[test]
+    fn the_server_hears_of_each_channel_that_comes_or_goes_in_that_order() {
+        let (hub, _reporter) = hub(0, Duration::ZERO);
+        let waker = Waker::default();
+        for _ in 0..50 {
+            for name in ["a", "b"] {
+                let listening = hub.listen(name, &waker).unwrap();
+                until_up(&listening, &waker);
+            }
+        }
+        let is_through = || hub.state.lock().own.len() == 200;
+        let end = Clock::System.after(LONG);
+        while !is_through() && Clock::System.now() < end {
+            hub.changed.wait_for(&mut hub.state.lock(), Duration::from_millis(1));
+        }
+        let all = ["+a", "-a", "+b", "-b"].repeat(50);
+        assert_eq!(hub.state.lock().own, all);
+        hub.close();
+    }
+
+    #[test]
+    fn the_end_of_an_old_channel_leaves_the_new_one_of_its_name() {
+        let (hub, _reporter) = hub(0, Duration::ZERO);
+        let waker = Waker::default();
+        drop(hub.listen("a", &waker));
+        assert!(hub.is_idle(), "nobody listens any more");
+        let _new = hub.listen("a", &waker).unwrap();
+        hub.left(&Arc::new(Channel::new("a", true)));
+        assert!(!hub.is_idle());
+        hub.close();
+    }
+
+    #[test]
+    fn a_channel_outlasts_its_last_listener_by_the_linger_and_one_who_comes_meanwhile() {
+        let (hub, _reporter) = hub(0, LONG);
+        let waker = Waker::default();
+        drop(hub.listen("a", &waker));
+        let sweep = |after| hub.state.lock().sweep(LONG, Clock::System.after(after));
+        sweep(LONG / 2);
+        assert!(!hub.is_idle());
+        let listening = hub.listen("a", &waker);
+        sweep(LONG * 2);
+        assert!(!hub.is_idle());
+        drop(listening);
+        sweep(LONG * 2);
+        assert!(hub.is_idle());
+        hub.close();
     }
 }
