@@ -135,14 +135,17 @@ impl<P: WakeupProtocol> Hub<P> {
         self.state.lock().closed
     }
 
-    /// Has the news, if there is any, carried to the server.
+    /// Has the news, if there is any, carried to the server. While none is connected, the next connection
+    /// brings it.
     pub(crate) fn wake(&self) {
         let state = self.state.lock();
-        let is_news = state.closed || !state.is_served || !state.news.is_empty();
+        let (is_served, has_news) = (state.is_served, state.closed || !state.news.is_empty());
         drop(state);
-        if is_news {
-            self.changed.notify_all();
+        if has_news {
             self.protocol.changed(self);
+        }
+        if has_news || !is_served {
+            self.changed.notify_all();
         }
     }
 
@@ -382,7 +385,8 @@ mod tests {
             if !hub.wait_for_channels() {
                 return Ok(());
             }
-            if let Some(left) = self.0.lock().checked_sub(1) {
+            let left = self.0.lock().checked_sub(1);
+            if let Some(left) = left {
                 *self.0.lock() = left;
                 return Err(Error::new(ErrorKind::Unreachable, "subscribe", "as the test says"));
             }
