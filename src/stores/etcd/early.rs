@@ -7,13 +7,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::park::ServiceWaker;
 use crate::room::CrowdMap;
 use crate::seam::Bound;
 use crate::stores::etcd::message::Front;
-use crate::stores::etcd::watch::Watch;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::time::{Clock, Moment};
+use crate::time::Moment;
 
 /// A hold that is over sooner is not worth a watch: its release reports as much.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -118,59 +116,6 @@ impl Holds {
     /// Those that are to be watched, as one looks for others.
     pub(super) fn fronts(&self, now: Moment) -> impl Iterator<Item = Front> {
         self.settled(now).map(|(key, created)| Front { key: key.to_owned(), created })
-    }
-}
-
-impl Watch {
-    /// From now on holds are watched too.
-    pub(super) fn watch_holds(&self) {
-        self.state.lock().own.holds = Some(Holds::default());
-    }
-
-    pub(super) fn attach(&self, watchdog: ServiceWaker) {
-        self.state.lock().own.watchdog = Some(watchdog);
-    }
-
-    /// A lock was granted by this key. Never waits for the server.
-    pub(super) fn holds(self: &Arc<Self>, key: String, created: i64) {
-        let mut state = self.state.lock();
-        let Some(holds) = &mut state.own.holds else { return };
-        holds.add(key, created, Clock::System.now());
-        if std::mem::take(&mut state.own.is_idle) {
-            self.changed.notify_all();
-        }
-        if !state.closed {
-            self.run_thread(&mut state);
-        }
-    }
-
-    /// Forgets holds that are over.
-    pub(super) fn sweep(&self) {
-        if let Some(holds) = &mut self.state.lock().own.holds {
-            holds.sweep();
-        }
-    }
-
-    /// The handle that ends the hold just granted by this key.
-    pub(super) fn end_of(&self, key: &str) -> Option<Arc<End>> {
-        self.state.lock().own.holds.as_mut()?.end(key)
-    }
-
-    /// The hold with this key is about to be given up.
-    pub(super) fn gives_up(&self, key: &str) {
-        if let Some(holds) = &mut self.state.lock().own.holds {
-            holds.remove(key);
-        }
-    }
-
-    /// A key is not there any more that was created when `is_it` says so: its holder is notified.
-    pub(super) fn lost(&self, key: &str, is_it: impl FnOnce(i64) -> bool) {
-        let own = &mut self.state.lock().own;
-        if own.holds.as_mut().is_some_and(|holds| holds.lose(key, is_it))
-            && let Some(watchdog) = &own.watchdog
-        {
-            watchdog.bounds_ended();
-        }
     }
 }
 

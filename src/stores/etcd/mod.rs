@@ -21,6 +21,7 @@ mod show;
 mod tests;
 mod waiters;
 mod watch;
+mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +50,8 @@ use members::{Members, Transport, not_sent};
 use message::{
     BATCH, BATCH_OF_CLAIMS, Done, FORMAT_KEY, for_each_of, get, is_absent, is_since, put, take_away, txn,
 };
-use watch::{Watch, watch};
+use watch::watch;
+use watched::Watch;
 
 /// Keeps locks in one cluster.
 pub(crate) struct EtcdStore {

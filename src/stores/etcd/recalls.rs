@@ -8,23 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 use crate::error::Result;
 use crate::seam::subscription::{Channel, ChannelSource, Subscription};
 use crate::stores::etcd::message::{KeyLine, OWNERS};
-use crate::stores::etcd::watch::{Watch, WatchHub};
+use crate::stores::etcd::watched::{Kept, Watch, WatchHub};
 use crate::sync::Waker;
 use crate::time::Clock;
-
-/// A line in which a key that is put asks this client for the lock.
-pub(super) struct Kept {
-    pub(super) line: KeyLine,
-    /// The key by which this client holds it, or asks for it.
-    own: Option<String>,
-}
-
-impl Kept {
-    /// Whether a key is one of the line.
-    pub(super) fn has(&self, key: &str) -> bool {
-        STANDARD.decode(key).is_ok_and(|key| key.starts_with(self.line.text().as_bytes()))
-    }
-}
 
 impl Watch {
     /// Has `waker` woken when somebody comes to wait for a lock that this client keeps. Never waits for the
@@ -80,10 +66,6 @@ impl Watch {
 }
 
 impl WatchHub {
-    pub(super) fn lines(&self) -> impl Iterator<Item = &Kept> {
-        self.channels.values().filter_map(|entry| entry.note.kept.as_ref())
-    }
-
     /// The channel of the lock that is wanted by a key, if this client keeps that.
     fn recalled_by(&self, key: &str) -> Option<&Arc<Channel>> {
         let text = String::from_utf8(STANDARD.decode(key).ok()?).ok()?;

@@ -13,7 +13,7 @@ use crate::stores::etcd::message::{
     BATCH, Done, Front, HeldKey, KeyLine, for_each_of, get, is_absent, is_at, is_since, is_there, put,
     put_as_leased, take_away, txn, unanswered, value,
 };
-use crate::stores::etcd::waiters::WatchPlace;
+use crate::stores::etcd::watched::WatchPlace;
 use crate::time::{Clock, Moment};
 
 use crate::stores::etcd::EtcdStore;

@@ -12,7 +12,7 @@ use crate::seam::capabilities::{Keeping, KeptLook};
 use crate::seam::format::format_text;
 use crate::seam::{Answer, Failure, Others};
 use crate::stores::etcd::message::{Front, value};
-use crate::stores::etcd::waiters::WatchPlace;
+use crate::stores::etcd::watched::WatchPlace;
 use crate::sync::thread;
 
 /// Long enough that a lease of etcd, which counts for 1 % less than its whole seconds, has to be kept alive

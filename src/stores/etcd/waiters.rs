@@ -6,28 +6,12 @@ use std::time::Duration;
 use crate::seam::hub::HubChannel;
 use crate::seam::subscription::Subscription;
 use crate::stores::etcd::message::Front;
-use crate::stores::etcd::watch::{EtcdNote, Watch, WatchHub};
+use crate::stores::etcd::watched::{EtcdNote, Watch, WatchHub, WatchPlace};
 use crate::sync::Waker;
 use crate::time::Clock;
 
 /// How long [`Watch::end`] waits for those who wait.
 const LAST_WAIT: Duration = Duration::from_secs(1);
-
-#[derive(Default)]
-pub(super) struct Waiter {
-    place: Option<WatchPlace>,
-    /// A key was asked for, so it may be there or come.
-    has_asked: bool,
-    /// The key in front, until it is known to have gone.
-    front: Option<Front>,
-}
-
-/// A key that was put and not yet found to be the first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct WatchPlace {
-    pub(super) created: i64,
-    pub(super) lease: i64,
-}
 
 /// A waiter is known by its key.
 impl Watch {
@@ -130,9 +114,5 @@ impl WatchHub {
     fn waiter(&mut self, key: &str) -> &mut HubChannel<EtcdNote> {
         let is_up = !self.told_down;
         self.enter(key, is_up)
-    }
-
-    pub(super) fn fronts(&self) -> impl Iterator<Item = &Front> {
-        self.channels.values().filter_map(|entry| entry.note.waiter.front.as_ref())
     }
 }

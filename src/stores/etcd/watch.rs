@@ -18,80 +18,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::observe::reporter::Reporter;
 use crate::park::ServiceWaker;
 use crate::seam::Failure;
-use crate::seam::hub::{Hub, HubState, WakeupProtocol};
-use crate::stores::etcd::early::Holds;
+use crate::seam::hub::{Hub, WakeupProtocol};
+use crate::stores::etcd::early::{End, Holds};
 use crate::stores::etcd::http::Connection;
 use crate::stores::etcd::members::{Members, Transport, refusal, refusal_in, unreadable};
-use crate::stores::etcd::message::{self, Done, Front, KeyLine, number, txn};
-use crate::stores::etcd::recalls::Kept;
-use crate::stores::etcd::waiters::Waiter;
+use crate::stores::etcd::message::{self, Done, Front, number, txn};
+use crate::stores::etcd::watched::{EtcdNote, EtcdWatch, Scope, Watch, WatchHub, WatchState};
 use crate::time::{Clock, Moment};
-use crate::wire::Wire;
 
 /// The silence after which the watch is opened anew: a member that was cut off says nothing either.
 const SILENCE: Duration = Duration::from_secs(10);
 /// The longest line that is kept while the rest of it is on its way.
 const LONGEST_LINE: usize = 16 * 1024 * 1024;
-
-/// The channels are those of waiters, by their keys, and those of kept locks, by their lines.
-pub(super) type Watch = Hub<EtcdWatch>;
-pub(super) type WatchHub = HubState<EtcdWatch>;
-
-pub(super) struct EtcdWatch {
-    members: Arc<Members>,
-    /// For the thread's questions.
-    pub(super) wire: Transport,
-}
-
-#[derive(Default)]
-pub(super) struct EtcdNote {
-    pub(super) waiter: Waiter,
-    pub(super) kept: Option<Kept>,
-}
-
-#[derive(Default)]
-pub(super) struct WatchState {
-    /// The holds to watch, where leases may end early; else none.
-    pub(super) holds: Option<Holds>,
-    pub(super) watchdog: Option<ServiceWaker>,
-    /// The thread sleeps until somebody signals.
-    pub(super) is_idle: bool,
-    /// How often a watch was given up for another.
-    renewals: u64,
-    /// What the watch is on.
-    scope: Option<Scope>,
-    /// It stands: keys that go from now on are reported.
-    pub(super) is_up: bool,
-    connection: Option<Arc<Wire>>,
-}
-
-/// What a watch reports.
-#[derive(Debug, PartialEq, Eq)]
-enum Scope {
-    /// That this key goes.
-    Key(String),
-    /// That keys of this line come or go.
-    Line(KeyLine),
-    /// That keys go; and, if it says so, that they come.
-    All { with_puts: bool },
-}
-
-impl Scope {
-    fn is_wide(&self) -> bool {
-        matches!(self, Scope::All { .. })
-    }
-
-    /// Whether it reports what the other does.
-    fn covers(&self, other: &Scope) -> bool {
-        match self {
-            Scope::All { with_puts: true } => true,
-            Scope::All { with_puts: false } => {
-                matches!(other, Scope::Key(_) | Scope::All { with_puts: false })
-            }
-            Scope::Key(_) | Scope::Line(_) => self == other,
-        }
-    }
-}
 
 /// No channel ends for want of listeners: a waiter leaves by giving up its place. (That of a kept lock does not
 /// linger.)
@@ -298,6 +236,60 @@ impl Watch {
     }
 }
 
+/// The holds whose leases may end early.
+impl Watch {
+    /// From now on holds are watched too.
+    pub(super) fn watch_holds(&self) {
+        self.state.lock().own.holds = Some(Holds::default());
+    }
+
+    pub(super) fn attach(&self, watchdog: ServiceWaker) {
+        self.state.lock().own.watchdog = Some(watchdog);
+    }
+
+    /// A lock was granted by this key. Never waits for the server.
+    pub(super) fn holds(self: &Arc<Self>, key: String, created: i64) {
+        let mut state = self.state.lock();
+        let Some(holds) = &mut state.own.holds else { return };
+        holds.add(key, created, Clock::System.now());
+        if std::mem::take(&mut state.own.is_idle) {
+            self.changed.notify_all();
+        }
+        if !state.closed {
+            self.run_thread(&mut state);
+        }
+    }
+
+    /// Forgets holds that are over.
+    pub(super) fn sweep(&self) {
+        if let Some(holds) = &mut self.state.lock().own.holds {
+            holds.sweep();
+        }
+    }
+
+    /// The handle that ends the hold just granted by this key.
+    pub(super) fn end_of(&self, key: &str) -> Option<Arc<End>> {
+        self.state.lock().own.holds.as_mut()?.end(key)
+    }
+
+    /// The hold with this key is about to be given up.
+    pub(super) fn gives_up(&self, key: &str) {
+        if let Some(holds) = &mut self.state.lock().own.holds {
+            holds.remove(key);
+        }
+    }
+
+    /// A key is not there any more that was created when `is_it` says so: its holder is notified.
+    pub(super) fn lost(&self, key: &str, is_it: impl FnOnce(i64) -> bool) {
+        let own = &mut self.state.lock().own;
+        if own.holds.as_mut().is_some_and(|holds| holds.lose(key, is_it))
+            && let Some(watchdog) = &own.watchdog
+        {
+            watchdog.bounds_ended();
+        }
+    }
+}
+
 impl WakeupProtocol for EtcdWatch {
     type Note = EtcdNote;
     type State = WatchState;
@@ -324,46 +316,5 @@ impl WakeupProtocol for EtcdWatch {
         {
             connection.shutdown();
         }
-    }
-}
-
-impl WatchHub {
-    /// The keys to watch.
-    fn targets(&self, now: Moment) -> impl Iterator<Item = &str> {
-        let holds = self.own.holds.iter().flat_map(move |holds| holds.settled(now)).map(|(key, _)| key);
-        self.fronts().map(|front| front.key.as_str()).chain(holds)
-    }
-
-    /// What is to be watched; `None`: nothing.
-    fn wanted(&self, now: Moment) -> Option<Scope> {
-        let mut lines = self.lines();
-        let (line, is_only) = (lines.next(), lines.next().is_none());
-        if let Some(kept) = line {
-            let is_enough = is_only && self.targets(now).all(|key| kept.has(key));
-            return Some(if is_enough {
-                Scope::Line(kept.line.clone())
-            } else {
-                Scope::All { with_puts: true }
-            });
-        }
-        let mut targets = self.targets(now);
-        let first = targets.next()?;
-        let is_one = targets.all(|other| other == first);
-        Some(if is_one { Scope::Key(first.to_owned()) } else { Scope::All { with_puts: false } })
-    }
-
-    /// Whether the watch reports all that is to be watched, or will when it stands.
-    pub(super) fn is_covered(&self, now: Moment) -> bool {
-        let wanted = self.wanted(now);
-        wanted.is_none_or(|wanted| self.own.scope.as_ref().is_some_and(|scope| scope.covers(&wanted)))
-    }
-
-    pub(super) fn is_wide(&self) -> bool {
-        self.own.scope.as_ref().is_some_and(Scope::is_wide)
-    }
-
-    /// When a hold is to be watched as well for which the watch would have to be another.
-    fn next_settles(&self, now: Moment) -> Option<Moment> {
-        self.own.holds.as_ref().filter(|_| !self.is_wide())?.next_settles(now)
     }
 }

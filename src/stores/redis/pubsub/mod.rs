@@ -1,4 +1,4 @@
-//! Messages that wake waiters: how scripts publish them, and the connection that receives them.
+//! Messages that wake waiters, and the connection that receives them.
 
 mod reader;
 pub(crate) mod subscriber;
@@ -10,17 +10,6 @@ use crate::observe::reporter::Reporter;
 use crate::seam::hub::Hub;
 use crate::stores::redis::address::RedisAddress;
 use subscriber::{RedisPubSub, SubscribeMode, Subscriber};
-
-/// The commands by which scripts notify waiters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PublishMode {
-    /// By PUBLISH.
-    Plain,
-    /// By SPUBLISH.
-    Sharded,
-    /// By both.
-    Both,
-}
 
 /// A subscriber that connects with its first waiter. `linger`: how long a subscription that nobody needs
 /// stays. `silence`: the time without a word after which the server is asked for one.
