@@ -2,7 +2,7 @@
 //!
 //! An owner that wants a lock puts a key; the first created holds it, every other watches the one in front.
 //! `message` says what the keys are and what is asked about them, `lease` keeps the leases that end them,
-//! `members` has the connections and reads refusals, `watch` hears of keys that come and go, for `waiters`, for
+//! `members` has the connections and reads refusals, `watch` hears of keys that come and go (`watched` says which), for `waiters`, for
 //! `recalls` of locks that are kept until others ask for them, and for holds that may end `early`; `keeping` looks
 //! at kept locks, `show` says who stands there, and `directory` who is there at all.
 
@@ -32,7 +32,7 @@ use serde_json::json;
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{Fence, LockName, Owner};
+use crate::ident::{FencingToken, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
@@ -151,7 +151,7 @@ impl Store for EtcdStore {
             self.take(claim, deadline)
         } else {
             self.change(claim, None, |_| count, true, deadline).map(|fence| match fence {
-                Some(fence) => Attempt::granted(claim.wants_fence.then(|| Fence::new(fence))),
+                Some(fence) => Attempt::granted(claim.wants_fence.then(|| FencingToken::new(fence))),
                 None => Attempt::Lost,
             })
         };

@@ -61,7 +61,7 @@ pub(super) fn listener(
 ) -> Arc<NotificationListener> {
     let (realm, connect_timeout) = (realm.to_owned(), options.connect_timeout);
     let protocol = Notifications { dial, realm, connect_timeout, changed: Notify::new() };
-    Hub::new(protocol, Some(reporter), options.linger)
+    Hub::new(protocol, Some(reporter), options.unsubscribe_delay)
 }
 
 impl NotificationListener {
