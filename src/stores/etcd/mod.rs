@@ -2,9 +2,9 @@
 //!
 //! An owner that wants a lock puts a key; the first created holds it, every other watches the one in front.
 //! `message` says what the keys are and what is asked about them, `lease` keeps the leases that end them,
-//! `members` has the connections and reads refusals, `watch` hears of keys that come and go (`watched` says which), for `waiters`, for
-//! `recalls` of locks that are kept until others ask for them, and for holds that may end `early`; `keeping` looks
-//! at kept locks, `show` says who stands there, and `directory` who is there at all.
+//! `members` has the connections and reads refusals. `watch` hears of keys that come and go; `watched` says which:
+//! for `waiters`, for `recalls` of locks that are kept until others ask for them, and for holds that may end
+//! `early`. `keeping` looks at kept locks, `show` says who stands there, and `directory` who is there at all.
 
 mod address;
 mod directory;
