@@ -301,7 +301,7 @@ impl WakeupProtocol for EtcdWatch {
             let read = hub.open().and_then(|opened| opened.map_or(Ok(()), |opened| hub.read(opened)));
             let mut state = hub.state.lock();
             (state.own.connection, state.own.scope, state.own.is_up) = (None, None, false);
-            // After an error of another kind this client itself hung up, because there is more to watch.
+            // If the count has changed, this client itself hung up, because there is more to watch.
             if state.own.renewals == before {
                 read.map_err(|error| error.during("watch"))?;
             }
