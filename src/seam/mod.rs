@@ -18,6 +18,7 @@ pub(crate) mod directory;
 pub(crate) mod failure;
 pub(crate) mod fallbacks;
 pub(crate) mod format;
+pub(crate) mod hub;
 pub(crate) mod inspection;
 pub(crate) mod kind;
 pub(crate) mod ring_member;

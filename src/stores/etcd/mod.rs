@@ -2,9 +2,9 @@
 //!
 //! An owner that wants a lock puts a key; the first created holds it, every other watches the one in front.
 //! `message` says what the keys are and what is asked about them, `lease` keeps the leases that end them,
-//! `members` has the connections and reads refusals, `watch` knows who waits and wakes them, `early` which
-//! holds may end early, `recalls` which locks are kept until others ask for them, `keeping` looks at those, `show`
-//! says who stands there, and `directory` who is there at all.
+//! `members` has the connections and reads refusals. `watch` hears of keys that come and go; `watched` says which:
+//! for `waiters`, for `recalls` of locks that are kept until others ask for them, and for holds that may end
+//! `early`. `keeping` looks at kept locks, `show` says who stands there, and `directory` who is there at all.
 
 mod address;
 mod directory;
@@ -19,7 +19,9 @@ mod requests;
 mod show;
 #[cfg(test)]
 mod tests;
+mod waiters;
 mod watch;
+mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +50,8 @@ use members::{Members, Transport, not_sent};
 use message::{
     BATCH, BATCH_OF_CLAIMS, Done, FORMAT_KEY, for_each_of, get, is_absent, is_since, put, take_away, txn,
 };
-use watch::{Watch, id};
+use watch::watch;
+use watched::Watch;
 
 /// Keeps locks in one cluster.
 pub(crate) struct EtcdStore {
@@ -75,7 +78,7 @@ impl EtcdStore {
             wire,
             leases: Leases::default(),
             sweeps: Sweeps::default(),
-            watch: Watch::new(Arc::clone(&members), reporter),
+            watch: watch(Arc::clone(&members), reporter),
             entry_lease: Mutex::default(),
             members,
         };
@@ -186,7 +189,7 @@ impl Store for EtcdStore {
     fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
         // A waiter that never got so far as to ask leaves nothing behind, and need not wait for a cluster in
         // trouble.
-        let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&id(claim))).collect();
+        let early: Vec<bool> = claims.iter().map(|claim| self.watch.left_early(&self.key(claim))).collect();
         let others: Vec<Claim> =
             claims.iter().zip(&early).filter(|(_, early)| !**early).map(|(claim, _)| claim.clone()).collect();
         let mut outcomes = self.remove(&self.renewals, &others, deadline).into_iter();
@@ -212,11 +215,11 @@ impl Store for EtcdStore {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.watch.listen(id(claim), waker)
+        self.watch.wait_at(&self.key(claim), waker)
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        self.watch.message_count(id(claim))
+        self.watch.count_at(&self.key(claim))
     }
 
     fn poll_completions(&self) -> bool {
@@ -229,7 +232,7 @@ impl Store for EtcdStore {
     }
 
     fn close(&self) {
-        self.watch.close();
+        self.watch.end();
         self.wire.close();
         self.renewals.close();
     }

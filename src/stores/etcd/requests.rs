@@ -13,7 +13,7 @@ use crate::stores::etcd::message::{
     BATCH, Done, Front, HeldKey, KeyLine, for_each_of, get, is_absent, is_at, is_since, is_there, put,
     put_as_leased, take_away, txn, unanswered, value,
 };
-use crate::stores::etcd::watch::{WatchPlace, id};
+use crate::stores::etcd::watched::WatchPlace;
 use crate::time::{Clock, Moment};
 
 use crate::stores::etcd::EtcdStore;
@@ -47,24 +47,24 @@ impl EtcdStore {
 
     /// A first hold.
     pub(super) fn take(&self, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
-        let id = id(claim);
+        let key = self.key(claim);
         if claim.keeps {
-            self.watch.keeps(&self.line(&claim.name), &self.key(claim));
+            self.watch.keeps(&self.line(&claim.name), &key);
         }
         // Its key is there. A waiter's is taken away when the wait ends; that of a try has to be cleaned up.
         let in_doubt = |failure: Failure| {
             if claim.waits { failure } else { Failure::Unknown(failure.into_error()) }
         };
         for _ in 0..TRIES {
-            let stands = match self.watch.place(&id) {
+            let stands = match self.watch.place(&key) {
                 Some((place, front)) => self.ask(claim, place, front, deadline).map_err(not_sent)?,
                 None => self.join(claim, deadline)?,
             };
             match stands {
                 Stands::First(place) => {
                     if self.counts(claim, place, deadline).map_err(in_doubt)? {
-                        self.watch.leave(&id, true);
-                        self.watch.holds(self.key(claim), place.created);
+                        self.watch.leave(&key, true);
+                        self.watch.holds(key, place.created);
                         let fence =
                             claim.wants_fence.then(|| FencingToken::new(place.created.unsigned_abs()));
                         return Ok(Attempt::granted(fence));
@@ -79,7 +79,7 @@ impl EtcdStore {
                     if let Some(lease) = lease
                         && self.leases.keep(&self.wire, lease, until, deadline).map_err(not_sent)?
                     {
-                        if self.watch.follow(id.clone(), place, front) {
+                        if self.watch.follow(&key, place, front) {
                             continue;
                         }
                         return Ok(Attempt::Busy { retry_after: Some(third) });
@@ -91,7 +91,7 @@ impl EtcdStore {
                 Stands::Nowhere { busy: false } => {}
             }
             // The place is lost. A waiter for a lock waits on, at the end.
-            self.watch.leave(&id, false);
+            self.watch.leave(&key, false);
         }
         let words = "the key disappeared again and again during the request";
         Err(Failure::Refused(Error::new(ErrorKind::Busy, "lock", words)))
@@ -142,7 +142,7 @@ impl EtcdStore {
         let (line, key) = (self.line(&claim.name), self.key(claim));
         let lease = self.leases.take(&self.wire, claim.lease, deadline)?;
         let put = put(&key, &value(claim.owner, 1, lease.ttl), lease.id);
-        self.watch.asks(&id(claim));
+        self.watch.asks(&key);
         let body = if claim.waits {
             // In this order: who is the last before the key is there.
             txn(&[is_absent(&key)], &[line.last(None), put], &[get(&key)])
@@ -318,9 +318,10 @@ impl EtcdStore {
         done: &Done,
         deadline: Moment,
     ) -> Answer<Release> {
-        self.watch.leave(&id(claim), true);
+        let key = self.key(claim);
+        self.watch.leave(&key, true);
         // Threads of this client need not wait for the server's word.
-        self.watch.gone(&self.key(claim));
+        self.watch.gone(&key);
         let was = done.found(0).map_err(Failure::Refused)?;
         if !done.succeeded {
             return Ok(Release::NotHeld { holder: was.map(|held| held.owner) });

@@ -12,7 +12,7 @@ use crate::seam::capabilities::{Keeping, KeptLook};
 use crate::seam::format::format_text;
 use crate::seam::{Answer, Failure, Others};
 use crate::stores::etcd::message::{Front, value};
-use crate::stores::etcd::watch::{WatchPlace, id};
+use crate::stores::etcd::watched::WatchPlace;
 use crate::sync::thread;
 
 /// Long enough that a lease of etcd, which counts for 1 % less than its whole seconds, has to be kept alive
@@ -341,12 +341,12 @@ fn front(key: &str) -> Front {
 #[test]
 fn a_waiter_is_told_of_the_key_that_is_in_front_of_it_now_and_of_no_other() {
     let (_member, store) = start();
-    let id = id(&claim(LEASE, true));
-    let listening = store.watch.listen(id.clone(), &Waker::default()).unwrap();
+    let id = store.key(&claim(LEASE, true));
+    let listening = store.watch.wait_at(&id, &Waker::default()).unwrap();
     store.watch.close(); // no thread of it asks meanwhile
     let told = || listening.message_count();
-    store.watch.follow(id.clone(), PLACE, front("first"));
-    store.watch.follow(id.clone(), PLACE, front("second"));
+    store.watch.follow(&id, PLACE, front("first"));
+    store.watch.follow(&id, PLACE, front("second"));
     let before = told();
     store.watch.gone("first");
     assert_eq!(told(), before);
@@ -356,7 +356,7 @@ fn a_waiter_is_told_of_the_key_that_is_in_front_of_it_now_and_of_no_other() {
     assert_eq!(store.watch.place(&id), Some((PLACE, None)), "nobody is known to be in front of it");
     store.watch.gone("second");
     assert_eq!(told(), before + 1, "once");
-    store.watch.follow(id.clone(), PLACE, front("third"));
+    store.watch.follow(&id, PLACE, front("third"));
     store.watch.leave(&id, false);
     assert_eq!(store.watch.place(&id), None, "it has lost its place");
 }

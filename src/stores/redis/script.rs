@@ -8,7 +8,6 @@ use redis::Value;
 
 use crate::ident::Owner;
 use crate::seam::ring_member::MARK_KEY;
-use crate::stores::redis::pubsub::publish::PublishMode;
 use crate::stores::redis::reply::is_forgotten;
 
 /// A script and its SHA-1.
@@ -118,6 +117,17 @@ guarded! {
     RING_RW_ACQUIRE = "fence.lua", "rw_acquire.lua";
     RING_TOKEN_ACQUIRE = "token_acquire.lua";
     RING_LOOK = "look.lua";
+}
+
+/// The commands by which scripts notify waiters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PublishMode {
+    /// By PUBLISH.
+    Plain,
+    /// By SPUBLISH.
+    Sharded,
+    /// By both.
+    Both,
 }
 
 impl Script {

@@ -73,12 +73,12 @@ impl ClusterWakeups {
             (home, listening)
         };
         // Without the lock, which each attempt takes.
-        home.flush();
+        home.wake();
         listening
     }
 
     pub(super) fn message_count(&self, channel: &str) -> Option<u64> {
-        self.homes.lock().of(channel)?.message_count(|| Some(channel.to_owned()))
+        self.homes.lock().of(channel)?.message_count(|| Some(channel))
     }
 
     /// As [`Subscriber::end_soon`], at the member that has the channel.
@@ -128,7 +128,7 @@ impl ClusterWakeups {
         }
         let hubs: Vec<_> = homes.hubs.values().cloned().collect();
         drop(homes);
-        hubs.iter().for_each(|subscriber| subscriber.flush());
+        hubs.iter().for_each(|subscriber| subscriber.wake());
     }
 }
 

@@ -1,6 +1,5 @@
-//! Messages that wake waiters: how scripts publish them, and the connection that receives them.
+//! Messages that wake waiters, and the connection that receives them.
 
-pub(crate) mod publish;
 mod reader;
 pub(crate) mod subscriber;
 
@@ -8,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::observe::reporter::Reporter;
+use crate::seam::hub::Hub;
 use crate::stores::redis::address::RedisAddress;
-use subscriber::{SubscribeMode, Subscriber};
+use subscriber::{RedisPubSub, SubscribeMode, Subscriber};
 
 /// A subscriber that connects with its first waiter. `unsubscribe_delay`: how long a subscription that nobody needs
 /// stays. `silence`: the time without a word after which the server is asked for one.
@@ -20,5 +20,5 @@ pub(crate) fn subscriber(
     silence: Duration,
     modes: &'static [SubscribeMode],
 ) -> Arc<Subscriber> {
-    Subscriber::new(address, reporter, linger, silence, modes, reader::read)
+    Hub::new(RedisPubSub { address, silence, modes }, Some(reporter), linger)
 }

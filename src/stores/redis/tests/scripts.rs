@@ -11,7 +11,7 @@ use crate::seam::{Attempt, Claim, Counting, Handoff, Kind, Release, Snapshot, St
 use crate::stores::redis::address::RedisAddress;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::kinds;
-use crate::stores::redis::pubsub::publish::PublishMode;
+use crate::stores::redis::script::PublishMode;
 use crate::stores::redis::tests::harness::{Said, Server, claim, granted, name, owner, soon};
 
 /// The value of the key, and its time to live.

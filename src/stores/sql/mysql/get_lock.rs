@@ -167,7 +167,7 @@ impl SessionDatabase for Mysql {
     }
 
     fn listen(&self, name: &LockName, waker: &Waker) -> Option<Subscription> {
-        self.turnstiles.as_ref()?.listen(name, waker)
+        self.turnstiles.as_ref()?.listen_at(name, waker)
     }
 
     fn close(&self) {

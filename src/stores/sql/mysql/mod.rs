@@ -19,7 +19,7 @@ use mysql::{OptsBuilder, Params, params};
 
 use self::link::MysqlConnection;
 use self::role::read_only_now;
-use self::turnstile::{TurnstileQueries, Turnstiles};
+use self::turnstile::{TurnstileHub, TurnstileQueries};
 use self::url::{READ_COMMITTED, limit_in_seconds, settings};
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -48,7 +48,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     let queries = Queries::new(&options.table.name);
     let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };
     let turnstiles = options.table.designated_poller;
-    let turnstiles = turnstiles.then(|| Turnstiles::new(opts.clone(), dial.clone(), turns));
+    let turnstiles = turnstiles.then(|| turnstile::turnstiles(opts.clone(), dial.clone(), turns));
     let mut database = Mysql {
         opts,
         dial,
@@ -102,7 +102,7 @@ struct Mysql {
     /// The shortest wait for a locked row that the server knows, in seconds: none with MariaDB, one with MySQL.
     least_wait: u64,
     queries: Queries,
-    turnstiles: Option<Arc<Turnstiles>>,
+    turnstiles: Option<Arc<TurnstileHub>>,
     notes: Notes,
     /// Session locks have none.
     table: Option<TableInUse>,
@@ -447,7 +447,7 @@ impl Rows for Mysql {
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.turnstiles.as_ref()?.listen(&claim.name, waker)
+        self.turnstiles.as_ref()?.listen_at(&claim.name, waker)
     }
 
     fn close(&self) {

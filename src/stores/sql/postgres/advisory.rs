@@ -85,7 +85,7 @@ impl SessionDatabase for Postgres {
     }
 
     fn message_count(&self, name: &LockName) -> Option<u64> {
-        self.listener.message_count(&self.listener.channel(name))
+        self.listener.message_count(|| Some(self.listener.channel(name)))
     }
 
     fn close(&self) {

@@ -24,7 +24,7 @@ use tokio_postgres::{CancelToken, Row as PgRow};
 
 use self::line_use::LineUse;
 use self::link::{Dial, PostgresConnection, STAYS, column, longest_wait};
-use self::listener::NotificationListener;
+use self::listener::{NotificationListener, listener};
 use self::place::Place;
 use self::refusal::{is_of_table, or_unheard};
 use crate::config::ServerOptions;
@@ -62,7 +62,7 @@ pub(crate) fn open(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<A
     // A table's locks and advisory locks of one name are not the same: each have channels of their own. One
     // table has one set of them, by whichever schema's name it is called.
     let realm = if session_locks { "" } else { options.table.name.rsplit('.').next().unwrap_or_default() };
-    let listener = NotificationListener::new(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
+    let listener = listener(dial.clone(), reporter, options, &realm.to_ascii_lowercase());
     let table = place.as_ref().map(|place| place.quoted.as_str());
     let queries = Queries::new(table.unwrap_or_default());
     let (line, notes, command_timeout) = (LineUse::default(), Notes::default(), options.command_timeout);
@@ -436,7 +436,8 @@ impl Rows for Postgres {
     }
 
     fn message_count(&self, claim: &Claim) -> Option<u64> {
-        let counts = self.channels(claim).into_iter().map(|channel| self.listener.message_count(&channel));
+        let counts =
+            self.channels(claim).into_iter().map(|channel| self.listener.message_count(|| Some(channel)));
         count_of_all(counts.collect::<Option<_>>()?)
     }
 

@@ -1,0 +1,486 @@
+//! The hub of a client's wake-ups at one server: its channels, and the one thread that serves them.
+//!
+//! A store's [`WakeupProtocol`] opens connections, subscribes and reads messages. The hub keeps what all
+//! stores share: who listens to which channel, how long a channel outlasts its listeners, the pauses between
+//! connections, the single report of an outage, and the thread's start and end. No caller waits for a server.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::reporter::Reporter;
+use crate::room::CrowdMap;
+use crate::seam::subscription::{Channel, ChannelSource, Subscription};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex, Waker};
+use crate::time::{Clock, Moment, random_between};
+
+/// Pauses between connections: at least, at most. Each is prolonged by a random part of itself, so that
+/// clients of a server that was down do not come back together.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// How long [`Hub::close`] waits for the thread, which may be connecting.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// A store's protocol for wake-ups.
+pub(crate) trait WakeupProtocol: Send + Sync + Sized + 'static {
+    /// The protocol's part of a channel's state.
+    type Note: Default + Send;
+    /// The protocol's part of the hub's state.
+    type State: Default + Send;
+
+    /// Waits until there is something to listen to, connects, and wakes listeners until the connection ends.
+    /// `Ok`: the connection is to be replaced, or the hub was closed. Runs on the hub's thread.
+    fn serve(&self, hub: &Arc<Hub<Self>>) -> Result<()>;
+
+    /// There is news, or the hub was closed. Runs on any thread, without the hub's lock, and never waits.
+    fn changed(&self, _hub: &Hub<Self>) {}
+}
+
+pub(crate) struct Hub<P: WakeupProtocol> {
+    pub(crate) protocol: P,
+    /// `None`: outages are not reported.
+    reporter: Option<Arc<Reporter>>,
+    /// How long a channel that nobody listens to stays.
+    pub(crate) linger: Duration,
+    pub(crate) state: Mutex<HubState<P>>,
+    /// Signalled when there is news, on closing, and when the thread has ended.
+    pub(crate) changed: Condvar,
+}
+
+pub(crate) struct HubState<P: WakeupProtocol> {
+    pub(crate) closed: bool,
+    pub(crate) channels: CrowdMap<Box<str>, HubChannel<P::Note>>,
+    pub(crate) own: P::State,
+    /// Not yet known to the server that is connected.
+    news: Vec<News>,
+    /// There is a connection for the news.
+    is_served: bool,
+    /// Before the next connection, if this one fails.
+    pause: Duration,
+    thread: Option<JoinHandle<()>>,
+    /// The observer was notified that wake-ups are not coming.
+    pub(crate) told_down: bool,
+}
+
+pub(crate) struct HubChannel<N> {
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) note: N,
+    /// The server refused this subscription; when to ask again.
+    pub(crate) refused: Option<Moment>,
+    /// Since when nobody listens.
+    idle_since: Option<Moment>,
+    /// Whether it outlasts its last listener.
+    pub(crate) lingers: bool,
+}
+
+/// A change of the channels that the server has yet to hear of.
+pub(crate) enum News {
+    Came(Arc<Channel>),
+    Went(Arc<Channel>),
+}
+
+impl<P: WakeupProtocol> Hub<P> {
+    pub(crate) fn new(protocol: P, reporter: Option<Arc<Reporter>>, linger: Duration) -> Arc<Hub<P>> {
+        let state = HubState {
+            closed: false,
+            channels: CrowdMap::default(),
+            own: P::State::default(),
+            news: Vec::new(),
+            is_served: false,
+            pause: PAUSES.0,
+            thread: None,
+            told_down: false,
+        };
+        Arc::new(Hub { protocol, reporter, linger, state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// Has `waker` woken at each message on `channel`. `None`: the hub is closed.
+    pub(crate) fn listen(self: &Arc<Self>, channel: &str, waker: &Waker) -> Option<Subscription> {
+        let listening = self.listen_for(channel, waker, Arc::clone(self) as Arc<dyn ChannelSource>);
+        self.wake();
+        listening
+    }
+
+    /// The same, on behalf of `source`, which passes leaving listeners on to [`ChannelSource::left`]. The
+    /// caller then calls [`wake`](Self::wake).
+    pub(crate) fn listen_for(
+        self: &Arc<Self>,
+        channel: &str,
+        waker: &Waker,
+        source: Arc<dyn ChannelSource>,
+    ) -> Option<Subscription> {
+        let mut state = self.state.lock();
+        let listening = state.join(channel, waker, source)?;
+        self.run_thread(&mut state);
+        Some(listening)
+    }
+
+    /// How many messages were counted on `channel`, if there is one and a subscription stands.
+    pub(crate) fn message_count<T: AsRef<str>>(&self, channel: impl FnOnce() -> Option<T>) -> Option<u64> {
+        let state = self.state.lock();
+        if state.channels.is_empty() {
+            return None; // as mostly, and the name need not be made
+        }
+        let channel = &state.channels.get(channel()?.as_ref())?.channel;
+        channel.is_up().then(|| channel.message_count())
+    }
+
+    /// Whether it listens to nothing.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.lock().channels.is_empty()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
+    /// Has the news, if there is any, carried to the server. While none is connected, the next connection
+    /// brings it.
+    pub(crate) fn wake(&self) {
+        let state = self.state.lock();
+        let (is_served, has_news) = (state.is_served, state.closed || !state.news.is_empty());
+        drop(state);
+        if has_news {
+            self.protocol.changed(self);
+        }
+        if has_news || !is_served {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Hangs up and lets the thread end, without waiting for it.
+    pub(crate) fn dismiss(&self) {
+        self.state.lock().closed = true;
+        self.wake();
+    }
+
+    /// Hangs up and lets the thread end. Waits for it, but not for ever, and not if it is the caller.
+    pub(crate) fn close(&self) {
+        self.dismiss();
+        let mut state = self.state.lock();
+        state.set_down();
+        let thread = state.thread.take();
+        let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) else {
+            return;
+        };
+        let deadline = Clock::System.after(LAST_WAIT);
+        while !thread.is_finished() {
+            let left = deadline.since(Clock::System.now());
+            if left.is_zero() {
+                return;
+            }
+            // The thread signals as its last act; a little later it has ended.
+            self.changed.wait_for(&mut state, left.min(Duration::from_millis(1)));
+        }
+        drop(state);
+        drop(thread.join());
+    }
+
+    pub(crate) fn tell_down(&self, state: &mut HubState<P>, error: Error) {
+        if let Some(reporter) = &self.reporter
+            && !std::mem::replace(&mut state.told_down, true)
+        {
+            reporter.wakeups(Some(error));
+        }
+    }
+
+    pub(crate) fn tell_up(&self, state: &mut HubState<P>) {
+        if std::mem::take(&mut state.told_down) {
+            self.reporter.iter().for_each(|reporter| reporter.wakeups(None));
+        }
+    }
+
+    // ---- the thread
+
+    pub(crate) fn run_thread(self: &Arc<Self>, state: &mut HubState<P>) {
+        if state.thread.is_some() {
+            return;
+        }
+        let hub = Arc::clone(self);
+        let run = move || {
+            while !hub.is_closed() {
+                let served = hub.protocol.serve(&hub);
+                hub.fell_silent(served.err());
+            }
+            hub.changed.notify_all();
+        };
+        match thread::Builder::new().name("leasehold-hub".to_owned()).spawn(run) {
+            Ok(thread) => state.thread = Some(thread),
+            Err(error) => {
+                let words = "the system could not start a thread";
+                self.tell_down(state, Error::new(ErrorKind::Resource, "subscribe", words).with_source(error));
+            }
+        }
+    }
+
+    /// Waits until there is a channel; `false`: the hub was closed.
+    pub(crate) fn wait_for_channels(&self) -> bool {
+        let mut state = self.state.lock();
+        while !state.closed && state.channels.is_empty() {
+            self.changed.wait(&mut state);
+        }
+        !state.closed
+    }
+
+    /// Has all listeners look for themselves. After an error some time passes, so that a server in trouble is
+    /// not stormed.
+    fn fell_silent(&self, error: Option<Error>) {
+        let mut state = self.state.lock();
+        (state.is_served, state.news) = (false, Vec::new());
+        state.sweep(self.linger, Clock::System.now());
+        state.set_down();
+        let Some(error) = error.filter(|_| !state.closed) else { return };
+        if !state.channels.is_empty() {
+            self.tell_down(&mut state, error);
+        }
+        let until = Clock::System.after(random_between((state.pause, state.pause * 2)));
+        state.pause = (state.pause * 2).min(PAUSES.1);
+        while !state.closed {
+            let left = until.since(Clock::System.now());
+            if left.is_zero() {
+                return;
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+    }
+}
+
+impl<P: WakeupProtocol> HubState<P> {
+    /// As [`Hub::listen_for`], but the thread is the caller's to start.
+    pub(crate) fn join(
+        &mut self,
+        channel: &str,
+        waker: &Waker,
+        source: Arc<dyn ChannelSource>,
+    ) -> Option<Subscription> {
+        if self.closed {
+            return None;
+        }
+        // Joined under the lock that `sweep` and `left` also take: a channel that has just been joined is not
+        // ended.
+        let entry = self.enter(channel, false);
+        (entry.idle_since, entry.lingers) = (None, true);
+        Some(Subscription::new(Arc::clone(&entry.channel), source, waker))
+    }
+
+    /// The channel of this name. If there is none, it is a new one, `up` or not.
+    pub(crate) fn enter(&mut self, name: &str, up: bool) -> &mut HubChannel<P::Note> {
+        let (is_served, news) = (self.is_served, &mut self.news);
+        self.channels.entry(name.into()).or_insert_with(|| {
+            let channel = Arc::new(Channel::new(name, up));
+            news.extend(is_served.then(|| News::Came(Arc::clone(&channel))));
+            HubChannel::new(channel)
+        })
+    }
+
+    pub(crate) fn adopt(&mut self, channel: Arc<Channel>, idle_since: Option<Moment>) {
+        self.came(&channel);
+        let name = channel.channel().into();
+        self.channels.insert(name, HubChannel { idle_since, ..HubChannel::new(channel) });
+    }
+
+    /// The server is to be asked for this channel.
+    pub(crate) fn came(&mut self, channel: &Arc<Channel>) {
+        if self.is_served {
+            self.news.push(News::Came(Arc::clone(channel)));
+        }
+    }
+
+    /// Ends a channel.
+    pub(crate) fn end(&mut self, name: &str) -> Option<HubChannel<P::Note>> {
+        let entry = self.channels.remove(name)?;
+        if self.is_served && entry.refused.is_none() {
+            self.news.push(News::Went(Arc::clone(&entry.channel)));
+        }
+        Some(entry)
+    }
+
+    /// There is a new connection, to which all channels are news.
+    pub(crate) fn begin(&mut self) {
+        self.is_served = true;
+        self.channels.values_mut().for_each(|entry| entry.refused = None);
+        self.news = self.channels.values().map(|entry| News::Came(Arc::clone(&entry.channel))).collect();
+    }
+
+    pub(crate) fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// The connection is of use: after the next failure the pauses begin anew.
+    pub(crate) fn stands(&mut self) {
+        self.pause = PAUSES.0;
+    }
+
+    /// Ends the channels that nobody has listened to for `linger`; refused ones, and those that do not
+    /// linger, at once.
+    pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
+        let over = self.channels.iter().filter(|(_, entry)| entry.is_over(linger, now));
+        let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
+        over.iter().for_each(|name| drop(self.end(name)));
+    }
+
+    /// Under the lock: a confirmation that is being read must not come in between.
+    fn set_down(&self) {
+        let up = self.channels.values().filter(|entry| entry.channel.is_up());
+        up.for_each(|entry| entry.channel.set_up(false));
+    }
+}
+
+impl<N: Default> HubChannel<N> {
+    fn new(channel: Arc<Channel>) -> HubChannel<N> {
+        HubChannel { channel, note: N::default(), refused: None, idle_since: None, lingers: true }
+    }
+}
+
+impl<N> HubChannel<N> {
+    pub(crate) fn is_over(&self, linger: Duration, now: Moment) -> bool {
+        let is_due = |since| self.refused.is_some() || !self.lingers || now.since(since) >= linger;
+        self.channel.listeners() == 0 && self.idle_since.is_some_and(is_due)
+    }
+
+    pub(crate) fn idle_since(&self) -> Option<Moment> {
+        self.idle_since
+    }
+}
+
+impl<P: WakeupProtocol> ChannelSource for Hub<P> {
+    fn left(&self, channel: &Arc<Channel>) {
+        let mut state = self.state.lock();
+        let now = Clock::System.now();
+        let Some(entry) = state.channels.get_mut(channel.channel()) else { return };
+        // Somebody may have joined since the listener left, even a new channel of this name.
+        if !Arc::ptr_eq(&entry.channel, channel) || channel.listeners() > 0 {
+            return;
+        }
+        entry.idle_since = Some(now);
+        if entry.is_over(self.linger, now) {
+            state.end(channel.channel());
+            drop(state);
+            self.wake();
+        }
+    }
+}
+
+impl<P: WakeupProtocol> fmt::Debug for Hub<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(leasehold_shuttle)))]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// Fails as often as there are failures left, and then subscribes to all that comes.
+    struct Failing(Mutex<u32>);
+
+    impl WakeupProtocol for Failing {
+        type Note = ();
+        type State = Vec<String>;
+
+        fn serve(&self, hub: &Arc<Hub<Failing>>) -> Result<()> {
+            if !hub.wait_for_channels() {
+                return Ok(());
+            }
+            let left = self.0.lock().checked_sub(1);
+            if let Some(left) = left {
+                *self.0.lock() = left;
+                return Err(Error::new(ErrorKind::Unreachable, "subscribe", "as the test says"));
+            }
+            let mut state = hub.state.lock();
+            state.begin();
+            while !state.closed {
+                for news in state.take_news() {
+                    let (sign, channel) = match &news {
+                        News::Came(channel) => ('+', channel),
+                        News::Went(channel) => ('-', channel),
+                    };
+                    channel.set_up(sign == '+');
+                    state.own.push(format!("{sign}{}", channel.channel()));
+                }
+                hub.tell_up(&mut state);
+                hub.changed.wait(&mut state);
+            }
+            Ok(())
+        }
+    }
+
+    fn hub(failures: u32, linger: Duration) -> (Arc<Hub<Failing>>, Arc<Reporter>) {
+        let reporter = Arc::new(Reporter::new(None));
+        (Hub::new(Failing(Mutex::new(failures)), Some(Arc::clone(&reporter)), linger), reporter)
+    }
+
+    fn until_up(listening: &Subscription, waker: &Waker) {
+        let end = Clock::System.after(LONG);
+        while !listening.is_up() {
+            assert!(Clock::System.now() < end, "it never stands");
+            waker.sleep(Some(LONG));
+        }
+    }
+
+    #[test]
+    fn an_outage_of_several_failures_is_told_once_and_its_end_too() {
+        let (hub, reporter) = hub(3, LONG);
+        let waker = Waker::default();
+        let listening = hub.listen("a", &waker).unwrap();
+        until_up(&listening, &waker);
+        assert_eq!(*hub.protocol.0.lock(), 0);
+        drop(hub.state.lock());
+        assert!(reporter.can_wake(), "each word that it is down has one that it is up");
+        hub.close();
+        assert!(!listening.is_up() && waker.take(), "its waiters look");
+        assert!(hub.listen("a", &waker).is_none());
+    }
+
+    #[test]
+    fn the_server_hears_of_each_channel_that_comes_or_goes_in_that_order() {
+        let (hub, _reporter) = hub(0, Duration::ZERO);
+        let waker = Waker::default();
+        for _ in 0..50 {
+            for name in ["a", "b"] {
+                let listening = hub.listen(name, &waker).unwrap();
+                until_up(&listening, &waker);
+            }
+        }
+        let is_through = || hub.state.lock().own.len() == 200;
+        let end = Clock::System.after(LONG);
+        while !is_through() && Clock::System.now() < end {
+            hub.changed.wait_for(&mut hub.state.lock(), Duration::from_millis(1));
+        }
+        let all = ["+a", "-a", "+b", "-b"].repeat(50);
+        assert_eq!(hub.state.lock().own, all);
+        hub.close();
+    }
+
+    #[test]
+    fn the_end_of_an_old_channel_leaves_the_new_one_of_its_name() {
+        let (hub, _reporter) = hub(0, Duration::ZERO);
+        let waker = Waker::default();
+        drop(hub.listen("a", &waker));
+        assert!(hub.is_idle(), "nobody listens any more");
+        let _new = hub.listen("a", &waker).unwrap();
+        hub.left(&Arc::new(Channel::new("a", true)));
+        assert!(!hub.is_idle());
+        hub.close();
+    }
+
+    #[test]
+    fn a_channel_outlasts_its_last_listener_by_the_linger_and_one_who_comes_meanwhile() {
+        let (hub, _reporter) = hub(0, LONG);
+        let waker = Waker::default();
+        drop(hub.listen("a", &waker));
+        let sweep = |after| hub.state.lock().sweep(LONG, Clock::System.after(after));
+        sweep(LONG / 2);
+        assert!(!hub.is_idle());
+        let listening = hub.listen("a", &waker);
+        sweep(LONG * 2);
+        assert!(!hub.is_idle());
+        drop(listening);
+        sweep(LONG * 2);
+        assert!(hub.is_idle());
+        hub.close();
+    }
+}
