@@ -2,17 +2,14 @@
 
 use std::process::ExitCode;
 
-/// The number of the interrupt, on every system.
 pub(crate) const SIGINT: i32 = 2;
 
 /// How the program ends. `docs/command-line.md` has the same table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// All went well.
     Success,
     /// `doctor` found a fault; with `--strict`, also a warning. `show -q`: a lock that nobody holds.
     Found,
-    /// The command's own code.
     Command(u8),
     /// The command, or the wait, was ended by this signal: 128 and its number.
     Signal(i32),
@@ -36,9 +33,7 @@ pub(crate) enum Exit {
     NotALock,
     /// The system refused what this program needs, or its helper was killed: `EX_SOFTWARE`.
     Internal,
-    /// The command cannot be run.
     CannotRun,
-    /// The command is not there.
     NotFound,
 }
 

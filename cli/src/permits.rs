@@ -8,7 +8,6 @@ use crate::exit::Exit;
 use crate::say::{Say, json_text, plain, print_line};
 use crate::store::{self, explain};
 
-/// Prints the number of permits, after it was changed or removed if that was asked for.
 pub(crate) fn permits(common: &Common, args: &PermitsArgs) -> Exit {
     store::asked(common, |client, say| match act(client, common, args, say) {
         Ok(()) => Exit::Success,

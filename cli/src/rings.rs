@@ -11,12 +11,10 @@ pub(crate) fn seen(client: &LockClient) -> Vec<Deadlock> {
     client.deadlocks().unwrap_or_default()
 }
 
-/// Whether a lock is one of those that are held and waited for in the ring.
 pub(crate) fn has(ring: &Deadlock, name: &str) -> bool {
     ring.steps.iter().any(|step| step.holds == name || step.waits_for == name)
 }
 
-/// A thread in few words.
 fn who(step: &DeadlockStep) -> String {
     let place = &step.whereabouts;
     if place.host.is_empty() {
@@ -49,7 +47,6 @@ pub(crate) fn lines(ring: &Deadlock) -> Vec<String> {
     lines
 }
 
-/// All of it on one line.
 pub(crate) fn words(ring: &Deadlock) -> String {
     let lines = lines(ring);
     let (first, steps) = lines.split_first().map_or(("", &[][..]), |(first, steps)| (first.as_str(), steps));

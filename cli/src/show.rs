@@ -12,7 +12,6 @@ use crate::rings;
 use crate::say::{Say, fitted, json_text, plain, print_line};
 use crate::store::{self, explain};
 
-/// Prints what each name is in the store.
 pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
     store::asked(common, |client, say| {
         let mut exit = Exit::Success;
@@ -39,7 +38,6 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
     })
 }
 
-/// Ends the hold of a lock, whoever has it.
 pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
     store::asked(common, |client, say| {
         let shown = match look(client, &args.name, args.token) {
@@ -104,10 +102,8 @@ fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
     Exit::Success
 }
 
-/// The exit code for a lock that somebody else has.
 const BUSY: u8 = 75;
 
-/// The outcome of the forced end of a hold.
 pub(crate) enum Forced {
     Yes,
     WasFree,
@@ -152,7 +148,6 @@ pub(crate) fn another(name: &str) -> String {
     format!("{name} has another holder by now: nothing was done")
 }
 
-/// Why nothing was done, and what can be.
 pub(crate) fn impossible(shown: &Inspection) -> String {
     let (name, kind) = (&shown.name, &shown.kind);
     match kind {
@@ -169,7 +164,6 @@ pub(crate) fn impossible(shown: &Inspection) -> String {
     }
 }
 
-/// The lock, its last run as a job, and those of the deadlocks that it is part of.
 fn print(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings: &[Deadlock]) {
     let rings: Vec<Deadlock> = rings.iter().filter(|ring| rings::has(ring, &shown.name)).cloned().collect();
     let text = match common.format {
@@ -255,7 +249,6 @@ pub(crate) fn place(holder: &Holder) -> String {
     format!("{command}{gap}on {} (process {})", place.host, place.pid)
 }
 
-/// The same, with how and for how long it holds.
 pub(crate) fn who(holder: &Holder) -> String {
     let mut words = place(holder);
     if let Some(mode) = holder.mode {
@@ -283,7 +276,6 @@ pub(crate) fn holder_as_json(holder: &Holder) -> Value {
     Value::Object(object)
 }
 
-/// The place of an owner, as far as it is known.
 pub(crate) fn place_as_json(place: Option<&Whereabouts>) -> Map<String, Value> {
     let known = |text: fn(&Whereabouts) -> &String| json!(place.map(text).filter(|text| !text.is_empty()));
     let fields = [

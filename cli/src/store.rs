@@ -64,7 +64,6 @@ pub(crate) fn open_unless(
     })
 }
 
-/// Connects, with options beside those of the environment.
 pub(crate) fn open(
     common: &Common,
     label: Option<&str>,

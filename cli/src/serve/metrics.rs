@@ -68,7 +68,6 @@ impl Text {
         self.metric(name, "gauge", help, [(Vec::new(), number)]);
     }
 
-    /// A metric with its samples; nothing if there are none.
     fn metric<'a>(
         &mut self,
         name: &str,

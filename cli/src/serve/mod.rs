@@ -66,7 +66,6 @@ fn warning(address: SocketAddr) -> Option<String> {
     (!address.ip().to_canonical().is_loopback()).then_some(words)
 }
 
-/// The pages that are served.
 struct Site {
     hosts: Vec<String>,
     locks: Fresh<Listing>,

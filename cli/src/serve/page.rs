@@ -15,7 +15,6 @@ pub(crate) fn policy() -> String {
     )
 }
 
-/// The hash of the one text between these two.
 fn hash(begin: &str, end: &str) -> String {
     let text = HTML.split_once(begin).and_then(|(_, rest)| rest.split_once(end)).map_or("", |(text, _)| text);
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))

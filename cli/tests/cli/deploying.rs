@@ -9,7 +9,6 @@ use std::process::Command;
 use crate::site::Site;
 use crate::world::{Server, leasehold, outcome};
 
-/// A command line of a file, as words, and the variables that the file sets for it.
 #[derive(Debug)]
 struct Line {
     words: Vec<String>,
@@ -20,7 +19,6 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/deploying")
 }
 
-/// The files below the folder, with their text.
 fn files() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for kind in fs::read_dir(folder()).unwrap() {

@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use crate::world::{Server, eventually, leasehold, outcome, pause};
 
-/// The exit code, and the findings by their checks.
 #[track_caller]
 fn doctor(url: &str, arguments: &[&str]) -> (i32, HashMap<String, Value>) {
     let mut command = command(url, &["--format", "json", "-q"]);
@@ -261,7 +260,6 @@ fn pass(mut from: TcpStream, mut to: TcpStream, delay: u64, change: fn(&mut [u8]
     drop(to.shutdown(Shutdown::Both));
 }
 
-/// The answer to TIME, a hundred thousand seconds later.
 fn ahead(answer: &mut [u8]) {
     if answer.starts_with(b"*2\r\n$10\r\n1") {
         answer[13] = if answer[13] == b'9' { b'0' } else { answer[13] + 1 };

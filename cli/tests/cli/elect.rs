@@ -4,7 +4,6 @@ use rustix::process::Signal;
 
 use crate::world::{Run, Server, Stamper, children, eventually, outcome, signal, stamps};
 
-/// A candidate whose command stamps a file of its own.
 fn candidate(server: &Server, file: &str, options: &[&str]) -> Run {
     let arguments = [&["elect", "-v", "--lease", "2s"][..], options, &["led"]].concat();
     let file = server.path(file);
@@ -16,7 +15,6 @@ fn leads(server: &Server, file: &str) -> bool {
     !stamps(&server.path(file)).is_empty()
 }
 
-/// The second's first stamp is after the first's last.
 fn came_after(server: &Server, first: &str, second: &str) {
     let (first, second) = (stamps(&server.path(first)), stamps(&server.path(second)));
     assert!(first.last().unwrap() < second.first().unwrap(), "both were running");

@@ -12,7 +12,6 @@ use crate::world::{Run, Server, Stamper, children, eventually, is_dead, now, out
 const SHELLS: [&str; 2] = ["sh", "bash"];
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 
-/// A script in which `leasehold` is the program, on this server.
 fn script(server: &Server, shell: &str, text: &str) -> Command {
     let mut command = server.leasehold(&[]);
     let mut script = Command::new("env");
@@ -32,7 +31,6 @@ fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The output of `hold --format json` in a file of this name.
 #[track_caller]
 fn held(server: &Server, file: &str) -> Value {
     eventually("the lock is held", || text(&server.path(file)).ends_with('\n'));
@@ -43,7 +41,6 @@ fn pid(held: &Value, which: &str) -> u32 {
     held[which].as_u64().unwrap().try_into().unwrap()
 }
 
-/// How many there are, of all keepers.
 fn sockets(server: &Server) -> usize {
     let folders = std::fs::read_dir(server.dir.path()).unwrap().flatten();
     let is_ours = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("leasehold-");
@@ -178,44 +175,51 @@ fn text_of(server: &Server, file: &str) -> String {
 }
 
 #[test]
-fn the_shell_is_dead_before_the_next_begins_whatever_becomes_of_the_keeper() {
-    for case in ["keeper stopped", "keeper killed", "server stopped"] {
-        let server = Server::start();
-        let stamper = Stamper { file: &server.path("first"), ignores_term: false, once: false };
-        let mut command = script(&server, "bash", "");
-        let words = stamper.words(&mut command);
-        let words: Vec<String> = words.iter().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
-        let text = format!(
-            "leasehold --format json hold --lease 3s job >\"$DIR/held\" || exit; {} >/dev/null; exit 0",
-            words.join(" ")
-        );
-        let mut command = script(&server, "bash", &text);
-        stamper.words(&mut command);
-        let mut shell = Run::start(&mut command);
-        let held = held(&server, "held");
-        let _ends = Ends(pid(&held, "keeper"));
-        eventually("it works", || !stamps(&server.path("first")).is_empty());
-        let next = Stamper { file: &server.path("next"), ignores_term: false, once: true };
-        let mut run = server.leasehold(&["run", "job"]);
-        let mut run = Run::start(next.under(&mut run));
-        match case {
-            "keeper stopped" => signal(pid(&held, "keeper"), Signal::STOP),
-            "keeper killed" => signal(pid(&held, "keeper"), Signal::KILL),
-            _ => signal(server.pid(), Signal::STOP),
+fn the_shell_is_dead_before_the_next_begins() {
+    std::thread::scope(|scope| {
+        for case in ["keeper stopped", "keeper killed", "server stopped"] {
+            scope.spawn(move || is_dead_before_the_next(case));
         }
-        assert_eq!(shell.wait().code(), None, "{case}: it was ended by the signal");
-        if case == "server stopped" {
-            signal(server.pid(), Signal::CONT);
-        }
-        assert!(run.wait().success());
-        let last = *stamps(&server.path("first")).last().unwrap();
-        assert!(last < stamps(&server.path("next"))[0], "{case}: both worked");
-        if case == "keeper stopped" {
-            signal(pid(&held, "keeper"), Signal::CONT);
-        }
-        eventually(&format!("the keeper ends: {case}"), || is_dead(pid(&held, "keeper")));
-        eventually(&format!("its socket goes: {case}"), || sockets(&server) == 0);
+    });
+}
+
+/// The signal comes 1.1 s before the end of the lease: on a busy machine it takes its time.
+fn is_dead_before_the_next(case: &str) {
+    let server = Server::start();
+    let stamper = Stamper { file: &server.path("first"), ignores_term: false, once: false };
+    let mut command = script(&server, "bash", "");
+    let words = stamper.words(&mut command);
+    let words: Vec<String> = words.iter().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
+    let text = format!(
+        "leasehold --format json hold --lease 6s job >\"$DIR/held\" || exit; {} >/dev/null; exit 0",
+        words.join(" ")
+    );
+    let mut command = script(&server, "bash", &text);
+    stamper.words(&mut command);
+    let mut shell = Run::start(&mut command);
+    let held = held(&server, "held");
+    let _ends = Ends(pid(&held, "keeper"));
+    eventually("it works", || !stamps(&server.path("first")).is_empty());
+    let next = Stamper { file: &server.path("next"), ignores_term: false, once: true };
+    let mut run = server.leasehold(&["run", "job"]);
+    let mut run = Run::start(next.under(&mut run));
+    match case {
+        "keeper stopped" => signal(pid(&held, "keeper"), Signal::STOP),
+        "keeper killed" => signal(pid(&held, "keeper"), Signal::KILL),
+        _ => signal(server.pid(), Signal::STOP),
     }
+    assert_eq!(shell.wait().code(), None, "{case}: it was ended by the signal");
+    if case == "server stopped" {
+        signal(server.pid(), Signal::CONT);
+    }
+    assert!(run.wait().success());
+    let last = *stamps(&server.path("first")).last().unwrap();
+    assert!(last < stamps(&server.path("next"))[0], "{case}: both worked");
+    if case == "keeper stopped" {
+        signal(pid(&held, "keeper"), Signal::CONT);
+    }
+    eventually(&format!("the keeper ends: {case}"), || is_dead(pid(&held, "keeper")));
+    eventually(&format!("its socket goes: {case}"), || sockets(&server) == 0);
 }
 
 /// Its lookout hears of each renewal.

@@ -24,12 +24,10 @@ pub(crate) fn pseudo_terminal() -> (File, PathBuf) {
     (File::from(main), PathBuf::from(std::ffi::OsString::from_vec(name.into_bytes())))
 }
 
-/// An interactive shell, and all that its terminal has shown.
 struct Shell {
     process: Child,
     terminal: File,
     shown: Arc<Mutex<String>>,
-    /// How much of it has been looked at.
     seen: usize,
 }
 

@@ -11,11 +11,9 @@ use rustix::process::Signal;
 use crate::secured::{Certificates, Secured};
 use crate::world::{Run, eventually, leasehold, leasehold_in_time, now, outcome, signal};
 
-/// The number of clients without the right certificate.
 const STRANGERS: usize = 10;
 const TRUE: [&str; 4] = ["run", "job", "--", "true"];
 
-/// Runs with a code, and says some words.
 #[track_caller]
 fn ends(command: &mut Command, code: i32, words: &str) -> String {
     let (ended, said) = outcome(command);
@@ -28,7 +26,6 @@ fn works(command: &mut Command) -> String {
     ends(command, 0, "")
 }
 
-/// The words with the three options before them, or behind the subcommand.
 fn with_options<'a>(options: &'a [String], words: &[&'a str], is_behind: bool) -> Vec<&'a str> {
     let options = options.iter().map(String::as_str);
     let (first, rest) = words.split_first().unwrap();

@@ -15,7 +15,6 @@ use crate::world::{Run, Server, eventually, in_a_session_of_its_own, outcome};
 const ROWS: u16 = 16;
 const COLUMNS: u16 = 110;
 
-/// The program in a terminal, which ends with the test.
 pub(crate) struct Top {
     process: Child,
     terminal: File,
@@ -74,7 +73,6 @@ impl Top {
         found.unwrap()
     }
 
-    /// Waits for the question, which may be folded.
     #[track_caller]
     fn asks(&self, label: &str) {
         let is_asked = |text: String| {
@@ -92,7 +90,6 @@ impl Top {
         });
     }
 
-    /// Its code, as a shell has it.
     #[track_caller]
     fn ends(&mut self) -> i32 {
         let mut status = None;

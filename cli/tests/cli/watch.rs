@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use crate::world::{Run, Server, eventually, leasehold, outcome, signal};
 
-/// A watch in the background, and what it has printed.
 struct Watch {
     run: Run,
     file: std::path::PathBuf,

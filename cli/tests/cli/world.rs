@@ -24,7 +24,6 @@ pub(crate) fn pause(millis: u64) {
     std::thread::park_timeout(Duration::from_millis(millis));
 }
 
-/// Waits until something holds.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = now() + u64::try_from(LIMIT.as_nanos()).unwrap();
@@ -38,7 +37,6 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
 }
 
-/// A server that ends with the test.
 pub(crate) struct Server {
     process: Child,
     port: u16,
@@ -105,7 +103,6 @@ impl Server {
         keys
     }
 
-    /// The program, on this server.
     pub(crate) fn leasehold(&self, arguments: &[&str]) -> Command {
         let mut command = leasehold(arguments);
         command.env("LEASEHOLD_URL", self.url());
@@ -190,7 +187,6 @@ pub(crate) fn stock() -> Option<PathBuf> {
     Some(stock)
 }
 
-/// The program without a store.
 pub(crate) fn leasehold(arguments: &[&str]) -> Command {
     let mut command = program(&[], arguments);
     command.stdin(Stdio::null());
@@ -229,7 +225,6 @@ pub(crate) fn outcome(command: &mut Command) -> (i32, String) {
     (status.code().unwrap_or_else(|| panic!("ended by a signal: {said}")), said)
 }
 
-/// A run in the background, ended with the test.
 pub(crate) struct Run(pub(crate) Child);
 
 impl Run {
@@ -241,7 +236,6 @@ impl Run {
         self.0.id()
     }
 
-    /// How it has ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().unwrap()
     }
@@ -265,7 +259,6 @@ impl Drop for Run {
     }
 }
 
-/// The processes that have this one as their parent.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).map(|tasks| tasks.flatten().collect::<Vec<_>>());
     let lists =
@@ -316,7 +309,6 @@ impl Stamper<'_> {
     }
 }
 
-/// The stamps of a file so far.
 pub(crate) fn stamps(file: &Path) -> Vec<u64> {
     let text = fs::read_to_string(file).unwrap_or_default();
     // A line under way has no end yet.
