@@ -26,7 +26,7 @@ pub(crate) fn warnings(common: &Common) -> Vec<String> {
     let is_file = |name: &str| name.starts_with("LEASEHOLD_") && name.ends_with("_FILE");
     let named = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_file));
     let mut warnings: Vec<String> = named.filter_map(|(_, file)| warning(Path::new(&file))).collect();
-    if let Some(file) = default_file(common, &store::environment()) {
+    if let Some(file) = default_file(common, store::environment()) {
         let unread = std::fs::read_to_string(&file).err();
         warnings.extend(unread.map(|error| format!("{} cannot be read: {error}", file.display())));
         warnings.extend(warning(&file));
