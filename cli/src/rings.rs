@@ -4,7 +4,7 @@ use leasehold::{Deadlock, DeadlockStep, LockClient};
 use serde_json::{Value, json};
 
 use crate::say::plain;
-use crate::show::place_as_json;
+use crate::show::placed;
 
 /// The deadlocks on the store; none where they cannot be looked for. For what is shown beside the locks.
 pub(crate) fn seen(client: &LockClient) -> Vec<Deadlock> {
@@ -56,18 +56,17 @@ pub(crate) fn words(ring: &Deadlock) -> String {
 
 pub(crate) fn as_json(ring: &Deadlock) -> Value {
     let steps = ring.steps.iter().map(|step| {
-        let mut object = place_as_json((!step.whereabouts.host.is_empty()).then_some(&step.whereabouts));
-        for (field, value) in [
-            ("owner", json!(step.owner)),
-            ("holds", json!(step.holds)),
-            ("waits_for", json!((!step.waits_for.is_empty()).then_some(&step.waits_for))),
-            ("kind", json!((!step.kind.is_empty()).then_some(&step.kind))),
-            ("waiting_for_seconds", json!(step.waiting_for.as_secs_f64())),
-            ("is_youngest", json!(step.is_youngest)),
-        ] {
-            object.insert(field.to_owned(), value);
-        }
-        Value::Object(object)
+        placed(
+            (!step.whereabouts.host.is_empty()).then_some(&step.whereabouts),
+            json!({
+                "owner": step.owner,
+                "holds": step.holds,
+                "waits_for": (!step.waits_for.is_empty()).then_some(&step.waits_for),
+                "kind": (!step.kind.is_empty()).then_some(&step.kind),
+                "waiting_for_seconds": step.waiting_for.as_secs_f64(),
+                "is_youngest": step.is_youngest,
+            }),
+        )
     });
     json!({ "is_certain": ring.is_certain, "steps": steps.collect::<Vec<_>>() })
 }

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_narrow_terminal_no_word_is_broken_and_what_goes_on_is_further_in() {
+    fn a_narrow_terminal_breaks_lines_between_words() {
         let text = "import: a lock, held, lease of 24.1 s\n  held by me, on db-3 in process 4711, program leasehold\n";
         let fitted = fitted_to(text, 24);
         assert!(fitted.lines().all(|line| line.chars().count() <= 24), "{fitted}");

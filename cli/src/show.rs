@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Deadlock, Holder, Inspection, LastRun, LockClient, Mode, ObjectKind, Whereabouts};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::args::{Common, ForceArgs, Format, ShowArgs};
 use crate::exit::Exit;
@@ -216,11 +216,14 @@ pub(crate) fn harmless(shown: &Inspection) -> Inspection {
 fn as_json(shown: &Inspection) -> Value {
     let holders = shown.holders.iter().map(holder_as_json);
     let waiters = shown.waiters.iter().map(|one| {
-        let mut object = place_as_json(one.whereabouts.as_ref());
-        object.insert("owner".to_owned(), json!(one.owner));
-        object.insert("remaining_seconds".to_owned(), json!(seconds(one.remaining)));
-        object.insert("waiting_for_seconds".to_owned(), json!(seconds(one.waiting_for)));
-        Value::Object(object)
+        placed(
+            one.whereabouts.as_ref(),
+            json!({
+                "owner": one.owner,
+                "remaining_seconds": seconds(one.remaining),
+                "waiting_for_seconds": seconds(one.waiting_for),
+            }),
+        )
     });
     let permits = shown.permits.iter();
     json!({
@@ -261,31 +264,34 @@ pub(crate) fn who(holder: &Holder) -> String {
 }
 
 pub(crate) fn holder_as_json(holder: &Holder) -> Value {
-    let mut object = place_as_json(holder.whereabouts.as_ref());
-    for (field, value) in [
-        ("owner", json!(holder.owner)),
-        ("mode", json!(holder.mode.map(|mode| mode.to_string()))),
-        ("holds", json!(holder.holds)),
-        ("leads", json!(holder.leads)),
-        ("remaining_seconds", json!(seconds(holder.remaining))),
-        ("held_for_seconds", json!(seconds(holder.held_for))),
-        ("ends_within_seconds", json!(seconds(holder.ends_within))),
-    ] {
-        object.insert(field.to_owned(), value);
-    }
-    Value::Object(object)
+    placed(
+        holder.whereabouts.as_ref(),
+        json!({
+            "owner": holder.owner,
+            "mode": holder.mode.map(|mode| mode.to_string()),
+            "holds": holder.holds,
+            "leads": holder.leads,
+            "remaining_seconds": seconds(holder.remaining),
+            "held_for_seconds": seconds(holder.held_for),
+            "ends_within_seconds": seconds(holder.ends_within),
+        }),
+    )
 }
 
-pub(crate) fn place_as_json(place: Option<&Whereabouts>) -> Map<String, Value> {
-    let known = |text: fn(&Whereabouts) -> &String| json!(place.map(text).filter(|text| !text.is_empty()));
-    let fields = [
-        ("host", known(|place| &place.host)),
-        ("pid", json!(place.map(|place| place.pid))),
-        ("program", known(|place| &place.program)),
-        ("label", json!(place.and_then(|place| place.label.as_ref()))),
-        ("thread", known(|place| &place.thread)),
-    ];
-    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+/// The fields of an owner's place, as far as it is known, before others.
+pub(crate) fn placed(place: Option<&Whereabouts>, fields: Value) -> Value {
+    let known = |text: fn(&Whereabouts) -> &String| place.map(text).filter(|text| !text.is_empty());
+    let mut object = json!({
+        "host": known(|place| &place.host),
+        "pid": place.map(|place| place.pid),
+        "program": known(|place| &place.program),
+        "label": place.and_then(|place| place.label.as_ref()),
+        "thread": known(|place| &place.thread),
+    });
+    if let (Value::Object(object), Value::Object(fields)) = (&mut object, fields) {
+        object.extend(fields);
+    }
+    object
 }
 
 pub(crate) fn seconds(span: Option<Duration>) -> Option<f64> {

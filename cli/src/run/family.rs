@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_the_parent_and_the_group_that_its_line_names() {
+    fn a_process_line_names_parent_and_group() {
         let member = Member::read(71, ZOMBIE).unwrap();
         assert_eq!((member.parent, member.group, member.began), (1, 70, 5_976_714));
     }

@@ -213,7 +213,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_value_that_is_dear_stays_fresh_for_as_long_as_its_maker_says() {
+    fn a_value_stays_fresh_as_long_as_its_maker_says() {
         let fresh = Fresh::start("test", |_| Ok(((), LONG)), |_| {}).unwrap();
         assert!(fresh.get(LONG).last.is_some());
         let state = fresh.0.lock();

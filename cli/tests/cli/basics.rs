@@ -39,7 +39,7 @@ fn a_busy_lock_has_a_code_of_its_own() {
 }
 
 #[test]
-fn usage_has_64_and_a_command_that_cannot_run_126_or_127() {
+fn usage_has_64_and_no_command_126_or_127() {
     let server = Server::start();
     for wrong in [
         vec!["run"],
@@ -65,7 +65,7 @@ fn usage_has_64_and_a_command_that_cannot_run_126_or_127() {
 }
 
 #[test]
-fn a_store_that_is_away_has_69_and_one_without_rights_77() {
+fn an_absent_store_has_69_a_wrong_password_77() {
     let away = |words: &[&str]| {
         let mut command = leasehold(words);
         command.env("LEASEHOLD_URL", "redis://127.0.0.1:1").env("LEASEHOLD_PATIENCE", "100ms");
@@ -89,7 +89,7 @@ fn a_store_that_is_away_has_69_and_one_without_rights_77() {
 
 /// As when the store is restarted at the minute for which a job is planned.
 #[test]
-fn a_command_that_starts_while_its_store_restarts_runs_all_the_same() {
+fn a_command_waits_for_a_store_that_restarts() {
     for words in [
         &["once", "--at-least", "1s", "--at-most", "1m", "job", "--", "sh", "-c", "exit 6"][..],
         &["run", "name", "--", "sh", "-c", "exit 6"],
@@ -136,7 +136,7 @@ fn the_longest_hold_ends_the_command() {
 }
 
 #[test]
-fn a_loss_is_never_0_and_may_be_a_signal_or_nothing_to_the_command() {
+fn a_loss_is_never_0_whatever_the_command_gets() {
     let server = Server::start();
     let wait = "echo > \"$0\"; cat <&$LEASEHOLD_LOST_FD";
     let catch = "trap 'exit 0' USR1; echo > \"$0\"; while :; do sleep 0.01; done";
@@ -204,7 +204,7 @@ fn as_many_run_as_there_are_permits() {
 
 /// More than it allows would run beside it.
 #[test]
-fn a_run_with_another_number_of_permits_is_refused_and_the_number_can_be_changed() {
+fn another_number_of_permits_is_refused_until_changed() {
     let server = Server::start();
     let run = |permits: &str| {
         outcome(&mut server.leasehold(&["run", "-q", "--permits", permits, "slots", "--", "true"]))
@@ -245,7 +245,7 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 }
 
 #[test]
-fn the_command_knows_its_lock_and_has_the_input_and_no_open_files_of_ours() {
+fn the_command_has_lock_and_input_and_no_other_files() {
     let server = Server::start();
     // No pipe in it: a shell has both ends of one open while it starts what reads from it. And another
     // command behind `ls`, so that the shell does not become `ls`, which has the folder open.
@@ -272,7 +272,7 @@ fn the_command_knows_its_lock_and_has_the_input_and_no_open_files_of_ours() {
 }
 
 #[test]
-fn no_url_given_as_an_argument_is_in_the_commands_environment_nor_its_parents() {
+fn a_url_among_the_arguments_stays_out_of_environments() {
     let server = Server::start();
     let secret = server.url().replace("redis://", "redis://user:S3CR3T@");
     server.ask(&["ACL", "SETUSER", "user", "on", ">S3CR3T", "~*", "&*", "+@all"]);
@@ -327,7 +327,7 @@ fn completions_are_written() {
 }
 
 #[test]
-fn every_command_has_a_man_page_and_every_page_that_one_names_is_there() {
+fn each_command_and_each_named_page_has_a_man_page() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("man");
     let (code, said) = outcome(&mut leasehold(&["man", "--to", to.to_str().unwrap()]));
@@ -360,7 +360,7 @@ fn every_command_has_a_man_page_and_every_page_that_one_names_is_there() {
 }
 
 #[test]
-fn help_shows_options_by_what_they_are_for_and_an_example_of_each_command() {
+fn help_groups_options_and_has_examples() {
     let (code, help) = outcome(&mut leasehold(&["help", "run"]));
     assert_eq!(code, 0);
     let usage = help.lines().find(|line| line.starts_with("Usage:"));
@@ -373,7 +373,7 @@ fn help_shows_options_by_what_they_are_for_and_an_example_of_each_command() {
 }
 
 #[test]
-fn a_commands_own_options_begin_at_the_first_word_that_is_no_option() {
+fn a_commands_options_begin_at_the_first_other_word() {
     let server = Server::start();
     for run in [&["run", "-n", "job"][..], &["run", "job", "-n"], &["elect", "job"]] {
         let words = [run, &["sh", "-c", "echo $1", "-n", "--format"]].concat();
@@ -449,7 +449,7 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
 
 /// A hundred thousand, as the page says: `LEASEHOLD_CLI_LOCKS`.
 #[test]
-fn many_locks_are_listed_and_the_server_is_never_busy_for_long() {
+fn listing_many_locks_never_keeps_the_server_busy() {
     let locks: u64 = std::env::var("LEASEHOLD_CLI_LOCKS").map_or(10_000, |locks| locks.parse().unwrap());
     let server = Server::start();
     let script = "for n = ARGV[1], ARGV[1] + 999 do local key = 'lock:' .. string.format('%.0f', n) \
@@ -550,7 +550,7 @@ fn what_a_holder_says_of_itself_moves_no_terminal() {
 
 /// Renewals cannot make up for it: a hold that is no longer than a lease has none.
 #[test]
-fn a_slow_grant_of_a_short_hold_is_no_reason_to_ask_again() {
+fn a_slow_grant_of_a_short_hold_counts() {
     let server = Server::start();
     let run = ["run", "-n", "--max-hold", "3s", "slow", "--", "sh", "-c", "echo ran >> \"$0\""];
     let mut run = server.leasehold(&run);
@@ -570,7 +570,7 @@ fn a_slow_grant_of_a_short_hold_is_no_reason_to_ask_again() {
 }
 
 #[test]
-fn a_kind_that_the_store_cannot_keep_is_a_matter_of_usage() {
+fn a_kind_the_store_cannot_keep_is_usage() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", dir.path().join("locks.db").display());
     for (kind, way_out) in [

@@ -138,7 +138,7 @@ fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
 }
 
 #[test]
-fn commands_under_locks_that_wait_for_each_other_are_said_by_both_and_by_doctor_and_show() {
+fn a_deadlock_of_two_commands_is_said_by_all() {
     let server = Server::start();
     let scripts = [
         "leasehold run a -- sh -c 'MEET1; leasehold run b -- true'",
@@ -167,7 +167,7 @@ fn a_deadlock_of_holds_elections_and_commands_further_down_is_said() {
 }
 
 #[test]
-fn a_command_that_waits_for_the_lock_that_it_runs_under_is_said() {
+fn a_command_waiting_for_its_own_lock_is_said() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     let (code, said) =

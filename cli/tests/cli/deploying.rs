@@ -71,7 +71,7 @@ fn lines(name: &str, text: &str) -> Vec<Line> {
 }
 
 #[test]
-fn every_command_line_of_the_files_runs_its_command_on_a_store_whose_url_is_in_a_file() {
+fn each_line_of_the_files_runs_its_command() {
     let server = Server::start();
     let (url, ran) = (server.path("url"), server.path("ran"));
     fs::write(&url, format!("{}\n", server.url())).unwrap();
@@ -128,7 +128,7 @@ fn every_command_line_of_the_files_runs_its_command_on_a_store_whose_url_is_in_a
 /// The line of the crontab by a shell, as cron has it: a file that only root can read, and a command of
 /// another user, which cannot.
 #[test]
-fn the_url_of_the_crontab_is_in_a_file_that_its_command_cannot_read() {
+fn the_crontabs_command_cannot_read_its_url() {
     let server = Server::start();
     if !rustix::process::getuid().is_root() {
         return crate::world::skipped("the crontab's line is root's");

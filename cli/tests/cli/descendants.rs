@@ -48,7 +48,7 @@ fn descendants_are_ended_where_the_system_refuses_descriptors_of_processes() {
 
 /// A child of root, of which a user sees the number alone: `/proc` hides the rest.
 #[test]
-fn a_process_that_can_neither_be_seen_nor_ended_is_not_called_ended() {
+fn a_hidden_process_is_not_called_ended() {
     let server = Server::start();
     let raise = server.path("raise");
     // A program that becomes root, as `sudo` does.

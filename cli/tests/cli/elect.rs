@@ -21,7 +21,7 @@ fn came_after(server: &Server, first: &str, second: &str) {
 }
 
 #[test]
-fn the_next_candidates_command_begins_after_the_dead_leaders_has_ended() {
+fn the_next_command_begins_after_the_dead_leaders_end() {
     for strike in [Signal::KILL, Signal::STOP] {
         let server = Server::start();
         let first = candidate(&server, "first", &[]);
@@ -37,7 +37,7 @@ fn the_next_candidates_command_begins_after_the_dead_leaders_has_ended() {
 }
 
 #[test]
-fn a_leader_that_lost_its_office_ends_its_command_and_stands_again() {
+fn a_leader_that_lost_stands_again() {
     let server = Server::start();
     let file = server.path("leader");
     let stamper = Stamper { file: &file, ignores_term: false, once: false };
@@ -64,7 +64,7 @@ fn a_leader_with_one_term_ends_when_it_is_lost() {
 }
 
 #[test]
-fn a_candidate_that_lost_its_office_and_waits_again_is_ended_by_a_signal() {
+fn a_candidate_that_waits_again_ends_by_a_signal() {
     let server = Server::start();
     let mut first = candidate(&server, "first", &[]);
     eventually("the first leads", || leads(&server, "first"));
@@ -113,7 +113,7 @@ fn a_candidate_of_the_library_waits_for_one_of_the_program() {
 }
 
 #[test]
-fn a_candidate_whose_store_is_away_at_the_start_waits_for_it() {
+fn a_candidate_waits_for_a_store_that_is_away() {
     let mut server = Server::start();
     server.stop();
     let mut hasty = server.leasehold(&["elect", "-n", "led", "--", "true"]);
@@ -179,7 +179,7 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
 
 /// For fleets: a connection for messages is one more each, and a place in line is looked at each second.
 #[test]
-fn a_candidate_that_polls_has_one_connection_and_asks_rarely_and_leads_when_the_office_is_free() {
+fn a_candidate_that_polls_has_one_connection() {
     let server = Server::start();
     let mut leader = Run::start(&mut server.connected(&["elect", "led", "--", "sleep", "60"]));
     eventually("it leads", || server.keys() == ["led"]);

@@ -123,7 +123,7 @@ fn the_lock_is_kept_for_the_process_that_dollar_dollar_names() {
 }
 
 #[test]
-fn a_program_between_the_shell_and_hold_is_not_taken_for_the_shell() {
+fn a_program_in_between_is_not_the_shell() {
     let server = Server::start();
     let text = "hold=$(timeout 60 \"$LEASEHOLD\" hold job); echo $?; timeout 60 \"$LEASEHOLD\" hold --pid $$ job >\"$DIR/hold\" && \
                 leasehold run -q -n job -- true; echo $?";
@@ -134,7 +134,7 @@ fn a_program_between_the_shell_and_hold_is_not_taken_for_the_shell() {
 }
 
 #[test]
-fn nothing_that_the_shell_reads_waits_for_the_end_of_the_hold() {
+fn the_shells_pipes_do_not_wait_for_the_hold() {
     let server = Server::start();
     let mut other = Command::new("sleep").arg("40").spawn().unwrap();
     let text = format!("exec 7>&1; hold=$(leasehold -v hold --pid {} job 2>&1) && echo held", other.id());
@@ -149,7 +149,7 @@ fn nothing_that_the_shell_reads_waits_for_the_end_of_the_hold() {
 }
 
 #[test]
-fn the_shell_and_all_that_it_has_started_are_told_once_that_the_lock_is_gone() {
+fn a_lost_lock_signals_the_shell_and_its_children_once() {
     let server = Server::start();
     let text = "trap 'cut -d \" \" -f1 /proc/uptime >>\"$DIR/told\"' USR1; leasehold --format json hold --signal USR1 --lease 12s job >\"$DIR/held\"; \
                 sleep 60 & echo $! >\"$DIR/child\"; echo begun >\"$DIR/begun\"; \
@@ -224,7 +224,7 @@ fn is_dead_before_the_next(case: &str) {
 
 /// Its lookout hears of each renewal.
 #[test]
-fn a_shell_goes_on_for_longer_than_the_first_lease_of_its_lock() {
+fn a_shell_outlasts_the_first_lease_of_its_lock() {
     let server = Server::start();
     let text =
         "hold=$(leasehold hold --lease 3s job) && sleep 4 && leasehold release \"$hold\" && echo whole";
@@ -257,7 +257,7 @@ fn is_stopped(pid: u32) -> bool {
 }
 
 #[test]
-fn signals_to_all_of_a_service_leave_the_keeper_to_its_shell() {
+fn signals_to_a_service_leave_the_keeper() {
     let server = Server::start();
     let text = "leasehold --format json hold job >\"$DIR/held\" && exec sleep 60";
     let shell = Run::start(&mut script(&server, "bash", text));
@@ -278,7 +278,7 @@ fn signals_to_all_of_a_service_leave_the_keeper_to_its_shell() {
 }
 
 #[test]
-fn a_wait_ends_with_hold_or_with_its_shell_and_leaves_nothing() {
+fn a_wait_ends_with_hold_or_its_shell() {
     let server = Server::start();
     let mut first = Run::start(&mut server.leasehold(&["run", "job", "--", "sleep", "60"]));
     eventually("the first holds it", || !server.keys().is_empty());
@@ -357,7 +357,7 @@ fn hold_and_release_exit_as_the_page_says() {
 }
 
 #[test]
-fn each_kind_of_lock_can_be_held_and_a_file_of_sqlite_too() {
+fn each_kind_of_lock_can_be_held() {
     let server = Server::start();
     for (options, beside) in [("-s", "-x"), ("-x", "-s"), ("--fair", "-n"), ("--permits 1", "--permits 1")] {
         let text = format!(
@@ -377,7 +377,7 @@ fn each_kind_of_lock_can_be_held_and_a_file_of_sqlite_too() {
 
 /// Nothing was lost, so the script goes on and sees the exit code.
 #[test]
-fn a_hold_whose_socket_cannot_be_bound_does_not_signal_the_script() {
+fn a_hold_without_a_socket_signals_nobody() {
     let server = Server::start();
     // Longer than the path of a socket may be.
     let deep = server.path(&"d".repeat(120));
@@ -393,7 +393,7 @@ fn a_hold_whose_socket_cannot_be_bound_does_not_signal_the_script() {
 }
 
 #[test]
-fn a_hold_that_is_asked_for_while_its_store_restarts_waits_for_it() {
+fn a_hold_waits_for_a_store_that_restarts() {
     let mut server = Server::start();
     server.stop();
     let mut run = script(

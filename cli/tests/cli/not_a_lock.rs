@@ -7,7 +7,7 @@ use crate::world::{Run, Server, eventually, outcome};
 const SECRET: &str = "Bearer-S3CR3T";
 
 #[test]
-fn what_is_no_lock_is_said_to_be_none_and_left_alone() {
+fn what_is_no_lock_is_left_alone() {
     let server = Server::start();
     server.ask(&["HSET", "cart:7", "item:S3CR3T", "2", "item:2", "1"]);
     server.ask(&["SET", "session:42", SECRET]);
@@ -43,7 +43,7 @@ fn what_is_no_lock_is_said_to_be_none_and_left_alone() {
 
 /// Redisson's locks are locks. A token of another library is one when that is asked for.
 #[test]
-fn java_s_lock_is_ended_by_force_and_a_foreign_token_when_it_is_asked_for() {
+fn javas_lock_and_a_foreign_token_are_ended_by_force() {
     let server = Server::start();
     server.ask(&["HSET", "java", "8a3f0e0e-0000-4000-8000-000000000001:71", "1"]);
     let (code, said) = outcome(&mut server.leasehold(&["force", "java", "--yes"]));

@@ -58,7 +58,7 @@ fn rows_appear_change_and_vanish_in_the_page() {
 }
 
 #[test]
-fn the_jobs_that_are_watched_are_on_the_page_with_their_last_run() {
+fn watched_jobs_are_on_the_page() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     for (name, code) in [("nightly", 0), ("weekly", 3)] {
@@ -84,7 +84,7 @@ fn the_jobs_that_are_watched_are_on_the_page_with_their_last_run() {
 }
 
 #[test]
-fn a_name_that_is_html_or_cannot_be_seen_is_shown_as_text() {
+fn a_name_of_html_or_hidden_characters_is_text() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     let html = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&lt;";
@@ -115,7 +115,7 @@ fn a_name_that_is_html_or_cannot_be_seen_is_shown_as_text() {
 }
 
 #[test]
-fn a_thousand_locks_are_filtered_and_sorted_and_the_page_does_not_stick() {
+fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     make_locks(&server, "orders:", 1, 999);
@@ -180,7 +180,7 @@ fn a_thousand_locks_are_filtered_and_sorted_and_the_page_does_not_stick() {
 }
 
 #[test]
-fn a_store_or_a_server_that_goes_away_is_seen_in_the_page() {
+fn the_page_shows_that_store_or_server_is_away() {
     let Some(program) = browser::find() else { return };
     let mut server = Server::start();
     make_lock(&server, "plain");
@@ -233,7 +233,7 @@ const OFF_SCREEN: &str = "(() => { const off = []; \
 
 /// With `LEASEHOLD_PICTURES=FOLDER` there is a picture of each: look at them after a change of the page.
 #[test]
-fn nothing_lies_off_the_screen_of_a_phone_nor_of_a_tablet() {
+fn nothing_lies_off_a_small_screen() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     let mut once = server.leasehold(&["once", "-q", "nightly", "--at-least", "1s", "--at-most", "2s", "--"]);

@@ -28,7 +28,7 @@ fn lines_until(run: &mut Run, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_waiter_says_who_has_the_lock_and_at_the_end_how_long_it_waited_and_held() {
+fn a_waiter_names_the_holder_and_says_how_long_it_took() {
     let server = Server::start();
     let holder = holding(&server, &["run", "job", "--", "sleep", "60"], "job");
     let mut waiter = Run::start(server.leasehold(&["-v", "run", "job", "--", "true"]).stderr(Stdio::piped()));
@@ -54,7 +54,7 @@ fn a_waiter_without_a_terminal_and_without_v_is_mute() {
 }
 
 #[test]
-fn a_writer_that_readers_keep_out_is_told_of_writers_first_and_with_it_later_readers_wait() {
+fn a_starved_writer_is_told_of_writers_first() {
     let server = Server::start();
     let _reader = holding(&server, &["run", "-s", "--writers-first", "book", "--", "sleep", "60"], "book");
     let mut writer =
@@ -118,7 +118,7 @@ fn each_line_for_programs_has_the_fields_of_one_schema() {
 }
 
 #[test]
-fn ls_has_columns_by_name_with_host_and_command_and_true_counts() {
+fn ls_has_columns_and_true_counts() {
     let server = Server::start();
     let _zeta = holding(&server, &["run", "-q", "zeta", "--", "sleep", "60"], "zeta");
     let _alpha = holding(&server, &["run", "-q", "alpha", "--", "sleep", "60"], "alpha");

@@ -95,7 +95,7 @@ fn no_process_has_a_password_among_its_arguments() {
 }
 
 #[test]
-fn no_process_that_keeps_a_hold_has_a_password_among_its_arguments() {
+fn no_keeper_has_a_password_among_its_arguments() {
     let server = Server::start();
     server.ask(&["ACL", "SETUSER", "user", "on", &format!(">{RIGHT}"), "~*", "&*", "+@all"]);
     let url = server.url().replace("redis://", &format!("redis://user:{RIGHT}@"));

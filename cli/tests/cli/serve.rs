@@ -182,7 +182,7 @@ fn by_kind(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn numbers_are_by_kind_where_many_stand_for_election_and_for_permits() {
+fn numbers_are_by_kind_of_use() {
     let server = Server::start();
     let uses: [&[&str]; 7] = [
         &["elect", "scheduler"],
@@ -403,7 +403,7 @@ fn nothing_is_written_to_the_store() {
 }
 
 #[test]
-fn a_store_that_goes_away_is_told_of_and_comes_back_by_itself() {
+fn serve_outlives_a_store_that_goes_away() {
     let mut server = Server::start();
     make_locks(&server, "orders:", 1, 3);
     let mut site = Site::start(&server);
@@ -523,7 +523,7 @@ fn what_cannot_be_served_is_said_at_once() {
 }
 
 #[test]
-fn the_last_success_of_a_job_is_told_by_its_time_and_stays_when_a_later_run_fails() {
+fn a_jobs_last_success_stays_when_a_later_run_fails() {
     let server = Server::start();
     let once = |script: &str, least: &str| {
         let arguments =

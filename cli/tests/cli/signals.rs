@@ -14,7 +14,7 @@ const SIGNALS: [(Signal, i32); 6] = [
 ];
 
 #[test]
-fn a_signal_ends_the_wait_and_leaves_neither_a_place_nor_a_key() {
+fn a_signal_ends_the_wait_and_leaves_nothing() {
     // The key of those who wait in order, and how it is asked; readers and permits have none, and listen.
     let kinds: [(&[&str], &str, &str); 4] = [
         (&["--fair"], "LLEN", "redisson_lock_queue:{busy}"),
@@ -117,7 +117,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
 }
 
 #[test]
-fn a_stopped_command_that_nobody_can_continue_goes_on_with_its_run() {
+fn a_stopped_command_goes_on_without_job_control() {
     let server = Server::start();
     // As after Ctrl-Z where there is no shell with job control.
     let (code, _) =
@@ -144,7 +144,7 @@ fn a_command_in_a_container_may_stop_and_goes_on() {
 }
 
 #[test]
-fn a_command_whose_helper_is_killed_is_ended_and_the_lock_released() {
+fn without_its_helper_a_command_ends() {
     let server = Server::start();
     let mut run = Run::start(&mut server.leasehold(&["run", "helped", "--", "sleep", "60"]));
     let helper = || children(run.pid()).first().copied();

@@ -216,7 +216,7 @@ fn sentinels_with_users_and_client_certificates_lead_to_their_master() {
 }
 
 #[test]
-fn redlock_rings_and_clusters_with_client_certificates_are_named_by_variables() {
+fn redlock_rings_and_clusters_are_named_by_variables() {
     let certificates = Certificates::make();
     let servers: Option<Vec<Secured>> = (0..3).map(|_| Secured::redis(&certificates, &[])).collect();
     let Some(servers) = servers else { return };
@@ -281,7 +281,7 @@ fn redlock_rings_and_clusters_with_client_certificates_are_named_by_variables() 
 }
 
 #[test]
-fn each_failure_of_tls_says_so_at_once_and_ends_every_subcommand_with_69() {
+fn each_failure_of_tls_ends_at_once_with_69() {
     let certificates = Certificates::make();
     let Some(server) = Secured::redis(&certificates, &[]) else { return };
     let Some(expired) = Secured::redis_as(&certificates, "expired-server", &[]) else { return };

@@ -89,7 +89,7 @@ fn a_lease_that_runs_out_is_told_from_a_release() {
 }
 
 #[test]
-fn it_says_when_the_store_goes_away_and_when_it_is_back() {
+fn watch_says_when_the_store_is_away() {
     let server = Server::start();
     let mut watch = Watch::start(&server, &["kept"]);
     watch.prints("state");

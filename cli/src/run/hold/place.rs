@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_another_made_in_this_users_name_is_passed_over() {
+    fn a_folder_made_by_another_is_passed_over() {
         let all = tempfile::tempdir().unwrap();
         let [taken, free] = ["taken", "free"].map(|name| all.path().join(name));
         // As open as one of another's, who is not to be had here.
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_a_group_or_others_can_enter_is_not_this_users_own() {
+    fn a_folder_that_others_can_enter_is_not_own() {
         let folder = tempfile::tempdir().unwrap();
         let within = |name: &str, mode| {
             let place = folder.path().join(name);
