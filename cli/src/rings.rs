@@ -16,7 +16,7 @@ pub(crate) fn has(ring: &Deadlock, name: &str) -> bool {
 }
 
 fn who(step: &DeadlockStep) -> String {
-    let place = &step.whereabouts;
+    let place = &step.location;
     if place.host.is_empty() {
         return step.owner.clone();
     }
@@ -57,7 +57,7 @@ pub(crate) fn words(ring: &Deadlock) -> String {
 pub(crate) fn as_json(ring: &Deadlock) -> Value {
     let steps = ring.steps.iter().map(|step| {
         placed(
-            (!step.whereabouts.host.is_empty()).then_some(&step.whereabouts),
+            (!step.location.host.is_empty()).then_some(&step.location),
             json!({
                 "owner": step.owner,
                 "holds": step.holds,

@@ -401,7 +401,7 @@ fn a_hold_waits_for_a_store_that_restarts() {
         "sh",
         "hold=$(leasehold hold -w 60 --pid $$ held 2>$DIR/errors) || exit 9; leasehold release $hold",
     );
-    let mut run = Run(run.env("LEASEHOLD_PATIENCE", "1ms").spawn().unwrap());
+    let mut run = Run(run.env("LEASEHOLD_RETRY_TIMEOUT", "1ms").spawn().unwrap());
     eventually("it waits", || text(&server.path("errors")).contains("the store is waited for"));
     server.start_again();
     assert_eq!(run.wait().code(), Some(0), "{}", text(&server.path("errors")));

@@ -438,7 +438,7 @@ impl<H: Held> Entry<H> {
         self.state().queue.wake_all();
     }
 
-    /// The last failure, if the head has had nothing but failures for as long as `patience`.
+    /// The last failure, if the head has had nothing but failures for as long as `retry_timeout`.
     pub(crate) fn spent_retry_budget(&self, patience: Duration, now: Moment) -> Option<Error> {
         let state = self.state();
         let (since, error) = state.failure.as_ref()?;

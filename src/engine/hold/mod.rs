@@ -33,7 +33,7 @@ pub(crate) use crate::engine::hold::phase::Standing;
 pub(crate) use crate::engine::hold::renewal::Outlook;
 use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::policy::{at_risk, renewal_slack};
-use crate::ident::{Fence, LockName, Owner};
+use crate::ident::{FencingToken, LockName, Owner};
 use crate::observe::reporter::Reporter;
 use crate::observe::spans::HoldSpan;
 use crate::observe::{Loss, LossReason, event::Event};
@@ -122,7 +122,7 @@ struct State {
     acquires_more: Option<u64>,
     /// Its place in the registry's agenda. Changed under the agenda's mutex alone.
     slot: AgendaSlot,
-    fence: Option<Fence>,
+    fence: Option<FencingToken>,
     listeners: Listeners,
 }
 
@@ -204,12 +204,12 @@ impl Hold {
         self.state.lock().since
     }
 
-    pub(crate) fn fence(&self) -> Option<Fence> {
+    pub(crate) fn fencing_token(&self) -> Option<FencingToken> {
         self.state.lock().fence
     }
 
     /// The first fence stays: a re-entry must not outdate what the outer level is writing with.
-    pub(crate) fn set_fence(&self, fence: Option<Fence>) {
+    pub(crate) fn set_fence(&self, fence: Option<FencingToken>) {
         let mut state = self.state.lock();
         state.fence = state.fence.or(fence);
     }

@@ -300,7 +300,7 @@ fn a_hold_is_kept_for_a_turn_if_nothing_is_left_of_its_use() {
         hold.can_be_kept(false).is_some()
     };
     assert!(is_kept(&|_| ()));
-    assert!(!is_kept(&|hold| hold.set_fence(Some(Fence::new(1)))), "its token");
+    assert!(!is_kept(&|hold| hold.set_fence(Some(FencingToken::new(1)))), "its token");
     assert!(!is_kept(&|hold| hold.bound = Some(Arc::new(Session))), "its session");
     assert!(!is_kept(&|hold| hold.note_failed_renewal()), "a renewal that is due");
     assert!(!is_kept(&|hold| hold.retire_owner_on_end()), "a request in doubt");
@@ -340,8 +340,8 @@ fn the_next_use_of_a_kept_hold_counts_from_its_own_call() {
 #[test]
 fn a_hold_keeps_its_first_fence() {
     let hold = hold(Lease::Renewed, ManualClock::new().now());
-    for fence in [None, Some(Fence::new(7)), Some(Fence::new(9))] {
+    for fence in [None, Some(FencingToken::new(7)), Some(FencingToken::new(9))] {
         hold.set_fence(fence);
     }
-    assert_eq!(hold.fence(), Some(Fence::new(7)));
+    assert_eq!(hold.fencing_token(), Some(FencingToken::new(7)));
 }

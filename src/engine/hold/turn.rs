@@ -1,5 +1,5 @@
 //! The turn of this client at a lock that others stand in line for: until it is over, a guard that is dropped,
-//! or an `unlock` with `keep`, leaves the hold in the store, and the thread takes it again without a request.
+//! or an `unlock` with `cached`, leaves the hold in the store, and the thread takes it again without a request.
 //!
 //! To all others the lock is held meanwhile, by an owner whose lease runs. So a turn needs no keys and no
 //! messages, and the release that ends it hands over as any other. As eventual fairness in parking_lot and
@@ -141,7 +141,7 @@ impl<H> Turns<H> {
         (self.began, self.last) = (now, now);
     }
 
-    /// The last level of this hold is ended by that thread, by a guard that is dropped or where `keep` was asked
+    /// The last level of this hold is ended by that thread, by a guard that is dropped or where `cached` was asked
     /// for; so many threads here wait for the lock.
     pub(crate) fn dropped(&mut self, (hold, thread): (&Arc<H>, u64), waiting: usize, now: Moment) -> Keeping {
         self.dropped = Some((now, thread));

@@ -1,4 +1,4 @@
-//! A hold that its client keeps until others ask for it: `lock_with(name).keep()`.
+//! A hold that its client keeps until others ask for it: `lock_builder(name).cached()`.
 //!
 //! To the store the client holds the lock throughout, with the client's lease, which the watchdog renews. Another
 //! client that waits for the lock sends a recall to this client, which gives the lock back at once, or at the end of

@@ -84,7 +84,7 @@ impl Engine {
         let ended = match handed_off {
             Some(outcome) => self.handed_off(action, hold, outcome, begun),
             None => {
-                let outcome = self.send_release(hold, left, begun.plus(self.options.patience), None);
+                let outcome = self.send_release(hold, left, begun.plus(self.options.retry_timeout), None);
                 self.released(action, hold, left, outcome)
             }
         };
@@ -126,7 +126,7 @@ impl Engine {
         if hold.end_level(level) != Some(0) || !self.still_held(hold, 0, begun) {
             return expired();
         }
-        let ended = self.send_end(hold, ends, begun.plus(self.options.patience));
+        let ended = self.send_end(hold, ends, begun.plus(self.options.retry_timeout));
         self.registry.remove(hold);
         match ended {
             Ok(true) => {
