@@ -204,7 +204,7 @@ fn soon_after_the_key_was_deleted() {
 #[test]
 fn the_helper_has_the_programs_name_in_lists_of_processes() {
     let server = Server::start();
-    let run = Run::start(&mut server.leasehold(&["run", "-q", "any", "--", "sleep", "60"]));
+    let run = server.begin(&["run", "-q", "any", "--", "sleep", "60"]);
     let helper = || children(run.pid()).first().copied();
     eventually("the command runs", || helper().is_some_and(|helper| !children(helper).is_empty()));
     let name = std::fs::read_to_string(format!("/proc/{}/comm", helper().unwrap())).unwrap();

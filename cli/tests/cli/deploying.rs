@@ -115,7 +115,7 @@ fn each_line_of_the_files_runs_its_command() {
             if behind[0] == "leasehold" {
                 let rest: Vec<&str> =
                     behind[1..].iter().map(String::as_str).chain(["--for", "10ms"]).collect();
-                let (code, said) = outcome(&mut server.leasehold(&rest));
+                let (code, said) = server.outcome(&rest);
                 assert_eq!(code, 0, "{name}: {behind:?}: {said}");
             }
             // A job counts as run for a while.

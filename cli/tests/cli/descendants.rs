@@ -118,8 +118,7 @@ fn a_run_that_is_asked_to_end_leaves_no_descendant() {
     for child in DESCENDANTS {
         let file = server.path(&format!("asked-{child:?}"));
         let (mut run, pid) = with_a_descendant(&server, "asked", child, &file);
-        signal(run.pid(), Signal::TERM);
-        run.wait();
+        run.terminate();
         assert!(is_dead(pid), "{child:?}");
         assert_eq!(server.keys(), Vec::<String>::new());
     }
@@ -167,14 +166,12 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     assert_eq!(mask("SigIgn") & bit(17), bit(17), "{said}");
     assert_eq!(mask("SigBlk") & (bit(15) | bit(17) | bit(10)), bit(15) | bit(17) | bit(10), "{said}");
     // Blocked where it came from, a signal still ends the wait for the lock.
-    let mut holder = Run::start(&mut server.leasehold(&["run", "-q", "inherited", "--", "sleep", "600"]));
+    let mut holder = server.begin(&["run", "-q", "inherited", "--", "sleep", "600"]);
     eventually("it is held", || !server.keys().is_empty());
     let mut waiting = Run::start(&mut run(&["true"]));
     eventually("it waits", || server.ask(&["ZCARD", "leasehold_lock_line:{inherited}"]).starts_with(":1"));
-    signal(waiting.pid(), Signal::TERM);
-    assert_eq!(waiting.wait().code(), Some(128 + 15));
-    signal(holder.pid(), Signal::TERM);
-    holder.wait();
+    assert_eq!(waiting.terminate(), Some(128 + 15));
+    holder.terminate();
 }
 
 /// Nobody else does, where this program is the first process of a container.
@@ -255,8 +252,7 @@ fn a_signal_ends_a_release_that_the_server_does_not_answer() {
             if is_known { children(run.pid()).is_empty() } else { is_dead(command) }
         });
         let before = now();
-        signal(run.pid(), Signal::TERM);
-        assert_eq!(run.wait().code(), Some(128 + 15));
+        assert_eq!(run.terminate(), Some(128 + 15));
         assert!(now() - before < 20_000_000_000, "not while the release is waited for");
         signal(server.pid(), Signal::CONT);
     }

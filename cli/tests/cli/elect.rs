@@ -49,8 +49,7 @@ fn a_leader_that_lost_stands_again() {
         children(leader.pid()).first().is_some_and(|now| *now != helper && !children(*now).is_empty())
     });
     // Its second term ends with a signal, and then it stands no more.
-    signal(leader.pid(), Signal::TERM);
-    leader.wait();
+    leader.terminate();
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
@@ -70,11 +69,10 @@ fn a_candidate_that_waits_again_ends_by_a_signal() {
     eventually("the first leads", || leads(&server, "first"));
     let second = candidate(&server, "second", &[]);
     eventually("the second waits", || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1"));
-    assert_eq!(outcome(&mut server.leasehold(&["force", "led", "--yes"])).0, 0);
+    assert_eq!(server.outcome(&["force", "led", "--yes"]).0, 0);
     eventually("the second leads", || leads(&server, "second"));
     eventually("the first waits", || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1"));
-    signal(first.pid(), Signal::TERM);
-    assert_eq!(first.wait().code(), Some(128 + 15));
+    assert_eq!(first.terminate(), Some(128 + 15));
     eventually("its place is given up", || {
         server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":0")
     });
@@ -84,12 +82,12 @@ fn a_candidate_that_waits_again_ends_by_a_signal() {
 #[test]
 fn a_command_that_ends_by_itself_ends_the_candidacy() {
     let server = Server::start();
-    let (code, _) = outcome(&mut server.leasehold(&["elect", "led", "--", "sh", "-c", "exit 6"]));
+    let (code, _) = server.outcome(&["elect", "led", "--", "sh", "-c", "exit 6"]);
     assert_eq!((code, server.keys()), (6, Vec::new()));
-    let busy = Run::start(&mut server.leasehold(&["elect", "led", "--", "sleep", "60"]));
+    let busy = server.begin(&["elect", "led", "--", "sleep", "60"]);
     eventually("it leads", || server.keys().contains(&"led".to_owned()));
-    assert_eq!(outcome(&mut server.leasehold(&["elect", "-n", "led", "--", "true"])).0, 75);
-    assert_eq!(outcome(&mut server.leasehold(&["elect", "-w", "0.1", "led", "--", "true"])).0, 75);
+    assert_eq!(server.outcome(&["elect", "-n", "led", "--", "true"]).0, 75);
+    assert_eq!(server.outcome(&["elect", "-w", "0.1", "led", "--", "true"]).0, 75);
     drop(busy);
 }
 
@@ -97,7 +95,7 @@ fn a_command_that_ends_by_itself_ends_the_candidacy() {
 #[test]
 fn a_candidate_of_the_library_waits_for_one_of_the_program() {
     let server = Server::start();
-    let mut leader = Run::start(&mut server.leasehold(&["elect", "led", "--", "sleep", "60"]));
+    let mut leader = server.begin(&["elect", "led", "--", "sleep", "60"]);
     eventually("it leads", || server.keys().contains(&"led".to_owned()));
     let client = leasehold::LockClient::connect(server.url()).unwrap();
     let candidate = client.leader("led").unwrap();
@@ -105,8 +103,7 @@ fn a_candidate_of_the_library_waits_for_one_of_the_program() {
         server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1")
     });
     assert_eq!(candidate.term(), None);
-    signal(leader.pid(), Signal::TERM);
-    assert_eq!(leader.wait().code(), Some(128 + 15));
+    assert_eq!(leader.terminate(), Some(128 + 15));
     let event = candidate.events().recv_timeout(crate::world::LIMIT).unwrap();
     assert!(matches!(event, leasehold::LeaderEvent::Elected { .. }), "{event:?}");
     candidate.withdraw().unwrap();
@@ -131,8 +128,7 @@ fn a_candidate_waits_for_a_store_that_is_away() {
     let mut run = server.leasehold(&["elect", "led", "--", "true"]);
     let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
     eventually("it waits", || said().contains("the store is waited for"));
-    signal(run.pid(), Signal::TERM);
-    assert_eq!(run.wait().code(), Some(128 + 15));
+    assert_eq!(run.terminate(), Some(128 + 15));
 }
 
 #[test]
@@ -192,7 +188,6 @@ fn a_candidate_that_polls_has_one_connection() {
     eventually("it is connected", || own("polls") > 0);
     crate::world::pause(1500);
     assert_eq!(own("polls"), 1);
-    signal(leader.pid(), Signal::TERM);
-    leader.wait();
+    leader.terminate();
     assert_eq!(polls.wait().code(), Some(6));
 }

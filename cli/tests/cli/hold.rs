@@ -270,7 +270,7 @@ fn signals_to_a_service_leave_the_keeper() {
             kill_process(Pid::from_raw(lookout.try_into().unwrap()).unwrap(), number).ok();
         }
     }
-    let (code, _) = outcome(&mut server.leasehold(&["run", "-q", "-w", "1", "job", "--", "true"]));
+    let (code, _) = server.outcome(&["run", "-q", "-w", "1", "job", "--", "true"]);
     assert_eq!((code, is_dead(keeper)), (75, false));
     drop(shell);
     eventually("it is released", || server.keys().is_empty());
@@ -280,7 +280,7 @@ fn signals_to_a_service_leave_the_keeper() {
 #[test]
 fn a_wait_ends_with_hold_or_its_shell() {
     let server = Server::start();
-    let mut first = Run::start(&mut server.leasehold(&["run", "job", "--", "sleep", "60"]));
+    let mut first = server.begin(&["run", "job", "--", "sleep", "60"]);
     eventually("the first holds it", || !server.keys().is_empty());
     for whose in ["hold", "shell"] {
         let text = "sleep 0.01; hold=$(\"$LEASEHOLD\" -q hold job); echo $? >\"$DIR/code\"; sleep 60";
@@ -304,8 +304,7 @@ fn a_wait_ends_with_hold_or_its_shell() {
         }
         eventually("the keeper ends", || is_dead(keeper));
     }
-    signal(first.pid(), Signal::TERM);
-    first.wait();
+    first.terminate();
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
@@ -326,7 +325,7 @@ fn hold_and_release_exit_as_the_page_says() {
         let (code, said) = outcome(&mut script(&server, "sh", &format!("{text} >\"$DIR/out\"; exit $?")));
         (code, said)
     };
-    let _held = Run::start(&mut server.leasehold(&["run", "busy", "--", "sleep", "60"]));
+    let _held = server.begin(&["run", "busy", "--", "sleep", "60"]);
     eventually("it is held", || !server.keys().is_empty());
     for (text, wanted) in [
         ("leasehold hold -n busy", 75),

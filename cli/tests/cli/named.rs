@@ -153,6 +153,6 @@ fn a_sentinels_password_is_told_apart_from_a_servers() {
     assert!(code == 77 && said.contains("LEASEHOLD_SENTINEL_PASSWORD"), "{said}");
     let guarded = Server::start();
     guarded.ask(&["CONFIG", "SET", "requirepass", "S3CR3T"]);
-    let (code, said) = outcome(&mut guarded.leasehold(&["run", "-n", "job", "true"]));
+    let (code, said) = guarded.outcome(&["run", "-n", "job", "true"]);
     assert!(code == 77 && said.contains("LEASEHOLD_PASSWORD") && !said.contains("SENTINEL"), "{said}");
 }

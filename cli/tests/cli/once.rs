@@ -304,17 +304,16 @@ fn a_name_with_a_dash_goes_behind_two_dashes() {
     let script = format!(
         "{program} show -- -job && {program} ls -- '-*' && {program} watch --for 1ms -- -job && {program} force --yes -- -job"
     );
-    let (code, said) =
-        outcome(&mut server.leasehold(&["run", "-n", "--", "-job", "--", "sh", "-c", &script]));
+    let (code, said) = server.outcome(&["run", "-n", "--", "-job", "--", "sh", "-c", &script]);
     assert!(
         said.contains("-job: a fenced lock, held") && said.contains("-job was released by force"),
         "{said}"
     );
     assert!(code == 0 || code == 79, "{said}");
     let once = ["once", "--at-least", "1ms", "--at-most", "9s", "--", "--job", "--", "true"];
-    let (code, said) = outcome(&mut server.leasehold(&once));
+    let (code, said) = server.outcome(&once);
     assert_eq!(code, 0, "{said}");
-    assert_eq!(outcome(&mut server.leasehold(&["show", "--", "--job"])).0, 0);
-    let (code, said) = outcome(&mut server.leasehold(&["run", "--", "true"]));
+    assert_eq!(server.outcome(&["show", "--", "--job"]).0, 0);
+    let (code, said) = server.outcome(&["run", "--", "true"]);
     assert!(code == 64 && said.contains("<COMMAND>"), "{said}");
 }

@@ -3,9 +3,7 @@
 
 use std::process::Command;
 
-use rustix::process::Signal;
-
-use crate::world::{Run, Server, children, eventually, leasehold, signal};
+use crate::world::{Run, Server, children, eventually, leasehold};
 
 const RIGHT: &str = "S3CR3Tright";
 const WRONG: &str = "S3CR3Twrong";
@@ -86,8 +84,7 @@ fn no_process_has_a_password_among_its_arguments() {
             for pid in seen {
                 assert!(!cmdline(pid).contains("S3CR3T"), "{}", cmdline(pid));
             }
-            signal(run.pid(), Signal::TERM);
-            run.wait();
+            run.terminate();
             // It counts as run for a second.
             server.ask(&["DEL", "job:once"]);
         }

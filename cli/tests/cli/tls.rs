@@ -6,10 +6,8 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use rustix::process::Signal;
-
 use crate::secured::{Certificates, Secured};
-use crate::world::{Run, eventually, leasehold, leasehold_in_time, now, outcome, signal};
+use crate::world::{Run, eventually, leasehold, leasehold_in_time, now, outcome};
 
 const STRANGERS: usize = 10;
 const TRUE: [&str; 4] = ["run", "job", "--", "true"];
@@ -160,8 +158,7 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
     works(&mut program(&["run", "-n", "job", "--", "true"]));
     let said = works(&mut full(&["doctor"]));
     assert!(said.contains("named shop:leasehold-doctor") && !said.contains("fault "), "{said}");
-    signal(run.pid(), Signal::TERM);
-    run.wait();
+    run.terminate();
     // Replicas that there are not; a server whose scripts are not used; a password from two places.
     let mut command = program(&["run", "-n", "job", "--", "true"]);
     command

@@ -279,7 +279,7 @@ fn top_outlives_a_store_that_goes_away() {
 fn top_is_for_terminals_and_for_stores_that_answer() {
     let server = Server::start();
     for arguments in [&["top"][..], &["--format", "json", "top"]] {
-        let (code, said) = outcome(&mut server.leasehold(arguments));
+        let (code, said) = server.outcome(arguments);
         assert_eq!(code, 64, "{said}");
         assert!(said.contains("ls, show and watch"), "{said}");
     }

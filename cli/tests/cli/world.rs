@@ -109,6 +109,14 @@ impl Server {
         command
     }
 
+    pub(crate) fn outcome(&self, arguments: &[&str]) -> (i32, String) {
+        outcome(&mut self.leasehold(arguments))
+    }
+
+    pub(crate) fn begin(&self, arguments: &[&str]) -> Run {
+        Run::start(&mut self.leasehold(arguments))
+    }
+
     /// The same, for a test about what comes after it has connected: a busy machine may take long for that.
     pub(crate) fn connected(&self, arguments: &[&str]) -> Command {
         let mut command = self.leasehold(arguments);
@@ -238,6 +246,13 @@ impl Run {
 
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().unwrap()
+    }
+
+    /// Its code after TERM.
+    #[track_caller]
+    pub(crate) fn terminate(&mut self) -> Option<i32> {
+        signal(self.pid(), Signal::TERM);
+        self.wait().code()
     }
 
     #[track_caller]
