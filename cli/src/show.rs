@@ -1,11 +1,12 @@
-//! `show` and `force`: what the store says of a lock, and its end by somebody else's hand.
+//! `show`, `force` and `permits`: what the store says of a lock, its end by somebody else's hand, and how many commands may
+//! run at a time under a name.
 
 use std::time::Duration;
 
 use leasehold::{Deadlock, Holder, Inspection, LastRun, Location, LockClient, Mode, ObjectKind};
 use serde_json::{Value, json};
 
-use crate::args::{Common, ForceArgs, Format, ShowArgs};
+use crate::args::{Common, ForceArgs, Format, PermitsArgs, ShowArgs};
 use crate::exit::Exit;
 use crate::job;
 use crate::rings;
@@ -58,6 +59,31 @@ pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
             say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it", Exit::Usage)
         }
     })
+}
+
+pub(crate) fn permits(common: &Common, args: &PermitsArgs) -> Exit {
+    store::asked(common, |client, say| match change(client, common, args, say) {
+        Ok(()) => Exit::Success,
+        Err(error) => explain(&error, say),
+    })
+}
+
+fn change(client: &LockClient, common: &Common, args: &PermitsArgs, say: Say) -> leasehold::Result<()> {
+    let (name, semaphore) = (&args.name, client.get_expirable_semaphore(&args.name));
+    if args.remove {
+        let words = if semaphore.delete()? { "was removed" } else { "was not set up" };
+        say.notice("removed", &format!("{name} {words}"), &json!({"name": name}));
+        return Ok(());
+    }
+    if let Some(permits) = args.set {
+        semaphore.set_permits(permits)?;
+    }
+    let (all, out) = (semaphore.permits()?, semaphore.acquired_permits()?);
+    print_line(&match common.format {
+        Format::Text => format!("{}: {all} permits, {out} of them out", plain(name)),
+        Format::Json => json_text(&json!({"name": name, "permits": all, "out": out})),
+    });
+    Ok(())
 }
 
 /// Looks at the object under a name; a string counts as a token lock, where that is asked for.

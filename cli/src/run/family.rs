@@ -107,17 +107,23 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
     }
 }
 
-/// A timer that continues this process when somebody stops it: its parent, which would [wake] it, may be stopped too, or dead.
-pub(super) struct Awake(#[cfg(target_os = "linux")] Option<nix::sys::timer::Timer>);
+/// Timers that continue this process when somebody stops it: its parent, which would [wake] it, may be stopped too, or dead.
+pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<(nix::sys::timer::Timer, Duration)>);
 
 impl Awake {
+    /// A stop discards signals that are under way, and with them all that their timers would still send: on a busy machine,
+    /// whose processor this process has waited for longer than the first timer, the next one continues it.
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
         // The timer of a signal that nobody handles does not go on after its first.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
         let goes_on = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
-        Awake(nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on).ok())
+        let timer = |millis| {
+            let timer = nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on).ok()?;
+            Some((timer, Duration::from_millis(millis)))
+        };
+        Awake([300, 700, 1500].into_iter().filter_map(timer).collect())
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -125,13 +131,12 @@ impl Awake {
         Awake()
     }
 
-    /// This process runs: the signal is not due before a while. A stop discards one that is under way, and with it its timer's
-    /// next, so a process that runs must have none.
+    /// This process runs: no signal is due before a while.
     pub(super) fn put_off(&mut self) {
         #[cfg(target_os = "linux")]
-        if let Some(timer) = &mut self.0 {
+        for (timer, first) in &mut self.0 {
             use nix::sys::timer::{Expiration, TimerSetTimeFlags};
-            let (first, each) = (Duration::from_millis(300).into(), Duration::from_millis(100).into());
+            let (first, each) = ((*first).into(), Duration::from_millis(100).into());
             timer.set(Expiration::IntervalDelayed(first, each), TimerSetTimeFlags::empty()).ok();
         }
     }

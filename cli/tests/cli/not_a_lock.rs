@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::world::{Server, eventually, outcome};
+use crate::world::{Server, eventually};
 
 const SECRET: &str = "Bearer-S3CR3T";
 

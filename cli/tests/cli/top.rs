@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::terminal::pseudo_terminal;
-use crate::world::{Run, Server, eventually, in_a_session_of_its_own, outcome};
+use crate::world::{Run, Server, eventually, in_a_session_of_its_own};
 
 const ROWS: u16 = 16;
 const COLUMNS: u16 = 110;
