@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_begins_with_a_dash_is_behind_the_first_two_dashes() {
+    fn names_with_a_dash_are_behind_two_dashes() {
         let read = |line: &str| match Cli::read_from(line.split(' ')).map(|cli| cli.action) {
             Ok(
                 Action::Run(RunArgs { name, command, .. }) | Action::Elect(ElectArgs { name, command, .. }),

@@ -2,43 +2,27 @@
 
 use std::process::ExitCode;
 
-/// The number of the interrupt, on every system.
 pub(crate) const SIGINT: i32 = 2;
 
-/// How the program ends. `docs/command-line.md` has the same table.
+/// How the program ends; `help.rs` has what each code means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// All went well.
     Success,
     /// `doctor` found a fault; with `--strict`, also a warning. `show -q`: a lock that nobody holds.
     Found,
-    /// The command's own code.
     Command(u8),
-    /// The command, or the wait, was ended by this signal: 128 and its number.
     Signal(i32),
-    /// Somebody else has the lock, or the wait ended: `EX_TEMPFAIL`, unless `-E` says another.
     Busy(u8),
-    /// The lock was lost while the command ran; never 0.
     Lost(u8),
-    /// The command had to end, and one of its processes could not be ended.
     Survivor,
-    /// `--max-hold` ended the command, as `timeout` says it.
     MaxHold,
-    /// The command succeeded, and whether the lock was released is unknown (`--strict`).
     ReleaseUnknown,
-    /// The store cannot be used: `EX_UNAVAILABLE`.
     Unavailable,
-    /// The store gives no rights: `EX_NOPERM`.
     NoPermission,
-    /// Arguments that cannot be used, or a kind that the store cannot keep: `EX_USAGE`.
     Usage,
-    /// The name stands for something that is no lock: `EX_DATAERR`.
     NotALock,
-    /// The system refused what this program needs, or its helper was killed: `EX_SOFTWARE`.
     Internal,
-    /// The command cannot be run.
     CannotRun,
-    /// The command is not there.
     NotFound,
 }
 

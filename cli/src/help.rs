@@ -10,7 +10,6 @@ use crate::args::Cli;
 use crate::exit::Exit;
 use crate::say::Say;
 
-/// Lines that can be typed, for each command.
 const EXAMPLES: &str = "\
 run: leasehold run -n nightly-import ./import.sh
 run: leasehold run -w 10m shop-migration -- ./migrate up
@@ -86,7 +85,6 @@ const FILES: &str = "\
 $XDG_CONFIG_HOME/leasehold/url, /etc/leasehold/url: The URL of the store where no variable and no option names one: the first of these that is there. XDG_CONFIG_HOME is ~/.config unless set. Lines that begin with # are comments.
 $XDG_RUNTIME_DIR/leasehold: The sockets of hold; without the variable leasehold-UID in the folder for temporary files, or /run/leasehold (/run/user/UID/leasehold) where another has made that one.";
 
-/// The definition of all arguments, with the examples.
 pub(crate) fn command() -> Command {
     let first = examples(&["run", "once", "elect"]).collect::<Vec<_>>().join("\n  ");
     let words = format!("`leasehold help run`, or of another command, tells more.\n\nExamples:\n  {first}");
@@ -96,7 +94,6 @@ pub(crate) fn command() -> Command {
     })
 }
 
-/// The entries of a table: a term and its words.
 fn entries(table: &str) -> impl Iterator<Item = (&str, &str)> {
     table.lines().filter_map(|line| line.split_once(": "))
 }
@@ -105,7 +102,6 @@ fn examples(commands: &[&str]) -> impl Iterator<Item = &'static str> {
     entries(EXAMPLES).filter(move |(name, _)| commands.contains(name)).map(|(_, line)| line)
 }
 
-/// Writes one page to standard output, or all of them to a folder.
 pub(crate) fn man(name: Option<&str>, to: Option<&Path>) -> Exit {
     let say = Say::plain();
     let mut all = command().disable_help_subcommand(true);

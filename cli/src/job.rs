@@ -8,13 +8,11 @@ use serde_json::{Value, json};
 use crate::say::plain;
 use crate::show::seconds;
 
-/// How it stands with a job that has run before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Runs,
     /// Its lock is still held by who has run it: others are kept from running it again.
     HasRun,
-    /// Nobody holds its lock.
     MayRun,
 }
 
@@ -42,7 +40,6 @@ impl State {
     }
 }
 
-/// A line for people.
 pub(crate) fn line(shown: &Inspection, last: &LastRun) -> String {
     let state = match State::of(shown, last) {
         State::Runs => "runs now; the run before",
@@ -52,7 +49,6 @@ pub(crate) fn line(shown: &Inspection, last: &LastRun) -> String {
     format!("{state}: {}", as_text(last))
 }
 
-/// The last run alone.
 pub(crate) fn as_text(last: &LastRun) -> String {
     let mut words =
         format!("exit code {} after {}, {} ago", last.exit_code, span(last.took), span(last.ended_ago));
@@ -67,7 +63,6 @@ pub(crate) fn as_text(last: &LastRun) -> String {
     plain(&words)
 }
 
-/// The same for programs.
 pub(crate) fn as_json(state: State, last: &LastRun) -> Value {
     json!({
         "state": state.word(),
@@ -80,7 +75,6 @@ pub(crate) fn as_json(state: State, last: &LastRun) -> Value {
     })
 }
 
-/// A time as people say it.
 pub(crate) fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {

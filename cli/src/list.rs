@@ -14,7 +14,6 @@ use crate::say::{Say, fitted, json_text, narrow_terminal, plain, print_line};
 use crate::show::{holder_as_json, place, seconds};
 use crate::store::{self, explain};
 
-/// Prints a line for each lock that is held and whose name has the form of the pattern, by name.
 pub(crate) fn locks(common: &Common, args: &LsArgs) -> Exit {
     store::asked(common, |client, say| {
         let mut list = client.list(&args.pattern);
@@ -36,7 +35,6 @@ pub(crate) fn locks(common: &Common, args: &LsArgs) -> Exit {
     })
 }
 
-/// Prints a line for each client that says that it holds or waits.
 pub(crate) fn clients(common: &Common) -> Exit {
     store::asked(common, |client, say| {
         let mut clients = client.clients();

@@ -8,7 +8,6 @@ mod exit;
 mod help;
 mod job;
 mod list;
-mod permits;
 mod probe;
 mod rings;
 #[cfg(unix)]
@@ -21,6 +20,8 @@ mod secret;
 mod serve;
 mod show;
 mod store;
+#[cfg_attr(unix, path = "system/unix.rs")]
+#[cfg_attr(windows, path = "system/windows.rs")]
 mod system;
 mod top;
 mod watch;
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
         Action::Ls(args) => list::locks(&cli.common, args),
         Action::Clients => list::clients(&cli.common),
         Action::Force(args) => show::force(&cli.common, args),
-        Action::Permits(args) => permits::permits(&cli.common, args),
+        Action::Permits(args) => show::permits(&cli.common, args),
         Action::Doctor(args) => doctor::doctor(&cli.common, args),
         Action::Top(args) => top::top(&cli.common, args),
         Action::Watch(args) => watch::watch(&cli.common, args),

@@ -4,7 +4,6 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long connecting, and the answer, may take.
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// The first message of TLS 1.2, with two ciphers that every server knows or refuses by an alert.
@@ -46,7 +45,6 @@ pub(crate) fn mismatch(url: &str) -> Option<String> {
     }
 }
 
-/// `None`: no server is there.
 fn speaks_tls(place: &str) -> Option<bool> {
     let address = place.to_socket_addrs().ok()?.next()?;
     let mut stream = TcpStream::connect_timeout(&address, LIMIT).ok()?;

@@ -4,19 +4,17 @@ use leasehold::{Deadlock, DeadlockStep, LockClient};
 use serde_json::{Value, json};
 
 use crate::say::plain;
-use crate::show::place_as_json;
+use crate::show::placed;
 
 /// The deadlocks on the store; none where they cannot be looked for. For what is shown beside the locks.
 pub(crate) fn seen(client: &LockClient) -> Vec<Deadlock> {
     client.deadlocks().unwrap_or_default()
 }
 
-/// Whether a lock is one of those that are held and waited for in the ring.
 pub(crate) fn has(ring: &Deadlock, name: &str) -> bool {
     ring.steps.iter().any(|step| step.holds == name || step.waits_for == name)
 }
 
-/// A thread in few words.
 fn who(step: &DeadlockStep) -> String {
     let place = &step.location;
     if place.host.is_empty() {
@@ -49,7 +47,6 @@ pub(crate) fn lines(ring: &Deadlock) -> Vec<String> {
     lines
 }
 
-/// All of it on one line.
 pub(crate) fn words(ring: &Deadlock) -> String {
     let lines = lines(ring);
     let (first, steps) = lines.split_first().map_or(("", &[][..]), |(first, steps)| (first.as_str(), steps));
@@ -59,18 +56,17 @@ pub(crate) fn words(ring: &Deadlock) -> String {
 
 pub(crate) fn as_json(ring: &Deadlock) -> Value {
     let steps = ring.steps.iter().map(|step| {
-        let mut object = place_as_json((!step.location.host.is_empty()).then_some(&step.location));
-        for (field, value) in [
-            ("owner", json!(step.owner)),
-            ("holds", json!(step.holds)),
-            ("waits_for", json!(step.waits_for)),
-            ("kind", json!(step.kind)),
-            ("waiting_for_seconds", json!(step.waiting_for.as_secs_f64())),
-            ("is_youngest", json!(step.is_youngest)),
-        ] {
-            object.insert(field.to_owned(), value);
-        }
-        Value::Object(object)
+        placed(
+            (!step.location.host.is_empty()).then_some(&step.location),
+            json!({
+                "owner": step.owner,
+                "holds": step.holds,
+                "waits_for": step.waits_for,
+                "kind": step.kind,
+                "waiting_for_seconds": step.waiting_for.as_secs_f64(),
+                "is_youngest": step.is_youngest,
+            }),
+        )
     });
     json!({ "is_certain": ring.is_certain, "steps": steps.collect::<Vec<_>>() })
 }

@@ -11,7 +11,6 @@ use crate::clock::{stamp, wall};
 use crate::exit::Exit;
 use crate::system::host_name;
 
-/// How much is said, and in what form.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Say {
     format: Format,
@@ -58,12 +57,10 @@ impl Say {
         self.level == Level::Verbose
     }
 
-    /// Tells of an event, for those who asked to hear it.
     pub(crate) fn detail(self, event: &str, words: &str, fields: &Value) {
         self.write(Level::Verbose, event, words, fields);
     }
 
-    /// Tells of something that the caller should know.
     pub(crate) fn notice(self, event: &str, words: &str, fields: &Value) {
         self.write(Level::Normal, event, words, fields);
     }
@@ -74,14 +71,12 @@ impl Say {
         self.failure(words, exit, &format!("{exit:?}"))
     }
 
-    /// As [`error`](Self::error), of a kind that has a name of its own.
     pub(crate) fn failure(self, words: &str, exit: Exit, kind: &str) -> Exit {
         let fields = json!({"error_kind": snake(kind), "exit_code": exit.code()});
         self.write(Level::Quiet, "error", words, &fields);
         exit
     }
 
-    /// Does this on a thread of its own, whose outcome comes over the channel.
     pub(crate) fn on_thread<T: Send + 'static>(
         self,
         name: &str,
@@ -93,7 +88,6 @@ impl Say {
         Ok(is_done)
     }
 
-    /// Says that the system starts no thread, and returns what the program ends with.
     pub(crate) fn no_thread(self, error: &std::io::Error) -> Exit {
         self.error(&format!("a thread cannot be started: {error}"), Exit::Internal)
     }
@@ -198,7 +192,6 @@ fn is_acted_upon(char: char) -> bool {
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The lines of a text, each of which has room in `width` columns.
 pub(crate) fn folded(text: &str, width: u16) -> Vec<String> {
     let width = usize::from(width.max(1));
     let mut lines = Vec::new();
@@ -215,7 +208,6 @@ pub(crate) fn folded(text: &str, width: u16) -> Vec<String> {
     lines
 }
 
-/// Narrower terminals would break words.
 const NARROW: u16 = 80;
 
 /// Text for people as it is printed: on a narrow terminal broken at spaces, with what goes on further in.
@@ -223,7 +215,6 @@ pub(crate) fn fitted(text: &str) -> String {
     narrow_terminal().map_or_else(|| text.to_owned(), |width| fitted_to(text, width))
 }
 
-/// The columns of a terminal that has few.
 pub(crate) fn narrow_terminal() -> Option<u16> {
     crate::system::terminal_width().filter(|width| (1..NARROW).contains(width))
 }
@@ -271,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_narrow_terminal_no_word_is_broken_and_what_goes_on_is_further_in() {
+    fn a_narrow_terminal_breaks_lines_between_words() {
         let text = "import: a lock, held, lease of 24.1 s\n  held by me, on db-3 in process 4711, program leasehold\n";
         let fitted = fitted_to(text, 24);
         assert!(fitted.lines().all(|line| line.chars().count() <= 24), "{fitted}");

@@ -7,7 +7,6 @@ use leasehold::program::Settings;
 use crate::args::Common;
 use crate::store;
 
-/// A variable that is set, and not empty.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
@@ -23,12 +22,11 @@ pub(crate) fn default_file(common: &Common, given: &Settings) -> Option<PathBuf>
     folders.map(|folder| folder.join("leasehold/url")).find(|file| file.exists())
 }
 
-/// The faults of the files that hold secrets.
 pub(crate) fn warnings(common: &Common) -> Vec<String> {
     let is_file = |name: &str| name.starts_with("LEASEHOLD_") && name.ends_with("_FILE");
     let named = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_file));
     let mut warnings: Vec<String> = named.filter_map(|(_, file)| warning(Path::new(&file))).collect();
-    if let Some(file) = default_file(common, &store::environment()) {
+    if let Some(file) = default_file(common, store::environment()) {
         let unread = std::fs::read_to_string(&file).err();
         warnings.extend(unread.map(|error| format!("{} cannot be read: {error}", file.display())));
         warnings.extend(warning(&file));

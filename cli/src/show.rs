@@ -1,18 +1,18 @@
-//! `show` and `force`: what the store says of a lock, and its end by somebody else's hand.
+//! `show`, `force` and `permits`: what the store says of a lock, its end by somebody else's hand, and how many commands may
+//! run at a time under a name.
 
 use std::time::Duration;
 
 use leasehold::{Deadlock, Holder, Inspection, LastRun, Location, LockClient, Mode, ObjectKind};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::args::{Common, ForceArgs, Format, ShowArgs};
+use crate::args::{Common, ForceArgs, Format, PermitsArgs, ShowArgs};
 use crate::exit::Exit;
 use crate::job;
 use crate::rings;
 use crate::say::{Say, fitted, json_text, plain, print_line};
 use crate::store::{self, explain};
 
-/// Prints what each name is in the store.
 pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
     store::asked(common, |client, say| {
         let mut exit = Exit::Success;
@@ -39,7 +39,6 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
     })
 }
 
-/// Ends the hold of a lock, whoever has it.
 pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
     store::asked(common, |client, say| {
         let shown = match look(client, &args.name, args.token) {
@@ -60,6 +59,31 @@ pub(crate) fn force(common: &Common, args: &ForceArgs) -> Exit {
             say.error("nothing was done: --yes ends the hold that is shown. A program of the holder that does not notice goes on without it", Exit::Usage)
         }
     })
+}
+
+pub(crate) fn permits(common: &Common, args: &PermitsArgs) -> Exit {
+    store::asked(common, |client, say| match change(client, common, args, say) {
+        Ok(()) => Exit::Success,
+        Err(error) => explain(&error, say),
+    })
+}
+
+fn change(client: &LockClient, common: &Common, args: &PermitsArgs, say: Say) -> leasehold::Result<()> {
+    let (name, semaphore) = (&args.name, client.get_expirable_semaphore(&args.name));
+    if args.remove {
+        let words = if semaphore.delete()? { "was removed" } else { "was not set up" };
+        say.notice("removed", &format!("{name} {words}"), &json!({"name": name}));
+        return Ok(());
+    }
+    if let Some(permits) = args.set {
+        semaphore.set_permits(permits)?;
+    }
+    let (all, out) = (semaphore.permits()?, semaphore.acquired_permits()?);
+    print_line(&match common.format {
+        Format::Text => format!("{}: {all} permits, {out} of them out", plain(name)),
+        Format::Json => json_text(&json!({"name": name, "permits": all, "out": out})),
+    });
+    Ok(())
 }
 
 /// Looks at the object under a name; a string counts as a token lock, where that is asked for.
@@ -104,10 +128,8 @@ fn say_evicted(client: &LockClient, shown: &Inspection, say: Say) -> Exit {
     Exit::Success
 }
 
-/// The exit code for a lock that somebody else has.
 const BUSY: u8 = 75;
 
-/// The outcome of the forced end of a hold.
 pub(crate) enum Forced {
     Yes,
     WasFree,
@@ -152,7 +174,6 @@ pub(crate) fn another(name: &str) -> String {
     format!("{name} has another holder by now: nothing was done")
 }
 
-/// Why nothing was done, and what can be.
 pub(crate) fn impossible(shown: &Inspection) -> String {
     let (name, kind) = (&shown.name, &shown.kind);
     match kind {
@@ -169,7 +190,6 @@ pub(crate) fn impossible(shown: &Inspection) -> String {
     }
 }
 
-/// The lock, its last run as a job, and those of the deadlocks that it is part of.
 fn print(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings: &[Deadlock]) {
     let rings: Vec<Deadlock> = rings.iter().filter(|ring| rings::has(ring, &shown.name)).cloned().collect();
     let text = match common.format {
@@ -222,11 +242,14 @@ pub(crate) fn harmless(shown: &Inspection) -> Inspection {
 fn as_json(shown: &Inspection) -> Value {
     let holders = shown.holders.iter().map(holder_as_json);
     let waiters = shown.waiters.iter().map(|one| {
-        let mut object = place_as_json(one.location.as_ref());
-        object.insert("owner".to_owned(), json!(one.owner));
-        object.insert("remaining_seconds".to_owned(), json!(seconds(one.remaining)));
-        object.insert("waiting_for_seconds".to_owned(), json!(seconds(one.waiting_for)));
-        Value::Object(object)
+        placed(
+            one.location.as_ref(),
+            json!({
+                "owner": one.owner,
+                "remaining_seconds": seconds(one.remaining),
+                "waiting_for_seconds": seconds(one.waiting_for),
+            }),
+        )
     });
     let permits = shown.permits.iter();
     json!({
@@ -255,7 +278,6 @@ pub(crate) fn place(holder: &Holder) -> String {
     format!("{command}{gap}on {} (process {})", place.host, place.pid)
 }
 
-/// The same, with how and for how long it holds.
 pub(crate) fn who(holder: &Holder) -> String {
     let mut words = place(holder);
     if let Some(mode) = holder.mode {
@@ -268,32 +290,34 @@ pub(crate) fn who(holder: &Holder) -> String {
 }
 
 pub(crate) fn holder_as_json(holder: &Holder) -> Value {
-    let mut object = place_as_json(holder.location.as_ref());
-    for (field, value) in [
-        ("owner", json!(holder.owner)),
-        ("mode", json!(holder.mode.map(|mode| mode.to_string()))),
-        ("holds", json!(holder.hold_count)),
-        ("leads", json!(holder.is_leader)),
-        ("remaining_seconds", json!(seconds(holder.remaining))),
-        ("held_for_seconds", json!(seconds(holder.held_for))),
-        ("ends_within_seconds", json!(seconds(holder.ends_within))),
-    ] {
-        object.insert(field.to_owned(), value);
-    }
-    Value::Object(object)
+    placed(
+        holder.location.as_ref(),
+        json!({
+            "owner": holder.owner,
+            "mode": holder.mode.map(|mode| mode.to_string()),
+            "holds": holder.hold_count,
+            "leads": holder.is_leader,
+            "remaining_seconds": seconds(holder.remaining),
+            "held_for_seconds": seconds(holder.held_for),
+            "ends_within_seconds": seconds(holder.ends_within),
+        }),
+    )
 }
 
-/// The place of an owner, as far as it is known.
-pub(crate) fn place_as_json(place: Option<&Location>) -> Map<String, Value> {
-    let known = |text: fn(&Location) -> &String| json!(place.map(text).filter(|text| !text.is_empty()));
-    let fields = [
-        ("host", known(|place| &place.host)),
-        ("pid", json!(place.map(|place| place.pid))),
-        ("program", known(|place| &place.program)),
-        ("label", json!(place.and_then(|place| place.label.as_ref()))),
-        ("thread", known(|place| &place.thread)),
-    ];
-    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+/// The fields of an owner's place, as far as it is known, before others.
+pub(crate) fn placed(place: Option<&Location>, fields: Value) -> Value {
+    let known = |text: fn(&Location) -> &String| place.map(text).filter(|text| !text.is_empty());
+    let mut object = json!({
+        "host": known(|place| &place.host),
+        "pid": place.map(|place| place.pid),
+        "program": known(|place| &place.program),
+        "label": place.and_then(|place| place.label.as_ref()),
+        "thread": known(|place| &place.thread),
+    });
+    if let (Value::Object(object), Value::Object(fields)) = (&mut object, fields) {
+        object.extend(fields);
+    }
+    object
 }
 
 pub(crate) fn seconds(span: Option<Duration>) -> Option<f64> {

@@ -2,6 +2,7 @@
 //! code.
 
 use std::error::Error as _;
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::program::Settings;
@@ -64,7 +65,6 @@ pub(crate) fn open_unless(
     })
 }
 
-/// Connects, with options beside those of the environment.
 pub(crate) fn open(
     common: &Common,
     label: Option<&str>,
@@ -98,9 +98,16 @@ pub(crate) fn waited_for(asked: &Patience) -> Duration {
     }
 }
 
-/// The builder by the variables; the defaults where one of them cannot be used, which [`open`] says.
-pub(crate) fn environment() -> Settings {
-    ClientBuilder::from_env().unwrap_or_default().settings()
+/// The variables and their files, read once, and the builder that has them, until a client is made of it.
+static READ: LazyLock<(Settings, Mutex<Option<ClientBuilder>>)> = LazyLock::new(|| {
+    let read = ClientBuilder::from_env().ok();
+    let settings = read.as_ref().map_or_else(|| ClientBuilder::default().settings(), ClientBuilder::settings);
+    (settings, Mutex::new(read))
+});
+
+/// What the variables say; the defaults where one of them cannot be used, which [`open`] says.
+pub(crate) fn environment() -> &'static Settings {
+    &READ.0
 }
 
 /// The same, with the options that all actions have.
@@ -109,7 +116,8 @@ pub(crate) fn settings(common: &Common) -> Settings {
 }
 
 fn builder(common: &Common) -> leasehold::Result<ClientBuilder> {
-    let mut builder = ClientBuilder::from_env()?;
+    let read = READ.1.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let mut builder = read.map_or_else(ClientBuilder::from_env, Ok)?;
     let file = secret::default_file(common, &builder.settings());
     builder = file.into_iter().fold(builder, ClientBuilder::url_file);
     builder = common.url.iter().fold(builder, ClientBuilder::url);

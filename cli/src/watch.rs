@@ -16,7 +16,7 @@ use crate::exit::Exit;
 use crate::run::inherited::Inherited;
 use crate::run::signals::Caught;
 use crate::say::{Say, json_text, line, plain};
-use crate::show::{place_as_json, seconds};
+use crate::show::{placed, seconds};
 use crate::store::{self, explain};
 use crate::system;
 
@@ -165,11 +165,10 @@ impl Change {
     }
 
     fn of_holder(event: &'static str, name: &str, verb: &str, holder: &Holder) -> Change {
-        let mut fields = place_as_json(holder.location.as_ref());
-        fields.insert("name".to_owned(), json!(name));
-        fields.insert("owner".to_owned(), json!(holder.owner));
-        fields.insert("mode".to_owned(), json!(holder.mode.map(|mode| mode.to_string())));
-        Change::new(event, format!("{name}: {verb} {}", who(holder)), Value::Object(fields))
+        let mode = holder.mode.map(|mode| mode.to_string());
+        let fields = json!({"name": name, "owner": holder.owner, "mode": mode});
+        let words = format!("{name}: {verb} {}", who(holder));
+        Change::new(event, words, placed(holder.location.as_ref(), fields))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rules of `docs/operating/alerts.yml` over two hours of a fleet that uses all that is documented: no alert
 //! fires. Then each fault in it: its own alert fires, and no other.
 //!
-//! The series of `leasehold serve` are those of `numbers_are_by_kind_where_many_stand_for_election_and_for_permits`
+//! The series of `leasehold serve` are those of `numbers_are_by_kind_of_use`
 //! in the program's tests, which looks at the real ones.
 
 use std::fmt::Write;

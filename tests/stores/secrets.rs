@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use leasehold::{ClientBuilder, ErrorKind, LockClient};
+use leasehold::{ErrorKind, LockClient};
 use mysql::prelude::Queryable;
 
 use crate::support::mysql::MysqlServer;
@@ -87,29 +87,52 @@ fn mysql_is_logged_in_to_by_the_password_that_the_file_has() {
     });
 }
 
-/// The server has another certificate, by another authority, and the client's file of authorities follows.
-#[test]
-fn a_server_whose_certificate_was_renewed_is_believed_by_the_authorities_that_the_file_has() {
-    let Some(binary) = default_server().filter(|binary| binary.has_tls()) else { return };
-    let (server, other) =
-        (RedisServer::builder(&binary).tls().start(), RedisServer::builder(&binary).tls().start());
+/// `renew` gives the servers of the first authority certificates by the second, and ends their connections.
+#[track_caller]
+fn follows_renewed_certificates(url: &str, [first, second]: [&Path; 2], renew: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");
     let trusts = |ca: &Path| assert!(fs::copy(ca, &file).unwrap() > 0);
-    trusts(&server.ca());
-    let build = |builder: ClientBuilder| builder.tls_ca(&file).retry_timeout(ms(200)).build();
-    let client = build(LockClient::builder().url(server.url())).unwrap();
+    trusts(first);
+    let client = LockClient::builder().url(url).tls_ca(&file).retry_timeout(ms(200)).build().unwrap();
     let lock = client.get_lock("a");
     let locks = || lock.try_lock().and_then(|_| lock.unlock());
     locks().unwrap();
-    let renewed =
-        ["server.crt", "server.key", "ca.crt"].map(|name| other.folder().join(name).display().to_string());
-    let mut admin = server.admin();
-    let [certificate, key, ca] = &renewed;
-    let set = ["SET", "tls-cert-file", certificate, "tls-key-file", key, "tls-ca-cert-file", ca];
-    redis::cmd("CONFIG").arg(&set[..]).exec(&mut admin).unwrap();
-    redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).exec(&mut admin).unwrap();
-    assert!(eventually(LONG, || locks().is_err_and(|error| error.kind() == ErrorKind::Tls)));
-    trusts(&other.ca());
+    renew();
+    assert!(eventually(LONG, || locks().is_err_and(|error| error.kind() == ErrorKind::Tls)), "{:?}", locks());
+    trusts(second);
     assert!(eventually(ms(2_000), || locks().is_ok()), "{:?}", locks());
+}
+
+const CERTIFICATE: [&str; 3] = ["server.crt", "server.key", "ca.crt"];
+
+#[test]
+fn a_renewed_certificate_is_believed_by_the_authorities_in_the_file() {
+    let Some(binary) = default_server().filter(|binary| binary.has_tls()) else { return };
+    let [server, other] = [(); 2].map(|()| RedisServer::builder(&binary).tls().start());
+    follows_renewed_certificates(&server.url(), [&server.ca(), &other.ca()], || {
+        let [certificate, key, ca] = CERTIFICATE.map(|name| other.folder().join(name).display().to_string());
+        let mut admin = server.admin();
+        let set = ["SET", "tls-cert-file", &certificate, "tls-key-file", &key, "tls-ca-cert-file", &ca];
+        redis::cmd("CONFIG").arg(&set).exec(&mut admin).unwrap();
+        redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).exec(&mut admin).unwrap();
+    });
+}
+
+#[test]
+fn renewed_certificates_of_a_sentinel_and_its_master_are_believed() {
+    let Some(binary) = default_server().filter(|binary| binary.has_tls()) else { return };
+    let [mut master, other] = [(); 2].map(|()| RedisServer::builder(&binary).tls().start());
+    let sentinel = RedisServer::builder(&binary).sentinel().tls_of(&master).config("tls-replication yes");
+    let mut sentinel = sentinel.config(&format!("sentinel monitor m 127.0.0.1 {} 1", master.port())).start();
+    let url = format!("rediss-sentinel://127.0.0.1:{}/m", sentinel.port());
+    let (first, second) = (master.ca(), other.ca());
+    follows_renewed_certificates(&url, [&first, &second], || {
+        for server in [&mut master, &mut sentinel] {
+            for name in CERTIFICATE {
+                fs::copy(other.folder().join(name), server.folder().join(name)).unwrap();
+            }
+            server.restart();
+        }
+    });
 }

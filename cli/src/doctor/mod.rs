@@ -28,11 +28,9 @@ use crate::say::Say;
 use crate::secret;
 use crate::store::{self, explain, meaning};
 
-/// The round trips that are measured, or as many as there are within the time.
 const TRIPS: usize = 50;
 const LONGEST_MEASURE: Duration = Duration::from_secs(5);
 
-/// Checks the store of the environment or `--url`.
 pub(crate) fn doctor(common: &Common, args: &DoctorArgs) -> Exit {
     let say = Say::new(common);
     let given = store::settings(common);
@@ -172,7 +170,6 @@ fn leftovers(built: &leasehold::Result<LockClient>, all: bool) -> Finding {
     found.with("names", names).with("keys", keys).with("requests", requests).with("count", count)
 }
 
-/// Threads that wait for each other, by what all clients of the store say of themselves.
 fn deadlocks(client: &LockClient) -> Finding {
     const ADVICE: &str = "end the wait of one of them; docs/troubleshooting.md says by what order of locks, or multi-lock, it does not come again";
     const NONE: &str = "no threads wait for each other, as far as clients say; not seen are Redisson's threads, permits, latches and \
@@ -214,7 +211,6 @@ fn refused(check: &'static str, error: &Error) -> Finding {
     Finding::fault(check, store::text(error), meaning(error.kind()).1)
 }
 
-/// How long answers took.
 struct Latency {
     count: usize,
     p50: Duration,

@@ -36,7 +36,6 @@ impl Store {
     }
 }
 
-/// Says whether the user may do nothing at all.
 pub(super) fn check(
     report: &mut Report,
     given: &Settings,

@@ -8,7 +8,6 @@ use crate::doctor::report::{Finding, Report};
 use crate::doctor::wire::{Place, Refusal, Wire, list, pairs, text};
 use crate::doctor::{Latency, latency_finding, lease_finding, rights, spell};
 
-/// The oldest server that is supported.
 const OLDEST: (u32, u32) = (6, 2);
 
 /// The seconds by which two clocks may differ before it is worth a word.
@@ -17,7 +16,6 @@ const CLOCKS_AGREE: f64 = 1.0;
 /// A script that returns its argument at once, to see whether scripts run and how long an answer takes.
 const SCRIPT: &str = "return ARGV[1]";
 
-/// The request, and the environment's asked.
 pub(super) struct Asked<'a> {
     /// The lock whose rights are checked, with the client's prefix.
     pub(super) name: &'a str,
@@ -28,7 +26,6 @@ pub(super) struct Asked<'a> {
     pub(super) is_cluster: bool,
 }
 
-/// The checks after the first three, in order.
 const REST: [&str; 9] =
     ["rights", "persistence", "eviction", "replicas", "clock", "scripts", "pub/sub", "latency", "lease"];
 
@@ -109,7 +106,6 @@ pub(super) fn failed(check: &'static str, refusal: &Refusal) -> Finding {
     }
 }
 
-/// Whether it is one that locks can be kept on.
 fn version(report: &mut Report, wire: &mut Wire, greeting: &HashMap<String, String>) -> bool {
     const ADVICE: &str = "Install Redis 6.2 or later, or Valkey";
     let mut version = greeting.get("version").cloned().unwrap_or_default();
@@ -141,7 +137,6 @@ fn version(report: &mut Report, wire: &mut Wire, greeting: &HashMap<String, Stri
     !is_too_old
 }
 
-/// Says whether the server is a replica.
 fn role(report: &mut Report, greeting: &HashMap<String, String>, asked: &Asked<'_>) -> bool {
     let field = |name: &str| greeting.get(name).map(String::as_str).unwrap_or_default();
     let is_replica = matches!(field("role"), "replica" | "slave");
@@ -303,7 +298,6 @@ pub(super) fn clock_finding(ahead: f64, unsure: Duration) -> Finding {
     found.with("seconds", ahead)
 }
 
-/// The hash of a script that runs.
 fn scripts(report: &mut Report, wire: &mut Wire) -> Option<String> {
     let hash = redis::Script::new(SCRIPT).get_hash().to_owned();
     let ran = wire.ask(&["EVAL", SCRIPT, "0", "x"]).and_then(|_| wire.ask(&["EVALSHA", &hash, "0", "x"]));

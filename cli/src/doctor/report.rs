@@ -31,7 +31,6 @@ pub(super) struct Finding {
     check: &'static str,
     pub(super) verdict: Verdict,
     words: String,
-    /// The advice about it.
     advice: &'static str,
     figures: Map<String, Value>,
 }
@@ -57,14 +56,12 @@ impl Finding {
         Finding::new(check, Verdict::NotChecked, why, "")
     }
 
-    /// A figure for programs.
     pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Finding {
         self.figures.insert(name.to_owned(), value.into());
         self
     }
 }
 
-/// The findings so far.
 pub(super) struct Report {
     format: Format,
     say: Say,
@@ -114,7 +111,6 @@ impl Report {
         Value::Object(object)
     }
 
-    /// Says the sum of it on standard error.
     pub(super) fn close(&self) {
         let (faults, warnings) = (self.faults, self.warnings);
         let count =

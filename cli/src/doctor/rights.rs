@@ -10,7 +10,6 @@ use crate::doctor::redis::Asked;
 use crate::doctor::report::Finding;
 use crate::doctor::wire::{Place, Refusal, Wire, text};
 
-/// How it is found out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     DryRun,
@@ -18,7 +17,6 @@ enum Way {
     Trial,
 }
 
-/// The function for which a right is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     Locks,
@@ -42,7 +40,6 @@ impl Need {
     }
 }
 
-/// A request, by its words, and what needs it.
 type Request = (Need, Vec<String>);
 
 /// They make keys without an end.

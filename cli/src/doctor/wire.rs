@@ -14,14 +14,11 @@ use crate::clock::Moment;
 /// Why there is no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The user lacks a right.
     NoRight,
-    /// The server does not know the command.
     Unknown,
     /// It refused for another reason: the first word of what it said, which is a code. The others may repeat
     /// a password.
     Other(String),
-    /// No answer came, or none can come.
     Silent,
 }
 
@@ -54,7 +51,6 @@ impl From<&RedisError> for Refusal {
     }
 }
 
-/// A server, and who its user is.
 #[derive(Clone)]
 pub(super) struct Place {
     /// Host and port, where there are several servers.
@@ -92,7 +88,6 @@ impl Access {
         }
     }
 
-    /// The same at the Sentinels.
     fn at_sentinels(&self) -> Access {
         let (username, password) = self.sentinel.clone();
         let certificates = self.certificates.clone();
@@ -100,7 +95,6 @@ impl Access {
     }
 }
 
-/// One connection.
 pub(super) struct Wire {
     connection: Connection,
 }
@@ -151,14 +145,12 @@ impl Wire {
         answer.map_err(|error| Refusal::from(&error))
     }
 
-    /// The answer, and how long it took.
     pub(super) fn timed(&mut self, words: &[&str]) -> Result<(Value, Duration), Refusal> {
         let begun = Moment::now();
         let answer = self.ask(words)?;
         Ok((answer, Moment::now().since(begun)))
     }
 
-    /// A section of INFO.
     pub(super) fn info(&mut self, section: &str) -> Result<HashMap<String, String>, Refusal> {
         let answer = text(&self.ask(&["INFO", section])?);
         let fields = answer.lines().filter_map(|line| line.split_once(':'));
@@ -175,7 +167,6 @@ impl Wire {
     }
 }
 
-/// An answer that is a text, or is shown as one.
 pub(super) fn text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -194,7 +185,6 @@ pub(super) fn list(value: &Value) -> &[Value] {
     }
 }
 
-/// An answer that is a list of names and values.
 pub(super) fn pairs(value: &Value) -> HashMap<String, String> {
     let pairs = list(value).chunks_exact(2);
     pairs

@@ -13,7 +13,6 @@ use crate::run::told::Waiting;
 use crate::say::Say;
 use crate::store::{explain, text};
 
-/// Why there is no lock.
 pub(super) enum Refusal {
     Busy,
     /// This signal ended the wait.

@@ -21,25 +21,20 @@ use signal_hook::consts::SIGKILL;
 
 use crate::clock::Moment;
 
-/// Between two looks at processes that have had KILL.
 pub(super) const POLL: Duration = Duration::from_millis(5);
 
-/// From now on orphans below this process become its children.
 pub(super) fn adopt_orphans() {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(getpid())).ok(); // known by every Linux that Rust runs on
 }
 
-/// The processes that this one descends from, the nearest first; as far as they can be seen.
 pub(super) fn above() -> impl Iterator<Item = Member> {
     let parent = |member: &Member| Member::of(member.parent).filter(|above| above.pid > 0);
     std::iter::successors(Member::of(getpid().as_raw_nonzero().get()), parent).skip(1)
 }
 
-/// The processes of one command.
 #[derive(Debug)]
 pub(super) struct Family {
-    /// The command's process group, which has its number.
     pub(super) group: Pid,
     /// A child of this process that is none of them: the helper, seen from the process with the lock.
     pub(super) helper: Option<Pid>,
@@ -47,7 +42,6 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// Sends a signal to the group, and to those below this process that left it.
     pub(super) fn signal(&self, signal: i32) {
         kill_group(self.group, signal);
         let Some(signal) = Signal::from_named_raw(signal) else { return };
@@ -66,7 +60,6 @@ impl Family {
         self.living().iter().for_each(|member| member.signal(Signal::KILL));
     }
 
-    /// Kills until all are dead, or until an instant.
     pub(super) fn end(&self, by: Moment) {
         loop {
             self.kill();
@@ -106,7 +99,6 @@ fn raw(pid: Pid) -> i32 {
     pid.as_raw_nonzero().get()
 }
 
-/// Reaps each child of this process that has ended, but for some.
 pub(super) fn reap_children(but: &[Option<Pid>]) {
     for child in children(raw(getpid())).into_iter().filter_map(Pid::from_raw) {
         if !but.contains(&Some(child)) {
@@ -115,17 +107,23 @@ pub(super) fn reap_children(but: &[Option<Pid>]) {
     }
 }
 
-/// A timer that continues this process when somebody stops it: its parent, which would [wake] it, may be stopped too, or dead.
-pub(super) struct Awake(#[cfg(target_os = "linux")] Option<nix::sys::timer::Timer>);
+/// Timers that continue this process when somebody stops it: its parent, which would [wake] it, may be stopped too, or dead.
+pub(super) struct Awake(#[cfg(target_os = "linux")] Vec<(nix::sys::timer::Timer, Duration)>);
 
 impl Awake {
+    /// A stop discards signals that are under way, and with them all that their timers would still send: on a busy machine,
+    /// whose processor this process has waited for longer than the first timer, the next one continues it.
     #[cfg(target_os = "linux")]
     pub(super) fn new() -> Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
         // The timer of a signal that nobody handles does not go on after its first.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
         let goes_on = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
-        Awake(nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on).ok())
+        let timer = |millis| {
+            let timer = nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on).ok()?;
+            Some((timer, Duration::from_millis(millis)))
+        };
+        Awake([300, 700, 1500].into_iter().filter_map(timer).collect())
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -133,13 +131,12 @@ impl Awake {
         Awake()
     }
 
-    /// This process runs: the signal is not due before a while. A stop discards one that is under way, and with it its timer's
-    /// next, so a process that runs must have none.
+    /// This process runs: no signal is due before a while.
     pub(super) fn put_off(&mut self) {
         #[cfg(target_os = "linux")]
-        if let Some(timer) = &mut self.0 {
+        for (timer, first) in &mut self.0 {
             use nix::sys::timer::{Expiration, TimerSetTimeFlags};
-            let (first, each) = (Duration::from_millis(300).into(), Duration::from_millis(100).into());
+            let (first, each) = ((*first).into(), Duration::from_millis(100).into());
             timer.set(Expiration::IntervalDelayed(first, each), TimerSetTimeFlags::empty()).ok();
         }
     }
@@ -156,6 +153,11 @@ pub(super) fn wake(child: &Child) {
     }
 }
 
+/// Whether the first process of a group has ended, as far as the system says.
+pub(super) fn is_dead(group: Pid) -> bool {
+    Member::of(raw(group)).map_or(cfg!(target_os = "linux"), |member| member.is_dead)
+}
+
 /// Sends a signal to a process group; one that is gone needs none.
 pub(super) fn kill_group(group: Pid, signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
@@ -163,7 +165,6 @@ pub(super) fn kill_group(group: Pid, signal: i32) {
     }
 }
 
-/// A line of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) pid: i32,
@@ -218,7 +219,6 @@ impl Member {
     }
 }
 
-/// All that descend from a process, the dead among them.
 pub(super) fn descendants(of: i32) -> Vec<Member> {
     let (mut found, mut parents) = (Vec::<Member>::new(), vec![of]);
     while let Some(parent) = parents.pop() {
@@ -254,13 +254,11 @@ fn children_by_search(of: i32) -> Vec<i32> {
     numbers().filter_map(Member::of).filter(|member| member.parent == of).map(|member| member.pid).collect()
 }
 
-/// The numbers of all processes.
 fn numbers() -> impl Iterator<Item = i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Why the processes of a command cannot be seen, if they cannot.
 pub(super) fn why_unseen() -> Option<&'static str> {
     if !cfg!(target_os = "linux") {
         return None;
@@ -301,7 +299,6 @@ pub(super) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Made for the command of a helper; none where that may not be.
     pub(super) fn make(helper: u32) -> Option<Cgroup> {
         let cgroup = Cgroup::of(helper)?;
         if rustix::process::geteuid().is_root() || std::fs::create_dir(&cgroup.path).is_err() {
@@ -314,7 +311,6 @@ impl Cgroup {
         Some(cgroup)
     }
 
-    /// The one that a helper has made, if it is there.
     pub(super) fn found(helper: u32) -> Option<Cgroup> {
         Cgroup::of(helper).filter(|cgroup| cgroup.path.exists())
     }
@@ -377,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_the_parent_and_the_group_that_its_line_names() {
+    fn a_process_line_names_parent_and_group() {
         let member = Member::read(71, ZOMBIE).unwrap();
         assert_eq!((member.parent, member.group, member.began), (1, 70, 5_976_714));
     }

@@ -37,7 +37,6 @@ const LOOK: Duration = Duration::from_millis(100);
 
 enum Event {
     Order(Order),
-    /// The supervisor is dead.
     Orphaned,
     Stopped(i32),
     /// It is dead, and not yet reaped: until then nothing else can have its number.
@@ -152,7 +151,6 @@ fn receive_input(stream: &UnixStream) -> std::io::Result<OwnedFd> {
     rights.ok_or_else(|| std::io::Error::other("no input came"))
 }
 
-/// A supervisor that is dead hears nothing.
 fn tell(stream: &UnixStream, report: Report) {
     drop(link::send(stream, &report));
 }
@@ -170,7 +168,6 @@ impl Drop for Watched {
     }
 }
 
-/// Reports each stop of the command, and its end, without reaping it.
 fn watch(child: Pid, mut watched: Watched) {
     let any = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
     loop {
@@ -196,11 +193,9 @@ fn watch(child: Pid, mut watched: Watched) {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    /// It has had TERM.
     Ending {
         kill_at: Moment,
     },
-    /// It has had KILL.
     Killed,
     /// The lock is lost, and the command goes on: it is so that it was asked for.
     Tolerated,
@@ -247,12 +242,10 @@ impl Keeper<'_> {
         }
     }
 
-    /// The last instant at which the command may live.
     fn limit(&self) -> Moment {
         self.until.minus(self.args.margin)
     }
 
-    /// When there is something to do, if nothing is heard.
     fn next(&self) -> Moment {
         match (self.stage, self.args.on_lost) {
             (Stage::Running, OnLost::Kill) => self.limit().minus(self.args.grace),

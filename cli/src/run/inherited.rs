@@ -24,7 +24,6 @@ impl Inherited {
         Inherited { blocked, ignored: ignored() }
     }
 
-    /// Gives this process, which becomes the command, what there was.
     pub(super) fn restore(self) {
         for signal in Signal::iterator() {
             // The others that were ignored have stayed so.
@@ -38,7 +37,6 @@ impl Inherited {
     }
 }
 
-/// The mask of ignored signals; none where the system does not say.
 pub(super) fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -40,7 +40,6 @@ pub(super) enum Report {
     Survivor(i32),
 }
 
-/// Sends one message.
 pub(super) fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     stream.write_all(format!("{}\n", serde_json::to_string(message)?).as_bytes())
 }

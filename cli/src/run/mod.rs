@@ -32,10 +32,8 @@ use crate::run::supervisor::Task;
 use crate::say::Say;
 use crate::store;
 
-/// Between two elections.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Runs a command while it holds a lock.
 pub(crate) fn run(common: &Common, args: &RunArgs) -> Exit {
     let lease = args.want.lease.or_default();
     if let Some(exit) = refused(
@@ -113,7 +111,6 @@ pub(crate) fn elect(common: &Common, args: &ElectArgs) -> Exit {
     })
 }
 
-/// Runs a command unless another has, within a time.
 pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
     let (name, say) = (&args.name, Say::new(common));
     if let Some(exit) = refused(args.at_most, "--at-most", &args.terms, say) {
@@ -306,7 +303,6 @@ fn with_client(
     exit
 }
 
-/// Acquires the lock, and runs the command while it is held.
 fn hold(client: &LockClient, args: &RunArgs, office: Option<&Office>, caught: &Caught, say: Say) -> Exit {
     let asked = Moment::now();
     match acquire::acquire(client, args, caught, say) {

@@ -24,10 +24,8 @@ use crate::serve::http::{self, Answer, Request};
 /// How long `/ready` waits for the store. Those who ask wait for a second, as a rule.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// How it stands with a candidate.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stage {
-    /// It waits for the store, or to be elected.
     Stands,
     /// It is elected, and its command does not run yet.
     Begins,
@@ -49,7 +47,6 @@ pub(super) struct Office {
 }
 
 impl Office {
-    /// Takes the address. Nobody is answered before [`Office::open`].
     pub(super) fn listening(address: &str, say: Say) -> Result<Office, Exit> {
         let listener = http::listen(address, say)?;
         Ok(Office {

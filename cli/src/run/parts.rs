@@ -20,9 +20,7 @@ use crate::say::Say;
 pub(crate) enum Part {
     /// Runs the command for the process that holds the lock, and ends it in time.
     Helper(HelperArgs),
-    /// Becomes the command, which dies with the helper.
     Become(BecomeArgs),
-    /// Keeps a lock for a shell.
     Keep(KeepArgs),
     /// Sends the shell its signal when the lock is not kept.
     Lookout(LookoutArgs),
@@ -79,7 +77,6 @@ pub(crate) struct HelperArgs {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct BecomeArgs {
     pub(crate) say: Say,
-    /// The helper.
     pub(crate) parent: u32,
     pub(crate) inherited: Inherited,
     pub(crate) cgroup: Option<PathBuf>,

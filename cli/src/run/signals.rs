@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::Interrupt;
-use leasehold::crossbeam_channel::{Receiver, select, unbounded};
+use leasehold::crossbeam_channel::{Receiver, Sender, select, unbounded};
 use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal, kill_current_process_group};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
@@ -27,9 +27,10 @@ fn ends(signal: i32) -> bool {
     matches!(signal, SIGINT | SIGTERM | SIGQUIT | SIGHUP)
 }
 
-/// The signals that came, in order.
 pub(crate) struct Caught {
     pub(crate) signals: Receiver<i32>,
+    /// For signals that were taken out of `signals` and are still to be acted on.
+    pub(super) put_back: Sender<i32>,
     pub(crate) interrupt: Interrupt,
     waits: Arc<AtomicBool>,
     /// The last signal that is to end the program; 0: none.
@@ -67,6 +68,7 @@ impl Caught {
         let reaping = Arc::clone(&wards);
         let (waits, asked_to_end) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicI32::new(0)));
         let (sender, receiver) = unbounded();
+        let put_back = sender.clone();
         let (waiting, is_waiting, is_asked) =
             (interrupt.clone(), Arc::clone(&waits), Arc::clone(&asked_to_end));
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -94,6 +96,7 @@ impl Caught {
         })?;
         Ok(Caught {
             signals: receiver,
+            put_back,
             interrupt,
             waits,
             asked_to_end,
@@ -136,7 +139,6 @@ impl Caught {
         }
     }
 
-    /// Whether a signal came while the store was waited for.
     pub(crate) fn is_hurried(&self) -> bool {
         self.hurried.load(Ordering::SeqCst)
     }
@@ -201,7 +203,6 @@ pub(crate) fn ignore_terminal_output_stop() {
     set.thread_block().ok();
 }
 
-/// Sends a signal to all of this process's group.
 pub(crate) fn kill_own_group(signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
         kill_current_process_group(signal).ok(); // it has this process at least

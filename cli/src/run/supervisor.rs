@@ -36,7 +36,6 @@ use crate::store;
 /// less.
 const RELEASE_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
-/// A command, and on what terms it runs.
 pub(crate) struct Task<'a> {
     pub(crate) name: &'a str,
     pub(crate) terms: &'a Terms,
@@ -61,7 +60,6 @@ pub(crate) fn supervise_and_release(task: &Task<'_>, guard: OwnedGuard, caught: 
     }
 }
 
-/// How a run ended.
 pub(super) struct Supervised {
     pub(super) exit: Exit,
     /// The command was surely never started.
@@ -90,7 +88,7 @@ pub(super) fn supervise(task: &Task<'_>, guard: &OwnedGuard, caught: &Caught, sa
         say,
         terminal: Terminal::open(),
         group: None,
-        early: Vec::new(),
+        unheard: Vec::new(),
         until: Moment::from_nanos(0),
         is_ending: false,
         is_lost: false,
@@ -163,12 +161,10 @@ fn send_input(stream: &UnixStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How the command ended.
 #[derive(Clone, Copy)]
 enum Ended {
     Exited(i32),
     Signaled(i32),
-    /// It was never run.
     Not(Exit),
     /// Nobody can tell: the helper is gone, and so is the command.
     Unknown,
@@ -185,8 +181,8 @@ struct Supervisor<'a> {
     terminal: Terminal,
     /// The command's, once it runs.
     group: Option<Pid>,
-    /// Signals that came before that.
-    early: Vec<i32>,
+    /// Signals that the command cannot hear: it does not run yet, or has ended.
+    unheard: Vec<i32>,
     /// As the helper was told last.
     until: Moment,
     /// The command is being ended, because the lock cannot be kept or may not.
@@ -286,7 +282,6 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The command's processes, as they are seen from here.
     fn family(&self, group: Pid) -> Family {
         let helper = self.helper.process.id();
         let number = i32::try_from(helper).ok().and_then(Pid::from_raw);
@@ -301,7 +296,7 @@ impl Supervisor<'_> {
                     self.terminal.offer(group);
                     // It may have asked for the terminal before it had it, and been stopped for that.
                     kill_group(group, SIGCONT);
-                    std::mem::take(&mut self.early).into_iter().for_each(|signal| self.signaled(signal));
+                    std::mem::take(&mut self.unheard).into_iter().for_each(|signal| self.signaled(signal));
                 }
                 None
             }
@@ -363,9 +358,11 @@ impl Supervisor<'_> {
         Ended::Not(self.say.error(words, Exit::Internal))
     }
 
-    /// Passes a signal on.
     fn signaled(&mut self, signal: i32) {
-        let Some(group) = self.group else { return self.early.push(signal) };
+        let Some(group) = self.group else { return self.unheard.push(signal) };
+        if family::is_dead(group) {
+            self.unheard.push(signal); // what it has left behind may hear it all the same
+        }
         if signal == SIGCONT {
             // In the foreground again, or for the first time.
             self.terminal.offer(group);
@@ -425,6 +422,10 @@ impl Supervisor<'_> {
             Ended::Signaled(signal) => Exit::Signal(signal),
             Ended::Unknown => self.lost(),
         };
+        // They are for the release.
+        for signal in &self.unheard {
+            caught.put_back.send(*signal).ok();
+        }
         // The helper ends by itself once it has reported.
         caught.wait(&mut self.helper.process);
         Supervised { exit, was_never_begun: self.was_never_begun }
@@ -442,7 +443,6 @@ impl Supervisor<'_> {
         if self.has_survivor { Exit::Survivor } else { Exit::MaxHold }
     }
 
-    /// The outcome, in words, of ending the command.
     fn end(&self) -> &'static str {
         if self.has_survivor { "a part of the command goes on without it" } else { "the command was ended" }
     }

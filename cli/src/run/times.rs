@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grace_is_refused_by_what_was_asked_and_fitted_to_what_there_is() {
+    fn a_grace_is_fitted_to_the_window() {
         let terms = |grace: u32| Terms {
             on_lost: OnLost::Kill,
             kill_grace: Some(grace * SECOND / 10),

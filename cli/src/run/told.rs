@@ -14,7 +14,6 @@ use crate::job::span;
 use crate::say::Say;
 use crate::show::{self, holder_as_json, who};
 
-/// A wait that is shorter is not worth a line.
 const FIRST: Duration = Duration::from_secs(1);
 /// The next look at who has the lock; another line is written only for another holder.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -25,7 +24,6 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// `None` where nobody would read it.
     pub(super) fn begin(client: &LockClient, name: &str, want: &Want, say: Say) -> Option<Waiting> {
         let is_read = say.is_verbose() || !say.is_quiet() && std::io::stderr().is_terminal();
         if want.patience.no_wait || !is_read {
@@ -51,13 +49,11 @@ impl Waiting {
                 said = Some(owners);
             }
         };
-        // Without a thread the wait is silent.
         std::thread::Builder::new().name("waiting".to_owned()).spawn(tell).ok()?;
         Some(Waiting { _stop: stop })
     }
 }
 
-/// The holder, or the reason, that keeps a lock from being granted, in words.
 fn state(shown: &Inspection) -> String {
     let more = match shown.holders.len() {
         0 | 1 => String::new(),
@@ -90,7 +86,6 @@ pub(super) fn acquired(name: &str, guard: &OwnedGuard, waited: Duration, say: Sa
     say.detail("acquired", &format!("acquired {name} after {}", span(waited)), &fields);
 }
 
-/// The last line of a run.
 pub(super) fn ended(name: &str, waited: Duration, granted: Moment, exit: Exit, say: Say) {
     let held = Moment::now().since(granted);
     let fields = json!({
@@ -102,7 +97,6 @@ pub(super) fn ended(name: &str, waited: Duration, granted: Moment, exit: Exit, s
     say.detail("ended", &format!("{name}: waited {}, held {}", span(waited), span(held)), &fields);
 }
 
-/// Says who has it, where that can be told.
 pub(super) fn busy(client: &LockClient, name: &str, how: &str, code: u8, say: Say) -> Exit {
     if !say.is_quiet() {
         let shown = client.inspect(name).ok();

@@ -40,7 +40,6 @@ struct Made<T> {
     since: Moment,
 }
 
-/// The newest value, and how it stands with the store.
 pub(crate) struct Seen<T> {
     /// The last that could be made, and its age.
     pub(crate) last: Option<(Arc<T>, Duration)>,
@@ -52,7 +51,6 @@ pub(crate) struct Seen<T> {
     pub(crate) failed_total: u64,
 }
 
-/// The store does not do what it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trouble {
     pub(crate) kind: ErrorKind,
@@ -81,7 +79,6 @@ impl Trouble {
     }
 }
 
-/// By which the maker of a value reports how far it has got.
 pub(crate) type Progress<'a> = &'a dyn Fn(u64);
 
 impl Fresh<()> {
@@ -125,7 +122,6 @@ impl<T: Send + Sync + 'static> Fresh<T> {
         Ok(fresh)
     }
 
-    /// Has a value made unless there is a fresh one.
     pub(crate) fn want(&self) {
         self.get(Duration::ZERO);
     }
@@ -217,7 +213,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_value_that_is_dear_stays_fresh_for_as_long_as_its_maker_says() {
+    fn a_value_stays_fresh_as_long_as_its_maker_says() {
         let fresh = Fresh::start("test", |_| Ok(((), LONG)), |_| {}).unwrap();
         assert!(fresh.get(LONG).last.is_some());
         let state = fresh.0.lock();

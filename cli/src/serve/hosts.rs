@@ -31,7 +31,6 @@ pub(crate) fn name(host: &str) -> Option<String> {
     (!name.is_empty() && name.chars().all(is_name)).then_some(name)
 }
 
-/// Nothing, or a colon and digits.
 fn is_port(text: &str) -> bool {
     text.is_empty()
         || text.strip_prefix(':').is_some_and(|port| port.bytes().all(|digit| digit.is_ascii_digit()))

@@ -14,7 +14,6 @@ use crate::say::Say;
 
 /// The most connections that are served at a time, each by a thread of its own.
 const MOST_CONNECTIONS: usize = 64;
-/// The request line and all headers.
 const MOST_BYTES: usize = 8 * 1024;
 const MOST_HEADERS: usize = 64;
 /// For the whole request, however it is cut up.
@@ -24,7 +23,6 @@ const TO_TAKE: Duration = Duration::from_secs(10);
 /// For the client to close after it has the answer.
 const TO_CLOSE: Duration = Duration::from_secs(1);
 
-/// The request of a client.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -79,7 +77,6 @@ impl Answer {
     }
 }
 
-/// Takes the address, or says why it cannot be had.
 pub(crate) fn listen(address: &str, say: Say) -> Result<TcpListener, Exit> {
     TcpListener::bind(address).map_err(|error| {
         let is_wrong = error.kind() == io::ErrorKind::InvalidInput;
@@ -89,7 +86,6 @@ pub(crate) fn listen(address: &str, say: Say) -> Result<TcpListener, Exit> {
     })
 }
 
-/// Says where requests are answered.
 pub(crate) fn announce(address: SocketAddr, say: Say) {
     let words = format!("serving http://{address}/");
     say.notice("serving", &words, &json!({"address": address.to_string()}));

@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_what_is_before_the_first_colon_and_there_are_64() {
+    fn a_group_is_the_text_before_the_first_colon() {
         let mut groups = Groups::default();
         assert_eq!(groups.of_name("orders:7:lines"), "orders");
         assert_eq!(groups.of_name("nightly-import"), OTHER);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_take_a_hundredth_of_the_processor_and_a_moment_of_a_small_store() {
+    fn lists_take_a_hundredth_of_the_stores_processor() {
         assert_eq!(rest(500_000, 0), Duration::from_secs(100));
         assert_eq!(rest(0, 1000), Duration::from_secs(2));
         assert!(rest(100, 100) < Duration::from_secs(1));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_run_is_one_number_however_often_it_is_read() {
+    fn a_runs_end_is_one_number_at_each_reading() {
         let ago = Duration::from_secs(1000);
         let first = steady(0, Some(ago));
         assert!(first.abs_diff((wall() - ago).as_secs()) <= 1);

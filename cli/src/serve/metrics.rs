@@ -73,7 +73,6 @@ impl Text {
         self.metric(name, "gauge", help, [(Vec::new(), number)]);
     }
 
-    /// A metric with its samples; nothing if there are none.
     fn metric<'a>(
         &mut self,
         name: &str,
@@ -108,7 +107,7 @@ mod tests {
     use crate::serve::listing::Use;
 
     #[test]
-    fn a_slow_list_leaves_the_store_up_and_its_last_numbers_shown() {
+    fn a_slow_list_leaves_the_store_up() {
         let listing = Listing {
             fields: String::new(),
             groups: [(("orders".to_owned(), Use::Lock), Group { held: 3, ..Group::default() })].into(),

@@ -5,13 +5,15 @@ pub(crate) mod hosts;
 pub(crate) mod http;
 mod listing;
 mod metrics;
-mod page;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use leasehold::{Error, LockClient};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use crate::args::{Common, ServeArgs};
 use crate::exit::Exit;
@@ -66,7 +68,6 @@ fn warning(address: SocketAddr) -> Option<String> {
     (!address.ip().to_canonical().is_loopback()).then_some(words)
 }
 
-/// The pages that are served.
 struct Site {
     hosts: Vec<String>,
     locks: Fresh<Listing>,
@@ -86,7 +87,7 @@ impl Site {
         )?;
         locks.want(); // the first who asks does not wait for it
         let health = Fresh::health(client, PROBE)?;
-        Ok(Site { hosts: args.hosts.clone(), locks, health, policy: page::policy() })
+        Ok(Site { hosts: args.hosts.clone(), locks, health, policy: policy() })
     }
 
     /// The newest list, and why the store cannot be used. A long list is no trouble: the store is up when it
@@ -121,7 +122,7 @@ impl Site {
             status: 200,
             content_type: "text/html; charset=utf-8",
             headers: format!("Content-Security-Policy: {}\r\nX-Frame-Options: DENY\r\n", self.policy),
-            body: page::HTML.to_owned(),
+            body: HTML.to_owned(),
         }
     }
 
@@ -169,9 +170,25 @@ impl Reports {
     }
 }
 
+const HTML: &str = include_str!("page.html");
+
+/// The script and the style of the page and no others, nothing from elsewhere, and in no frame.
+fn policy() -> String {
+    let (script, style) = (hash("<script>", "</script>"), hash("<style>", "</style>"));
+    format!(
+        "default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+}
+
+fn hash(begin: &str, end: &str) -> String {
+    let text = HTML.split_once(begin).and_then(|(_, rest)| rest.split_once(end)).map_or("", |(text, _)| text);
+    format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::warning;
+    use super::{HTML, warning};
 
     #[test]
     fn an_address_that_others_can_reach_is_warned_of() {
@@ -189,6 +206,23 @@ mod tests {
                 is_open,
                 "{address}"
             );
+        }
+    }
+
+    #[test]
+    fn the_page_takes_nothing_from_elsewhere() {
+        for tag in ["<script", "</script>", "<style", "</style>"] {
+            assert_eq!(HTML.matches(tag).count(), 1, "{tag}");
+        }
+        // Words that others wrote are text: nothing in the page makes elements or code of a text.
+        const NONE: &str = "http:|https:|//cdn|src=|@import|url(|innerHTML|outerHTML|insertAdjacentHTML|document.write|eval(|Function(|\
+                            style=| on";
+        for no in NONE.split('|') {
+            let lines: Vec<&str> = HTML.lines().filter(|line| line.contains(no)).collect();
+            let is_attribute = |line: &&&str| {
+                no != " on" || line.contains("=\"") && line.contains(" on") && line.contains('<')
+            };
+            assert_eq!(lines.iter().filter(is_attribute).count(), 0, "{no}: {lines:?}");
         }
     }
 }

@@ -20,7 +20,6 @@ pub(crate) fn nanos() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// The number of a signal that is named, or given as a number.
 pub(crate) fn signal_number(name: &str) -> Option<i32> {
     if let Ok(number) = name.parse::<i32>() {
         return Signal::try_from(number).ok().map(|signal| signal as i32);
@@ -30,7 +29,6 @@ pub(crate) fn signal_number(name: &str) -> Option<i32> {
     full.parse::<Signal>().ok().map(|signal| signal as i32)
 }
 
-/// The name of this machine.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -40,7 +38,6 @@ pub(crate) fn terminal_width() -> Option<u16> {
     rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| size.ws_col)
 }
 
-/// Whether the reader of a pipe has closed it.
 pub(crate) fn is_unread() -> bool {
     let output = io::stdout();
     let mut asked = [PollFd::new(&output, PollFlags::empty())];

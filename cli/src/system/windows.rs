@@ -25,7 +25,6 @@ pub(crate) fn signal_number(name: &str) -> Option<i32> {
     Some(found.1)
 }
 
-/// The name of this machine.
 pub(crate) fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_default()
 }

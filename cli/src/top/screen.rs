@@ -140,7 +140,6 @@ fn kept(cells: [String; 7], width: u16) -> Vec<String> {
 const NAMES: [&str; 7] = ["NAME", "KIND", "HOLDER", "SINCE", "LEFT", "WAITERS", "FENCE"];
 
 impl Row {
-    /// All of it in words.
     fn words(&self) -> String {
         let mut words = format!("{}: {}, held by {}", plain(&self.name), self.kind, self.holder);
         if let Some(fence) = self.fence {
@@ -169,7 +168,6 @@ fn cells(row: &Row, age: Duration) -> [String; 7] {
     ]
 }
 
-/// In at most six letters.
 fn time(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {

@@ -13,7 +13,6 @@ use crate::show;
 use crate::store;
 use crate::top::asks::{Answer, Ask, Look};
 
-/// The step that follows a key.
 pub(crate) enum Next {
     Go,
     Quit,
@@ -67,13 +66,11 @@ pub(crate) struct Row {
     pub(crate) is_deadlocked: bool,
 }
 
-/// The meaning of keys at the moment.
 #[derive(Debug, Default)]
 pub(crate) enum Mode {
     #[default]
     Moving,
     Filtering,
-    /// The store is asked who has this lock.
     Asking(String),
     Question(Box<Inspection>),
 }
@@ -220,12 +217,10 @@ impl View {
         self.selected = self.rows.get(to).map(|row| row.name.clone());
     }
 
-    /// The names of the locks on the screen.
     pub(crate) fn visible(&self) -> Vec<String> {
         self.rows.iter().skip(self.first).take(self.height).map(|row| row.name.clone()).collect()
     }
 
-    /// Makes the rows anew from the last look.
     fn arrange(&mut self) {
         let Some(look) = &self.look else { return };
         let rows = look.locks.iter().map(|lock| {

@@ -17,14 +17,12 @@ use leasehold::LockClient;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A store with the library's client in it.
 struct World {
     url: String,
     client: LockClient,
     _folder: TempDir,
 }
 
-/// Each test once on each store that is there.
 fn worlds() -> Vec<World> {
     let folder = || tempfile::tempdir().unwrap();
     let mut worlds = Vec::new();
@@ -53,7 +51,6 @@ impl World {
         command
     }
 
-    /// Runs it to its end: the exit code, and both outputs.
     fn runs(&self, arguments: &[&str]) -> (i32, String) {
         let Output { status, stdout, stderr } = self.leasehold(arguments).output().unwrap();
         (status.code().unwrap(), String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap())

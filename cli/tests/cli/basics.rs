@@ -13,9 +13,9 @@ fn the_commands_code_is_the_runs() {
     let server = Server::start();
     for code in [0, 1, 3, 79, 255] {
         let script = format!("exit {code}");
-        assert_eq!(outcome(&mut server.leasehold(&["run", "codes", "--", "sh", "-c", &script])).0, code);
+        assert_eq!(server.outcome(&["run", "codes", "--", "sh", "-c", &script]).0, code);
     }
-    let (code, _) = outcome(&mut server.leasehold(&["run", "codes", "--", "sh", "-c", "kill -9 $$"]));
+    let (code, _) = server.outcome(&["run", "codes", "--", "sh", "-c", "kill -9 $$"]);
     assert_eq!(code, 137);
     assert_eq!(server.keys(), Vec::<String>::new());
 }
@@ -23,23 +23,22 @@ fn the_commands_code_is_the_runs() {
 #[test]
 fn a_busy_lock_has_a_code_of_its_own() {
     let server = Server::start();
-    let _holder = Run::start(&mut server.leasehold(&["run", "busy", "--", "sleep", "60"]));
+    let _holder = server.begin(&["run", "busy", "--", "sleep", "60"]);
     eventually("it is held", || server.keys() == ["busy"]);
-    let (code, said) = outcome(&mut server.leasehold(&["run", "-n", "busy", "--", "true"]));
+    let (code, said) = server.outcome(&["run", "-n", "busy", "--", "true"]);
     assert_eq!(code, 75);
     assert!(said.contains("busy: held by"), "{said}");
-    assert_eq!(outcome(&mut server.leasehold(&["run", "-w", "0.2", "busy", "--", "true"])).0, 75);
-    assert_eq!(outcome(&mut server.leasehold(&["run", "-w", "0", "-E", "9", "busy", "--", "true"])).0, 9);
-    let (code, said) = outcome(&mut server.leasehold(&["run", "-qn", "busy", "--", "true"]));
+    assert_eq!(server.outcome(&["run", "-w", "0.2", "busy", "--", "true"]).0, 75);
+    assert_eq!(server.outcome(&["run", "-w", "0", "-E", "9", "busy", "--", "true"]).0, 9);
+    let (code, said) = server.outcome(&["run", "-qn", "busy", "--", "true"]);
     assert_eq!((code, said.as_str()), (75, ""));
-    let (code, said) =
-        outcome(&mut server.leasehold(&["--format", "json", "run", "-n", "busy", "--", "true"]));
+    let (code, said) = server.outcome(&["--format", "json", "run", "-n", "busy", "--", "true"]);
     let line: serde_json::Value = serde_json::from_str(said.trim()).unwrap();
     assert_eq!((code, line["event"].as_str(), line["name"].as_str()), (75, Some("busy"), Some("busy")));
 }
 
 #[test]
-fn usage_has_64_and_a_command_that_cannot_run_126_or_127() {
+fn usage_has_64_and_no_command_126_or_127() {
     let server = Server::start();
     for wrong in [
         vec!["run"],
@@ -53,19 +52,19 @@ fn usage_has_64_and_a_command_that_cannot_run_126_or_127() {
         vec!["run", "", "--", "true"],
         vec!["dance"],
     ] {
-        let (code, said) = outcome(&mut server.leasehold(&wrong));
+        let (code, said) = server.outcome(&wrong);
         assert_eq!(code, 64, "{wrong:?}: {said}");
         assert!(!said.is_empty());
     }
-    assert_eq!(outcome(&mut server.leasehold(&["run", "name", "--", "/no/such/program"])).0, 127);
-    assert_eq!(outcome(&mut server.leasehold(&["run", "name", "--", "/etc/passwd"])).0, 126);
-    assert_eq!(outcome(&mut server.leasehold(&["--help"])).0, 0);
-    assert_eq!(outcome(&mut server.leasehold(&["--version"])).0, 0);
+    assert_eq!(server.outcome(&["run", "name", "--", "/no/such/program"]).0, 127);
+    assert_eq!(server.outcome(&["run", "name", "--", "/etc/passwd"]).0, 126);
+    assert_eq!(server.outcome(&["--help"]).0, 0);
+    assert_eq!(server.outcome(&["--version"]).0, 0);
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
 #[test]
-fn a_store_that_is_away_has_69_and_one_without_rights_77() {
+fn an_absent_store_has_69_a_wrong_password_77() {
     let away = |words: &[&str]| {
         let mut command = leasehold(words);
         command.env("LEASEHOLD_URL", "redis://127.0.0.1:1").env("LEASEHOLD_RETRY_TIMEOUT", "100ms");
@@ -89,7 +88,7 @@ fn a_store_that_is_away_has_69_and_one_without_rights_77() {
 
 /// As when the store is restarted at the minute for which a job is planned.
 #[test]
-fn a_command_that_starts_while_its_store_restarts_runs_all_the_same() {
+fn a_command_waits_for_a_store_that_restarts() {
     for words in [
         &["once", "--at-least", "1s", "--at-most", "1m", "job", "--", "sh", "-c", "exit 6"][..],
         &["run", "name", "--", "sh", "-c", "exit 6"],
@@ -129,14 +128,14 @@ fn the_longest_hold_ends_the_command() {
             "trap '' TERM; while :; do sleep 0.1; done",
         ],
     ] {
-        assert_eq!(outcome(&mut server.leasehold(&arguments)).0, 124, "{arguments:?}");
+        assert_eq!(server.outcome(&arguments).0, 124, "{arguments:?}");
     }
-    assert_eq!(outcome(&mut server.leasehold(&["run", "--max-hold", "30s", "long", "--", "true"])).0, 0);
+    assert_eq!(server.outcome(&["run", "--max-hold", "30s", "long", "--", "true"]).0, 0);
     eventually("nothing is left", || server.keys().is_empty());
 }
 
 #[test]
-fn a_loss_is_never_0_and_may_be_a_signal_or_nothing_to_the_command() {
+fn a_loss_is_never_0_whatever_the_command_gets() {
     let server = Server::start();
     let wait = "echo > \"$0\"; cat <&$LEASEHOLD_LOST_FD";
     let catch = "trap 'exit 0' USR1; echo > \"$0\"; while :; do sleep 0.01; done";
@@ -184,10 +183,10 @@ fn readers_run_together_and_a_writer_alone() {
         "run", "-s", "halves", "--", inner, "run", "-ns", "halves", "--", inner, "run", "-qnx", "halves",
         "--", "true",
     ];
-    assert_eq!(outcome(&mut server.leasehold(&arguments)).0, 75);
+    assert_eq!(server.outcome(&arguments).0, 75);
     let arguments = ["run", "-x", "halves", "--", inner, "run", "-qns", "halves", "--", "true"];
-    assert_eq!(outcome(&mut server.leasehold(&arguments)).0, 75);
-    assert_eq!(outcome(&mut server.leasehold(&["run", "-nx", "halves", "--", "true"])).0, 0);
+    assert_eq!(server.outcome(&arguments).0, 75);
+    assert_eq!(server.outcome(&["run", "-nx", "halves", "--", "true"]).0, 0);
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
@@ -198,19 +197,16 @@ fn as_many_run_as_there_are_permits() {
     let one = ["run", "-n", "--permits", "2", "slots", "--", inner];
     let arguments =
         [&one[..], &one[..], &["run", "-q", "-w", "0.2", "--permits", "2", "slots", "--", "true"]].concat();
-    assert_eq!(outcome(&mut server.leasehold(&arguments)).0, 75);
-    assert_eq!(outcome(&mut server.leasehold(&["run", "-n", "--permits", "2", "slots", "--", "true"])).0, 0);
+    assert_eq!(server.outcome(&arguments).0, 75);
+    assert_eq!(server.outcome(&["run", "-n", "--permits", "2", "slots", "--", "true"]).0, 0);
 }
 
 /// More than it allows would run beside it.
 #[test]
-fn a_run_with_another_number_of_permits_is_refused_and_the_number_can_be_changed() {
+fn another_number_of_permits_is_refused_until_changed() {
     let server = Server::start();
-    let run = |permits: &str| {
-        outcome(&mut server.leasehold(&["run", "-q", "--permits", permits, "slots", "--", "true"]))
-    };
-    let permits =
-        |arguments: &[&str]| outcome(&mut server.leasehold(&[&["permits", "slots"], arguments].concat()));
+    let run = |permits: &str| server.outcome(&["run", "-q", "--permits", permits, "slots", "--", "true"]);
+    let permits = |arguments: &[&str]| server.outcome(&[&["permits", "slots"], arguments].concat());
     assert_eq!(run("3").0, 0);
     let (code, said) = run("1");
     assert_eq!(code, 64, "{said}");
@@ -245,7 +241,7 @@ fn fifty_runs_of_one_name_run_one_at_a_time() {
 }
 
 #[test]
-fn the_command_knows_its_lock_and_has_the_input_and_no_open_files_of_ours() {
+fn the_command_has_lock_and_input_and_no_other_files() {
     let server = Server::start();
     // No pipe in it: a shell has both ends of one open while it starts what reads from it. And another
     // command behind `ls`, so that the shell does not become `ls`, which has the folder open.
@@ -272,7 +268,7 @@ fn the_command_knows_its_lock_and_has_the_input_and_no_open_files_of_ours() {
 }
 
 #[test]
-fn no_url_given_as_an_argument_is_in_the_commands_environment_nor_its_parents() {
+fn a_url_among_the_arguments_stays_out_of_environments() {
     let server = Server::start();
     let secret = server.url().replace("redis://", "redis://user:S3CR3T@");
     server.ask(&["ACL", "SETUSER", "user", "on", ">S3CR3T", "~*", "&*", "+@all"]);
@@ -327,7 +323,7 @@ fn completions_are_written() {
 }
 
 #[test]
-fn every_command_has_a_man_page_and_every_page_that_one_names_is_there() {
+fn each_command_and_each_named_page_has_a_man_page() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("man");
     let (code, said) = outcome(&mut leasehold(&["man", "--to", to.to_str().unwrap()]));
@@ -360,7 +356,7 @@ fn every_command_has_a_man_page_and_every_page_that_one_names_is_there() {
 }
 
 #[test]
-fn help_shows_options_by_what_they_are_for_and_an_example_of_each_command() {
+fn help_groups_options_and_has_examples() {
     let (code, help) = outcome(&mut leasehold(&["help", "run"]));
     assert_eq!(code, 0);
     let usage = help.lines().find(|line| line.starts_with("Usage:"));
@@ -373,27 +369,26 @@ fn help_shows_options_by_what_they_are_for_and_an_example_of_each_command() {
 }
 
 #[test]
-fn a_commands_own_options_begin_at_the_first_word_that_is_no_option() {
+fn a_commands_options_begin_at_the_first_other_word() {
     let server = Server::start();
     for run in [&["run", "-n", "job"][..], &["run", "job", "-n"], &["elect", "job"]] {
         let words = [run, &["sh", "-c", "echo $1", "-n", "--format"]].concat();
-        assert_eq!(outcome(&mut server.leasehold(&words)), (0, "--format\n".to_owned()), "{words:?}");
+        assert_eq!(server.outcome(&words), (0, "--format\n".to_owned()), "{words:?}");
     }
-    let (code, said) = outcome(&mut server.leasehold(&["run", "job"]));
+    let (code, said) = server.outcome(&["run", "job"]);
     assert!(code == 64 && said.contains("<COMMAND>"), "{said}");
 }
 
 #[test]
 fn a_lock_is_shown_and_ended_by_force() {
     let server = Server::start();
-    let (code, said) = outcome(&mut server.leasehold(&["show", "held", "free"]));
+    let (code, said) = server.outcome(&["show", "held", "free"]);
     assert_eq!(code, 0);
     assert!(said.starts_with("held: ") && said.contains("free: "), "{said}");
-    let mut holder =
-        Run::start(&mut server.leasehold(&["run", "-q", "--lease", "2s", "held", "--", "sleep", "60"]));
+    let mut holder = server.begin(&["run", "-q", "--lease", "2s", "held", "--", "sleep", "60"]);
     eventually("it is held", || server.keys() == ["held"]);
     let show = || {
-        let (code, said) = outcome(&mut server.leasehold(&["show", "--format", "json", "held"]));
+        let (code, said) = server.outcome(&["show", "--format", "json", "held"]);
         assert_eq!(code, 0);
         serde_json::from_str::<serde_json::Value>(&said).unwrap()
     };
@@ -401,27 +396,27 @@ fn a_lock_is_shown_and_ended_by_force() {
     let owner = shown["holders"][0]["owner"].as_str().unwrap().to_owned();
     assert!(shown["held"] == true && shown["remaining_seconds"].as_f64().unwrap() <= 2.0, "{shown}");
     // Without --yes the holder is named, and keeps it.
-    let (code, said) = outcome(&mut server.leasehold(&["force", "held"]));
+    let (code, said) = server.outcome(&["force", "held"]);
     assert!(code == 64 && said.contains(&owner) && said.contains("--yes"), "{said}");
     assert_eq!(show()["held"], true);
-    let (code, said) = outcome(&mut server.leasehold(&["force", "held", "--yes"]));
+    let (code, said) = server.outcome(&["force", "held", "--yes"]);
     assert!(code == 0 && said.contains(&owner), "{said}");
     assert_eq!(holder.wait().code(), Some(79));
     assert_eq!(show()["held"], false);
-    assert_eq!(outcome(&mut server.leasehold(&["force", "held", "--yes"])).0, 0);
+    assert_eq!(server.outcome(&["force", "held", "--yes"]).0, 0);
 }
 
 #[test]
 fn locks_and_clients_are_listed_with_host_process_and_label() {
     let server = Server::start();
     let run = ["run", "-q", "--label", "nightly", "--lease", "3s", "job:1", "--", "sleep", "60"];
-    let mut holder = Run::start(&mut server.leasehold(&run));
+    let mut holder = server.begin(&run);
     eventually("it is held", || server.keys() == ["job:1"]);
     eventually("its client has said so", || {
         server.ask(&["KEYS", "leasehold_client:*-*"]).contains("leasehold_client:")
     });
     let list = |arguments: &[&str]| {
-        let (code, said) = outcome(&mut server.leasehold(arguments));
+        let (code, said) = server.outcome(arguments);
         assert_eq!(code, 0, "{said}");
         said
     };
@@ -442,14 +437,13 @@ fn locks_and_clients_are_listed_with_host_process_and_label() {
         "{one}"
     );
     assert!(list(&["clients"]).contains("holds job:1 for "));
-    signal(holder.pid(), Signal::TERM);
-    holder.wait();
+    holder.terminate();
     assert_eq!(list(&["clients", "-q"]), "");
 }
 
 /// A hundred thousand, as the page says: `LEASEHOLD_CLI_LOCKS`.
 #[test]
-fn many_locks_are_listed_and_the_server_is_never_busy_for_long() {
+fn listing_many_locks_never_keeps_the_server_busy() {
     let locks: u64 = std::env::var("LEASEHOLD_CLI_LOCKS").map_or(10_000, |locks| locks.parse().unwrap());
     let server = Server::start();
     let script = "for n = ARGV[1], ARGV[1] + 999 do local key = 'lock:' .. string.format('%.0f', n) \
@@ -458,7 +452,7 @@ fn many_locks_are_listed_and_the_server_is_never_busy_for_long() {
         server.ask(&["EVAL", script, "0", &from.to_string()]);
     }
     server.ask(&["CONFIG", "RESETSTAT"]);
-    let (code, said) = outcome(&mut server.leasehold(&["ls", "lock:*"]));
+    let (code, said) = server.outcome(&["ls", "lock:*"]);
     assert_eq!((code, said.matches("\nlock:").count() as u64), (0, locks));
     assert!(said.contains(&format!("{locks} locks among ")), "{}", said.lines().last().unwrap());
     // Each command is about one lock, or goes a few hundred keys further. On average it is short, also where
@@ -503,16 +497,12 @@ fn the_end_of_the_demo_shows_who_holds_and_who_waits() {
 #[test]
 fn a_lock_of_readers_is_ended_by_force() {
     let server = Server::start();
-    let run = |half: &str| {
-        Run::start(
-            &mut server.leasehold(&["run", "-q", "--lease", "2s", half, "halves", "--", "sleep", "60"]),
-        )
-    };
+    let run = |half: &str| server.begin(&["run", "-q", "--lease", "2s", half, "halves", "--", "sleep", "60"]);
     let mode = || server.ask(&["HGET", "halves", "mode"]);
     for (half, held) in [("-s", "read"), ("-x", "write")] {
         let mut holder = run(half);
         eventually("it is held", || mode().contains(held));
-        let (code, said) = outcome(&mut server.leasehold(&["force", "halves", "--yes"]));
+        let (code, said) = server.outcome(&["force", "halves", "--yes"]);
         assert!(code == 0 && said.contains("halves was released by force"), "{half}: {said}");
         assert!(!mode().contains(held), "{half}: still held");
         assert_eq!(holder.wait().code(), Some(79));
@@ -527,7 +517,7 @@ fn what_a_holder_says_of_itself_moves_no_terminal() {
     let mut run =
         server.leasehold(&["run", "-q", "--label", hostile, "--lease", "3s", "busy", "--", "sleep", "60"]);
     let _holder = Run::start(&mut run);
-    let told = |arguments: &[&str]| outcome(&mut server.leasehold(arguments)).1;
+    let told = |arguments: &[&str]| server.outcome(arguments).1;
     eventually("its client has said so", || told(&["run", "-n", "busy", "--", "true"]).contains("[2J"));
     for format in ["text", "json"] {
         for arguments in [
@@ -550,7 +540,7 @@ fn what_a_holder_says_of_itself_moves_no_terminal() {
 
 /// Renewals cannot make up for it: a hold that is no longer than a lease has none.
 #[test]
-fn a_slow_grant_of_a_short_hold_is_no_reason_to_ask_again() {
+fn a_slow_grant_of_a_short_hold_counts() {
     let server = Server::start();
     let run = ["run", "-n", "--max-hold", "3s", "slow", "--", "sh", "-c", "echo ran >> \"$0\""];
     let mut run = server.leasehold(&run);
@@ -570,7 +560,7 @@ fn a_slow_grant_of_a_short_hold_is_no_reason_to_ask_again() {
 }
 
 #[test]
-fn a_kind_that_the_store_cannot_keep_is_a_matter_of_usage() {
+fn a_kind_the_store_cannot_keep_is_usage() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", dir.path().join("locks.db").display());
     for (kind, way_out) in [

@@ -36,7 +36,6 @@ pub(crate) fn find() -> Option<PathBuf> {
     found
 }
 
-/// A browser with one page, ended with the test.
 pub(crate) struct Browser {
     process: Child,
     requests: Option<ChildStdin>,
@@ -90,7 +89,6 @@ impl Browser {
         browser
     }
 
-    /// Sends a request and waits for its reply.
     #[track_caller]
     fn call(&mut self, method: &str, params: &Value) -> Value {
         self.number += 1;
@@ -126,7 +124,6 @@ impl Browser {
         );
     }
 
-    /// The value of an expression in the page.
     #[track_caller]
     pub(crate) fn value(&mut self, expression: &str) -> Value {
         let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
@@ -140,7 +137,6 @@ impl Browser {
         eventually(what, || self.value(expression) == true);
     }
 
-    /// The texts of the cells of the row of this lock.
     #[track_caller]
     pub(crate) fn row(&mut self, name: &str) -> Option<Vec<String>> {
         let rows = "[...document.querySelectorAll('#rows tr')]";
@@ -160,7 +156,6 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", &json!({"features": features}));
     }
 
-    /// Saves what a person would see.
     pub(crate) fn picture(&mut self, file: &str) {
         use base64::Engine as _;
         let picture = self.call("Page.captureScreenshot", &json!({}));

@@ -1,19 +1,69 @@
-//! The command is dead before another is granted the lock, whatever becomes of the process that holds it.
+//! The command and all its processes are dead before another is granted the lock, whatever becomes of the process
+//! that holds it, and wherever they went: to other groups, sessions, parents.
 
+use std::ffi::OsString;
+use std::process::Command;
 use std::thread;
 
 use rustix::process::Signal;
 
 use crate::world::{Run, Server, Stamper, children, eventually, now, pause, signal, stamps};
 
-/// How often each is done, side by side. More of them, one after the other: `LEASEHOLD_CLI_ROUNDS`.
-pub(crate) fn rounds() -> usize {
+/// How often each is done. More of them: `LEASEHOLD_CLI_ROUNDS`.
+fn rounds() -> usize {
     std::env::var("LEASEHOLD_CLI_ROUNDS").map_or(5, |rounds| rounds.parse().unwrap())
 }
 
-/// A busy machine may stand still for half of it.
-const LEASE: &str = "6s";
-const LEASE_NANOS: u64 = 6_000_000_000;
+/// How a command has its work done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Child {
+    Itself,
+    IgnoresTerm,
+    /// In a session of its own; the parent waits.
+    Setsid,
+    Su,
+    Script,
+    Nohup,
+    DoubleFork,
+    /// As a service makes itself independent: a session, another fork, another folder, no files of its
+    /// parent, deaf to HUP.
+    Daemon,
+}
+
+/// By another process, which may have left the command's group, session and parent.
+pub(crate) const DESCENDANTS: [Child; 6] =
+    [Child::Setsid, Child::Su, Child::Script, Child::Nohup, Child::DoubleFork, Child::Daemon];
+
+impl Child {
+    fn words(self, work: &[OsString]) -> Vec<OsString> {
+        let before: &[&str] = match self {
+            Child::Itself | Child::IgnoresTerm => &[],
+            Child::Setsid => &["setsid", "--wait"],
+            Child::Nohup => &["nohup"],
+            Child::DoubleFork => &["sh", "-c", "(setsid \"$@\" &); exec sleep 600", "sh"],
+            Child::Daemon => &[
+                "sh",
+                "-c",
+                "setsid sh -c 'cd /; trap \"\" HUP; \"$@\" <&- & ' sh \"$@\" >&- 2>&- & exec sleep 600",
+                "sh",
+            ],
+            Child::Su | Child::Script => {
+                let line = work.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ");
+                let words: &[&str] = match self {
+                    Child::Su => &["su", "root", "--command", &line],
+                    _ => &["script", "--quiet", "--return", "--command", &line, "/dev/null"],
+                };
+                return words.iter().map(OsString::from).collect();
+            }
+        };
+        before.iter().map(OsString::from).chain(work.iter().cloned()).collect()
+    }
+
+    pub(crate) fn under<'c>(self, stamper: &Stamper<'_>, run: &'c mut Command) -> &'c mut Command {
+        let words = self.words(&stamper.words(run));
+        run.arg("--").args(words)
+    }
+}
 
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
@@ -22,170 +72,143 @@ enum Fault {
     BothStopped,
     HelperStoppedAndSupervisorKilled,
     ServerStopped,
+    KeyDeleted,
 }
 
-/// One round for each name at a time: the first command stamps until it is ended, the second once.
-fn compare(fault: Fault, ignores_term: bool) {
-    let (server, mut left) = (Server::start(), rounds());
-    while left > 0 {
-        let now = left.min(10);
-        together(&server, fault, ignores_term, left, now);
-        left -= now;
-    }
-}
+/// A busy machine may stand still for half of it.
+const LEASE_NANOS: u64 = 6_000_000_000;
+/// A renewal finds out about a key that was deleted within a third of the lease of 15 s. Without that the window would
+/// go on for two thirds of it at least, less a margin and the grace.
+const UNNOTICED: u64 = 8_500_000_000;
+/// Runs that are made side by side.
+const TOGETHER: usize = 14;
 
-fn together(server: &Server, fault: Fault, ignores_term: bool, from: usize, count: usize) {
-    let mut pairs = Vec::new();
-    for at in 0..count {
-        let name = format!("round-{from}-{at}");
-        let (first_file, second_file) =
-            (server.path(&format!("{name}.1")), server.path(&format!("{name}.2")));
-        // The second is not struck, and has to keep its lock however busy the machine is.
-        let arguments = |lease| ["run", "-q", "--lease", lease, &name];
-        let stamper = Stamper { file: &first_file, ignores_term, once: false };
-        let mut first = Run::start(stamper.under(&mut server.connected(&arguments(LEASE))));
-        eventually("the first command runs", || {
-            assert_eq!(first.ended(), None, "the first has ended before it stamped");
-            !stamps(&first_file).is_empty()
-        });
-        let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
-        let second = Run::start(stamper.under(&mut server.connected(&arguments("30s"))));
-        // One that still connects when the server stops ends with 69.
-        let line = format!("leasehold_lock_line:{{{name}}}");
-        eventually("the second waits", || server.ask(&["ZCARD", &line]).starts_with(":1"));
-        pairs.push((first, second, first_file, second_file));
-    }
-    match fault {
-        Fault::SupervisorStopped => pairs.iter().for_each(|pair| signal(pair.0.pid(), Signal::STOP)),
-        Fault::SupervisorKilled => pairs.iter().for_each(|pair| signal(pair.0.pid(), Signal::KILL)),
-        Fault::BothStopped | Fault::HelperStoppedAndSupervisorKilled => {
-            let then = if fault == Fault::BothStopped { Signal::STOP } else { Signal::KILL };
-            for (first, ..) in &pairs {
-                let helper = children(first.pid())[0];
-                // The supervisor first: running, it would continue the helper.
-                signal(first.pid(), Signal::STOP);
-                signal(helper, Signal::STOP);
-                signal(first.pid(), then);
-            }
-        }
-        Fault::ServerStopped => {
-            signal(server.pid(), Signal::STOP);
-            let end = now() + LEASE_NANOS + LEASE_NANOS / 2;
-            while now() < end {
-                pause(20);
-            }
-            signal(server.pid(), Signal::CONT);
-        }
-    }
-    for (mut first, mut second, first_file, second_file) in pairs {
-        assert_eq!(second.wait().code(), Some(0));
-        let start = stamps(&second_file)[0];
-        let last = *stamps(&first_file).last().unwrap();
-        assert!(last < start, "{} ns after the second's start", last - start);
-        if matches!(fault, Fault::SupervisorStopped | Fault::BothStopped) {
-            signal(first.pid(), Signal::CONT);
-        }
-        let code = first.wait().code();
-        let is_killed = matches!(fault, Fault::SupervisorKilled | Fault::HelperStoppedAndSupervisorKilled);
-        let expected = if is_killed { None } else { Some(79) };
-        assert_eq!(code, expected);
-        assert_eq!(*stamps(&first_file).last().unwrap(), last, "it wrote on");
+/// Of each pair the first command stamps until it is ended, and the second, which waits for the lock, once.
+fn compare(fault: Fault, kinds: &[Child]) {
+    let server = Server::start();
+    let all: Vec<(usize, Child)> =
+        (0..rounds()).flat_map(|round| kinds.iter().map(move |child| (round, *child))).collect();
+    for batch in all.chunks(TOGETHER) {
+        together(&server, fault, batch);
     }
     eventually("nothing is left in the store", || server.keys().is_empty());
 }
 
+fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
+    let mut pairs = Vec::new();
+    for (round, child) in batch {
+        let name = format!("{child:?}-{round}");
+        let (first_file, second_file) =
+            (server.path(&format!("{name}.1")), server.path(&format!("{name}.2")));
+        let terms: &[&str] = match fault {
+            Fault::KeyDeleted => &["run", "-q", "--lease", "15s", "--kill-grace", "100ms"],
+            _ => &["run", "-q", "--lease", "6s"],
+        };
+        let ignores_term = *child == Child::IgnoresTerm;
+        let stamper = Stamper { file: &first_file, ignores_term, once: false };
+        let mut first = Run::start(child.under(&stamper, &mut server.connected(&[terms, &[&name]].concat())));
+        eventually(&format!("the first command of {name} runs"), || {
+            assert_eq!(first.ended(), None, "the first of {name} has ended before it stamped");
+            !stamps(&first_file).is_empty()
+        });
+        // The second is not struck, and has to keep its lock however busy the machine is. One that still connects when
+        // the server stops ends with 69.
+        let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
+        let second =
+            Run::start(stamper.under(&mut server.connected(&["run", "-q", "--lease", "30s", &name])));
+        let line = format!("leasehold_lock_line:{{{name}}}");
+        eventually("the second waits", || server.ask(&["ZCARD", &line]).starts_with(":1"));
+        pairs.push((name, first, second, first_file, second_file));
+    }
+    let struck_at = now();
+    for (name, first, ..) in &pairs {
+        match fault {
+            Fault::SupervisorStopped => signal(first.pid(), Signal::STOP),
+            Fault::SupervisorKilled => signal(first.pid(), Signal::KILL),
+            Fault::BothStopped | Fault::HelperStoppedAndSupervisorKilled => {
+                let helper = children(first.pid())[0];
+                // The supervisor first: running, it would continue the helper.
+                signal(first.pid(), Signal::STOP);
+                signal(helper, Signal::STOP);
+                if fault == Fault::HelperStoppedAndSupervisorKilled {
+                    signal(first.pid(), Signal::KILL);
+                }
+            }
+            Fault::KeyDeleted => assert!(server.ask(&["DEL", name]).starts_with(":1")),
+            Fault::ServerStopped => {}
+        }
+    }
+    if fault == Fault::ServerStopped {
+        signal(server.pid(), Signal::STOP);
+        while now() < struck_at + LEASE_NANOS + LEASE_NANOS / 2 {
+            pause(20);
+        }
+        signal(server.pid(), Signal::CONT);
+    }
+    for (name, mut first, mut second, first_file, second_file) in pairs {
+        assert_eq!(second.wait().code(), Some(0), "{name}");
+        let (start, mut last) = (stamps(&second_file)[0], *stamps(&first_file).last().unwrap());
+        // The server granted a key that was deleted to another at once.
+        if fault != Fault::KeyDeleted {
+            assert!(last < start, "{name}: {} ns after the second's start", last - start);
+        }
+        if matches!(fault, Fault::SupervisorStopped | Fault::BothStopped) {
+            signal(first.pid(), Signal::CONT);
+        }
+        let is_killed = matches!(fault, Fault::SupervisorKilled | Fault::HelperStoppedAndSupervisorKilled);
+        assert_eq!(first.wait().code(), if is_killed { None } else { Some(79) }, "{name}");
+        if fault == Fault::KeyDeleted {
+            last = *stamps(&first_file).last().unwrap();
+            assert!(last < struck_at + UNNOTICED, "{name}: {} ns after the deletion", last - struck_at);
+        }
+        pause(20);
+        assert_eq!(*stamps(&first_file).last().unwrap(), last, "{name}: it wrote on");
+    }
+}
+
+fn compare_all(fault: Fault) {
+    compare(fault, &[&[Child::Itself, Child::IgnoresTerm][..], &DESCENDANTS].concat());
+}
+
 #[test]
 fn when_the_supervisor_is_stopped() {
-    compare(Fault::SupervisorStopped, false);
+    compare_all(Fault::SupervisorStopped);
 }
 
 #[test]
 fn when_the_supervisor_is_killed() {
-    compare(Fault::SupervisorKilled, false);
+    compare_all(Fault::SupervisorKilled);
 }
 
 #[test]
 fn when_supervisor_and_helper_are_stopped() {
-    compare(Fault::BothStopped, true);
+    compare(Fault::BothStopped, &[Child::IgnoresTerm]);
 }
 
 #[test]
 fn when_the_helper_is_stopped_and_the_supervisor_killed() {
-    compare(Fault::HelperStoppedAndSupervisorKilled, true);
+    compare(Fault::HelperStoppedAndSupervisorKilled, &[Child::IgnoresTerm]);
+}
+
+#[test]
+fn when_the_server_is_stopped() {
+    compare_all(Fault::ServerStopped);
+}
+
+#[test]
+fn soon_after_the_key_was_deleted() {
+    compare_all(Fault::KeyDeleted);
 }
 
 /// Not `exe`, by which it is started.
 #[test]
 fn the_helper_has_the_programs_name_in_lists_of_processes() {
     let server = Server::start();
-    let run = Run::start(&mut server.leasehold(&["run", "-q", "any", "--", "sleep", "60"]));
+    let run = server.begin(&["run", "-q", "any", "--", "sleep", "60"]);
     let helper = || children(run.pid()).first().copied();
     eventually("the command runs", || helper().is_some_and(|helper| !children(helper).is_empty()));
     let name = std::fs::read_to_string(format!("/proc/{}/comm", helper().unwrap())).unwrap();
     assert_eq!(name, "leasehold\n");
-}
-
-#[test]
-fn when_the_server_is_stopped() {
-    compare(Fault::ServerStopped, false);
-}
-
-#[test]
-fn when_the_supervisor_is_stopped_and_the_command_ignores_term() {
-    compare(Fault::SupervisorStopped, true);
-}
-
-#[test]
-fn when_the_supervisor_is_killed_and_the_command_ignores_term() {
-    compare(Fault::SupervisorKilled, true);
-}
-
-#[test]
-fn when_the_server_is_stopped_and_the_command_ignores_term() {
-    compare(Fault::ServerStopped, true);
-}
-
-/// A server that does not keep the lock can grant it to another at once. The command is killed with the
-/// renewal that finds out, which is a third of the lease later at most, and never waits for a grace.
-///
-/// Only that ends it so soon: the window goes on for two thirds of the lease at least, less a margin of 1 s
-/// and the grace.
-#[test]
-fn a_command_whose_lock_is_deleted_is_killed_by_the_next_renewal() {
-    const LEASE: &str = "15s";
-    const UNNOTICED: u64 = 8_500_000_000;
-    // A third of the lease until a renewal finds out, and as much as a busy machine may need.
-    const TOGETHER: u64 = 5_000_000_000 + 3_000_000_000;
-    let (server, all) = (Server::start(), (0..rounds()).collect::<Vec<_>>());
-    for batch in all.chunks(10) {
-        thread::scope(|scope| {
-            for at in batch {
-                let server = &server;
-                scope.spawn(move || {
-                    let name = format!("deleted-{at}");
-                    let (file, next_file) = (server.path(&name), server.path(&format!("{name}.2")));
-                    let stamper = Stamper { file: &file, ignores_term: at % 2 == 0, once: false };
-                    let arguments = ["run", "-q", "--lease", LEASE, "--kill-grace", "100ms", &name];
-                    let mut run = Run::start(stamper.under(&mut server.leasehold(&arguments)));
-                    eventually("the command runs", || !stamps(&file).is_empty());
-                    // It is granted the lock as soon as it asks, which no client can keep the server from.
-                    let stamper = Stamper { file: &next_file, ignores_term: false, once: true };
-                    let mut next = Run::start(stamper.under(&mut server.leasehold(&arguments)));
-                    let line = format!("leasehold_lock_line:{{{name}}}");
-                    eventually("the second waits", || server.ask(&["ZCARD", &line]).starts_with(":1"));
-                    let deleted_at = now();
-                    assert!(server.ask(&["DEL", &name]).starts_with(":1"));
-                    assert_eq!(run.wait().code(), Some(79));
-                    let last = *stamps(&file).last().unwrap();
-                    assert!(last < deleted_at + UNNOTICED, "{} ns after the deletion", last - deleted_at);
-                    assert_eq!(next.wait().code(), Some(0));
-                    let began = stamps(&next_file)[0];
-                    let together = last.saturating_sub(began);
-                    assert!(together < TOGETHER, "both were running for {together} ns");
-                });
-            }
-        });
-    }
 }
 
 /// TERM first, and KILL when the grace is over: for the longest hold, and for a store that is away.

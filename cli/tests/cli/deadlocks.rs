@@ -79,14 +79,14 @@ fn doctor_and_show_name_each_thread_of_a_deadlock() {
                 .all(|step| step["pid"] == std::process::id() && step["waiting_for_seconds"].is_f64())
         );
 
-        let (code, said) = outcome(&mut server.leasehold(&["show", "orders:1"]));
+        let (code, said) = server.outcome(&["show", "orders:1"]);
         assert_eq!(code, 0, "{said}");
         assert!(said.contains("deadlock of 2 threads") && said.contains("thread takes stock:2"), "{said}");
-        let (_, said) = outcome(&mut server.leasehold(&["show", "orders:1", "--format", "json"]));
+        let (_, said) = server.outcome(&["show", "orders:1", "--format", "json"]);
         let shown: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
         assert_eq!(shown["deadlocks"][0]["is_certain"], true, "{shown}");
     });
-    let (code, said) = outcome(&mut server.leasehold(&["doctor", "-q"]));
+    let (code, said) = server.outcome(&["doctor", "-q"]);
     assert!(said.contains("no threads wait for each other"), "{code} {said}");
 }
 
@@ -139,20 +139,20 @@ fn crossed(server: &Server, scripts: [&str; 2], work: impl FnOnce()) {
 }
 
 #[test]
-fn commands_under_locks_that_wait_for_each_other_are_said_by_both_and_by_doctor_and_show() {
+fn a_deadlock_of_two_commands_is_said_by_all() {
     let server = Server::start();
     let scripts = [
         "leasehold run a -- sh -c 'MEET1; leasehold run b -- true'",
         "leasehold run b -- sh -c 'MEET2; leasehold run a -- true'",
     ];
     crossed(&server, scripts, || {
-        let (code, said) = outcome(&mut server.leasehold(&["doctor", "-q", "--format", "json"]));
+        let (code, said) = server.outcome(&["doctor", "-q", "--format", "json"]);
         assert_eq!(code, 1, "{said}");
         let findings = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let finding = findings.into_iter().find(|finding| finding["check"] == "deadlocks").unwrap();
         assert_eq!(finding["result"], "fault", "{finding}");
         assert_eq!(finding["deadlocks"][0]["steps"].as_array().unwrap().len(), 2, "{finding}");
-        let (_, said) = outcome(&mut server.leasehold(&["show", "a"]));
+        let (_, said) = server.outcome(&["show", "a"]);
         assert!(said.contains("maybe a deadlock of 2 threads"), "{said}");
     });
 }
@@ -168,11 +168,10 @@ fn a_deadlock_of_holds_elections_and_commands_further_down_is_said() {
 }
 
 #[test]
-fn a_command_that_waits_for_the_lock_that_it_runs_under_is_said() {
+fn a_command_waiting_for_its_own_lock_is_said() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
-    let (code, said) =
-        outcome(&mut server.leasehold(&["run", "a", "--", program, "run", "-w", "4s", "a", "--", "true"]));
+    let (code, said) = server.outcome(&["run", "a", "--", program, "run", "-w", "4s", "a", "--", "true"]);
     assert_eq!(code, 75, "{said}");
     assert!(said.contains("maybe a deadlock of 1 thread: "), "{said}");
 }

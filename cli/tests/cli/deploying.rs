@@ -9,7 +9,6 @@ use std::process::Command;
 use crate::site::Site;
 use crate::world::{Server, leasehold, outcome};
 
-/// A command line of a file, as words, and the variables that the file sets for it.
 #[derive(Debug)]
 struct Line {
     words: Vec<String>,
@@ -20,7 +19,6 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/deploying")
 }
 
-/// The files below the folder, with their text.
 fn files() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for kind in fs::read_dir(folder()).unwrap() {
@@ -73,7 +71,7 @@ fn lines(name: &str, text: &str) -> Vec<Line> {
 }
 
 #[test]
-fn every_command_line_of_the_files_runs_its_command_on_a_store_whose_url_is_in_a_file() {
+fn each_line_of_the_files_runs_its_command() {
     let server = Server::start();
     let (url, ran) = (server.path("url"), server.path("ran"));
     fs::write(&url, format!("{}\n", server.url())).unwrap();
@@ -117,7 +115,7 @@ fn every_command_line_of_the_files_runs_its_command_on_a_store_whose_url_is_in_a
             if behind[0] == "leasehold" {
                 let rest: Vec<&str> =
                     behind[1..].iter().map(String::as_str).chain(["--for", "10ms"]).collect();
-                let (code, said) = outcome(&mut server.leasehold(&rest));
+                let (code, said) = server.outcome(&rest);
                 assert_eq!(code, 0, "{name}: {behind:?}: {said}");
             }
             // A job counts as run for a while.
@@ -130,7 +128,7 @@ fn every_command_line_of_the_files_runs_its_command_on_a_store_whose_url_is_in_a
 /// The line of the crontab by a shell, as cron has it: a file that only root can read, and a command of
 /// another user, which cannot.
 #[test]
-fn the_url_of_the_crontab_is_in_a_file_that_its_command_cannot_read() {
+fn the_crontabs_command_cannot_read_its_url() {
     let server = Server::start();
     if !rustix::process::getuid().is_root() {
         return crate::world::skipped("the crontab's line is root's");

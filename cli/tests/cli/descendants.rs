@@ -1,167 +1,15 @@
-//! A command's processes are dead before another is granted the lock, wherever they went: to other groups, to
-//! other sessions, to other parents.
+//! What a command has started, when the run is asked to end, its helper is killed, or the system hides or refuses.
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 
 use rustix::process::Signal;
 
-use crate::dead_before_next::rounds;
+use crate::dead_before_next::{Child, DESCENDANTS};
 use crate::world::{
     Run, Server, Stamper, children, eventually, is_dead, now, outcome, pause, signal, stamps,
 };
-
-/// How a command has its work done by another process.
-#[derive(Clone, Copy, Debug)]
-enum Child {
-    /// In a session of its own; the parent waits.
-    Setsid,
-    Su,
-    /// In a session with a terminal of its own.
-    Script,
-    Nohup,
-    /// Its parent ends at once.
-    DoubleFork,
-    /// As a service makes itself independent: a session, another fork, another folder, no files of its
-    /// parent, deaf to HUP.
-    Daemon,
-}
-
-const ALL: [Child; 6] =
-    [Child::Setsid, Child::Su, Child::Script, Child::Nohup, Child::DoubleFork, Child::Daemon];
-
-impl Child {
-    fn words(self, work: &[OsString]) -> Vec<OsString> {
-        let before: &[&str] = match self {
-            Child::Setsid => &["setsid", "--wait"],
-            Child::Nohup => &["nohup"],
-            Child::DoubleFork => &["sh", "-c", "(setsid \"$@\" &); exec sleep 600", "sh"],
-            Child::Daemon => &[
-                "sh",
-                "-c",
-                "setsid sh -c 'cd /; trap \"\" HUP; \"$@\" <&- & ' sh \"$@\" >&- 2>&- & exec sleep 600",
-                "sh",
-            ],
-            Child::Su | Child::Script => {
-                let line = work.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ");
-                let words: &[&str] = match self {
-                    Child::Su => &["su", "root", "--command", &line],
-                    _ => &["script", "--quiet", "--return", "--command", &line, "/dev/null"],
-                };
-                return words.iter().map(OsString::from).collect();
-            }
-        };
-        before.iter().map(OsString::from).chain(work.iter().cloned()).collect()
-    }
-
-    fn under<'c>(self, stamper: &Stamper<'_>, run: &'c mut Command) -> &'c mut Command {
-        let words = self.words(&stamper.words(run));
-        run.arg("--").args(words)
-    }
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Fault {
-    SupervisorStopped,
-    SupervisorKilled,
-    ServerStopped,
-    KeyDeleted,
-}
-
-/// A busy machine may stand still for half of it.
-const LEASE: &str = "6s";
-const LEASE_NANOS: u64 = 6_000_000_000;
-/// Runs that are made side by side.
-const TOGETHER: usize = 12;
-
-/// One command of each kind after the other: the first stamps until it is ended, the second once.
-fn compare(fault: Fault) {
-    let server = Server::start();
-    let all: Vec<(usize, Child)> =
-        (0..rounds()).flat_map(|round| ALL.into_iter().map(move |child| (round, child))).collect();
-    for batch in all.chunks(TOGETHER) {
-        together(&server, fault, batch);
-    }
-    eventually("nothing is left in the store", || server.keys().is_empty());
-}
-
-fn together(server: &Server, fault: Fault, batch: &[(usize, Child)]) {
-    let mut pairs = Vec::new();
-    for (round, child) in batch {
-        let name = format!("{child:?}-{round}");
-        let (first_file, second_file) =
-            (server.path(&format!("{name}.1")), server.path(&format!("{name}.2")));
-        // The second is not struck, and has to keep its lock however busy the machine is.
-        let arguments = |lease| ["run", "-q", "--lease", lease, &name];
-        let stamper = Stamper { file: &first_file, ignores_term: false, once: false };
-        let mut first = Run::start(child.under(&stamper, &mut server.connected(&arguments(LEASE))));
-        eventually(&format!("the first command of {name} runs"), || {
-            assert_eq!(first.ended(), None, "the first of {name} has ended before it stamped");
-            !stamps(&first_file).is_empty()
-        });
-        let stamper = Stamper { file: &second_file, ignores_term: false, once: true };
-        let second = Run::start(stamper.under(&mut server.connected(&arguments("30s"))));
-        let line = format!("leasehold_lock_line:{{{name}}}");
-        eventually("the second waits", || server.ask(&["ZCARD", &line]).starts_with(":1"));
-        pairs.push((name, first, second, first_file, second_file));
-    }
-    let struck_at = now();
-    match fault {
-        Fault::SupervisorStopped => pairs.iter().for_each(|pair| signal(pair.1.pid(), Signal::STOP)),
-        Fault::SupervisorKilled => pairs.iter().for_each(|pair| signal(pair.1.pid(), Signal::KILL)),
-        Fault::KeyDeleted => {
-            pairs.iter().for_each(|pair| assert!(server.ask(&["DEL", &pair.0]).starts_with(":1")));
-        }
-        Fault::ServerStopped => {
-            signal(server.pid(), Signal::STOP);
-            while now() < struck_at + LEASE_NANOS + LEASE_NANOS / 2 {
-                pause(20);
-            }
-            signal(server.pid(), Signal::CONT);
-        }
-    }
-    for (name, mut first, mut second, first_file, second_file) in pairs {
-        assert_eq!(second.wait().code(), Some(0), "{name}");
-        if fault == Fault::SupervisorStopped {
-            signal(first.pid(), Signal::CONT);
-        }
-        let expected = if fault == Fault::SupervisorKilled { None } else { Some(79) };
-        assert_eq!(first.wait().code(), expected, "{name}");
-        let (start, last) = (stamps(&second_file)[0], *stamps(&first_file).last().unwrap());
-        match fault {
-            // The server granted it to another at once; the next renewal finds out.
-            Fault::KeyDeleted => {
-                let most = struck_at + LEASE_NANOS / 3 + 3_000_000_000;
-                assert!(last < most, "{name}: {} ns after the deletion", last - struck_at);
-            }
-            _ => assert!(last < start, "{name}: {} ns after the second's start", last - start),
-        }
-        pause(20);
-        assert_eq!(*stamps(&first_file).last().unwrap(), last, "{name}: it wrote on");
-    }
-}
-
-#[test]
-fn descendants_are_dead_when_the_supervisor_is_stopped() {
-    compare(Fault::SupervisorStopped);
-}
-
-#[test]
-fn descendants_are_dead_when_the_supervisor_is_killed() {
-    compare(Fault::SupervisorKilled);
-}
-
-#[test]
-fn descendants_are_dead_when_the_server_is_stopped() {
-    compare(Fault::ServerStopped);
-}
-
-#[test]
-fn descendants_are_dead_soon_after_the_key_was_deleted() {
-    compare(Fault::KeyDeleted);
-}
 
 /// As the filter of an older container runtime does. 434 is the number of the call on every processor.
 const REFUSE_PIDFD_OPEN: &str = "import ctypes, os, struct, sys; \
@@ -185,7 +33,7 @@ fn descendants_are_ended_where_the_system_refuses_descriptors_of_processes() {
         "run",
         "-q",
         "--lease",
-        LEASE,
+        "6s",
         "f",
     ]);
     python.env("LEASEHOLD_URL", server.url());
@@ -200,7 +48,7 @@ fn descendants_are_ended_where_the_system_refuses_descriptors_of_processes() {
 
 /// A child of root, of which a user sees the number alone: `/proc` hides the rest.
 #[test]
-fn a_process_that_can_neither_be_seen_nor_ended_is_not_called_ended() {
+fn a_hidden_process_is_not_called_ended() {
     let server = Server::start();
     let raise = server.path("raise");
     // A program that becomes root, as `sudo` does.
@@ -255,7 +103,7 @@ fn with_a_descendant(server: &Server, name: &str, child: Child, file: &Path) -> 
 #[test]
 fn descendants_end_when_the_helper_is_killed() {
     let server = Server::start();
-    for child in ALL {
+    for child in DESCENDANTS {
         let file = server.path(&format!("helped-{child:?}"));
         let (mut run, pid) = with_a_descendant(&server, "helped", child, &file);
         signal(children(run.pid())[0], Signal::KILL);
@@ -267,11 +115,10 @@ fn descendants_end_when_the_helper_is_killed() {
 #[test]
 fn a_run_that_is_asked_to_end_leaves_no_descendant() {
     let server = Server::start();
-    for child in ALL {
+    for child in DESCENDANTS {
         let file = server.path(&format!("asked-{child:?}"));
         let (mut run, pid) = with_a_descendant(&server, "asked", child, &file);
-        signal(run.pid(), Signal::TERM);
-        run.wait();
+        run.terminate();
         assert!(is_dead(pid), "{child:?}");
         assert_eq!(server.keys(), Vec::<String>::new());
     }
@@ -319,14 +166,12 @@ fn a_run_under_an_ignored_sigchld_ends_with_its_command() {
     assert_eq!(mask("SigIgn") & bit(17), bit(17), "{said}");
     assert_eq!(mask("SigBlk") & (bit(15) | bit(17) | bit(10)), bit(15) | bit(17) | bit(10), "{said}");
     // Blocked where it came from, a signal still ends the wait for the lock.
-    let mut holder = Run::start(&mut server.leasehold(&["run", "-q", "inherited", "--", "sleep", "600"]));
+    let mut holder = server.begin(&["run", "-q", "inherited", "--", "sleep", "600"]);
     eventually("it is held", || !server.keys().is_empty());
     let mut waiting = Run::start(&mut run(&["true"]));
     eventually("it waits", || server.ask(&["ZCARD", "leasehold_lock_line:{inherited}"]).starts_with(":1"));
-    signal(waiting.pid(), Signal::TERM);
-    assert_eq!(waiting.wait().code(), Some(128 + 15));
-    signal(holder.pid(), Signal::TERM);
-    holder.wait();
+    assert_eq!(waiting.terminate(), Some(128 + 15));
+    holder.terminate();
 }
 
 /// Nobody else does, where this program is the first process of a container.
@@ -385,22 +230,30 @@ fn a_signal_ends_a_run_that_connects_at_once() {
     }
 }
 
+/// Also one that comes after the command's end and before the run knows of that, which no command hears.
 #[test]
 fn a_signal_ends_a_release_that_the_server_does_not_answer() {
-    let server = Server::start();
-    let file = server.path("ends");
-    let script = "echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done";
-    let mut run = server.leasehold(&["run", "-q", "--lease", "120s", "hung", "--", "sh", "-c", script]);
-    run.env("LEASEHOLD_COMMAND_TIMEOUT", "40s").env("LEASEHOLD_RETRY_TIMEOUT", "100s");
-    let mut run = Run::start(run.arg(&file));
-    eventually("the command runs", || file.exists());
-    signal(server.pid(), Signal::STOP);
-    std::fs::remove_file(&file).unwrap();
-    // A signal that comes before the run knows of the end is still the command's.
-    eventually("the run knows that the command has ended", || children(run.pid()).is_empty());
-    let before = now();
-    signal(run.pid(), Signal::TERM);
-    assert_eq!(run.wait().code(), Some(128 + 15));
-    assert!(now() - before < 20_000_000_000, "not while the release is waited for");
-    signal(server.pid(), Signal::CONT);
+    for is_known in [true, false] {
+        let server = Server::start();
+        let file = server.path("ends");
+        let script = "echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done";
+        let mut run = server.leasehold(&["run", "-q", "--lease", "120s", "hung", "--", "sh", "-c", script]);
+        run.env("LEASEHOLD_COMMAND_TIMEOUT", "40s").env("LEASEHOLD_RETRY_TIMEOUT", "100s");
+        let mut run = Run::start(run.arg(&file));
+        eventually("the command runs", || file.exists());
+        let helper = children(run.pid())[0];
+        let command = children(helper)[0];
+        signal(server.pid(), Signal::STOP);
+        if !is_known {
+            signal(helper, Signal::STOP); // it goes on by itself
+        }
+        std::fs::remove_file(&file).unwrap();
+        eventually("the command has ended", || {
+            if is_known { children(run.pid()).is_empty() } else { is_dead(command) }
+        });
+        let before = now();
+        assert_eq!(run.terminate(), Some(128 + 15));
+        assert!(now() - before < 20_000_000_000, "not while the release is waited for");
+        signal(server.pid(), Signal::CONT);
+    }
 }

@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use crate::world::{Server, eventually, leasehold, outcome, pause};
 
-/// The exit code, and the findings by their checks.
 #[track_caller]
 fn doctor(url: &str, arguments: &[&str]) -> (i32, HashMap<String, Value>) {
     let mut command = command(url, &["--format", "json", "-q"]);
@@ -40,7 +39,7 @@ fn is(findings: &HashMap<String, Value>, check: &str, result: &str, words: &str)
 }
 
 #[test]
-fn a_healthy_server_has_neither_fault_nor_warning_and_the_password_is_not_shown() {
+fn a_healthy_server_has_neither_fault_nor_warning() {
     let server = Server::start_with(&["--appendonly", "yes"]);
     server.ask(&["ACL", "SETUSER", "me", "on", ">S3CR3T", "~*", "&*", "+@all"]);
     let url = server.url().replace("redis://", "redis://me:S3CR3T@");
@@ -114,7 +113,7 @@ fn a_replica_is_a_fault() {
 }
 
 #[test]
-fn a_server_that_may_evict_locks_is_a_fault_and_without_a_limit_a_warning() {
+fn a_server_that_may_evict_locks_is_found() {
     let server = Server::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let (code, findings) = doctor(&server.url(), &[]);
     assert_eq!(code, 1);
@@ -155,7 +154,7 @@ fn a_missing_right_is_named() {
 
 /// It has neither ACL DRYRUN nor a way to ask in a script: the rights are tried, and nothing is left of it.
 #[test]
-fn a_missing_right_is_named_on_a_server_of_6_2_too() {
+fn a_missing_right_is_named_on_6_2() {
     let all = std::env::var("LEASEHOLD_SERVERS").unwrap_or_default();
     let Some(program) = all.split(':').find_map(|one| one.strip_prefix("redis-6.2=")) else {
         crate::world::skipped("LEASEHOLD_SERVERS has no redis-6.2");
@@ -195,7 +194,7 @@ fn rights_on(server: &Server) {
 }
 
 #[test]
-fn a_store_that_is_away_has_69_and_a_wrong_password_77() {
+fn doctor_has_69_and_77_as_others_do() {
     let (code, findings) = doctor("redis://:S3CR3T@127.0.0.1:1", &[]);
     assert_eq!(code, 69);
     is(&findings, "reach", "fault", "no server listens");
@@ -261,7 +260,6 @@ fn pass(mut from: TcpStream, mut to: TcpStream, delay: u64, change: fn(&mut [u8]
     drop(to.shutdown(Shutdown::Both));
 }
 
-/// The answer to TIME, a hundred thousand seconds later.
 fn ahead(answer: &mut [u8]) {
     if answer.starts_with(b"*2\r\n$10\r\n1") {
         answer[13] = if answer[13] == b'9' { b'0' } else { answer[13] + 1 };
@@ -282,7 +280,7 @@ fn a_clock_that_is_off_is_a_warning() {
 }
 
 #[test]
-fn a_lease_that_is_short_for_the_latency_is_a_warning_and_then_a_fault() {
+fn a_lease_short_for_the_latency_is_found() {
     let server = Server::start();
     let url = proxy(&server, 40, |_| {});
     let with = |lease: &str| {

@@ -4,7 +4,6 @@ use rustix::process::Signal;
 
 use crate::world::{Run, Server, Stamper, children, eventually, outcome, signal, stamps};
 
-/// A candidate whose command stamps a file of its own.
 fn candidate(server: &Server, file: &str, options: &[&str]) -> Run {
     let arguments = [&["elect", "-v", "--lease", "2s"][..], options, &["led"]].concat();
     let file = server.path(file);
@@ -16,14 +15,13 @@ fn leads(server: &Server, file: &str) -> bool {
     !stamps(&server.path(file)).is_empty()
 }
 
-/// The second's first stamp is after the first's last.
 fn came_after(server: &Server, first: &str, second: &str) {
     let (first, second) = (stamps(&server.path(first)), stamps(&server.path(second)));
     assert!(first.last().unwrap() < second.first().unwrap(), "both were running");
 }
 
 #[test]
-fn the_next_candidates_command_begins_after_the_dead_leaders_has_ended() {
+fn the_next_command_begins_after_the_dead_leaders_end() {
     for strike in [Signal::KILL, Signal::STOP] {
         let server = Server::start();
         let first = candidate(&server, "first", &[]);
@@ -39,7 +37,7 @@ fn the_next_candidates_command_begins_after_the_dead_leaders_has_ended() {
 }
 
 #[test]
-fn a_leader_that_lost_its_office_ends_its_command_and_stands_again() {
+fn a_leader_that_lost_stands_again() {
     let server = Server::start();
     let file = server.path("leader");
     let stamper = Stamper { file: &file, ignores_term: false, once: false };
@@ -51,8 +49,7 @@ fn a_leader_that_lost_its_office_ends_its_command_and_stands_again() {
         children(leader.pid()).first().is_some_and(|now| *now != helper && !children(*now).is_empty())
     });
     // Its second term ends with a signal, and then it stands no more.
-    signal(leader.pid(), Signal::TERM);
-    leader.wait();
+    leader.terminate();
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
@@ -66,17 +63,16 @@ fn a_leader_with_one_term_ends_when_it_is_lost() {
 }
 
 #[test]
-fn a_candidate_that_lost_its_office_and_waits_again_is_ended_by_a_signal() {
+fn a_candidate_that_waits_again_ends_by_a_signal() {
     let server = Server::start();
     let mut first = candidate(&server, "first", &[]);
     eventually("the first leads", || leads(&server, "first"));
     let second = candidate(&server, "second", &[]);
     eventually("the second waits", || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1"));
-    assert_eq!(outcome(&mut server.leasehold(&["force", "led", "--yes"])).0, 0);
+    assert_eq!(server.outcome(&["force", "led", "--yes"]).0, 0);
     eventually("the second leads", || leads(&server, "second"));
     eventually("the first waits", || server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1"));
-    signal(first.pid(), Signal::TERM);
-    assert_eq!(first.wait().code(), Some(128 + 15));
+    assert_eq!(first.terminate(), Some(128 + 15));
     eventually("its place is given up", || {
         server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":0")
     });
@@ -86,12 +82,12 @@ fn a_candidate_that_lost_its_office_and_waits_again_is_ended_by_a_signal() {
 #[test]
 fn a_command_that_ends_by_itself_ends_the_candidacy() {
     let server = Server::start();
-    let (code, _) = outcome(&mut server.leasehold(&["elect", "led", "--", "sh", "-c", "exit 6"]));
+    let (code, _) = server.outcome(&["elect", "led", "--", "sh", "-c", "exit 6"]);
     assert_eq!((code, server.keys()), (6, Vec::new()));
-    let busy = Run::start(&mut server.leasehold(&["elect", "led", "--", "sleep", "60"]));
+    let busy = server.begin(&["elect", "led", "--", "sleep", "60"]);
     eventually("it leads", || server.keys().contains(&"led".to_owned()));
-    assert_eq!(outcome(&mut server.leasehold(&["elect", "-n", "led", "--", "true"])).0, 75);
-    assert_eq!(outcome(&mut server.leasehold(&["elect", "-w", "0.1", "led", "--", "true"])).0, 75);
+    assert_eq!(server.outcome(&["elect", "-n", "led", "--", "true"]).0, 75);
+    assert_eq!(server.outcome(&["elect", "-w", "0.1", "led", "--", "true"]).0, 75);
     drop(busy);
 }
 
@@ -99,7 +95,7 @@ fn a_command_that_ends_by_itself_ends_the_candidacy() {
 #[test]
 fn a_candidate_of_the_library_waits_for_one_of_the_program() {
     let server = Server::start();
-    let mut leader = Run::start(&mut server.leasehold(&["elect", "led", "--", "sleep", "60"]));
+    let mut leader = server.begin(&["elect", "led", "--", "sleep", "60"]);
     eventually("it leads", || server.keys().contains(&"led".to_owned()));
     let client = leasehold::LockClient::connect(server.url()).unwrap();
     let candidate = client.leader("led").unwrap();
@@ -107,15 +103,14 @@ fn a_candidate_of_the_library_waits_for_one_of_the_program() {
         server.ask(&["ZCARD", "leasehold_lock_line:{led}"]).starts_with(":1")
     });
     assert_eq!(candidate.term(), None);
-    signal(leader.pid(), Signal::TERM);
-    assert_eq!(leader.wait().code(), Some(128 + 15));
+    assert_eq!(leader.terminate(), Some(128 + 15));
     let event = candidate.events().recv_timeout(crate::world::LIMIT).unwrap();
     assert!(matches!(event, leasehold::LeaderEvent::Elected { .. }), "{event:?}");
     candidate.withdraw().unwrap();
 }
 
 #[test]
-fn a_candidate_whose_store_is_away_at_the_start_waits_for_it() {
+fn a_candidate_waits_for_a_store_that_is_away() {
     let mut server = Server::start();
     server.stop();
     let mut hasty = server.leasehold(&["elect", "-n", "led", "--", "true"]);
@@ -133,8 +128,7 @@ fn a_candidate_whose_store_is_away_at_the_start_waits_for_it() {
     let mut run = server.leasehold(&["elect", "led", "--", "true"]);
     let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
     eventually("it waits", || said().contains("the store is waited for"));
-    signal(run.pid(), Signal::TERM);
-    assert_eq!(run.wait().code(), Some(128 + 15));
+    assert_eq!(run.terminate(), Some(128 + 15));
 }
 
 #[test]
@@ -181,7 +175,7 @@ fn reads_again(named: fn(&std::path::Path) -> (&'static str, std::path::PathBuf)
 
 /// For fleets: a connection for messages is one more each, and a place in line is looked at each second.
 #[test]
-fn a_candidate_that_polls_has_one_connection_and_asks_rarely_and_leads_when_the_office_is_free() {
+fn a_candidate_that_polls_has_one_connection() {
     let server = Server::start();
     let mut leader = Run::start(&mut server.connected(&["elect", "led", "--", "sleep", "60"]));
     eventually("it leads", || server.keys() == ["led"]);
@@ -194,7 +188,6 @@ fn a_candidate_that_polls_has_one_connection_and_asks_rarely_and_leads_when_the_
     eventually("it is connected", || own("polls") > 0);
     crate::world::pause(1500);
     assert_eq!(own("polls"), 1);
-    signal(leader.pid(), Signal::TERM);
-    leader.wait();
+    leader.terminate();
     assert_eq!(polls.wait().code(), Some(6));
 }

@@ -49,8 +49,7 @@ fn candidates_stand_in_a_file() {
     eventually("it leads", || file.shown()["held"] == true);
     assert_eq!(outcome(&mut file.leasehold(&["elect", "-n", "filed", "--", "true"])).0, 75);
     let mut second = Run::start(elect(&["sh", "-c", "exit 6"]).stderr(Stdio::null()));
-    signal(first.pid(), Signal::TERM);
-    assert_eq!(first.wait().code(), Some(128 + 15));
+    assert_eq!(first.terminate(), Some(128 + 15));
     assert_eq!(second.wait().code(), Some(6));
 }
 
@@ -69,7 +68,6 @@ fn a_signal_ends_the_wait_for_a_file() {
         assert_eq!(waiter.wait().code(), Some(128 + number));
         assert_eq!((owner(&file.shown()), file.shown()["waiting"].clone()), (owner(&held), 0.into()));
     }
-    signal(holder.pid(), Signal::TERM);
-    holder.wait();
+    holder.terminate();
     assert_eq!(file.shown()["held"], false);
 }

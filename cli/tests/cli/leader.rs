@@ -47,7 +47,7 @@ fn number(answer: &Answer, word: &str) -> u64 {
 }
 
 #[test]
-fn the_candidate_that_leads_says_so_with_its_term_and_the_others_do_not() {
+fn only_the_leader_says_that_it_leads() {
     let server = Server::start();
     let first = candidate(&server, "first", &["--lease", "3s"]);
     eventually("the first leads", || leads(&first));
@@ -73,7 +73,7 @@ fn the_candidate_that_leads_says_so_with_its_term_and_the_others_do_not() {
 
 /// Its command goes on, so that no end of it tells the process that its time is over: only the clock does.
 #[test]
-fn a_leader_that_was_stopped_does_not_say_that_it_leads_when_another_does() {
+fn a_leader_that_was_stopped_does_not_claim_to_lead() {
     let server = Server::start();
     let tolerant = Tolerant::start(&server, "first", "2s");
     let first = &tolerant.0;
@@ -98,7 +98,7 @@ fn a_leader_that_was_stopped_does_not_say_that_it_leads_when_another_does() {
 }
 
 #[test]
-fn a_leader_whose_store_is_away_says_503_before_its_lease_is_over_and_leads_again_when_it_is_back() {
+fn a_leader_without_its_store_says_503_and_leads_again() {
     let mut server = Server::start();
     let leader = candidate(&server, "leader", &["--lease", "2s"]);
     eventually("it leads and is ready", || leads(&leader) && leader.get("/ready").status == 200);
@@ -120,7 +120,7 @@ fn a_leader_whose_store_is_away_says_503_before_its_lease_is_over_and_leads_agai
 }
 
 #[test]
-fn a_leader_whose_lock_was_taken_away_does_not_say_that_it_leads_once_it_knows() {
+fn a_leader_that_knows_of_its_loss_says_503() {
     let server = Server::start();
     let tolerant = Tolerant::start(&server, "leader", "9s");
     let leader = &tolerant.0;

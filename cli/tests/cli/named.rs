@@ -24,7 +24,7 @@ fn at_home(home: &Path, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn a_url_in_the_users_folder_is_read_when_nothing_else_names_the_store() {
+fn a_url_in_the_users_folder_is_read_last() {
     let (server, other) = (Server::start(), Server::start());
     let home = server.path("home");
     let (code, said) = outcome(&mut at_home(&home, &["ls"]));
@@ -46,7 +46,7 @@ fn a_url_in_the_users_folder_is_read_when_nothing_else_names_the_store() {
 }
 
 #[test]
-fn a_password_that_all_can_read_is_warned_of_by_every_command_and_by_doctor() {
+fn a_password_that_all_can_read_is_warned_of() {
     let server = Server::start();
     server.ask(&["CONFIG", "SET", "requirepass", "S3CR3T"]);
     let url = server.url().replace("redis://", "redis://:S3CR3T@");
@@ -80,7 +80,7 @@ fn a_password_that_all_can_read_is_warned_of_by_every_command_and_by_doctor() {
 }
 
 #[test]
-fn a_warning_about_the_set_up_comes_once_and_doctor_says_it_each_time() {
+fn a_warning_about_the_set_up_comes_once() {
     let server = Server::start();
     let folder = server.path("run");
     fs::create_dir(&folder).unwrap();
@@ -109,7 +109,7 @@ fn a_warning_about_the_set_up_comes_once_and_doctor_says_it_each_time() {
 }
 
 #[test]
-fn messages_name_no_method_of_the_library_and_no_number_of_the_system() {
+fn messages_name_no_method_and_no_error_number() {
     let server = Server::start();
     server.ask(&["ACL", "SETUSER", "weak", "on", ">pw", "~*", "&*", "+ping", "+hello", "+client", "+info"]);
     let weak = server.url().replace("redis://", "redis://weak:pw@");
@@ -139,7 +139,7 @@ fn messages_name_no_method_of_the_library_and_no_number_of_the_system() {
 }
 
 #[test]
-fn a_sentinel_that_wants_a_password_is_told_apart_from_a_server_that_does() {
+fn a_sentinels_password_is_told_apart_from_a_servers() {
     let server = Server::start();
     let config = server.path("sentinel.conf");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -153,6 +153,6 @@ fn a_sentinel_that_wants_a_password_is_told_apart_from_a_server_that_does() {
     assert!(code == 77 && said.contains("LEASEHOLD_SENTINEL_PASSWORD"), "{said}");
     let guarded = Server::start();
     guarded.ask(&["CONFIG", "SET", "requirepass", "S3CR3T"]);
-    let (code, said) = outcome(&mut guarded.leasehold(&["run", "-n", "job", "true"]));
+    let (code, said) = guarded.outcome(&["run", "-n", "job", "true"]);
     assert!(code == 77 && said.contains("LEASEHOLD_PASSWORD") && !said.contains("SENTINEL"), "{said}");
 }

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use crate::world::{Run, Server, eventually, outcome};
+use crate::world::{Server, eventually};
 
 const SECRET: &str = "Bearer-S3CR3T";
 
 #[test]
-fn what_is_no_lock_is_said_to_be_none_and_left_alone() {
+fn what_is_no_lock_is_left_alone() {
     let server = Server::start();
     server.ask(&["HSET", "cart:7", "item:S3CR3T", "2", "item:2", "1"]);
     server.ask(&["SET", "session:42", SECRET]);
@@ -19,11 +19,11 @@ fn what_is_no_lock_is_said_to_be_none_and_left_alone() {
             &["force", name],
             &["force", name, "--yes"],
         ] {
-            let (code, said) = outcome(&mut server.leasehold(arguments));
+            let (code, said) = server.outcome(arguments);
             assert_eq!(code, 65, "{arguments:?}: {said}");
             assert!(!said.contains("held by") && !said.contains("S3CR3T"), "{arguments:?}: {said}");
         }
-        let (_, said) = outcome(&mut server.leasehold(&["force", name, "--yes"]));
+        let (_, said) = server.outcome(&["force", name, "--yes"]);
         assert!(said.contains(&format!("{name} is not a lock, but a ")), "{said}");
         for arguments in [
             &["run", "-n", name, "--", "true"][..],
@@ -32,28 +32,28 @@ fn what_is_no_lock_is_said_to_be_none_and_left_alone() {
             &["ls"],
             &["clients"],
         ] {
-            let (_, said) = outcome(&mut server.leasehold(arguments));
+            let (_, said) = server.outcome(arguments);
             assert!(!said.contains("held by") && !said.contains("S3CR3T"), "{arguments:?}: {said}");
         }
     }
-    assert_eq!(outcome(&mut server.leasehold(&["run", "-n", "session:42", "--", "true"])).0, 64);
+    assert_eq!(server.outcome(&["run", "-n", "session:42", "--", "true"]).0, 64);
     assert_eq!(server.ask(&["HLEN", "cart:7"]).trim(), ":2");
     assert!(server.ask(&["GET", "session:42"]).contains(SECRET));
 }
 
 /// Redisson's locks are locks. A token of another library is one when that is asked for.
 #[test]
-fn java_s_lock_is_ended_by_force_and_a_foreign_token_when_it_is_asked_for() {
+fn javas_lock_and_a_foreign_token_are_ended_by_force() {
     let server = Server::start();
     server.ask(&["HSET", "java", "8a3f0e0e-0000-4000-8000-000000000001:71", "1"]);
-    let (code, said) = outcome(&mut server.leasehold(&["force", "java", "--yes"]));
+    let (code, said) = server.outcome(&["force", "java", "--yes"]);
     assert!(code == 0 && said.contains("java was released by force"), "{said}");
     server.ask(&["SET", "article", "7d9f", "PX", "60000"]);
-    let (code, said) = outcome(&mut server.leasehold(&["show", "article", "--token", "--format", "json"]));
+    let (code, said) = server.outcome(&["show", "article", "--token", "--format", "json"]);
     let shown: Value = serde_json::from_str(said.trim()).unwrap();
     assert_eq!((code, &shown["held"], &shown["holders"][0]["owner"]), (0, &true.into(), &"7d9f".into()));
-    assert_eq!(outcome(&mut server.leasehold(&["force", "article", "--token"])).0, 64);
-    assert_eq!(outcome(&mut server.leasehold(&["force", "article", "--token", "--yes"])).0, 0);
+    assert_eq!(server.outcome(&["force", "article", "--token"]).0, 64);
+    assert_eq!(server.outcome(&["force", "article", "--token", "--yes"]).0, 0);
     assert_eq!(server.keys(), Vec::<String>::new());
 }
 
@@ -61,14 +61,12 @@ fn java_s_lock_is_ended_by_force_and_a_foreign_token_when_it_is_asked_for() {
 fn what_is_counted_has_no_holder_to_be_ended() {
     let server = Server::start();
     let permit = ["run", "-q", "--lease", "5s", "--permits", "2", "slots", "--", "sleep", "60"];
-    let mut holder = Run::start(&mut server.leasehold(&permit));
-    eventually("a permit is out", || {
-        outcome(&mut server.leasehold(&["permits", "slots"])).1.contains("1 of them out")
-    });
-    let (code, said) = outcome(&mut server.leasehold(&["force", "slots", "--yes"]));
+    let mut holder = server.begin(&permit);
+    eventually("a permit is out", || server.outcome(&["permits", "slots"]).1.contains("1 of them out"));
+    let (code, said) = server.outcome(&["force", "slots", "--yes"]);
     assert_eq!(code, 64, "{said}");
     assert!(!said.contains("by nobody") && said.contains("permits slots --remove"), "{said}");
     assert!(holder.0.try_wait().unwrap().is_none());
-    let (code, said) = outcome(&mut server.leasehold(&["force", "nothing", "--yes"]));
+    let (code, said) = server.outcome(&["force", "nothing", "--yes"]);
     assert!(code == 0 && said.contains("nothing is held by nobody"), "{said}");
 }

@@ -34,7 +34,7 @@ fn of_three_machines_one_runs_the_job() {
 }
 
 #[test]
-fn a_job_is_run_again_after_its_least_time_and_no_sooner() {
+fn a_job_runs_again_after_its_least_time() {
     let server = Server::start();
     assert_eq!(outcome(&mut once(&server, ["1s", "5s"], "")).0, 0);
     let left_ms = server.ask(&["PTTL", "job"]);
@@ -98,7 +98,7 @@ fn once_works_on_a_file_too() {
 
 /// Judged by what was asked for, and not by what a slow answer left of it.
 #[test]
-fn a_grace_of_a_third_is_given_and_a_longer_one_refused_before_anything_is_asked() {
+fn a_grace_longer_than_a_third_is_refused() {
     let server = Server::start();
     let with = |grace: &str| {
         let arguments = ["once", "job", "--at-least", "1s", "--at-most", "15s", "--kill-grace", grace, "--"];
@@ -115,7 +115,7 @@ fn a_grace_of_a_third_is_given_and_a_longer_one_refused_before_anything_is_asked
 
 /// With so few open files that this process can hold the lock, and cannot start another.
 #[test]
-fn a_job_that_could_not_be_started_is_left_to_other_machines() {
+fn a_job_never_started_is_left_to_others() {
     let server = Server::start();
     let (made, mut unstarted) = (server.path("made"), 0);
     for files in 3..40 {
@@ -147,7 +147,7 @@ fn shown(server: &Server, url: &str) -> Value {
 }
 
 #[test]
-fn a_job_has_a_fence_and_its_last_run_tells_whether_it_runs_or_has_run() {
+fn a_job_has_a_fence_and_a_last_run() {
     let server = Server::start();
     for url in [server.url(), format!("sqlite://{}", server.path("locks.db").display())] {
         let fences = server.path("fences");
@@ -199,7 +199,7 @@ fn a_job_has_a_fence_and_its_last_run_tells_whether_it_runs_or_has_run() {
 
 /// A command that could not be started has not run.
 #[test]
-fn a_job_that_did_not_run_leaves_its_last_run_as_it_was() {
+fn a_job_not_run_leaves_its_last_run() {
     let server = Server::start();
     assert_eq!(outcome(&mut once(&server, ["1ms", "5s"], "")).0, 0);
     let before = shown(&server, &server.url())["last_run"]["owner"].clone();
@@ -213,7 +213,7 @@ fn a_job_that_did_not_run_leaves_its_last_run_as_it_was() {
 }
 
 #[test]
-fn a_crontab_of_a_page_works_as_written_and_shows_no_url_to_other_users() {
+fn a_crontab_of_the_page_shows_no_url() {
     for page in ["README.md", "docs/command-line.md", "docs/operating.md"] {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
         let text = fs::read_to_string(path).unwrap();
@@ -298,23 +298,22 @@ fn a_store_without_once_names_the_way_out() {
 
 /// As they are typed.
 #[test]
-fn a_name_that_begins_with_a_dash_is_a_name_behind_two_dashes() {
+fn a_name_with_a_dash_goes_behind_two_dashes() {
     let server = Server::start();
     let program = env!("CARGO_BIN_EXE_leasehold");
     let script = format!(
         "{program} show -- -job && {program} ls -- '-*' && {program} watch --for 1ms -- -job && {program} force --yes -- -job"
     );
-    let (code, said) =
-        outcome(&mut server.leasehold(&["run", "-n", "--", "-job", "--", "sh", "-c", &script]));
+    let (code, said) = server.outcome(&["run", "-n", "--", "-job", "--", "sh", "-c", &script]);
     assert!(
         said.contains("-job: a fenced lock, held") && said.contains("-job was released by force"),
         "{said}"
     );
     assert!(code == 0 || code == 79, "{said}");
     let once = ["once", "--at-least", "1ms", "--at-most", "9s", "--", "--job", "--", "true"];
-    let (code, said) = outcome(&mut server.leasehold(&once));
+    let (code, said) = server.outcome(&once);
     assert_eq!(code, 0, "{said}");
-    assert_eq!(outcome(&mut server.leasehold(&["show", "--", "--job"])).0, 0);
-    let (code, said) = outcome(&mut server.leasehold(&["run", "--", "true"]));
+    assert_eq!(server.outcome(&["show", "--", "--job"]).0, 0);
+    let (code, said) = server.outcome(&["run", "--", "true"]);
     assert!(code == 64 && said.contains("<COMMAND>"), "{said}");
 }

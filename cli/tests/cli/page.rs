@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use crate::browser::{self, Browser};
 use crate::serve::{make_lock, make_locks};
 use crate::site::Site;
-use crate::world::{Run, Server, eventually, outcome, signal};
+use crate::world::{Server, eventually, outcome};
 
 #[test]
 fn rows_appear_change_and_vanish_in_the_page() {
@@ -21,7 +21,7 @@ fn rows_appear_change_and_vanish_in_the_page() {
     assert_eq!(page.value("document.querySelectorAll('#rows tr').length"), 0);
 
     let arguments = ["run", "--lease", "3s", "--label", "first", "import", "--", "sleep", "60"];
-    let mut first = Run::start(&mut server.leasehold(&arguments));
+    let mut first = server.begin(&arguments);
     let of_first = format!("process {}, leasehold, “first”", first.pid());
     eventually("the row of the first, with its time", || {
         page.row("import").is_some_and(|cells| {
@@ -34,20 +34,18 @@ fn rows_appear_change_and_vanish_in_the_page() {
     page.value("window.kept = document.querySelector('#rows tr'), true");
 
     let arguments = ["run", "--lease", "3s", "--label", "second", "import", "--", "sleep", "60"];
-    let mut second = Run::start(&mut server.leasehold(&arguments));
+    let mut second = server.begin(&arguments);
     let of_second = format!("process {}, leasehold, “second”", second.pid());
     eventually("the second waits", || {
         page.row("import").is_some_and(|cells| cells[5].starts_with("1\n") && cells[5].contains(&of_second))
     });
-    signal(first.pid(), Signal::TERM);
-    first.wait();
+    first.terminate();
     eventually("the second holds it", || {
         page.row("import").is_some_and(|cells| cells[2].contains(&of_second) && cells[5] == "–")
     });
     // A row in which somebody has selected text, or is reading, stays where it is.
     assert_eq!(page.value("window.kept === document.querySelector('#rows tr')"), true);
-    signal(second.pid(), Signal::TERM);
-    second.wait();
+    second.terminate();
     page.eventually("the row is gone", "document.querySelectorAll('#rows tr').length === 0");
     assert_eq!(page.complaints, Vec::<String>::new());
     // All that it took came from here.
@@ -58,7 +56,7 @@ fn rows_appear_change_and_vanish_in_the_page() {
 }
 
 #[test]
-fn the_jobs_that_are_watched_are_on_the_page_with_their_last_run() {
+fn watched_jobs_are_on_the_page() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     for (name, code) in [("nightly", 0), ("weekly", 3)] {
@@ -84,14 +82,14 @@ fn the_jobs_that_are_watched_are_on_the_page_with_their_last_run() {
 }
 
 #[test]
-fn a_name_that_is_html_or_cannot_be_seen_is_shown_as_text() {
+fn a_name_of_html_or_hidden_characters_is_text() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     let html = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&lt;";
     make_lock(&server, html);
     make_lock(&server, "a\u{202e}gnp.exe\u{7}");
     let label = "<b onmouseover=alert(1)>";
-    let _held = Run::start(&mut server.leasehold(&["run", "--label", label, "owned", "--", "sleep", "60"]));
+    let _held = server.begin(&["run", "--label", label, "owned", "--", "sleep", "60"]);
     let site = Site::start(&server);
     let mut page = Browser::start(program, &[]);
     page.open(&site.url());
@@ -115,7 +113,7 @@ fn a_name_that_is_html_or_cannot_be_seen_is_shown_as_text() {
 }
 
 #[test]
-fn a_thousand_locks_are_filtered_and_sorted_and_the_page_does_not_stick() {
+fn a_thousand_locks_are_filtered_and_sorted_quickly() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     make_locks(&server, "orders:", 1, 999);
@@ -180,7 +178,7 @@ fn a_thousand_locks_are_filtered_and_sorted_and_the_page_does_not_stick() {
 }
 
 #[test]
-fn a_store_or_a_server_that_goes_away_is_seen_in_the_page() {
+fn the_page_shows_that_store_or_server_is_away() {
     let Some(program) = browser::find() else { return };
     let mut server = Server::start();
     make_lock(&server, "plain");
@@ -233,7 +231,7 @@ const OFF_SCREEN: &str = "(() => { const off = []; \
 
 /// With `LEASEHOLD_PICTURES=FOLDER` there is a picture of each: look at them after a change of the page.
 #[test]
-fn nothing_lies_off_the_screen_of_a_phone_nor_of_a_tablet() {
+fn nothing_lies_off_a_small_screen() {
     let Some(program) = browser::find() else { return };
     let server = Server::start();
     let mut once = server.leasehold(&["once", "-q", "nightly", "--at-least", "1s", "--at-most", "2s", "--"]);
@@ -254,13 +252,11 @@ fn nothing_lies_off_the_screen_of_a_phone_nor_of_a_tablet() {
                 ("a-name-without-a-break-".repeat(8).as_str(), "x"),
                 ("report", "weekly"),
             ] {
-                runs.push(Run::start(
-                    &mut server.leasehold(&["run", "--label", label, name, "--", "sleep", "60"]),
-                ));
+                runs.push(server.begin(&["run", "--label", label, name, "--", "sleep", "60"]));
             }
             for label in ["second", "third"] {
                 let arguments = ["run", "--label", label, "import:orders", "--", "sleep", "60"];
-                runs.push(Run::start(&mut server.leasehold(&arguments)));
+                runs.push(server.begin(&arguments));
             }
             page.eventually("those wait", "[...document.querySelectorAll('#rows td')].some(cell => cell.textContent.startsWith('2\\n'))");
         }

@@ -9,8 +9,8 @@ use crate::world::{Run, Server, eventually, outcome};
 
 /// A run in the background that holds `name`, once it does.
 fn holding(server: &Server, arguments: &[&str], name: &str) -> Run {
-    let holder = Run::start(&mut server.leasehold(arguments));
-    eventually("it is held", || outcome(&mut server.leasehold(&["show", name])).1.contains(" on "));
+    let holder = server.begin(arguments);
+    eventually("it is held", || server.outcome(&["show", name]).1.contains(" on "));
     holder
 }
 
@@ -28,7 +28,7 @@ fn lines_until(run: &mut Run, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_waiter_says_who_has_the_lock_and_at_the_end_how_long_it_waited_and_held() {
+fn a_waiter_names_the_holder_and_says_how_long_it_took() {
     let server = Server::start();
     let holder = holding(&server, &["run", "job", "--", "sleep", "60"], "job");
     let mut waiter = Run::start(server.leasehold(&["-v", "run", "job", "--", "true"]).stderr(Stdio::piped()));
@@ -39,7 +39,7 @@ fn a_waiter_says_who_has_the_lock_and_at_the_end_how_long_it_waited_and_held() {
         "{line}"
     );
     drop(holder);
-    let (code, said) = outcome(&mut server.leasehold(&["-v", "run", "free", "--", "sh", "-c", "exit 3"]));
+    let (code, said) = server.outcome(&["-v", "run", "free", "--", "sh", "-c", "exit 3"]);
     assert_eq!(code, 3);
     assert!(said.contains("acquired free after 0.") && said.contains("free: waited 0."), "{said}");
     assert!(said.trim_end().ends_with(" s") && said.contains(", held 0."), "{said}");
@@ -49,27 +49,27 @@ fn a_waiter_says_who_has_the_lock_and_at_the_end_how_long_it_waited_and_held() {
 fn a_waiter_without_a_terminal_and_without_v_is_mute() {
     let server = Server::start();
     let _holder = holding(&server, &["run", "job", "--", "sleep", "60"], "job");
-    let (code, said) = outcome(&mut server.leasehold(&["run", "-w", "1.5", "job", "--", "true"]));
+    let (code, said) = server.outcome(&["run", "-w", "1.5", "job", "--", "true"]);
     assert_eq!((code, said.lines().count()), (75, 1), "{said}");
 }
 
 #[test]
-fn a_writer_that_readers_keep_out_is_told_of_writers_first_and_with_it_later_readers_wait() {
+fn a_starved_writer_is_told_of_writers_first() {
     let server = Server::start();
     let _reader = holding(&server, &["run", "-s", "--writers-first", "book", "--", "sleep", "60"], "book");
     let mut writer =
         Run::start(server.leasehold(&["-v", "run", "-x", "book", "--", "true"]).stderr(Stdio::piped()));
     lines_until(&mut writer, "unless all use --writers-first");
     drop(writer);
-    let writer = Run::start(&mut server.leasehold(&["run", "-x", "--writers-first", "book", "--", "true"]));
+    let writer = server.begin(&["run", "-x", "--writers-first", "book", "--", "true"]);
     let read = |option: &[&str]| {
         let words = [&["run", "-n", "-s"], option, &["book", "--", "true"]].concat();
-        outcome(&mut server.leasehold(&words)).0
+        server.outcome(&words).0
     };
     eventually("a later reader goes behind the writer", || read(&["--writers-first"]) == 75);
     assert_eq!(read(&[]), 0);
     drop(writer);
-    assert_eq!(outcome(&mut server.leasehold(&["run", "--writers-first", "book", "--", "true"])).0, 64);
+    assert_eq!(server.outcome(&["run", "--writers-first", "book", "--", "true"]).0, 64);
 }
 
 /// Of docs/command-line.md.
@@ -118,13 +118,13 @@ fn each_line_for_programs_has_the_fields_of_one_schema() {
 }
 
 #[test]
-fn ls_has_columns_by_name_with_host_and_command_and_true_counts() {
+fn ls_has_columns_and_true_counts() {
     let server = Server::start();
     let _zeta = holding(&server, &["run", "-q", "zeta", "--", "sleep", "60"], "zeta");
     let _alpha = holding(&server, &["run", "-q", "alpha", "--", "sleep", "60"], "alpha");
     // As Redisson's `lock(-1, …)` leaves it.
     server.ask(&["HSET", "middle", "8a3f0e0e-0000-4000-8000-000000000001:1", "1"]);
-    let (code, said) = outcome(&mut server.leasehold(&["ls"]));
+    let (code, said) = server.outcome(&["ls"]);
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!((code, lines.len()), (0, 5), "{said}");
     let columns =
@@ -139,7 +139,7 @@ fn ls_has_columns_by_name_with_host_and_command_and_true_counts() {
     assert!(lines[4].contains(&format!("3 locks among {keys} keys")), "{keys}: {said}");
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     for (asked, found) in [(&*host, 2), ("elsewhere", 0)] {
-        let (_, said) = outcome(&mut server.leasehold(&["ls", "--host", asked]));
+        let (_, said) = server.outcome(&["ls", "--host", asked]);
         assert!(said.contains(&format!("{found} locks among ")), "{said}");
     }
 }
@@ -151,7 +151,7 @@ fn a_quiet_show_says_by_its_code_whether_all_are_held() {
     server.ask(&["SET", "cart", "eggs"]);
     for (names, code) in [(&["job"][..], 0), (&["free"], 1), (&["job", "free"], 1), (&["cart", "free"], 65)] {
         let words = [&["show", "-q"], names].concat();
-        assert_eq!(outcome(&mut server.leasehold(&words)), (code, String::new()), "{names:?}");
+        assert_eq!(server.outcome(&words), (code, String::new()), "{names:?}");
     }
-    assert_eq!(outcome(&mut server.leasehold(&["show", "free"])).0, 0);
+    assert_eq!(server.outcome(&["show", "free"]).0, 0);
 }

@@ -3,9 +3,7 @@
 
 use std::process::Command;
 
-use rustix::process::Signal;
-
-use crate::world::{Run, Server, children, eventually, leasehold, signal};
+use crate::world::{Run, Server, children, eventually, leasehold};
 
 const RIGHT: &str = "S3CR3Tright";
 const WRONG: &str = "S3CR3Twrong";
@@ -86,8 +84,7 @@ fn no_process_has_a_password_among_its_arguments() {
             for pid in seen {
                 assert!(!cmdline(pid).contains("S3CR3T"), "{}", cmdline(pid));
             }
-            signal(run.pid(), Signal::TERM);
-            run.wait();
+            run.terminate();
             // It counts as run for a second.
             server.ask(&["DEL", "job:once"]);
         }
@@ -95,7 +92,7 @@ fn no_process_has_a_password_among_its_arguments() {
 }
 
 #[test]
-fn no_process_that_keeps_a_hold_has_a_password_among_its_arguments() {
+fn no_keeper_has_a_password_among_its_arguments() {
     let server = Server::start();
     server.ask(&["ACL", "SETUSER", "user", "on", &format!(">{RIGHT}"), "~*", "&*", "+@all"]);
     let url = server.url().replace("redis://", &format!("redis://user:{RIGHT}@"));

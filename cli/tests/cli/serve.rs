@@ -49,7 +49,7 @@ fn rows_appear_change_and_vanish_while_locks_come_and_go() {
     let site = Site::start(&server);
     assert_eq!(site.get("/locks.json").json()["found"], 0);
     let arguments = ["run", "--lease", "3s", "--label", "first", "import", "--", "sleep", "60"];
-    let mut first = Run::start(&mut server.leasehold(&arguments));
+    let mut first = server.begin(&arguments);
     eventually("the first holds it", || {
         site.lock("import").is_some_and(|lock| lock["holders"][0]["pid"] == first.pid())
     });
@@ -63,7 +63,7 @@ fn rows_appear_change_and_vanish_while_locks_come_and_go() {
     });
 
     let arguments = ["run", "--lease", "3s", "--label", "second", "import", "--", "sleep", "60"];
-    let mut second = Run::start(&mut server.leasehold(&arguments));
+    let mut second = server.begin(&arguments);
     eventually("the second waits", || {
         let lock = site.lock("import").unwrap();
         let waiters = lock["waiters"].as_array().unwrap();
@@ -73,14 +73,12 @@ fn rows_appear_change_and_vanish_while_locks_come_and_go() {
     assert_eq!((&waiter["label"], &waiter["program"]), (&json!("second"), &json!("leasehold")));
     assert!(waiter["waiting_for_seconds"].as_f64().unwrap() > 0.0, "{waiter}");
 
-    signal(first.pid(), Signal::TERM);
-    first.wait();
+    first.terminate();
     eventually("the second holds it", || {
         let lock = site.lock("import").unwrap();
         lock["holders"][0]["pid"] == second.pid() && lock["waiting"] == 0 && lock["waiters"] == json!([])
     });
-    signal(second.pid(), Signal::TERM);
-    second.wait();
+    second.terminate();
     eventually("it is gone", || site.locks().is_empty());
 }
 
@@ -130,10 +128,9 @@ fn numbers_are_by_group_and_in_the_format_of_prometheus() {
     make_locks(&server, "orders:", 1, 7);
     make_lock(&server, "we\"ird\\\n}, x=\"y:1"); // has no end either
     make_lock(&server, "plain");
-    let mut run =
-        Run::start(&mut server.leasehold(&["run", "--lease", "3s", "import:1", "--", "sleep", "60"]));
+    let mut run = server.begin(&["run", "--lease", "3s", "import:1", "--", "sleep", "60"]);
     eventually("it is held", || server.keys().contains(&"import:1".to_owned()));
-    let mut waits = Run::start(&mut server.leasehold(&["run", "--lease", "3s", "import:1", "--", "true"]));
+    let mut waits = server.begin(&["run", "--lease", "3s", "import:1", "--", "true"]);
     let site = Site::start(&server);
     eventually("the wait and the hold are known", || {
         let scrape = scraped(&site);
@@ -163,8 +160,7 @@ fn numbers_are_by_group_and_in_the_format_of_prometheus() {
     }
     // A group that was there goes down to zero, and its series does not end.
     for run in [&mut waits, &mut run] {
-        signal(run.pid(), Signal::TERM);
-        run.wait();
+        run.terminate();
     }
     eventually("the hold is over", || samples(&scraped(&site), "locks_held")["import"] == 0.0);
 }
@@ -182,7 +178,7 @@ fn by_kind(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn numbers_are_by_kind_where_many_stand_for_election_and_for_permits() {
+fn numbers_are_by_kind_of_use() {
     let server = Server::start();
     let uses: [&[&str]; 7] = [
         &["elect", "scheduler"],
@@ -197,7 +193,7 @@ fn numbers_are_by_kind_where_many_stand_for_election_and_for_permits() {
         .iter()
         .map(|arguments| {
             let arguments: Vec<&str> = arguments.iter().copied().chain(["--", "sleep", "60"]).collect();
-            Run::start(&mut server.leasehold(&arguments))
+            server.begin(&arguments)
         })
         .collect();
     let library = leasehold::LockClient::connect(server.url()).unwrap();
@@ -221,12 +217,11 @@ fn numbers_are_by_kind_where_many_stand_for_election_and_for_permits() {
     assert_eq!((&seats["use"], &seats["has_no_end"]), (&json!("permits"), &json!(false)), "{seats}");
     let scheduler = site.lock("scheduler").unwrap();
     assert_eq!((&scheduler["use"], &scheduler["holders"][0]["leads"]), (&json!("leader"), &json!(true)));
-    let (_, said) = outcome(&mut server.leasehold(&["show", "scheduler"]));
+    let (_, said) = server.outcome(&["show", "scheduler"]);
     assert!(said.contains("as the leader"), "{said}");
     candidate.withdraw().unwrap();
     for run in &mut runs {
-        signal(run.pid(), Signal::TERM);
-        run.wait();
+        run.terminate();
     }
     // Series do not end.
     eventually("all is over", || by_kind(&scraped(&site), "locks_held").get("leader") == Some(&0.0));
@@ -403,7 +398,7 @@ fn nothing_is_written_to_the_store() {
 }
 
 #[test]
-fn a_store_that_goes_away_is_told_of_and_comes_back_by_itself() {
+fn serve_outlives_a_store_that_goes_away() {
     let mut server = Server::start();
     make_locks(&server, "orders:", 1, 3);
     let mut site = Site::start(&server);
@@ -509,7 +504,7 @@ fn what_cannot_be_served_is_said_at_once() {
         (vec!["serve", "--listen", "nonsense"], 64, "an address and a port"),
         (vec!["serve", "--host", "http://x/"], 64, "host"),
     ] {
-        let (exit, said) = outcome(&mut server.leasehold(&arguments));
+        let (exit, said) = server.outcome(&arguments);
         assert_eq!(exit, code, "{arguments:?}: {said}");
         assert!(said.contains(words), "{said}");
     }
@@ -523,7 +518,7 @@ fn what_cannot_be_served_is_said_at_once() {
 }
 
 #[test]
-fn the_last_success_of_a_job_is_told_by_its_time_and_stays_when_a_later_run_fails() {
+fn a_jobs_last_success_stays_when_a_later_run_fails() {
     let server = Server::start();
     let once = |script: &str, least: &str| {
         let arguments =

@@ -14,7 +14,7 @@ const SIGNALS: [(Signal, i32); 6] = [
 ];
 
 #[test]
-fn a_signal_ends_the_wait_and_leaves_neither_a_place_nor_a_key() {
+fn a_signal_ends_the_wait_and_leaves_nothing() {
     // The key of those who wait in order, and how it is asked; readers and permits have none, and listen.
     let kinds: [(&[&str], &str, &str); 4] = [
         (&["--fair"], "LLEN", "redisson_lock_queue:{busy}"),
@@ -32,7 +32,7 @@ fn a_signal_ends_the_wait_and_leaves_neither_a_place_nor_a_key() {
         let holding: &[&str] = if kind == ["-s"] { &["-x"] } else { kind };
         let run = |kind: &[&str], command: &[&str]| {
             let arguments = [&["run", "--lease", "5s"], kind, &["busy", "--"], command].concat();
-            Run::start(&mut server.leasehold(&arguments))
+            server.begin(&arguments)
         };
         let mut holder = run(holding, &["sh", "-c", "sleep 60; :"]);
         let is_running =
@@ -47,8 +47,7 @@ fn a_signal_ends_the_wait_and_leaves_neither_a_place_nor_a_key() {
             eventually("nobody is there", || waits("0"));
             assert_eq!(server.keys(), keys, "{kind:?}");
         }
-        signal(holder.pid(), Signal::TERM);
-        assert_eq!(holder.wait().code(), Some(128 + 15));
+        assert_eq!(holder.terminate(), Some(128 + 15));
         // How many permits there are is kept on purpose.
         let left: &[&str] = if kind.contains(&"--permits") { &["busy"] } else { &[] };
         assert_eq!(server.keys(), left, "{kind:?}");
@@ -59,8 +58,7 @@ fn a_signal_ends_the_wait_and_leaves_neither_a_place_nor_a_key() {
 fn a_signal_is_passed_on_to_the_command_and_its_group() {
     let server = Server::start();
     for (sent, number) in SIGNALS {
-        let mut run =
-            Run::start(&mut server.leasehold(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]));
+        let mut run = server.begin(&["run", "-v", "passed", "--", "sh", "-c", "sleep 60; :"]);
         let group = || children(run.pid()).first().and_then(|helper| children(*helper).first().copied());
         // Between a shell's fork and its exec, an interrupt is lost to both.
         let is_sleep = |pid: &u32| {
@@ -82,13 +80,12 @@ fn a_signal_is_passed_on_to_the_command_and_its_group() {
 fn a_signal_at_any_time_ends_the_run() {
     let server = Server::start();
     for at in 0..60 {
-        let mut run = Run::start(&mut server.leasehold(&["run", "any", "--", "sleep", "120"]));
+        let mut run = server.begin(&["run", "any", "--", "sleep", "120"]);
         // Handlers are there when the program has threads; until then a signal ends it by itself.
         let threads = || std::fs::read_dir(format!("/proc/{}/task", run.pid())).map_or(0, Iterator::count);
         eventually("it has started", || threads() > 1);
         crate::world::pause(at / 2);
-        signal(run.pid(), Signal::TERM);
-        assert_eq!(run.wait().code(), Some(128 + 15), "after {} ms", at / 2);
+        assert_eq!(run.terminate(), Some(128 + 15), "after {} ms", at / 2);
         assert_eq!(server.keys(), Vec::<String>::new());
     }
 }
@@ -101,8 +98,7 @@ fn a_command_may_catch_a_signal_and_end_as_it_likes() {
     let mut run = server.leasehold(&["run", "caught", "--", "sh", "-c", script]);
     let mut run = Run::start(run.arg(&file));
     eventually("the command runs", || !stamps(&file).is_empty());
-    signal(run.pid(), Signal::TERM);
-    assert_eq!(run.wait().code(), Some(7));
+    assert_eq!(run.terminate(), Some(7));
 }
 
 #[test]
@@ -117,11 +113,10 @@ fn a_signal_that_was_ignored_stays_ignored() {
 }
 
 #[test]
-fn a_stopped_command_that_nobody_can_continue_goes_on_with_its_run() {
+fn a_stopped_command_goes_on_without_job_control() {
     let server = Server::start();
     // As after Ctrl-Z where there is no shell with job control.
-    let (code, _) =
-        outcome(&mut server.leasehold(&["run", "stopped", "--", "sh", "-c", "kill -TSTP $$; exit 4"]));
+    let (code, _) = server.outcome(&["run", "stopped", "--", "sh", "-c", "kill -TSTP $$; exit 4"]);
     assert_eq!(code, 4);
 }
 
@@ -144,9 +139,9 @@ fn a_command_in_a_container_may_stop_and_goes_on() {
 }
 
 #[test]
-fn a_command_whose_helper_is_killed_is_ended_and_the_lock_released() {
+fn without_its_helper_a_command_ends() {
     let server = Server::start();
-    let mut run = Run::start(&mut server.leasehold(&["run", "helped", "--", "sleep", "60"]));
+    let mut run = server.begin(&["run", "helped", "--", "sleep", "60"]);
     let helper = || children(run.pid()).first().copied();
     eventually("the command runs", || helper().is_some_and(|helper| !children(helper).is_empty()));
     let sleeping = children(helper().unwrap())[0];
@@ -163,7 +158,7 @@ fn no_command_outlives_a_helper_that_is_killed_at_any_time() {
     for at in 0..40_u32 {
         // Found by its argument.
         let mark = format!("{}", 7_700_000 + at);
-        let mut run = Run::start(&mut server.leasehold(&["run", "-q", "any", "--", "sleep", &mark]));
+        let mut run = server.begin(&["run", "-q", "any", "--", "sleep", &mark]);
         eventually("there is a helper", || !children(run.pid()).is_empty());
         crate::world::pause(u64::from(at) / 4);
         signal(children(run.pid())[0], Signal::KILL);

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use crate::world::{LIMIT, Server, eventually, signal};
 
-/// `serve` on a port of its own, ended with the test.
 pub(crate) struct Site {
     pub(crate) process: Child,
     pub(crate) address: SocketAddr,
@@ -48,7 +47,6 @@ impl Site {
         site
     }
 
-    /// Reads what it says until it says this.
     #[track_caller]
     pub(crate) fn says(&mut self, event: &str) -> Value {
         loop {
@@ -91,7 +89,6 @@ impl Site {
         answer(stream)
     }
 
-    /// The locks that are listed.
     pub(crate) fn locks(&self) -> Vec<Value> {
         self.get("/locks.json").json()["locks"].as_array().unwrap().clone()
     }
@@ -100,7 +97,6 @@ impl Site {
         self.locks().into_iter().find(|lock| lock["name"] == name)
     }
 
-    /// Ends it by a signal; its code.
     #[track_caller]
     pub(crate) fn end(&mut self, by: Signal) -> Option<i32> {
         signal(self.pid(), by);
@@ -120,7 +116,6 @@ impl Drop for Site {
     }
 }
 
-/// The whole answer, to the end of the connection.
 #[track_caller]
 pub(crate) fn answer(mut stream: TcpStream) -> Answer {
     let mut bytes = Vec::new();

@@ -24,12 +24,10 @@ pub(crate) fn pseudo_terminal() -> (File, PathBuf) {
     (File::from(main), PathBuf::from(std::ffi::OsString::from_vec(name.into_bytes())))
 }
 
-/// An interactive shell, and all that its terminal has shown.
 struct Shell {
     process: Child,
     terminal: File,
     shown: Arc<Mutex<String>>,
-    /// How much of it has been looked at.
     seen: usize,
 }
 
@@ -169,7 +167,7 @@ fn a_wait_stops_and_goes_on_with_the_shells_job() {
 
 /// Nobody renews the lock of a run that is suspended. Its helper is not, and ends the command.
 #[test]
-fn a_run_that_is_suspended_past_its_lease_has_lost_when_it_goes_on() {
+fn a_run_suspended_past_its_lease_has_lost() {
     let server = Server::start();
     let mut shell = Shell::start(&server);
     // A lease shorter than a request may take is warned of, at some moment of the run.

@@ -6,16 +6,12 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use rustix::process::Signal;
-
 use crate::secured::{Certificates, Secured};
-use crate::world::{Run, eventually, leasehold, leasehold_in_time, now, outcome, signal};
+use crate::world::{Run, eventually, leasehold, leasehold_in_time, now, outcome};
 
-/// The number of clients without the right certificate.
 const STRANGERS: usize = 10;
 const TRUE: [&str; 4] = ["run", "job", "--", "true"];
 
-/// Runs with a code, and says some words.
 #[track_caller]
 fn ends(command: &mut Command, code: i32, words: &str) -> String {
     let (ended, said) = outcome(command);
@@ -28,7 +24,6 @@ fn works(command: &mut Command) -> String {
     ends(command, 0, "")
 }
 
-/// The words with the three options before them, or behind the subcommand.
 fn with_options<'a>(options: &'a [String], words: &[&'a str], is_behind: bool) -> Vec<&'a str> {
     let options = options.iter().map(String::as_str);
     let (first, rest) = words.split_first().unwrap();
@@ -163,8 +158,7 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
     works(&mut program(&["run", "-n", "job", "--", "true"]));
     let said = works(&mut full(&["doctor"]));
     assert!(said.contains("named shop:leasehold-doctor") && !said.contains("fault "), "{said}");
-    signal(run.pid(), Signal::TERM);
-    run.wait();
+    run.terminate();
     // Replicas that there are not; a server whose scripts are not used; a password from two places.
     let mut command = program(&["run", "-n", "job", "--", "true"]);
     command
@@ -219,7 +213,7 @@ fn sentinels_with_users_and_client_certificates_lead_to_their_master() {
 }
 
 #[test]
-fn redlock_rings_and_clusters_with_client_certificates_are_named_by_variables() {
+fn redlock_rings_and_clusters_are_named_by_variables() {
     let certificates = Certificates::make();
     let servers: Option<Vec<Secured>> = (0..3).map(|_| Secured::redis(&certificates, &[])).collect();
     let Some(servers) = servers else { return };
@@ -284,7 +278,7 @@ fn redlock_rings_and_clusters_with_client_certificates_are_named_by_variables() 
 }
 
 #[test]
-fn each_failure_of_tls_says_so_at_once_and_ends_every_subcommand_with_69() {
+fn each_failure_of_tls_ends_at_once_with_69() {
     let certificates = Certificates::make();
     let Some(server) = Secured::redis(&certificates, &[]) else { return };
     let Some(expired) = Secured::redis_as(&certificates, "expired-server", &[]) else { return };

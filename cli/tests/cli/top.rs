@@ -10,12 +10,11 @@ use std::sync::{Arc, Mutex};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::terminal::pseudo_terminal;
-use crate::world::{Run, Server, eventually, in_a_session_of_its_own, outcome};
+use crate::world::{Run, Server, eventually, in_a_session_of_its_own};
 
 const ROWS: u16 = 16;
 const COLUMNS: u16 = 110;
 
-/// The program in a terminal, which ends with the test.
 pub(crate) struct Top {
     process: Child,
     terminal: File,
@@ -74,7 +73,6 @@ impl Top {
         found.unwrap()
     }
 
-    /// Waits for the question, which may be folded.
     #[track_caller]
     fn asks(&self, label: &str) {
         let is_asked = |text: String| {
@@ -92,7 +90,6 @@ impl Top {
         });
     }
 
-    /// Its code, as a shell has it.
     #[track_caller]
     fn ends(&mut self) -> i32 {
         let mut status = None;
@@ -136,7 +133,7 @@ pub(crate) fn run(server: &Server, label: &str, arguments: &[&str]) -> Run {
 }
 
 #[test]
-fn the_screen_shows_who_holds_and_who_waits_while_they_come_and_go() {
+fn the_screen_shows_who_holds_and_who_waits() {
     let server = Server::start();
     let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
     top.shows(&["0 locks, 0 waiting, most waiters first"]);
@@ -263,7 +260,7 @@ fn locks_are_filtered_sorted_and_moved_through() {
 }
 
 #[test]
-fn a_store_that_goes_away_is_said_and_it_comes_back_by_itself() {
+fn top_outlives_a_store_that_goes_away() {
     let mut server = Server::start();
     server.ask(&["HSET", "import", "5c1fd2e7-1f2a-4b0c-9d3e-000000000001:1", "1"]);
     let mut top = Top::start(&server.url(), &["--interval", "100ms"]);
@@ -282,7 +279,7 @@ fn a_store_that_goes_away_is_said_and_it_comes_back_by_itself() {
 fn top_is_for_terminals_and_for_stores_that_answer() {
     let server = Server::start();
     for arguments in [&["top"][..], &["--format", "json", "top"]] {
-        let (code, said) = outcome(&mut server.leasehold(arguments));
+        let (code, said) = server.outcome(arguments);
         assert_eq!(code, 64, "{said}");
         assert!(said.contains("ls, show and watch"), "{said}");
     }
@@ -292,7 +289,7 @@ fn top_is_for_terminals_and_for_stores_that_answer() {
 }
 
 #[test]
-fn on_40_columns_the_selected_lock_is_there_whole_and_the_question_can_be_answered() {
+fn the_selected_lock_and_the_question_fit_40_columns() {
     let server = Server::start();
     let _holder = run(&server, "nightly-import-of-all-the-orders", &["import-of-orders"]);
     let mut top = Top::sized(&server.url(), &["--interval", "100ms"], 14, 40);

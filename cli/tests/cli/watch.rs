@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use crate::world::{Run, Server, eventually, leasehold, outcome, signal};
 
-/// A watch in the background, and what it has printed.
 struct Watch {
     run: Run,
     file: std::path::PathBuf,
@@ -53,16 +52,15 @@ fn a_line_appears_when_others_acquire_wait_and_release() {
     let first = watch.prints("state");
     assert_eq!((&first["name"], &first["owners"].as_array().unwrap().len()), (&"job".into(), &0), "{first}");
     assert_eq!(watch.prints("state")["name"], "other");
-    let mut holder = Run::start(&mut server.leasehold(&["run", "-q", "job", "--", "sleep", "60"]));
+    let mut holder = server.begin(&["run", "-q", "job", "--", "sleep", "60"]);
     let acquired = watch.prints("acquired");
     assert_eq!(acquired["name"], "job", "{acquired}");
     assert!(acquired["time"].as_str().unwrap().ends_with('Z'), "{acquired}");
-    let mut waiter = Run::start(&mut server.leasehold(&["run", "-q", "job", "--", "sleep", "60"]));
+    let mut waiter = server.begin(&["run", "-q", "job", "--", "sleep", "60"]);
     let waiting = watch.prints("waiting");
     assert_eq!((&waiting["now"], &waiting["before"]), (&1.into(), &0.into()), "{waiting}");
     let before = watch.seen;
-    signal(holder.pid(), Signal::TERM);
-    holder.wait();
+    holder.terminate();
     assert_eq!(watch.prints("released")["owner"], acquired["owner"]);
     let next = watch.prints("acquired");
     assert_ne!(next["owner"], acquired["owner"]);
@@ -71,8 +69,7 @@ fn a_line_appears_when_others_acquire_wait_and_release() {
     let after = std::mem::replace(&mut watch.seen, before);
     assert_eq!(watch.prints("waiting")["now"], 0);
     watch.seen = after;
-    signal(waiter.pid(), Signal::TERM);
-    waiter.wait();
+    waiter.terminate();
     assert_eq!(watch.prints("released")["owner"], next["owner"]);
 }
 
@@ -81,8 +78,7 @@ fn a_lease_that_runs_out_is_told_from_a_release() {
     let server = Server::start();
     let mut watch = Watch::start(&server, &["dies"]);
     watch.prints("state");
-    let mut holder =
-        Run::start(&mut server.leasehold(&["run", "-q", "--lease", "2s", "dies", "--", "sleep", "60"]));
+    let mut holder = server.begin(&["run", "-q", "--lease", "2s", "dies", "--", "sleep", "60"]);
     let acquired = watch.prints("acquired");
     signal(holder.pid(), Signal::KILL);
     holder.wait();
@@ -90,7 +86,7 @@ fn a_lease_that_runs_out_is_told_from_a_release() {
 }
 
 #[test]
-fn it_says_when_the_store_goes_away_and_when_it_is_back() {
+fn watch_says_when_the_store_is_away() {
     let server = Server::start();
     let mut watch = Watch::start(&server, &["kept"]);
     watch.prints("state");
@@ -98,10 +94,9 @@ fn it_says_when_the_store_goes_away_and_when_it_is_back() {
     watch.prints("away");
     signal(server.pid(), Signal::CONT);
     watch.prints("back");
-    let mut holder = Run::start(&mut server.leasehold(&["run", "-q", "kept", "--", "sleep", "60"]));
+    let mut holder = server.begin(&["run", "-q", "kept", "--", "sleep", "60"]);
     watch.prints("acquired");
-    signal(holder.pid(), Signal::TERM);
-    holder.wait();
+    holder.terminate();
     watch.prints("released");
     let text = fs::read_to_string(&watch.file).unwrap();
     assert_eq!(text.matches("\"away\"").count(), 1, "{text}");
@@ -125,7 +120,7 @@ fn a_signal_ends_it_and_so_does_its_time() {
     let code = watch.run.wait().code();
     signal(server.pid(), Signal::CONT);
     assert_eq!(code, Some(128 + 15));
-    let (code, said) = outcome(&mut server.leasehold(&["watch", "any", "--for", "300ms"]));
+    let (code, said) = server.outcome(&["watch", "any", "--for", "300ms"]);
     assert_eq!(code, 0);
     assert!(said.contains(" any: free\n") && said.lines().count() == 1, "{said}");
 }

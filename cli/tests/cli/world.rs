@@ -24,7 +24,6 @@ pub(crate) fn pause(millis: u64) {
     std::thread::park_timeout(Duration::from_millis(millis));
 }
 
-/// Waits until something holds.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = now() + u64::try_from(LIMIT.as_nanos()).unwrap();
@@ -38,7 +37,6 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
 }
 
-/// A server that ends with the test.
 pub(crate) struct Server {
     process: Child,
     port: u16,
@@ -105,11 +103,18 @@ impl Server {
         keys
     }
 
-    /// The program, on this server.
     pub(crate) fn leasehold(&self, arguments: &[&str]) -> Command {
         let mut command = leasehold(arguments);
         command.env("LEASEHOLD_URL", self.url());
         command
+    }
+
+    pub(crate) fn outcome(&self, arguments: &[&str]) -> (i32, String) {
+        outcome(&mut self.leasehold(arguments))
+    }
+
+    pub(crate) fn begin(&self, arguments: &[&str]) -> Run {
+        Run::start(&mut self.leasehold(arguments))
     }
 
     /// The same, for a test about what comes after it has connected: a busy machine may take long for that.
@@ -190,7 +195,6 @@ pub(crate) fn stock() -> Option<PathBuf> {
     Some(stock)
 }
 
-/// The program without a store.
 pub(crate) fn leasehold(arguments: &[&str]) -> Command {
     let mut command = program(&[], arguments);
     command.stdin(Stdio::null());
@@ -229,7 +233,6 @@ pub(crate) fn outcome(command: &mut Command) -> (i32, String) {
     (status.code().unwrap_or_else(|| panic!("ended by a signal: {said}")), said)
 }
 
-/// A run in the background, ended with the test.
 pub(crate) struct Run(pub(crate) Child);
 
 impl Run {
@@ -241,9 +244,15 @@ impl Run {
         self.0.id()
     }
 
-    /// How it has ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().unwrap()
+    }
+
+    /// Its code after TERM.
+    #[track_caller]
+    pub(crate) fn terminate(&mut self) -> Option<i32> {
+        signal(self.pid(), Signal::TERM);
+        self.wait().code()
     }
 
     #[track_caller]
@@ -265,7 +274,6 @@ impl Drop for Run {
     }
 }
 
-/// The processes that have this one as their parent.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).map(|tasks| tasks.flatten().collect::<Vec<_>>());
     let lists =
@@ -316,7 +324,6 @@ impl Stamper<'_> {
     }
 }
 
-/// The stamps of a file so far.
 pub(crate) fn stamps(file: &Path) -> Vec<u64> {
     let text = fs::read_to_string(file).unwrap_or_default();
     // A line under way has no end yet.

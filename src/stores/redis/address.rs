@@ -320,15 +320,6 @@ fn by_sentinel(options: &ServerOptions, is_tls: bool) -> Result<(ConnectionInfo,
     if !is_tls {
         no_authorities(options)?;
     }
-    #[cfg(feature = "tls")]
-    let config = if is_tls { Some(crate::tls::config(&options.tls)?) } else { None };
-    let place = move |host: Host, port: u16| {
-        #[cfg(feature = "tls")]
-        if let Some(config) = &config {
-            return ServerPlace::Tls { host, port, config: config.clone() };
-        }
-        ServerPlace::Tcp { host, port }
-    };
     let mut places = Vec::new();
     for host in hosts.split(',') {
         let has_port = has_port(host);
@@ -337,12 +328,12 @@ fn by_sentinel(options: &ServerOptions, is_tls: bool) -> Result<(ConnectionInfo,
         match info.map_err(|error| bad().with_source(error))?.addr() {
             ConnectionAddr::Tcp(host, port) => {
                 let host = options.hosts.given(host, has_port || !login.is_empty());
-                places.push(Arc::new(place(host, *port)));
+                places.push(Arc::new(ServerPlace::Tcp { host, port: *port }));
             }
             _ => return Err(bad()),
         }
     }
-    let sentinels = Sentinels::new(name, places, Box::new(place), options)?;
+    let sentinels = Sentinels::new(name, places, options)?;
     Ok((info, Target::Master(Arc::new(sentinels))))
 }
 

@@ -37,7 +37,6 @@ enum Event {
     /// `hold` is dead, or has ended, and has not printed the handle.
     CallerGone,
     ShellEnded,
-    /// Somebody asks for the release, and waits for the answer.
     Release(UnixStream),
 }
 
@@ -123,7 +122,6 @@ fn begin(args: &KeepArgs) -> std::io::Result<Exit> {
     exit
 }
 
-/// The words that were typed, as `hold` was given them.
 fn receive_words(mut caller: &UnixStream) -> std::io::Result<Vec<OsString>> {
     let mut length = [0; 4];
     caller.read_exact(&mut length)?;
@@ -137,7 +135,6 @@ fn answer_refusal(mut caller: &UnixStream, exit: Exit) -> std::io::Result<Exit> 
     Ok(exit)
 }
 
-/// Notices the end of the shell and of `hold`, either of which ends a wait for the lock.
 fn watch(shell: Shell, caller: &UnixStream, caught: &Caught, sender: &Sender<Event>) -> std::io::Result<()> {
     let (interrupt, events) = (caught.interrupt.clone(), sender.clone());
     std::thread::Builder::new().name("shell".to_owned()).spawn(move || {
@@ -158,7 +155,6 @@ fn watch(shell: Shell, caller: &UnixStream, caught: &Caught, sender: &Sender<Eve
     Ok(())
 }
 
-/// Answers those who connect, which only this user can.
 fn listen(listener: UnixListener, events: Sender<Event>) -> std::io::Result<()> {
     std::thread::Builder::new().name("listen".to_owned()).spawn(move || {
         for mut stream in listener.incoming().flatten() {
@@ -185,7 +181,6 @@ struct Keeper<'a> {
 }
 
 impl Keeper<'_> {
-    /// Hands the hold to the caller, and keeps it until the shell ends or it is released.
     fn run(self, caller: &UnixStream, socket: Socket, events: &Receiver<Event>) -> std::io::Result<Exit> {
         self.caught.stop_waiting()?;
         // There before anybody knows of the hold. From here on nothing may fail.
@@ -239,7 +234,6 @@ impl Keeper<'_> {
         Ok(exit)
     }
 
-    /// Until when the lock is surely held.
     fn until(&self) -> Moment {
         // The clock first: the instant may be earlier than the window's end, never later.
         let now = Moment::now();
@@ -247,7 +241,6 @@ impl Keeper<'_> {
     }
 }
 
-/// Releases the lock, and says what became of it.
 fn released(guard: OwnedGuard, name: &str, is_lost: bool, held: Duration) -> (Exit, String) {
     let lost = || (Exit::Lost(LOST), format!("the lock of {name} was lost before it was released"));
     if is_lost || guard.state() == HoldState::Lost {

@@ -48,10 +48,11 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
     };
     loop {
         awake.put_off();
-        if Moment::now() >= until.minus(args.before) {
+        let left = until.minus(args.before).since(Moment::now());
+        if left.is_zero() {
             tell();
         }
-        match orders.recv_timeout(LOOK) {
+        match orders.recv_timeout(if left.is_zero() { LOOK } else { LOOK.min(left) }) {
             // The first is sent before the handle is.
             Ok(Order::Until(next)) => until = if until == Moment::NEVER { next } else { until.max(next) },
             Ok(Order::Gone) => tell(),
@@ -66,13 +67,10 @@ fn look_out(args: &LookoutArgs) -> std::io::Result<()> {
     }
 }
 
-/// A lookout, seen from the process that keeps the lock.
 pub(super) struct Lookout {
     process: Child,
     stream: UnixStream,
-    /// Ends when the lookout has.
     ended: Receiver<()>,
-    /// As it was told last.
     until: Moment,
 }
 
@@ -114,7 +112,6 @@ impl Lookout {
         drop(link::send(&self.stream, &Order::Gone)); // else it sees that the time is over
     }
 
-    /// Ends it: from now on it sends no signal.
     pub(super) fn end(mut self, caught: &Caught) {
         drop(self.process.kill());
         caught.wait(&mut self.process);

@@ -25,11 +25,9 @@ use crate::run::parts::{KeepArgs, Part};
 use crate::run::{family, refused};
 use crate::say::{Say, json_text};
 
-/// The exit code of `release` when the hold was lost.
 const LOST: u8 = 79;
 
 impl HoldArgs {
-    /// The same lock, as `run` would ask for it.
     fn as_run(&self) -> RunArgs {
         RunArgs {
             name: self.name.clone(),
@@ -123,7 +121,6 @@ fn code_of(answer: &Value) -> Option<Exit> {
     u8::try_from(code).ok().map(Exit::Command)
 }
 
-/// Ends a hold, and says whether it lasted until now.
 pub(crate) fn release(common: &Common, args: &ReleaseArgs) -> Exit {
     let say = Say::new(common);
     let Some(place) = place::of(&args.handle) else {

@@ -13,7 +13,6 @@ use crate::clock::Moment;
 use crate::run::family;
 use crate::run::hold::shell::Shell;
 
-/// The ending of the note beside a socket.
 const NOTE: &str = "for";
 
 /// The folders that sockets may be in, the preferred one first; they may not be there yet.
@@ -40,7 +39,6 @@ pub(crate) fn is_first(text: &str) -> bool {
     !matches!(made().and_then(note), Err(error) if error.kind() == ErrorKind::AlreadyExists)
 }
 
-/// A file for the socket of a new hold.
 pub(super) fn new() -> std::io::Result<PathBuf> {
     // A process begins one hold, so no two have the same number and instant.
     Ok(made()?.join(format!("{}-{:x}", std::process::id(), Moment::now().nanos())))
@@ -75,7 +73,6 @@ fn usable(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The socket of a hold. Its file goes with it.
 pub(super) struct Socket {
     pub(super) listener: UnixListener,
     file: PathBuf,
@@ -99,7 +96,6 @@ fn note_of(file: &Path) -> PathBuf {
     file.with_extension(NOTE)
 }
 
-/// The owners of the holds that are kept for the shells under which this program runs.
 pub(crate) fn owners_above() -> Vec<String> {
     let own = folders().into_iter().filter(|folder| is_own(folder).unwrap_or(false));
     let entries = own.flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
@@ -114,7 +110,6 @@ pub(crate) fn owners_above() -> Vec<String> {
     texts.iter().filter_map(|text| owner_for(text, &above)).map(str::to_owned).collect()
 }
 
-/// The owner that a note names, if its shell is one of these processes.
 fn owner_for<'a>(note: &'a str, above: &[(i32, u64)]) -> Option<&'a str> {
     let mut words = note.split(' ');
     let shell = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -149,7 +144,6 @@ pub(super) fn handle(place: &Path, fence: Option<u64>) -> String {
     format!("{}:{}", place.display(), fence.map(|fence| fence.to_string()).unwrap_or_default())
 }
 
-/// The file that a handle names, if it has the form of one.
 pub(super) fn of(handle: &str) -> Option<&Path> {
     let (place, fence) = handle.trim().rsplit_once(':')?;
     let is_one = place.starts_with('/') && fence.chars().all(|digit| digit.is_ascii_digit());
@@ -161,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_another_made_in_this_users_name_is_passed_over() {
+    fn a_folder_made_by_another_is_passed_over() {
         let all = tempfile::tempdir().unwrap();
         let [taken, free] = ["taken", "free"].map(|name| all.path().join(name));
         // As open as one of another's, who is not to be had here.
@@ -174,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_a_group_or_others_can_enter_is_not_this_users_own() {
+    fn a_folder_that_others_can_enter_is_not_own() {
         let folder = tempfile::tempdir().unwrap();
         let within = |name: &str, mode| {
             let place = folder.path().join(name);

@@ -23,7 +23,6 @@ pub(super) struct Shell {
 }
 
 impl Shell {
-    /// The process of this number, if it lives.
     pub(super) fn of(pid: i32) -> Option<Shell> {
         let member = Member::of(pid).filter(|member| !member.is_dead)?;
         Some(Shell { pid, began: member.began })
@@ -58,7 +57,6 @@ impl Shell {
         Shell::of(self.pid) == Some(self)
     }
 
-    /// Returns when it has ended.
     pub(super) fn wait_for_end(self) {
         let Ok(process) = self.open() else {
             while self.is_alive() {
@@ -67,7 +65,6 @@ impl Shell {
             return;
         };
         if let Some(process) = process {
-            // Readable when it has ended.
             while poll(&mut [PollFd::new(&process, PollFlags::IN)], None) == Err(Errno::INTR) {}
         }
     }
@@ -107,7 +104,6 @@ impl Shell {
     }
 }
 
-/// Whether a process is a copy of the one above it, made by a fork and never replaced.
 fn is_copy(one: &Member, above: &Member) -> bool {
     let file = |pid: i32, name: &str| PathBuf::from(format!("/proc/{pid}/{name}"));
     let same = |what: fn(PathBuf) -> Option<Vec<u8>>, name: &str| {
@@ -119,7 +115,6 @@ fn is_copy(one: &Member, above: &Member) -> bool {
         && same(|path| Some(std::fs::read_link(path).ok()?.into_os_string().into_encoded_bytes()), "exe")
 }
 
-/// The file that a process writes its output to.
 fn output_of(process: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/fd/1")).ok()
 }

@@ -50,9 +50,7 @@ pub(crate) struct Sentinels {
     name: String,
     /// The Sentinels' addresses; those whose last ask failed are at the end.
     places: Mutex<Vec<Arc<ServerPlace>>>,
-    /// How the master is reached at a host and port.
-    reach: Reach,
-    login: Arc<Renewable<SentinelLogin>>,
+    access: Arc<Renewable<Access>>,
     write_timeout: Duration,
     hosts: Arc<Hosts>,
     known: Mutex<KnownMaster>,
@@ -60,10 +58,34 @@ pub(crate) struct Sentinels {
     changed: Condvar,
 }
 
-/// The user of Sentinels themselves, and the password.
-type SentinelLogin = (Option<String>, Option<String>);
+/// The user of the Sentinels themselves, and TLS for them and the master.
+struct Access {
+    username: Option<String>,
+    password: Option<String>,
+    #[cfg(feature = "tls")]
+    tls: Option<crate::tls::Config>,
+}
 
-pub(crate) type Reach = Box<dyn Fn(Host, u16) -> ServerPlace + Send + Sync>;
+impl Access {
+    fn new(options: &ServerOptions) -> Result<Access> {
+        #[cfg(feature = "tls")]
+        let is_tls = options.url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("rediss"));
+        Ok(Access {
+            username: options.sentinel_username.clone(),
+            password: options.sentinel_password.clone(),
+            #[cfg(feature = "tls")]
+            tls: if is_tls { Some(crate::tls::config(&options.tls)?) } else { None },
+        })
+    }
+
+    fn secured(&self, place: &ServerPlace) -> ServerPlace {
+        #[cfg(feature = "tls")]
+        if let (Some(config), ServerPlace::Tcp { host, port }) = (&self.tls, place) {
+            return ServerPlace::Tls { host: host.clone(), port: *port, config: Arc::clone(config) };
+        }
+        place.clone()
+    }
+}
 
 /// The facts known so far.
 #[derive(Default)]
@@ -94,17 +116,12 @@ impl Sentinels {
     pub(crate) fn new(
         name: &str,
         places: Vec<Arc<ServerPlace>>,
-        reach: Reach,
         options: &ServerOptions,
     ) -> Result<Sentinels> {
-        let login = |options: &ServerOptions| {
-            Ok((options.sentinel_username.clone(), options.sentinel_password.clone()))
-        };
         Ok(Sentinels {
             name: name.to_owned(),
             places: Mutex::new(places),
-            reach,
-            login: Renewable::new(options, login)?,
+            access: Renewable::new(options, Access::new)?,
             write_timeout: options.command_timeout,
             hosts: Arc::clone(&options.hosts),
             known: Mutex::default(),
@@ -135,8 +152,9 @@ impl Sentinels {
             let part = now.plus((deadline.since(now) / 3).max(LEAST_TRY)).min(deadline);
             // Registered before anything is said: a switch also ends a connection that a hung master leaves
             // unanswered.
-            let tried = open_at(login, &(self.reach)(Host::named(host), *port), part, |stream| {
-                self.register(&master.node, stream);
+            let place = ServerPlace::Tcp { host: Host::named(host), port: *port };
+            let tried = self.access.with(|access| {
+                open_at(login, &access.secured(&place), part, |stream| self.register(&master.node, stream))
             });
             let error = match tried {
                 Ok(connection) => return Ok(connection),
@@ -246,14 +264,14 @@ impl Sentinels {
         deadline: Moment,
         begun: impl Fn(&Arc<Wire>),
     ) -> Result<Connection> {
-        self.login.with(|(username, password)| {
-            let auth = auth(username.as_deref(), password.as_deref());
+        self.access.with(|access| {
+            let auth = auth(access.username.as_deref(), access.password.as_deref());
             let mut bytes = Vec::new();
             for command in auth.iter().chain(commands) {
                 command.pack_into(&mut bytes);
             }
             let talk = || {
-                let mut connection = dial(place, &self.hosts, self.write_timeout, deadline)?;
+                let mut connection = dial(&access.secured(place), &self.hosts, self.write_timeout, deadline)?;
                 begun(connection.stream());
                 connection.send(&bytes, deadline)?;
                 if auth.is_some() {
@@ -446,9 +464,9 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     pub(super) fn sentinels(count: usize) -> Sentinels {
-        let place = |host, port| ServerPlace::Tcp { host, port };
-        let places = (0..count).map(|_| Arc::new(place(Host::given("sentinel", true), 1))).collect();
-        Sentinels::new("m", places, Box::new(place), &ServerOptions::default()).unwrap()
+        let place = || ServerPlace::Tcp { host: Host::given("sentinel", true), port: 1 };
+        let places = (0..count).map(|_| Arc::new(place())).collect();
+        Sentinels::new("m", places, &ServerOptions::default()).unwrap()
     }
 
     /// A password that was changed while the client runs.
@@ -471,8 +489,7 @@ mod tests {
         let mut options =
             ServerOptions { sentinel_password: Some("old".to_owned()), ..ServerOptions::default() };
         options.files.sentinel_password = Some(file.clone());
-        let reach = |host, port| ServerPlace::Tcp { host, port };
-        let sentinels = Sentinels::new("m", Vec::new(), Box::new(reach), &options).unwrap();
+        let sentinels = Sentinels::new("m", Vec::new(), &options).unwrap();
         let greet = || {
             let deadline = Clock::System.after(Duration::from_secs(10));
             sentinels.greet(&ServerPlace::Unix(socket.clone()), &[], deadline, |_| ())
