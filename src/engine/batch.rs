@@ -295,16 +295,17 @@ impl LevelRelease {
     fn begin(&self, action: &'static str) -> Result<Ending> {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;
-        let Some(left) = hold.end_level(*level) else {
-            return Err(engine.not_holding(action, hold.kind(), hold.name()));
-        };
         let begun = engine.clock.now();
-        if !engine.still_held(hold, left, begun) {
+        let Some(ended) = hold.entry().end(hold, *level, begun) else {
+            return Err(engine.no_level(action, hold));
+        };
+        let left = ended.left;
+        let Some(next) = engine.still_held(hold, ended, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
-        }
+        };
         let result = HandoffResult::default();
         if left == 0
-            && let HandoffStart::Sent = engine.start_handoff(hold, begun, || Releaser::Waits(result.clone()))
+            && let HandoffStart::Sent = engine.start_handoff(hold, next, begun, || Releaser::Waits(result.clone()))
         {
             return Ok(Ending::Handoff(result, begun));
         }

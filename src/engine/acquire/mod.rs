@@ -39,17 +39,13 @@ impl Engine {
         let under = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMark::current();
-        let granted = match call.entry.find(
-            call.by_thread.then(|| thread.id()),
-            self.asks_first(call, begun),
-            call.keeps(),
-            begun,
-        ) {
-            Found::Calm(asking) => self.ask_first(Request::new(self, call, lease, &thread, begun), asking),
-            Found::Kept(hold, reuse) => match self.take_again(call, (hold, reuse), (begun, &under)) {
-                Some(granted) => self.unless_shut_down(call, granted).map(Some),
-                None => self.wait_for(Request::new(self, call, lease, &thread, begun)),
-            },
+        let granted = match call.entry.find(call, thread.id(), self.asks_first(call), begun) {
+            Found::Calm(place) => self.ask_first(Request::new(self, call, lease, &thread, begun), place),
+            Found::Cached(granted) => self.had_again(call, granted, begun).map(Some),
+            Found::Stale(hold) => {
+                self.core.give_back(&hold, self.clock.now(), under.another());
+                self.wait_for(Request::new(self, call, lease, &thread, begun))
+            }
             Found::Leaving => {
                 let request = Request::new(self, call, lease, &thread, begun);
                 self.wait_for(request.under(unbound_number()))

@@ -50,7 +50,7 @@ impl Crowd {
             let client = world.client_on(Arc::<Far>::clone(store));
             // As a lock value has it: it lasts from one hold to the next.
             let entry = client.engine.registry.entry(Kind::Mutex, &name());
-            entry.count_on_return();
+            entry.state().caching.count_on_return();
             for _ in 0..each {
                 let (client, ended) = (client.clone(), Arc::clone(&ended));
                 threads.push(spawn(move || {

@@ -25,9 +25,9 @@ pub(crate) enum HandoffStart {
 impl Engine {
     /// Hands the lock to the next local thread, and waits for the answer that it reads. `None`: nobody is
     /// next, or it could not be sent.
-    pub(crate) fn hand_off(&self, hold: &Arc<Hold>, begun: Moment) -> Option<ReleaseOutcome> {
+    pub(super) fn hand_off(&self, hold: &Arc<Hold>, next: Next, begun: Moment) -> Option<ReleaseOutcome> {
         let mut result = None;
-        self.start_handoff(hold, begun, || Releaser::Waits(result.insert(HandoffResult::default()).clone()));
+        self.start_handoff(hold, next, begun, || Releaser::Waits(result.insert(HandoffResult::default()).clone()));
         result.map(|result| self.wait_for_handoff(&result))
     }
 
@@ -78,10 +78,11 @@ impl Core {
     pub(crate) fn start_handoff(
         &self,
         hold: &Arc<Hold>,
+        next: Next,
         sent: Moment,
         releaser: impl FnOnce() -> Releaser,
     ) -> HandoffStart {
-        let (ticket, mut to) = match hold.entry().promise(sent) {
+        let (ticket, mut to) = match next {
             Next::Nobody => return HandoffStart::Nobody,
             Next::Others => return HandoffStart::Others,
             Next::Local(ticket, claim) => (ticket, claim),

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
-use crate::engine::hold::Hold;
-use crate::engine::hold::LockEntry;
+use crate::engine::hold::entry::LevelEnd;
+use crate::engine::hold::{Hold, LockEntry};
 use crate::engine::release::handoff::HandoffStart;
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
@@ -37,9 +37,10 @@ impl Engine {
     ) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action)?;
-        match self.own_hold(entry) {
-            Some(hold) => self.end_one_level(action, &hold, None).map_err(Error::after_work),
-            None => Err(self.not_holding(action, kind, name)),
+        let begun = self.clock.now();
+        match entry.end_of_thread(ThreadMark::current().id(), begun) {
+            Some((hold, Some(ended))) => self.leave(action, &hold, ended, begun).map_err(Error::after_work),
+            _ => Err(self.not_holding(action, kind, name)),
         }
     }
 
@@ -53,34 +54,44 @@ impl Engine {
     }
 
     fn end_one_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
-        let Some(left) = hold.end_level(level) else {
-            return Err(self.not_holding(action, hold.kind(), hold.name()));
+        let begun = self.clock.now();
+        let Some(ended) = hold.entry().end(hold, level, begun) else {
+            return Err(self.no_level(action, hold));
         };
-        self.leave(action, hold, left)
+        self.leave(action, hold, ended, begun)
+    }
+
+    /// The error for a level that has ended already. Of a hold that was lost the thread has another by now.
+    pub(crate) fn no_level(&self, action: &'static str, hold: &Hold) -> Error {
+        if hold.loss_at(self.clock.now()).is_some() {
+            return Error::not_holding(action, hold.name().given(), NotHeld::Expired);
+        }
+        self.not_holding(action, hold.kind(), hold.name())
     }
 
     /// Ends all levels of a hold, and frees the lock, which nobody keeps: the caller is about to wait for others.
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
         let _call = self.calls.begin();
         while hold.end_level(None).is_some_and(|left| left > 0) {}
-        self.give_up(action, hold, 0, self.clock.now()).map_err(Error::after_work)
+        let ended = LevelEnd { left: 0, next: None };
+        self.give_up(action, hold, ended, self.clock.now()).map_err(Error::after_work)
     }
 
-    /// Leaves `left` levels to the owner.
-    fn leave(&self, action: &'static str, hold: &Arc<Hold>, left: u32) -> Result<()> {
-        let begun = self.clock.now();
-        if left == 0 && hold.entry().has_turn() && self.keeps(hold, false, begun) {
+    /// Leaves the owner the levels that have not ended.
+    fn leave(&self, action: &'static str, hold: &Arc<Hold>, ended: LevelEnd, begun: Moment) -> Result<()> {
+        if self.keeps(hold, &ended, false, begun) {
             return Ok(());
         }
-        self.give_up(action, hold, left, begun)
+        self.give_up(action, hold, ended, begun)
     }
 
     /// The same, and nobody keeps the lock.
-    fn give_up(&self, action: &'static str, hold: &Arc<Hold>, left: u32, begun: Moment) -> Result<()> {
-        if !self.still_held(hold, left, begun) {
+    fn give_up(&self, action: &'static str, hold: &Arc<Hold>, ended: LevelEnd, begun: Moment) -> Result<()> {
+        let left = ended.left;
+        let Some(next) = self.still_held(hold, ended, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
-        }
-        let handed_off = if left == 0 { self.hand_off(hold, begun) } else { None };
+        };
+        let handed_off = if left == 0 { self.hand_off(hold, next, begun) } else { None };
         let ended = match handed_off {
             Some(outcome) => self.handed_off(action, hold, outcome, begun),
             None => {
@@ -123,7 +134,11 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable(action)?;
         let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired).after_work());
-        if hold.end_level(level) != Some(0) || !self.still_held(hold, 0, begun) {
+        if hold.end_level(level) != Some(0) {
+            return expired();
+        }
+        if !hold.is_live(begun, &self.reporter) || !hold.begin_release() {
+            self.forget_lost(hold, begun);
             return expired();
         }
         let ended = self.send_end(hold, ends, begun.plus(self.options.patience));
@@ -222,16 +237,15 @@ impl Engine {
             return;
         }
         let call = self.calls.begin();
-        let Some(left) = hold.end_level(Some(level)) else { return };
         let begun = self.clock.now();
-        if left == 0 && hold.entry().has_turn() && self.keeps(hold, true, begun) {
+        let Some(ended) = hold.entry().end(hold, Some(level), begun) else { return };
+        if self.keeps(hold, &ended, true, begun) {
             return;
         }
-        if !self.still_held(hold, left, begun) {
-            return;
-        }
+        let left = ended.left;
+        let Some(next) = self.still_held(hold, ended, begun) else { return };
         let started = match left {
-            0 => self.start_handoff(hold, begun, || self.core.settle_later(hold, call.another())),
+            0 => self.start_handoff(hold, next, begun, || self.core.settle_later(hold, call.another())),
             _ => HandoffStart::Others,
         };
         match started {

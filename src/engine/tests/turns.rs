@@ -83,7 +83,7 @@ fn a_kept_hold_is_no_threads_and_is_given_back_when_nobody_comes() {
 
     let turn = InTurn::begin();
     turn.drop_guard();
-    turn.clock.advance(hold::turn::IDLE - US);
+    turn.clock.advance(hold::caching::IDLE - US);
     assert!(!turn.is_free());
     turn.clock.advance(US);
     comes_about("the release", || turn.is_free());
@@ -100,7 +100,7 @@ fn a_call_that_asks_for_something_else_gives_the_kept_hold_back_first() {
     assert_eq!(turn.attempts(), attempts + 1);
     assert!(!Arc::ptr_eq(&again.hold, &turn.guard.hold));
     // Were the old one kept yet, its release would free this one, which has the same owner.
-    turn.clock.advance(hold::turn::IDLE * 20);
+    turn.clock.advance(hold::caching::IDLE * 20);
     assert_eq!(*turn.store.holder.lock(), Some(again.hold.owner()));
     turn.engine.end_level("unlock", &again.hold, Some(again.level)).unwrap();
     turn.engine.shutdown().unwrap();
@@ -179,7 +179,7 @@ fn a_lost_hold_that_goes_leaves_the_kept_one_to_be_given_back() {
     turn.engine.drop_level(&next.hold, next.level);
     turn.drop_guard();
     assert!(!turn.is_free());
-    turn.clock.advance(hold::turn::IDLE);
+    turn.clock.advance(hold::caching::IDLE);
     comes_about("the release", || turn.is_free());
     turn.engine.shutdown().unwrap();
 }
@@ -213,7 +213,7 @@ fn a_thread_here_that_waits_gets_the_lock_when_the_one_that_had_it_stays_away() 
         comes_about("the other thread's sleep", || turn.entry.head().is_some_and(|head| head.is_open()));
         turn.drop_guard();
         assert!(!turn.is_free(), "the thread that had it may be back");
-        turn.clock.advance(hold::turn::IDLE);
+        turn.clock.advance(hold::caching::IDLE);
         waiter.join().unwrap();
     });
     assert!(turn.is_free());
