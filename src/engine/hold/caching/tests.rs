@@ -119,6 +119,8 @@ fn a_kept_hold_is_given_back_when_nobody_has_come_or_the_turn_is_over() {
     assert!(matches!(turns.watch(at(1001)), Watched::Over));
     turns.begin(64, at(2000));
     turns.score = MOST;
+    assert_eq!(turns.end_use((&hold, 1), true, 0, at(2001)), Keeping::Ends, "the other is not on its way yet");
+    turns.forget(&hold);
     assert_eq!(turns.end_use((&hold, 1), true, 0, at(2001)), Keeping::InTurn { is_new: true }, "watched anew");
     turns.end();
     assert!(matches!(turns.watch(at(2400)), Watched::Idle(_)), "another hold of the lock went");
@@ -197,8 +199,12 @@ fn a_hold_stays_and_is_used_again_until_a_recall() {
     }
     assert!(stays(&mut kept, &hold, ms(5)));
     channel.take(b"recall");
-    assert!(matches!(kept.watch(ms(6)), Watched::Idle(_)));
     assert_eq!(reuse(&mut kept, true, ms(6)), Some(Reuse::Never), "the thread does not get it again");
+    let (mut kept, channel, hold) = granted();
+    assert!(stays(&mut kept, &hold, ms(5)));
+    channel.take(b"recall");
+    assert!(matches!(kept.watch(ms(6)), Watched::Idle(_)));
+    assert_eq!(reuse(&mut kept, true, ms(6)), None);
     let (mut kept, channel, hold) = granted();
     channel.take(b"recall");
     assert!(matches!(kept.watch(ms(1)), Watched::Until(_)), "it is in use");
