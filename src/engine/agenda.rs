@@ -5,64 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::hold::{Hold, Outlook, State};
 use crate::engine::policy::renewal_period;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::Moment;
 
 /// A hold without an end is looked at then.
 const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
-
-/// Where a hold is in the agenda.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AgendaSlot {
-    /// Nowhere: the registry does not have it (any more).
-    Out,
-    /// It is to be renewed then.
-    Renewal(Moment),
-    /// Its window, or its thread, may have ended by then.
-    Look(Moment),
-}
-
-impl AgendaSlot {
-    /// When it is to be looked at.
-    pub(crate) fn moment(self) -> Moment {
-        match self {
-            AgendaSlot::Out => Moment::NEVER,
-            AgendaSlot::Renewal(at) | AgendaSlot::Look(at) => at,
-        }
-    }
-}
-
-/// The slot of a hold, which the hold has. Changed under the agenda's mutex alone.
-#[derive(Debug)]
-pub(crate) struct AgendaPlace {
-    at: AtomicU64,
-    renews: AtomicBool,
-}
-
-impl Default for AgendaPlace {
-    fn default() -> AgendaPlace {
-        AgendaPlace { at: AtomicU64::new(Moment::NEVER.nanos()), renews: AtomicBool::new(false) }
-    }
-}
-
-impl AgendaPlace {
-    pub(crate) fn slot(&self) -> AgendaSlot {
-        match Moment::from_nanos(self.at.load(Ordering::Relaxed)) {
-            Moment::NEVER => AgendaSlot::Out,
-            at if self.renews.load(Ordering::Relaxed) => AgendaSlot::Renewal(at),
-            at => AgendaSlot::Look(at),
-        }
-    }
-
-    fn replace(&self, slot: AgendaSlot) -> AgendaSlot {
-        let before = self.slot();
-        self.at.store(slot.moment().nanos(), Ordering::Relaxed);
-        self.renews.store(matches!(slot, AgendaSlot::Renewal(_)), Ordering::Relaxed);
-        before
-    }
-}
 
 /// The place of a hold, as of `now`.
 pub(crate) fn slot_of(hold: &Hold, now: Moment) -> AgendaSlot {

@@ -305,7 +305,8 @@ impl LevelRelease {
         };
         let result = HandoffResult::default();
         if left == 0
-            && let HandoffStart::Sent = engine.start_handoff(hold, next, begun, || Releaser::Waits(result.clone()))
+            && let HandoffStart::Sent =
+                engine.start_handoff(hold, next, begun, || Releaser::Waits(result.clone()))
         {
             return Ok(Ending::Handoff(result, begun));
         }

@@ -403,8 +403,6 @@ mod tests {
         assert!(queue.is_empty());
     }
 
-
-
     #[test]
     fn a_waiter_that_gives_up_in_the_middle_changes_no_heads() {
         let mut queue = Queue::default();
@@ -462,7 +460,6 @@ mod tests {
         queue.leave(&tickets[3]);
         assert!(queue.is_empty() && queue.join(true).is_head() && queue.join(false).is_head());
     }
-
 
     #[test]
     fn those_who_wait_for_a_hand_off_are_woken_by_that_one_alone() {

@@ -10,8 +10,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::directory::LockUse;
-use crate::engine::agenda::{Agenda, AgendaSlot, slot_in};
+use crate::engine::agenda::{Agenda, slot_in};
 use crate::engine::hold::entry::{Entered, LockKey, Locks, REMEMBERED};
+use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::hold::{Hold, LockEntry, QueuePlace, State};
 use crate::fork::is_forked;
 use crate::ident::LockName;
@@ -251,9 +252,7 @@ impl Registry {
                 waits,
                 ..LockUse::new(entry.key.name.key(), owner, thread, now.since(since))
             };
-            let is_live = |entered: &&Entered| {
-                !entered.hold.is_kept() && entered.hold.loss_at(now).is_none()
-            };
+            let is_live = |entered: &&Entered| !entered.hold.is_kept() && entered.hold.loss_at(now).is_none();
             let held = state.holds.iter().take(room).filter(is_live);
             uses.extend(held.map(|Entered { hold, state }| {
                 let thread = hold.holder.thread();

@@ -240,7 +240,7 @@ impl<H> Caching<H> {
     /// This hold is to be given back. Its own thread does not find it from now on.
     pub(crate) fn leave(&mut self, hold: &Arc<H>) {
         self.slot = Slot::Returning(Arc::clone(hold));
-        self.recallable.take_if(|kept| Arc::ptr_eq(&kept.hold, hold));
+        self.forget_recalls(hold);
     }
 
     /// Takes the cached hold out to be given back, if it is one that is meant.

@@ -7,11 +7,10 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::engine::hold::caching::{Caching, KeepTerms, Keeping, Reuse, Watched};
 use crate::engine::hold::given_up::GivenUp;
 use crate::engine::hold::own_hash::OwnHash;
 use crate::engine::hold::{Hold, State};
-use crate::engine::acquire::call::{AcquireCall, Granted};
-use crate::engine::hold::caching::{Caching, KeepTerms, Keeping, Reuse, Watched};
 use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
 use crate::fork::is_forked;
@@ -128,12 +127,23 @@ pub(crate) struct LevelEnd {
     pub(crate) next: Option<Next>,
 }
 
+/// What a call wants of a lock in this process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish {
+    /// It would cache the hold until a recall.
+    pub(crate) keeps: bool,
+    /// It asks before all others if it finds the lock calm.
+    pub(crate) asks: bool,
+    /// It waits if the lock is busy.
+    pub(crate) waits: bool,
+}
+
 /// How a thread that wants the lock finds it in this process.
 pub(crate) enum Found {
     /// This thread's hold, live or lost.
     Own(Arc<Hold>),
-    /// This thread's last hold, which was cached, and is the thread's again.
-    Cached(Granted),
+    /// This thread's last hold, which was cached, and is the thread's again, with a level.
+    Cached(Arc<Hold>, u64),
     /// The same, but it is to be given back: it is lost, others want it, or this call asks for something else.
     Stale(Arc<Hold>),
     /// Another thread is giving that one back. This thread's request could come before the release, which would
@@ -167,31 +177,29 @@ impl LockEntry {
         self.state().of_thread(thread)
     }
 
-    /// How this thread finds the lock that is about to ask for it at `now`. It is found calm only by one that `asks`
-    /// before all others.
+    /// How a thread finds the lock that is about to ask for it at `now`; `thread` is none where a guard is to be the
+    /// owner. `may_use`: whether its call can have a cached hold again.
     pub(crate) fn find(
         self: &Arc<LockEntry>,
-        call: &AcquireCall<'_>,
-        thread: u64,
-        asks: bool,
+        thread: Option<u64>,
+        Wish { keeps, asks, waits }: Wish,
+        may_use: impl FnOnce(&Hold, Reuse) -> bool,
         now: Moment,
     ) -> Found {
         let mut state = self.state();
-        if call.by_thread {
+        if let Some(thread) = thread {
             state.caching.note_asked(thread, now);
             if let Some(hold) = state.of_thread(thread) {
                 return Found::Own(hold);
             }
-            if let Some((hold, reuse)) =
-                state.caching.reuse(|kept| kept.is_of_thread(thread), call.keeps(), now)
-            {
-                return match state.use_again(call, &hold, reuse, now) {
-                    Some(level) => Found::Cached(Granted { hold, level }),
-                    None => {
-                        state.caching.leave(&hold);
-                        Found::Stale(hold)
-                    }
-                };
+            if let Some((hold, reuse)) = state.caching.reuse(|kept| kept.is_of_thread(thread), keeps, now) {
+                let may_use = may_use(&hold, reuse) && hold.loss_at(now).is_none();
+                let own = state.state_of(&hold).filter(|_| may_use);
+                if let Some(level) = own.and_then(|own| hold.begin_again(own, now, keeps)) {
+                    return Found::Cached(hold, level);
+                }
+                state.caching.leave(&hold);
+                return Found::Stale(hold);
             }
             // Looked at under the mutex. Pairs with `take_kept` and `watch`: a thread finds its hold before
             // they take it, or finds here that they have.
@@ -202,8 +210,7 @@ impl LockEntry {
         if !asks || !state.is_calm(now) {
             return Found::Used;
         }
-        let joins = !call.limit.is_over(now);
-        Found::Calm(joins.then(|| self.place(state.queue.join(false))))
+        Found::Calm(waits.then(|| self.place(state.queue.join(false))))
     }
 
     /// Until when some hold of this process stands, if one does.
@@ -448,28 +455,14 @@ impl LockState {
         self.contended.is_some_and(|(since, _)| now.since(since) < CONTENDED)
     }
 
-    /// The first level of a hold that was cached, if it is what this call asks for, and not lost.
-    fn use_again(
-        &mut self,
-        call: &AcquireCall<'_>,
-        hold: &Arc<Hold>,
-        reuse: Reuse,
-        now: Moment,
-    ) -> Option<u64> {
-        let is_meant = match reuse {
-            // The plain and the fenced lock of a name are one.
-            Reuse::UntilAsked => !call.wants_fence() || hold.fence().is_some(),
-            Reuse::InTurn => call.may_keep(),
-            Reuse::Never => false,
-        };
-        if !is_meant || !hold.holder.is_this_task() || hold.loss_at(now).is_some() {
-            return None;
-        }
-        hold.begin_again(self.state_of(hold)?, now, call.keeps())
-    }
-
     /// As [`LockEntry::end`].
-    fn end(&mut self, hold: &Arc<Hold>, level: Option<u64>, may_cache: bool, now: Moment) -> Option<LevelEnd> {
+    fn end(
+        &mut self,
+        hold: &Arc<Hold>,
+        level: Option<u64>,
+        may_cache: bool,
+        now: Moment,
+    ) -> Option<LevelEnd> {
         let left = hold.end_level_in(self.state_of(hold)?, level)?;
         let ends = left == 0 && !may_cache && hold.loss_at(now).is_none();
         let next = if ends { self.begin_release(hold, now) } else { None };

@@ -11,6 +11,7 @@ mod loss;
 mod own_hash;
 mod phase;
 mod renewal;
+pub(crate) mod slot;
 mod state;
 
 #[cfg(test)]
@@ -20,13 +21,13 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::engine::agenda::AgendaPlace;
 pub(crate) use crate::engine::hold::entry::{Found, LockEntry, Next, QueuePlace};
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::loss::Listeners;
 use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
 pub(crate) use crate::engine::hold::renewal::Outlook;
+use crate::engine::hold::slot::AgendaPlace;
 pub(crate) use crate::engine::hold::state::State;
 use crate::engine::policy::{at_risk, renewal_slack};
 use crate::ident::{Fence, LockName, Owner};

@@ -27,7 +27,9 @@ impl Engine {
     /// next, or it could not be sent.
     pub(super) fn hand_off(&self, hold: &Arc<Hold>, next: Next, begun: Moment) -> Option<ReleaseOutcome> {
         let mut result = None;
-        self.start_handoff(hold, next, begun, || Releaser::Waits(result.insert(HandoffResult::default()).clone()));
+        self.start_handoff(hold, next, begun, || {
+            Releaser::Waits(result.insert(HandoffResult::default()).clone())
+        });
         result.map(|result| self.wait_for_handoff(&result))
     }
 

@@ -107,7 +107,12 @@ impl Engine {
     }
 
     /// The thread has its cached hold again, without a request.
-    pub(crate) fn had_again(&self, call: &AcquireCall<'_>, granted: Granted, begun: Moment) -> Result<Granted> {
+    pub(crate) fn had_again(
+        &self,
+        call: &AcquireCall<'_>,
+        granted: Granted,
+        begun: Moment,
+    ) -> Result<Granted> {
         if !granted.hold.is_until_asked() {
             self.watch(&granted.hold); // without a level it was not to be renewed
         }

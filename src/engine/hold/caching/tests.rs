@@ -119,9 +119,17 @@ fn a_kept_hold_is_given_back_when_nobody_has_come_or_the_turn_is_over() {
     assert!(matches!(turns.watch(at(1001)), Watched::Over));
     turns.begin(64, at(2000));
     turns.score = MOST;
-    assert_eq!(turns.end_use((&hold, 1), true, 0, at(2001)), Keeping::Ends, "the other is not on its way yet");
+    assert_eq!(
+        turns.end_use((&hold, 1), true, 0, at(2001)),
+        Keeping::Ends,
+        "the other is not on its way yet"
+    );
     turns.forget(&hold);
-    assert_eq!(turns.end_use((&hold, 1), true, 0, at(2001)), Keeping::InTurn { is_new: true }, "watched anew");
+    assert_eq!(
+        turns.end_use((&hold, 1), true, 0, at(2001)),
+        Keeping::InTurn { is_new: true },
+        "watched anew"
+    );
     turns.end();
     assert!(matches!(turns.watch(at(2400)), Watched::Idle(_)), "another hold of the lock went");
 }
