@@ -5,31 +5,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::hold::slot::AgendaSlot;
-use crate::engine::hold::{Hold, Outlook, State};
+use crate::engine::hold::entry::Entered;
+use crate::engine::hold::{AgendaSlot, Hold, State};
 use crate::engine::policy::renewal_period;
 use crate::time::Moment;
 
-/// A hold without an end is looked at then.
-const LATEST: Moment = Moment::from_nanos(u64::MAX - 1);
-
 /// The place of a hold, as of `now`.
-pub(crate) fn slot_of(hold: &Hold, now: Moment) -> AgendaSlot {
-    hold.with(|state| slot_in(hold, state, now)).unwrap_or(AgendaSlot::Out)
-}
-
-/// The same, for whoever has locked the hold's entry.
-pub(crate) fn slot_in(hold: &Hold, state: &State, now: Moment) -> AgendaSlot {
-    let soon = now.plus(Duration::from_millis(1));
-    let Outlook { lease, due, has_lapsed } = hold.outlook(state);
-    if has_lapsed {
+pub(crate) fn slot_of(hold: &Hold, state: &State, now: Moment) -> AgendaSlot {
+    let (soon, lease) = (now.plus(Duration::from_millis(1)), hold.renewed_lease());
+    if state.has_lapsed {
         return AgendaSlot::Look(now.plus(lease)); // its thread may end without asking for it
     }
     if hold.is_releasing() {
         return AgendaSlot::Look(now.plus(renewal_period(lease)));
     }
-    let until = hold.until().min(LATEST);
-    if let Some(due) = due.filter(|due| *due < until && !hold.is_orphaned()) {
+    let until = hold.until();
+    // The watchdog renews it, and does not have it yet.
+    let (due, is_renewed) = (hold.due_in(state), hold.is_renewable_in(state) && !state.is_queued);
+    if is_renewed && due < until && !hold.is_orphaned() {
         return AgendaSlot::Renewal(due.max(soon));
     }
     if !hold.is_of_any_thread() {
@@ -54,9 +47,9 @@ fn key(at: Moment, hold: &Arc<Hold>) -> AgendaKey {
 }
 
 impl Agenda {
-    /// Puts a hold there, wherever it has been.
-    pub(crate) fn put(&mut self, hold: &Arc<Hold>, slot: AgendaSlot) {
-        match hold.place.replace(slot) {
+    /// Puts a hold there, wherever it has been. The caller has locked its entry.
+    pub(crate) fn put(&mut self, hold: &Arc<Hold>, state: &mut State, slot: AgendaSlot) {
+        match std::mem::replace(&mut state.slot, slot) {
             AgendaSlot::Out => {}
             AgendaSlot::Renewal(at) => drop(self.renewals.remove(&key(at, hold))),
             AgendaSlot::Look(at) => drop(self.looks.remove(&key(at, hold))),
@@ -68,8 +61,8 @@ impl Agenda {
         }
     }
 
-    pub(crate) fn remove(&mut self, hold: &Arc<Hold>) {
-        self.put(hold, AgendaSlot::Out);
+    pub(crate) fn remove(&mut self, mut entered: Entered) {
+        self.put(&entered.hold, &mut entered.state, AgendaSlot::Out);
     }
 
     /// Some of the holds whose time has come. They stay where they are until they are put elsewhere.

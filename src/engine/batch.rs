@@ -13,7 +13,6 @@ use crate::engine::acquire::waiting::Waiting;
 use crate::engine::calls::Call;
 use crate::engine::handoff::{HandoffResult, Releaser};
 use crate::engine::hold::Hold;
-use crate::engine::release::handoff::HandoffStart;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{Fence, LockName, ThreadMark, unbound_number};
 use crate::observe::LossReason;
@@ -304,9 +303,7 @@ impl LevelRelease {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         };
         let result = HandoffResult::default();
-        if left == 0
-            && let HandoffStart::Sent =
-                engine.start_handoff(hold, next, begun, || Releaser::Waits(result.clone()))
+        if left == 0 && engine.start_handoff(hold, next, begun, || Releaser::Waits(result.clone())).is_none()
         {
             return Ok(Ending::Handoff(result, begun));
         }

@@ -7,17 +7,15 @@ mod stuck;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use crate::directory::LockUse;
-use crate::engine::agenda::{Agenda, slot_in};
+use crate::engine::agenda::{Agenda, slot_of};
 use crate::engine::hold::entry::{Entered, LockKey, Locks, REMEMBERED};
-use crate::engine::hold::slot::AgendaSlot;
 use crate::engine::hold::{Hold, LockEntry, QueuePlace, State};
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 
 /// The mutex of an entry comes before the agenda's, and both before that of `remembered`. Two entries are
@@ -111,20 +109,20 @@ impl Registry {
     /// makes room: its guards still know it. `place`: of the waiter that was granted it.
     pub(crate) fn insert(
         &self,
-        (hold, own): (&Arc<Hold>, State),
+        (hold, mut own): (&Arc<Hold>, State),
         thread: Option<u64>,
         place: Option<QueuePlace>,
     ) -> Moment {
         self.grants.fetch_add(1, Ordering::Relaxed);
-        let slot = slot_in(hold, &own, hold.since());
+        let slot = slot_of(hold, &own, hold.since());
         let mut state = hold.entry().state();
         let mut agenda = self.agenda.lock();
         if let Some(thread) = thread {
             for lost in state.holds.extract_if(.., |other| other.hold.is_of_thread(thread)) {
-                agenda.remove(&lost.hold);
+                agenda.remove(lost);
             }
         }
-        agenda.put(hold, slot);
+        agenda.put(hold, &mut own, slot);
         drop(agenda);
         state.enter(hold, own);
         place.into_iter().for_each(|place| place.leave_granted(&mut state));
@@ -138,36 +136,21 @@ impl Registry {
 
     // ---- the agenda
 
-    /// Has a hold that is here be looked at then.
-    pub(crate) fn put(&self, hold: &Arc<Hold>, slot: AgendaSlot) {
-        let mut agenda = self.agenda.lock();
-        if hold.place.slot() != AgendaSlot::Out {
-            agenda.put(hold, slot);
-        }
+    pub(crate) fn agenda(&self) -> MutexGuard<'_, Agenda> {
+        self.agenda.lock()
     }
 
-    /// The same, unless it is looked at sooner anyway.
-    pub(crate) fn put_earlier(&self, hold: &Arc<Hold>, slot: AgendaSlot) {
-        if slot.moment() < hold.place.slot().moment() {
-            self.put(hold, slot);
-        }
-    }
-
-    /// Some of those whose time has come; see [`Agenda::due`].
-    pub(crate) fn due(&self, now: Moment, slack: Duration, most: usize) -> Vec<Arc<Hold>> {
-        self.agenda.lock().due(now, slack, most)
-    }
-
-    pub(crate) fn renewed(&self) -> Vec<Arc<Hold>> {
-        self.agenda.lock().renewed()
-    }
-
-    pub(crate) fn first_due(&self) -> Moment {
-        self.agenda.lock().first()
-    }
-
-    pub(crate) fn first_renewal(&self) -> Moment {
-        self.agenda.lock().first_renewal()
+    /// Has a hold that is here be looked at in time, whatever has changed about it; returns when. `earlier`: unless it
+    /// is looked at sooner anyway.
+    pub(crate) fn put(&self, hold: &Arc<Hold>, earlier: bool, now: Moment) -> Moment {
+        let put = |state: &mut State| {
+            let slot = slot_of(hold, state, now);
+            if !earlier || slot.moment() < state.slot.moment() {
+                self.agenda.lock().put(hold, state, slot);
+            }
+            slot.moment()
+        };
+        hold.with(put).unwrap_or(Moment::NEVER)
     }
 
     /// All that are bound to something of the store's.
@@ -196,8 +179,8 @@ impl Registry {
 
     /// Takes a hold out and notifies nobody: the lock is on its way to the head already.
     pub(crate) fn remove_handed(&self, hold: &Arc<Hold>) {
-        hold.entry().state().take_out(hold);
-        self.agenda.lock().remove(hold);
+        let mut state = hold.entry().state();
+        state.take_out(hold).into_iter().for_each(|entered| self.agenda.lock().remove(entered));
     }
 
     /// Takes a hold out, and notifies the head of the queue that the lock may be free.
@@ -207,11 +190,10 @@ impl Registry {
 
     /// The same. `released`: the hold ended by a true release, when, and which others were notified.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
-        self.agenda.lock().remove(hold);
         let mut state = hold.entry().state();
         // The turn between processes first. The hold is taken out second, which wakes the next waiter here.
         let contended = released.filter(|(others, now)| state.note_released(*others, *now));
-        state.take_out(hold);
+        state.take_out(hold).into_iter().for_each(|entered| self.agenda.lock().remove(entered));
         state.caching.end();
         state.queue.nudge();
         state.forget_if_unused();
@@ -291,13 +273,14 @@ impl Registry {
             let mut state = entry.state();
             // In doubt: no hold of the thread, of whichever client, follows under the number.
             state.holds.iter().filter(|one| one.state.is_in_doubt()).for_each(|one| one.hold.retire_owner());
-            holds.extend(state.holds.drain(..).map(|entered| entered.hold));
+            for entered in state.holds.drain(..) {
+                holds.push(Arc::clone(&entered.hold));
+                self.agenda.lock().remove(entered);
+            }
             recalls.extend(state.caching.clear());
             state.queue.wake_all();
         }
         drop(recalls); // where no entry is locked: a store has locks of its own
-        let mut agenda = self.agenda.lock();
-        holds.iter().for_each(|hold| agenda.remove(hold));
         holds
     }
 }

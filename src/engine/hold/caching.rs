@@ -121,6 +121,8 @@ pub(crate) struct Caching<H> {
     paused_until: Option<Moment>,
     /// The thread that gives back what nobody comes for looks at this lock.
     is_watched: bool,
+    /// This client has, or had, a time slice at the lock or a hold that may stay until a recall.
+    may_cache: bool,
 }
 
 /// Whether a hold is cached.
@@ -174,6 +176,7 @@ impl<H> Default for Caching<H> {
             recalled: None,
             paused_until: None,
             is_watched: false,
+            may_cache: false,
         }
     }
 }
@@ -279,6 +282,11 @@ impl<H> Caching<H> {
         matches!(&self.slot, Slot::Returning(hold) if is_meant(hold))
     }
 
+    /// Whether the end of a hold is to ask whether that is cached.
+    pub(crate) fn may_cache(&self) -> bool {
+        self.may_cache
+    }
+
     /// Whether a hold is cached until a recall.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.slot, Slot::Cached(_, CachedFor::UntilRecall(_)))
@@ -297,7 +305,7 @@ impl<H> Caching<H> {
         let length = length(clients);
         let more = std::mem::take(&mut self.missed).min(length);
         self.ends = Some(now.plus(length).plus(more));
-        (self.began, self.last) = (now, now);
+        (self.began, self.last, self.may_cache) = (now, now, true);
     }
 
     /// A thread of this client asks for the lock.
@@ -374,6 +382,7 @@ impl<H> Caching<H> {
 
     /// A hold was granted on these terms; when it is to be looked at, and whether nobody watches this lock yet.
     pub(crate) fn grant(&mut self, hold: &Arc<H>, terms: KeepTerms, now: Moment) -> (Moment, bool) {
+        self.may_cache = true;
         let next_look = now.plus(FIRST_LOOK);
         let hold = Arc::clone(hold);
         self.recallable = Some(Recallable { hold, terms, next_look, gap: FIRST_LOOK });

@@ -7,7 +7,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::engine::hold::caching::{Caching, KeepTerms, Keeping, Reuse, Watched};
+use crate::engine::hold::caching::{Caching, Keeping, Reuse};
 use crate::engine::hold::given_up::GivenUp;
 use crate::engine::hold::own_hash::OwnHash;
 use crate::engine::hold::{Hold, State};
@@ -18,7 +18,6 @@ use crate::ident::LockName;
 use crate::room::CrowdMap;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Family, Kind, Others};
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 
@@ -56,9 +55,6 @@ pub(crate) type Locks = Mutex<CrowdMap<LockKey, Weak<LockEntry>, BuildHasherDefa
 #[derive(Debug)]
 pub(crate) struct LockEntry {
     pub(crate) key: LockKey,
-    /// This client has, or had, a time slice at the lock or a hold that may be cached: to be looked at without the
-    /// mutex.
-    has_turn: AtomicBool,
     state: Mutex<LockState>,
     pub(crate) given_up: GivenUp,
     /// The registry's, to be taken out of in the end.
@@ -74,12 +70,12 @@ pub(crate) struct LockState {
     burst: Burst,
     pub(crate) caching: Caching<Hold>,
     /// This client may stand in the store's line.
-    in_line: bool,
+    pub(crate) in_line: bool,
     /// Since when the head has had nothing but failures, and the last: those behind it have waited through
     /// the same.
     failure: Option<(Moment, Error)>,
     /// When this process last released the lock, if others waited for it then, and who was notified.
-    contended: Option<(Moment, Others)>,
+    pub(crate) contended: Option<(Moment, Others)>,
     /// Until when the registry keeps the entry, although no value may be left.
     remembered_until: Option<Moment>,
 }
@@ -125,6 +121,8 @@ pub(crate) struct LevelEnd {
     pub(crate) left: u32,
     /// The release has begun.
     pub(crate) next: Option<Next>,
+    /// This client may cache holds of the lock.
+    pub(crate) may_cache: bool,
 }
 
 /// What a call wants of a lock in this process.
@@ -136,6 +134,11 @@ pub(crate) struct Wish {
     pub(crate) asks: bool,
     /// It waits if the lock is busy.
     pub(crate) waits: bool,
+}
+
+impl LevelEnd {
+    /// All levels have ended, and the hold is not cached.
+    pub(crate) const LAST: LevelEnd = LevelEnd { left: 0, next: None, may_cache: false };
 }
 
 /// How a thread that wants the lock finds it in this process.
@@ -161,7 +164,6 @@ impl LockEntry {
     pub(crate) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LockEntry> {
         Arc::new(LockEntry {
             key,
-            has_turn: AtomicBool::new(false),
             state: Mutex::default(),
             given_up: GivenUp::default(),
             locks: Arc::clone(locks),
@@ -248,34 +250,17 @@ impl LockEntry {
     pub(crate) fn end_of_thread(&self, thread: u64, now: Moment) -> Option<(Arc<Hold>, Option<LevelEnd>)> {
         let mut state = self.state();
         let hold = state.of_thread(thread).filter(|hold| hold.holder.is_this_task())?;
-        let ended = state.end(&hold, None, self.has_turn(), now);
+        let ended = state.end(&hold, None, now);
         Some((hold, ended))
     }
 
     /// Ends a level as [`Hold::end_level`] does. A hold that ends with it and cannot be cached, nor is lost, begins its
     /// release.
     pub(crate) fn end(&self, hold: &Arc<Hold>, level: Option<u64>, now: Moment) -> Option<LevelEnd> {
-        self.state().end(hold, level, self.has_turn(), now)
-    }
-
-    /// Begins the release of a hold that nothing else has ended, and promises the lock to the next.
-    pub(crate) fn begin_release(&self, hold: &Arc<Hold>, now: Moment) -> Option<Next> {
-        self.state().begin_release(hold, now)
+        self.state().end(hold, level, now)
     }
 
     // ---- cached holds
-
-    /// The store granted the lock to this client, out of a line in which so many stood.
-    pub(crate) fn begin_turn(&self, clients: u32, now: Moment) {
-        self.state().caching.begin(clients, now);
-        self.has_turn.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the end of a hold is to ask whether that is [cached](Self::keep). Read by the thread
-    /// that began the slice, or was handed the lock since.
-    pub(crate) fn has_turn(&self) -> bool {
-        self.has_turn.load(Ordering::Relaxed)
-    }
 
     /// Caches a hold whose last level has ended, if it is still here: until a recall if that was asked
     /// for, or, `by_turn`, if it is this client's time slice yet.
@@ -295,25 +280,10 @@ impl LockEntry {
         }
     }
 
-    /// As [`Caching::note_return`].
-    pub(crate) fn note_return(&self, thread: u64, now: Moment) {
-        self.state().caching.note_return(thread, now);
-    }
-
-    /// Takes the hold that is cached, whichever thread had it: it is to be given back. Pairs with `find`.
-    pub(crate) fn take_kept(&self) -> Option<Arc<Hold>> {
-        self.has_turn().then(|| self.take_kept_of(None)).flatten()
-    }
-
-    /// The same, if it is this thread's, or any's.
-    pub(crate) fn take_kept_of(&self, thread: Option<u64>) -> Option<Arc<Hold>> {
+    /// Takes the hold that is cached to be given back, if it is this thread's, or any's. Pairs with `find`.
+    pub(crate) fn take_kept(&self, thread: Option<u64>) -> Option<Arc<Hold>> {
         let is_of = |kept: &Hold| thread.is_none_or(|thread| kept.is_of_thread(thread));
         self.state().caching.take_to_leave(is_of)
-    }
-
-    /// The next step of whoever watches this lock.
-    pub(crate) fn watch(&self, now: Moment) -> Watched<Hold> {
-        self.state().caching.watch(now)
     }
 
     /// The recalls of this lock that have come so far, if all are heard. `listen` begins to listen, if nobody
@@ -330,28 +300,11 @@ impl LockEntry {
         None
     }
 
-    /// A hold was granted that is to be cached until a recall; when it is to be looked at, and whether nobody watches
-    /// this lock yet.
-    pub(crate) fn keep_until_asked(&self, hold: &Arc<Hold>, terms: KeepTerms, now: Moment) -> (Moment, bool) {
-        self.has_turn.store(true, Ordering::Relaxed);
-        self.state().caching.grant(hold, terms, now)
-    }
-
     /// Others want this hold; if nobody uses it, it is taken out to be given back.
     pub(crate) fn note_wanted(&self, hold: &Arc<Hold>, now: Moment) -> Option<Arc<Hold>> {
         let mut state = self.state();
         state.caching.note_wanted(hold, now);
         state.caching.take_idle(hold)
-    }
-
-    /// Takes this hold out to be given back, if nobody uses it.
-    pub(crate) fn take_idle(&self, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
-        self.state().caching.take_idle(hold)
-    }
-
-    /// Whether a hold is cached here until a recall.
-    pub(crate) fn is_kept_idle(&self) -> bool {
-        self.has_turn() && self.state().caching.is_idle()
     }
 
     // ---- what is remembered
@@ -362,11 +315,6 @@ impl LockEntry {
         let before = state.remembered_until;
         state.remembered_until = before.max(Some(until));
         before.is_none()
-    }
-
-    /// When this process last released the lock, if others waited for it then, and who was notified.
-    pub(crate) fn contended_since(&self) -> Option<(Moment, Others)> {
-        self.state().contended
     }
 
     /// Whether it need not be kept any more.
@@ -396,11 +344,6 @@ impl LockEntry {
         QueuePlace { entry: Arc::clone(self), ticket, has_left: false }
     }
 
-    /// Whether this client stands in the store's line for the lock, as far as is known.
-    pub(crate) fn note_in_line(&self, is_in_line: bool) {
-        self.state().in_line = is_in_line;
-    }
-
     /// How many wait here.
     #[cfg(leasehold_shuttle)]
     pub(crate) fn waiting(&self) -> usize {
@@ -413,11 +356,6 @@ impl LockEntry {
         if !state.queue.is_empty() {
             state.failure = failure;
         }
-    }
-
-    /// The retry budget of the head is spent: so is that of the waiters behind it.
-    pub(crate) fn wake_queue(&self) {
-        self.state().queue.wake_all();
     }
 
     /// The last failure, if the head has had nothing but failures for as long as `patience`.
@@ -456,20 +394,16 @@ impl LockState {
     }
 
     /// As [`LockEntry::end`].
-    fn end(
-        &mut self,
-        hold: &Arc<Hold>,
-        level: Option<u64>,
-        may_cache: bool,
-        now: Moment,
-    ) -> Option<LevelEnd> {
+    fn end(&mut self, hold: &Arc<Hold>, level: Option<u64>, now: Moment) -> Option<LevelEnd> {
+        let may_cache = self.caching.may_cache();
         let left = hold.end_level_in(self.state_of(hold)?, level)?;
         let ends = left == 0 && !may_cache && hold.loss_at(now).is_none();
         let next = if ends { self.begin_release(hold, now) } else { None };
-        Some(LevelEnd { left, next })
+        Some(LevelEnd { left, next, may_cache })
     }
 
-    fn begin_release(&mut self, hold: &Arc<Hold>, now: Moment) -> Option<Next> {
+    /// Begins the release of a hold that nothing else has ended, and promises the lock to the next.
+    pub(crate) fn begin_release(&mut self, hold: &Arc<Hold>, now: Moment) -> Option<Next> {
         let state = self.state_of(hold)?;
         hold.begin_release_in(state).then(|| self.promise(now))
     }
@@ -489,9 +423,9 @@ impl LockState {
     }
 
     /// Takes a hold out.
-    pub(crate) fn take_out(&mut self, hold: &Arc<Hold>) {
-        self.holds.retain(|entered| !Arc::ptr_eq(&entered.hold, hold));
+    pub(crate) fn take_out(&mut self, hold: &Arc<Hold>) -> Option<Entered> {
         self.caching.forget(hold);
+        self.holds.extract_if(.., |entered| Arc::ptr_eq(&entered.hold, hold)).next()
     }
 
     /// A hold ended by a true release, of which `others` were notified; whether that is to be remembered.
@@ -568,6 +502,7 @@ impl Drop for QueuePlace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::hold::caching::{KeepTerms, Watched};
     use crate::engine::hold::{Grant, Holder};
     use crate::ident::{ClientId, Owner};
     use crate::time::Lease;
@@ -607,7 +542,7 @@ mod tests {
         let hold = entered(&entry);
         entry.state().caching.end_use((&hold, 1), true, 0, at(0));
         entry.state().caching.note_asked(1, at(0));
-        entry.begin_turn(2, at(0));
+        entry.state().caching.begin(2, at(0));
         (entry, hold)
     }
 
@@ -616,12 +551,20 @@ mod tests {
         let at = |us| Moment::from_nanos(0).plus(Duration::from_micros(us));
         let (entry, hold) = in_turn();
         let terms = KeepTerms { heard: 0, is_wanted: true };
-        assert_eq!(entry.keep_until_asked(&hold, terms, at(0)), (at(50_000), true));
-        assert!(matches!(entry.watch(at(10)), Watched::Until(next) if next == at(310)), "it is in use");
+        assert_eq!(entry.state().caching.grant(&hold, terms, at(0)), (at(50_000), true));
+        assert!(
+            matches!(entry.state().caching.watch(at(10)), Watched::Until(next) if next == at(310)),
+            "it is in use"
+        );
         assert_eq!(entry.keep((&hold, 1), true, at(20)), Keeping::InTurn { is_new: false });
-        assert!(matches!(entry.watch(at(30)), Watched::Until(next) if next == at(320)));
-        assert!(matches!(entry.watch(at(320)), Watched::Idle(idle) if Arc::ptr_eq(&idle, &hold)));
-        assert!(matches!(entry.watch(at(2_000)), Watched::Over), "and with it what could be kept");
+        assert!(matches!(entry.state().caching.watch(at(30)), Watched::Until(next) if next == at(320)));
+        assert!(
+            matches!(entry.state().caching.watch(at(320)), Watched::Idle(idle) if Arc::ptr_eq(&idle, &hold))
+        );
+        assert!(
+            matches!(entry.state().caching.watch(at(2_000)), Watched::Over),
+            "and with it what could be kept"
+        );
     }
 
     fn at(ms: u64) -> Moment {
@@ -633,7 +576,7 @@ mod tests {
         let (entry, hold) = in_turn();
         entry.state().take_out(&hold);
         assert_eq!(entry.keep((&hold, 1), true, at(0)), Keeping::Ends);
-        assert!(entry.take_kept().is_none());
+        assert!(entry.take_kept(None).is_none());
     }
 
     #[test]
@@ -668,16 +611,16 @@ mod tests {
         }
         entry.state().note_released(Others::Listen(2), at(forgotten * 3));
         entry.state().note_released(Others::Nobody, at(forgotten * 3 + 1));
-        assert!(entry.contended_since().is_none() && entry.is_calm(at(forgotten * 3 + 2)));
+        assert!(entry.state().contended.is_none() && entry.is_calm(at(forgotten * 3 + 2)));
     }
 
     #[test]
     fn the_clients_place_in_the_line_is_given_up_once_and_by_no_later_waiter() {
         let entry = entry();
-        entry.note_in_line(true);
+        entry.state().in_line = true;
         let place = entry.join(false);
         assert!(place.takes_line_place() && !place.takes_line_place());
-        entry.note_in_line(true);
+        entry.state().in_line = true;
         let other = entry.join(false);
         assert!(!place.takes_line_place(), "others here wait in it");
         drop((place, other));

@@ -11,7 +11,6 @@ mod loss;
 mod own_hash;
 mod phase;
 mod renewal;
-pub(crate) mod slot;
 mod state;
 
 #[cfg(test)]
@@ -26,9 +25,7 @@ pub(crate) use crate::engine::hold::grant::{Grant, Holder};
 use crate::engine::hold::loss::Listeners;
 use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
-pub(crate) use crate::engine::hold::renewal::Outlook;
-use crate::engine::hold::slot::AgendaPlace;
-pub(crate) use crate::engine::hold::state::State;
+pub(crate) use crate::engine::hold::state::{AgendaSlot, State};
 use crate::engine::policy::{at_risk, renewal_slack};
 use crate::ident::{Fence, LockName, Owner};
 use crate::observe::reporter::Reporter;
@@ -72,8 +69,6 @@ pub(crate) struct Hold {
     fence: OnceLock<Fence>,
     /// Something else than its guard has ended a guard's level.
     has_spent_guard: AtomicBool,
-    /// Changed under the agenda's mutex alone.
-    pub(super) place: AgendaPlace,
     listeners: Listeners,
 }
 
@@ -82,7 +77,8 @@ static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new
 impl Hold {
     /// Makes the hold with its first level, which is to be entered in its lock; returns that level's id too.
     pub(crate) fn new(grant: Grant, entry: &Arc<LockEntry>) -> (Hold, State, u64) {
-        let mut state = State::new(grant.sent, grant.asks_to_keep, grant.until_asked);
+        let Grant { asks_to_keep, until_asked, .. } = grant;
+        let mut state = State { kept_alive_at: grant.sent, asks_to_keep, until_asked, ..State::default() };
         let level = state.levels.add(grant.lease);
         let until = grant.sent.plus(window(grant.claim.lease));
         let hold = Hold {
@@ -101,7 +97,6 @@ impl Hold {
             renewed_lease: AtomicU64::new(nanos(grant.renewed_lease)),
             fence: grant.fence.map_or_else(OnceLock::new, OnceLock::from),
             has_spent_guard: AtomicBool::new(false),
-            place: AgendaPlace::default(),
             listeners: Listeners::default(),
         };
         (hold, state, level)

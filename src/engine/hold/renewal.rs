@@ -1,21 +1,9 @@
 //! The renewals of a hold: whether, when, and for how long.
 
-use std::time::Duration;
-
 use super::{Hold, State};
 use crate::engine::policy::renewal_period;
 use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
-
-/// The facts of a hold that the agenda goes by.
-pub(crate) struct Outlook {
-    /// The lease that renewals ask for.
-    pub(crate) lease: Duration,
-    /// When it is to be renewed; none, if the watchdog does not renew it, or has it already.
-    pub(crate) due: Option<Moment>,
-    /// The steps after a loss have been done.
-    pub(crate) has_lapsed: bool,
-}
 
 impl Hold {
     /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows.
@@ -61,7 +49,7 @@ impl Hold {
         self.with(|state| self.due_in(state)).unwrap_or(Moment::NEVER)
     }
 
-    fn due_in(&self, state: &State) -> Moment {
+    pub(crate) fn due_in(&self, state: &State) -> Moment {
         let kept_until = state.kept_alive_at.plus(renewal_period(self.renewed_lease()));
         if self.needs_keepalive(state) {
             return kept_until;
@@ -91,17 +79,8 @@ impl Hold {
         self.with(|state| self.is_renewable_in(state)).unwrap_or_default()
     }
 
-    fn is_renewable_in(&self, state: &State) -> bool {
+    pub(crate) fn is_renewable_in(&self, state: &State) -> bool {
         // A hold without a lease is unknown to the store, which would answer that it is not held.
         self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
-    }
-
-    /// The facts that the agenda goes by, as of one moment.
-    pub(crate) fn outlook(&self, state: &State) -> Outlook {
-        Outlook {
-            lease: self.renewed_lease(),
-            due: Some(self.due_in(state)).filter(|_| self.is_renewable_in(state) && !state.is_queued),
-            has_lapsed: state.has_lapsed,
-        }
     }
 }

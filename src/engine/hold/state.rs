@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::time::{Lease, Moment};
 
 /// The part of a hold under the mutex of its lock, which has it until the registry takes the hold out.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct State {
     pub(super) levels: Levels,
     /// When the store was last asked to keep it; see `needs_keepalive`.
@@ -15,7 +15,7 @@ pub(crate) struct State {
     /// A renewal has been sent and not been answered.
     pub(super) is_under_way: bool,
     /// The watchdog has it among those that it renews next.
-    pub(super) is_queued: bool,
+    pub(crate) is_queued: bool,
     /// A request under its number may still arrive; see `retire_owner_on_end`.
     pub(super) is_spent: bool,
     /// Its owner reads as well; see `note_reading`.
@@ -23,36 +23,43 @@ pub(crate) struct State {
     /// The end of the holding thread has been reported.
     pub(super) is_abandoned: bool,
     /// The steps after a loss have been done; see `timer.rs`.
-    pub(super) has_lapsed: bool,
+    pub(crate) has_lapsed: bool,
     /// The present use began by a call that asks for the hold to be kept.
     pub(super) asks_to_keep: bool,
     /// It is cached until a recall, and renewed meanwhile though it has no level.
     pub(super) until_asked: bool,
     /// The thread that acquires more locks to go with it.
     pub(super) acquires_more: Option<u64>,
+    /// Changed under the agenda's mutex too.
+    pub(crate) slot: AgendaSlot,
 }
 
 impl State {
-    pub(super) fn new(sent: Moment, asks_to_keep: bool, until_asked: bool) -> State {
-        State {
-            levels: Levels::default(),
-            kept_alive_at: sent,
-            renewal_has_failed: false,
-            is_under_way: false,
-            is_queued: false,
-            is_spent: false,
-            is_read_beside: false,
-            is_abandoned: false,
-            has_lapsed: false,
-            asks_to_keep,
-            until_asked,
-            acquires_more: None,
-        }
-    }
-
     /// Whether something that was asked about it may still come.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.is_spent || self.is_under_way
+    }
+}
+
+/// Where a hold is in the agenda.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AgendaSlot {
+    /// Nowhere yet.
+    #[default]
+    Out,
+    /// It is to be renewed then.
+    Renewal(Moment),
+    /// Its window, or its thread, may have ended by then.
+    Look(Moment),
+}
+
+impl AgendaSlot {
+    /// When it is to be looked at.
+    pub(crate) fn moment(self) -> Moment {
+        match self {
+            AgendaSlot::Out => Moment::NEVER,
+            AgendaSlot::Renewal(at) | AgendaSlot::Look(at) => at,
+        }
     }
 }
 

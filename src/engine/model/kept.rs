@@ -76,7 +76,7 @@ impl Crowd {
         self.stores.iter().for_each(|store| store.trouble.store(0, Ordering::SeqCst));
         for (client, entry) in self.clients {
             client.engine.shutdown().unwrap();
-            assert!(entry.take_kept().is_none());
+            assert!(entry.take_kept(None).is_none());
         }
         let is_free = || !self.world.client().lock().is_locked().unwrap();
         assert!(had_trouble || is_free(), "it is left until its lease ends");

@@ -21,7 +21,7 @@ impl Core {
     pub(crate) fn still_held(&self, hold: &Arc<Hold>, ended: LevelEnd, now: Moment) -> Option<Next> {
         let is_live = ended.next.is_some() || hold.is_live(now, &self.reporter);
         let next = match ended.left {
-            0 if is_live => ended.next.or_else(|| hold.entry().begin_release(hold, now)),
+            0 if is_live => ended.next.or_else(|| hold.entry().state().begin_release(hold, now)),
             0 => None,
             _ => return is_live.then_some(Next::Others),
         };

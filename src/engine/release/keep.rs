@@ -16,7 +16,6 @@ use crate::engine::hold::caching::{IDLE, KeepTerms, Keeping, LAST_LOOK, Watched}
 use crate::engine::hold::entry::LevelEnd;
 use crate::engine::hold::{Hold, LockEntry};
 use crate::engine::keeper::Ended;
-use crate::engine::release::handoff::HandoffStart;
 use crate::engine::renewals::CHUNK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ThreadMark;
@@ -36,7 +35,7 @@ impl Engine {
     /// dropped or where `keep` was asked for, if the thread is likely to be back at once; whether it is kept. If
     /// not, it is to be released.
     pub(super) fn keeps(&self, hold: &Arc<Hold>, ended: &LevelEnd, is_dropped: bool, now: Moment) -> bool {
-        if ended.left > 0 || ended.next.is_some() || !hold.entry().has_turn() {
+        if ended.left > 0 || ended.next.is_some() || !ended.may_cache {
             return false;
         }
         let Some(by_turn) = hold.can_be_kept(is_dropped) else { return false };
@@ -100,7 +99,7 @@ impl Engine {
 
     /// Keeps a hold that was just granted until others ask for it, from the end of its use on.
     pub(crate) fn keep_until_asked(&self, hold: &Arc<Hold>, terms: KeepTerms) {
-        let (next, is_new) = hold.entry().keep_until_asked(hold, terms, self.clock.now());
+        let (next, is_new) = hold.entry().state().caching.grant(hold, terms, self.clock.now());
         if let Some((keeper, _)) = self.keeper() {
             self.core.keeper.watch(keeper, hold.entry(), is_new, next);
         }
@@ -125,7 +124,7 @@ impl Engine {
     /// Gives back what is kept of this lock: to the program it is not held. What this thread asks then goes
     /// behind the release.
     pub(crate) fn give_back_kept(&self, entry: &LockEntry) {
-        if let Some(hold) = entry.take_kept() {
+        if let Some(hold) = entry.take_kept(None) {
             let now = self.clock.now();
             self.core.give_back(&hold, now, self.calls.begin().detached());
         }
@@ -135,12 +134,14 @@ impl Engine {
 impl Core {
     /// Gives back a hold that was kept, and was taken out for this.
     pub(crate) fn give_back(self: &Arc<Core>, hold: &Arc<Hold>, now: Moment, call: Call) {
-        let Some(next) = self.still_held(hold, LevelEnd { left: 0, next: None }, now) else { return };
+        let Some(next) = self.still_held(hold, LevelEnd::LAST, now) else { return };
         let settled = || self.settle_later(hold, call.another());
-        if let HandoffStart::Nobody | HandoffStart::Others = self.start_handoff(hold, next, now, settled) {
+        if self.start_handoff(hold, next, now, settled).is_some() {
+            let until_out = call.another();
             self.release_later(hold, now, call);
             // As in `drop_level`.
             self.registry.remove(hold);
+            drop(until_out);
         }
     }
 
@@ -154,7 +155,8 @@ impl Core {
         let (mut watched, mut looks) = (Vec::new(), Vec::new());
         for entry in locks {
             let now = self.clock.now();
-            match entry.watch(now) {
+            let step = entry.state().caching.watch(now);
+            match step {
                 Watched::Over => continue,
                 Watched::Until(moment) => next = next.min(moment),
                 Watched::Idle(hold) => {
@@ -200,7 +202,7 @@ impl Core {
             for (_, waited_for) in leaving.iter_mut().filter(|(hold, _)| is_meant(hold)) {
                 *waited_for = Some(waited_for.take().into_iter().fold(call.another(), Call::and));
             }
-            let kept = locks.iter().filter_map(|entry| entry.take_kept_of(*thread));
+            let kept = locks.iter().filter_map(|entry| entry.take_kept(*thread));
             leaving.extend(kept.map(|hold| (hold, Some(call.another()))));
         }
         leaving.make_contiguous().sort_by_key(|(_, waited_for)| waited_for.is_none());
@@ -221,7 +223,7 @@ impl Core {
                     if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {
                         hold.entry().nudge();
                     }
-                    hold.entry().take_idle(hold)
+                    hold.entry().state().caching.take_idle(hold)
                 }
                 Ok(KeptLook::Stays) | Err(_) => None, // what nobody uses goes all the same
             };

@@ -13,8 +13,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
 use crate::engine::hold::entry::LevelEnd;
-use crate::engine::hold::{Hold, LockEntry};
-use crate::engine::release::handoff::HandoffStart;
+use crate::engine::hold::{Hold, LockEntry, Next};
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
 use crate::ident::{LockName, Owner, ThreadMark};
@@ -73,8 +72,7 @@ impl Engine {
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
         let _call = self.calls.begin();
         while hold.end_level(None).is_some_and(|left| left > 0) {}
-        let ended = LevelEnd { left: 0, next: None };
-        self.give_up(action, hold, ended, self.clock.now()).map_err(Error::after_work)
+        self.give_up(action, hold, LevelEnd::LAST, self.clock.now()).map_err(Error::after_work)
     }
 
     /// Leaves the owner the levels that have not ended.
@@ -87,7 +85,7 @@ impl Engine {
 
     /// The same, and nobody keeps the lock.
     fn give_up(&self, action: &'static str, hold: &Arc<Hold>, ended: LevelEnd, begun: Moment) -> Result<()> {
-        let left = ended.left;
+        let LevelEnd { left, may_cache, .. } = ended;
         let Some(next) = self.still_held(hold, ended, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
         };
@@ -99,18 +97,17 @@ impl Engine {
                 self.released(action, hold, left, outcome)
             }
         };
-        self.note_return(hold);
+        if may_cache {
+            self.note_return(hold);
+        }
         ended
     }
 
     /// A thread that waited for its release goes on.
     fn note_return(&self, hold: &Hold) {
-        if !hold.entry().has_turn() {
-            return;
-        }
         let thread = ThreadMark::current().id();
         if hold.is_of_thread(thread) {
-            hold.entry().note_return(thread, self.clock.now());
+            hold.entry().state().caching.note_return(thread, self.clock.now());
         }
     }
 
@@ -242,15 +239,15 @@ impl Engine {
         if self.keeps(hold, &ended, true, begun) {
             return;
         }
-        let left = ended.left;
+        let LevelEnd { left, may_cache, .. } = ended;
         let Some(next) = self.still_held(hold, ended, begun) else { return };
         let started = match left {
             0 => self.start_handoff(hold, next, begun, || self.core.settle_later(hold, call.another())),
-            _ => HandoffStart::Others,
+            _ => Some(next),
         };
         match started {
-            HandoffStart::Sent => {}
-            HandoffStart::Nobody => {
+            None => {}
+            Some(Next::Nobody) => {
                 self.core.release_later(hold, begun, call.detached());
                 // On its way first, taken out second: what is asked from here on goes behind it.
                 self.registry.remove(hold);
@@ -258,7 +255,7 @@ impl Engine {
             // The answer is waited for in two cases. The count of an inner level has to be right before the
             // next request about it. And when it is other processes' turn, the answer says whether they
             // listen: only then do waiters here stand back.
-            HandoffStart::Others => {
+            Some(_others) => {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) = self.released("unlock", hold, left, outcome).map_err(Error::after_work) {
                     let event = Event::ReleaseFailed { name: hold.name().given(), error: &error };
@@ -266,7 +263,9 @@ impl Engine {
                 }
             }
         }
-        self.note_return(hold); // not every store sends without waiting
+        if may_cache {
+            self.note_return(hold); // not every store sends without waiting
+        }
     }
 
     /// Asks the store to leave `left` levels, again after failures until `give_up` or the end of the window.

@@ -188,7 +188,8 @@ impl<'a> Waiting<'a> {
         }
         // Joined first, looked second. Pairs with `Entry::keep`, which keeps nothing that others here wait for.
         let Request { engine, call, .. } = self.request;
-        if call.entry.is_kept_idle() {
+        let is_idle = call.entry.state().caching.is_idle();
+        if is_idle {
             engine.give_back_kept(call.entry);
         }
     }
