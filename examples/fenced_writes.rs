@@ -28,12 +28,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Not renewed, as if the whole process stood still and its watchdog too.
     let not_renewed = AcquireOptions::new().lease(LEASE);
     let paused = slow.get_fenced_lock("example:report").acquire_with(&not_renewed)?.ok_or("busy")?;
-    let old = paused.fence().ok_or("no fence")?;
+    let old = paused.fencing_token().ok_or("no fence")?;
     println!("slow has it, with token {old}, and stops");
     thread::sleep(LEASE * 2);
 
     let guard = quick.get_fenced_lock("example:report").acquire()?;
-    let new = guard.fence().ok_or("no fence")?;
+    let new = guard.fencing_token().ok_or("no fence")?;
     println!(
         "quick has it, with token {new}; written: {}",
         fencing::write_file(&report, new, b"quick's report")?

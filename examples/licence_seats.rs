@@ -35,7 +35,7 @@ fn main() -> Result<()> {
 
     // A process that dies with a seat keeps it for ever: nobody knows whose it was. If that can happen, take
     // `client.get_expirable_semaphore`, as in `rate_limit`. Here, by hand:
-    seats.acquire(1)?.keep();
+    seats.acquire(1)?.forget();
     println!("one is left behind; seats left: {}", seats.available_permits()?);
     seats.release(1)?;
     println!("an operator gives it back; seats left: {}", seats.available_permits()?);

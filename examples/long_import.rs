@@ -25,7 +25,7 @@ fn connect(store: &MemoryStore) -> Result<LockClient> {
 
 /// Starts the import, unless one is under way.
 fn import(client: &LockClient, operator: &str, started: Option<Sender<()>>) -> Result<bool> {
-    let lock = client.lock_with(NAME).non_reentrant().max_hold(MAX_HOLD).build();
+    let lock = client.lock_builder(NAME).non_reentrant().max_hold(MAX_HOLD).build();
     let Some(guard) = lock.try_acquire()? else {
         refused(client, operator)?;
         return Ok(false);
@@ -48,7 +48,7 @@ fn refused(client: &LockClient, operator: &str) -> Result<()> {
         println!("{operator} is refused, but it is over: try again");
         return Ok(());
     };
-    let place = holder.whereabouts.as_ref();
+    let place = holder.location.as_ref();
     let place = place.map_or("somewhere".to_owned(), |place| format!("{} ({place})", place.thread));
     println!("{operator} is refused: {place} imports, as {}", holder.owner);
     match (holder.held_for, holder.ends_within) {

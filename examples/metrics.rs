@@ -22,7 +22,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 fn main() -> Result<()> {
     let port: u16 = std::env::args().nth(1).map_or(Ok(9478), |text| text.parse())?;
     let exporter = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &Metrics::BUCKETS)?
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), Metrics::BUCKETS)?
         .install_recorder()?;
 
     // `stock:41` and `stock:42` are of the group `stock`.

@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     // `get_spin_lock(name)` sleeps from 1 ms to 128 ms between two attempts, as Redisson's does; here it is
     // quicker.
     let backoff = Backoff::exponential(Duration::from_millis(1), Duration::from_millis(16));
-    let lock = client.lock_with("example:numbers").spin(backoff).build();
+    let lock = client.lock_builder("example:numbers").spin(backoff).build();
     let counter = AtomicU32::new(1);
     let blocks = thread::scope(|scope| {
         let workers: Vec<_> = (0..8).map(|_| scope.spawn(|| fetch(&lock, &counter))).collect();

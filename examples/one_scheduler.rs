@@ -8,14 +8,14 @@
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use leasehold::{Fence, LeaderEvent, LockClient, MemoryStore};
+use leasehold::{FencingToken, LeaderEvent, LockClient, MemoryStore};
 
 /// The fleet carries orders out: it goes by the newest term that it has seen.
 #[derive(Default)]
 struct Fleet(AtomicU64);
 
 impl Fleet {
-    fn order(&self, term: Fence, what: &str) {
+    fn order(&self, term: FencingToken, what: &str) {
         let newest = self.0.fetch_max(term.get(), SeqCst).max(term.get());
         println!("{what}: {}", if newest == term.get() { "done" } else { "refused, of an old term" });
     }

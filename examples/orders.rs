@@ -182,7 +182,7 @@ impl Guards {
             )?;
         }
         if self.fence {
-            let fence = guard.and_then(Guard::fence).unwrap().get();
+            let fence = guard.and_then(Guard::fencing_token).unwrap().get();
             let sql =
                 format!("UPDATE orders_fences SET fence = {fence} WHERE purchase = '42' AND fence < {fence}");
             one_row(shop.run(&sql)?)?;

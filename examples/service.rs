@@ -39,7 +39,7 @@ const KEYS: [&str; 3] = ["{shop}:stock", "{shop}:fence", "{shop}:orders"];
 
 fn buy(lock: &FencedLock, redis: &mut Connection) -> Result<(u16, String)> {
     let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok((503, r#"{"error":"busy"}"#.into())) };
-    let fence = guard.fence().ok_or("no fence")?.get();
+    let fence = guard.fencing_token().ok_or("no fence")?.get();
     let mut run = |code: &str, left: i64| -> Result<Option<i64>> {
         Ok(Script::new(code).key(&KEYS).arg(fence).arg(left).invoke(redis)?)
     };

@@ -9,13 +9,13 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use leasehold::{Fence, LockClient, Result};
+use leasehold::{FencingToken, LockClient, Result};
 
 /// The bank's record of an account: it refuses a token that is older than the last it has seen.
 #[derive(Default)]
 struct Account {
     cents: i64,
-    newest: Option<Fence>,
+    newest: Option<FencingToken>,
 }
 
 #[derive(Default)]
@@ -30,7 +30,7 @@ impl Bank {
             .map_or(0, |account| account.cents)
     }
 
-    fn write(&self, name: &'static str, cents: i64, token: Option<Fence>) -> bool {
+    fn write(&self, name: &'static str, cents: i64, token: Option<FencingToken>) -> bool {
         let mut accounts = self.0.lock().unwrap_or_else(|broken| broken.into_inner());
         let account = accounts.entry(name).or_default();
         let is_new = token >= account.newest;
@@ -58,7 +58,7 @@ fn transfer(
     let (left, right) = (bank.read(from), bank.read(to));
     thread::sleep(Duration::from_millis(2));
     both.check()?; // both still ours?
-    let token = |name: &str| both.fence_of(&format!("example:account:{name}"));
+    let token = |name: &str| both.fencing_token_of(&format!("example:account:{name}"));
     let is_done = left >= cents
         && bank.write(from, left - cents, token(from))
         && bank.write(to, right + cents, token(to));

@@ -25,7 +25,7 @@ pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
 pub(crate) struct Options {
     pub(crate) lease: Duration,
     pub(crate) command_timeout: Duration,
-    pub(crate) patience: Duration,
+    pub(crate) retry_timeout: Duration,
     pub(crate) key_prefix: String,
     pub(crate) map_names: Option<NameMapper>,
     /// The place of the locks, the same for all clients that name it in the same way.
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     /// The words that the entry says of it besides.
     pub(crate) label: Option<String>,
     /// How long a thread that holds something waits before it is looked whether that is for a deadlock.
-    pub(crate) deadlocks_after: Duration,
+    pub(crate) detect_deadlocks_after: Duration,
     /// Whether the youngest wait of a deadlock ends.
     pub(crate) break_deadlocks: bool,
     /// The holds of other clients for which this process works.
@@ -49,14 +49,14 @@ impl Default for Options {
         Options {
             lease: Duration::from_secs(30),
             command_timeout: Duration::from_secs(3),
-            patience: Duration::from_secs(10),
+            retry_timeout: Duration::from_secs(10),
             key_prefix: String::new(),
             map_names: None,
             place: String::new(),
             store: "",
             directory: true,
             label: None,
-            deadlocks_after: Duration::from_secs(1),
+            detect_deadlocks_after: Duration::from_secs(1),
             break_deadlocks: false,
             under: Vec::new(),
         }
@@ -74,9 +74,9 @@ impl Options {
         }
         self.lease = checked_lease("connect", self.lease)?;
         check_timeout("command_timeout", self.command_timeout)?;
-        if self.deadlocks_after < SHORTEST_LOOK {
-            let (after, least) = (self.deadlocks_after, SHORTEST_LOOK);
-            let words = format!("deadlocks_after of {after:?} is too short: the least is {least:?}");
+        if self.detect_deadlocks_after < SHORTEST_LOOK {
+            let (after, least) = (self.detect_deadlocks_after, SHORTEST_LOOK);
+            let words = format!("detect_deadlocks_after of {after:?} is too short: the least is {least:?}");
             return Err(Error::invalid("connect", words));
         }
         Ok(self)
@@ -97,7 +97,7 @@ pub(crate) struct ServerOptions {
     pub(crate) command_timeout: Duration,
     pub(crate) pool_size: u32,
     /// How long a subscription that nobody needs stays.
-    pub(crate) linger: Duration,
+    pub(crate) unsubscribe_delay: Duration,
     /// Whether scripts may be used; without them only token locks work.
     pub(crate) scripts: bool,
     /// How many replicas must have each grant.
@@ -167,7 +167,7 @@ impl Default for ServerOptions {
             connect_timeout: Duration::from_secs(3),
             command_timeout: Duration::from_secs(3),
             pool_size: 8,
-            linger: Duration::from_secs(5),
+            unsubscribe_delay: Duration::from_secs(5),
             scripts: true,
             replicas: None,
             tls: TlsOptions::default(),
@@ -309,7 +309,7 @@ pub(crate) struct TableOptions {
     pub(crate) name: String,
     pub(crate) create: bool,
     pub(crate) session_locks: bool,
-    pub(crate) turnstiles: bool,
+    pub(crate) designated_poller: bool,
 }
 
 impl Default for TableOptions {
@@ -318,7 +318,7 @@ impl Default for TableOptions {
             name: "leasehold_locks".to_owned(),
             create: false,
             session_locks: false,
-            turnstiles: true,
+            designated_poller: true,
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Threads that wait for each other in a ring, for programs and for people.
+//! Threads that wait for each other in a cycle, for programs and for people.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::inspect::Whereabouts;
+use crate::inspect::Location;
 
-/// Threads that wait for each other in a ring: each waits for a lock that the next one holds, and the last
+/// Threads that wait for each other in a cycle: each waits for a lock that the next one holds, and the last
 /// for one of the first's.
 ///
 /// An item of [`LockClient::deadlocks`](crate::LockClient::deadlocks), and what
@@ -20,12 +20,13 @@ use crate::inspect::Whereabouts;
 /// let client = LockClient::in_memory();
 /// for deadlock in client.deadlocks()? {
 ///     for step in &deadlock.steps {
-///         println!("{} holds {} and waits for {}", step.whereabouts, step.holds, step.waits_for);
+///         println!("{} holds {} and waits for {}", step.location, step.holds, step.waits_for);
 ///     }
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
@@ -49,15 +50,16 @@ pub struct Deadlock {
 /// # let _ = youngest;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DeadlockStep {
     /// The owner as which it waits, `client:number`; of a holder that says nothing of itself the owner of its
     /// hold.
     pub owner: String,
     /// The id of its wait, which no other wait of the client ever has; zero where it is not known.
-    pub wait: u64,
+    pub wait_id: u64,
     /// The place of the waiting thread; empty where it is not known.
-    pub whereabouts: Whereabouts,
+    pub location: Location,
     /// Whether it is a thread of the client that asked.
     pub by_this_client: bool,
     /// The lock that it holds and the step before it waits for.
@@ -89,8 +91,8 @@ impl fmt::Display for DeadlockStep {
         if self.by_this_client {
             f.write_str(" (this client)")?;
         }
-        if !self.whereabouts.host.is_empty() {
-            write!(f, " {}", self.whereabouts)?;
+        if !self.location.host.is_empty() {
+            write!(f, " {}", self.location)?;
         }
         write!(f, " holds {:?}", self.holds)?;
         if self.waits_for.is_empty() {
@@ -121,8 +123,8 @@ mod tests {
     fn a_deadlock_is_read_as_who_holds_what_and_waits_for_what() {
         let step = |owner: &str, holds: &str, waits_for: &str| DeadlockStep {
             owner: owner.to_owned(),
-            wait: 7,
-            whereabouts: Whereabouts::new("ada".into(), 12, "main".into()),
+            wait_id: 7,
+            location: Location::new("ada".into(), 12, "main".into()),
             by_this_client: owner == "c:1",
             holds: holds.to_owned(),
             waits_for: waits_for.to_owned(),
@@ -136,10 +138,8 @@ mod tests {
                         waited 3.2 s for \"b\"; d:2 on ada in process 12, thread main holds \"b\" and has waited 3.2 s for \"a\"";
         assert_eq!(deadlock.to_string(), expected);
         deadlock.is_certain = false;
-        deadlock.steps[1] = DeadlockStep {
-            whereabouts: Whereabouts::new(String::new(), 0, String::new()),
-            ..step("d:2", "b", "")
-        };
+        deadlock.steps[1] =
+            DeadlockStep { location: Location::new(String::new(), 0, String::new()), ..step("d:2", "b", "") };
         assert!(
             deadlock.to_string().ends_with("; d:2 holds \"b\" and does not say for what it waits"),
             "{deadlock}"

@@ -125,7 +125,7 @@ pub enum ErrorKind {
     Unsupported,
     /// Clients of another version, which keep locks in another format, use this place: neither would keep the other
     /// out. The client is not built.
-    OtherFormat,
+    IncompatibleFormat,
     /// The answer was not what the protocol promises.
     Protocol,
     /// The ring of nodes was changed, and this client goes by an older one; see
@@ -334,7 +334,7 @@ impl Error {
     /// use leasehold::{Fault, LockClient, MemoryStore};
     ///
     /// let store = MemoryStore::new();
-    /// let client = LockClient::builder().patience(std::time::Duration::ZERO).build_in_memory(&store)?;
+    /// let client = LockClient::builder().retry_timeout(std::time::Duration::ZERO).build_in_memory(&store)?;
     /// let guard = client.get_lock("stock:42").acquire()?;
     /// // … write …
     /// store.fail(Fault::Refused);

@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{thread, thread_local};
 
 /// The longest name, in bytes, that a lock may have after mapping.
-pub const LONGEST_NAME: usize = 64 * 1024;
+pub const MAX_NAME_LEN: usize = 64 * 1024;
 
 /// A checked lock name: as the user gave it, and as the store keys it.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,10 +36,10 @@ impl LockName {
         if given.is_empty() || key.is_empty() {
             return Err(Error::invalid("lock", "the name is empty"));
         }
-        if key.len() > LONGEST_NAME {
+        if key.len() > MAX_NAME_LEN {
             return Err(Error::invalid(
                 "lock",
-                format!("the name has {} bytes: the most is {LONGEST_NAME}", key.len()),
+                format!("the name has {} bytes: the most is {MAX_NAME_LEN}", key.len()),
             ));
         }
         if let Some(such) = derived::reserved(&key) {
@@ -141,6 +141,14 @@ impl ClientId {
 impl fmt::Display for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self.0.as_hyphenated(), f)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for ClientId {
+    /// As the text is.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -256,11 +264,12 @@ impl fmt::Debug for Owner {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fence(u64);
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct FencingToken(u64);
 
-impl Fence {
-    pub(crate) fn new(token: u64) -> Fence {
-        Fence(token)
+impl FencingToken {
+    pub(crate) fn new(token: u64) -> FencingToken {
+        FencingToken(token)
     }
 
     /// The number to send along.
@@ -270,7 +279,7 @@ impl Fence {
     }
 }
 
-impl fmt::Display for Fence {
+impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -424,8 +433,8 @@ mod tests {
         let check = |name: &str| LockName::new(&Arc::from(name), name.to_owned());
         assert!(check("orders").is_ok());
         assert!(check(" ").is_ok());
-        assert!(check(&"x".repeat(LONGEST_NAME)).is_ok());
-        assert!(check(&"x".repeat(LONGEST_NAME + 1)).is_err());
+        assert!(check(&"x".repeat(MAX_NAME_LEN)).is_ok());
+        assert!(check(&"x".repeat(MAX_NAME_LEN + 1)).is_err());
         assert!(check("").is_err());
         assert!(check("redisson_lock_token:{a}").is_err());
     }

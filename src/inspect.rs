@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::ident::{ClientId, Fence, thread_name};
+use crate::ident::{ClientId, FencingToken, thread_name};
 use crate::system;
 
 /// The store's view of a name: the answer of [`LockClient::inspect`](crate::LockClient::inspect).
@@ -26,6 +26,7 @@ use crate::system;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Inspection {
     /// As it was asked for.
@@ -37,7 +38,7 @@ pub struct Inspection {
     /// How long it lasts if nobody renews it: `None` if there is nothing, `Duration::MAX` if it has no end.
     pub remaining: Option<Duration>,
     /// The last fencing token that was given out.
-    pub fence: Option<Fence>,
+    pub fencing_token: Option<FencingToken>,
     /// The waiters of a fair lock, or the clients in the line of a plain or fenced one, in order: the first
     /// hundred. Elsewhere those who wait by their own account, up to a third of a lease ago: who waited for
     /// longest comes first.
@@ -53,10 +54,11 @@ pub struct Inspection {
     /// How many permits are available, or how many are still to count down.
     pub count: Option<i64>,
     /// Permits with leases that are out: the hundred that end first.
-    pub permits: Vec<PermitOut>,
+    pub permits: Vec<PermitInfo>,
     /// How many of them there are in all.
-    pub out: u64,
+    pub permits_out: u64,
     /// Readers that go by that are not let in, since a writer waits.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) writers_wait: bool,
 }
 
@@ -78,6 +80,7 @@ pub struct Inspection {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum ObjectKind {
     /// There is nothing: a free lock, an open latch, or a name that nobody uses.
@@ -129,6 +132,7 @@ pub enum ObjectKind {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Mode {
     /// Many may have it.
@@ -149,16 +153,17 @@ pub enum Mode {
 /// lock.lock()?;
 /// lock.lock()?; // taken again by the same thread
 /// let holder = client.inspect("stock:42")?.holders.remove(0);
-/// assert_eq!((holder.holds, holder.by_this_client), (Some(2), true));
+/// assert_eq!((holder.hold_count, holder.by_this_client), (Some(2), true));
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
     /// As the store has it: `client:number` here as in Redisson, or another library's token.
     pub owner: String,
     /// How often it holds it.
-    pub holds: Option<u32>,
+    pub hold_count: Option<u32>,
     /// The half of a read-write lock.
     pub mode: Option<Mode>,
     /// Whether the owner is a thread or a guard of the client that asked.
@@ -167,32 +172,32 @@ pub struct Holder {
     /// store does not say.
     pub remaining: Option<Duration>,
     /// How long it has held it. Redisson's holders do not say; ours do each third of their lease, at once
-    /// where [`max_hold`](crate::LockOptions::max_hold) was asked for.
+    /// where [`max_hold`](crate::LockBuilder::max_hold) was asked for.
     pub held_for: Option<Duration>,
     /// When it ends, whatever its client does: by `max_hold`, or with a lease of its own, which nobody renews; such
     /// a holder says so each third of its client's lease.
     pub ends_within: Option<Duration>,
     /// Whether it leads: the lock is that of an election, and those who wait are candidates. By its own account, as
-    /// [`LockClient::leader`](crate::LockClient::leader) and [`LockOptions::election`](crate::LockOptions::election)
+    /// [`LockClient::leader`](crate::LockClient::leader) and [`LockBuilder::election`](crate::LockBuilder::election)
     /// have it say.
-    pub leads: bool,
-    /// Its whereabouts, if it gave them. Redisson's holders give none, and nothing on the server leads from
+    pub is_leader: bool,
+    /// Its location, if it gave one. Redisson's holders give none, and nothing on the server leads from
     /// their id to a connection.
-    pub whereabouts: Option<Whereabouts>,
+    pub location: Option<Location>,
 }
 
 impl Holder {
     pub(crate) fn new(owner: String) -> Holder {
         Holder {
             owner,
-            holds: None,
+            hold_count: None,
             mode: None,
             by_this_client: false,
             remaining: None,
             held_for: None,
             ends_within: None,
-            leads: false,
-            whereabouts: None,
+            is_leader: false,
+            location: None,
         }
     }
 }
@@ -212,6 +217,7 @@ impl Holder {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Waiter {
     /// As [`Holder::owner`]; in the line of a plain or fenced lock the client's id alone, however many of its
@@ -225,14 +231,14 @@ pub struct Waiter {
     /// How long it has waited: in a line by the server's clock, else as the client says each third of its
     /// lease.
     pub waiting_for: Option<Duration>,
-    /// Its whereabouts, if it gave them. Of several threads of a client those of the one that has waited for
+    /// Its location, if it gave one. Of several threads of a client that of the one that has waited for
     /// longest.
-    pub whereabouts: Option<Whereabouts>,
+    pub location: Option<Location>,
 }
 
 impl Waiter {
     pub(crate) fn new(owner: String, remaining: Option<Duration>) -> Waiter {
-        Waiter { owner, by_this_client: false, remaining, waiting_for: None, whereabouts: None }
+        Waiter { owner, by_this_client: false, remaining, waiting_for: None, location: None }
     }
 }
 
@@ -252,8 +258,9 @@ impl Waiter {
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-pub struct PermitOut {
+pub struct PermitInfo {
     /// The id by which it can be released.
     pub id: String,
     /// Whether the client that asked has it.
@@ -262,7 +269,7 @@ pub struct PermitOut {
     pub remaining: Duration,
 }
 
-/// The whereabouts of a holder or waiter, by its own account.
+/// The location of a holder or waiter, by its own account.
 ///
 /// # Examples
 ///
@@ -271,17 +278,18 @@ pub struct PermitOut {
 /// use std::time::Duration;
 ///
 /// let client = LockClient::in_memory();
-/// let guard = client.lock_with("import").max_hold(Duration::from_secs(3600)).build().acquire()?;
+/// let guard = client.lock_builder("import").max_hold(Duration::from_secs(3600)).build().acquire()?;
 /// let holder = client.inspect("import")?.holders.remove(0);
-/// if let Some(place) = holder.whereabouts {
+/// if let Some(place) = holder.location {
 ///     println!("kill {} on {}, thread {:?}", place.pid, place.host, place.thread);
 ///     assert_eq!(place.pid, std::process::id());
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-pub struct Whereabouts {
+pub struct Location {
     /// The machine's name.
     pub host: String,
     /// The process id.
@@ -295,14 +303,14 @@ pub struct Whereabouts {
     pub label: Option<String>,
 }
 
-impl Whereabouts {
-    pub(crate) fn new(host: String, pid: u32, thread: String) -> Whereabouts {
-        Whereabouts { host, pid, thread, program: String::new(), label: None }
+impl Location {
+    pub(crate) fn new(host: String, pid: u32, thread: String) -> Location {
+        Location { host, pid, thread, program: String::new(), label: None }
     }
 
     /// The calling thread's.
-    pub(crate) fn here() -> Whereabouts {
-        Whereabouts::new(system::host_name(), std::process::id(), thread_name().into())
+    pub(crate) fn here() -> Location {
+        Location::new(system::host_name(), std::process::id(), thread_name().into())
     }
 }
 
@@ -313,14 +321,14 @@ impl Inspection {
             kind,
             holders: Vec::new(),
             remaining: None,
-            fence: None,
+            fencing_token: None,
             waiters: Vec::new(),
             waiting: 0,
             waiting_at_least: false,
             listeners: None,
             count: None,
             permits: Vec::new(),
-            out: 0,
+            permits_out: 0,
             writers_wait: false,
         }
     }
@@ -361,7 +369,7 @@ impl fmt::Display for Inspection {
         if let Some(remaining) = self.remaining {
             write!(f, ", {}", RemainingText(remaining))?;
         }
-        if let Some(fence) = self.fence {
+        if let Some(fence) = self.fencing_token {
             write!(f, ", last token {fence}")?;
         }
         if let Some(listeners) = self.listeners.filter(|listeners| *listeners > 0) {
@@ -377,7 +385,7 @@ impl fmt::Display for Inspection {
                 RemainingText(permit.remaining)
             )?;
         }
-        more(f, self.out, self.permits.len(), "")?;
+        more(f, self.permits_out, self.permits.len(), "")?;
         for (place, waiter) in self.waiters.iter().enumerate() {
             write!(f, "\n  waits, {}.: {}{}", place + 1, waiter.owner, own(waiter.by_this_client))?;
             if let Some(remaining) = waiter.remaining {
@@ -386,7 +394,7 @@ impl fmt::Display for Inspection {
             if let Some(waiting_for) = waiter.waiting_for {
                 write!(f, ", for {} now", DurationText(waiting_for))?;
             }
-            if let Some(place) = &waiter.whereabouts {
+            if let Some(place) = &waiter.location {
                 write!(f, ", {place}")?;
             }
         }
@@ -438,10 +446,10 @@ impl fmt::Display for Holder {
         if let Some(mode) = self.mode {
             write!(f, ", {mode}")?;
         }
-        if let Some(holds) = self.holds.filter(|holds| *holds != 1) {
+        if let Some(holds) = self.hold_count.filter(|holds| *holds != 1) {
             write!(f, ", {holds} times")?;
         }
-        if self.leads {
+        if self.is_leader {
             f.write_str(", as the leader")?;
         }
         if let Some(held_for) = self.held_for {
@@ -453,11 +461,11 @@ impl fmt::Display for Holder {
         if let Some(ends_within) = self.ends_within {
             write!(f, ", ends in {} at the latest", DurationText(ends_within))?;
         }
-        self.whereabouts.as_ref().map_or(Ok(()), |place| write!(f, ", {place}"))
+        self.location.as_ref().map_or(Ok(()), |place| write!(f, ", {place}"))
     }
 }
 
-impl fmt::Display for Whereabouts {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "on {} in process {}", self.host, self.pid)?;
         if !self.thread.is_empty() {
@@ -507,12 +515,12 @@ mod tests {
     fn an_operator_reads_what_it_is_who_has_it_and_who_waits() {
         let mut seen = Inspection::new("import", ObjectKind::FairLock);
         seen.remaining = Some(Duration::from_millis(29_870));
-        seen.fence = Some(Fence::new(17));
+        seen.fencing_token = Some(FencingToken::new(17));
         seen.holders.push(Holder {
-            holds: Some(2),
+            hold_count: Some(2),
             held_for: Some(Duration::from_secs(192)),
             ends_within: Some(Duration::from_secs(7_500)),
-            whereabouts: Some(Whereabouts::new("ada".into(), 12, "main".into())),
+            location: Some(Location::new("ada".into(), 12, "main".into())),
             ..Holder::new("0f0c:1".into())
         });
         let remaining = Some(Duration::from_secs(5));
@@ -527,9 +535,9 @@ mod tests {
     #[test]
     fn what_is_counted_says_how_many() {
         let mut seen = Inspection::new("slots", ObjectKind::ExpirableSemaphore);
-        (seen.count, seen.out) = (Some(2), 1);
+        (seen.count, seen.permits_out) = (Some(2), 1);
         let id = "ab".repeat(16);
-        seen.permits.push(PermitOut { id: id.clone(), by_this_client: false, remaining: Duration::MAX });
+        seen.permits.push(PermitInfo { id: id.clone(), by_this_client: false, remaining: Duration::MAX });
         seen.remaining = Some(Duration::MAX);
         let expected = format!(
             "slots: a semaphore with leases, 2 to be had, without an end\n  out: {id}, without an end"

@@ -36,8 +36,16 @@
 //!
 //! # What compiles and is wrong
 //!
-//! `let _guard = client.get_lock("stock:42");` locks nothing, and no compiler warns: a factory gives a handle,
-//! and `acquire()`, `lock()` or `with_lock` hold the lock. `let _ = lock.acquire()?;` releases at once.
+//! `client.get_lock("stock:42")` acquires nothing: it makes a handle, and `acquire()`, `lock()` or `with_lock` on
+//! the handle takes the lock. The compiler warns if the handle is not used, and says nothing of
+//! `let _guard = client.get_lock("stock:42");`:
+//!
+//! ```text
+//! warning: unused `RedisLock` that must be used
+//!   = note: `get_lock` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard
+//! ```
+//!
+//! `let _ = lock.acquire()?;` releases at once.
 //! `guard.unlock()?` behind a write reports a failed release as if the work had failed:
 //! [`Error::work_ran`] distinguishes them. The
 //! [list](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/porting-from-redisson.md#what-compiles-and-is-wrong)
@@ -51,11 +59,11 @@
 //! | Type | For | Made by |
 //! |---|---|---|
 //! | [`LockClient`], [`ClientBuilder`] | the connection to a store, one per process; its options | [`LockClient::connect`], [`LockClient::builder`] |
-//! | [`RedisLock`] | one thread at a time: `lock` … `unlock` as in Java, or `acquire` for a guard | [`LockClient::get_lock`], [`get_fair_lock`](LockClient::get_fair_lock), [`get_token_lock`](LockClient::get_token_lock), [`lock_with`](LockClient::lock_with) |
+//! | [`RedisLock`] | one thread at a time: `lock` … `unlock` as in Java, or `acquire` for a guard | [`LockClient::get_lock`], [`get_fair_lock`](LockClient::get_fair_lock), [`get_token_lock`](LockClient::get_token_lock), [`lock_builder`](LockClient::lock_builder) |
 //! | [`Guard`] | a hold that ends when it is dropped; it stays on its thread | [`RedisLock::acquire`], [`try_acquire_for`](RedisLock::try_acquire_for) |
 //! | [`OwnedGuard`] | the same for a hold that may go to another thread | [`RedisLock::acquire_owned`] |
 //! | [`AcquireOptions`] | a wait or a deadline, a lease and an interrupt of one call | [`AcquireOptions::new`], for [`RedisLock::acquire_with`] |
-//! | [`FencedLock`], [`Fence`] | a lock with a number that grows with each grant, so that a resource can refuse a late writer | [`LockClient::get_fenced_lock`] |
+//! | [`FencedLock`], [`FencingToken`] | a lock with a number that grows with each grant, so that a resource can refuse a late writer | [`LockClient::get_fenced_lock`] |
 //! | [`ReadWriteLock`] | many readers or one writer | [`LockClient::get_read_write_lock`] |
 //! | [`MultiLock`], [`MultiGuard`] | several locks, all or none | [`LockClient::get_multi_lock`] |
 //! | [`Semaphore`], [`ExpirableSemaphore`], [`Permit`] | at most n at a time | [`LockClient::get_semaphore`], [`get_expirable_semaphore`](LockClient::get_expirable_semaphore) |
@@ -82,6 +90,7 @@
 //! | `zookeeper` | `zk://` URLs; the locks are Curator's |
 //! | `tracing` | spans of waits and holds, and log lines |
 //! | `metrics` | an observer that counts and measures for the crate `metrics`, and so for Prometheus and others |
+//! | `serde` | `Serialize` for [`Inspection`], [`ListedLock`], [`ClientInfo`], [`Stats`], [`Deadlock`] and [`Health`] |
 //! | `tokio` | a hold of a thread belongs to the task that took it too: another task on the thread does not re-enter it |
 //!
 //! # Log levels
@@ -175,23 +184,22 @@ pub use directory::{ClientInfo, LockUse};
 pub use engine::acquire::terms::Backoff;
 pub use error::{Error, ErrorKind, NotHeld, Result};
 pub use health::{Health, Wakeups};
-pub use ident::{ClientId, Fence, LONGEST_NAME, Owner};
-pub use inspect::{Holder, Inspection, Mode, ObjectKind, PermitOut, Waiter, Whereabouts};
+pub use ident::{ClientId, FencingToken, MAX_NAME_LEN, Owner};
+pub use inspect::{Holder, Inspection, Location, Mode, ObjectKind, PermitInfo, Waiter};
 pub use interrupt::Interrupt;
 pub use locks::condition::Condition;
 pub use locks::expirable::ExpirableSemaphore;
 pub use locks::fenced::FencedLock;
 pub use locks::fencing;
 pub use locks::group::{MultiGuard, OwnedMultiGuard};
-pub use locks::guard::{Guard, HoldState, OwnedGuard};
+pub use locks::guard::{Guard, HoldState, OwnedGuard, Permit};
 pub use locks::latch::CountDownLatch;
 pub use locks::leader::{Leader, LeaderEvent};
 pub use locks::lock::Lock;
-pub use locks::lock_options::LockOptions;
+pub use locks::lock_builder::LockBuilder;
 pub use locks::multi::{IntoLocks, MultiLock};
 pub use locks::named::RedisLock;
 pub use locks::options::AcquireOptions;
-pub use locks::permit::Permit;
 pub use locks::rw::ReadWriteLock;
 pub use locks::semaphore::Semaphore;
 pub use observe::contended::Contended;

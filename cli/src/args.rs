@@ -530,7 +530,7 @@ fn host(text: &str) -> Result<String, String> {
 
 /// A time, as the library reads it from a variable.
 pub(crate) fn time(text: &str) -> Result<Duration, &'static str> {
-    leasehold::ClientBuilder::read_time(text)
+    leasehold::ClientBuilder::parse_duration(text)
 }
 
 fn interval(text: &str) -> Result<Duration, &'static str> {

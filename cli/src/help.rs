@@ -70,15 +70,15 @@ LEASEHOLD_ALLOWED_HOSTS: The hosts to which a cluster or Sentinels may send the 
 LEASEHOLD_DATABASE: The number of a Redis database.
 LEASEHOLD_TABLE: The table of a database.
 LEASEHOLD_CREATE_SCHEMA: yes creates that table.
-LEASEHOLD_SESSION_LOCKS, LEASEHOLD_TURNSTILES: Switches of databases.
-LEASEHOLD_PREFIX: A prefix of all names.
+LEASEHOLD_SESSION_LOCKS, LEASEHOLD_DESIGNATED_POLLER: Switches of databases.
+LEASEHOLD_KEY_PREFIX: A prefix of all names.
 LEASEHOLD_LEASE: How long a lock outlives a dead machine; default 30s.
 LEASEHOLD_COMMAND_TIMEOUT, LEASEHOLD_CONNECT_TIMEOUT: How long a request, and connecting, may take; default 3s each.
-LEASEHOLD_PATIENCE: How long a store that is away is tried; default 10s.
+LEASEHOLD_RETRY_TIMEOUT: How long a store that is away is tried; default 10s.
 LEASEHOLD_LABEL, LEASEHOLD_CLIENT_NAME: A name for this run; the name of its connections.
 LEASEHOLD_UNDER: The owners of the holds under which the program works.
 LEASEHOLD_DIRECTORY: no leaves host and process out of the store.
-LEASEHOLD_POOL_SIZE, LEASEHOLD_LINGER, LEASEHOLD_CLUSTER_PUB_SUB: Options of the connections.
+LEASEHOLD_POOL_SIZE, LEASEHOLD_UNSUBSCRIBE_DELAY, LEASEHOLD_CLUSTER_PUB_SUB: Options of the connections.
 LEASEHOLD_REPLICAS, LEASEHOLD_REPLICAS_TIMEOUT: How many replicas must have each grant, and within which time.
 LEASEHOLD_SCRIPTS: no: only token locks.";
 

@@ -54,12 +54,13 @@ pub(crate) fn line(shown: &Inspection, last: &LastRun) -> String {
 
 /// The last run alone.
 pub(crate) fn as_text(last: &LastRun) -> String {
-    let mut words = format!("exit code {} after {}, {} ago", last.code, span(last.took), span(last.ended));
+    let mut words =
+        format!("exit code {} after {}, {} ago", last.exit_code, span(last.took), span(last.ended_ago));
     if !last.host.is_empty() {
         words += &format!(" on {}", last.host);
     }
-    match last.succeeded {
-        _ if last.code == 0 => {}
+    match last.succeeded_ago {
+        _ if last.exit_code == 0 => {}
         Some(ago) => words += &format!("; last success {} ago", span(ago)),
         None => words += "; no success in 40 days",
     }
@@ -70,10 +71,10 @@ pub(crate) fn as_text(last: &LastRun) -> String {
 pub(crate) fn as_json(state: State, last: &LastRun) -> Value {
     json!({
         "state": state.word(),
-        "exit_code": last.code,
+        "exit_code": last.exit_code,
         "took_seconds": last.took.as_secs_f64(),
-        "ended_seconds_ago": last.ended.as_secs_f64(),
-        "succeeded_seconds_ago": seconds(last.succeeded),
+        "ended_seconds_ago": last.ended_ago.as_secs_f64(),
+        "succeeded_seconds_ago": seconds(last.succeeded_ago),
         "host": last.host,
         "owner": last.owner,
     })

@@ -23,7 +23,7 @@ pub(crate) fn locks(common: &Common, args: &LsArgs) -> Exit {
             Err(error) => return explain(&error, say),
         };
         if let Some(host) = &args.host {
-            let is_there = |one: &Holder| one.whereabouts.as_ref().is_some_and(|place| place.host == *host);
+            let is_there = |one: &Holder| one.location.as_ref().is_some_and(|place| place.host == *host);
             locks.retain(|lock| lock.holders.iter().any(is_there));
         }
         locks.sort_by(|one, other| one.name.cmp(&other.name));
@@ -129,9 +129,9 @@ pub(crate) fn lock_as_json(lock: &ListedLock) -> Value {
 fn client_lines(client: &ClientInfo) -> String {
     let mut lines = vec![plain(&client.to_string())];
     for one in &client.uses {
-        let what = if one.waits { "waits for" } else { "holds" };
+        let what = if one.is_waiting { "waits for" } else { "holds" };
         let thread = if one.thread.is_empty() { String::new() } else { format!(", thread {}", one.thread) };
-        let line = format!("  {what} {} for {:.1} s{thread}", one.name, one.since.as_secs_f64());
+        let line = format!("  {what} {} for {:.1} s{thread}", one.name, one.lasted.as_secs_f64());
         lines.push(plain(&line));
     }
     if client.unlisted > 0 {
@@ -146,8 +146,8 @@ fn client_as_json(client: &ClientInfo) -> Value {
             "name": one.name,
             "owner": format!("{}:{}", client.id, one.owner),
             "thread": (!one.thread.is_empty()).then_some(&one.thread),
-            "for_seconds": one.since.as_secs_f64(),
-            "waits": one.waits,
+            "for_seconds": one.lasted.as_secs_f64(),
+            "waits": one.is_waiting,
         })
     });
     json!({
@@ -158,7 +158,7 @@ fn client_as_json(client: &ClientInfo) -> Value {
         "label": client.label,
         "version": client.version,
         "age_seconds": client.age.as_secs_f64(),
-        "written_seconds_ago": client.written.as_secs_f64(),
+        "written_seconds_ago": client.written_ago.as_secs_f64(),
         "uses": uses.collect::<Vec<_>>(),
         "unlisted": client.unlisted,
     })

@@ -18,7 +18,7 @@ pub(crate) fn has(ring: &Deadlock, name: &str) -> bool {
 
 /// A thread in few words.
 fn who(step: &DeadlockStep) -> String {
-    let place = &step.whereabouts;
+    let place = &step.location;
     if place.host.is_empty() {
         return step.owner.clone();
     }
@@ -59,7 +59,7 @@ pub(crate) fn words(ring: &Deadlock) -> String {
 
 pub(crate) fn as_json(ring: &Deadlock) -> Value {
     let steps = ring.steps.iter().map(|step| {
-        let mut object = place_as_json((!step.whereabouts.host.is_empty()).then_some(&step.whereabouts));
+        let mut object = place_as_json((!step.location.host.is_empty()).then_some(&step.location));
         for (field, value) in [
             ("owner", json!(step.owner)),
             ("holds", json!(step.holds)),

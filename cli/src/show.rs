@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Deadlock, Holder, Inspection, LastRun, LockClient, Mode, ObjectKind, Whereabouts};
+use leasehold::{Deadlock, Holder, Inspection, LastRun, Location, LockClient, Mode, ObjectKind};
 use serde_json::{Map, Value, json};
 
 use crate::args::{Common, ForceArgs, Format, ShowArgs};
@@ -31,7 +31,7 @@ pub(crate) fn show(common: &Common, args: &ShowArgs) -> Exit {
             }
             if is_foreign(&shown) {
                 exit = Exit::NotALock;
-            } else if is_silent && !shown.is_held() && shown.out == 0 && exit == Exit::Success {
+            } else if is_silent && !shown.is_held() && shown.permits_out == 0 && exit == Exit::Success {
                 exit = Exit::Found;
             }
         }
@@ -127,7 +127,7 @@ pub(crate) fn evict(client: &LockClient, shown: &Inspection) -> leasehold::Resul
     if !now.is_held() {
         return Ok(Forced::WasFree);
     }
-    if owners(&now) != owners(shown) || now.fence != shown.fence {
+    if owners(&now) != owners(shown) || now.fencing_token != shown.fencing_token {
         return Ok(Forced::IsAnothers);
     }
     let forced = match &now.kind {
@@ -197,8 +197,8 @@ fn print(common: &Common, shown: &Inspection, last: Option<&LastRun>, rings: &[D
 /// them is theirs.
 pub(crate) fn harmless(shown: &Inspection) -> Inspection {
     let mut shown = shown.clone();
-    let places = shown.holders.iter_mut().map(|one| (&mut one.owner, &mut one.whereabouts));
-    let places = places.chain(shown.waiters.iter_mut().map(|one| (&mut one.owner, &mut one.whereabouts)));
+    let places = shown.holders.iter_mut().map(|one| (&mut one.owner, &mut one.location));
+    let places = places.chain(shown.waiters.iter_mut().map(|one| (&mut one.owner, &mut one.location)));
     for (owner, place) in places {
         *owner = plain(owner);
         if let Some(place) = place {
@@ -222,7 +222,7 @@ pub(crate) fn harmless(shown: &Inspection) -> Inspection {
 fn as_json(shown: &Inspection) -> Value {
     let holders = shown.holders.iter().map(holder_as_json);
     let waiters = shown.waiters.iter().map(|one| {
-        let mut object = place_as_json(one.whereabouts.as_ref());
+        let mut object = place_as_json(one.location.as_ref());
         object.insert("owner".to_owned(), json!(one.owner));
         object.insert("remaining_seconds".to_owned(), json!(seconds(one.remaining)));
         object.insert("waiting_for_seconds".to_owned(), json!(seconds(one.waiting_for)));
@@ -235,7 +235,7 @@ fn as_json(shown: &Inspection) -> Value {
         "held": shown.is_held(),
         "remaining_seconds": seconds(shown.remaining),
         "has_no_end": shown.remaining == Some(Duration::MAX),
-        "fence": shown.fence.map(|fence| fence.get()),
+        "fence": shown.fencing_token.map(|fence| fence.get()),
         "holders": holders.collect::<Vec<_>>(),
         "waiters": waiters.collect::<Vec<_>>(),
         "waiting": shown.waiting,
@@ -243,13 +243,13 @@ fn as_json(shown: &Inspection) -> Value {
         "listeners": shown.listeners,
         "count": shown.count,
         "permits": permits.map(|one| json!({"id": one.id, "remaining_seconds": one.remaining.as_secs_f64()})).collect::<Vec<_>>(),
-        "permits_out": shown.out,
+        "permits_out": shown.permits_out,
     })
 }
 
 /// A holder as people name it: its command, host and process; its id where it has not said.
 pub(crate) fn place(holder: &Holder) -> String {
-    let Some(place) = &holder.whereabouts else { return holder.owner.clone() };
+    let Some(place) = &holder.location else { return holder.owner.clone() };
     let command = place.label.as_ref().unwrap_or(&place.program);
     let gap = if command.is_empty() { "" } else { " " };
     format!("{command}{gap}on {} (process {})", place.host, place.pid)
@@ -268,12 +268,12 @@ pub(crate) fn who(holder: &Holder) -> String {
 }
 
 pub(crate) fn holder_as_json(holder: &Holder) -> Value {
-    let mut object = place_as_json(holder.whereabouts.as_ref());
+    let mut object = place_as_json(holder.location.as_ref());
     for (field, value) in [
         ("owner", json!(holder.owner)),
         ("mode", json!(holder.mode.map(|mode| mode.to_string()))),
-        ("holds", json!(holder.holds)),
-        ("leads", json!(holder.leads)),
+        ("holds", json!(holder.hold_count)),
+        ("leads", json!(holder.is_leader)),
         ("remaining_seconds", json!(seconds(holder.remaining))),
         ("held_for_seconds", json!(seconds(holder.held_for))),
         ("ends_within_seconds", json!(seconds(holder.ends_within))),
@@ -284,8 +284,8 @@ pub(crate) fn holder_as_json(holder: &Holder) -> Value {
 }
 
 /// The place of an owner, as far as it is known.
-pub(crate) fn place_as_json(place: Option<&Whereabouts>) -> Map<String, Value> {
-    let known = |text: fn(&Whereabouts) -> &String| json!(place.map(text).filter(|text| !text.is_empty()));
+pub(crate) fn place_as_json(place: Option<&Location>) -> Map<String, Value> {
+    let known = |text: fn(&Location) -> &String| json!(place.map(text).filter(|text| !text.is_empty()));
     let fields = [
         ("host", known(|place| &place.host)),
         ("pid", json!(place.map(|place| place.pid))),

@@ -82,12 +82,20 @@ pub(crate) fn open(
 
 /// Each look is a new attempt: that the store is away is to be said soon.
 pub(crate) fn patient(builder: ClientBuilder, interval: Duration) -> ClientBuilder {
-    if secret::variable("LEASEHOLD_PATIENCE").is_some() { builder } else { builder.patience(interval) }
+    if secret::variable("LEASEHOLD_RETRY_TIMEOUT").is_some() {
+        builder
+    } else {
+        builder.retry_timeout(interval)
+    }
 }
 
 /// For how long a store that is away at the start is waited for.
 pub(crate) fn waited_for(asked: &Patience) -> Duration {
-    if asked.no_wait { Duration::ZERO } else { environment().patience.max(asked.wait.unwrap_or_default()) }
+    if asked.no_wait {
+        Duration::ZERO
+    } else {
+        environment().retry_timeout.max(asked.wait.unwrap_or_default())
+    }
 }
 
 /// The builder by the variables; the defaults where one of them cannot be used, which [`open`] says.
@@ -212,7 +220,9 @@ pub(crate) fn meaning(kind: ErrorKind) -> (Exit, &'static str) {
             "name the server that takes writes: the primary, or the Sentinels that know it (LEASEHOLD_URL)",
         ),
         ErrorKind::NotSetUp => (Exit::Unavailable, "somebody removed the permits: run the command again"),
-        ErrorKind::OtherFormat => (Exit::Unavailable, "docs/operating.md says which versions may meet"),
+        ErrorKind::IncompatibleFormat => {
+            (Exit::Unavailable, "docs/operating.md says which versions may meet")
+        }
         ErrorKind::TooOld => (Exit::Unavailable, "docs/stores.md names the versions that work"),
         ErrorKind::Resource | ErrorKind::Forked => (Exit::Internal, ""),
         _ => (Exit::Unavailable, ""),

@@ -165,7 +165,7 @@ impl Change {
     }
 
     fn of_holder(event: &'static str, name: &str, verb: &str, holder: &Holder) -> Change {
-        let mut fields = place_as_json(holder.whereabouts.as_ref());
+        let mut fields = place_as_json(holder.location.as_ref());
         fields.insert("name".to_owned(), json!(name));
         fields.insert("owner".to_owned(), json!(holder.owner));
         fields.insert("mode".to_owned(), json!(holder.mode.map(|mode| mode.to_string())));
@@ -178,7 +178,7 @@ fn who(holder: &Holder) -> String {
     if let Some(mode) = holder.mode {
         words += &format!(", {mode}");
     }
-    if let Some(place) = &holder.whereabouts {
+    if let Some(place) = &holder.location {
         words += &format!(", {place}");
     }
     words
@@ -201,7 +201,7 @@ fn first(seen: &Inspection) -> Change {
         "owners": owners,
         "waiting": seen.waiting,
         "count": seen.count,
-        "permits_out": seen.out,
+        "permits_out": seen.permits_out,
         "remaining_seconds": seconds(seen.remaining),
     });
     Change::new("state", words, fields)
@@ -235,8 +235,10 @@ fn changes(last: &Inspection, seen: &Inspection, passed: Duration) -> Vec<Change
     for new in seen.holders.iter().filter(|one| !is_in(&last.holders, one)) {
         changes.push(Change::of_holder("acquired", name, "acquired by", new));
     }
-    let amounts =
-        [("waiting", "waiting", last.waiting, seen.waiting), ("permits", "permits out", last.out, seen.out)];
+    let amounts = [
+        ("waiting", "waiting", last.waiting, seen.waiting),
+        ("permits", "permits out", last.permits_out, seen.permits_out),
+    ];
     for (event, noun, before, now) in amounts.into_iter().filter(|(_, _, before, now)| before != now) {
         let words = format!("{name}: {now} {noun}, after {before}");
         changes.push(Change::new(event, words, json!({"name": name, "now": now, "before": before})));

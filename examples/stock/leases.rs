@@ -55,7 +55,7 @@ impl Fenced {
 impl Seller for Fenced {
     fn buy_one(&mut self, till: &mut Till<'_>) -> Result<Sale> {
         let guard = till.wait(|_| Ok(self.lock.acquire()?))?;
-        let fence = guard.fence().ok_or("a fenced lock was granted without a fence")?;
+        let fence = guard.fencing_token().ok_or("a fenced lock was granted without a fence")?;
         let sale = match till.shop.read_fenced(fence)? {
             None => Sale::Refused,
             Some(visit) => match visit.piece {

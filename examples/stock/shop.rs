@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use leasehold::Fence;
+use leasehold::FencingToken;
 use redis::{Connection, Script, cmd};
 
 use crate::Result;
@@ -114,7 +114,7 @@ impl Shop {
     // -- the same with a fence
 
     /// `None`: a newer holder has been here.
-    pub(crate) fn read_fenced(&mut self, fence: Fence) -> Result<Option<Visit>> {
+    pub(crate) fn read_fenced(&mut self, fence: FencingToken) -> Result<Option<Visit>> {
         let (free, counts, newest) = (self.key("free"), self.key("counts"), self.key("fence"));
         let mut call = self.read_fenced.key(free);
         let read: Option<(u64, Option<i64>)> =
@@ -123,7 +123,7 @@ impl Shop {
     }
 
     /// `false`: refused, nothing changed.
-    pub(crate) fn write_fenced(&mut self, visit: Visit, fence: Fence) -> Result<bool> {
+    pub(crate) fn write_fenced(&mut self, visit: Visit, fence: FencingToken) -> Result<bool> {
         self.sell(visit, fence.get())
     }
 

@@ -120,8 +120,8 @@ impl ClientBuilder {
     }
 
     /// How long calls keep trying while the server cannot be used, deadlines permitting. Defaults to 10 s.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.options.patience = patience;
+    pub fn retry_timeout(mut self, timeout: Duration) -> Self {
+        self.options.retry_timeout = timeout;
         self
     }
 
@@ -234,8 +234,8 @@ impl ClientBuilder {
     }
 
     /// How long a subscription stays after its last waiter has gone. Defaults to 5 s.
-    pub fn linger(mut self, linger: Duration) -> Self {
-        self.server.linger = linger;
+    pub fn unsubscribe_delay(mut self, delay: Duration) -> Self {
+        self.server.unsubscribe_delay = delay;
         self
     }
 
@@ -334,8 +334,8 @@ impl ClientBuilder {
     /// second for each name that is waited for. Without it waiters get a lock up to 100 ms after its release.
     /// The page on databases has the
     /// [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#turnstiles-mysql-mariadb).
-    pub fn turnstiles(mut self, turnstiles: bool) -> Self {
-        self.server.table.turnstiles = turnstiles;
+    pub fn designated_poller(mut self, is_on: bool) -> Self {
+        self.server.table.designated_poller = is_on;
         self
     }
 
@@ -345,8 +345,8 @@ impl ClientBuilder {
     ///
     /// The client looks then, and after 1, 2, 4, 8, 16 and 30 s, by 50 requests a second at most for all its
     /// threads. A ring is told as [`Event::Deadlock`].
-    pub fn deadlocks_after(mut self, wait: Duration) -> Self {
-        self.options.deadlocks_after = wait;
+    pub fn detect_deadlocks_after(mut self, wait: Duration) -> Self {
+        self.options.detect_deadlocks_after = wait;
         self
     }
 
@@ -396,7 +396,7 @@ impl ClientBuilder {
     ///
     /// For programs that start before their store does. A server that is down, or cannot be used, is then no
     /// error of `build` but of each call, until one has connected: with the error that `build` would have
-    /// returned, at once, without waiting for the client's `patience`. Such a call may take the connect
+    /// returned, at once, without waiting for the client's `retry_timeout`. Such a call may take the connect
     /// time-out more than it says. From then on there is no difference, also when the server goes away. On
     /// ZooKeeper, holds last at most as long as the session that the servers grant, whatever the client's
     /// lease.

@@ -29,12 +29,12 @@ type Setter = fn(ClientBuilder, &str) -> std::result::Result<ClientBuilder, &'st
 
 /// The options that are one variable each. Those of several are read by themselves.
 const OPTIONS: [(&str, Setter); 19] = [
-    ("LEASEHOLD_PREFIX", |builder, text| Ok(builder.key_prefix(text))),
+    ("LEASEHOLD_KEY_PREFIX", |builder, text| Ok(builder.key_prefix(text))),
     ("LEASEHOLD_LEASE", |builder, text| time(text).map(|time| builder.lease(time))),
     ("LEASEHOLD_COMMAND_TIMEOUT", |builder, text| time(text).map(|time| builder.command_timeout(time))),
     ("LEASEHOLD_CONNECT_TIMEOUT", |builder, text| time(text).map(|time| builder.connect_timeout(time))),
-    ("LEASEHOLD_PATIENCE", |builder, text| time(text).map(|time| builder.patience(time))),
-    ("LEASEHOLD_LINGER", |builder, text| time(text).map(|time| builder.linger(time))),
+    ("LEASEHOLD_RETRY_TIMEOUT", |builder, text| time(text).map(|time| builder.retry_timeout(time))),
+    ("LEASEHOLD_UNSUBSCRIBE_DELAY", |builder, text| time(text).map(|time| builder.unsubscribe_delay(time))),
     ("LEASEHOLD_NODE_TIMEOUT", |builder, text| time(text).map(|time| builder.node_timeout(time))),
     ("LEASEHOLD_POOL_SIZE", |builder, text| number(text).map(|size| builder.pool_size(size))),
     ("LEASEHOLD_DATABASE", |builder, text| number(text).map(|number| builder.database(number))),
@@ -46,7 +46,9 @@ const OPTIONS: [(&str, Setter); 19] = [
     ("LEASEHOLD_TABLE", |builder, text| Ok(builder.table(text))),
     ("LEASEHOLD_DIRECTORY", |builder, text| switch(text).map(|is_on| builder.directory(is_on))),
     ("LEASEHOLD_CREATE_SCHEMA", |builder, text| switch(text).map(|is_on| builder.create_schema(is_on))),
-    ("LEASEHOLD_TURNSTILES", |builder, text| switch(text).map(|is_on| builder.turnstiles(is_on))),
+    ("LEASEHOLD_DESIGNATED_POLLER", |builder, text| {
+        switch(text).map(|is_on| builder.designated_poller(is_on))
+    }),
     ("LEASEHOLD_ALLOWED_HOSTS", |builder, text| Ok(builder.allowed_hosts(words(text)))),
 ];
 
@@ -71,8 +73,8 @@ impl ClientBuilder {
     /// | `LEASEHOLD_TABLE` | [`table`](Self::table) | `jobs.locks` |
     /// | `LEASEHOLD_CREATE_SCHEMA` | [`create_schema`](Self::create_schema) | `yes` |
     /// | `LEASEHOLD_SESSION_LOCKS` | [`session_locks`](Self::session_locks) | `yes` |
-    /// | `LEASEHOLD_TURNSTILES` | [`turnstiles`](Self::turnstiles) | `no` |
-    /// | `LEASEHOLD_PREFIX` | [`key_prefix`](Self::key_prefix) | `shop:` |
+    /// | `LEASEHOLD_DESIGNATED_POLLER` | [`designated_poller`](Self::designated_poller) | `no` |
+    /// | `LEASEHOLD_KEY_PREFIX` | [`key_prefix`](Self::key_prefix) | `shop:` |
     /// | `LEASEHOLD_CLIENT_NAME` | [`client_name`](Self::client_name) | `shop` |
     /// | `LEASEHOLD_LABEL` | [`label`](Self::label) | `nightly` |
     /// | `LEASEHOLD_UNDER` | [`under_hold`](Self::under_hold), for each; set by `leasehold run` | |
@@ -80,9 +82,9 @@ impl ClientBuilder {
     /// | `LEASEHOLD_LEASE` | [`lease`](Self::lease) | `30s` |
     /// | `LEASEHOLD_COMMAND_TIMEOUT` | [`command_timeout`](Self::command_timeout) | `3s` |
     /// | `LEASEHOLD_CONNECT_TIMEOUT` | [`connect_timeout`](Self::connect_timeout) | `500ms` |
-    /// | `LEASEHOLD_PATIENCE` | [`patience`](Self::patience) | `10s` |
+    /// | `LEASEHOLD_RETRY_TIMEOUT` | [`retry_timeout`](Self::retry_timeout) | `10s` |
     /// | `LEASEHOLD_POOL_SIZE` | [`pool_size`](Self::pool_size) | `8` |
-    /// | `LEASEHOLD_LINGER` | [`linger`](Self::linger) | `5s` |
+    /// | `LEASEHOLD_UNSUBSCRIBE_DELAY` | [`unsubscribe_delay`](Self::unsubscribe_delay) | `5s` |
     /// | `LEASEHOLD_CLUSTER_PUB_SUB` | [`cluster_pub_sub`](Self::cluster_pub_sub): `auto`, `sharded`, `plain` or `both` | `plain` |
     /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
     /// | `LEASEHOLD_SCRIPTS` | `no`: [`without_scripts`](Self::without_scripts) | `no` |
@@ -315,7 +317,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn time(text: &str) -> std::result::Result<Duration, &'static str> {
-    ClientBuilder::read_time(text)
+    ClientBuilder::parse_duration(text)
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> std::result::Result<N, &'static str> {
@@ -363,16 +365,16 @@ mod tests {
         assert_eq!(lease(&plain), lease(&ClientBuilder::default()));
         let set = with(&[
             ("LEASEHOLD_URL", "redis://u:p@localhost"),
-            ("LEASEHOLD_PREFIX", "shop:"),
+            ("LEASEHOLD_KEY_PREFIX", "shop:"),
             ("LEASEHOLD_LEASE", "7s"),
             ("LEASEHOLD_COMMAND_TIMEOUT", "1s"),
             ("LEASEHOLD_CONNECT_TIMEOUT", "2s"),
-            ("LEASEHOLD_PATIENCE", "3s"),
+            ("LEASEHOLD_RETRY_TIMEOUT", "3s"),
         ]);
         let ClientBuilder { options, server, .. } = set.unwrap();
         let seconds = Duration::from_secs;
         assert_eq!((server.url.as_str(), options.key_prefix.as_str()), ("redis://u:p@localhost", "shop:"));
-        assert_eq!((options.lease, options.patience), (seconds(7), seconds(3)));
+        assert_eq!((options.lease, options.retry_timeout), (seconds(7), seconds(3)));
         assert_eq!((options.command_timeout, server.command_timeout), (seconds(1), seconds(1)));
         assert_eq!(server.connect_timeout, seconds(2));
     }
@@ -390,7 +392,7 @@ mod tests {
             ("LEASEHOLD_LABEL", "labelled"),
             ("LEASEHOLD_DIRECTORY", "No"),
             ("LEASEHOLD_POOL_SIZE", "9"),
-            ("LEASEHOLD_LINGER", "4s"),
+            ("LEASEHOLD_UNSUBSCRIBE_DELAY", "4s"),
             ("LEASEHOLD_CLUSTER_PUB_SUB", "Both"),
             ("LEASEHOLD_REPLICAS", "2"),
             ("LEASEHOLD_REPLICAS_TIMEOUT", "20ms"),
@@ -398,7 +400,7 @@ mod tests {
             ("LEASEHOLD_TABLE", "s.t"),
             ("LEASEHOLD_CREATE_SCHEMA", "1"),
             ("LEASEHOLD_SESSION_LOCKS", "true"),
-            ("LEASEHOLD_TURNSTILES", "0"),
+            ("LEASEHOLD_DESIGNATED_POLLER", "0"),
             ("LEASEHOLD_ALLOWED_HOSTS", "a *.b"),
         ]);
         let ClientBuilder { options, server, .. } = set.unwrap();
@@ -407,11 +409,14 @@ mod tests {
         assert_eq!((server.sentinel_username, server.sentinel_password), (text("su"), text("sp")));
         assert_eq!((server.database, server.client_name, server.pool_size), (Some(3), text("named"), 9));
         assert_eq!((options.label, options.directory), (text("labelled"), false));
-        assert_eq!((server.linger, server.cluster_pub_sub), (Duration::from_secs(4), ClusterPubSub::Both));
+        assert_eq!(
+            (server.unsubscribe_delay, server.cluster_pub_sub),
+            (Duration::from_secs(4), ClusterPubSub::Both)
+        );
         let replicas = server.replicas.unwrap();
         assert_eq!((replicas.count, replicas.within, server.scripts), (2, Duration::from_millis(20), false));
         assert_eq!((server.table.name.as_str(), server.table.create), ("s.t", true));
-        assert_eq!((server.table.session_locks, server.table.turnstiles), (true, false));
+        assert_eq!((server.table.session_locks, server.table.designated_poller), (true, false));
         assert!(server.hosts.check_options().is_ok());
     }
 
@@ -540,7 +545,7 @@ mod tests {
             ("LEASEHOLD_LEASE", "1ms"),
             ("LEASEHOLD_COMMAND_TIMEOUT", "0s"),
             ("LEASEHOLD_CONNECT_TIMEOUT", "redis://u:S3CR3T@localhost"),
-            ("LEASEHOLD_PATIENCE", "30 seconds"),
+            ("LEASEHOLD_RETRY_TIMEOUT", "30 seconds"),
         ] {
             let error = with(&[(name, value)]).map(drop).unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);

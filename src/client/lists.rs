@@ -31,6 +31,7 @@ use crate::seam::directory::{Listing, Page, Place, Wanted};
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ListedLock {
     /// Its name: the key without the client's prefix.
@@ -208,7 +209,7 @@ impl LockClient {
     /// Looks for threads that wait for each other in a ring, of all clients on this store: a lock is held and
     /// the next one waited for, in different orders. See [`Deadlock`].
     ///
-    /// A wait counts from [`deadlocks_after`](crate::ClientBuilder::deadlocks_after) on, where its thread
+    /// A wait counts from [`detect_deadlocks_after`](crate::ClientBuilder::detect_deadlocks_after) on, where its thread
     /// holds something meanwhile. Plain, fenced, fair and token locks and both halves of read-write locks are
     /// seen, and those of multi-locks. Permits have no single holder and are not seen; nor is what a guard
     /// holds that may change threads, since any thread may release it, nor a thread that holds by one client

@@ -29,7 +29,7 @@ use crate::locks::fenced::FencedLock;
 use crate::locks::guard::{Guard, OwnedGuard};
 use crate::locks::latch::CountDownLatch;
 use crate::locks::leader::Leader;
-use crate::locks::lock_options::LockOptions;
+use crate::locks::lock_builder::LockBuilder;
 use crate::locks::multi::{IntoLocks, MultiLock};
 use crate::locks::named::RedisLock;
 use crate::locks::options::AcquireOptions;
@@ -225,7 +225,7 @@ impl LockClient {
     ///
     /// Processes may change one after the other. As soon as one has, those that go by the older list are
     /// refused with an error of kind [`StaleRing`](crate::ErrorKind::StaleRing), which waiting calls ride out
-    /// for their `patience`. New processes start with the new list, by [`ClientBuilder::ring`].
+    /// for their `retry_timeout`. New processes start with the new list, by [`ClientBuilder::ring`].
     ///
     /// # Blocking
     ///
@@ -360,7 +360,7 @@ impl LockClient {
     /// use it where order matters. It shares the name's key with `get_lock`, but whoever takes it by that
     /// goes before everybody and, letting go of it, wakes nobody here: use one or the other for a name.
     pub fn get_fair_lock(&self, name: impl AsRef<str>) -> RedisLock {
-        self.lock_with(name).fair().build()
+        self.lock_builder(name).fair().build()
     }
 
     /// Many readers or one writer under this name: Redisson's `RReadWriteLock`. See [`ReadWriteLock`].
@@ -396,19 +396,19 @@ impl LockClient {
 
     /// The same lock as [`get_lock`](Self::get_lock), used on terms of its own: not reentrant, not for longer
     /// than so long, or waited for by asking again and again.
-    pub fn lock_with(&self, name: impl AsRef<str>) -> LockOptions {
-        LockOptions::new(&self.engine, name.as_ref())
+    pub fn lock_builder(&self, name: impl AsRef<str>) -> LockBuilder {
+        LockBuilder::new(&self.engine, name.as_ref())
     }
 
     /// The same lock as [`get_lock`](Self::get_lock), waited for by asking again and again, with sleeps that
-    /// double from 1 ms to 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockOptions::spin`].
+    /// double from 1 ms to 128 ms: Redisson's `RSpinLock`. Other sleeps: [`LockBuilder::spin`].
     ///
     /// It subscribes to nothing, so it suits users without that right, and locks that are rarely waited for.
     /// Unlike Java's, its release wakes those who do wait for a message. Threads of one client that spin
     /// still queue in order, among themselves: those that wait for a message do not wait for a spinning one
     /// to wake up.
     pub fn get_spin_lock(&self, name: impl AsRef<str>) -> RedisLock {
-        self.lock_with(name).spin(Backoff::default()).build()
+        self.lock_builder(name).spin(Backoff::default()).build()
     }
 
     /// Runs `work` under the lock of this name, waiting for it as long as it takes.
@@ -540,7 +540,7 @@ impl LockClient {
     /// # let client = leasehold::LockClient::in_memory();
     /// let guard = client.get_lock("import").acquire()?;
     /// let seen = client.inspect("import")?;
-    /// assert_eq!((seen.kind.clone(), seen.holders[0].holds), (ObjectKind::Lock, Some(1)));
+    /// assert_eq!((seen.kind.clone(), seen.holders[0].hold_count), (ObjectKind::Lock, Some(1)));
     /// assert!(seen.holders[0].by_this_client);
     /// println!("{seen}"); // import: a lock, held, lease of 29.9 s …
     /// # drop(guard);
@@ -577,7 +577,7 @@ impl LockClient {
         self.engine.stats()
     }
 
-    /// The locks that calls of this client have waited for most, `most` at most, those first.
+    /// The locks that calls of this client have waited for most, `max` at most, those first.
     ///
     /// Counted are calls that slept, since the client's beginning, in memory for 256 names.
     ///
@@ -598,8 +598,8 @@ impl LockClient {
     ///     println!("{} was waited for {} times", lock.name, lock.waits);
     /// }
     /// ```
-    pub fn contended(&self, most: usize) -> Vec<Contended> {
-        if is_forked() { Vec::new() } else { self.engine.reporter.counters.contended(most) }
+    pub fn contended(&self, max: usize) -> Vec<Contended> {
+        if is_forked() { Vec::new() } else { self.engine.reporter.counters.contended(max) }
     }
 
     /// Removes a database's rows of locks that have been free for longer than `age`; returns how many.
@@ -635,13 +635,13 @@ impl LockClient {
     ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
-    /// for words in client.old_versions(std::time::Duration::from_secs(60))? {
+    /// for words in client.vacuum_blockers(std::time::Duration::from_secs(60))? {
     ///     eprintln!("{words}");
     /// }
     /// # Ok::<(), leasehold::Error>(())
     /// ```
-    pub fn old_versions(&self, age: Duration) -> Result<Vec<String>> {
-        self.engine.old_versions(age)
+    pub fn vacuum_blockers(&self, age: Duration) -> Result<Vec<String>> {
+        self.engine.vacuum_blockers(age)
     }
 
     /// Stands for election as leader of `name` among all clients that do: whoever holds the fenced lock of
@@ -670,7 +670,7 @@ impl LockClient {
     /// # Blocking
     ///
     /// One round trip, then `job`, then one round trip. While the server does not answer after the job: up to
-    /// the client's patience (default 10 s) or the end of `at_most`, whichever is first. On Redlock,
+    /// the client's retry time-out (default 10 s) or the end of `at_most`, whichever is first. On Redlock,
     /// processes that ask at the same moment may all be refused, each having some of the servers: then they
     /// ask again at random moments, for two seconds at most, until one of them has it.
     ///

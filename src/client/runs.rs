@@ -35,7 +35,7 @@ impl LockClient {
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// let hour = std::time::Duration::from_secs(3600);
-    /// let fence = client.run_once_fenced("nightly", hour, hour, |guard| guard.fence())?;
+    /// let fence = client.run_once_fenced("nightly", hour, hour, |guard| guard.fencing_token())?;
     /// assert!(fence.flatten().is_some());
     /// # Ok::<(), leasehold::Error>(())
     /// ```
@@ -93,7 +93,7 @@ impl LockClient {
     ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
-    /// match client.last_run("nightly")?.and_then(|last| last.succeeded) {
+    /// match client.last_run("nightly")?.and_then(|last| last.succeeded_ago) {
     ///     Some(ago) => println!("the last success was {ago:?} ago"),
     ///     None => println!("there was no success in the last 40 days"),
     /// }

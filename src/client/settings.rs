@@ -29,7 +29,7 @@ pub struct Settings {
     pub label: Option<String>,
     pub lease: Duration,
     pub command_timeout: Duration,
-    pub patience: Duration,
+    pub retry_timeout: Duration,
 }
 
 impl fmt::Debug for Settings {
@@ -66,7 +66,7 @@ impl ClientBuilder {
             label: options.label,
             lease: options.lease,
             command_timeout: options.command_timeout,
-            patience: options.patience,
+            retry_timeout: options.retry_timeout,
         }
     }
 
@@ -76,7 +76,7 @@ impl ClientBuilder {
     ///
     /// The reason why the text is no time.
     #[doc(hidden)]
-    pub fn read_time(text: &str) -> Result<Duration, &'static str> {
+    pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {
         parsed(text).ok_or("it is neither seconds nor numbers with ms, s, m, h or d, as in 500ms or 1h30m")
     }
 }
@@ -139,7 +139,7 @@ mod tests {
             ("1.5h", ms(5_400_000)),
             ("0.5", ms(500)),
         ] {
-            assert_eq!(ClientBuilder::read_time(text), Ok(span), "{text}");
+            assert_eq!(ClientBuilder::parse_duration(text), Ok(span), "{text}");
         }
         for bad in [
             "",
@@ -154,7 +154,7 @@ mod tests {
             "99999999999999999999s",
             "18446744073709551615h",
         ] {
-            assert!(ClientBuilder::read_time(bad).is_err(), "{bad}");
+            assert!(ClientBuilder::parse_duration(bad).is_err(), "{bad}");
         }
     }
 }

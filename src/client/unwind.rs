@@ -15,7 +15,7 @@ use crate::locks::condition::Condition;
 use crate::locks::expirable::ExpirableSemaphore;
 use crate::locks::fenced::FencedLock;
 use crate::locks::group::{MultiGuard, OwnedMultiGuard};
-use crate::locks::guard::{Guard, OwnedGuard};
+use crate::locks::guard::{Guard, OwnedGuard, Permit};
 use crate::locks::latch::CountDownLatch;
 use crate::locks::leader::Leader;
 use crate::locks::multi::MultiLock;
@@ -52,6 +52,7 @@ unwind_safe!(
     MultiLock,
     OwnedGuard,
     OwnedMultiGuard,
+    Permit,
     ReadWriteLock,
     RedisLock,
     Semaphore,

@@ -1,8 +1,7 @@
-//! The directory: for each client that holds or waits, where it is and which of its threads do.
+//! The directory: for each client that holds or waits, where it runs and which of its threads hold and wait.
 //!
-//! An entry is lines in a string, written by the client itself and gone with its lease. It has no clock in
-//! it: times are as long ago as they were when it was written, and how long ago that was is known by what is
-//! left of the entry's own time.
+//! A client writes its entry, a text of lines, and the entry ends with the client's lease. An entry contains no clock readings,
+//! only ages; how old the entry is follows from what is left of its time.
 
 pub(crate) mod lines;
 pub(crate) mod run;
@@ -14,29 +13,27 @@ use std::path::Path;
 use std::time::Duration;
 
 use self::lines::{Fields, Lines};
-use crate::ident::{ClientId, LONGEST_NAME};
-use crate::inspect::{Inspection, Waiter, Whereabouts};
+use crate::ident::{ClientId, MAX_NAME_LEN};
+use crate::inspect::{Inspection, Location, Waiter};
 use crate::system;
 use crate::time::millis;
 
 /// The most holds and waits that an entry names.
 pub(crate) const MOST_USES: usize = 64;
 
-/// The most waits of threads that hold something, and holds of theirs, that an entry names besides.
+/// The most waits of threads that hold something, and holds of such threads, that an entry has in addition.
 pub(crate) const MOST_TOLD: usize = 512;
 
 /// The most bytes that the names of these locks have together: two of the longest fit. An entry stays below
 /// the megabyte that ZooKeeper takes, also where each byte of a name is escaped.
-pub(crate) const MOST_TOLD_BYTES: usize = 2 * LONGEST_NAME;
+pub(crate) const MOST_TOLD_BYTES: usize = 2 * MAX_NAME_LEN;
 
-/// The most items that are read of an entry, which may be anybody's.
+/// The most items that are read of an entry, which any program may have written.
 const MOST_READ: usize = MOST_USES + MOST_TOLD;
 
-/// A longer name is left out of an entry, but for the sake of deadlocks: 64 of the longest would be four
-/// megabytes.
+/// An entry leaves longer names out, except those in deadlocks: 64 of the longest would be four megabytes.
 const LONGEST_KEY: usize = 256;
 
-/// The most characters of a text for people.
 pub(crate) const LONGEST_TEXT: usize = 64;
 
 /// A client of this crate that holds or waits for locks: an item of
@@ -59,6 +56,7 @@ pub(crate) const LONGEST_TEXT: usize = 64;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ClientInfo {
     /// The id of the client, with which the ids of its owners begin.
@@ -66,7 +64,7 @@ pub struct ClientInfo {
     /// The machine's name.
     pub host: String,
     /// The id that the machine's system drew when it started; empty where it draws none.
-    pub boot: String,
+    pub boot_id: String,
     /// The process id.
     pub pid: u32,
     /// When the process started, in ticks of its system since that started: with it a process id that was
@@ -81,14 +79,15 @@ pub struct ClientInfo {
     /// How long ago the client was made. Zero where the store does not know.
     pub age: Duration,
     /// How long ago all this was written.
-    pub written: Duration,
+    pub written_ago: Duration,
     /// Whether it is the client that asked.
     pub by_this_client: bool,
-    /// Its holds and waits when that was written: 64 at most.
+    /// Its holds and waits when the entry was written: 64 at most.
     pub uses: Vec<LockUse>,
-    /// For how many more locks there was no room.
+    /// How many more holds and waits there were.
     pub unlisted: u64,
-    /// There was no room for each wait that may be part of a deadlock, or not for each hold of its thread.
+    /// The entry had no room for all waits that may be part of a deadlock, or for all holds of their threads.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) is_cut: bool,
 }
 
@@ -103,12 +102,13 @@ pub struct ClientInfo {
 /// let guard = client.get_lock("stock:42").acquire()?;
 /// for other in client.clients() {
 ///     for one in other?.uses {
-///         println!("{} {} for {:?}", if one.waits { "waits for" } else { "holds" }, one.name, one.since);
+///         println!("{} {} for {:?}", if one.is_waiting { "waits for" } else { "holds" }, one.name, one.lasted);
 ///     }
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockUse {
     /// The lock's name; as its key, where that does not begin with the asking client's prefix.
@@ -117,36 +117,39 @@ pub struct LockUse {
     pub owner: u64,
     /// The thread's name; empty if it has none, and for a guard that may change threads.
     pub thread: String,
-    /// For how long it has held it or waited, by now.
-    pub since: Duration,
-    /// Whether it waits.
-    pub waits: bool,
-    /// Whether it leads: it holds the lock of an election, as those of [`LockClient::leader`](crate::LockClient::leader)
-    /// and [`LockOptions::election`](crate::LockOptions::election) say.
-    pub leads: bool,
+    /// For how long the owner has held the lock or waited for it.
+    pub lasted: Duration,
+    /// Whether the owner waits; else it holds the lock.
+    pub is_waiting: bool,
+    /// Whether the hold is a leader's: that of [`LockClient::leader`](crate::LockClient::leader) or
+    /// [`LockBuilder::election`](crate::LockBuilder::election).
+    pub is_leader: bool,
     /// Whether the hold ends with its own lease, which nobody renews.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) ends: bool,
-    /// How many more of the client's threads wait for the same lock, for which there was no room; with the
-    /// last that there was.
-    pub more: u64,
+    /// How many more of the client's threads wait for the same lock; in the last wait that is listed.
+    pub more_waiters: u64,
     /// The id of the thread without which it is not released, or that waits.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) by: Option<u64>,
     /// Of a hold that any thread may release: the id of the thread that took it.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) taker: Option<u64>,
-    /// Of a thread that has waited for a while and holds something.
+    /// Set for a thread that has waited for a while and holds something.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) told: Option<ToldWait>,
 }
 
 /// The part of a wait that the search for deadlocks needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ToldWait {
-    /// No other wait of the client ever has it.
+    /// Unique among the client's waits.
     pub(crate) id: u64,
     pub(crate) at_ms: u64,
     /// The kind of lock, by its label.
     pub(crate) kind: String,
     pub(crate) takes_again: bool,
-    /// Writers that wait come before it, if it is a reader.
+    /// For a reader: waiting writers go first.
     pub(crate) writers_first: bool,
 }
 
@@ -162,7 +165,6 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// This process's.
     pub(crate) fn here(label: Option<String>) -> Identity {
         Identity {
             host: host(),
@@ -174,7 +176,6 @@ impl Identity {
         }
     }
 
-    /// The description of this client, which is `age` old and has these `uses`.
     pub(crate) fn info(&self, id: ClientId, age: Duration, uses: Vec<LockUse>, unlisted: u64) -> ClientInfo {
         let Identity { host, boot, pid, process_start, program, label } = self.clone();
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -182,14 +183,14 @@ impl Identity {
         ClientInfo {
             id,
             host,
-            boot,
+            boot_id: boot,
             pid,
             process_start,
             program,
             label,
             version,
             age,
-            written,
+            written_ago: written,
             by_this_client,
             uses,
             unlisted,
@@ -198,30 +199,27 @@ impl Identity {
     }
 }
 
-/// The name of this machine.
 pub(crate) fn host() -> String {
     shown(&system::host_name())
 }
 
-/// The file name of this program; no more, since a path or an argument may be nobody's business.
+/// Without its path and arguments, which may be secret.
 pub(crate) fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     shown(&path.file_name().unwrap_or(Path::new("").as_os_str()).to_string_lossy())
 }
 
-/// Text as it may be shown on a terminal.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(LONGEST_TEXT).collect()
 }
 
 impl ClientInfo {
-    /// The entry, which is to last for `lease`.
     pub(crate) fn written(&self, lease: Duration) -> String {
         let is_short = |one: &&LockUse| one.by.is_some() || one.name.len() <= LONGEST_KEY;
         let long = self.uses.iter().filter(|one| !is_short(one)).count();
         let mut lines = Lines::new();
         lines.text("host", &self.host);
-        lines.text("boot", &self.boot);
+        lines.text("boot", &self.boot_id);
         lines.text("program", &self.program);
         if let Some(label) = &self.label {
             lines.text("label", label);
@@ -241,21 +239,21 @@ impl ClientInfo {
             lines.text("lock", &one.name);
             lines.text("thread", &one.thread);
             lines.add("owner", one.owner);
-            lines.add("waits", one.waits);
-            lines.add("since_ms", millis(one.since));
-            if one.leads {
+            lines.add("waits", one.is_waiting);
+            lines.add("since_ms", millis(one.lasted));
+            if one.is_leader {
                 lines.add("leads", true);
             }
             if one.ends {
                 lines.add("ends", true);
             }
-            if one.more > 0 {
-                lines.add("more", one.more);
+            if one.more_waiters > 0 {
+                lines.add("more", one.more_waiters);
             }
             if let Some(by) = one.by {
                 lines.add("by", by);
             }
-            // By another name: versions that know none take it for no reason to see a deadlock.
+            // By another name: older versions without it see no deadlock here.
             if let Some(taker) = one.taker {
                 lines.add("taker", taker);
             }
@@ -272,7 +270,7 @@ impl ClientInfo {
         lines.into_text()
     }
 
-    /// The entry of a client, of whose time `remaining` is left; `None`: it is no such entry.
+    /// `None`: the text is no client's entry.
     pub(crate) fn read(id: ClientId, text: &str, remaining: Duration) -> Option<ClientInfo> {
         let (entry, uses) = Fields::parted(text, "lock");
         let text = |from: Fields<'_>, name: &str| from.text(name).map(|text| shown(&text));
@@ -290,11 +288,11 @@ impl ClientInfo {
                 name: one.text("lock")?,
                 owner: one.number("owner")?,
                 thread: text(one, "thread").unwrap_or_default(),
-                since: ms(one, "since_ms")?.saturating_add(written),
-                waits: one.is("waits"),
-                leads: one.is("leads"),
+                lasted: ms(one, "since_ms")?.saturating_add(written),
+                is_waiting: one.is("waits"),
+                is_leader: one.is("leads"),
                 ends: one.is("ends"),
-                more: one.number("more").unwrap_or(0),
+                more_waiters: one.number("more").unwrap_or(0),
                 by: one.number("by"),
                 taker: one.number("taker"),
                 told,
@@ -303,14 +301,14 @@ impl ClientInfo {
         Some(ClientInfo {
             id,
             host: text(entry, "host")?,
-            boot: text(entry, "boot").unwrap_or_default(),
+            boot_id: text(entry, "boot").unwrap_or_default(),
             pid: entry.number("pid").and_then(|pid| u32::try_from(pid).ok())?,
             process_start: entry.number("start"),
             program: text(entry, "program").unwrap_or_default(),
             label: text(entry, "label"),
             version: text(entry, "version").unwrap_or_default(),
             age: ms(entry, "age_ms").unwrap_or_default().saturating_add(written),
-            written,
+            written_ago: written,
             by_this_client: false,
             uses: uses.collect(),
             unlisted: entry.number("unlisted").unwrap_or(0),
@@ -318,18 +316,16 @@ impl ClientInfo {
         })
     }
 
-    /// The use of the lock of this key by an owner of this client's that holds it or waits for it.
     fn use_of(&self, key: &str, number: Option<u64>, waits: bool) -> Option<&LockUse> {
         let is_it = |one: &&LockUse| {
-            one.name == key && one.waits == waits && number.is_none_or(|number| one.owner == number)
+            one.name == key && one.is_waiting == waits && number.is_none_or(|number| one.owner == number)
         };
-        // Of several threads of a client that wait, the one that has waited for longest.
-        self.uses.iter().filter(is_it).max_by_key(|one| one.since)
+        // The longest wait of several.
+        self.uses.iter().filter(is_it).max_by_key(|one| one.lasted)
     }
 
-    /// The whereabouts of the owner of that use.
-    fn place_of(&self, used: Option<&LockUse>) -> Whereabouts {
-        Whereabouts {
+    fn place_of(&self, used: Option<&LockUse>) -> Location {
+        Location {
             host: self.host.clone(),
             pid: self.pid,
             thread: used.map(|one| one.thread.clone()).unwrap_or_default(),
@@ -339,7 +335,7 @@ impl ClientInfo {
     }
 }
 
-/// The client and the number of an owner; of a client in a line of waiters only the client.
+/// For a client in a queue there is no number.
 fn owner(text: &str) -> Option<(ClientId, Option<u64>)> {
     match text.split_once(':') {
         Some((client, number)) => Some((ClientId::read(client)?, Some(number.parse().ok()?))),
@@ -347,7 +343,7 @@ fn owner(text: &str) -> Option<(ClientId, Option<u64>)> {
     }
 }
 
-/// The clients of holders and waiters that are shown, each once, holders first.
+/// Each client once, holders' first.
 pub(crate) fn clients_of(seen: &Inspection) -> Vec<ClientId> {
     let owners = seen.holders.iter().map(|one| &one.owner).chain(seen.waiters.iter().map(|one| &one.owner));
     let mut clients = Vec::new();
@@ -359,7 +355,7 @@ pub(crate) fn clients_of(seen: &Inspection) -> Vec<ClientId> {
     clients
 }
 
-/// The clients of the holders that say where they are, for a store whose locks do: with what they hold.
+/// The clients of holders that say where they run, for stores whose locks have that.
 pub(crate) fn add_holders(
     clients: &mut HashMap<ClientId, ClientInfo>,
     name: &str,
@@ -367,21 +363,23 @@ pub(crate) fn add_holders(
     asking: ClientId,
 ) {
     for holder in &seen.holders {
-        let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.whereabouts) else { continue };
+        let (Some((id, number)), Some(place)) = (owner(&holder.owner), &holder.location) else { continue };
         let since = holder.held_for.unwrap_or_default();
-        let one =
-            LockUse { leads: holder.leads, ..LockUse::new(name, number.unwrap_or(0), &place.thread, since) };
+        let one = LockUse {
+            is_leader: holder.is_leader,
+            ..LockUse::new(name, number.unwrap_or(0), &place.thread, since)
+        };
         let client = clients.entry(id).or_insert_with(|| ClientInfo {
             id,
             host: shown(&place.host),
-            boot: String::new(),
+            boot_id: String::new(),
             pid: place.pid,
             process_start: None,
             program: place.program.clone(),
             label: place.label.clone(),
             version: String::new(),
             age: Duration::ZERO,
-            written: Duration::ZERO,
+            written_ago: Duration::ZERO,
             by_this_client: id == asking,
             uses: Vec::new(),
             unlisted: 0,
@@ -396,17 +394,16 @@ pub(crate) fn add_holders(
 }
 
 impl LockUse {
-    /// A hold, of which nothing else is known.
     pub(crate) fn new(name: &str, owner: u64, thread: &str, since: Duration) -> LockUse {
         LockUse {
             name: name.to_owned(),
             owner,
             thread: thread.to_owned(),
-            since,
-            waits: false,
-            leads: false,
+            lasted: since,
+            is_waiting: false,
+            is_leader: false,
             ends: false,
-            more: 0,
+            more_waiters: 0,
             by: None,
             taker: None,
             told: None,
@@ -414,7 +411,6 @@ impl LockUse {
     }
 }
 
-/// Adds to what is shown of the lock of this key what the directory knows of its holders and waiters.
 pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId, Option<ClientInfo>>) {
     let found = |text: &str, waits: bool| {
         let (client, number) = owner(text)?;
@@ -425,32 +421,31 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
     for holder in &mut seen.holders {
         let Some((place, used)) = found(&holder.owner, false) else { continue };
         if let Some(used) = used {
-            holder.leads = used.leads;
-            holder.held_for = holder.held_for.or(Some(used.since));
+            holder.is_leader = used.is_leader;
+            holder.held_for = holder.held_for.or(Some(used.lasted));
             holder.ends_within = holder.ends_within.or(holder.remaining.filter(|_| used.ends));
         }
-        match &mut holder.whereabouts {
-            // The holder's own account with the hold is as old as the hold, and no older.
+        match &mut holder.location {
+            // The lock's own data is as current as the hold.
             Some(told) => (told.program, told.label) = (place.program, place.label),
             none => *none = Some(place),
         }
     }
     for waiter in &mut seen.waiters {
         let Some((place, used)) = found(&waiter.owner, true) else { continue };
-        waiter.waiting_for = waiter.waiting_for.or(used.map(|used| used.since));
-        waiter.whereabouts = Some(place);
+        waiter.waiting_for = waiter.waiting_for.or(used.map(|used| used.lasted));
+        waiter.location = Some(place);
     }
 }
 
-/// The waits of this client for the lock of this key.
 pub(crate) fn waiters_of<'a>(client: &'a ClientInfo, key: &'a str) -> impl Iterator<Item = Waiter> + 'a {
-    let waits = client.uses.iter().filter(move |one| one.waits && one.name == key);
+    let waits = client.uses.iter().filter(move |one| one.is_waiting && one.name == key);
     waits.map(move |one| {
         let used = client.use_of(key, Some(one.owner), true);
-        let (place, since) = (client.place_of(used), used.map(|used| used.since));
+        let (place, since) = (client.place_of(used), used.map(|used| used.lasted));
         let waiter = Waiter::new(format!("{}:{}", client.id, one.owner), None);
         let by_this_client = client.by_this_client;
-        Waiter { by_this_client, waiting_for: since, whereabouts: Some(place), ..waiter }
+        Waiter { by_this_client, waiting_for: since, location: Some(place), ..waiter }
     })
 }
 

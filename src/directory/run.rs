@@ -1,8 +1,7 @@
-//! The record of a job's last run: an entry in the directory, under an id that follows from the job's name.
+//! The record of a job's last run: an entry in the directory, under an id derived from the job's name.
 //!
-//! So it needs no place of its own in any store, and no rights that a client's entry does not need. There is
-//! no clock in it: its age follows from what is left of its time, as a client's entry's does. A list of
-//! clients passes it over, since it has no `lease_ms`; so do versions of this crate that know no records.
+//! So a record needs no place of its own in a store, and no other rights than a client's entry. Its age follows from what is left
+//! of its time. A list of clients skips it, since it has no `lease_ms`.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use super::{LONGEST_KEY, shown};
 use crate::ident::ClientId;
 use crate::time::millis;
 
-/// How long a record is kept: a job that runs each month has one at any time.
+/// How long a record is kept: a monthly job always has one.
 pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 
 /// The last run of a job: the answer of [`LockClient::last_run`](crate::LockClient::last_run).
@@ -28,7 +27,7 @@ pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 ///     client.record_run(guard, 0, Duration::from_secs(3))
 /// })?;
 /// let last = client.last_run("nightly")?.expect("it was recorded");
-/// assert_eq!((last.code, last.took), (0, Duration::from_secs(3)));
+/// assert_eq!((last.exit_code, last.took), (0, Duration::from_secs(3)));
 /// // The lock is still held, and by whom has run already: so the job is over, and kept from running again.
 /// assert_eq!(client.inspect("nightly")?.holders[0].owner, last.owner);
 /// # Ok::<(), leasehold::Error>(())
@@ -36,44 +35,41 @@ pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastRun {
-    /// The owner under which it ran. While the job's lock has this holder the job is over, and kept from
-    /// running again; with another holder it runs.
+    /// The owner under which the job ran. While the lock has this holder the job is over, and kept from running again; with another
+    /// holder it is running.
     pub owner: String,
-    /// How it ended, as a process does: 0 is a success.
-    pub code: u8,
+    /// 0 is a success.
+    pub exit_code: u8,
     /// How long it took.
     pub took: Duration,
     /// How long ago it ended, by the store's clock.
-    pub ended: Duration,
-    /// How long ago the last run that was a success ended; `None`: there was none in the last 40 days.
-    pub succeeded: Option<Duration>,
+    pub ended_ago: Duration,
+    /// How long ago the last successful run ended; `None`: none in the last 40 days.
+    pub succeeded_ago: Option<Duration>,
     /// The machine that it ran on.
     pub host: String,
 }
 
-/// The id of a job's record.
 pub(crate) fn id_of(key: &str) -> ClientId {
     ClientId::of_text(&["job ", key])
 }
 
 impl LastRun {
-    /// The record of a run that has just ended.
     pub(crate) fn written(&self, key: &str) -> String {
         let mut lines = Lines::new();
         lines.text("job", if key.len() <= LONGEST_KEY { key } else { "" });
         lines.text("owner", &self.owner);
         lines.text("host", &self.host);
-        lines.add("code", self.code);
+        lines.add("code", self.exit_code);
         lines.add("took_ms", millis(self.took));
         lines.add("kept_ms", millis(KEPT));
-        if let Some(succeeded) = self.succeeded {
+        if let Some(succeeded) = self.succeeded_ago {
             lines.add("succeeded_ms", millis(succeeded));
         }
         lines.into_text()
     }
 
-    /// The record of a job, of whose time `remaining` is left; `None`: it is no such record, or another
-    /// job's.
+    /// `None`: the text is no record of this job.
     pub(crate) fn read(key: &str, text: &str, remaining: Duration) -> Option<LastRun> {
         let entry = Fields::of(text);
         let job = entry.text("job")?;
@@ -84,11 +80,11 @@ impl LastRun {
         let ended = ms("kept_ms")?.saturating_sub(remaining);
         Some(LastRun {
             owner: shown(&entry.text("owner")?),
-            code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
+            exit_code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
             took: ms("took_ms")?,
-            ended,
-            // A record that is as old as one can be is forgotten: else it would be told for ever.
-            succeeded: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
+            ended_ago: ended,
+            // A record of the greatest age is dropped: else it would stay for ever.
+            succeeded_ago: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
             host: entry.text("host").map(|host| shown(&host)).unwrap_or_default(),
         })
     }
@@ -103,15 +99,15 @@ mod tests {
         let second = Duration::from_secs(1);
         let run = LastRun {
             owner: "0f0c:1".to_owned(),
-            code: 3,
+            exit_code: 3,
             took: 7 * second,
-            ended: Duration::ZERO,
-            succeeded: Some(60 * second),
+            ended_ago: Duration::ZERO,
+            succeeded_ago: Some(60 * second),
             host: "ada \"1\"".to_owned(),
         };
         let text = run.written("a\"b");
         let read = LastRun::read("a\"b", &text, KEPT - 5 * second).unwrap();
-        assert_eq!(read, LastRun { ended: 5 * second, succeeded: Some(65 * second), ..run.clone() });
+        assert_eq!(read, LastRun { ended_ago: 5 * second, succeeded_ago: Some(65 * second), ..run.clone() });
         assert_eq!(LastRun::read("another", &text, KEPT), None);
         assert_eq!(LastRun::read("a", "host=ada\npid=1\nlease_ms=1\n", KEPT), None);
         assert!(super::super::ClientInfo::read(id_of("a"), &text, KEPT).is_none(), "it is no client");

@@ -14,7 +14,7 @@ use crate::engine::calls::Call;
 use crate::engine::handoff::{HandoffResult, Releaser};
 use crate::engine::hold::Hold;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
-use crate::ident::{Fence, LockName, ThreadMark, unbound_number};
+use crate::ident::{FencingToken, LockName, ThreadMark, unbound_number};
 use crate::observe::LossReason;
 use crate::observe::spans::WaitSpan;
 use crate::seam::fallbacks::{begin_attempt, begin_release};
@@ -93,7 +93,7 @@ struct BatchRequest<'a> {
 
 enum Sent {
     One(Box<dyn Pending<Attempt>>),
-    Several(Box<dyn Pending<Vec<Option<Fence>>>>),
+    Several(Box<dyn Pending<Vec<Option<FencingToken>>>>),
     Nothing,
 }
 
@@ -278,7 +278,7 @@ pub(crate) fn leave_all(action: &'static str, all: Vec<LevelRelease>) -> Result<
         }
     }
     // One retry budget for all of them.
-    let give_up = |one: &LevelRelease| one.engine.clock.after(one.engine.options.patience);
+    let give_up = |one: &LevelRelease| one.engine.clock.after(one.engine.options.retry_timeout);
     let give_up: Vec<Moment> = undecided.iter().map(|(one, ..)| give_up(one)).collect();
     for ((LevelRelease { engine, hold, .. }, left, first), give_up) in undecided.into_iter().zip(give_up) {
         let ended = engine.send_release(&hold, left, give_up, first);

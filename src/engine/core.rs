@@ -67,7 +67,7 @@ impl Core {
             registry: Registry::default(),
             reporter,
             announcer: Arc::new(Announcer::new(id, &options, &clock)),
-            told: ToldWaits::new(options.deadlocks_after),
+            told: ToldWaits::new(options.detect_deadlocks_after),
             watchdog,
             timer,
             keeper: Keeper::default(),

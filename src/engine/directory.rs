@@ -159,7 +159,9 @@ impl Announcer {
         let Named { mut uses, is_cut, .. } = named;
         let (rest, unlisted) = registry.uses(MOST_USES, now);
         let is_told = |one: &LockUse, told: &[LockUse]| {
-            told.iter().any(|told| (&told.name, told.owner, told.waits) == (&one.name, one.owner, one.waits))
+            told.iter().any(|told| {
+                (&told.name, told.owner, told.is_waiting) == (&one.name, one.owner, one.is_waiting)
+            })
         };
         let rest: Vec<_> = rest.into_iter().filter(|one| !is_told(one, &uses)).collect();
         uses.extend(rest);
@@ -295,8 +297,8 @@ impl Announcer {
         let mut waiters: Vec<Waiter> = waiters_of(&own, key).collect();
         // Of a client with many threads not all are in its entry.
         let more_of = |info: &ClientInfo| {
-            let its = info.uses.iter().filter(|one| one.waits && one.name == key);
-            its.map(|one| one.more).fold(0, u64::saturating_add)
+            let its = info.uses.iter().filter(|one| one.is_waiting && one.name == key);
+            its.map(|one| one.more_waiters).fold(0, u64::saturating_add)
         };
         let mut unnamed = more_of(&own);
         let mut next = capabilities.directory.map(|directory| (directory, Place::default()));

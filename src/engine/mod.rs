@@ -183,7 +183,7 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable_for(action, claim.kind, &claim.name)?;
         // Well before the store forgets the first sending.
-        let give_up = self.clock.after(self.options.patience.min(REQUEST_LASTS / 2));
+        let give_up = self.clock.after(self.options.retry_timeout.min(REQUEST_LASTS / 2));
         let mut in_doubt = false;
         loop {
             let answer = self.store.count(claim, what, self.one_command());
@@ -356,11 +356,11 @@ impl Engine {
     }
 
     /// Has the store forget what has been free for longer than `age`; returns how much it was.
-    pub(crate) fn old_versions(&self, age: Duration) -> Result<Vec<String>> {
-        self.usable("old_versions")?;
+    pub(crate) fn vacuum_blockers(&self, age: Duration) -> Result<Vec<String>> {
+        self.usable("vacuum_blockers")?;
         let Some(sweeping) = self.store.capabilities().sweeping else { return Ok(Vec::new()) };
         let found = sweeping.old_versions(age, self.one_command());
-        found.map_err(|failure| failure.into_read_error().during("old_versions"))
+        found.map_err(|failure| failure.into_read_error().during("vacuum_blockers"))
     }
 
     pub(crate) fn sweep(&self, age: Duration) -> Result<u64> {

@@ -231,7 +231,7 @@ impl Registry {
                 continue;
             }
             let used = |owner: u64, thread: &str, since: Moment, waits: bool| LockUse {
-                waits,
+                is_waiting: waits,
                 ..LockUse::new(entry.key.name.key(), owner, thread, now.since(since))
             };
             let is_live = |entered: &&Entered| !entered.hold.is_kept() && entered.hold.loss_at(now).is_none();
@@ -240,14 +240,14 @@ impl Registry {
                 let thread = hold.holder.thread();
                 let name = thread.as_ref().map_or("", |thread| thread.name());
                 let used = used(hold.owner().number(), name, hold.since(), false);
-                LockUse { leads: hold.leads, ends: !hold.is_renewed_in(state), ..used }
+                LockUse { is_leader: hold.leads, ends: !hold.is_renewed_in(state), ..used }
             }));
             let room = most.saturating_sub(uses.len());
             let mut waiting = state.queue.sleepers();
             let (named, before) = (waiting.by_ref().take(room), uses.len());
             uses.extend(named.map(|(_, one)| used(one.number, one.thread.name(), one.since, true)));
             if let Some(last) = uses.get_mut(before..).and_then(<[LockUse]>::last_mut) {
-                last.more = u64::try_from(waiting.count()).unwrap_or(u64::MAX);
+                last.more_waiters = u64::try_from(waiting.count()).unwrap_or(u64::MAX);
             }
         }
         (uses, unlisted)

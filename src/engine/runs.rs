@@ -17,10 +17,17 @@ impl Engine {
         let succeeded = if code == 0 {
             Some(Duration::ZERO)
         } else {
-            self.last_run(name).map_err(|error| error.during(ACTION))?.and_then(|last| last.succeeded)
+            self.last_run(name).map_err(|error| error.during(ACTION))?.and_then(|last| last.succeeded_ago)
         };
         let owner = owner.to_string();
-        let run = LastRun { owner, code, took, ended: Duration::ZERO, succeeded, host: host() };
+        let run = LastRun {
+            owner,
+            exit_code: code,
+            took,
+            ended_ago: Duration::ZERO,
+            succeeded_ago: succeeded,
+            host: host(),
+        };
         let records = self.records(ACTION).map_err(|error| error.on(name.given()))?;
         let (id, text) = (id_of(name.key()), run.written(name.key()));
         let written =

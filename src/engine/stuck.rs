@@ -111,7 +111,7 @@ impl Stuck {
 impl OwnWait {
     fn shown(&self, now: Moment) -> LockUse {
         LockUse {
-            waits: true,
+            is_waiting: true,
             by: Some(self.thread),
             told: Some(ToldWait {
                 id: self.told.id,
@@ -128,7 +128,7 @@ impl OwnWait {
 impl OwnHold {
     fn shown(&self, now: Moment) -> LockUse {
         LockUse {
-            leads: self.leads,
+            is_leader: self.leads,
             ends: self.ends,
             by: self.thread,
             taker: self.taker,

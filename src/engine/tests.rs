@@ -443,7 +443,7 @@ fn nor_can_it_by_the_fair_lock_of_the_name() {
 fn a_change_without_an_answer_is_not_repeated_for_as_long_as_a_store_remembers() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
-    let options = Options { patience: REQUEST_LASTS * 6, ..Options::default() };
+    let options = Options { retry_timeout: REQUEST_LASTS * 6, ..Options::default() };
     let timeout = options.command_timeout;
     let seam: Arc<dyn Store> = Arc::clone(&store) as _;
     let engine =

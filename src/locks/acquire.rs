@@ -28,7 +28,7 @@ macro_rules! acquire_methods {
             /// # Errors
             ///
             /// A name is bad; a key holds something else; or a server could not be used for the client's
-            /// patience. The call then leaves nothing acquired.
+            /// retry time-out. The call then leaves nothing acquired.
             pub fn lock(&self) -> Result<()> {
                 let taken = self.enter("lock", &AcquireOptions::new())?;
                 taken.map(Self::leave_open).ok_or_else(|| self.unending("lock"))
@@ -271,7 +271,7 @@ impl AcquireOptions {
     /// Runs `work` under the lock; `None` if somebody else kept it, and `work` was not run. Without a bound
     /// on the wait it is never `None`.
     ///
-    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fence`]. For the plain lock
+    /// On a [`FencedLock`](crate::FencedLock) the guard has the token: [`Guard::fencing_token`]. For the plain lock
     /// of a name, waited for as long as it takes, there is
     /// [`LockClient::with_lock`](crate::LockClient::with_lock).
     ///
@@ -302,7 +302,7 @@ impl AcquireOptions {
     ///
     /// let ledger = LockClient::in_memory().get_fenced_lock("ledger");
     /// let options = AcquireOptions::new().wait(Duration::from_secs(3));
-    /// let Some(token) = options.with_lock(&ledger, |guard| guard.fence())? else {
+    /// let Some(token) = options.with_lock(&ledger, |guard| guard.fencing_token())? else {
     ///     return Ok(()); // busy, and nothing was done
     /// };
     /// assert!(token.is_some());

@@ -192,7 +192,7 @@ impl Condition {
     ///
     /// # Blocking
     ///
-    /// One round trip; while the server cannot be used, up to the client's patience.
+    /// One round trip; while the server cannot be used, up to the client's retry time-out.
     ///
     /// # Errors
     ///
@@ -278,7 +278,7 @@ impl Condition {
             // As the guard had it: it may be of a fenced lock, and this condition of the plain one of the
             // name.
             let want = self.lock.want(action, lease, forever(), None)?;
-            let fenced = want.terms.fenced || released.fence().is_some();
+            let fenced = want.terms.fenced || released.fencing_token().is_some();
             let want = AcquireCall {
                 kind: released.kind(),
                 terms: Terms { fenced, takes_again: true, ..want.terms },

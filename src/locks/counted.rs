@@ -34,7 +34,7 @@ macro_rules! counted {
             ///
             /// # Blocking
             ///
-            /// One round trip; while the server cannot be used, up to the client's patience.
+            /// One round trip; while the server cannot be used, up to the client's retry time-out.
             ///
             /// # Errors
             ///

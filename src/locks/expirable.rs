@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::locks::guard::Permit;
 use crate::locks::named::RedisLock;
 use crate::locks::options::AcquireOptions;
-use crate::locks::permit::Permit;
 use crate::seam::Counting;
 use crate::time::checked_lease;
 
@@ -31,7 +31,7 @@ use crate::time::checked_lease;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
-#[must_use = "a semaphore is a handle, which holds nothing yet: `acquire()` takes a permit and returns its guard"]
+#[must_use = "`get_expirable_semaphore` acquires nothing: it makes a handle, whose `acquire()` takes a permit and returns a guard"]
 pub struct ExpirableSemaphore {
     pub(super) core: RedisLock,
 }
@@ -47,7 +47,7 @@ impl ExpirableSemaphore {
     ///
     /// The name is bad; nobody has set the semaphore up, or it was deleted (kind
     /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not be
-    /// used for the client's patience.
+    /// used for the client's retry time-out.
     pub fn acquire(&self) -> Result<Permit> {
         let permit = self.take("acquire", 1, &AcquireOptions::new())?;
         permit.ok_or_else(|| self.core.unending("acquire"))
@@ -247,7 +247,7 @@ impl ExpirableSemaphore {
 
     fn take(&self, action: &'static str, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
         self.few(action, permits)?;
-        Ok(self.core.take(action, permits, options)?.map(Permit::new))
+        Ok(self.core.take(action, permits, options)?.map(|entered| Permit::new(self.core.engine(), entered)))
     }
 }
 

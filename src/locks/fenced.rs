@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::engine::acquire::call::Granted;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::Fence;
+use crate::ident::FencingToken;
 use crate::locks::named::RedisLock;
 use crate::locks::options::AcquireOptions;
 
@@ -29,11 +29,11 @@ use crate::locks::options::AcquireOptions;
 /// let first = lock.lock_and_get_token()?;
 /// lock.unlock()?;
 /// let guard = lock.acquire()?;
-/// assert!(guard.fence() > Some(first));
+/// assert!(guard.fencing_token() > Some(first));
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a lock is a handle, which holds nothing yet: `acquire()` takes the lock and returns its guard"]
+#[must_use = "`get_fenced_lock` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
 pub struct FencedLock {
     lock: RedisLock,
 }
@@ -52,7 +52,7 @@ impl FencedLock {
     /// # Errors
     ///
     /// As [`RedisLock::lock`].
-    pub fn lock_and_get_token(&self) -> Result<Fence> {
+    pub fn lock_and_get_token(&self) -> Result<FencingToken> {
         let action = "lock_and_get_token";
         let entered = self.lock.enter(action, &AcquireOptions::new())?;
         self.token(action, &entered.ok_or_else(|| self.lock.unending(action))?)
@@ -68,14 +68,14 @@ impl FencedLock {
     /// # Errors
     ///
     /// As [`RedisLock::try_lock_for`].
-    pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<Fence>> {
+    pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<FencingToken>> {
         let action = "try_lock_and_get_token";
         let entered = self.lock.enter(action, &AcquireOptions::new().wait(wait))?;
         entered.map(|entered| self.token(action, &entered)).transpose()
     }
 
-    fn token(&self, action: &'static str, entered: &Granted) -> Result<Fence> {
-        entered.hold.fence().ok_or_else(|| {
+    fn token(&self, action: &'static str, entered: &Granted) -> Result<FencingToken> {
+        entered.hold.fencing_token().ok_or_else(|| {
             self.lock.engine().drop_level(&entered.hold, entered.level);
             Error::new(ErrorKind::Protocol, action, "the store granted a fenced lock without a token")
                 .on(self.lock.name())

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
 use crate::engine::batch::{BatchAnswer, LevelRelease, leave_all, prolong};
 use crate::error::{Error, Result};
-use crate::ident::{Fence, ThreadMark};
+use crate::ident::{FencingToken, ThreadMark};
 use crate::locks::guard::{BoundToItsThread, HeldLevel, HoldState};
 use crate::observe::Loss;
 use crate::sync::Mutex;
@@ -101,12 +101,12 @@ impl Group {
         self.0.iter().map(|level| level.hold().name().given())
     }
 
-    fn fence_of(&self, name: &str) -> Option<Fence> {
-        self.0.iter().find(|level| level.hold().name().given() == name)?.fence()
+    fn fencing_token_of(&self, name: &str) -> Option<FencingToken> {
+        self.0.iter().find(|level| level.hold().name().given() == name)?.fencing_token()
     }
 
-    fn fence(&self) -> Option<Fence> {
-        self.0.iter().find_map(HeldLevel::fence)
+    fn fencing_token(&self) -> Option<FencingToken> {
+        self.0.iter().find_map(HeldLevel::fencing_token)
     }
 
     fn state(&self) -> HoldState {
@@ -219,17 +219,17 @@ macro_rules! group_guard {
             ///
             /// It is larger than the token of every earlier holder of that lock, so than that of every
             /// earlier holder of the group. Data that one lock protects by itself, also from holders of that
-            /// lock alone, is to be written with [`fence_of`](Self::fence_of).
+            /// lock alone, is to be written with [`fencing_token_of`](Self::fencing_token_of).
             #[must_use]
-            pub fn fence(&self) -> Option<Fence> {
-                self.group.fence()
+            pub fn fencing_token(&self) -> Option<FencingToken> {
+                self.group.fencing_token()
             }
 
             /// The fencing token of one of the locks, by the name that it was given; `None` unless it is a
             /// [`FencedLock`](crate::FencedLock) of the group. With two of that name: the first one's.
             #[must_use]
-            pub fn fence_of(&self, name: &str) -> Option<Fence> {
-                self.group.fence_of(name)
+            pub fn fencing_token_of(&self, name: &str) -> Option<FencingToken> {
+                self.group.fencing_token_of(name)
             }
 
             /// How the holds stand, without asking the servers: lost, if one of them is, and in a forked child.

@@ -12,7 +12,7 @@ use crate::engine::acquire::call::Granted;
 use crate::engine::hold::{Hold, Standing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::is_forked;
-use crate::ident::{Fence, Owner};
+use crate::ident::{FencingToken, Owner};
 use crate::observe::event::Event;
 use crate::observe::{Loss, LossReason};
 use crate::seam::{Counting, Kind};
@@ -61,7 +61,7 @@ pub enum HoldState {
 /// as the request takes. A process that exits just after a drop may leave the lock until its lease ends;
 /// [`shutdown`](crate::LockClient::shutdown), and dropping the last clone of the client, wait for the answer.
 /// While other clients stand in line for a lock, a drop may send nothing for some milliseconds, so that the
-/// thread has the lock again at once if it comes back: see [`turn`](crate::LockOptions::turn).
+/// thread has the lock again at once if it comes back: see [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking
 ///
@@ -70,7 +70,7 @@ pub enum HoldState {
 /// processes' turn. At most about one command time-out.
 ///
 /// In async code do not keep one across an `.await`: another task of the thread re-enters the lock, unless
-/// the feature `tokio` or [`non_reentrant`](crate::LockOptions::non_reentrant) keeps it from that. An
+/// the feature `tokio` or [`non_reentrant`](crate::LockBuilder::non_reentrant) keeps it from that. An
 /// [`OwnedGuard`] may be kept. See
 /// [using it from async code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
 ///
@@ -135,7 +135,30 @@ pub struct OwnedGuard {
     level: HeldLevel,
 }
 
-/// The common part of both guards: one level of a hold, and the client kept alive.
+/// Permits that were acquired, released when dropped: an [`OwnedGuard`] of a semaphore.
+///
+/// A permit belongs to this value, not to a thread. One of a [`Semaphore`](crate::Semaphore) never ends by
+/// itself; one of an [`ExpirableSemaphore`](crate::ExpirableSemaphore) has a lease, as a lock's hold.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold::{LockClient, Permit};
+///
+/// let client = LockClient::in_memory();
+/// let seats = client.get_semaphore("seats");
+/// seats.try_set_permits(2)?;
+/// let seat: Permit = seats.acquire(1)?;
+/// std::thread::spawn(move || seat.unlock()).join().unwrap()?; // from any thread
+/// assert_eq!(seats.available_permits()?, 2);
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[must_use = "the permits are released as soon as this is dropped: bind it to a name, `let _permit = …`"]
+pub struct Permit {
+    level: HeldLevel,
+}
+
+/// The common part of the guards: one level of a hold, and the client kept alive.
 pub(crate) struct HeldLevel {
     engine: Arc<Engine>,
     entered: Granted,
@@ -208,8 +231,8 @@ impl HeldLevel {
     }
 
     /// The hold's fencing token; none in a forked child, whose writes are not to count as its parent's.
-    pub(crate) fn fence(&self) -> Option<Fence> {
-        if is_forked() { None } else { self.hold().fence() }
+    pub(crate) fn fencing_token(&self) -> Option<FencingToken> {
+        if is_forked() { None } else { self.hold().fencing_token() }
     }
 
     pub(crate) fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
@@ -289,7 +312,7 @@ impl Drop for HeldLevel {
     }
 }
 
-/// The two guards differ in who owns the hold, not in what can be asked of it.
+/// The guards differ in who owns the hold, not in what can be asked of it.
 macro_rules! guard {
     ($guard:ident { $($field:ident: $value:expr),* }) => {
         impl $guard {
@@ -315,8 +338,8 @@ macro_rules! guard {
             /// Re-entries have the hold's token: the outer level goes on writing with it. `None` in a forked
             /// child.
             #[must_use]
-            pub fn fence(&self) -> Option<Fence> {
-                self.level.fence()
+            pub fn fencing_token(&self) -> Option<FencingToken> {
+                self.level.fencing_token()
             }
 
             /// How the hold stands, without asking the server. In a forked child, which holds nothing:
@@ -375,7 +398,7 @@ macro_rules! guard {
             ///
             /// # Blocking
             ///
-            /// One round trip. While the server does not answer: up to the client's patience (default 10 s)
+            /// One round trip. While the server does not answer: up to the client's retry time-out (default 10 s)
             /// or the end of the lease, whichever is first.
             ///
             /// # Errors
@@ -401,16 +424,19 @@ macro_rules! guard {
                 f.debug_struct(stringify!($guard))
                     .field("name", &self.name())
                     .field("owner", &self.owner())
-                    .field("fence", &self.fence())
+                    .field("fence", &self.fencing_token())
                     .finish_non_exhaustive()
             }
         }
     };
 }
 
-impl OwnedGuard {
-    /// The ids of the permits, if it is a permit of a semaphore whose permits have ids.
-    pub(super) fn permit_ids(&self) -> Vec<String> {
+impl Permit {
+    /// The ids of the permits, 32 hex digits each, if they are of an
+    /// [`ExpirableSemaphore`](crate::ExpirableSemaphore): any process may release them by these. None, if
+    /// they are of a [`Semaphore`](crate::Semaphore).
+    #[must_use]
+    pub fn ids(&self) -> Vec<String> {
         let hold = self.level.hold();
         if hold.kind() != Kind::Permits {
             return Vec::new();
@@ -419,8 +445,8 @@ impl OwnedGuard {
         (0..hold.units()).map(id).collect()
     }
 
-    /// Ends this value without a release, and without renewals from now on.
-    pub(super) fn keep_permits(mut self) {
+    /// Ends this value without a release, and without renewals from now on: for permits that others release.
+    pub fn forget(mut self) {
         self.level.released = true;
         if is_forked() {
             return;
@@ -431,7 +457,16 @@ impl OwnedGuard {
             drop(engine.store.count(&hold.claim(), &Counting::Forget, engine.one_command()));
         }
     }
+}
 
+impl From<Permit> for OwnedGuard {
+    /// The same hold, for code that keeps guards of locks and permits alike.
+    fn from(permit: Permit) -> OwnedGuard {
+        OwnedGuard { level: permit.level }
+    }
+}
+
+impl OwnedGuard {
     /// As [`unlock`](Self::unlock), but the lock stays taken until `at_least` has passed since it was asked
     /// for.
     pub(crate) fn unlock_after(mut self, at_least: Duration) -> Result<()> {
@@ -457,3 +492,4 @@ impl Guard {
 
 guard!(Guard { _bound_to_thread: PhantomData });
 guard!(OwnedGuard {});
+guard!(Permit {});

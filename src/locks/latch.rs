@@ -61,7 +61,7 @@ impl CountDownLatch {
     ///
     /// # Blocking
     ///
-    /// One round trip; while the server cannot be used, up to the client's patience.
+    /// One round trip; while the server cannot be used, up to the client's retry time-out.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl CountDownLatch {
     /// # Errors
     ///
     /// The name is bad; the key holds something else; or the server could not be used for the client's
-    /// patience.
+    /// retry time-out.
     pub fn wait(&self) -> Result<()> {
         self.pass("wait", &AcquireOptions::new()).map(drop)
     }

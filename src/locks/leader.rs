@@ -11,7 +11,7 @@ use crate::engine::acquire::call::{AcquireCall, WaitLimit};
 use crate::engine::acquire::terms::Terms;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork::{is_forked, leak};
-use crate::ident::{Fence, LockName};
+use crate::ident::{FencingToken, LockName};
 use crate::interrupt::Interrupt;
 use crate::locks::guard::{HoldState, OwnedGuard};
 use crate::observe::event::Event;
@@ -81,12 +81,12 @@ pub enum LeaderEvent {
     /// It leads from now on.
     Elected {
         /// Larger than every earlier leader's.
-        term: Fence,
+        term: FencingToken,
     },
     /// It leads no longer. Unless it was withdrawn, it stands for election again.
     SteppedDown {
         /// The term that is over.
-        term: Fence,
+        term: FencingToken,
         /// Why, if it was not by its own will.
         lost: Option<LossReason>,
     },
@@ -104,7 +104,7 @@ struct LeaderShared {
 /// A command to the candidate's thread.
 enum LeaderCommand {
     /// From this term; a later one is not meant.
-    StepDown(Fence),
+    StepDown(FencingToken),
     Withdraw,
 }
 
@@ -135,12 +135,12 @@ impl Leader {
 
     /// The term, if this candidate leads now. No round trip: as [`OwnedGuard::check`]. `None` in a forked child.
     #[must_use]
-    pub fn term(&self) -> Option<Fence> {
+    pub fn term(&self) -> Option<FencingToken> {
         if is_forked() {
             return None;
         }
         let office = self.shared.office.lock();
-        office.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fence()
+        office.as_ref().filter(|guard| guard.state() != HoldState::Lost)?.fencing_token()
     }
 
     /// The candidate's events, in order. It is disconnected when the candidate stands no more, and in a forked
@@ -225,7 +225,7 @@ impl LeaderShared {
                     }
                 }
                 Err(_over) if self.is_over() => return Ok(()),
-                // The store could not be used for the client's patience: later again.
+                // The store could not be used for the client's retry time-out: later again.
                 Err(_trouble) => self.pause(random_between(PAUSE)),
             }
         }
@@ -252,14 +252,14 @@ impl LeaderShared {
     }
 
     /// Waits for the leadership; returns its term, and the channel that reports its loss.
-    fn elected(&self) -> Result<(Fence, Receiver<Loss>)> {
+    fn elected(&self) -> Result<(FencingToken, Receiver<Loss>)> {
         let entry = self.engine.registry.entry(Kind::Fenced, &self.name);
         let unending = WaitLimit::Deadline(Moment::NEVER);
         let want = AcquireCall::new("leader", Kind::Fenced, (&self.name, &entry), unending);
         let terms = Terms { leads: true, ..want.terms };
         let entered = self.engine.acquire(&AcquireCall { interrupt: Some(&self.stop), terms, ..want })?;
         let guard = entered.map(|entered| OwnedGuard::new(&self.engine, entered));
-        let Some((term, guard)) = guard.and_then(|guard| Some((guard.fence()?, guard))) else {
+        let Some((term, guard)) = guard.and_then(|guard| Some((guard.fencing_token()?, guard))) else {
             let words = "the store granted a fenced lock without a token";
             return Err(Error::new(ErrorKind::Protocol, "leader", words));
         };
@@ -271,7 +271,7 @@ impl LeaderShared {
     /// Leads until the hold is lost or given up; says by what it was lost, and how its release went.
     fn lead(
         &self,
-        term: Fence,
+        term: FencingToken,
         lost: &Receiver<Loss>,
         orders: &Receiver<LeaderCommand>,
     ) -> (Option<LossReason>, Result<()>) {

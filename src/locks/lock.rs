@@ -10,6 +10,8 @@ use crate::locks::named::RedisLock;
 
 /// The vocabulary of Java's `java.util.concurrent.locks.Lock`, to write code over any kind of lock.
 ///
+/// The trait is open: a program may implement it for its own types. A method that is added later has a default.
+///
 /// # Examples
 ///
 /// ```

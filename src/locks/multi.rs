@@ -16,7 +16,7 @@ use crate::locks::options::AcquireOptions;
 use crate::time::{Clock, Lease, Moment};
 
 /// Locks that a [`MultiLock`] is made of: a tuple of up to eight locks of any kinds, or an array, a slice or
-/// a vector of one kind.
+/// a vector of one kind. The trait is open: a program may implement it for its own types.
 ///
 /// # Examples
 ///
@@ -82,7 +82,7 @@ tuples_into_locks!(A B C D E F G H);
 ///
 /// Made by [`LockClient::get_multi_lock`](crate::LockClient::get_multi_lock) from locks of any kinds and of
 /// any clients, on other stores too: plain and fenced ones, fair ones, halves of read-write locks, token
-/// locks, those with [options](crate::LockClient::lock_with). A multi-lock keeps nothing of its own in the
+/// locks, those with [options](crate::LockClient::lock_builder). A multi-lock keeps nothing of its own in the
 /// store. So it excludes all who use one of its locks, alone or with others, in whatever language.
 ///
 /// Use it where one step touches several things that are locked one by one: a transfer between two accounts,
@@ -136,12 +136,12 @@ tuples_into_locks!(A B C D E F G H);
 /// let (ledger, rates) = (client.get_fenced_lock("ledger"), client.get_read_write_lock("rates"));
 /// let both = client.get_multi_lock((ledger, rates.read()));
 /// if let Some(guard) = both.try_acquire_for(Duration::from_secs(3))? {
-///     println!("writing with token {:?}", guard.fence_of("ledger"));
+///     println!("writing with token {:?}", guard.fencing_token_of("ledger"));
 /// }
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
-#[must_use = "a multi-lock is a handle, which holds nothing yet: `acquire()` takes the locks and returns their guard"]
+#[must_use = "`get_multi_lock` acquires nothing: it makes a handle, whose `acquire()` takes the locks and returns a guard"]
 pub struct MultiLock {
     clock: Clock,
     /// In the order in which they are taken.

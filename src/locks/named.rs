@@ -37,7 +37,7 @@ use crate::time::Lease;
 ///
 /// Every wait ends as asked: `try_lock_for(wait)` returns within `wait` and one command time-out (default 3
 /// s), whatever the network does. Uncontended calls are one round trip each. While the server cannot be used,
-/// calls without a deadline try for the client's patience (default 10 s) and then return the error.
+/// calls without a deadline try for the client's retry time-out (default 10 s) and then return the error.
 ///
 /// # Guarantees
 ///
@@ -65,7 +65,7 @@ use crate::time::Lease;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
-#[must_use = "a lock is a handle, which holds nothing yet: `acquire()` takes the lock and returns its guard"]
+#[must_use = "`get_lock` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
 pub struct RedisLock {
     engine: Arc<Engine>,
     kind: Kind,
@@ -108,7 +108,7 @@ impl RedisLock {
     ///
     /// # Blocking
     ///
-    /// One round trip. While the server does not answer: up to the client's patience (default 10 s) or the
+    /// One round trip. While the server does not answer: up to the client's retry time-out (default 10 s) or the
     /// end of the lease, whichever is first.
     ///
     /// # Errors
@@ -265,7 +265,7 @@ impl RedisLock {
 
     /// Acquires for a guard, which is then the owner.
     pub(super) fn own(&self, action: &'static str, options: &AcquireOptions) -> Result<Option<OwnedGuard>> {
-        self.take(action, 1, options)
+        Ok(self.take(action, 1, options)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
     }
 
     /// Acquires `units` permits for a guard; one, if it is a lock.
@@ -274,9 +274,9 @@ impl RedisLock {
         action: &'static str,
         units: u32,
         options: &AcquireOptions,
-    ) -> Result<Option<OwnedGuard>> {
+    ) -> Result<Option<Granted>> {
         let call = AcquireCall { units, by_thread: false, ..self.asked(action, options)? };
-        Ok(self.engine.acquire(&call)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
+        self.engine.acquire(&call)
     }
 
     fn asked<'a>(&'a self, action: &'static str, options: &'a AcquireOptions) -> Result<AcquireCall<'a>> {

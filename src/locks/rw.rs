@@ -42,7 +42,7 @@ use crate::seam::Kind;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
-#[must_use = "a read-write lock is a handle, which holds nothing yet: `read().acquire()` or `write().acquire()` returns a guard"]
+#[must_use = "`get_read_write_lock` acquires nothing: `read().acquire()` or `write().acquire()` on the handle returns a guard"]
 pub struct ReadWriteLock {
     read: RedisLock,
     write: RedisLock,
@@ -60,7 +60,7 @@ impl ReadWriteLock {
 
     /// The half that many may hold at a time. The thread that writes can take it for itself, not for an
     /// [`OwnedGuard`](crate::OwnedGuard), which would be another reader: that is refused as below.
-    #[must_use = "a lock is a handle, which holds nothing yet: `acquire()` takes the lock and returns its guard"]
+    #[must_use = "`read()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
     pub fn read(&self) -> &RedisLock {
         &self.read
     }
@@ -71,7 +71,7 @@ impl ReadWriteLock {
     /// [`OwnedGuard`](crate::OwnedGuard), it gives an error of kind
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock); calls that do not wait give `false` or `None`. The
     /// read lock of an `OwnedGuard` is no thread's: a writer waits for that guard, whichever thread has it.
-    #[must_use = "a lock is a handle, which holds nothing yet: `acquire()` takes the lock and returns its guard"]
+    #[must_use = "`write()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
     pub fn write(&self) -> &RedisLock {
         &self.write
     }

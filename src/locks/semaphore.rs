@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::locks::guard::Permit;
 use crate::locks::named::RedisLock;
 use crate::locks::options::AcquireOptions;
-use crate::locks::permit::Permit;
 use crate::seam::Counting;
 use crate::time::checked_lease;
 
@@ -39,7 +39,7 @@ use crate::time::checked_lease;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Clone)]
-#[must_use = "a semaphore is a handle, which holds nothing yet: `acquire(1)` takes a permit and returns its guard"]
+#[must_use = "`get_semaphore` acquires nothing: it makes a handle, whose `acquire(1)` takes a permit and returns a guard"]
 pub struct Semaphore {
     pub(super) core: RedisLock,
 }
@@ -55,7 +55,7 @@ impl Semaphore {
     ///
     /// None were asked for; the name is bad; nobody has set the semaphore up, or it was deleted or has ended
     /// (kind [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not
-    /// be used for the client's patience.
+    /// be used for the client's retry time-out.
     pub fn acquire(&self, permits: u32) -> Result<Permit> {
         let permit = self.take("acquire", permits, &AcquireOptions::new())?;
         permit.ok_or_else(|| self.core.unending("acquire"))
@@ -111,7 +111,7 @@ impl Semaphore {
     /// Releases permits that were acquired elsewhere, or adds new ones: the store does not know the
     /// difference.
     ///
-    /// For code that acquires and releases in different places, with [`Permit::keep`].
+    /// For code that acquires and releases in different places, with [`Permit::forget`].
     ///
     /// # Blocking
     ///
@@ -168,6 +168,6 @@ impl Semaphore {
     }
 
     fn take(&self, action: &'static str, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
-        Ok(self.core.take(action, permits, options)?.map(Permit::new))
+        Ok(self.core.take(action, permits, options)?.map(|entered| Permit::new(self.core.engine(), entered)))
     }
 }

@@ -212,12 +212,12 @@ pub enum Event<'a> {
     WakeupsUp,
     /// Callbacks are slow, and reports wait: from now on reports that repeat are left out. Reported on a
     /// thread of its own, since the callback thread is not free.
-    CallbacksBehind,
+    CallbacksDelayed,
     /// Callbacks keep up again.
     #[non_exhaustive]
-    CallbacksKeepUp {
-        /// How many reports were left out.
-        left_out: u64,
+    CallbacksCaughtUp {
+        /// How many reports were dropped.
+        dropped: u64,
     },
     /// Something about the servers, or about how the program uses its clients, is not as it should be for
     /// what is promised; nothing fails because of it.

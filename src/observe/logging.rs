@@ -88,10 +88,10 @@ impl Observer for Logging {
             }
             Event::WakeupsDown { error } => tracing::warn!(%error, "no wake-ups: waiters only poll"),
             Event::WakeupsUp => tracing::info!("wake-ups are back"),
-            Event::CallbacksBehind => {
+            Event::CallbacksDelayed => {
                 tracing::warn!("callbacks take too long: reports that repeat are left out");
             }
-            Event::CallbacksKeepUp { left_out } => tracing::info!(left_out, "callbacks keep up again"),
+            Event::CallbacksCaughtUp { dropped } => tracing::info!(dropped, "callbacks keep up again"),
             Event::Warning { text } => tracing::warn!("{text}"),
         }
     }

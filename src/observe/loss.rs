@@ -53,7 +53,7 @@ pub enum LossReason {
     Gone,
     /// The client was shut down.
     ShutDown,
-    /// It was held as long as [`max_hold`](crate::LockOptions::max_hold) allows.
+    /// It was held as long as [`max_hold`](crate::LockBuilder::max_hold) allows.
     HeldTooLong,
 }
 

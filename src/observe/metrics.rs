@@ -124,7 +124,7 @@ impl Default for Metrics {
 impl Metrics {
     /// Upper ends of buckets for the histograms, in seconds: from a hand-off within the process to the
     /// longest that anybody waits.
-    pub const BUCKETS: [f64; 12] = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
+    pub const BUCKETS: &[f64] = &[0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
     /// Without groups of names, and without labels of its own.
     #[must_use]

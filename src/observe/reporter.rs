@@ -190,7 +190,7 @@ impl Reporter {
             if news.dropped.fetch_add(1, Ordering::SeqCst) == 0 {
                 let observers = self.observers.clone();
                 let notify = move || {
-                    observers.iter().for_each(|observer| run(|| observer.event(&Event::CallbacksBehind)))
+                    observers.iter().for_each(|observer| run(|| observer.event(&Event::CallbacksDelayed)))
                 };
                 // Without a thread the beginning is not reported; the end is all the same.
                 drop(thread::Builder::new().name("leasehold-news".to_owned()).spawn(notify));
@@ -203,7 +203,7 @@ impl Reporter {
             let waiting = news.waiting.fetch_sub(1, Ordering::SeqCst) - 1;
             if waiting <= MOST_NEWS / 2 && news.dropped.load(Ordering::SeqCst) > 0 {
                 let dropped = news.dropped.swap(0, Ordering::SeqCst);
-                let event = Event::CallbacksKeepUp { left_out: dropped };
+                let event = Event::CallbacksCaughtUp { dropped };
                 observers.iter().for_each(|observer| run(|| observer.event(&event)));
             }
         });
@@ -376,8 +376,8 @@ mod tests {
             let reported = match *event {
                 Event::RenewalFailed { .. } => Reported::Failure,
                 Event::Lost { .. } => Reported::Loss,
-                Event::CallbacksBehind => Reported::Behind(None),
-                Event::CallbacksKeepUp { left_out, .. } => Reported::Behind(Some(left_out)),
+                Event::CallbacksDelayed => Reported::Behind(None),
+                Event::CallbacksCaughtUp { dropped, .. } => Reported::Behind(Some(dropped)),
                 _ => return,
             };
             self.0.send(reported).unwrap();

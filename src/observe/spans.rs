@@ -10,7 +10,7 @@ mod with {
     use tracing::field::{Empty, display};
     use tracing::{Span, debug_span};
 
-    use crate::ident::{Fence, Owner};
+    use crate::ident::{FencingToken, Owner};
     use crate::observe::event::GaveUpReason;
     use crate::sync::Mutex;
 
@@ -33,10 +33,10 @@ mod with {
             ))
         }
 
-        pub(crate) fn granted(&self, owner: Owner, fence: Option<Fence>, attempts: u32) {
+        pub(crate) fn granted(&self, owner: Owner, fence: Option<FencingToken>, attempts: u32) {
             self.0.record("lock.outcome", "granted");
             self.0.record("lock.owner", display(owner));
-            self.0.record("lock.fence", fence.map(Fence::get));
+            self.0.record("lock.fence", fence.map(FencingToken::get));
             self.0.record("lock.attempts", attempts);
         }
 
@@ -55,13 +55,13 @@ mod with {
             HoldSpan(Mutex::new(None))
         }
 
-        pub(crate) fn open(&self, name: &str, kind: &'static str, owner: Owner, fence: Option<Fence>) {
+        pub(crate) fn open(&self, name: &str, kind: &'static str, owner: Owner, fence: Option<FencingToken>) {
             let span = debug_span!(
                 "lock.hold",
                 lock.name = name,
                 lock.kind = kind,
                 lock.owner = %owner,
-                lock.fence = fence.map(Fence::get),
+                lock.fence = fence.map(FencingToken::get),
                 lock.end = Empty,
             );
             if !span.is_disabled() {
@@ -93,7 +93,7 @@ mod with {
 
 #[cfg(not(feature = "tracing"))]
 mod without {
-    use crate::ident::{Fence, Owner};
+    use crate::ident::{FencingToken, Owner};
     use crate::observe::event::GaveUpReason;
 
     pub(crate) struct WaitSpan;
@@ -103,7 +103,7 @@ mod without {
             WaitSpan
         }
 
-        pub(crate) fn granted(&self, _owner: Owner, _fence: Option<Fence>, _attempts: u32) {}
+        pub(crate) fn granted(&self, _owner: Owner, _fence: Option<FencingToken>, _attempts: u32) {}
 
         pub(crate) fn gave_up(&self, _reason: &GaveUpReason<'_>, _attempts: u32) {}
     }
@@ -115,7 +115,14 @@ mod without {
             HoldSpan
         }
 
-        pub(crate) fn open(&self, _name: &str, _kind: &'static str, _owner: Owner, _fence: Option<Fence>) {}
+        pub(crate) fn open(
+            &self,
+            _name: &str,
+            _kind: &'static str,
+            _owner: Owner,
+            _fence: Option<FencingToken>,
+        ) {
+        }
 
         pub(crate) fn is_open(&self) -> bool {
             false

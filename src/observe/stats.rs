@@ -22,6 +22,7 @@ use crate::observe::loss::LossReason;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// Holds that stand now, those at risk among them.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ident::Fence;
+use crate::ident::FencingToken;
 use crate::seam::claim::ListensFor;
 use crate::seam::failure::Answer;
 
@@ -13,7 +13,7 @@ pub(crate) enum Attempt {
     /// The claim's owner holds it with the count asked for, for at least the claim's lease from now on.
     Granted {
         /// A new fence, where one was asked for.
-        fence: Option<Fence>,
+        fence: Option<FencingToken>,
         /// If its client stood in the store's line for it: how many clients did. Zero: it did not, or the store
         /// does not say.
         in_line: u32,
@@ -39,7 +39,7 @@ pub(crate) enum Attempt {
 
 impl Attempt {
     /// A grant that knows of no line.
-    pub(crate) const fn granted(fence: Option<Fence>) -> Attempt {
+    pub(crate) const fn granted(fence: Option<FencingToken>) -> Attempt {
         Attempt::Granted { fence, in_line: 0 }
     }
 }
@@ -88,7 +88,7 @@ pub(crate) enum Handoff {
     /// notified.
     Granted {
         /// A new fence, where one was asked for.
-        fence: Option<Fence>,
+        fence: Option<FencingToken>,
     },
     /// The old owner did not hold it; nothing changed.
     Lost,

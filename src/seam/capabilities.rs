@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ident::{Fence, LockName};
+use crate::ident::{FencingToken, LockName};
 use crate::park::ServiceWaker;
 use crate::seam::answer::{Attempt, Pending, Release};
 use crate::seam::claim::{Bound, Claim};
@@ -129,7 +129,7 @@ pub(crate) trait Batches: Send + Sync {
         claims: &[Claim],
         or_none: bool,
         deadline: Moment,
-    ) -> Box<dyn Pending<Vec<Option<Fence>>>>;
+    ) -> Box<dyn Pending<Vec<Option<FencingToken>>>>;
 
     /// Releases locks of one group; one answer per claim, in order.
     fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>>;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ident::{LockName, Owner};
-use crate::inspect::Whereabouts;
+use crate::inspect::Location;
 use crate::seam::kind::Kind;
 use crate::time::Moment;
 
@@ -132,7 +132,7 @@ pub(crate) enum ListensFor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HoldNote {
     pub(crate) max_hold: Duration,
-    pub(crate) place: Arc<Whereabouts>,
+    pub(crate) place: Arc<Location>,
 }
 
 /// How long a hold can be counted on that lives no longer than something of the store's own, such as a

@@ -31,7 +31,7 @@ pub(crate) fn check_format(found: &str, place: &str) -> Result<()> {
          keep each other out; use one version, or another place for these locks; when no client of format {number} runs any more, \
          remove {place}, and this version can use the place"
     );
-    Err(Error::new(ErrorKind::OtherFormat, "connect", words))
+    Err(Error::new(ErrorKind::IncompatibleFormat, "connect", words))
 }
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
         }
         for found in ["leasehold format 0", "leasehold format 10", "Ours: leasehold format 2."] {
             let error = check_format(found, "the key k").unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::OtherFormat, "{found}");
+            assert_eq!(error.kind(), ErrorKind::IncompatibleFormat, "{found}");
             assert!(error.to_string().contains("remove the key k"), "{error}");
         }
     }

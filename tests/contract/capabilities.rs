@@ -49,7 +49,7 @@ fn a_kind_is_fenced_exactly_if_it_says_so(store: &Store) {
     for kind in &store.kinds {
         let client = store.client();
         let guard = (kind.make)(&client, &fresh(kind.label)).acquire().unwrap();
-        assert_eq!(guard.fence().is_some(), kind.traits.fenced, "{}", kind.label);
+        assert_eq!(guard.fencing_token().is_some(), kind.traits.fenced, "{}", kind.label);
         guard.unlock().unwrap();
     }
 }
@@ -169,12 +169,12 @@ fn a_hold_survives_a_restart_exactly_if_the_store_says_so(store: &Store) {
         assert!(!rival.get_lock(&name).try_lock().unwrap());
         assert!(rival.get_fenced_lock(&name).try_lock_and_get_token(ms(0)).unwrap().is_none());
         guard.check().unwrap();
-        let fence = guard.fence();
+        let fence = guard.fencing_token();
         guard.unlock().unwrap();
-        assert!(rival.get_fenced_lock(&name).acquire().unwrap().fence() > fence);
+        assert!(rival.get_fenced_lock(&name).acquire().unwrap().fencing_token() > fence);
     } else {
         // Tokens go up all the same.
-        assert!(rival.get_fenced_lock(&name).acquire().unwrap().fence() > guard.fence());
+        assert!(rival.get_fenced_lock(&name).acquire().unwrap().fencing_token() > guard.fencing_token());
     }
 }
 

@@ -328,9 +328,9 @@ fn a_guard_that_has_waited_is_a_guard_as_before(store: &Store) {
     // One with a token has a new one, also by the condition of the plain lock of the name.
     let fenced = client.get_fenced_lock(fresh("fenced"));
     let mut guard = fenced.acquire().unwrap();
-    let token = guard.fence().unwrap();
+    let token = guard.fencing_token().unwrap();
     assert!(!client.get_lock(fenced.name()).condition("c").wait_for(&mut guard, ms(10)).unwrap());
-    assert!(guard.fence().is_some_and(|new| new > token));
+    assert!(guard.fencing_token().is_some_and(|new| new > token));
     guard.unlock().unwrap();
     // A failed notification leaves nothing behind: the guard releases.
     {
@@ -385,7 +385,7 @@ fn a_waiter_whose_client_ends_is_passed_over_at_once(store: &Store) {
 fn a_value_that_is_not_reentrant_has_all_levels_again(store: &Store) {
     let client = store.client();
     let name = fresh("cond");
-    let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.get_lock(&name));
+    let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));
     let mut guard = once.acquire().unwrap();
     often.lock().unwrap();
     assert!(!once.condition("c").wait_for(&mut guard, ms(10)).unwrap());

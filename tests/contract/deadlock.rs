@@ -77,7 +77,7 @@ impl Member {
     fn looking_after(store: &Store, wait: Duration, breaks: bool) -> Member {
         let (sender, told) = unbounded();
         let client = store.client_with(|options| {
-            let options = options.lease(Duration::from_secs(30)).deadlocks_after(wait);
+            let options = options.lease(Duration::from_secs(30)).detect_deadlocks_after(wait);
             options.break_deadlocks(breaks).observer(Told(sender))
         });
         Member { client, told }
@@ -167,7 +167,7 @@ fn told_and_over(store: &Store, kind: &Kind) {
         assert_eq!(deadlock.steps.iter().filter(|step| step.is_youngest).count(), 1);
         let own = deadlock.steps.iter().filter(|step| step.by_this_client);
         assert_eq!(own.count(), 1);
-        let is_here = |step: &leasehold::DeadlockStep| step.whereabouts.pid == std::process::id();
+        let is_here = |step: &leasehold::DeadlockStep| step.location.pid == std::process::id();
         assert!(deadlock.steps.iter().all(is_here), "{deadlock}");
         // Every client is told the same, of all rings of this store.
         let asked = member.client.deadlocks().unwrap();
@@ -215,7 +215,9 @@ fn the_youngest_wait_of_a_deadlock_ends_within_three_seconds_where_that_is_asked
 /// Others are told what a thread of this client waits for, so its wait has begun some time ago.
 fn is_known_to_wait(member: &Member) -> bool {
     let info = member.client.clients().map(Result::unwrap).find(|info| info.id == member.client.id());
-    info.is_some_and(|info| info.uses.iter().any(|one| one.waits && one.since > Duration::from_millis(300)))
+    info.is_some_and(|info| {
+        info.uses.iter().any(|one| one.is_waiting && one.lasted > Duration::from_millis(300))
+    })
 }
 
 /// The multi-lock begins to wait last, for the second lock of the other thread, with a third one in hand.
@@ -567,7 +569,8 @@ fn a_process_that_works_under_a_hold_is_seen_to_keep_it(store: &Store) {
             let (sender, told) = unbounded();
             let under = guards[at].owner().to_string();
             let client = store.client_with(|options| {
-                let options = options.deadlocks_after(Duration::from_millis(200)).observer(Told(sender));
+                let options =
+                    options.detect_deadlocks_after(Duration::from_millis(200)).observer(Told(sender));
                 options.under_hold("no owner").under_hold(&under)
             });
             let wanted = client.get_lock(&names[(at + 1) % 3]);

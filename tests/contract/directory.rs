@@ -52,11 +52,11 @@ fn a_holder_is_shown_with_its_host_process_thread_and_time(store: &Store) {
             let seen = shown(&other, &name, |seen| {
                 seen.holders.first().is_some_and(|one| one.held_for.is_some())
                     && seen.holders[0]
-                        .whereabouts
+                        .location
                         .as_ref()
                         .is_some_and(|place| !place.thread.is_empty() && !place.program.is_empty())
             });
-            let place = seen.holders[0].whereabouts.as_ref().unwrap();
+            let place = seen.holders[0].location.as_ref().unwrap();
             assert_eq!((place.pid, &*place.thread), (std::process::id(), "holding thread"), "{}", kind.label);
             assert!(!place.host.is_empty(), "{place:?}");
             assert!(place.program.contains("contract"), "{place:?}");
@@ -82,12 +82,12 @@ fn a_waiter_is_shown_with_its_process_and_thread(store: &Store) {
             let seen = shown(&other, &name, |seen| {
                 seen.waiters
                     .first()
-                    .and_then(|one| one.whereabouts.as_ref())
+                    .and_then(|one| one.location.as_ref())
                     .is_some_and(|place| !place.thread.is_empty() && place.label.is_some())
                     && seen.waiters[0].waiting_for.is_some()
             });
             let waiter_seen = &seen.waiters[0];
-            let place = waiter_seen.whereabouts.as_ref().unwrap();
+            let place = waiter_seen.location.as_ref().unwrap();
             assert_eq!((place.pid, &*place.thread), (std::process::id(), "waiting thread"), "{}", kind.label);
             assert_eq!(place.label.as_deref(), Some("waiting"));
             assert!(waiter_seen.owner.starts_with(&waiting.id().to_string()) && !waiter_seen.by_this_client);
@@ -101,7 +101,7 @@ fn those_who_wait_for_permits_and_to_read_are_shown(store: &Store) {
     let (holding, waiting, other) = (store.client(), quick(store, "waiting"), store.client());
     let seen_to_wait = |name: &str, thread: &str| {
         let threads = |seen: &Inspection| {
-            let places = seen.waiters.iter().filter_map(|one| one.whereabouts.as_ref());
+            let places = seen.waiters.iter().filter_map(|one| one.location.as_ref());
             places.map(|place| (place.pid, place.thread.clone())).collect::<Vec<_>>()
         };
         let seen = shown(&other, name, |seen| threads(seen) == [(std::process::id(), thread.to_owned())]);
@@ -142,11 +142,11 @@ fn clients_are_listed_with_what_they_hold_and_wait_for(store: &Store) {
             let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
             let client = clients.into_iter().find(|client| client.id == id)?;
             assert_eq!((client.pid, client.by_this_client), (std::process::id(), false));
-            assert!(client.written < LONG && client.age >= client.written);
+            assert!(client.written_ago < LONG && client.age >= client.written_ago);
             assert!(!client.version.is_empty());
             let one = client.uses.into_iter().find(|one| one.name == name)?;
-            assert!(one.since < LONG);
-            Some((client.label, one.waits))
+            assert!(one.lasted < LONG);
+            Some((client.label, one.is_waiting))
         };
         assert!(eventually(LONG, || {
             let of = |label: &str, waits: bool| Some((Some(label.to_owned()), waits));
@@ -163,7 +163,7 @@ fn a_client_whose_directory_is_off_is_an_id(store: &Store) {
     let (silent, telling) = (fresh("silent"), fresh("telling"));
     let guard = off.get_lock(&silent).acquire().unwrap();
     let second = on.get_lock(&telling).acquire().unwrap();
-    let program = |seen: &Inspection| seen.holders[0].whereabouts.as_ref().map(|place| place.program.clone());
+    let program = |seen: &Inspection| seen.holders[0].location.as_ref().map(|place| place.program.clone());
     shown(&other, &telling, |seen| program(seen).is_some_and(|program| !program.is_empty()));
     // An entry is written with each renewal: one of the silent client has come since.
     let mut last = guard.remaining();

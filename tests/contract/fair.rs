@@ -189,12 +189,12 @@ fn the_holder_acquires_again_before_the_waiters(store: &Store) {
 fn a_fair_lock_can_have_fences(store: &Store) {
     let client = store.client();
     let name = fresh("fence");
-    let lock = client.lock_with(&name).fair().build_fenced();
+    let lock = client.lock_builder(&name).fair().build_fenced();
     let first = lock.lock_and_get_token().unwrap();
     lock.unlock().unwrap();
     assert!(lock.try_lock_and_get_token(ms(10)).unwrap().unwrap() > first);
     lock.unlock().unwrap();
-    assert_eq!(client.get_fair_lock(&name).acquire().unwrap().fence(), None);
+    assert_eq!(client.get_fair_lock(&name).acquire().unwrap().fencing_token(), None);
 }
 
 fn many_threads_of_many_clients_lose_no_turn(store: &Store) {

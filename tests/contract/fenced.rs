@@ -44,11 +44,11 @@ fn every_way_to_take_a_fenced_lock_has_a_token(store: &Store) {
     lock.unlock().unwrap();
     tokens.push(lock.try_lock_and_get_token(ms(10)).unwrap().unwrap());
     lock.unlock().unwrap();
-    tokens.push(lock.acquire().unwrap().fence().unwrap());
-    tokens.push(lock.acquire_with(&leased(ms(5_000))).unwrap().unwrap().fence().unwrap());
-    tokens.push(lock.try_acquire().unwrap().unwrap().fence().unwrap());
-    tokens.push(lock.try_acquire_for(ms(10)).unwrap().unwrap().fence().unwrap());
-    tokens.push(lock.acquire_owned().unwrap().fence().unwrap());
+    tokens.push(lock.acquire().unwrap().fencing_token().unwrap());
+    tokens.push(lock.acquire_with(&leased(ms(5_000))).unwrap().unwrap().fencing_token().unwrap());
+    tokens.push(lock.try_acquire().unwrap().unwrap().fencing_token().unwrap());
+    tokens.push(lock.try_acquire_for(ms(10)).unwrap().unwrap().fencing_token().unwrap());
+    tokens.push(lock.acquire_owned().unwrap().fencing_token().unwrap());
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     assert_eq!(tokens[0].to_string(), tokens[0].get().to_string());
 }
@@ -59,7 +59,7 @@ fn reentry_keeps_the_token(store: &Store) {
     assert_eq!(lock.lock_and_get_token().unwrap(), token);
     assert_eq!(lock.try_lock_and_get_token(ms(10)).unwrap(), Some(token));
     let guard = lock.acquire().unwrap();
-    assert_eq!(guard.fence(), Some(token));
+    assert_eq!(guard.fencing_token(), Some(token));
     assert_eq!(lock.hold_count().unwrap(), 4);
     guard.unlock().unwrap();
     (0..3).for_each(|_| lock.unlock().unwrap());
@@ -71,7 +71,7 @@ fn the_token_of_a_holder_is_shown(store: &Store) {
     let name = fresh("shown");
     let guard = store.client().get_fenced_lock(&name).acquire().unwrap();
     let seen = store.client().inspect(&name).unwrap();
-    assert_eq!(seen.fence, guard.fence(), "{seen}");
+    assert_eq!(seen.fencing_token, guard.fencing_token(), "{seen}");
     guard.unlock().unwrap();
 }
 
@@ -99,13 +99,13 @@ fn a_plain_and_a_fenced_handle_are_one_lock(store: &Store) {
 fn a_fenced_reentry_of_a_plain_hold_gets_a_token(store: &Store) {
     let name = fresh("late");
     let client = store.client();
-    let first = client.get_fenced_lock(&name).acquire().unwrap().fence();
+    let first = client.get_fenced_lock(&name).acquire().unwrap().fencing_token();
     client.get_lock(&name).lock().unwrap();
     let token = client.get_fenced_lock(&name).lock_and_get_token().unwrap();
     assert!(Some(token) > first);
     assert_eq!(client.get_fenced_lock(&name).lock_and_get_token().unwrap(), token);
     (0..3).for_each(|_| client.get_lock(&name).unlock().unwrap());
-    assert!(client.get_fenced_lock(&name).acquire().unwrap().fence() > Some(token));
+    assert!(client.get_fenced_lock(&name).acquire().unwrap().fencing_token() > Some(token));
 }
 
 fn a_token_of_a_reentry_is_below_that_of_an_earlier_waiter(store: &Store) {
@@ -140,10 +140,10 @@ fn tokens_increase_over_expiry_and_force(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     let expired = client.get_fenced_lock(&name).acquire_with(&leased(ms(50))).unwrap().unwrap();
     let next = stranger.get_fenced_lock(&name).acquire().unwrap();
-    assert!(next.fence() > expired.fence());
+    assert!(next.fencing_token() > expired.fencing_token());
     assert!(client.get_fenced_lock(&name).force_unlock().unwrap());
     let last = client.get_fenced_lock(&name).acquire().unwrap();
-    assert!(last.fence() > next.fence());
+    assert!(last.fencing_token() > next.fencing_token());
     last.unlock().unwrap();
 }
 
@@ -159,7 +159,7 @@ fn tokens_of_a_contended_lock_come_in_the_order_of_the_grants(store: &Store) {
                 scope.spawn(move || {
                     for _ in 0..10 {
                         let guard = lock.acquire().unwrap();
-                        granted.lock().unwrap().push(guard.fence().unwrap());
+                        granted.lock().unwrap().push(guard.fencing_token().unwrap());
                         guard.unlock().unwrap();
                     }
                 });

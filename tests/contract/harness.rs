@@ -65,7 +65,7 @@ impl Need {
             Need::Fair => client.get_fair_lock("lacking").try_lock().map(drop),
             Need::ReadWrite => client.get_read_write_lock("lacking").read().try_lock().map(drop),
             Need::Token => client.get_token_lock("lacking").try_lock().map(drop),
-            Need::Keeping => client.lock_with("lacking").keep().build().try_lock().map(drop),
+            Need::Keeping => client.lock_builder("lacking").cached().build().try_lock().map(drop),
             Need::Counting => client.get_semaphore("lacking").try_acquire(1).map(drop),
             Need::Directory => {
                 assert_eq!(client.list("*").next().unwrap().unwrap_err().kind(), ErrorKind::Unsupported);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{AcquireOptions, Error, ErrorKind, Interrupt, LONGEST_NAME, RedisLock, Result};
+use leasehold::{AcquireOptions, Error, ErrorKind, Interrupt, MAX_NAME_LEN, RedisLock, Result};
 
 use super::harness::{Store, fresh};
 use crate::support::{leased, ms, now, slack_since};
@@ -97,8 +97,8 @@ fn every_call(lock: &RedisLock) -> Vec<(&'static str, Result<()>)> {
 
 fn names_that_cannot_be_used_are_refused_by_every_call(store: &Store) {
     let client = store.client();
-    let too_long = "x".repeat(LONGEST_NAME + 1);
-    let too_many_bytes = "鍵".repeat(LONGEST_NAME / 3 + 1);
+    let too_long = "x".repeat(MAX_NAME_LEN + 1);
+    let too_many_bytes = "鍵".repeat(MAX_NAME_LEN / 3 + 1);
     let bad = [
         "",
         too_long.as_str(),
@@ -133,7 +133,7 @@ fn names_that_cannot_be_used_are_refused_by_every_call(store: &Store) {
 }
 
 fn a_prefix_or_a_mapping_can_make_a_name_unusable(store: &Store) {
-    let long = store.client_with(|options| options.key_prefix("p".repeat(LONGEST_NAME)));
+    let long = store.client_with(|options| options.key_prefix("p".repeat(MAX_NAME_LEN)));
     let emptied = store.client_with(|options| options.map_names(|_| String::new()));
     let reserved = store.client_with(|options| options.key_prefix("redisson_lock_token:"));
     for client in [long, emptied, reserved] {

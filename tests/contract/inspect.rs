@@ -18,8 +18,8 @@ fn a_name_that_nobody_has_used_is_shown_as_nothing(store: &Store) {
     let name = fresh("unused");
     let seen = store.client().inspect(&name).unwrap();
     assert_eq!((&seen.kind, &seen.name), (&ObjectKind::Absent, &name));
-    assert!(!seen.is_held() && seen.remaining.is_none() && seen.fence.is_none());
-    assert_eq!((seen.waiting, seen.out, seen.count), (0, 0, None));
+    assert!(!seen.is_held() && seen.remaining.is_none() && seen.fencing_token.is_none());
+    assert_eq!((seen.waiting, seen.permits_out, seen.count), (0, 0, None));
     assert_eq!(seen.to_string(), format!("{name}: nothing: it is free, or no such name is in use"));
 }
 
@@ -33,7 +33,7 @@ fn a_holder_is_shown_to_every_client(store: &Store) {
             let [holder] = &seen.holders[..] else { panic!("{}: {seen}", kind.label) };
             assert_eq!(holder.owner, held.owner().to_string(), "{}", kind.label);
             assert_eq!(holder.by_this_client, is_own, "{}", kind.label);
-            assert!(holder.holds.is_none_or(|holds| holds == 1), "{}: {seen}", kind.label);
+            assert!(holder.hold_count.is_none_or(|holds| holds == 1), "{}: {seen}", kind.label);
             assert!(seen.remaining.is_some_and(|left| !left.is_zero()), "{}: {seen}", kind.label);
             assert!(seen.is_held() && !matches!(seen.kind, ObjectKind::Absent), "{}: {seen}", kind.label);
             assert!(seen.to_string().contains(&holder.owner), "{seen}");
@@ -65,7 +65,7 @@ fn a_holder_is_shown_with_its_process_to_its_own_client(store: &Store) {
     let (client, name) = (store.client(), fresh("own"));
     let guard = client.get_lock(&name).acquire().unwrap();
     let seen = client.inspect(&name).unwrap();
-    let place = seen.holders[0].whereabouts.clone().unwrap();
+    let place = seen.holders[0].location.clone().unwrap();
     assert_eq!(place.pid, std::process::id());
     let thread: String = std::thread::current().name().unwrap().chars().take(64).collect();
     assert_eq!(place.thread, thread);

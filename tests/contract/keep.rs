@@ -1,4 +1,4 @@
-//! A lock that its client keeps until others ask for it: `lock_with(name).keep()`.
+//! A lock that its client keeps until others ask for it: `lock_builder(name).cached()`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -56,7 +56,7 @@ fn use_for(lock: &RedisLock, time: Duration) {
 #[track_caller]
 fn kept(store: &Store) -> (RedisLock, LockClient) {
     let other = store.client();
-    let lock = store.client().lock_with(fresh("kept")).keep().build();
+    let lock = store.client().lock_builder(fresh("kept")).cached().build();
     use_until_kept(&lock, &other);
     (lock, other)
 }
@@ -84,7 +84,7 @@ fn a_thread_that_comes_back_has_a_kept_lock_without_asking_for_it(store: &Store)
     let asked = Arc::new(AtomicU32::new(0));
     let (client, other) =
         (store.client_with(|options| options.observer(Attempts(Arc::clone(&asked)))), store.client());
-    let lock = client.lock_with(fresh("again")).keep().build();
+    let lock = client.lock_builder(fresh("again")).cached().build();
     use_until_kept(&lock, &other);
     let (before, grants) = (asked.load(Ordering::SeqCst), client.stats().grants);
     for _ in 0..500 {
@@ -162,7 +162,7 @@ fn a_lock_that_nobody_has_used_for_half_a_second_is_free(store: &Store) {
 
 fn what_a_thread_kept_that_has_ended_is_free_soon(store: &Store) {
     let other = store.client();
-    let lock = store.client().lock_with(fresh("ended")).keep().build();
+    let lock = store.client().lock_builder(fresh("ended")).cached().build();
     let (mine, theirs) = (lock.clone(), other.clone());
     start(move || use_until_kept(&mine, &theirs)).join().unwrap();
     is_free_within(&lock, &other, UNUSED);
@@ -183,17 +183,17 @@ fn a_long_use_of_a_kept_lock_has_the_clients_lease_and_leaves_it_kept(store: &St
 
 fn a_kept_lock_keeps_its_token_and_the_next_owner_has_a_greater_one(store: &Store) {
     let (keeper, other) = (store.client(), store.client());
-    let lock = keeper.lock_with(fresh("fenced")).keep().build_fenced();
+    let lock = keeper.lock_builder(fresh("fenced")).cached().build_fenced();
     let token = || {
         let guard = lock.acquire().unwrap();
-        guard.fence()
+        guard.fencing_token()
     };
     let mut last = token();
     let stays = || token() == std::mem::replace(&mut last, token());
     assert!(eventually(LONG, stays));
     let theirs = other.get_fenced_lock(lock.name()).acquire().unwrap();
-    assert!(theirs.fence() > last);
-    let last = theirs.fence();
+    assert!(theirs.fencing_token() > last);
+    let last = theirs.fencing_token();
     theirs.unlock().unwrap();
     assert!(token() > last);
 }
@@ -204,7 +204,7 @@ fn clients_that_ask_each_other_for_a_kept_lock_have_it_in_turn(store: &Store) {
     let threads: Vec<_> = clients
         .iter()
         .map(|client| {
-            let (lock, stop) = (client.lock_with(&name).keep().build(), Arc::clone(&stop));
+            let (lock, stop) = (client.lock_builder(&name).cached().build(), Arc::clone(&stop));
             start(move || {
                 while !stop.load(Ordering::SeqCst) {
                     cycle(&lock);
@@ -227,7 +227,7 @@ fn no_load_ends_a_use_of_a_kept_lock(store: &Store) {
     let uses = |_| {
         let client = client.clone();
         start(move || {
-            let lock = |_| client.lock_with(fresh("busy")).keep().build();
+            let lock = |_| client.lock_builder(fresh("busy")).cached().build();
             let locks: Vec<RedisLock> = (0..31).map(lock).collect();
             let (mut lost, mut unanswered) = (0, 0);
             for lock in locks.iter().cycle().take_while(|_| begun.elapsed() < time) {

@@ -19,7 +19,7 @@ contracts!(
     a_leader_that_is_dropped_leads_no_longer,
 );
 
-fn elected(leader: &Leader) -> leasehold::Fence {
+fn elected(leader: &Leader) -> leasehold::FencingToken {
     match receive(leader.events(), LONG) {
         Ok(LeaderEvent::Elected { term }) => term,
         other => panic!("{other:?}"),
@@ -86,9 +86,9 @@ fn a_leader_that_steps_down_stands_again_behind_the_others(store: &Store) {
         first.step_down();
         assert_eq!(stepped_down(&first), None);
         let (guard, _) = waiter.returns_within(LONG);
-        assert!(guard.fence() > Some(term), "served before the one that stepped down");
+        assert!(guard.fencing_token() > Some(term), "served before the one that stepped down");
         assert!(first.events().is_empty() && first.term().is_none());
-        let between = guard.fence().unwrap();
+        let between = guard.fencing_token().unwrap();
         guard.unlock().unwrap();
         term = elected(&first);
         assert!(term > between);

@@ -226,7 +226,7 @@ fn locking_after_a_loss_is_a_new_hold(store: &Store) {
             let new = lock.acquire().unwrap();
             assert_eq!(lock.hold_count().unwrap(), 1, "{} {way}", kind.label);
             assert_ne!(new.owner(), old.owner(), "nothing late can be under the new number");
-            assert_eq!(kind.traits.fenced, new.fence() > old.fence(), "{} {way}", kind.label);
+            assert_eq!(kind.traits.fenced, new.fencing_token() > old.fencing_token(), "{} {way}", kind.label);
             assert_eq!((old.state(), new.state()), (HoldState::Lost, HoldState::Held));
             // The old guards have nothing to give back.
             drop(dropped);

@@ -110,7 +110,7 @@ fn all_are_taken_and_given_back_together(store: &Store) {
         assert!(error.is_not_held() && error.action() == "unlock", "{error}");
         let guard = multi.acquire().unwrap();
         assert_eq!(guard.names().count(), 3);
-        assert_eq!((guard.state(), guard.fence()), (HoldState::Held, None));
+        assert_eq!((guard.state(), guard.fencing_token()), (HoldState::Held, None));
         guard.check().unwrap();
         drop(guard);
         all_free(&other, &names);
@@ -343,7 +343,7 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
             locks.push(client.get_read_write_lock(named("write")).write_fenced().into());
         }
         locks.push(client.get_spin_lock(named("spin")));
-        locks.push(client.lock_with(named("once")).non_reentrant().build());
+        locks.push(client.lock_builder(named("once")).non_reentrant().build());
         locks
     };
     let multi = client.get_multi_lock(make(&client));
@@ -355,8 +355,8 @@ fn each_of_the_kinds_can_be_one_of_a_group(store: &Store) {
                 lock.unlock().unwrap();
             }
         }
-        assert!(guard.fence_of(&format!("{name}-fenced_lock")).is_some());
-        assert!(guard.fence_of(&format!("{name}-lock")).is_none());
+        assert!(guard.fencing_token_of(&format!("{name}-fenced_lock")).is_some());
+        assert!(guard.fencing_token_of(&format!("{name}-lock")).is_none());
         if round == 0 {
             // As each of them by itself: not again on this thread, nor waited for.
             assert!(!multi.try_lock().unwrap());
@@ -602,7 +602,7 @@ fn one_that_was_lost_while_others_were_waited_for_is_taken_again(store: &Store) 
 fn a_longest_hold_of_one_ends_the_group(store: &Store) {
     let client = store.client_with_lease(ms(3_000));
     let names = names(2);
-    let limited = client.lock_with(&names[0]).max_hold(ms(3_600)).build();
+    let limited = client.lock_builder(&names[0]).max_hold(ms(3_600)).build();
     let guard = client.get_multi_lock([limited, client.get_lock(&names[1])]).acquire().unwrap();
     let loss = receive(&guard.lost(), LONG).unwrap();
     assert_eq!((loss.name.as_str(), loss.reason), (names[0].as_str(), LossReason::HeldTooLong));
@@ -624,16 +624,20 @@ fn fences_of_a_group_go_up(store: &Store) {
                 client.get_fenced_lock(&names[2]).into(),
             ];
             let guard = client.get_multi_lock(locks).acquire().unwrap();
-            assert_eq!(guard.fence(), guard.fence_of(&names[1]), "that of the first that has one");
-            assert!(guard.fence() > last, "{:?} after {last:?}", guard.fence());
-            assert!(guard.fence_of(&names[2]) > last_of_third);
-            assert_eq!((guard.fence_of(&names[0]), guard.fence_of("another")), (None, None));
-            (last, last_of_third) = (guard.fence(), guard.fence_of(&names[2]));
+            assert_eq!(
+                guard.fencing_token(),
+                guard.fencing_token_of(&names[1]),
+                "that of the first that has one"
+            );
+            assert!(guard.fencing_token() > last, "{:?} after {last:?}", guard.fencing_token());
+            assert!(guard.fencing_token_of(&names[2]) > last_of_third);
+            assert_eq!((guard.fencing_token_of(&names[0]), guard.fencing_token_of("another")), (None, None));
+            (last, last_of_third) = (guard.fencing_token(), guard.fencing_token_of(&names[2]));
             guard.unlock().unwrap();
             // It is the lock's own, and goes on from there for who takes it alone.
             let alone = client.get_fenced_lock(&names[2]).acquire().unwrap();
-            assert!(alone.fence() > last_of_third);
-            last_of_third = alone.fence();
+            assert!(alone.fencing_token() > last_of_third);
+            last_of_third = alone.fencing_token();
         }
     }
 }

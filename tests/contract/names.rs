@@ -1,6 +1,6 @@
 //! Names and ids: what users give, what the store keys, what others are shown.
 
-use leasehold::{ErrorKind, LONGEST_NAME, NotHeld};
+use leasehold::{ErrorKind, MAX_NAME_LEN, NotHeld};
 
 use super::harness::{Store, fresh};
 use crate::support::{Holding, elsewhere};
@@ -17,7 +17,7 @@ contracts!(
 fn names_are_taken_as_they_are(store: &Store) {
     let (client, stranger) = (store.client(), store.client());
     let tag = fresh("odd");
-    let longest = format!("{tag}{}", "x".repeat(LONGEST_NAME - tag.len()));
+    let longest = format!("{tag}{}", "x".repeat(MAX_NAME_LEN - tag.len()));
     let odd = [
         " ",
         "a b\tc",

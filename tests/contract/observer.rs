@@ -234,7 +234,7 @@ fn the_end_of_a_longest_hold_is_observed_when_it_comes(store: &Store) {
     let client = store.client_with(|options| options.observer(teller));
     let taken = now();
     // Nobody else asks for its end, and no renewal is due before: its lease is all that it may be held.
-    client.lock_with(fresh("most")).max_hold(ms(300)).build().lock().unwrap();
+    client.lock_builder(fresh("most")).max_hold(ms(300)).build().lock().unwrap();
     let lost = loop {
         match receive(&seen, ms(300) + SLACK * 2).unwrap() {
             Seen::Lost(loss) => break loss,

@@ -116,7 +116,7 @@ fn work_is_run_under_the_lock_or_not_at_all(store: &Store) {
                 assert!(once.with_lock(&lock, |_| panic!("it is not free")).unwrap().is_none());
                 assert!(brief.with_lock(&lock, |_| panic!("it is not free")).unwrap().is_none());
             });
-            guard.fence()
+            guard.fencing_token()
         });
         assert_eq!(fence.unwrap().unwrap().is_some(), kind.traits.fenced, "{}", kind.label);
         assert_eq!(once.with_lock(&lock, |_| 7).unwrap(), Some(7));

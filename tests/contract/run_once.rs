@@ -100,7 +100,8 @@ fn a_fenced_job_has_a_token_that_grows_from_run_to_run(store: &Store) {
     let name = fresh("fenced-job");
     let mut last = None;
     for runs in [&client, &other, &client] {
-        let fence = || runs.run_once_fenced(&name, ms(1), LONG, |guard| guard.fence().unwrap()).unwrap();
+        let fence =
+            || runs.run_once_fenced(&name, ms(1), LONG, |guard| guard.fencing_token().unwrap()).unwrap();
         let mut given = None;
         comes_true_within(SLACK, || {
             given = fence();
@@ -129,14 +130,17 @@ fn the_last_run_is_told_with_its_code_and_the_last_success(store: &Store) {
     let owner = run(0).unwrap();
     let begun = now();
     let last = other.last_run(&name).unwrap().unwrap();
-    assert_eq!((last.code, last.took, &last.owner), (0, ms(70), &owner));
-    assert!(last.ended <= SLACK + begun.elapsed() && last.succeeded == Some(last.ended), "{last:?}");
+    assert_eq!((last.exit_code, last.took, &last.owner), (0, ms(70), &owner));
+    assert!(
+        last.ended_ago <= SLACK + begun.elapsed() && last.succeeded_ago == Some(last.ended_ago),
+        "{last:?}"
+    );
     // It is no client; a failure leaves the success as it was.
     assert!(other.clients().all(|one| one.unwrap().pid == std::process::id()));
     crate::support::let_pass(ms(100), "so that the two ends are told apart");
     comes_true_within(SLACK, || run(3).is_some());
     let last = other.last_run(&name).unwrap().unwrap();
-    assert_eq!(last.code, 3);
-    assert!(last.succeeded.unwrap() >= last.ended + ms(50), "{last:?}");
+    assert_eq!(last.exit_code, 3);
+    assert!(last.succeeded_ago.unwrap() >= last.ended_ago + ms(50), "{last:?}");
     assert_eq!(other.last_run(fresh("another")).unwrap(), None);
 }

@@ -488,11 +488,11 @@ fn writers_have_fences_that_go_up(store: &Store) {
     let mut last = None;
     for _ in 0..3 {
         let guard = lock.write_fenced().acquire().unwrap();
-        assert!(guard.fence() > last);
-        last = guard.fence();
+        assert!(guard.fencing_token() > last);
+        last = guard.fencing_token();
         guard.unlock().unwrap();
     }
-    assert_eq!(lock.write().acquire().unwrap().fence(), None);
+    assert_eq!(lock.write().acquire().unwrap().fencing_token(), None);
 }
 
 fn readers_and_writers_never_meet(store: &Store) {

@@ -173,7 +173,7 @@ fn a_waiter_is_woken_by_permits_that_are_added(store: &Store) {
     client.get_semaphore(&name).try_set_permits(0).unwrap();
     let waiter = Waiter::start({
         let semaphore = other.get_semaphore(&name);
-        move || semaphore.acquire(2).unwrap().keep()
+        move || semaphore.acquire(2).unwrap().forget()
     });
     let added = now();
     assert_eq!(client.get_semaphore(&name).add_permits(2).unwrap(), 2);
@@ -201,7 +201,7 @@ fn waits_for_permits_end_as_asked(store: &Store) {
 fn kept_permits_are_released_by_hand(store: &Store) {
     let semaphore = store.client().get_semaphore(fresh("sem"));
     semaphore.try_set_permits(1).unwrap();
-    semaphore.acquire(1).unwrap().keep();
+    semaphore.acquire(1).unwrap().forget();
     assert_eq!(semaphore.available_permits().unwrap(), 0);
     semaphore.release(1).unwrap();
     assert_eq!(semaphore.available_permits().unwrap(), 1);
@@ -381,7 +381,7 @@ fn permits_are_shown_as_they_come_and_go(store: &Store) {
     let seen = other.inspect(&name).unwrap();
     // If a number is all that is kept, it is known from a latch by being zero, or by a waiter.
     assert!(matches!(seen.kind, ObjectKind::Semaphore | ObjectKind::Counter), "{seen}");
-    assert_eq!((seen.count, seen.out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
+    assert_eq!((seen.count, seen.permits_out, seen.remaining), (Some(1), 0, Some(Duration::MAX)));
     let last = semaphore.acquire(1).unwrap();
     let seen = other.inspect(&name).unwrap();
     assert_eq!((&seen.kind, seen.count), (&ObjectKind::Semaphore, Some(0)));
@@ -398,7 +398,11 @@ fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
     let long = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(20_000))).unwrap().unwrap();
     let short = other.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(5_000))).unwrap().unwrap();
     let seen = client.inspect(&name).unwrap();
-    assert_eq!((&seen.kind, seen.count, seen.out), (&ObjectKind::ExpirableSemaphore, Some(1), 2), "{seen}");
+    assert_eq!(
+        (&seen.kind, seen.count, seen.permits_out),
+        (&ObjectKind::ExpirableSemaphore, Some(1), 2),
+        "{seen}"
+    );
     let out: Vec<_> = seen.permits.iter().map(|permit| (permit.id.clone(), permit.by_this_client)).collect();
     let expected = [(short.ids().remove(0), false), (long.ids().remove(0), true)];
     assert_eq!(out, expected, "those that end first come first");
@@ -407,8 +411,8 @@ fn permits_that_are_out_are_shown_until_they_end(store: &Store) {
     long.unlock().unwrap();
     // One whose lease is over is to be had again, before anybody has asked for it.
     let over = client.get_expirable_semaphore(&name).acquire_with(1, &leased(ms(2_000))).unwrap().unwrap();
-    assert_eq!(other.inspect(&name).unwrap().out, 1);
-    comes_true_within(LONG, || other.inspect(&name).unwrap().out == 0);
+    assert_eq!(other.inspect(&name).unwrap().permits_out, 1);
+    comes_true_within(LONG, || other.inspect(&name).unwrap().permits_out == 0);
     assert_eq!(other.inspect(&name).unwrap().count, Some(3));
     drop(over);
 }
@@ -421,7 +425,7 @@ fn permits_go_back_only_where_there_are_some_if_so_asked(store: &Store) {
     assert!(semaphore.try_set_permits(1).unwrap(), "it was not made by that");
     let waiter = Waiter::start({
         let semaphore = other.get_semaphore(&name);
-        move || semaphore.acquire(3).unwrap().keep()
+        move || semaphore.acquire(3).unwrap().forget()
     });
     let added = now();
     assert!(semaphore.release_if_exists(2).unwrap());

@@ -21,7 +21,7 @@ contracts!(
 
 fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
     let client = store.client();
-    let lock = client.lock_with(fresh("once")).non_reentrant().build();
+    let lock = client.lock_builder(fresh("once")).non_reentrant().build();
     lock.lock().unwrap();
     let begun = now();
     let refused = lock.lock().unwrap_err();
@@ -37,7 +37,7 @@ fn a_lock_that_is_not_reentrant_refuses_its_own_thread_at_once(store: &Store) {
 fn a_non_reentrant_handle_is_the_same_lock_as_a_reentrant_one(store: &Store) {
     let client = store.client();
     let name = fresh("same");
-    let (once, often) = (client.lock_with(&name).non_reentrant().build(), client.get_lock(&name));
+    let (once, often) = (client.lock_builder(&name).non_reentrant().build(), client.get_lock(&name));
     once.lock().unwrap();
     assert!(often.try_lock().unwrap(), "it is this value that does not mind");
     assert_eq!(once.hold_count().unwrap(), 2);
@@ -51,7 +51,7 @@ fn a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost(store: &Store) 
     let (client, other) = (store.client_with_lease(ms(3_000)), store.client());
     let name = fresh("most");
     let taken = now();
-    let guard = client.lock_with(&name).max_hold(ms(4_000)).build().acquire().unwrap();
+    let guard = client.lock_builder(&name).max_hold(ms(4_000)).build().acquire().unwrap();
     let waiter = Waiter::start({
         let lock = other.get_lock(&name);
         move || {
@@ -74,7 +74,7 @@ fn a_hold_is_renewed_up_to_its_maximum_and_then_reported_as_lost(store: &Store) 
 fn re_entering_does_not_put_the_end_of_a_hold_off(store: &Store) {
     let client = store.client_with_lease(ms(3_000));
     let name = fresh("again");
-    let lock = client.lock_with(&name).max_hold(ms(3_600)).build();
+    let lock = client.lock_builder(&name).max_hold(ms(3_600)).build();
     let taken = now();
     let outer = lock.acquire().unwrap();
     let lost = outer.lost();
@@ -90,8 +90,8 @@ fn a_most_that_is_shorter_than_the_lease_is_the_lease(store: &Store) {
     let client = store.client();
     let name = fresh("short");
     let taken = now();
-    let guard = client.lock_with(&name).max_hold(ms(300)).build_fenced().acquire().unwrap();
-    assert!(guard.fence().is_some());
+    let guard = client.lock_builder(&name).max_hold(ms(300)).build_fenced().acquire().unwrap();
+    assert!(guard.fencing_token().is_some());
     match store.client().get_lock(&name).remaining_lease().unwrap() {
         Some(remaining) => assert!(remaining <= ms(300), "{remaining:?}"),
         None => assert!(taken.elapsed() >= ms(300), "it ended after {:?}", taken.elapsed()),
@@ -103,9 +103,9 @@ fn options_that_cannot_be_used_are_refused_before_anything_happens(store: &Store
     let client = store.client();
     let name = fresh("bad");
     for lock in [
-        client.lock_with(&name).max_hold(Duration::ZERO).build(),
-        client.lock_with(&name).spin(Backoff::constant(Duration::ZERO)).build(),
-        client.lock_with(&name).spin(Backoff::exponential(ms(2), ms(1))).build(),
+        client.lock_builder(&name).max_hold(Duration::ZERO).build(),
+        client.lock_builder(&name).spin(Backoff::constant(Duration::ZERO)).build(),
+        client.lock_builder(&name).spin(Backoff::exponential(ms(2), ms(1))).build(),
     ] {
         assert_eq!(lock.lock().unwrap_err().kind(), ErrorKind::InvalidInput, "{lock:?}");
         assert_eq!(lock.try_acquire().unwrap_err().kind(), ErrorKind::InvalidInput, "{lock:?}");
@@ -161,7 +161,7 @@ fn a_waiter_behind_a_spin_lock_does_not_poll_at_its_pace(store: &Store) {
     let name = fresh("pace");
     let held = Holding::take(&client.get_lock(&name));
     let spinning = Waiter::start({
-        let lock = other.lock_with(&name).spin(Backoff::constant(LONG * 6)).build();
+        let lock = other.lock_builder(&name).spin(Backoff::constant(LONG * 6)).build();
         move || lock.acquire().and_then(leasehold::Guard::unlock)
     });
     let waiter = Waiter::start({

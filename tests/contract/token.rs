@@ -126,7 +126,7 @@ fn a_name_is_free_for_the_other_kind_once_released(store: &Store) {
     for _ in 0..3 {
         for kind in &store.kinds {
             let guard = (kind.make)(&client, &name).acquire().unwrap();
-            assert_eq!(guard.fence().is_some(), kind.traits.fenced);
+            assert_eq!(guard.fencing_token().is_some(), kind.traits.fenced);
             guard.unlock().unwrap();
         }
     }

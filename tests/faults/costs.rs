@@ -36,14 +36,14 @@ fn uses() -> Vec<Use> {
         ("fenced", 2, |client| cycle(&client.get_fenced_lock("fenced"))),
         ("fair", 2, |client| cycle(&client.get_fair_lock("fair"))),
         ("fair, dropped", 2, |client| guarded(&client.get_fair_lock("fair"))),
-        ("fair and fenced", 2, |client| cycle(&client.lock_with("fair-fenced").fair().build_fenced())),
+        ("fair and fenced", 2, |client| cycle(&client.lock_builder("fair-fenced").fair().build_fenced())),
         ("read", 2, |client| cycle(client.get_read_write_lock("read").read())),
         ("read, dropped", 2, |client| guarded(client.get_read_write_lock("read").read())),
         ("write", 2, |client| cycle(client.get_read_write_lock("write").write())),
         ("write, fenced", 2, |client| cycle(&client.get_read_write_lock("write-fenced").write_fenced())),
         ("spin", 2, |client| cycle(&client.get_spin_lock("spin"))),
-        ("non-reentrant", 2, |client| cycle(&client.lock_with("once").non_reentrant().build())),
-        ("with a longest hold", 2, |client| cycle(&client.lock_with("most").max_hold(MOST).build())),
+        ("non-reentrant", 2, |client| cycle(&client.lock_builder("once").non_reentrant().build())),
+        ("with a longest hold", 2, |client| cycle(&client.lock_builder("most").max_hold(MOST).build())),
         ("semaphore", 2, |client| client.get_semaphore("sem").acquire(2).unwrap().unlock().unwrap()),
         ("semaphore, dropped", 2, |client| drop(client.get_semaphore("sem").acquire(1).unwrap())),
         ("permit", 2, |client| {
@@ -279,7 +279,7 @@ fn cycles_of_every_kind_leave_nothing() {
         }
         for _ in 0..500 {
             client.get_semaphore("sem").release(1).unwrap();
-            client.get_semaphore("sem").acquire(1).unwrap().keep();
+            client.get_semaphore("sem").acquire(1).unwrap().forget();
         }
         let is_request = |key: &String| key.starts_with("leasehold_request:");
         let gone = eventually(LONG, || {
@@ -306,7 +306,8 @@ fn clear_requests(world: &World) {
 fn a_lease_shorter_than_the_round_trip_ends_in_an_error_that_names_both_and_costs_little() {
     const LEASE: Duration = ms(20);
     scenario(|world| {
-        let client = world.builder().lease(LONG).patience(ms(1_500)).command_timeout(LONG).build().unwrap();
+        let client =
+            world.builder().lease(LONG).retry_timeout(ms(1_500)).command_timeout(LONG).build().unwrap();
         client.get_lock("slow").acquire().unwrap().unlock().unwrap();
         world.proxy.delay_replies(LEASE + LEASE / 2);
         let lock = client.get_lock("slow");

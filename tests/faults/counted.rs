@@ -129,14 +129,14 @@ fn a_permit_given_back_by_its_id_without_an_answer_is_back_once() {
         let give_back = || {
             let permit = semaphore.acquire_with(1, &leased(Duration::from_secs(60))).unwrap().unwrap();
             let id = permit.ids().remove(0);
-            permit.keep();
+            permit.forget();
             semaphore.release(&id).unwrap()
         };
         assert!(give_back());
         for how in ways() {
             let permit = semaphore.acquire_with(1, &leased(Duration::from_secs(60))).unwrap().unwrap();
             let id = permit.ids().remove(0);
-            permit.keep();
+            permit.forget();
             let fault = world.proxy.next(about("{k}"), how.clone());
             assert!(semaphore.release(&id).unwrap(), "{how:?}");
             assert_eq!((fault.hits(), number(world, "k")), (1, Some(2)), "{how:?}");
@@ -226,7 +226,7 @@ fn a_writer_whose_renewal_goes_without_an_answer_may_still_read() {
 #[test]
 fn waiters_of_a_fair_lock_outlast_a_paused_server_and_leave_no_place() {
     scenario(|world| {
-        let client = world.builder().patience(LONG).build().unwrap();
+        let client = world.builder().retry_timeout(LONG).build().unwrap();
         let held = world.direct().get_fair_lock("paused").acquire_with(&leased(LONG)).unwrap().unwrap();
         let [first, second] = [ms(1_500), LONG].map(|wait| {
             let lock = client.get_fair_lock("paused");

@@ -196,7 +196,7 @@ fn a_reply_that_drips_takes_no_longer_than_one_that_does_not_come() {
     scenario(|world| {
         // Time enough for the answers that do not drip, on a busy machine too.
         let limit = 4 * T;
-        let client = world.builder().command_timeout(limit).patience(LONG).build().unwrap();
+        let client = world.builder().command_timeout(limit).retry_timeout(LONG).build().unwrap();
         client.get_lock("drip").lock().unwrap();
         client.get_lock("drip").unlock().unwrap();
         world.proxy.drip(Some((1, T)));
@@ -316,7 +316,7 @@ fn garbage_on_the_subscription_costs_no_wake_up_for_good() {
 #[test]
 fn a_refused_connection_fails_at_once_and_is_not_retried_in_a_storm() {
     scenario(|world| {
-        let client = world.builder().patience(ms(1000)).build().unwrap();
+        let client = world.builder().retry_timeout(ms(1000)).build().unwrap();
         world.proxy.refuse();
         world.proxy.kill(Which::All, Then::Reset);
         let error = client.get_lock("refused").try_lock().unwrap_err();

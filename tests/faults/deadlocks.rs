@@ -45,7 +45,7 @@ fn a_thread_that_holds_nothing_else_costs_nothing_and_one_that_does_nothing_in_i
         let (client, other) = (client(world), world.direct());
         let busy = other.get_lock("busy").acquire_owned().unwrap();
         // The server has the script that reads entries: it is sent once, however often it is looked.
-        assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].whereabouts.is_some()));
+        assert!(eventually(LONG, || other.inspect("busy").unwrap().holders[0].location.is_some()));
         drop(client.inspect("busy").unwrap());
         let idle = reads(world);
         // Holds nothing, and waits for long.
@@ -119,7 +119,7 @@ fn a_look_follows_sixty_four_clients_reads_two_things_of_each_and_says_that_a_ch
         let others: Vec<LockClient> = (1..LONG_CHAIN)
             .map(|_| {
                 let builder = LockClient::builder().url(world.server.url()).pool_size(2);
-                builder.deadlocks_after(ms(100)).build().unwrap()
+                builder.detect_deadlocks_after(ms(100)).build().unwrap()
             })
             .collect();
         let interrupt = Interrupt::new();
@@ -188,7 +188,7 @@ fn a_thousand_threads_that_hold_and_wait_send_fifty_requests_a_second_at_most() 
                 let _own = client.get_lock(format!("own:{at}")).acquire().unwrap();
                 holding.fetch_add(1, Ordering::SeqCst);
                 // Asks seldom by itself.
-                let busy = client.lock_with(format!("busy:{at}")).spin(Backoff::constant(LONG)).build();
+                let busy = client.lock_builder(format!("busy:{at}")).spin(Backoff::constant(LONG)).build();
                 assert!(busy.lock_interruptibly(&interrupt).is_err());
             })
         };
@@ -278,7 +278,7 @@ fn a_waiter_that_cannot_see_other_processes_is_told_so_once() {
     for (url, directory) in [(server.url(), false), (server.url_as("narrow", "secret"), true)] {
         let (observer, told) = told();
         let builder = LockClient::builder().url(&url).directory(directory).observer(observer);
-        let client = builder.deadlocks_after(ms(50)).build().unwrap();
+        let client = builder.detect_deadlocks_after(ms(50)).build().unwrap();
         let _own = client.get_lock("app:own").acquire().unwrap();
         let waits = || assert!(client.get_lock("app:busy").try_acquire_for(ms(2_300)).unwrap().is_none());
         waits();
@@ -300,7 +300,7 @@ fn a_ring_through_java_may_be_a_deadlock_and_is_not_broken() {
     does(&["PEXPIRE", "java's", "600000"]);
     let (sender, told) = unbounded();
     let builder = LockClient::builder().url(server.url()).observer(Rings(sender)).break_deadlocks(true);
-    let client = builder.deadlocks_after(ms(50)).build().unwrap();
+    let client = builder.detect_deadlocks_after(ms(50)).build().unwrap();
     let _own = client.get_fair_lock("ours").acquire().unwrap();
     does(&["RPUSH", "redisson_lock_queue:{ours}", java]);
     does(&["ZADD", "redisson_lock_timeout:{ours}", "9999999999999", java]);
@@ -330,7 +330,7 @@ impl Observer for Rings {
 fn a_ring_with_a_holder_that_died_is_told_and_then_told_to_be_over() {
     let store = MemoryStore::new();
     let client = |observer: Told, lease| {
-        let builder = LockClient::builder().observer(observer).lease(lease).deadlocks_after(ms(50));
+        let builder = LockClient::builder().observer(observer).lease(lease).detect_deadlocks_after(ms(50));
         builder.build_in_memory(&store).unwrap()
     };
     let ((observer, told), (other, _nothing)) = (told(), self::told());

@@ -114,7 +114,7 @@ fn a_user_without_rights_to_entries_is_refused_once_and_has_its_locks() {
     assert!(!refused().contains(ENTRIES), "it was tried again");
     // The client that looks may not read entries either, and is told the rest.
     let seen = other.inspect("app:a").unwrap();
-    assert_eq!((seen.holders.len(), &seen.holders[0].whereabouts), (1, &None));
+    assert_eq!((seen.holders.len(), &seen.holders[0].location), (1, &None));
     guard.unlock().unwrap();
 }
 
@@ -129,7 +129,7 @@ fn an_owner_under_the_id_of_a_client_without_a_line_leads_to_its_entry() {
     let owner = format!("{unlined}:{}", guard.owner().number());
     redis::cmd("HSET").arg(&["b", &owner, "1"]).exec(&mut server.admin()).unwrap();
     assert!(eventually(LONG, || {
-        let place = other.inspect("b").unwrap().holders.remove(0).whereabouts;
+        let place = other.inspect("b").unwrap().holders.remove(0).location;
         place.is_some_and(|place| place.pid == std::process::id())
     }));
     guard.unlock().unwrap();

@@ -103,7 +103,7 @@ macro_rules! is_lost_here {
         let lost = guard.lost();
         guard.state() == HoldState::Lost
             && guard.remaining().is_zero()
-            && guard.fence().is_none()
+            && guard.fencing_token().is_none()
             && guard.check().is_err_and(|error| error.kind() == ErrorKind::Forked)
             && lost.try_recv().is_ok_and(|loss| loss.reason == LossReason::Gone)
             && lost.try_recv() == Err(TryRecvError::Disconnected)
@@ -160,7 +160,7 @@ fn a_forked_child_holds_nothing_by_any_way_to_ask() {
                     while !stop.load(Ordering::SeqCst) {
                         drop(busy.acquire().unwrap());
                         drop((
-                            fence.fence(),
+                            fence.fencing_token(),
                             fence.state(),
                             candidate.term(),
                             client.stats(),
@@ -185,14 +185,15 @@ fn a_forked_child_holds_nothing_by_any_way_to_ask() {
                             is_lost_here!(owned_group),
                             is_lost_here!(permit),
                             is_lost_here!(expiring),
-                            group.fence_of("one").is_none() && owned_group.fence_of("three").is_none(),
+                            group.fencing_token_of("one").is_none()
+                                && owned_group.fencing_token_of("three").is_none(),
                             candidate.term().is_none() && format!("{candidate:?}").contains("None"),
                             candidate.events().try_recv() == Err(TryRecvError::Disconnected),
                             client.stats() == leasehold::Stats::default() && client.contended(3).is_empty(),
                             client.current_owner() != owner && client.current_owner().number() == 0,
                         ];
                         candidate.step_down();
-                        given_away.take().into_iter().for_each(|(_, permit)| permit.keep());
+                        given_away.take().into_iter().for_each(|(_, permit)| permit.forget());
                         if let Some(place) = lost.iter().position(|lost| !lost) {
                             return 101 + place as u8;
                         }
@@ -240,7 +241,7 @@ fn a_forked_child_holds_nothing_by_any_way_to_ask() {
             assert_ne!(state, HoldState::Lost);
         }
         assert!(group.check().is_ok() && owned_group.check().is_ok() && permit.check().is_ok());
-        assert!(fence.fence().is_some() && client.stats().holds > 0);
+        assert!(fence.fencing_token().is_some() && client.stats().holds > 0);
         candidate.withdraw().unwrap();
         let (ours, owned, dropped) = spare.take().expect("only the child's copy is gone");
         assert!(ours.unlock().is_ok() && owned.unlock().is_ok() && dropped.unlock().is_ok());

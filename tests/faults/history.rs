@@ -200,7 +200,7 @@ impl Worker {
         match client.get_fenced_lock(name(lock)).acquire_with(&leased(ms(100 + random() % 400)).wait(ms(50)))
         {
             Ok(Some(guard)) => {
-                let fence = guard.fence().unwrap().get();
+                let fence = guard.fencing_token().unwrap().get();
                 match self.left.insert(lock, (id, fence)) {
                     // A re-entry into what it has left: the same hold lasts longer.
                     Some((first, same)) if same == fence => {
@@ -227,7 +227,7 @@ impl Worker {
     /// Notes a hold that has just begun.
     fn claims(&mut self, lock: usize, id: u64, guard: &Guard) {
         let (t, until, stands) = Worker::promised(guard);
-        let fence = guard.fence().unwrap().get();
+        let fence = guard.fencing_token().unwrap().get();
         if stands {
             self.note(t, id, What::Holds { lock, owner: guard.owner().to_string(), fence, until });
         }
@@ -249,7 +249,7 @@ impl Worker {
 
     fn hold(&mut self, lock: usize, id: u64, guard: Guard, again: &leasehold::RedisLock) {
         self.claims(lock, id, &guard);
-        let fence = guard.fence().unwrap().get();
+        let fence = guard.fencing_token().unwrap().get();
         let nested =
             random().is_multiple_of(4).then(|| again.try_acquire()).transpose().ok().flatten().flatten();
         let read = self.ask(READ, lock, &[fence]);
@@ -275,7 +275,7 @@ fn connect(url: &str) -> LockClient {
     let mut client = None;
     let connected = eventually(LONG, || {
         let builder = LockClient::builder().url(url).lease(LEASE).command_timeout(TIMEOUT);
-        client = builder.connect_timeout(TIMEOUT).patience(LONG).build().ok();
+        client = builder.connect_timeout(TIMEOUT).retry_timeout(LONG).build().ok();
         client.is_some()
     });
     assert!(connected, "no connection to {url}");

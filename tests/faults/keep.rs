@@ -1,4 +1,4 @@
-//! A lock that its client keeps until others ask for it: `lock_with(name).keep()`.
+//! A lock that its client keeps until others ask for it: `lock_builder(name).cached()`.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn cycle(lock: &RedisLock) {
 /// A lock that this client keeps, used until it is kept.
 #[track_caller]
 fn kept(world: &World, client: &LockClient, name: &str) -> RedisLock {
-    let lock = client.lock_with(name).keep().build();
+    let lock = client.lock_builder(name).cached().build();
     use_until_kept(world, &lock);
     lock
 }
@@ -222,7 +222,7 @@ fn nothing_is_kept_while_recalls_are_not_heard() {
 #[test]
 fn what_a_keeper_that_is_cut_off_kept_is_free_after_the_clients_lease() {
     scenario(|world| {
-        let keeper = world.builder().lease(KEPT).command_timeout(T).patience(PATIENCE).build().unwrap();
+        let keeper = world.builder().lease(KEPT).command_timeout(T).retry_timeout(PATIENCE).build().unwrap();
         let other = client(world);
         let lock = kept(world, &keeper, "stock");
         world.proxy.hold(Direction::ToServer, Which::All);
@@ -253,7 +253,7 @@ fn a_use_of_a_kept_lock_outlasts_a_silent_server_as_any_other() {
 fn uses_that_are_longer_than_a_short_client_lease_are_kept_alive() {
     scenario(|world| {
         let keeper = world.builder_to(&world.server.url()).lease(ms(400)).build().unwrap();
-        let lock = keeper.lock_with("stock").keep().build();
+        let lock = keeper.lock_builder("stock").cached().build();
         cycle(&lock);
         for _ in 0..3 {
             let begun = now();
@@ -270,7 +270,7 @@ fn uses_that_are_longer_than_a_short_client_lease_are_kept_alive() {
 fn a_value_for_each_use_keeps_the_lock_as_one_value_does() {
     scenario(|world| {
         let client = client(world);
-        let cycle = || cycle(&client.lock_with("stock").keep().build());
+        let cycle = || cycle(&client.lock_builder("stock").cached().build());
         let is_kept = || {
             cycle();
             !world.is_free("stock")
@@ -365,7 +365,7 @@ fn a_waiter_that_spins_gets_a_kept_lock() {
         let (keeper, other) = (client(world), client(world));
         let lock = kept(world, &keeper, "stock");
         let spin = Backoff::exponential(ms(1), ms(5));
-        let theirs = other.lock_with("stock").spin(spin).build();
+        let theirs = other.lock_builder("stock").spin(spin).build();
         for is_in_use in [false, true] {
             use_until_kept(world, &lock);
             if is_in_use {
@@ -429,7 +429,7 @@ fn a_fenced_lock_asks_for_its_token_where_the_plain_lock_of_its_name_is_kept() {
     scenario(|world| {
         let client = client(world);
         let _plain = kept(world, &client, "stock");
-        let fenced = client.lock_with("stock").keep().build_fenced();
+        let fenced = client.lock_builder("stock").cached().build_fenced();
         let first = fenced.lock_and_get_token().unwrap();
         fenced.unlock().unwrap();
         use_until_kept(world, &fenced);
@@ -443,9 +443,9 @@ fn keep_is_refused_before_anything_is_asked_where_nobody_could_be_asked_for_the_
     scenario(|world| {
         let kinds = |client: &LockClient| {
             [
-                client.lock_with("a").keep().max_hold(LONG).build(),
-                client.lock_with("a").keep().spin(leasehold::Backoff::default()).build(),
-                client.lock_with("a").keep().fair().build(),
+                client.lock_builder("a").cached().max_hold(LONG).build(),
+                client.lock_builder("a").cached().spin(leasehold::Backoff::default()).build(),
+                client.lock_builder("a").cached().fair().build(),
             ]
             .map(|lock| lock.lock().unwrap_err().kind())
         };
@@ -455,7 +455,7 @@ fn keep_is_refused_before_anything_is_asked_where_nobody_could_be_asked_for_the_
         assert_eq!(kinds(&client), [InvalidInput, InvalidInput, Unsupported]);
         assert_eq!(world.scripts_run(), asked);
         let memory = LockClient::in_memory();
-        let error = memory.lock_with("a").keep().build().lock().unwrap_err();
+        let error = memory.lock_builder("a").cached().build().lock().unwrap_err();
         assert_eq!(error.kind(), Unsupported);
         assert!(error.to_string().contains("Leave keep out"), "{error}");
     });

@@ -14,7 +14,7 @@ const LEASE: Duration = Duration::from_secs(60);
 /// A client that keeps no entry of itself, and its subscriptions.
 fn client(world: &World) -> LockClient {
     let builder = world.builder_to(&world.server.url()).lease(LEASE).directory(false);
-    builder.linger(LEASE).build().unwrap()
+    builder.unsubscribe_delay(LEASE).build().unwrap()
 }
 
 /// How often the server has run each command, but for those by which connections are opened and this is

@@ -99,7 +99,7 @@ fn a_holder_that_may_take_nobody_out_of_the_line_learns_it_by_its_first_release(
 #[test]
 fn a_holder_on_a_ring_learns_it_by_its_first_release() {
     learns_by_its_first_release(OLD, |world| {
-        let builder = LockClient::builder().command_timeout(ms(2_000)).linger(Duration::ZERO);
+        let builder = LockClient::builder().command_timeout(ms(2_000)).unsubscribe_delay(Duration::ZERO);
         builder.ring(Ring::new([world.server.url_as("old", "pw")]))
     });
 }

@@ -190,7 +190,7 @@ fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
             }
             taking.returns_within(now(), LONG, "taking the group").unwrap().unlock().unwrap();
             let leased = multi.acquire_with(&leased(ms(2_500)).wait(LONG)).unwrap().unwrap();
-            let fence = leased.fence().unwrap();
+            let fence = leased.fencing_token().unwrap();
             assert_eq!(world.ttl("redisson_lock_token:{f}"), -1);
             let other = world.direct();
             let waiting = call(move || other.get_fair_lock("q").try_acquire_owned_for(LONG));
@@ -201,7 +201,7 @@ fn a_lease_ends_the_locks_and_nothing_that_is_kept_beside_them() {
             assert!(leased.check().is_err());
             drop(leased);
             assert_eq!(world.ttl("redisson_lock_token:{f}"), -1, "the counter has no end");
-            assert!(fenced.acquire().unwrap().fence() > Some(fence));
+            assert!(fenced.acquire().unwrap().fencing_token() > Some(fence));
         }
     });
 }

@@ -57,7 +57,7 @@ fn re_entering_a_lock_that_was_taken_away_is_a_new_hold_or_waits_and_never_count
         world.does(&["DEL", "re-entered"]);
         let new = lock.acquire().unwrap();
         world.assert_held("re-entered", new.owner(), 1);
-        assert!(new.fence() > outer.fence());
+        assert!(new.fencing_token() > outer.fencing_token());
         assert!(outer.check().is_err() && middle.check().is_err() && new.check().is_ok());
         drop(middle);
         assert!(outer.unlock().unwrap_err().is_lost());

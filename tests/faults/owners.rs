@@ -63,7 +63,7 @@ fn a_release_that_arrives_after_the_threads_next_acquire_frees_nothing() {
 fn a_release_that_is_given_up_and_arrives_late_frees_nothing() {
     scenario(|world| {
         // No patience: the unlock is sent once, and fails.
-        let client = world.builder().patience(ms(1)).build().unwrap();
+        let client = world.builder().retry_timeout(ms(1)).build().unwrap();
         let lock = client.get_lock("given-up");
         lock.lock_with_lease(LEASE).unwrap();
         let old = client.current_owner();
@@ -325,13 +325,13 @@ fn hold_until_stopped(url: &str) {
         .url(url)
         .lease(2 * L)
         .command_timeout(T)
-        .patience(PATIENCE)
+        .retry_timeout(PATIENCE)
         .build()
         .unwrap();
     let mut store = redis::Client::open(url).unwrap().get_connection().unwrap();
     let lock = client.get_fenced_lock("stopped");
     let guard = lock.acquire().unwrap();
-    let fence = guard.fence().unwrap().get();
+    let fence = guard.fencing_token().unwrap().get();
     assert!(write(&mut store, fence, "before"));
     shout(&format!("\nHOLDS {} {fence}", guard.owner()));
     let mut last = now();
@@ -374,11 +374,11 @@ fn a_holder_stopped_for_longer_than_its_lease_knows_at_once_and_a_fenced_store_r
         holder.signal("CONT");
         throughout(R, || !says("WOKE"));
         holder.signal("STOP");
-        let client = world.builder_to(&url).lease(KEPT).patience(LONG).build().unwrap();
+        let client = world.builder_to(&url).lease(KEPT).retry_timeout(LONG).build().unwrap();
         let stopped = now();
         let guard = client.get_fenced_lock("stopped").acquire().unwrap();
         within(stopped, 2 * L, "taking over from a stopped holder");
-        let fence = guard.fence().unwrap().get();
+        let fence = guard.fencing_token().unwrap().get();
         let mut store = redis::Client::open(url.as_str()).unwrap().get_connection().unwrap();
         assert!(write(&mut store, fence, "theirs"));
         let_pass(L, "so that the holder's window is over by far");

@@ -17,7 +17,7 @@ fn a_server_that_stands_still_for_less_than_the_lease_costs_no_hold() {
     scenario(|world| {
         // The lease is longer than the stop by as much as a busy machine may take of it.
         let (lease, seen) = (4 * L, Seen::default());
-        let options = world.builder().lease(lease).patience(LONG).observer(seen.clone());
+        let options = world.builder().lease(lease).retry_timeout(LONG).observer(seen.clone());
         let client = options.build().unwrap();
         let guard = client.get_lock("stopped").acquire().unwrap();
         let waiting = client.get_lock("stopped");
@@ -73,7 +73,7 @@ fn while_a_script_blocks_the_server_calls_are_refused_or_wait_and_then_go_throug
     let busy = |builder: crate::support::server::Builder| builder.config("lua-time-limit 50");
     scenario_on(busy, |world| {
         let seen = Seen::default();
-        let builder = world.builder().lease(KEPT).command_timeout(LONG).patience(LONG);
+        let builder = world.builder().lease(KEPT).command_timeout(LONG).retry_timeout(LONG);
         let client = builder.observer(seen.clone()).build().unwrap();
         let guard = client.get_lock("held").acquire().unwrap();
         let mut killer = world.server.admin();
@@ -213,7 +213,12 @@ fn a_restart_without_data_is_a_loss_and_fencing_tokens_still_grow() {
         let theirs = other.get_fenced_lock("forgotten").acquire().unwrap();
         comes_within(back, R + T, "the loss", || guard.check().is_err());
         seen.wait_for("the loss", |event| matches!(event, Event::Lost(_)));
-        assert!(theirs.fence() > guard.fence(), "{:?} after {:?}", theirs.fence(), guard.fence());
+        assert!(
+            theirs.fencing_token() > guard.fencing_token(),
+            "{:?} after {:?}",
+            theirs.fencing_token(),
+            guard.fencing_token()
+        );
         assert!(nested.unlock().unwrap_err().is_lost() && guard.unlock().unwrap_err().is_lost());
         world.assert_held("forgotten", theirs.owner(), 1);
         theirs.unlock().unwrap();
@@ -281,7 +286,7 @@ fn a_server_that_is_loading_its_data_is_waited_for() {
     scenario_on(slow, |world| {
         // That it loads is what is to be told, however long it takes to answer.
         let unhurried =
-            |builder: ClientBuilder| builder.patience(LONG).command_timeout(LONG).connect_timeout(LONG);
+            |builder: ClientBuilder| builder.retry_timeout(LONG).command_timeout(LONG).connect_timeout(LONG);
         let client = unhurried(world.builder()).build().unwrap();
         client.get_lock("loaded").lock().unwrap();
         client.get_lock("loaded").unlock().unwrap();
@@ -360,7 +365,7 @@ fn connections_that_the_server_closes_when_idle_are_replaced_unseen() {
 #[test]
 fn an_endless_wait_without_a_server_ends_after_its_patience_for_every_waiter() {
     scenario(|world| {
-        let client = world.builder().patience(ms(800)).build().unwrap();
+        let client = world.builder().retry_timeout(ms(800)).build().unwrap();
         world.proxy.hold(crate::support::proxy::Direction::ToServer, Which::All);
         let begun = now();
         let waiters: Vec<_> = (0..4)

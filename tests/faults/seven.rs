@@ -62,7 +62,7 @@ fn without_memory_taking_is_refused_while_keeping_and_giving_back_go_on() {
         let error = client.get_lock("another").try_lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
         assert!(error.is_retryable() && !error.outcome_unknown(), "{error}");
-        let patient = world.builder().patience(ms(300)).build().unwrap();
+        let patient = world.builder().retry_timeout(ms(300)).build().unwrap();
         assert_eq!(patient.get_lock("another").lock().unwrap_err().kind(), ErrorKind::OutOfMemory);
         assert!(world.is_free("another"));
         // Renewals pass.

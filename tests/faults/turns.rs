@@ -117,7 +117,7 @@ fn threads_that_come_back_at_once_have_the_lock_again_without_a_request_in_every
 fn a_lock_that_is_to_be_kept_is_kept_for_a_turn_by_unlock_where_others_want_it() {
     scenario(|world| {
         let (clients, grants) = clients(world);
-        let kept = |client: &LockClient| client.lock_with("hot").keep().build();
+        let kept = |client: &LockClient| client.lock_builder("hot").cached().build();
         let locks: Vec<_> = clients.iter().map(kept).collect();
         // Read in this order: meanwhile there are more.
         let of = |one: &Grants| {
@@ -160,7 +160,7 @@ fn without_turns_each_grant_is_asked_for() {
     scenario(|world| {
         let (clients, grants) = clients(world);
         let locks: Vec<_> =
-            clients.iter().map(|client| client.lock_with("ordered").turn(false).build()).collect();
+            clients.iter().map(|client| client.lock_builder("ordered").time_slice(false).build()).collect();
         assert!(contend(&locks, || eventually(LONG, || grants.iter().all(|grants| grants.all() > 200))));
         assert_eq!(grants.iter().map(Grants::unasked).sum::<usize>(), 0);
         assert!(eventually(LONG, || world.is_free("ordered")));
@@ -244,7 +244,7 @@ fn exits() {
 }
 
 fn cycle_until_kept(client: &LockClient, name: &str, other: &LockClient) {
-    let lock = client.lock_with(name).keep().build();
+    let lock = client.lock_builder(name).cached().build();
     let is_kept = || {
         lock.lock().unwrap();
         lock.unlock().unwrap();

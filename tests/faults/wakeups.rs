@@ -228,7 +228,7 @@ fn connections(world: &World) -> usize {
 fn many_waiters_of_a_killed_server_do_not_storm_it_and_are_served_when_it_is_back() {
     const WAITERS: usize = 200;
     scenario(|world| {
-        let client = world.builder_to(&world.server.url()).patience(LONG).build().unwrap();
+        let client = world.builder_to(&world.server.url()).retry_timeout(LONG).build().unwrap();
         let other = world.direct();
         let held = other.get_lock("herd").acquire().unwrap();
         let waiters: Vec<_> = (0..WAITERS)

@@ -134,8 +134,8 @@ impl World {
             .lease(L)
             .command_timeout(T)
             .connect_timeout(CONNECT)
-            .patience(PATIENCE)
-            .linger(Duration::ZERO)
+            .retry_timeout(PATIENCE)
+            .unsubscribe_delay(Duration::ZERO)
             .pool_size(4)
     }
 

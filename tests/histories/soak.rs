@@ -97,7 +97,7 @@ fn kinds(client: &LockClient, lease: Duration) -> Vec<Kind> {
     let probe = "kinds";
     let fails = [
         (Kind::Plain, client.get_lock(probe).is_locked().err()),
-        (Kind::Kept, client.lock_with("kinds-kept").keep().build().try_acquire().err()),
+        (Kind::Kept, client.lock_builder("kinds-kept").cached().build().try_acquire().err()),
         (Kind::Fenced, client.get_fenced_lock(probe).try_acquire().err()),
         (Kind::Fair, client.get_fair_lock(probe).is_locked().err()),
         (Kind::ReadWrite, client.get_read_write_lock(probe).read().is_locked().err()),

@@ -275,7 +275,7 @@ pub(crate) struct Leaders {
 impl Leaders {
     fn of(servers: &[RedisServer]) -> Leaders {
         watch_for_stalls();
-        let builder = LockClient::builder().lease(LEADS).node_timeout(LEADS / 10).patience(LONG);
+        let builder = LockClient::builder().lease(LEADS).node_timeout(LEADS / 10).retry_timeout(LONG);
         let client = builder.redlock(servers.iter().map(RedisServer::url)).build().unwrap();
         let holds =
             (0..9).map(|at| client.get_lock(format!("leader-{at}")).acquire_owned().unwrap()).collect();

@@ -112,7 +112,7 @@ pub(crate) const GO: &str = "go";
 pub(crate) fn connect(orders: &Orders) -> LockClient {
     let mut client = Err(String::new());
     let connected = eventually(LONG, || {
-        let mut builder = LockClient::builder().lease(orders.lease).patience(LONG);
+        let mut builder = LockClient::builder().lease(orders.lease).retry_timeout(LONG);
         let calls_back = orders.calls_back.then(CallsBack::default);
         if let Some(observer) = &calls_back {
             builder = builder.observer(observer.clone());
@@ -269,8 +269,8 @@ impl Worker<'_> {
         };
         match kind {
             Kind::Plain | Kind::Kept => {
-                let builder = client.lock_with(&name);
-                let lock = if kind == Kind::Kept { builder.keep() } else { builder }.build();
+                let builder = client.lock_builder(&name);
+                let lock = if kind == Kind::Kept { builder.cached() } else { builder }.build();
                 if random().is_multiple_of(8) {
                     self.come_back(&lock);
                 } else {
@@ -534,7 +534,7 @@ macro_rules! held {
             }
 
             fn token(&self) -> Option<u64> {
-                self.fence().map(leasehold::Fence::get)
+                self.fencing_token().map(leasehold::FencingToken::get)
             }
 
             fn remaining(&self) -> Duration {

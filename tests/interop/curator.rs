@@ -263,7 +263,7 @@ fn curator_gets_a_lock_that_rust_keeps_before_rust_looks() {
     let Some(java) = curator(&server) else { return };
     let path = "/locks/kept";
     let (client, other) = (rust(&server), rust(&server));
-    let lock = client.lock_with(path).keep().build();
+    let lock = client.lock_builder(path).cached().build();
     let begun = now();
     let round = |_| {
         wait_until("it is kept", SOON, || {

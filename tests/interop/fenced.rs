@@ -43,12 +43,12 @@ fn rusts_tokens_rise_even_when_the_counter_is_lost_and_java_goes_on_from_there()
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let lock = rust(&server.url(), LEASE).get_fenced_lock("fenced");
     let before = lock.acquire().unwrap();
-    let earlier = before.fence().expect("a fenced guard has a fence").get();
+    let earlier = before.fencing_token().expect("a fenced guard has a fence").get();
     before.unlock().unwrap();
     let removed: u64 = server.admin().del("redisson_lock_token:{fenced}").unwrap();
     assert_eq!(removed, 1);
     let after = lock.acquire().unwrap();
-    let later = after.fence().expect("a fenced guard has a fence").get();
+    let later = after.fencing_token().expect("a fenced guard has a fence").get();
     after.unlock().unwrap();
     assert!(earlier < later, "{earlier} then {later}");
     assert_eq!(java.get("t", "fenced-lock-token", &["fenced"]), (later + 1).to_string());

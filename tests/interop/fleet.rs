@@ -98,8 +98,11 @@ fn count_up(url: &str, times: usize) {
                 let mut connection = server.get_connection().unwrap();
                 // Half of them keep it until others ask, and half drop guards, which may keep it for a turn.
                 let is_kept = number % 2 == 0;
-                let lock =
-                    if is_kept { client.lock_with("work").keep().build() } else { client.get_lock("work") };
+                let lock = if is_kept {
+                    client.lock_builder("work").cached().build()
+                } else {
+                    client.get_lock("work")
+                };
                 for _ in 0..times {
                     let guard = lock.acquire().unwrap();
                     let so_far: u64 = connection.get("counter").unwrap();

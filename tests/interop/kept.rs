@@ -18,7 +18,7 @@ fn set_up() -> Option<(RedisServer, Peer, LockClient, RedisLock)> {
     let server = RedisServer::start_default()?;
     let java = java::connect(&server.url(), LEASE)?;
     let client = rust(&server.url(), LEASE);
-    let lock = client.lock_with("stock").keep().build();
+    let lock = client.lock_builder("stock").cached().build();
     Some((server, java, client, lock))
 }
 

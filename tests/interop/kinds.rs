@@ -374,15 +374,15 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     let seen = show("lock");
     assert_eq!((&seen.kind, seen.holders.len()), (&ObjectKind::Lock, 1), "{seen}");
     let holder = &seen.holders[0];
-    assert_eq!((&holder.owner, holder.holds, holder.by_this_client), (&owner, Some(2), false));
+    assert_eq!((&holder.owner, holder.hold_count, holder.by_this_client), (&owner, Some(2), false));
     assert!(is_within(seen.remaining), "{seen}");
     // Redisson's fields do not say since when, nor where.
-    assert_eq!((holder.held_for, &holder.whereabouts), (None, &None));
+    assert_eq!((holder.held_for, &holder.location), (None, &None));
 
     let token = java.get("main", "fenced-lock-token", &["fenced"]);
     let seen = show("fenced");
     assert_eq!((&seen.kind, &*seen.holders[0].owner), (&ObjectKind::FencedLock, &*owner), "{seen}");
-    assert_eq!(seen.fence.map(|fence| fence.to_string()), Some(token));
+    assert_eq!(seen.fencing_token.map(|fence| fence.to_string()), Some(token));
 
     java.get("main", "fair-lock", &["fair"]);
     let waiting = java.ask("waiter", "fair-lock", &["fair"]);
@@ -428,7 +428,11 @@ fn a_hold_of_java_is_shown_with_its_kind() {
     let id = java.get("main", "permits-try-for", &["permits", "0", "20000"]);
     let for_ever = java.get("main", "permits-try-for", &["permits", "0", "-1"]);
     let seen = show("permits");
-    assert_eq!((&seen.kind, seen.count, seen.out), (&ObjectKind::ExpirableSemaphore, Some(1), 2), "{seen}");
+    assert_eq!(
+        (&seen.kind, seen.count, seen.permits_out),
+        (&ObjectKind::ExpirableSemaphore, Some(1), 2),
+        "{seen}"
+    );
     let ids: Vec<_> = seen.permits.iter().map(|permit| permit.id.clone()).collect();
     assert_eq!(ids, [id, for_ever]);
     assert!(seen.permits[0].remaining <= Duration::from_secs(20));
@@ -457,7 +461,7 @@ fn java_ignores_the_note_of_a_hold() {
     let Some(server) = RedisServer::start_default() else { return };
     let Some(java) = java::connect(&server.url(), LEASE) else { return };
     let client = rust(&server.url(), LEASE);
-    let options = || client.lock_with("said").max_hold(Duration::from_secs(60));
+    let options = || client.lock_builder("said").max_hold(Duration::from_secs(60));
     for (lock, kind) in [(options().build(), ""), (options().fair().build(), "fair-")] {
         let verb = |verb: &str| format!("{kind}{verb}");
         lock.lock().unwrap();

@@ -153,7 +153,7 @@ fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
     let first = {
         let guard = ours.acquire_with(&leased(Duration::from_millis(700)).wait(LONG)).unwrap().unwrap();
         assert_eq!(admin.pttl::<_, i64>(counter).unwrap(), -1, "the counter has no end");
-        guard.fence().unwrap()
+        guard.fencing_token().unwrap()
     };
     assert!(java.is("t", "multi-try-for-lease", &["fenced:f,m", "1000", "600"]));
     assert!(!ours.try_lock().unwrap());
@@ -161,7 +161,7 @@ fn leases_changed_by_a_multi_lock_of_java_do_not_confuse_ours() {
     assert!(javas > first.get());
     // Java's lease takes the counter with it; our next token is larger all the same.
     let guard = ours.try_acquire_for(LONG).unwrap().expect("Java's lease is over");
-    assert!(guard.fence().unwrap().get() > javas, "{:?} after {javas}", guard.fence());
+    assert!(guard.fencing_token().unwrap().get() > javas, "{:?} after {javas}", guard.fencing_token());
     guard.unlock().unwrap();
     // Waited for in vain at first: ours ends when it was said to.
     let held = client.get_lock("m").acquire_owned().unwrap();

@@ -77,7 +77,7 @@ fn through_sentinels_java_and_rust_share_a_lock_before_and_after_a_failover() {
     let sentinels: Vec<String> = set.sentinels.iter().map(RedisServer::url).collect();
     let Some(java) = java::connect_to_sentinels(&sentinels, MASTER, LEASE) else { return };
     let options = LockClient::builder().url(set.url()).lease(LEASE);
-    let client = options.command_timeout(ms(500)).patience(SWITCHED).build().unwrap();
+    let client = options.command_timeout(ms(500)).retry_timeout(SWITCHED).build().unwrap();
     exclude_each_other(&java, &client, "before");
     wake_each_other(&set, &java, &client);
 

@@ -12,10 +12,10 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use leasehold::crossbeam_channel::unbounded;
 use leasehold::{
     AcquireOptions, ClientBuilder, ClientId, ClusterPubSub, Condition, CountDownLatch, Error, ErrorKind,
-    Event, ExpirableSemaphore, Fence, FencedLock, Guard, HoldState, Holder, Inspection, Interrupt, Leader,
-    Lock, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock, NotHeld,
-    ObjectKind, Observer, OwnedGuard, OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedisLock, RedlockNode,
-    Result, Ring, RingNode, Semaphore,
+    Event, ExpirableSemaphore, FencedLock, FencingToken, Guard, HoldState, Holder, Inspection, Interrupt,
+    Leader, Lock, LockClient, Loss, LossReason, ManualClock, MemoryStore, Mode, MultiGuard, MultiLock,
+    NotHeld, ObjectKind, Observer, OwnedGuard, OwnedMultiGuard, Owner, Permit, ReadWriteLock, RedisLock,
+    RedlockNode, Result, Ring, RingNode, Semaphore,
 };
 
 fn is<T: ?Sized>() -> Probe<T> {
@@ -147,9 +147,9 @@ fn values_returned_to_callers_are_plain() {
     value::<ClusterPubSub>();
     key::<Owner>();
     key::<ClientId>();
-    key::<Fence>();
+    key::<FencingToken>();
     fn ordered<T: Ord>() {}
-    ordered::<Fence>();
+    ordered::<FencingToken>();
     shared_by_threads::<Loss>();
     shared_by_threads::<NotHeld>();
     cloned::<Loss>();
@@ -230,13 +230,13 @@ fn a_group_is_made_of_locks_of_mixed_kinds_as_they_are() {
         client.get_read_write_lock("prices").write_fenced(),
         client.get_fair_lock("queue"),
         client.get_spin_lock("spin"),
-        client.lock_with("once").non_reentrant().build(),
+        client.lock_builder("once").non_reentrant().build(),
         &client.get_token_lock("token"),
         client.get_lock("plain"),
     ));
     let guard = mixed.acquire().unwrap();
     assert_eq!(guard.names().count(), 8);
-    assert!(guard.fence_of("ledger").is_some() && guard.fence_of("prices").is_some());
+    assert!(guard.fencing_token_of("ledger").is_some() && guard.fencing_token_of("prices").is_some());
     guard.unlock().unwrap();
     let pair = [client.get_lock("a"), client.get_lock("b")];
     assert_eq!(client.get_multi_lock(&pair[..]).names().count(), 2);
@@ -316,4 +316,22 @@ fn a_store_that_was_left_out_is_refused_by_the_name_of_its_feature() {
         assert!(error.to_string().contains(&format!("feature {feature:?}")), "{error}");
         assert!(!format!("{error:?}").contains("S3CR3T"));
     }
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn answers_serialize_by_the_names_of_their_fields() {
+    let client = LockClient::in_memory();
+    let guard = client.get_fenced_lock("ledger").acquire().unwrap();
+    let shown = serde_json::to_value(client.inspect("ledger").unwrap()).unwrap();
+    assert_eq!(
+        (&shown["kind"], &shown["fencing_token"]),
+        (&"FencedLock".into(), &guard.fencing_token().unwrap().get().into())
+    );
+    assert_eq!(shown["holders"][0]["owner"], guard.owner().to_string());
+    assert_eq!(serde_json::to_value(client.id()).unwrap(), client.id().to_string());
+    let listed = client.list("*").map(Result::unwrap).collect::<Vec<_>>();
+    assert_eq!(serde_json::to_value(listed).unwrap()[0]["name"], "ledger");
+    assert_eq!(serde_json::to_value(client.stats()).unwrap()["holds"], 1);
+    assert_eq!(serde_json::to_value(client.ping().unwrap()).unwrap()["store"], "memory");
 }

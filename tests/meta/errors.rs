@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold::{
-    AcquireOptions, Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, LONGEST_NAME, LockClient,
+    AcquireOptions, Backoff, ClientBuilder, Error, ErrorKind, Fault, Interrupt, LockClient, MAX_NAME_LEN,
     ManualClock, MemoryStore, Result, Ring, RingNode, fencing,
 };
 
@@ -60,7 +60,7 @@ const MS: Duration = Duration::from_millis(1);
 
 /// Nothing that answers, or refuses, runs into a time-out, however busy the machine is.
 fn options() -> ClientBuilder {
-    LockClient::builder().connect_timeout(LONG).command_timeout(LONG).patience(Duration::ZERO)
+    LockClient::builder().connect_timeout(LONG).command_timeout(LONG).retry_timeout(Duration::ZERO)
 }
 
 /// For what does not answer.
@@ -141,7 +141,7 @@ fn environment(list: &mut List) {
         ("LEASEHOLD_LEASE", "10ms"),
         ("LEASEHOLD_COMMAND_TIMEOUT", "soon"),
         ("LEASEHOLD_CONNECT_TIMEOUT", "0s"),
-        ("LEASEHOLD_PATIENCE", "1 minute"),
+        ("LEASEHOLD_RETRY_TIMEOUT", "1 minute"),
         ("LEASEHOLD_URL_FILE", "/no/such/file"),
         ("LEASEHOLD_RING", "localhost:6379"),
         ("LEASEHOLD_RING_EPOCH", "2"),
@@ -247,14 +247,17 @@ fn arguments(list: &mut List) {
     let lock = client.get_lock("orders");
     let second = 1000 * MS;
     list.add("lock(\"\")", client.get_lock("").lock());
-    list.add("a name of 64 KiB and a byte", client.get_lock("x".repeat(LONGEST_NAME + 1)).lock());
+    list.add("a name of 64 KiB and a byte", client.get_lock("x".repeat(MAX_NAME_LEN + 1)).lock());
     list.add("a name of Redisson's bookkeeping", client.get_lock("redisson_lock_queue:{orders}").lock());
     list.add("a name that ends like bookkeeping", client.get_lock("{orders}:timeout").lock());
     list.add("lock_with_lease(0)", lock.lock_with_lease(Duration::ZERO));
     list.add("lock_with_lease(Duration::MAX)", lock.lock_with_lease(Duration::MAX));
-    list.add("max_hold(0)", client.lock_with("orders").max_hold(Duration::ZERO).build().lock());
+    list.add("max_hold(0)", client.lock_builder("orders").max_hold(Duration::ZERO).build().lock());
     let backoff = Backoff::exponential(2 * second, second);
-    list.add("spin() with a back-off that shrinks", client.lock_with("orders").spin(backoff).build().lock());
+    list.add(
+        "spin() with a back-off that shrinks",
+        client.lock_builder("orders").spin(backoff).build().lock(),
+    );
     list.add("run_once(0, 1 s)", client.run_once("orders", Duration::ZERO, second, |_| ()));
     list.add("run_once(2 s, 1 s)", client.run_once("orders", 2 * second, second, |_| ()));
     list.add("get_multi_lock([])", client.get_multi_lock(Vec::<leasehold::RedisLock>::new()).lock());
@@ -277,7 +280,7 @@ fn arguments(list: &mut List) {
     let id = "0".repeat(32);
     list.add("get_expirable_semaphore: update_lease_time(0)", permits.update_lease_time(&id, Duration::ZERO));
     list.add("change_ring() of another client", client.change_ring(Ring::new(["redis://127.0.0.1"])));
-    let fence = client.get_fenced_lock("orders").acquire().unwrap().fence().unwrap();
+    let fence = client.get_fenced_lock("orders").acquire().unwrap().fencing_token().unwrap();
     list.add("fencing::write_file(\"/\", …)", fencing::write_file(Path::new("/"), fence, b""));
 }
 
@@ -306,12 +309,12 @@ fn holding(list: &mut List) {
     assert!(!lock.is_held_by_current_thread().unwrap());
     list.add("check() after force_unlock() elsewhere", guard.check());
     drop(guard);
-    let most = client.lock_with("orders").max_hold(1000 * MS).build();
+    let most = client.lock_builder("orders").max_hold(1000 * MS).build();
     let guard = most.acquire().unwrap();
     clock.advance(2000 * MS);
     list.add("check() after max_hold", guard.check());
     drop(guard);
-    let strict = client.lock_with("orders").non_reentrant().build();
+    let strict = client.lock_builder("orders").non_reentrant().build();
     strict.lock().unwrap();
     list.add("lock() again, non_reentrant()", strict.lock());
     strict.unlock().unwrap();

@@ -104,7 +104,7 @@ fn the_user_of_the_guarantees_can_do_all_that_locks_need() {
     assert_eq!(by.not_held(), Some(&NotHeld::HeldBy(one.current_owner().to_string())));
     lock.unlock().unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| other.get_fenced_lock("app:a").acquire().unwrap().fence());
+        let waiter = scope.spawn(|| other.get_fenced_lock("app:a").acquire().unwrap().fencing_token());
         assert!(eventually(crate::support::LONG, || {
             listening_clients("app:a", "NUMSUB", |command| {
                 redis::cmd(command[0]).arg(&command[1..]).query(&mut server.admin()).unwrap()
@@ -183,7 +183,7 @@ fn use_every_kind(one: &LockClient, other: &LockClient) {
     assert!(other.get_semaphore("app:permits").try_acquire_for(1, SHORT).unwrap().is_none());
     assert!(other.get_expirable_semaphore("app:leased").try_acquire_for(SHORT).unwrap().is_none());
     let (seen, lent_out) = (one.inspect("app:permits").unwrap(), one.inspect("app:leased").unwrap());
-    assert_eq!((seen.count, lent_out.count, lent_out.out), (Some(0), Some(0), 1));
+    assert_eq!((seen.count, lent_out.count, lent_out.permits_out), (Some(0), Some(0), 1));
     permit.unlock().unwrap();
     lent.unlock().unwrap();
     assert_eq!((permits.drain_permits().unwrap(), permits.add_permits(2).unwrap()), (1, 2));
@@ -237,7 +237,7 @@ impl Pair<'_> {
     fn of<'a>(server: &'a RedisServer, user: &str) -> Result<Pair<'a>> {
         let client = || {
             let client = LockClient::builder().url(server.url()).username(user).password("PASSWORD");
-            client.linger(Duration::ZERO).build()
+            client.unsubscribe_delay(Duration::ZERO).build()
         };
         Ok(Pair { server, one: client()?, other: client()? })
     }
@@ -297,7 +297,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
         }
         "fair" => {
             ahead_of_the_clock("redisson_lock_token:{app:f}");
-            let lock = one.lock_with("app:f").fair().build_fenced();
+            let lock = one.lock_builder("app:f").fair().build_fenced();
             let theirs = other.get_fair_lock("app:f");
             lock.lock()?;
             lock.lock()?;
@@ -352,7 +352,7 @@ fn of_kind(user: &str, pair: &Pair<'_>) -> Result<()> {
             permits.set_permits(2)?;
             let permit = permits.acquire()?;
             let id = permit.ids().remove(0);
-            permit.keep();
+            permit.forget();
             permits.release_many(&[id])?;
             permits.delete().map(drop)
         }

@@ -99,7 +99,7 @@ fn called_back() -> (MemoryStore, LockClient, LockClient, Receiver<Told>) {
     let (sender, told) = unbounded();
     let cell = Arc::new(OnceLock::new());
     let observer = CallsBack { client: Arc::clone(&cell), told: sender };
-    let builder = ClientBuilder::default().lease(LEASE).patience(Duration::ZERO).observer(observer);
+    let builder = ClientBuilder::default().lease(LEASE).retry_timeout(Duration::ZERO).observer(observer);
     let client = builder.build_in_memory(&store).unwrap();
     assert!(cell.set(client.clone()).is_ok());
     let other = LockClient::in_memory_with(&store);

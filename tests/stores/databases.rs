@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use leasehold::{
-    ClientBuilder, Error, ErrorKind, HoldState, LONGEST_NAME, LockClient, LossReason, NotHeld, Result,
+    ClientBuilder, Error, ErrorKind, HoldState, LockClient, LossReason, MAX_NAME_LEN, NotHeld, Result,
 };
 
 use crate::support::processes::{
@@ -310,11 +310,11 @@ pub(crate) fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients<
     let other = server.options().table("alone").directory(false).build().unwrap();
     server.execute("DROP TABLE alone_clients");
     let seen = other.inspect("a").unwrap();
-    let place = seen.holders[0].whereabouts.as_ref().unwrap();
+    let place = seen.holders[0].location.as_ref().unwrap();
     assert_eq!((place.pid, &*place.program), (std::process::id(), ""));
     let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
     assert_eq!(clients.iter().map(|one| one.id).collect::<Vec<_>>(), [client.id()]);
-    assert_eq!((&*clients[0].uses[0].name, clients[0].uses[0].waits), ("a", false));
+    assert_eq!((&*clients[0].uses[0].name, clients[0].uses[0].is_waiting), ("a", false));
     held.unlock().unwrap();
 }
 
@@ -339,7 +339,7 @@ pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
     let client = server.options().table("swept").build().unwrap();
     let held = client.get_fenced_lock("held").acquire().unwrap();
     let first = client.get_fenced_lock("free").acquire().unwrap();
-    let fence = first.fence();
+    let fence = first.fencing_token();
     first.unlock().unwrap();
     let (owner, holds, pid, host, thread) = server.row("swept", "held");
     assert_eq!((owner, holds, pid), (held.owner().to_string(), 1, std::process::id()));
@@ -349,7 +349,7 @@ pub(crate) fn rows_show_holders_and_a_sweep_forgets_free_locks<D: Database>() {
     assert_eq!(server.count_rows("swept"), 2);
     assert!(eventually(LONG, || client.sweep(ms(1)).unwrap() > 0));
     assert_eq!(server.count_rows("swept"), 1, "a lock that is held is not forgotten");
-    assert!(client.get_fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
+    assert!(client.get_fenced_lock("free").acquire().unwrap().fencing_token() > fence, "fences only go up");
     held.unlock().unwrap();
 }
 
@@ -396,7 +396,7 @@ pub(crate) fn a_killed_server_loses_no_lock_and_grants_none_twice<D: Database>()
 pub(crate) fn an_exhausted_pool_loses_no_lease<D: Database>() {
     let Some(server) = D::shared() else { return };
     let Exhausted { command_timeout, lease, calls_end_within, lasts } = D::EXHAUSTED;
-    let options = || server.options().pool_size(1).command_timeout(command_timeout).patience(ms(100));
+    let options = || server.options().pool_size(1).command_timeout(command_timeout).retry_timeout(ms(100));
     let client = connected(|| options().lease(lease).build());
     let (kept, stuck) = (fresh("kept"), fresh("stuck"));
     client.get_lock(&stuck).lock().unwrap();
@@ -609,13 +609,13 @@ pub(crate) fn names_that_cannot_be_used_are_refused<D: Database>() {
     let mut connection = server.connect();
     let mut transaction = D::begin(&mut connection);
     for &advisory in D::ADVISORY {
-        for bad in [String::new(), "x".repeat(LONGEST_NAME + 1)] {
+        for bad in [String::new(), "x".repeat(MAX_NAME_LEN + 1)] {
             let refused = D::lock(&names, advisory, &mut transaction, &bad, ms(0));
             assert!(refused.is_err_and(|error| error.kind() == ErrorKind::InvalidInput));
         }
     }
     // Any other text will do, and case counts.
-    let longest = "x".repeat(LONGEST_NAME);
+    let longest = "x".repeat(MAX_NAME_LEN);
     for name in ["a", "A", "nul\0", "'; DROP TABLE leasehold_names", &longest] {
         assert!(D::lock(&names, false, &mut transaction, name, ms(0)).unwrap().is_some());
     }

@@ -38,10 +38,10 @@ impl Report {
     /// Processes are told apart by their labels.
     pub(crate) fn new(by: usize, deadlock: &Deadlock) -> Report {
         let member = |step: &leasehold::DeadlockStep| {
-            let label = step.whereabouts.label.as_deref().unwrap_or_default();
+            let label = step.location.label.as_deref().unwrap_or_default();
             (label.parse().expect("a number"), step.holds.clone(), step.waits_for.clone())
         };
-        let waits = deadlock.steps.iter().map(|step| (step.owner.clone(), step.wait)).collect();
+        let waits = deadlock.steps.iter().map(|step| (step.owner.clone(), step.wait_id)).collect();
         Report { by, members: deadlock.steps.iter().map(member).collect(), waits, at: mono() }
     }
 }

@@ -294,7 +294,7 @@ impl Orders {
                     return;
                 };
                 assert!(is_begin && deadlock.is_certain, "{deadlock}");
-                took.pids = deadlock.steps.iter().map(|step| step.whereabouts.pid).collect();
+                took.pids = deadlock.steps.iter().map(|step| step.location.pid).collect();
                 took.told = Some(at);
                 self.says("told", &());
                 if end == End::GivenUp {

@@ -60,7 +60,7 @@ fn run(program: u64, open: &(dyn Fn(usize, Reporting) -> LockClient + Sync)) -> 
 fn a_deadlock_that_nobody_would_hear_of_is_written_to_standard_error_once() {
     const HEARD: &str = "LEASEHOLD_DEADLOCK_HEARD";
     let stand = |builder: leasehold::ClientBuilder| {
-        let client = builder.deadlocks_after(ms(100)).build_in_memory(&MemoryStore::new()).unwrap();
+        let client = builder.detect_deadlocks_after(ms(100)).build_in_memory(&MemoryStore::new()).unwrap();
         // It is looked at again meanwhile.
         let is_over = || client.stats().deadlocks > 0;
         assert!(deadlocked(&client, ["a", "b"], || is_over() && !eventually(ms(3_500), || false)));
@@ -93,7 +93,7 @@ fn two_hundred_random_programs_are_told_of_their_deadlocks_and_of_none_else() {
                     let store = MemoryStore::new();
                     let found = run(program, &|at, observer| {
                         let builder = LockClient::builder().label(at.to_string()).observer(observer);
-                        builder.deadlocks_after(LOOKED_AT_AFTER).build_in_memory(&store).unwrap()
+                        builder.detect_deadlocks_after(LOOKED_AT_AFTER).build_in_memory(&store).unwrap()
                     });
                     rings.fetch_add(found as u64, Ordering::Relaxed);
                 }

@@ -85,12 +85,12 @@ fn a_member_that_is_killed_and_comes_back_has_kept_the_lock_and_wakes_again() {
     let name = fresh("killed");
     let guard = holder.get_fenced_lock(&name).acquire().unwrap();
     let waiting = other.get_fenced_lock(&name);
-    let waiter = Waiter::start(move || waiting.acquire().map(|guard| guard.fence()));
+    let waiter = Waiter::start(move || waiting.acquire().map(|guard| guard.fencing_token()));
     server.restart();
     guard.check().unwrap();
     assert!(!other.get_lock(&name).try_lock().unwrap());
     // The watch stands again by then, or the safety poll is what wakes.
-    let fence = guard.fence();
+    let fence = guard.fencing_token();
     guard.unlock().unwrap();
     let (granted, _) = waiter.returns_within(ms(1_200) + SLACK);
     assert!(granted.unwrap() > fence);
@@ -213,7 +213,7 @@ fn an_early_end_of_a_lease_is_reported_at_once() {
 fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     let mut members = some_or_skip!(Etcd::start_cluster(3));
     let url = url_of(&members);
-    let options = || builder(&url).lease(ms(6_000)).command_timeout(ms(1_000)).patience(ms(1_500));
+    let options = || builder(&url).lease(ms(6_000)).command_timeout(ms(1_000)).retry_timeout(ms(1_500));
     let (holder, other) = (options().build().unwrap(), options().build().unwrap());
     let name = fresh("cluster");
     let guard = holder.get_fenced_lock(&name).acquire().unwrap();
@@ -223,10 +223,10 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     throughout(ms(7_000), || guard.check().is_ok());
     comes_true_within(LONG, || guard.state() == HoldState::Held);
     assert_eq!(other.get_lock(&name).try_lock_for(ms(1_500)).ok(), Some(false));
-    let fence = guard.fence();
+    let fence = guard.fencing_token();
     guard.unlock().unwrap();
     let next = other.get_fenced_lock(&name).acquire().unwrap();
-    assert!(next.fence() > fence, "revisions go up over leaders");
+    assert!(next.fencing_token() > fence, "revisions go up over leaders");
 
     // Waits beside the one member that will be left.
     let (second, left) = ((leader + 1) % 3, (leader + 2) % 3);
@@ -264,10 +264,10 @@ fn holds_survive_the_death_of_the_leader_and_not_that_of_the_majority() {
     members[leader].restart();
     let (granted, _) = Waiter::start({
         let lock = holder.get_fenced_lock(&name);
-        move || lock.acquire().map(|guard| guard.fence())
+        move || lock.acquire().map(|guard| guard.fencing_token())
     })
     .returns_within(ms(10_000) + LATE);
-    assert!(granted.unwrap() > next.fence());
+    assert!(granted.unwrap() > next.fencing_token());
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn the_members_of_a_url_are_tried_in_turn() {
 #[test]
 fn a_late_grant_of_a_stopped_member_is_undone() {
     let server = some_or_skip!(Etcd::start());
-    let options = || builder(&server.url()).lease(ms(8_000)).command_timeout(ms(1_000)).patience(LONG);
+    let options = || builder(&server.url()).lease(ms(8_000)).command_timeout(ms(1_000)).retry_timeout(LONG);
     let (asking, other) = (connected(|| options().build()), connected(|| options().build()));
     let name = fresh("stopped");
     let lock = asking.get_lock(&name);
@@ -433,7 +433,7 @@ fn a_grant_whose_answer_is_lost_is_never_left_behind() {
     let mut in_doubt = 0;
     for _ in 0..20 {
         let first = lock.acquire().unwrap();
-        let fence = first.fence();
+        let fence = first.fencing_token();
         first.unlock().unwrap();
         cut.store(true, Ordering::SeqCst);
         match lock.try_acquire() {
@@ -446,7 +446,7 @@ fn a_grant_whose_answer_is_lost_is_never_left_behind() {
         cut.store(false, Ordering::SeqCst);
         let (granted, _) = Waiter::start({
             let lock = other.get_fenced_lock(&name);
-            move || lock.acquire().map(|guard| guard.fence())
+            move || lock.acquire().map(|guard| guard.fencing_token())
         })
         .returns_within(ms(1_200) + SLACK);
         assert!(granted.unwrap() > fence);
@@ -716,7 +716,7 @@ fn what_lies_below_the_prefix_of_a_lock_is_in_nobodys_way() {
 fn each_of_several_kept_locks_is_given_back_to_the_client_that_waits_for_it() {
     let server = some_or_skip!(Etcd::start());
     let (keeper, other) = (client(&server.url()), client(&server.url()));
-    let locks: Vec<_> = (0..8).map(|_| keeper.lock_with(fresh("kept")).keep().build()).collect();
+    let locks: Vec<_> = (0..8).map(|_| keeper.lock_builder(fresh("kept")).cached().build()).collect();
     for lock in &locks {
         let is_kept = || {
             lock.lock().unwrap();
@@ -746,7 +746,7 @@ fn a_client_that_waited_keeps_nothing_that_others_wait_for_behind_it() {
     let server = some_or_skip!(Etcd::start());
     let (holder, keeper, other) = (client(&server.url()), client(&server.url()), client(&server.url()));
     let name = fresh("behind");
-    let lock = keeper.lock_with(&name).keep().build();
+    let lock = keeper.lock_builder(&name).cached().build();
     let is_kept = || {
         lock.lock().unwrap();
         lock.unlock().unwrap();

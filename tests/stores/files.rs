@@ -9,16 +9,16 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use leasehold::crossbeam_channel::unbounded;
-use leasehold::{ErrorKind, Fence, LockClient, fencing};
+use leasehold::{ErrorKind, FencingToken, LockClient, fencing};
 
 use crate::support::{LONG, ms};
 
 /// Two tokens, the older first.
-fn fences() -> (Fence, Fence) {
+fn fences() -> (FencingToken, FencingToken) {
     let lock = LockClient::in_memory().get_fenced_lock("file");
     let next = || {
         let guard = lock.acquire().unwrap();
-        guard.fence().unwrap()
+        guard.fencing_token().unwrap()
     };
     (next(), next())
 }

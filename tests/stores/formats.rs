@@ -26,7 +26,7 @@ fn keeps_to_the_format(build: impl Fn() -> leasehold::Result<LockClient>, note: 
     locks();
     note("leasehold format 2");
     let error = build().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OtherFormat, "{error}");
+    assert_eq!(error.kind(), ErrorKind::IncompatibleFormat, "{error}");
     assert!(error.to_string().contains("format 2") && !error.is_retryable(), "{error}");
     note("leasehold format 1");
     locks();
@@ -66,7 +66,7 @@ fn redis_keeps_to_the_format() {
     let reader = || LockClient::builder().url(&url).without_scripts().build();
     reader().unwrap();
     set(&server, "leasehold format 2");
-    assert_eq!(reader().unwrap_err().kind(), ErrorKind::OtherFormat);
+    assert_eq!(reader().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
 }
 
 /// Redlock that waits for servers of a busy machine.
@@ -96,7 +96,7 @@ fn several_servers_keep_to_the_format_of_each_and_get_no_number_before_all_were_
     for build in ways {
         set(&servers[1], "leasehold format 2");
         for _ in 0..3 {
-            assert_eq!(build().unwrap_err().kind(), ErrorKind::OtherFormat);
+            assert_eq!(build().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
         }
         are_empty(&servers[..1]);
         are_empty(&servers[2..]);
@@ -131,7 +131,10 @@ fn a_server_that_was_away_is_looked_at_when_it_is_back() {
     let tries = (0..30).filter_map(|number| ring.get_lock(format!("name-{number}")).try_lock().err());
     let refused: Vec<ErrorKind> =
         tries.filter(|error| !error.is_retryable()).map(|error| error.kind()).collect();
-    assert!(!refused.is_empty() && refused.iter().all(|kind| *kind == ErrorKind::OtherFormat), "{refused:?}");
+    assert!(
+        !refused.is_empty() && refused.iter().all(|kind| *kind == ErrorKind::IncompatibleFormat),
+        "{refused:?}"
+    );
     assert_eq!(redis::cmd("DBSIZE").query::<u64>(&mut servers[2].admin()).unwrap(), 1);
 }
 
@@ -143,7 +146,7 @@ fn a_cluster_whose_member_with_the_format_was_away_asks_it_later() {
     cluster.on(primary, &["CLIENT", "PAUSE", "4000", "ALL"]);
     let client = LockClient::connect(cluster.url()).unwrap();
     let is_refused =
-        || client.get_lock("a").try_lock().is_err_and(|error| error.kind() == ErrorKind::OtherFormat);
+        || client.get_lock("a").try_lock().is_err_and(|error| error.kind() == ErrorKind::IncompatibleFormat);
     assert!(eventually(LONG, is_refused));
     assert!(is_refused(), "for as long as the number is there");
 }
@@ -197,7 +200,7 @@ fn postgres_keeps_to_the_format() {
     run(
         "DROP TABLE leasehold_locks_clients, leasehold_locks_line; COMMENT ON TABLE leasehold_locks IS 'leasehold format 2'",
     );
-    assert_eq!(schema().unwrap_err().kind(), ErrorKind::OtherFormat);
+    assert_eq!(schema().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
     run("CREATE TABLE leasehold_locks_clients (a int); CREATE TABLE leasehold_locks_line (a int); \
          DROP TABLE leasehold_locks_clients, leasehold_locks_line");
     // One who may only use the table; and words of an administrator's own.
@@ -219,7 +222,7 @@ fn mysql_keeps_to_the_format() {
     // A refusal makes nothing.
     run("DROP TABLE leasehold_locks_clients");
     run("ALTER TABLE leasehold_locks COMMENT = 'leasehold format 2'");
-    assert_eq!(schema().unwrap_err().kind(), ErrorKind::OtherFormat);
+    assert_eq!(schema().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
     run("CREATE TABLE leasehold_locks_clients (a int)");
     run("DROP TABLE leasehold_locks_clients");
     run("ALTER TABLE leasehold_locks COMMENT = 'of the shop'");
@@ -249,7 +252,7 @@ fn a_sqlite_file_keeps_to_the_format() {
     // A refusal makes nothing.
     raw().execute_batch("DROP TABLE leasehold_locks_clients").unwrap();
     note("leasehold format 2");
-    assert_eq!(build().unwrap_err().kind(), ErrorKind::OtherFormat);
+    assert_eq!(build().unwrap_err().kind(), ErrorKind::IncompatibleFormat);
     raw().execute_batch("CREATE TABLE leasehold_locks_clients (a)").unwrap();
     let old = "CREATE TABLE old_locks (name BLOB PRIMARY KEY, token INTEGER NOT NULL, owner TEXT NOT NULL, \
                holds INTEGER NOT NULL, expires_at INTEGER NOT NULL, fence INTEGER NOT NULL, host TEXT NOT NULL, \

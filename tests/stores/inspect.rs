@@ -19,7 +19,7 @@ fn run(admin: &mut Connection, command: &str) {
 fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
     for fair in [false, true] {
         let name = crate::support::fresh("import");
-        let options = client.lock_with(&name).max_hold(MOST);
+        let options = client.lock_builder(&name).max_hold(MOST);
         let lock = if fair { options.fair() } else { options }.build();
         thread::scope(|scope| {
             let ada = thread::Builder::new().name("ada the first".into());
@@ -28,11 +28,11 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
                 lock.lock().unwrap();
                 let seen = other.inspect(&name).unwrap();
                 let [holder] = &seen.holders[..] else { panic!("{seen}") };
-                assert_eq!(holder.holds, Some(2));
+                assert_eq!(holder.hold_count, Some(2));
                 assert!(holder.held_for.is_some_and(|held| held < Duration::from_secs(10)), "{seen}");
                 let ends = holder.ends_within.unwrap();
                 assert!(ends <= MOST && ends > MOST - Duration::from_secs(10), "{seen}");
-                let place = holder.whereabouts.as_ref().unwrap();
+                let place = holder.location.as_ref().unwrap();
                 assert_eq!((place.pid, &*place.thread), (std::process::id(), "ada the first"));
                 assert!(!place.host.is_empty() && seen.to_string().contains("ada the first"), "{seen}");
                 // An error of another client names the holder, not its note.
@@ -48,7 +48,7 @@ fn says_since_when_and_who(client: &LockClient, other: &LockClient) {
         // The next holder says nothing of itself, and is not taken for the last.
         let guard = other.get_lock(&name).acquire().unwrap();
         let seen = client.inspect(&name).unwrap();
-        assert_eq!((seen.holders[0].ends_within, &seen.holders[0].whereabouts), (None, &None), "{seen}");
+        assert_eq!((seen.holders[0].ends_within, &seen.holders[0].location), (None, &None), "{seen}");
         guard.unlock().unwrap();
     }
 }
@@ -72,7 +72,7 @@ fn a_hold_with_an_end_says_since_when_until_when_and_where() {
 fn a_handoff_shows_the_new_holders_note() {
     let Some(server) = RedisServer::start_default() else { return };
     let client = LockClient::builder().url(server.url()).directory(false).build().unwrap();
-    let (plain, ending) = (client.get_lock("handed"), client.lock_with("handed").max_hold(MOST).build());
+    let (plain, ending) = (client.get_lock("handed"), client.lock_builder("handed").max_hold(MOST).build());
     for (first, second, says) in [(&plain, &ending, true), (&ending, &plain, false), (&ending, &ending, true)]
     {
         thread::scope(|scope| {
@@ -83,7 +83,7 @@ fn a_handoff_shows_the_new_holders_note() {
                 let seen = client.inspect("handed").unwrap();
                 let holder = &seen.holders[0];
                 // The client knows of its own holds anyway.
-                let thread = holder.whereabouts.as_ref().map(|place| place.thread.clone());
+                let thread = holder.location.as_ref().map(|place| place.thread.clone());
                 assert_eq!(thread.as_deref(), Some("next"), "{seen}");
                 assert_eq!(holder.ends_within.is_some(), says, "{seen}");
                 second.unlock().unwrap();
@@ -105,7 +105,7 @@ fn a_handoff_shows_the_new_holders_note() {
 fn the_clock_that_a_test_moves_is_the_one_that_is_shown() {
     let clock = ManualClock::new();
     let client = LockClient::in_memory_with(&MemoryStore::with_clock(clock.clone()));
-    let guard = client.lock_with("a").max_hold(Duration::from_secs(3_600)).build().acquire().unwrap();
+    let guard = client.lock_builder("a").max_hold(Duration::from_secs(3_600)).build().acquire().unwrap();
     clock.advance(Duration::from_secs(600));
     let seen = client.inspect("a").unwrap();
     assert_eq!(seen.holders[0].held_for, Some(Duration::from_secs(600)));
@@ -141,10 +141,10 @@ fn keys_of_other_programs_are_shown_with_their_type() {
     );
     assert_eq!(kind("fenced", "SET redisson_lock_token:{fenced} 17"), ObjectKind::FencedLock);
     let seen = client.inspect("lock").unwrap();
-    assert_eq!((seen.remaining, seen.holders[0].holds), (Some(Duration::MAX), Some(2)), "{seen}");
+    assert_eq!((seen.remaining, seen.holders[0].hold_count), (Some(Duration::MAX), Some(2)), "{seen}");
     assert_eq!(client.inspect("queue").unwrap().waiters[0].remaining, Some(Duration::ZERO));
     let seen = client.inspect("fenced").unwrap();
-    assert_eq!((seen.fence.map(leasehold::Fence::get), seen.is_held()), (Some(17), false));
+    assert_eq!((seen.fencing_token.map(leasehold::FencingToken::get), seen.is_held()), (Some(17), false));
     // Redisson's lock of several values, and a reader whose marker has run out.
     run(
         &mut admin,
@@ -296,11 +296,11 @@ fn a_database_shows_since_when_and_where_a_lock_is_held() {
     let client = LockClient::builder().url(&url).create_schema(true).build().unwrap();
     let guard = client.get_fenced_lock("a").acquire().unwrap();
     let seen = client.inspect("a").unwrap();
-    assert_eq!((&seen.kind, seen.fence), (&ObjectKind::FencedLock, guard.fence()));
+    assert_eq!((&seen.kind, seen.fencing_token), (&ObjectKind::FencedLock, guard.fencing_token()));
     let holder = &seen.holders[0];
     assert!(holder.held_for.is_some_and(|held| held < Duration::from_secs(10)), "{seen}");
-    assert_eq!(holder.whereabouts.as_ref().unwrap().pid, std::process::id());
+    assert_eq!(holder.location.as_ref().unwrap().pid, std::process::id());
     guard.unlock().unwrap();
     let seen = client.inspect("a").unwrap();
-    assert!(!seen.is_held() && seen.fence.is_some(), "{seen}");
+    assert!(!seen.is_held() && seen.fencing_token.is_some(), "{seen}");
 }

@@ -130,8 +130,8 @@ fn a_list_leaves_out_what_is_no_lock_and_what_belongs_to_one() {
         ]
     );
     let java = &listed[0].holders[0];
-    assert_eq!((&*java.owner, &java.whereabouts), ("8a3f0e0e-0000-4000-8000-000000000001:7", &None));
-    assert_eq!(listed[1].holders[0].whereabouts.as_ref().unwrap().pid, std::process::id());
+    assert_eq!((&*java.owner, &java.location), ("8a3f0e0e-0000-4000-8000-000000000001:7", &None));
+    assert_eq!(listed[1].holders[0].location.as_ref().unwrap().pid, std::process::id());
     fenced.unlock().unwrap();
     token.unlock().unwrap();
 }
@@ -198,10 +198,10 @@ fn an_entry_of_somebody_else_is_read_with_care() {
     let [one] = &listed[..] else { panic!("{listed:?}") };
     assert_eq!((one.id.to_string(), &*one.host, one.pid), (id(1), "h[31m", 7));
     // A third of its time is over, and all that it said is as much older.
-    assert!((10..20).contains(&one.written.as_secs()), "{one:?}");
-    assert!((11..21).contains(&one.uses[0].since.as_secs()), "{one:?}");
+    assert!((10..20).contains(&one.written_ago.as_secs()), "{one:?}");
+    assert!((11..21).contains(&one.uses[0].lasted.as_secs()), "{one:?}");
     let seen = client.inspect("a").unwrap();
-    let known = seen.holders.iter().filter(|holder| holder.whereabouts.is_some());
+    let known = seen.holders.iter().filter(|holder| holder.location.is_some());
     assert_eq!(known.map(|holder| &*holder.owner).collect::<Vec<_>>(), [format!("{}:3", id(1))]);
 }
 
@@ -227,14 +227,14 @@ fn of_many_clients_each_holder_is_located() {
     let client = LockClient::connect(server.url()).unwrap();
     let locks: Vec<_> = client.list("lock:*").map(|lock| lock.unwrap()).collect();
     let located =
-        locks.iter().filter(|lock| lock.holders[0].whereabouts.as_ref().is_some_and(|at| at.host == "ada"));
+        locks.iter().filter(|lock| lock.holders[0].location.as_ref().is_some_and(|at| at.host == "ada"));
     assert_eq!((locks.len(), located.count()), (200, 200));
     // So are the readers of one lock.
     let script = "redis.call('hset', 'rw', 'mode', 'read') for n = 1, tonumber(ARGV[1]) do \
                   redis.call('hset', 'rw', string.format('8a3f0e0e-0000-8000-8000-%012x', n) .. ':1', 1) end";
     run(&server, &["EVAL", script, "0", &CLIENTS.to_string()]);
     let seen = client.inspect("rw").unwrap();
-    assert_eq!(seen.holders.iter().filter(|holder| holder.whereabouts.is_some()).count(), 200);
+    assert_eq!(seen.holders.iter().filter(|holder| holder.location.is_some()).count(), 200);
 }
 
 /// Among the keys of others, and with more threads than an entry names.

@@ -110,7 +110,7 @@ fn a_hold_is_renewed_when_a_third_of_its_lease_has_passed() {
 fn a_longest_hold_is_renewed_up_to_its_end_and_not_beyond() {
     let (clock, store) = world();
     let (client, other) = (LockClient::in_memory_with(&store), LockClient::in_memory_with(&store));
-    let guard = client.lock_with("a").max_hold(LEASE + LEASE / 2).build().acquire().unwrap();
+    let guard = client.lock_builder("a").max_hold(LEASE + LEASE / 2).build().acquire().unwrap();
     clock.advance(LEASE + LEASE / 2 - secs(1));
     guard.check().unwrap();
     assert!(!elsewhere(|| other.get_lock("a").try_lock().unwrap()));
@@ -437,7 +437,7 @@ fn fences_go_up_although_the_clock_stands_and_follow_it_when_it_moves() {
     let mut tokens = Vec::new();
     for _ in 0..3 {
         for _ in 0..3 {
-            tokens.push(lock.acquire().unwrap().fence().unwrap());
+            tokens.push(lock.acquire().unwrap().fencing_token().unwrap());
         }
         clock.advance(secs(1));
     }

@@ -19,7 +19,7 @@ fn place() -> (ManualClock, MemoryStore) {
 }
 
 fn client(store: &MemoryStore) -> LockClient {
-    ClientBuilder::default().patience(Duration::ZERO).build_in_memory(store).unwrap()
+    ClientBuilder::default().retry_timeout(Duration::ZERO).build_in_memory(store).unwrap()
 }
 
 /// The error of each kind of request.
@@ -97,7 +97,7 @@ fn the_requests_that_failed_are_reported_with_what_is_known_of_them() {
     }
     let (sender, requests) = unbounded();
     let (clock, store) = place();
-    let builder = ClientBuilder::default().patience(Duration::ZERO).observer(Requests(sender));
+    let builder = ClientBuilder::default().retry_timeout(Duration::ZERO).observer(Requests(sender));
     let client = builder.build_in_memory(&store).unwrap();
     let lock = client.get_lock("a");
     for (fault, outcome) in [(Fault::Refused, Some(false)), (Fault::AnswerLost, Some(true))] {
@@ -230,7 +230,7 @@ fn a_store_that_loses_its_locks_keeps_fencing_tokens_and_notifies_nobody() {
     assert_eq!(old.state(), HoldState::Held); // nobody was told
     clock.advance(ms(10_000));
     assert_eq!(old.state(), HoldState::Lost);
-    assert!(client.get_fenced_lock("a").acquire().unwrap().fence() > old.fence());
+    assert!(client.get_fenced_lock("a").acquire().unwrap().fencing_token() > old.fencing_token());
     client.get_read_write_lock("rw").read().lock().unwrap();
     client.get_semaphore("slots").try_set_permits(3).unwrap();
     assert!(store.forget("rw") && store.forget("slots"));
@@ -315,7 +315,7 @@ fn the_result_of_work_comes_back_when_only_the_release_fails() {
         let (_clock, store) = place();
         let (sender, failed) = unbounded();
         let client = ClientBuilder::default()
-            .patience(Duration::ZERO)
+            .retry_timeout(Duration::ZERO)
             .observer(FailedReleases(sender))
             .build_in_memory(&store)
             .unwrap();
@@ -369,10 +369,10 @@ fn every_release(client: &LockClient, store: &MemoryStore) -> Vec<(&'static str,
     let (slots, leased) = (client.get_semaphore("slots"), client.get_expirable_semaphore("leased"));
     assert!(slots.try_set_permits(2).unwrap() && leased.try_set_permits(3).unwrap());
     let (permit, leased_permit) = (slots.acquire(1).unwrap(), leased.acquire().unwrap());
-    slots.acquire(1).unwrap().keep();
+    slots.acquire(1).unwrap().forget();
     let kept = leased.acquire().unwrap();
     let ids = kept.ids();
-    kept.keep();
+    kept.forget();
     lock.lock().unwrap();
     store.fail(Fault::Refused);
     let errors = [
@@ -408,7 +408,7 @@ fn the_error_of_a_release_says_that_the_work_ran_and_is_never_to_be_retried() {
 fn the_error_of_a_dropped_guards_release_is_not_to_be_retried_either() {
     let (_clock, store) = place();
     let (told, seen) = unbounded();
-    let builder = ClientBuilder::default().patience(Duration::ZERO).observer(Releases(told));
+    let builder = ClientBuilder::default().retry_timeout(Duration::ZERO).observer(Releases(told));
     let client = builder.build_in_memory(&store).unwrap();
     let guards =
         [client.get_lock("plain").acquire().unwrap(), client.get_token_lock("token").acquire().unwrap()];

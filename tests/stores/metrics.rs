@@ -101,7 +101,7 @@ impl Observer for Recorded {
 impl Recorded {
     fn client(&self, store: &MemoryStore) -> LockClient {
         let builder =
-            LockClient::builder().observer(self.clone()).lease(Duration::from_secs(3)).patience(ms(100));
+            LockClient::builder().observer(self.clone()).lease(Duration::from_secs(3)).retry_timeout(ms(100));
         builder.build_in_memory(store).unwrap()
     }
 
@@ -141,7 +141,7 @@ fn each_outcome_of_a_wait_and_each_end_of_a_hold_has_its_series() {
     let forced = client.get_lock("forced").acquire_owned().unwrap();
     assert!(other.get_lock("forced").force_unlock().unwrap());
     assert!(forced.unlock().is_err());
-    let _long = client.lock_with("long").max_hold(ms(100)).build().acquire_owned().unwrap();
+    let _long = client.lock_builder("long").max_hold(ms(100)).build().acquire_owned().unwrap();
     let abandoned = client.get_lock("abandoned");
     thread::scope(|scope| scope.spawn(|| abandoned.lock().unwrap()).join().unwrap());
     for end in ["released", "lost", "max_hold"] {
@@ -179,7 +179,7 @@ fn hand_offs_renewals_and_losses_are_counted_each_in_its_series() {
     let forced = client.get_lock("forced").acquire_owned().unwrap();
     assert!(other.get_lock("forced").force_unlock().unwrap());
     assert!(forced.unlock().is_err());
-    let _long = client.lock_with("long").max_hold(ms(100)).build().acquire_owned().unwrap();
+    let _long = client.lock_builder("long").max_hold(ms(100)).build().acquire_owned().unwrap();
     let _short = client.get_lock("short").acquire_owned_with(&leased(ms(100))).unwrap().unwrap();
     let open = client.get_lock("open").acquire_owned().unwrap();
     assert!(eventually(LONG, || client.stats().lost() >= 3), "{:?}", client.stats());
@@ -250,7 +250,7 @@ fn a_clone_that_gets_a_label_keeps_its_groups() {
 #[test]
 fn a_deadlock_is_counted_once() {
     let recorded = Recorded(Metrics::new(), Kept::default());
-    let builder = LockClient::builder().observer(recorded.clone()).deadlocks_after(ms(50));
+    let builder = LockClient::builder().observer(recorded.clone()).detect_deadlocks_after(ms(50));
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
     let counted = || {
         with_local_recorder(&recorded.1, || recorded.0.sample(&client.stats()));

@@ -125,7 +125,7 @@ fn sessions_in_doubt_do_not_pile_up_while_a_replica_is_away() {
     admin.query_drop("CREATE USER app").unwrap();
     admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
     let url = server.url_as("app");
-    let options = || at(&url).pool_size(2).command_timeout(ms(300)).patience(ms(100));
+    let options = || at(&url).pool_size(2).command_timeout(ms(300)).retry_timeout(ms(100));
     let client = connected(|| options().build());
     admin.query_drop("SET GLOBAL rpl_semi_sync_master_wait_no_slave = 1").unwrap();
     admin.query_drop("SET GLOBAL rpl_semi_sync_master_enabled = 1").unwrap();
@@ -186,7 +186,7 @@ fn no_session_waits_for_long_on_a_server_that_is_locked_for_reading() {
     admin.query_drop("CREATE USER app").unwrap();
     admin.query_drop(format!("GRANT {LITTLE}, CREATE ON locks.* TO app")).unwrap();
     let url = server.url_as("app");
-    let client = connected(|| at(&url).command_timeout(ms(700)).patience(ms(100)).build());
+    let client = connected(|| at(&url).command_timeout(ms(700)).retry_timeout(ms(100)).build());
     client.get_lock("a").lock().unwrap();
     client.get_lock("a").unlock().unwrap();
     let mut sessions = || {

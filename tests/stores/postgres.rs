@@ -278,7 +278,7 @@ fn sessions_in_doubt_do_not_pile_up_while_a_standby_is_away() {
     let mut admin = server.admin();
     admin.batch_execute("CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA public TO app").unwrap();
     let options = || LockClient::builder().url(server.url_as("app")).create_schema(true).pool_size(2);
-    let client = connected(|| options().command_timeout(ms(300)).patience(ms(100)).build());
+    let client = connected(|| options().command_timeout(ms(300)).retry_timeout(ms(100)).build());
     admin.batch_execute("ALTER SYSTEM SET synchronous_standby_names = 'away'").unwrap();
     admin.batch_execute("SELECT pg_reload_conf()").unwrap();
     let mut most = 0;

@@ -39,7 +39,7 @@ fn is_free_within(lock: &RedisLock, admin: &mut Client, since: Instant, limit: D
 }
 
 fn kept_by(client: &LockClient, label: &str, admin: &mut Client) -> RedisLock {
-    let lock = client.lock_with(fresh(label)).keep().build();
+    let lock = client.lock_builder(fresh(label)).cached().build();
     use_until_kept(&lock, admin);
     lock
 }
@@ -62,7 +62,7 @@ fn a_row_says_whether_its_holder_keeps_it_whoever_had_it_before() {
     let Some(server) = PostgresServer::start() else { return };
     let (keeps, plain, mut admin) = (server.client(), server.client(), server.admin());
     let name = &fresh("row");
-    let kept = keeps.lock_with(name).keep().build();
+    let kept = keeps.lock_builder(name).cached().build();
     let theirs = plain.get_lock(name);
     use_until_kept(&kept, &mut admin);
     // By each of the statements that take a lock.
@@ -165,7 +165,7 @@ fn clients_that_may_not_use_the_line_ask_for_what_is_kept_and_keep_nothing_beyon
     let waiter = start(move || theirs.lock().map(|()| theirs.unlock()));
     waiter.join().unwrap().unwrap().unwrap();
     assert!(asked.elapsed() <= LOOK + SLACK + stalled_since(asked), "{:?}", asked.elapsed());
-    let lock = few.lock_with(fresh("theirs")).keep().build();
+    let lock = few.lock_builder(fresh("theirs")).cached().build();
     lock.lock().unwrap();
     lock.unlock().unwrap();
     is_free_within(&lock, &mut admin, now(), FIRST_LOOK);

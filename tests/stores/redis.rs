@@ -36,7 +36,7 @@ fn a_killed_holder_frees_the_lock_within_its_lease() {
 fn a_client_that_connects_lazily_may_be_there_before_its_server() {
     let Some(mut server) = RedisServer::start_default() else { return };
     server.kill();
-    let quick = LockClient::builder().url(server.url()).patience(Duration::ZERO);
+    let quick = LockClient::builder().url(server.url()).retry_timeout(Duration::ZERO);
     let client = quick.connect_lazily().build().unwrap();
     let lock = client.get_lock("early");
     for error in [
@@ -81,7 +81,7 @@ fn threads_that_find_no_server_fail_together() {
 fn a_write_to_redis_is_refused_once_a_newer_token_has_written() {
     let Some(server) = RedisServer::start_default() else { return };
     let lock = LockClient::connect(server.url()).unwrap().get_fenced_lock("stock");
-    let fence = || lock.acquire().unwrap().fence().unwrap().get().to_string();
+    let fence = || lock.acquire().unwrap().fencing_token().unwrap().get().to_string();
     let (older, newer) = (fence(), fence());
     let mut admin = server.admin();
     let script = fencing::REDIS_SET.to_owned();
@@ -117,7 +117,7 @@ fn a_builder_from_the_environment_connects_where_that_says() {
     let Some(server) = RedisServer::start_default() else { return };
     let again = test_command(&test_name());
     let (good, text) = run(&again, |command| {
-        command.env(INSIDE, "1").env("LEASEHOLD_URL", server.url()).env("LEASEHOLD_PREFIX", "shop:")
+        command.env(INSIDE, "1").env("LEASEHOLD_URL", server.url()).env("LEASEHOLD_KEY_PREFIX", "shop:")
     });
     assert!(good && text.contains("1 passed"), "{text}");
     let (good, text) = run(&again, |command| {

@@ -324,7 +324,7 @@ fn a_session_lock_whose_connection_was_cut_is_released_only_when_the_server_says
     let relay = Relay::to(server.port());
     let url = relay.url(&server.url_as("app"), server.port());
     let options = || LockClient::builder().url(&url).session_locks().lease(ms(25_000));
-    let client = connected(|| options().command_timeout(ms(400)).patience(ms(1_500)).build());
+    let client = connected(|| options().command_timeout(ms(400)).retry_timeout(ms(1_500)).build());
     let rival = server.options_as("app").session_locks().build().unwrap();
     let (first, second) =
         (client.get_lock("a").acquire_owned().unwrap(), client.get_lock("b").acquire_owned().unwrap());
@@ -379,7 +379,7 @@ fn the_oldest_open_transaction_is_named<D: Operated>() {
             ms(150),
             "MariaDB reads its transactions anew once nobody has asked for a tenth of a second",
         );
-        client.old_versions(age).unwrap().iter().any(|words| words.contains("a transaction of"))
+        client.vacuum_blockers(age).unwrap().iter().any(|words| words.contains("a transaction of"))
     };
     assert!(!named(Duration::ZERO));
     let mut connection = server.connect();

@@ -19,7 +19,7 @@ fn follows_a_changed_password(url: &str, change: impl Fn(&str)) {
     let says = |password: &str| fs::write(&file, format!("{password}\n")).unwrap();
     says("first");
     change("first");
-    let client = LockClient::builder().url(url).password_file(&file).patience(ms(200)).build().unwrap();
+    let client = LockClient::builder().url(url).password_file(&file).retry_timeout(ms(200)).build().unwrap();
     let lock = client.get_lock("a");
     let locks = || lock.try_lock().and_then(|_| lock.unlock());
     locks().unwrap();
@@ -97,7 +97,7 @@ fn a_server_whose_certificate_was_renewed_is_believed_by_the_authorities_that_th
     let file = folder.path().join("ca.pem");
     let trusts = |ca: &Path| assert!(fs::copy(ca, &file).unwrap() > 0);
     trusts(&server.ca());
-    let build = |builder: ClientBuilder| builder.tls_ca(&file).patience(ms(200)).build();
+    let build = |builder: ClientBuilder| builder.tls_ca(&file).retry_timeout(ms(200)).build();
     let client = build(LockClient::builder().url(server.url())).unwrap();
     let lock = client.get_lock("a");
     let locks = || lock.try_lock().and_then(|_| lock.unlock());

@@ -138,7 +138,7 @@ fn locks_do_not_depend_on_the_settings_of_the_file() {
 #[test]
 fn a_file_that_another_connection_keeps_locked_is_waited_for_and_then_busy() {
     let file = File::new();
-    let client = file.options().command_timeout(ms(300)).patience(ms(400)).build().unwrap();
+    let client = file.options().command_timeout(ms(300)).retry_timeout(ms(400)).build().unwrap();
     let held = client.get_lock("held").acquire().unwrap();
     let raw = file.raw();
     raw.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -163,7 +163,8 @@ fn a_full_disk_is_said_and_grants_nothing() {
     const NO_ROOM: &str = "no room: only a tmpfs of its own is really full";
     let Some(disk) = Disk::new() else { return crate::support::missing(NO_ROOM) };
     let url = format!("sqlite://{}/locks.db", disk.path().display());
-    let options = || LockClient::builder().url(&url).create_schema(true).patience(ms(300)).lease(ms(2_000));
+    let options =
+        || LockClient::builder().url(&url).create_schema(true).retry_timeout(ms(300)).lease(ms(2_000));
     let client = options().build().unwrap();
     let other = options().build().unwrap();
     let held = client.get_lock("held").acquire_with(&leased(ms(60_000))).unwrap().unwrap();
@@ -239,7 +240,7 @@ fn locks_are_kept_and_their_holders_shown_without_a_table_of_clients() {
     throughout(RENEWED + ms(200), || held.check().is_ok());
     // One that does not make the table again.
     let other = LockClient::builder().url(file.url()).build().unwrap();
-    assert_eq!(other.inspect("a").unwrap().holders[0].whereabouts.as_ref().unwrap().program, "");
+    assert_eq!(other.inspect("a").unwrap().holders[0].location.as_ref().unwrap().program, "");
     let clients: Vec<_> = other.clients().collect::<Result<_>>().unwrap();
     assert_eq!(clients.iter().map(|one| one.id).collect::<Vec<_>>(), [client.id()]);
     held.unlock().unwrap();
@@ -269,7 +270,7 @@ fn rows_show_holders_and_a_sweep_forgets_free_locks() {
     let client = file.client();
     let held = client.get_fenced_lock("held").acquire().unwrap();
     let first = client.get_fenced_lock("free").acquire().unwrap();
-    let fence = first.fence();
+    let fence = first.fencing_token();
     first.unlock().unwrap();
     let raw = file.raw();
     let row: (String, i64, i64, String, String) = raw
@@ -288,7 +289,7 @@ fn rows_show_holders_and_a_sweep_forgets_free_locks() {
     assert_eq!(rows(), 2);
     assert!(crate::support::eventually(LONG, || client.sweep(ms(1)).unwrap() > 0));
     assert_eq!(rows(), 1, "a lock that is held is not forgotten");
-    assert!(client.get_fenced_lock("free").acquire().unwrap().fence() > fence, "fences only go up");
+    assert!(client.get_fenced_lock("free").acquire().unwrap().fencing_token() > fence, "fences only go up");
     held.unlock().unwrap();
 }
 
@@ -369,7 +370,7 @@ fn a_path_may_be_a_symbolic_link_to_the_file() {
 fn after_the_file_was_deleted_or_replaced_no_two_hold_a_lock_side_by_side() {
     for change in [File::delete, File::replace] {
         let file = File::new();
-        let first = file.options().patience(ms(300)).build().unwrap();
+        let first = file.options().retry_timeout(ms(300)).build().unwrap();
         let held = first.get_lock("a").acquire().unwrap();
         let leased = first.get_lock("leased");
         leased.lock_with_lease(ms(60_000)).unwrap();
@@ -393,7 +394,7 @@ fn a_file_that_is_deleted_or_replaced_is_noticed_at_once() {
     for is_replaced in [false, true] {
         let file = File::new();
         // No renewal is due for long.
-        let client = file.options().lease(ms(60_000)).patience(ms(300)).build().unwrap();
+        let client = file.options().lease(ms(60_000)).retry_timeout(ms(300)).build().unwrap();
         let held = client.get_lock("a").acquire().unwrap();
         let lost = held.lost();
         file.delete();
@@ -415,7 +416,7 @@ fn a_file_that_is_deleted_or_replaced_is_noticed_at_once() {
             assert!(error.kind() == ErrorKind::Unreachable && error.is_retryable(), "{error}");
             assert!(!file.0.path().join(FILES[0]).exists());
             drop(file.client());
-            // A new file takes as long as the disk lets it, which may be longer than this client's patience.
+            // A new file takes as long as the disk lets it, which may be longer than this client's retry time-out.
             assert!(
                 eventually(LONG, || client.get_lock("a").try_lock().is_ok_and(|taken| taken)),
                 "in the new file"

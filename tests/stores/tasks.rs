@@ -75,7 +75,7 @@ fn a_job_that_a_waiting_holder_steals_re_enters_its_lock_unless_that_is_non_reen
     let client = LockClient::in_memory();
     let (most, second) = stolen(&client.get_lock("a"));
     assert_eq!((most, second.unwrap()), (2, ()), "nothing tells a stolen job from a call");
-    let (most, second) = stolen(&client.lock_with("a").non_reentrant().build());
+    let (most, second) = stolen(&client.lock_builder("a").non_reentrant().build());
     assert_eq!((most, second.unwrap_err().kind()), (1, ErrorKind::WouldDeadlock));
 }
 
@@ -261,7 +261,7 @@ mod tokio_tasks {
     fn futures_that_one_task_joins_are_not_told_apart_but_by_a_lock_that_is_non_reentrant() {
         let client = LockClient::in_memory();
         for (lock, expected) in
-            [(client.get_lock("a"), 2), (client.lock_with("a").non_reentrant().build(), 1)]
+            [(client.get_lock("a"), 2), (client.lock_builder("a").non_reentrant().build(), 1)]
         {
             let inside = Rc::new(Inside::default());
             let joined = LocalSet::new().block_on(&runtime(), async {

@@ -44,10 +44,11 @@ impl Secured {
         let guard = client.get_fenced_lock("secured").acquire().unwrap();
         let lock = other.get_fenced_lock("secured");
         assert!(!lock.try_lock().unwrap());
-        let waiter = Waiter::start(move || lock.acquire_owned().map(|guard| (guard.fence(), guard.unlock())));
+        let waiter =
+            Waiter::start(move || lock.acquire_owned().map(|guard| (guard.fencing_token(), guard.unlock())));
         // Renewed meanwhile.
         throughout(ms(3_500), || guard.check().map(|()| true).unwrap());
-        let fence = guard.fence();
+        let fence = guard.fencing_token();
         guard.unlock().unwrap();
         let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
         unlocked.unwrap();

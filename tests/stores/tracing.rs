@@ -145,7 +145,7 @@ impl Kept {
 const ALL: [&str; 4] = ["lock.kind", "lock.outcome", "lock.attempts", "lock.end"];
 
 fn client(store: &MemoryStore) -> LockClient {
-    ClientBuilder::default().patience(Duration::ZERO).build_in_memory(store).unwrap()
+    ClientBuilder::default().retry_timeout(Duration::ZERO).build_in_memory(store).unwrap()
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_wait_and_a_hold_each_have_a_span_that_ends_with_them() {
     let acquired = "lock.acquire DEBUG fenced granted 1";
     assert_eq!(kept.spans(&name, &ALL), [acquired, "lock.hold DEBUG fenced open"]);
     // They say who has it, and under which token.
-    let (owner, fence) = (guard.owner().to_string(), guard.fence().unwrap().get().to_string());
+    let (owner, fence) = (guard.owner().to_string(), guard.fencing_token().unwrap().get().to_string());
     for (span, _) in &*kept.spans.lock().unwrap() {
         if span.fields.get("lock.name") == Some(&name) {
             assert_eq!(
@@ -215,7 +215,7 @@ fn what_fails_is_told_with_its_outcome() {
 #[test]
 fn a_deadlock_is_a_line_that_warns_and_names_the_locks() {
     let (kept, a, b) = (kept(), fresh("a"), fresh("b"));
-    let builder = ClientBuilder::default().deadlocks_after(ms(50));
+    let builder = ClientBuilder::default().detect_deadlocks_after(ms(50));
     let client = builder.build_in_memory(&MemoryStore::new()).unwrap();
     let line = || {
         let lines = kept.lines.lock().unwrap();

@@ -192,7 +192,7 @@ fn waiters_without_a_turnstile_are_served_beside_others() {
     let opts = mysql::Opts::from_url(&format!("{}?prefer_socket=false", server.url_as("few"))).unwrap();
     let spare = Conn::new(opts).unwrap();
     let few = LockClient::builder().url(server.url_as("few")).pool_size(1).build().unwrap();
-    let without = server.options().turnstiles(false).build().unwrap();
+    let without = server.options().designated_poller(false).build().unwrap();
     let (got, gets) = channel();
     let held = holder.get_lock(&name).acquire().unwrap();
     wait(&few, &name, 0, &got);

@@ -72,7 +72,10 @@ fn exclude_each_other(what: &str, mut place: impl FnMut() -> Place) {
         return shout(&format!("SKIPPED {what}: LEASEHOLD_OLD_PROGRAM is not set"));
     };
     let is_said = |error: &leasehold::Error| {
-        assert!(matches!(error.kind(), ErrorKind::OtherFormat | ErrorKind::Unsupported), "{what}: {error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::IncompatibleFormat | ErrorKind::Unsupported),
+            "{what}: {error}"
+        );
         shout(&format!("{what}: today's client says: {error}"));
     };
     for is_old_first in [true, false] {

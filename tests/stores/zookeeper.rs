@@ -163,14 +163,14 @@ fn an_ensemble_that_loses_its_leader_costs_no_hold() {
     let guard = one.get_fenced_lock("led").acquire().unwrap();
     let waiter = Waiter::start({
         let lock = other.get_fenced_lock("led");
-        move || lock.acquire_owned().map(|guard| (guard.fence(), guard.unlock()))
+        move || lock.acquire_owned().map(|guard| (guard.fencing_token(), guard.unlock()))
     });
     let leader = servers.iter().position(ZooKeeper::is_leader).expect("one leads");
     servers[leader].kill();
     comes_true_within(LONG * 2, || one.get_lock("other").try_lock().unwrap_or(false));
     one.get_lock("other").unlock().unwrap();
     guard.check().unwrap();
-    let fence = guard.fence();
+    let fence = guard.fencing_token();
     guard.unlock().unwrap();
     let (next, unlocked) = waiter.returns_within(LONG).0.unwrap();
     unlocked.unwrap();
@@ -815,7 +815,7 @@ fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
     let Some(server) = ZooKeeper::start(CALM) else { return };
     let [reading, writing, coming] = [(); 3].map(|()| {
         let options = || LockClient::builder().url(server.url()).lease(ms(20_000));
-        connected(|| options().deadlocks_after(ms(200)).build())
+        connected(|| options().detect_deadlocks_after(ms(200)).build())
     });
     let (both_hold, writer_waits, interrupt) = (Barrier::new(3), Barrier::new(3), Interrupt::new());
     let halves = |client: &LockClient| client.get_read_write_lock("halves");
@@ -856,7 +856,7 @@ fn a_reader_behind_a_waiting_writer_may_be_in_a_deadlock_with_a_reader() {
 
 /// A lock that its client keeps, used until another client finds it held.
 fn kept(keeper: &LockClient, other: &LockClient, name: &str) -> leasehold::RedisLock {
-    let lock = keeper.lock_with(name).keep().build();
+    let lock = keeper.lock_builder(name).cached().build();
     let is_kept = || {
         lock.lock().unwrap();
         lock.unlock().unwrap();

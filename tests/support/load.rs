@@ -160,7 +160,7 @@ impl Shared {
             };
             let acquired = now();
             let promised = acquired + guard.remaining();
-            let fence = guard.fence().expect("a fenced lock's guard has one").get();
+            let fence = guard.fencing_token().expect("a fenced lock's guard has one").get();
             let open = subject.history.acquired(guard.owner(), Some(fence));
             subject.grants.lock().push(acquired);
             after(HELD).recv().expect("the time comes");

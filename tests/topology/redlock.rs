@@ -101,7 +101,7 @@ impl Nodes {
 }
 
 fn builder() -> ClientBuilder {
-    LockClient::builder().lease(LEASE).node_timeout(NODE_TIMEOUT).patience(ms(2000))
+    LockClient::builder().lease(LEASE).node_timeout(NODE_TIMEOUT).retry_timeout(ms(2000))
 }
 
 /// Tells of warnings and losses.
@@ -725,7 +725,7 @@ fn a_server_that_forgets_within_the_lease_makes_two_holders_and_the_older_fence_
     first.check().unwrap();
     second.check().unwrap();
     // The resource does: it takes what is not older than what it has seen.
-    let (old, new) = (first.fence().unwrap(), second.fence().unwrap());
+    let (old, new) = (first.fencing_token().unwrap(), second.fencing_token().unwrap());
     assert!(new > old, "{new} after {old}");
     let mut newest_seen = None;
     let mut writes = |fence| {
@@ -864,7 +864,7 @@ fn a_split_vote_leaves_nothing_and_all_get_in() {
 fn a_tick_at_which_the_votes_are_split_is_still_run_by_somebody() {
     let _alone = alone();
     let Some(nodes) = Nodes::start(5) else { return };
-    let client = nodes.builder().patience(LONG).build().unwrap();
+    let client = nodes.builder().retry_timeout(LONG).build().unwrap();
     let tick = |name: &str| client.run_once(name, LEASE, LEASE, |_| ()).unwrap();
     let hold = |name: &str, holders: [&str; 5]| {
         for (server, holder) in nodes.servers.iter().zip(holders) {
@@ -917,7 +917,8 @@ fn works(
         let lock: FencedLock = client.get_fenced_lock(&locks[at]);
         match lock.try_acquire_for(ms(500)) {
             Ok(Some(guard)) => {
-                let open = histories[at].acquired(guard.owner(), guard.fence().map(leasehold::Fence::get));
+                let open = histories[at]
+                    .acquired(guard.owner(), guard.fencing_token().map(leasehold::FencingToken::get));
                 let promised = now() + guard.remaining();
                 if random().is_multiple_of(64) {
                     let_pass(ms(random() % 30), "it works");

@@ -126,7 +126,7 @@ fn a_grant_that_too_few_replicas_have_is_undone_and_says_so() {
 #[test]
 fn a_waiter_is_granted_when_enough_replicas_are_there() {
     let Some(mut servers) = Servers::start(1) else { return };
-    let client = servers.options().require_replicas(2, GIVEN).patience(LONG).build().unwrap();
+    let client = servers.options().require_replicas(2, GIVEN).retry_timeout(LONG).build().unwrap();
     let lock = client.get_lock("later");
     let waiter = {
         let lock = lock.clone();

@@ -49,7 +49,7 @@ fn builder(ring: Ring) -> ClientBuilder {
         .lease(ms(20_000))
         .command_timeout(ms(1_000))
         .connect_timeout(ms(5_000))
-        .patience(ms(1_500))
+        .retry_timeout(ms(1_500))
         .ring(ring)
 }
 
@@ -140,7 +140,7 @@ fn a_name_that_moves_is_granted_at_its_new_home_only_when_its_old_one_is_free() 
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
     let slow = LockClient::builder()
         .lease(ms(3_000))
-        .patience(ms(300))
+        .retry_timeout(ms(300))
         .ring(Ring::new(two.clone()))
         .build()
         .unwrap();
@@ -258,7 +258,7 @@ fn a_call_that_waits_rides_out_the_change_and_is_woken_at_the_new_home() {
     let (two, three) = (nodes(&servers, 0..2), nodes(&servers, 0..3));
     let moving = || Ring::new(three.clone()).epoch(2).moving_from(two.clone());
     // The one that waits is told late, which it is to be patient for.
-    let waiting = builder(Ring::new(two.clone())).patience(LONG * 3).build().unwrap();
+    let waiting = builder(Ring::new(two.clone())).retry_timeout(LONG * 3).build().unwrap();
     let holder = client(Ring::new(two.clone()));
     let names = names(24);
     let guards: Vec<Guard> = names.iter().map(|name| holder.get_lock(name).acquire().unwrap()).collect();
@@ -322,13 +322,13 @@ fn fences_go_on_rising_when_a_name_moves() {
             redis::cmd("EVAL").arg(ahead).arg(1).arg(&counter).exec(&mut server.admin()).unwrap();
         }
         let guard = client.get_fenced_lock(name).acquire().unwrap();
-        last.insert(name, guard.fence().unwrap());
+        last.insert(name, guard.fencing_token().unwrap());
         guard.unlock().unwrap();
     }
     client.change_ring(Ring::new(three).epoch(2).moving_from(two)).unwrap();
     for name in &names {
         let guard = client.get_fenced_lock(name).acquire().unwrap();
-        assert!(guard.fence().unwrap() > last[name], "{name}");
+        assert!(guard.fencing_token().unwrap() > last[name], "{name}");
         guard.unlock().unwrap();
     }
     assert!(!keys(&servers[2]).is_empty(), "no name moved");
@@ -341,7 +341,7 @@ fn a_nodes_loss_touches_only_its_names() {
         .lease(ms(6_000))
         .command_timeout(ms(2_000))
         .connect_timeout(ms(5_000))
-        .patience(ms(100))
+        .retry_timeout(ms(100))
         .ring(Ring::new(nodes(&servers, 0..3)))
         .build()
         .unwrap();

@@ -175,7 +175,7 @@ impl Figures<'_> {
     fn comes_back(&mut self) {
         let rate = self.metric("one2", KEPT, "cycles_per_s");
         let wanted = "1,000,000 cycles/s".into();
-        self.at_least("1 thread, two cores, `keep`", wanted, rate, Some(1e6), " cycles/s");
+        self.at_least("1 thread, two cores, `cached`", wanted, rate, Some(1e6), " cycles/s");
     }
 
     fn crowd(&mut self) {

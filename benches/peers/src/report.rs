@@ -410,7 +410,7 @@ fn name(peer: &str) -> &str {
     match peer {
         "leasehold" => "**leasehold**, guards",
         "leasehold-lock" => "**leasehold**, `lock`/`unlock`",
-        "leasehold-keep" => "**leasehold**, `lock`/`unlock`, `keep`",
+        "leasehold-keep" => "**leasehold**, `lock`/`unlock`, `cached`",
         "redisson" => "Redisson",
         other => other,
     }

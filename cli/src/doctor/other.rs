@@ -106,7 +106,7 @@ fn table(report: &mut Report, client: &LockClient) {
 fn old_versions(report: &mut Report, client: &LockClient) {
     const ADVICE: &str = "End that transaction or drop the slot, and bound transactions (idle_in_transaction_session_timeout in PostgreSQL): as long as it is there, each use of a lock makes later ones slower";
     const AGE: Duration = Duration::from_secs(60);
-    report.add(match client.old_versions(AGE) {
+    report.add(match client.vacuum_blockers(AGE) {
         Ok(found) if found.is_empty() => {
             Finding::fine("old versions", "nothing that this user may see keeps old versions of rows")
         }
@@ -138,7 +138,7 @@ fn trial(report: &mut Report, client: &LockClient, store: Store) -> bool {
         report.add(Finding::not_checked("clock", "no lock could be acquired"));
         return false;
     };
-    let fence = guard.fence();
+    let fence = guard.fencing_token();
     match guard.unlock() {
         Ok(()) => {
             let took = Moment::now().since(begun);

@@ -145,13 +145,13 @@ fn lock(client: &LockClient, args: &RunArgs) -> RedisLock {
         let lock = if args.want.writers_first { lock.writers_first() } else { lock };
         return if args.want.read { lock.read().clone() } else { lock.write_fenced().into() };
     }
-    let options = client.lock_with(name);
+    let options = client.lock_builder(name);
     let options = if args.want.fair { options.fair() } else { options };
     let options = if args.leads { options.election() } else { options };
     let options =
         args.poll.into_iter().fold(options, |options, pause| options.spin(Backoff::constant(pause)));
     // The store too says when it ends, to those who look.
-    args.max_hold.into_iter().fold(options, leasehold::LockOptions::max_hold).build_fenced().into()
+    args.max_hold.into_iter().fold(options, leasehold::LockBuilder::max_hold).build_fenced().into()
 }
 
 fn permit(

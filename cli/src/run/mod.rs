@@ -126,7 +126,7 @@ pub(crate) fn once(common: &Common, args: &OnceArgs) -> Exit {
         );
     }
     let label = args.terms.label(&args.command);
-    with_client(common, None, label, store::environment().patience, None, |client, caught, say| {
+    with_client(common, None, label, store::environment().retry_timeout, None, |client, caught, say| {
         let (mut ran, asked) = (None, Moment::now());
         let outcome = client.run_once_fenced(name, args.at_least, args.at_most, |guard| {
             let begun = Moment::now();

@@ -134,7 +134,7 @@ impl Helper {
         command.args(task.command);
         command.env("LEASEHOLD_NAME", task.name).env("LEASEHOLD_OWNER", guard.owner().to_string());
         command.env("LEASEHOLD_UNDER", under(guard));
-        match guard.fence() {
+        match guard.fencing_token() {
             Some(fence) => command.env("LEASEHOLD_FENCE", fence.get().to_string()),
             None => command.env_remove("LEASEHOLD_FENCE"),
         };
@@ -253,7 +253,7 @@ impl Supervisor<'_> {
             _ if has_ended || self.is_ending || self.is_lost => Stage::Ends,
             None => Stage::Begins,
             Some(_) => {
-                let term = self.guard.fence().map(|fence| fence.get());
+                let term = self.guard.fencing_token().map(|fence| fence.get());
                 Stage::Leads { term, until: self.until.minus(self.times.margin) }
             }
         });

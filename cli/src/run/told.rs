@@ -66,7 +66,7 @@ fn state(shown: &Inspection) -> String {
     match shown.holders.first() {
         Some(first) => format!("held by {}{more}", who(first)),
         None if show::is_foreign(shown) => format!("it is {}, and is free when that is gone", shown.kind),
-        None if shown.out > 0 => format!("{} permits are out", shown.out),
+        None if shown.permits_out > 0 => format!("{} permits are out", shown.permits_out),
         None => "held by nobody just now".to_owned(),
     }
 }
@@ -84,7 +84,7 @@ pub(super) fn acquired(name: &str, guard: &OwnedGuard, waited: Duration, say: Sa
     let fields = json!({
         "name": name,
         "owner": guard.owner().to_string(),
-        "fence": guard.fence().map(|fence| fence.get()),
+        "fence": guard.fencing_token().map(|fence| fence.get()),
         "waited_seconds": waited.as_secs_f64(),
     });
     say.detail("acquired", &format!("acquired {name} after {}", span(waited)), &fields);
@@ -107,7 +107,7 @@ pub(super) fn busy(client: &LockClient, name: &str, how: &str, code: u8, say: Sa
     if !say.is_quiet() {
         let shown = client.inspect(name).ok();
         let words = match &shown {
-            Some(shown) if shown.is_held() || show::is_foreign(shown) || shown.out > 0 => {
+            Some(shown) if shown.is_held() || show::is_foreign(shown) || shown.permits_out > 0 => {
                 format!("{name} {how}: {}", state(shown))
             }
             _ => format!("{name} {how}"),

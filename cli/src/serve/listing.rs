@@ -85,7 +85,7 @@ impl Use {
             return Use::Permits;
         }
         let all = |is_such: fn(&Holder) -> bool| !lock.holders.is_empty() && lock.holders.iter().all(is_such);
-        if all(|holder| holder.leads) {
+        if all(|holder| holder.is_leader) {
             Use::Leader
         } else if all(|holder| holder.ends_within.is_some()) {
             Use::Bounded
@@ -193,8 +193,8 @@ impl Lists {
         for (name, ended, succeeded) in &mut self.jobs {
             let last = self.client.last_run(&name)?;
             requests += 1;
-            *ended = steady(*ended, last.as_ref().map(|last| last.ended));
-            *succeeded = steady(*succeeded, last.as_ref().and_then(|last| last.succeeded));
+            *ended = steady(*ended, last.as_ref().map(|last| last.ended_ago));
+            *succeeded = steady(*succeeded, last.as_ref().and_then(|last| last.succeeded_ago));
             let owner = owners.remove(name);
             jobs.push(Job { name: name.clone(), last, ended: *ended, succeeded: *succeeded, owner });
         }
@@ -287,8 +287,8 @@ struct Waiters {
 impl Waiters {
     fn add(&mut self, client: &ClientInfo) {
         self.may_be_deadlocked |=
-            client.uses.iter().any(|one| one.waits) && client.uses.iter().any(|one| !one.waits);
-        for one in client.uses.iter().filter(|one| one.waits) {
+            client.uses.iter().any(|one| one.is_waiting) && client.uses.iter().any(|one| !one.is_waiting);
+        for one in client.uses.iter().filter(|one| one.is_waiting) {
             let known = |text: &String| (!text.is_empty()).then_some(text.clone());
             let waiter = json!({
                 "owner": format!("{}:{}", client.id, one.owner),
@@ -297,9 +297,9 @@ impl Waiters {
                 "program": known(&client.program),
                 "label": client.label,
                 "thread": known(&one.thread),
-                "waiting_for_seconds": one.since.as_secs_f64(),
+                "waiting_for_seconds": one.lasted.as_secs_f64(),
             });
-            self.by_name.entry(one.name.clone()).or_default().push((one.since, waiter));
+            self.by_name.entry(one.name.clone()).or_default().push((one.lasted, waiter));
         }
     }
 

@@ -54,7 +54,12 @@ pub(crate) fn as_text(seen: &Seen<Listing>, trouble: Option<Trouble>) -> String 
     let help = "When the last run of the job ended that was a success, in seconds since 1970; 0: none in the last 40 days.";
     text.metric("job_last_success_timestamp_seconds", "gauge", help, jobs(|job| Some(job.succeeded as f64)));
     let help = "The exit code of the last run of the job.";
-    text.metric("job_last_exit_code", "gauge", help, jobs(|job| Some(f64::from(job.last.as_ref()?.code))));
+    text.metric(
+        "job_last_exit_code",
+        "gauge",
+        help,
+        jobs(|job| Some(f64::from(job.last.as_ref()?.exit_code))),
+    );
     let help = "How long the last run of the job took.";
     let took = jobs(|job| Some(job.last.as_ref()?.took.as_secs_f64()));
     text.metric("job_last_duration_seconds", "gauge", help, took);

@@ -166,7 +166,7 @@ impl Thread {
                     cost.requests += 1;
                     let seen = self.client.inspect(name)?;
                     let is_same = seen.holders.first().is_some_and(|now| now.owner == holder.owner);
-                    seen.fence.filter(|_| is_same).map(|fence| fence.get())
+                    seen.fencing_token.filter(|_| is_same).map(|fence| fence.get())
                 }
             };
             self.fences.insert(name.clone(), ((holder.owner.clone(), holder.held_for), fence));

@@ -259,7 +259,7 @@ fn compare(order: Order, one: &Row, other: &Row) -> Ordering {
 
 fn row(lock: &ListedLock, fence: Option<u64>) -> Row {
     let named = |holder: &Holder| {
-        let Some(place) = &holder.whereabouts else { return holder.owner.clone() };
+        let Some(place) = &holder.location else { return holder.owner.clone() };
         let what = place.label.as_ref().unwrap_or(&place.program);
         let mut words = format!("{what} {}:{}", place.host, place.pid);
         if !place.thread.is_empty() {

@@ -68,7 +68,7 @@ fn usage_has_64_and_a_command_that_cannot_run_126_or_127() {
 fn a_store_that_is_away_has_69_and_one_without_rights_77() {
     let away = |words: &[&str]| {
         let mut command = leasehold(words);
-        command.env("LEASEHOLD_URL", "redis://127.0.0.1:1").env("LEASEHOLD_PATIENCE", "100ms");
+        command.env("LEASEHOLD_URL", "redis://127.0.0.1:1").env("LEASEHOLD_RETRY_TIMEOUT", "100ms");
         let (code, said) = outcome(&mut command);
         assert_eq!(code, 69, "{said}");
         said
@@ -102,7 +102,7 @@ fn a_command_that_starts_while_its_store_restarts_runs_all_the_same() {
         let mut run = server.leasehold(words);
         // A minute to wait for the lock is one to wait for the store.
         if words.contains(&"-w") {
-            run.env("LEASEHOLD_PATIENCE", "1ms");
+            run.env("LEASEHOLD_RETRY_TIMEOUT", "1ms");
         }
         let mut run = Run(run.stderr(std::fs::File::create(&errors).unwrap()).spawn().unwrap());
         let said = || std::fs::read_to_string(&errors).unwrap();
@@ -164,7 +164,7 @@ fn an_unknown_release_is_80_if_strict_and_else_a_warning() {
         run.args(strict.then_some("--strict")).args(["--", "sh", "-c"]);
         run.arg("echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done").arg(&file);
         // Sooner than the lease's end: then it is lost.
-        run.env("LEASEHOLD_PATIENCE", "500ms").env("LEASEHOLD_COMMAND_TIMEOUT", "500ms");
+        run.env("LEASEHOLD_RETRY_TIMEOUT", "500ms").env("LEASEHOLD_COMMAND_TIMEOUT", "500ms");
         let mut run = Run::start(&mut run);
         eventually("the command runs", || file.exists());
         signal(server.pid(), Signal::STOP);

@@ -23,7 +23,8 @@ fn deadlocked(server: &Server, work: impl FnOnce()) {
 /// A client for each of these locks, which holds it and waits for the next one's, while `work` runs.
 fn ring_of(server: &Server, locks: &[&str], work: impl FnOnce()) {
     let client = |label: &str| {
-        let builder = LockClient::builder().url(server.url()).deadlocks_after(Duration::from_millis(100));
+        let builder =
+            LockClient::builder().url(server.url()).detect_deadlocks_after(Duration::from_millis(100));
         builder.label(label).build().unwrap()
     };
     let (meet, interrupt) = (Barrier::new(locks.len() + 1), Interrupt::new());

@@ -391,7 +391,7 @@ fn a_signal_ends_a_release_that_the_server_does_not_answer() {
     let file = server.path("ends");
     let script = "echo > \"$0\"; while [ -e \"$0\" ]; do sleep 0.01; done";
     let mut run = server.leasehold(&["run", "-q", "--lease", "120s", "hung", "--", "sh", "-c", script]);
-    run.env("LEASEHOLD_COMMAND_TIMEOUT", "40s").env("LEASEHOLD_PATIENCE", "100s");
+    run.env("LEASEHOLD_COMMAND_TIMEOUT", "40s").env("LEASEHOLD_RETRY_TIMEOUT", "100s");
     let mut run = Run::start(run.arg(&file));
     eventually("the command runs", || file.exists());
     signal(server.pid(), Signal::STOP);

@@ -228,7 +228,7 @@ fn a_lock_without_an_end_is_named_among_others() {
     names.sort_by_key(Value::to_string);
     assert_eq!(names, ["forgotten", "read"]);
     // With a prefix: those of its own.
-    let (_, said) = outcome(command(&server.url(), &[]).env("LEASEHOLD_PREFIX", "for"));
+    let (_, said) = outcome(command(&server.url(), &[]).env("LEASEHOLD_KEY_PREFIX", "for"));
     assert!(said.contains("1 lock without an end: gotten"), "{said}");
 }
 

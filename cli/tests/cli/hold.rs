@@ -397,7 +397,7 @@ fn a_hold_that_is_asked_for_while_its_store_restarts_waits_for_it() {
         "sh",
         "hold=$(leasehold hold -w 60 --pid $$ held 2>$DIR/errors) || exit 9; leasehold release $hold",
     );
-    let mut run = Run(run.env("LEASEHOLD_PATIENCE", "1ms").spawn().unwrap());
+    let mut run = Run(run.env("LEASEHOLD_RETRY_TIMEOUT", "1ms").spawn().unwrap());
     eventually("it waits", || text(&server.path("errors")).contains("the store is waited for"));
     server.start_again();
     assert_eq!(run.wait().code(), Some(0), "{}", text(&server.path("errors")));

@@ -125,7 +125,7 @@ fn messages_name_no_method_of_the_library_and_no_number_of_the_system() {
         (&replica.url(), &["run", "-n", "job", "true"], 69, "name the server that takes writes"),
     ] {
         let mut command = leasehold(arguments);
-        let limits = [("LEASEHOLD_CONNECT_TIMEOUT", "300ms"), ("LEASEHOLD_PATIENCE", "0s")];
+        let limits = [("LEASEHOLD_CONNECT_TIMEOUT", "300ms"), ("LEASEHOLD_RETRY_TIMEOUT", "0s")];
         let (ended, said) = outcome(command.env("LEASEHOLD_URL", url).envs(limits));
         assert!(ended == code && said.contains(words), "{url}: {ended}: {said}");
         for wrong in [" failed:", "os error", "Resource temporarily", "_", "mount"] {

@@ -47,7 +47,7 @@ fn no_subcommand_says_a_password() {
             let whose = if arguments[0] == "hold" { &["--pid", &*own][..] } else { &[] };
             for format in ["text", "json"] {
                 let mut command = leasehold(&[&["--format", format], arguments, whose].concat());
-                let said = said(command.env("LEASEHOLD_URL", &url).env("LEASEHOLD_PATIENCE", "100ms"));
+                let said = said(command.env("LEASEHOLD_URL", &url).env("LEASEHOLD_RETRY_TIMEOUT", "100ms"));
                 assert!(!said.contains("S3CR3T"), "{arguments:?}: {said}");
             }
         }

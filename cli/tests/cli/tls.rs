@@ -133,15 +133,15 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
         let mut command = program(words);
         for (name, value) in [
             ("DATABASE", "3"),
-            ("PREFIX", "shop:"),
+            ("KEY_PREFIX", "shop:"),
             ("CLIENT_NAME", "named"),
             ("LABEL", "labelled"),
             ("POOL_SIZE", "2"),
             ("LEASE", "20s"),
             ("COMMAND_TIMEOUT", "5s"),
             ("CONNECT_TIMEOUT", "20s"),
-            ("PATIENCE", "20s"),
-            ("LINGER", "1s"),
+            ("RETRY_TIMEOUT", "20s"),
+            ("UNSUBSCRIBE_DELAY", "1s"),
             ("ALLOWED_HOSTS", "localhost"),
             ("DIRECTORY", "no"),
             ("CLUSTER_PUB_SUB", "plain"),
@@ -170,7 +170,7 @@ fn each_variable_is_used_on_a_redis_with_client_certificates() {
     command
         .env("LEASEHOLD_REPLICAS", "1")
         .env("LEASEHOLD_REPLICAS_TIMEOUT", "50ms")
-        .env("LEASEHOLD_PATIENCE", "100ms");
+        .env("LEASEHOLD_RETRY_TIMEOUT", "100ms");
     ends(&mut command, 69, "replica");
     ends(program(&TRUE).env("LEASEHOLD_SCRIPTS", "no"), 64, "scripts");
     ends(program(&TRUE).env("LEASEHOLD_PASSWORD", "S3CR3T"), 64, "LEASEHOLD_PASSWORD is set too");
@@ -310,7 +310,7 @@ fn each_failure_of_tls_says_so_at_once_and_ends_every_subcommand_with_69() {
     ] {
         let begun = now();
         // Far longer than anything takes that is tried once.
-        command.env("LEASEHOLD_PATIENCE", "10m").env("LEASEHOLD_CONNECT_TIMEOUT", "5m");
+        command.env("LEASEHOLD_RETRY_TIMEOUT", "10m").env("LEASEHOLD_CONNECT_TIMEOUT", "5m");
         let said = ends(&mut command, 69, words);
         assert!(!said.contains("rights") && now() - begun < 120_000_000_000, "{said}");
     }
@@ -321,7 +321,7 @@ fn each_failure_of_tls_says_so_at_once_and_ends_every_subcommand_with_69() {
     for name in ["LEASEHOLD_TLS_CA", "LEASEHOLD_TLS_CERT", "LEASEHOLD_TLS_KEY"] {
         clear.env_remove(name);
     }
-    clear.env("LEASEHOLD_CONNECT_TIMEOUT", "1s").env("LEASEHOLD_PATIENCE", "100ms");
+    clear.env("LEASEHOLD_CONNECT_TIMEOUT", "1s").env("LEASEHOLD_RETRY_TIMEOUT", "100ms");
     let said = ends(&mut clear, 69, "speaks TLS, and the URL does not: it has to begin with rediss://");
     assert!(said.lines().next().is_some_and(|first| first.contains("speaks TLS")), "{said}");
     for words in [

@@ -13,7 +13,7 @@ pub const WAIT: Duration = Duration::from_secs(1);
 pub fn connect() -> Result<LockClient> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
     // A request has no use for an answer after seconds: each wait is shorter than the caller's patience.
-    let times = LockClient::builder().command_timeout(WAIT).connect_timeout(WAIT).patience(WAIT);
+    let times = LockClient::builder().command_timeout(WAIT).connect_timeout(WAIT).retry_timeout(WAIT);
     // The program starts while Redis is down, and answers 503 until it is there.
     times.url(&url).connect_lazily().build()
 }

@@ -71,7 +71,7 @@ impl<'a> AcquireCall<'a> {
     pub(crate) fn may_use(&self, hold: &Hold, reuse: Reuse) -> bool {
         let is_meant = match reuse {
             // The plain and the fenced lock of a name are one.
-            Reuse::UntilAsked => !self.wants_fence() || hold.fence().is_some(),
+            Reuse::UntilAsked => !self.wants_fence() || hold.fencing_token().is_some(),
             Reuse::InTurn => self.may_keep(),
             Reuse::Never => false,
         };

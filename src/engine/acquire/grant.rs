@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::hold::caching::KeepTerms;
 use crate::engine::hold::{Grant, Hold, Holder, QueuePlace};
-use crate::ident::{Fence, ThreadMark};
+use crate::ident::{FencingToken, ThreadMark};
 use crate::observe::event::Event;
 use crate::observe::spans::WaitSpan;
 use crate::seam::{Bound, Claim};
@@ -22,7 +22,7 @@ impl Engine {
         thread: &Arc<ThreadMark>,
         (claim, sent): (&Claim, Moment),
         keep: Option<KeepTerms>,
-        (fence, bound): (Option<Fence>, Option<Arc<dyn Bound>>),
+        (fence, bound): (Option<FencingToken>, Option<Arc<dyn Bound>>),
         place: Option<QueuePlace>,
     ) -> Granted {
         let holder = if call.by_thread {
@@ -68,7 +68,7 @@ impl Engine {
         span: &WaitSpan,
     ) {
         let (name, kind, owner) = (call.name.given(), call.kind.label(), hold.owner());
-        let fence = hold.fence();
+        let fence = hold.fencing_token();
         span.granted(owner, fence, attempts);
         hold.span.open(name, kind, owner, fence);
         if !self.reporter.is_observed() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::ident::Fence;
+use crate::ident::FencingToken;
 use crate::seam::{Answer, Attempt, Bound, Failure, Handoff, ListensFor};
 use crate::time::Moment;
 
@@ -16,7 +16,7 @@ use crate::time::Moment;
 pub(crate) enum AttemptOutcome {
     /// The lock is acquired.
     Granted {
-        fence: Option<Fence>,
+        fence: Option<FencingToken>,
         /// From when on its lease counts.
         since: Moment,
         /// As [`Attempt::Granted`] has it.
@@ -89,7 +89,7 @@ mod tests {
     /// Every answer, in time and too late.
     #[test]
     fn only_a_grant_that_is_read_in_time_is_had_and_what_may_be_in_the_store_is_undone() {
-        let fence = Some(Fence::new(7));
+        let fence = Some(FencingToken::new(7));
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
         let retry_after = Some(Duration::from_millis(3));
         let since = Moment::from_nanos(5);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_hand_off_is_judged_as_an_attempt() {
-        let fence = Some(Fence::new(7));
+        let fence = Some(FencingToken::new(7));
         let error = || Error::new(ErrorKind::TimedOut, "lock", "late");
         let of = |answer: Answer<Handoff>| {
             AttemptOutcome::of(answer.map(Attempt::from), Some(Moment::from_nanos(5)), None)

@@ -36,7 +36,7 @@ impl Engine {
         };
         let mut claim = hold.claim();
         claim.kind = call.kind;
-        claim.wants_fence = call.wants_fence() && hold.fence().is_none();
+        claim.wants_fence = call.wants_fence() && hold.fencing_token().is_none();
         if call.lease != Lease::Renewed {
             self.core.end_until_asked(hold); // it would be kept under this level's lease
         }
@@ -94,7 +94,7 @@ impl Engine {
                         hold.retire_owner_on_end(); // it may yet set the count: not that of the thread's next hold
                     }
                     let error =
-                        retry_budget.note(self.options.patience, error, now, call.limit.is_over(now))?;
+                        retry_budget.note(self.options.retry_timeout, error, now, call.limit.is_over(now))?;
                     if !stands {
                         return Err(error.during(call.action).on(call.name.given()));
                     }

@@ -9,7 +9,7 @@ use crate::engine::acquire::outcome::AttemptOutcome;
 use crate::engine::acquire::terms::Terms;
 use crate::engine::hold::caching::KeepTerms;
 use crate::ident::{ThreadMark, unbound_number};
-use crate::inspect::Whereabouts;
+use crate::inspect::Location;
 use crate::seam::{Answer, Attempt, Claim, Failure, HoldNote, ListensFor, Turn};
 use crate::time::{Moment, window};
 
@@ -63,7 +63,7 @@ impl<'a> Request<'a> {
         let number = engine.next_number(self.thread, &mut self.unbound);
         let claim = engine.claim(call.kind, call.name, number, self.lease);
         let Terms { writers_first, max_hold, .. } = call.terms;
-        let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Whereabouts::here()) });
+        let note = max_hold.map(|max_hold| HoldNote { max_hold, place: Arc::new(Location::here()) });
         // Counted first, asked second: a recall that comes from here on may be about this claim's hold.
         self.heard = if call.keeps() { engine.heard(call.entry, &claim) } else { None };
         Claim {

@@ -16,7 +16,7 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// Notes a failure. `Err`: it is final, or failures have lasted for `patience`, or the caller's time
+    /// Notes a failure. `Err`: it is final, or failures have lasted for `retry_timeout`, or the caller's time
     /// `is_over`.
     pub(crate) fn note(
         &mut self,

@@ -51,16 +51,15 @@ impl Terms {
             self.max_hold = Some(checked_span(action, "a max_hold", most)?);
         }
         if self.keep && (self.max_hold.is_some() || self.backoff.is_some()) {
-            let words = "keep cannot be had with max_hold, which counts from each grant, nor with spin, by which \
-                         nobody asks for the lock: leave one of them out";
+            let words = "`cached` cannot be combined with `max_hold` or `spin`: leave one of them out";
             return Err(Error::invalid(action, words));
         }
         if let Some(backoff) = self.backoff
-            && (backoff.first.is_zero() || backoff.first > backoff.most)
+            && (backoff.first.is_zero() || backoff.first > backoff.max)
         {
-            let Backoff { first, most } = backoff;
+            let Backoff { first, max } = backoff;
             let detail = format!(
-                "a back-off from {first:?} to {most:?} cannot be used: its first sleep must be above zero and not longer than its \
+                "a back-off from {first:?} to {max:?} cannot be used: its first sleep must be above zero and not longer than its \
                  longest"
             );
             return Err(Error::invalid(action, detail));
@@ -82,7 +81,7 @@ impl Terms {
 ///
 /// let client = LockClient::in_memory();
 /// let pause = Backoff::exponential(Duration::from_millis(5), Duration::from_millis(200));
-/// let lock = client.lock_with("number_blocks").spin(pause).build();
+/// let lock = client.lock_builder("number_blocks").spin(pause).build();
 /// lock.lock()?;
 /// lock.unlock()?;
 /// # Ok::<(), leasehold::Error>(())
@@ -90,26 +89,26 @@ impl Terms {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,
-    most: Duration,
+    max: Duration,
 }
 
 impl Backoff {
-    /// Sleeps `first` after the first attempt and twice as long after each further one, `most` at most.
+    /// Sleeps `first` after the first attempt and twice as long after each further one, `max` at most.
     #[must_use]
-    pub fn exponential(first: Duration, most: Duration) -> Backoff {
-        Backoff { first, most }
+    pub fn exponential(first: Duration, max: Duration) -> Backoff {
+        Backoff { first, max }
     }
 
     /// Sleeps equally long after each attempt.
     #[must_use]
     pub fn constant(pause: Duration) -> Backoff {
-        Backoff { first: pause, most: pause }
+        Backoff { first: pause, max: pause }
     }
 
     /// How long to sleep after this number of attempts.
     pub(crate) fn pause(self, attempts: u32) -> Duration {
         let doublings = attempts.saturating_sub(1).min(31);
-        let length = self.first.saturating_mul(1 << doublings).min(self.most);
+        let length = self.first.saturating_mul(1 << doublings).min(self.max);
         random_between((length / 2, length))
     }
 }

@@ -212,7 +212,7 @@ impl<'a> Reading<'a> {
             return held.map(|hold| hold.key.clone()).collect();
         }
         let Some(info) = self.client(thread.client) else { return Vec::new() };
-        let held = info.uses.iter().filter(|one| !one.waits && one.by == Some(thread.id));
+        let held = info.uses.iter().filter(|one| !one.is_waiting && one.by == Some(thread.id));
         held.map(|one| one.name.clone()).collect()
     }
 
@@ -284,7 +284,7 @@ pub(super) fn own_wait(id: ClientId, wait: &OwnWait) -> Wait {
 
 /// A wait that another client's entry names; `None`: this use of a lock is no such wait.
 pub(super) fn entry_wait(client: ClientId, one: &LockUse) -> Option<Wait> {
-    let told = one.told.as_ref().filter(|_| one.waits)?;
+    let told = one.told.as_ref().filter(|_| one.is_waiting)?;
     Some(Wait {
         thread: Thread { client, id: one.by? },
         id: told.id,
@@ -329,7 +329,7 @@ impl View for Reading<'_> {
         if holder.client == self.asked.id {
             return self.own_hold(holder, key)?.thread.map(thread);
         }
-        let is_it = |one: &&LockUse| !one.waits && one.owner == holder.number && one.name == key;
+        let is_it = |one: &&LockUse| !one.is_waiting && one.owner == holder.number && one.name == key;
         let info = self.client(holder.client)?;
         let (found, is_cut) = (info.uses.iter().find(is_it).and_then(|one| one.by), info.is_cut);
         self.meets_cut |= is_cut && found.is_none();
@@ -342,7 +342,7 @@ impl View for Reading<'_> {
         let taker = if holder.client == own {
             self.own_hold(holder, key).and_then(|hold| hold.taker)
         } else {
-            let is_it = |one: &&LockUse| !one.waits && one.owner == holder.number && one.name == key;
+            let is_it = |one: &&LockUse| !one.is_waiting && one.owner == holder.number && one.name == key;
             self.client(holder.client).and_then(|info| info.uses.iter().find(is_it)?.taker)
         };
         let mut takers: Vec<Thread> = taker.map(thread).into_iter().collect();

@@ -7,7 +7,7 @@ use crate::directory::ClientInfo;
 use crate::engine::deadlock::graph::{Link, youngest};
 use crate::engine::deadlock::maybe::Maybe;
 use crate::engine::deadlock::reading::Reading;
-use crate::inspect::Whereabouts;
+use crate::inspect::Location;
 
 /// The ring, with what the reading knows of its threads. `here` is this client.
 pub(super) fn shown(ring: &[Link], seen: &mut Reading<'_>, here: &ClientInfo, prefix: &str) -> Deadlock {
@@ -17,23 +17,23 @@ pub(super) fn shown(ring: &[Link], seen: &mut Reading<'_>, here: &ClientInfo, pr
     let steps = before.zip(ring).map(|(before, link)| {
         let wait = &link.wait;
         let (client, thread) = (wait.thread.client, wait.thread.id);
-        let (whereabouts, waiting_for) = if client == here.id {
+        let (location, waiting_for) = if client == here.id {
             let (name, waiting_for) = seen.own_thread(thread);
             (place(here, name), waiting_for)
         } else {
             seen.client(client).map_or(
-                (Whereabouts::new(String::new(), 0, String::new()), Duration::ZERO),
+                (Location::new(String::new(), 0, String::new()), Duration::ZERO),
                 |info| {
                     let one = info.uses.iter().find(|one| one.by == Some(thread) && one.told.is_some());
                     let name = one.map(|one| one.thread.clone()).unwrap_or_default();
-                    (place(info, name), one.map(|one| one.since).unwrap_or_default())
+                    (place(info, name), one.map(|one| one.lasted).unwrap_or_default())
                 },
             )
         };
         DeadlockStep {
             owner: format!("{client}:{}", wait.number),
-            wait: wait.id,
-            whereabouts,
+            wait_id: wait.id,
+            location,
             by_this_client: client == here.id,
             holds: given(&before.wait.key),
             waits_for: given(&wait.key),
@@ -62,8 +62,8 @@ pub(super) fn shown_maybe(
     if let Some(last) = maybe.links.last() {
         deadlock.steps.push(DeadlockStep {
             owner: format!("{}:{}", last.holder.client, last.holder.number),
-            wait: 0,
-            whereabouts: Whereabouts::new(String::new(), 0, String::new()),
+            wait_id: 0,
+            location: Location::new(String::new(), 0, String::new()),
             by_this_client: false,
             holds: given(&last.wait.key),
             waits_for: if maybe.is_named { given(&maybe.held) } else { String::new() },
@@ -75,10 +75,10 @@ pub(super) fn shown_maybe(
     deadlock
 }
 
-fn place(info: &ClientInfo, thread: String) -> Whereabouts {
-    Whereabouts {
+fn place(info: &ClientInfo, thread: String) -> Location {
+    Location {
         program: info.program.clone(),
         label: info.label.clone(),
-        ..Whereabouts::new(info.host.clone(), info.pid, thread)
+        ..Location::new(info.host.clone(), info.pid, thread)
     }
 }

@@ -4,7 +4,7 @@
 //! To all other clients the lock is held meanwhile, by an owner whose lease runs. In its time slice the client got the
 //! lock out of the line in the store, and a thread that comes back at once has the lock again without a request. So a
 //! slice needs no keys and no messages, as eventual fairness in parking_lot and the cohort locks of Dice, Marathe and
-//! Shavit (2012). `lock_with(name).keep()` leaves the hold until another client asks for the lock, which recalls it, as
+//! Shavit (2012). `lock_builder(name).cached()` leaves the hold until another client asks for the lock, which recalls it, as
 //! the delegations of NFSv4 (RFC 7530, 10.4). docs/decisions/0056 and 0060 have the rules.
 //!
 //! | slot        | meaning                                                    | ended by                               |

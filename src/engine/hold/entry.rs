@@ -358,7 +358,7 @@ impl LockEntry {
         }
     }
 
-    /// The last failure, if the head has had nothing but failures for as long as `patience`.
+    /// The last failure, if the head has had nothing but failures for as long as `retry_timeout`.
     pub(crate) fn spent_retry_budget(&self, patience: Duration, now: Moment) -> Option<Error> {
         let state = self.state();
         let (since, error) = state.failure.as_ref()?;

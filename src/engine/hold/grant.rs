@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::ident::{Fence, ThreadMark};
+use crate::ident::{FencingToken, ThreadMark};
 use crate::seam::{Bound, Claim};
 use crate::task::TaskMark;
 use crate::time::{Lease, Moment};
@@ -58,12 +58,12 @@ pub(crate) struct Grant {
     pub(crate) renewed_lease: Duration,
     /// Beyond it the hold is not renewed.
     pub(crate) ceiling: Option<Moment>,
-    pub(crate) fence: Option<Fence>,
+    pub(crate) fence: Option<FencingToken>,
     /// Its end besides its lease.
     pub(crate) bound: Option<Arc<dyn Bound>>,
     /// As [`AcquireCall::may_keep`](crate::engine::acquire::call::AcquireCall::may_keep) says.
     pub(crate) may_be_kept: bool,
-    /// The call asked for it to be kept, by `keep`.
+    /// The call asked for it to be kept, by `cached`.
     pub(crate) asks_to_keep: bool,
     /// It is kept until others ask for it.
     pub(crate) until_asked: bool,

@@ -27,7 +27,7 @@ use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
 pub(crate) use crate::engine::hold::state::{AgendaSlot, State};
 use crate::engine::policy::{at_risk, renewal_slack};
-use crate::ident::{Fence, LockName, Owner};
+use crate::ident::{FencingToken, LockName, Owner};
 use crate::observe::reporter::Reporter;
 use crate::observe::spans::HoldSpan;
 use crate::observe::{Loss, LossReason, event::Event};
@@ -66,7 +66,7 @@ pub(crate) struct Hold {
     since: AtomicU64,
     /// The lease that renewals ask for, in nanoseconds.
     renewed_lease: AtomicU64,
-    fence: OnceLock<Fence>,
+    fence: OnceLock<FencingToken>,
     /// Something else than its guard has ended a guard's level.
     has_spent_guard: AtomicBool,
     listeners: Listeners,
@@ -136,12 +136,12 @@ impl Hold {
         Moment::from_nanos(self.since.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn fence(&self) -> Option<Fence> {
+    pub(crate) fn fencing_token(&self) -> Option<FencingToken> {
         self.fence.get().copied()
     }
 
     /// The first fence stays: a re-entry must not outdate what the outer level is writing with.
-    pub(crate) fn set_fence(&self, fence: Option<Fence>) {
+    pub(crate) fn set_fence(&self, fence: Option<FencingToken>) {
         if let Some(fence) = fence {
             self.fence.get_or_init(|| fence);
         }

@@ -318,7 +318,7 @@ fn a_hold_is_kept_for_a_turn_if_nothing_is_left_of_its_use() {
         hold.can_be_kept(false).is_some()
     };
     assert!(is_kept(&|_| ()));
-    assert!(!is_kept(&|hold| hold.set_fence(Some(Fence::new(1)))), "its token");
+    assert!(!is_kept(&|hold| hold.set_fence(Some(FencingToken::new(1)))), "its token");
     let bound = hold_by(Grant { bound: Some(Arc::new(Session)), ..kept() });
     assert!(bound.can_be_kept(false).is_none(), "its session");
     assert!(!is_kept(&|hold| hold.note_failed_renewal()), "a renewal that is due");
@@ -366,8 +366,8 @@ fn a_hold_that_was_lost_while_it_was_cached_does_not_begin_again_and_nobody_hear
 #[test]
 fn a_hold_keeps_its_first_fence() {
     let hold = hold(Lease::Renewed, ManualClock::new().now());
-    for fence in [None, Some(Fence::new(7)), Some(Fence::new(9))] {
+    for fence in [None, Some(FencingToken::new(7)), Some(FencingToken::new(9))] {
         hold.set_fence(fence);
     }
-    assert_eq!(hold.fence(), Some(Fence::new(7)));
+    assert_eq!(hold.fencing_token(), Some(FencingToken::new(7)));
 }

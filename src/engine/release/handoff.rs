@@ -47,7 +47,7 @@ impl Engine {
         outcome: ReleaseOutcome,
         begun: Moment,
     ) -> Result<()> {
-        let give_up = begun.plus(self.options.patience);
+        let give_up = begun.plus(self.options.retry_timeout);
         let outcome = match outcome {
             ReleaseOutcome::Freed { .. } | ReleaseOutcome::HandedOff => {
                 let held = self.note_ended(hold);

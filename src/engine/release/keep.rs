@@ -32,7 +32,7 @@ const SLICE: Duration = Duration::from_millis(100);
 
 impl Engine {
     /// Keeps a hold whose last level ended at `now`, if others are to ask for it first, or, of a guard that was
-    /// dropped or where `keep` was asked for, if the thread is likely to be back at once; whether it is kept. If
+    /// dropped or where `cached` was asked for, if the thread is likely to be back at once; whether it is kept. If
     /// not, it is to be released.
     pub(super) fn keeps(&self, hold: &Arc<Hold>, ended: &LevelEnd, is_dropped: bool, now: Moment) -> bool {
         if ended.left > 0 || ended.next.is_some() || !ended.may_cache {
@@ -83,8 +83,8 @@ impl Engine {
         if matches!(call.kind, Kind::Mutex | Kind::Fenced) && self.store.capabilities().keeping.is_some() {
             return Ok(());
         }
-        let words = "keep is for plain and fenced locks on one Redis, with Sentinels or in a cluster, in a table of PostgreSQL, on etcd \
-                     and on ZooKeeper: elsewhere nobody who waits could ask for the lock. Leave keep out";
+        let words = "`cached` is for plain and fenced locks on one Redis, with Sentinels or in a cluster, in a table of PostgreSQL, on etcd \
+                     and on ZooKeeper: elsewhere a waiter cannot recall the lock. Leave `cached` out";
         Err(Error::new(ErrorKind::Unsupported, call.action, words))
     }
 

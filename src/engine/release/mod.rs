@@ -93,7 +93,7 @@ impl Engine {
         let ended = match handed_off {
             Some(outcome) => self.handed_off(action, hold, outcome, begun),
             None => {
-                let outcome = self.send_release(hold, left, begun.plus(self.options.patience), None);
+                let outcome = self.send_release(hold, left, begun.plus(self.options.retry_timeout), None);
                 self.released(action, hold, left, outcome)
             }
         };
@@ -138,7 +138,7 @@ impl Engine {
             self.forget_lost(hold, begun);
             return expired();
         }
-        let ended = self.send_end(hold, ends, begun.plus(self.options.patience));
+        let ended = self.send_end(hold, ends, begun.plus(self.options.retry_timeout));
         self.registry.remove(hold);
         match ended {
             Ok(true) => {

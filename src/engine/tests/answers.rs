@@ -136,7 +136,7 @@ fn a_lease_shorter_than_the_answers_take_is_an_error_after_few_attempts() {
     let (lease, ms) = (Duration::from_millis(2), Duration::from_millis);
     let channel = Arc::new(Channel::new("a", true));
     let store = Arc::new(Odd { channel: Some(Arc::clone(&channel)), ..Odd::default() });
-    let options = Options { patience: ms(300), ..Options::default() };
+    let options = Options { retry_timeout: ms(300), ..Options::default() };
     let seen: Arc<dyn Store> = Arc::clone(&store) as _;
     let engine = Engine::start(options, Clock::System, seen, Arc::new(Reporter::new(None))).unwrap();
     let name = name();
@@ -566,7 +566,7 @@ fn a_waiter_bears_a_second_outage_for_as_long_as_the_first() {
     let clock = ManualClock::new();
     let store = Arc::new(Odd::default());
     let (engine, name) = (engine(&store, &Clock::Manual(clock.clone())), name());
-    let patience = engine.options.patience;
+    let patience = engine.options.retry_timeout;
     let fails = || -> Script<Attempt> { Box::new(|| Err(Failure::Refused(refusal()))) };
     let (answers, later) = (|| Ok(Attempt::Busy { retry_after: None }), clock.clone());
     store.attempting.lock().extend([
@@ -605,8 +605,8 @@ fn a_caller_that_does_not_wait_spends_nothing_of_what_others_bear() {
     let place = entry.join(false); // as one that waits
     store.failing.store(1, Ordering::SeqCst);
     acquire(&engine, &name, WaitLimit::Once, Lease::Renewed).unwrap_err();
-    let later = clock.now().plus(engine.options.patience * 2);
-    assert!(entry.spent_retry_budget(engine.options.patience, later).is_none());
+    let later = clock.now().plus(engine.options.retry_timeout * 2);
+    assert!(entry.spent_retry_budget(engine.options.retry_timeout, later).is_none());
     drop(place);
     engine.shutdown().unwrap();
 }

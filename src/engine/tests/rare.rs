@@ -157,7 +157,7 @@ fn a_group_whose_releases_go_without_an_answer_bears_that_once_and_not_for_each_
     let (patience, clock) = (Duration::from_secs(3_600), ManualClock::new());
     let store = Arc::new(Odd::default());
     let seam: Arc<dyn Store> = Arc::clone(&store) as _;
-    let options = Options { patience, ..Options::default() };
+    let options = Options { retry_timeout: patience, ..Options::default() };
     let reporter = Arc::new(Reporter::new(None));
     let engine = Arc::new(Engine::start(options, Clock::Manual(clock.clone()), seam, reporter).unwrap());
     let other = Arc::new(LockName::new(&Arc::from("b"), "b".to_owned()).unwrap());

@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::Fence;
+use crate::ident::FencingToken;
 
 /// A Redis script that sets a key unless a newer token has set it: `EVAL script 2 key token-key token value`.
 ///
@@ -20,7 +20,7 @@ use crate::ident::Fence;
 /// |---|---|
 /// | `KEYS[1]` | the data, a string |
 /// | `KEYS[2]` | where the highest token seen is kept; in a cluster in the same slot, as `{stock}:fence` beside `{stock}` |
-/// | `ARGV[1]` | the writer's token: [`Fence::get`] in decimal |
+/// | `ARGV[1]` | the writer's token: [`FencingToken::get`] in decimal |
 /// | `ARGV[2]` | the value |
 ///
 /// Returns 1 if it was written, 0 if a newer token had written before. Use it as the pattern for writes of
@@ -126,7 +126,7 @@ fn is_identifier(text: &str) -> bool {
 /// assert_eq!(std::fs::read(&report).unwrap(), b"new");
 /// # Ok::<(), leasehold::Error>(())
 /// ```
-pub fn write_file(path: &Path, fence: Fence, content: &[u8]) -> Result<bool> {
+pub fn write_file(path: &Path, fence: FencingToken, content: &[u8]) -> Result<bool> {
     let failed = |error: io::Error| {
         Error::new(ErrorKind::Resource, "write_file", "a fenced file could not be written").with_source(error)
     };

@@ -30,7 +30,7 @@ use serde_json::json;
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{Fence, LockName, Owner};
+use crate::ident::{FencingToken, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
@@ -148,7 +148,7 @@ impl Store for EtcdStore {
             self.take(claim, deadline)
         } else {
             self.change(claim, None, |_| count, true, deadline).map(|fence| match fence {
-                Some(fence) => Attempt::granted(claim.wants_fence.then(|| Fence::new(fence))),
+                Some(fence) => Attempt::granted(claim.wants_fence.then(|| FencingToken::new(fence))),
                 None => Attempt::Lost,
             })
         };

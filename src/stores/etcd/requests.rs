@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::error::{Error, ErrorKind};
-use crate::ident::{Fence, LockName};
+use crate::ident::{FencingToken, LockName};
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Release};
 use crate::stores::etcd::lease::{EtcdLease, keep_alive, revoke, time_to_live, ttl_of};
 use crate::stores::etcd::members::{Transport, is_lease_over, not_sent};
@@ -65,7 +65,8 @@ impl EtcdStore {
                     if self.counts(claim, place, deadline).map_err(in_doubt)? {
                         self.watch.leave(&id, true);
                         self.watch.holds(self.key(claim), place.created);
-                        let fence = claim.wants_fence.then(|| Fence::new(place.created.unsigned_abs()));
+                        let fence =
+                            claim.wants_fence.then(|| FencingToken::new(place.created.unsigned_abs()));
                         return Ok(Attempt::granted(fence));
                     }
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ident::{Fence, LockName};
+use crate::ident::{FencingToken, LockName};
 use crate::inspect::{Holder, Inspection, ObjectKind, Waiter};
 use crate::seam::{Answer, Failure};
 use crate::stores::etcd::EtcdStore;
@@ -30,9 +30,9 @@ impl EtcdStore {
         if left.is_some() {
             (seen.kind, seen.remaining) = (ObjectKind::FairLock, left);
             // Whether its holder asked for a token or not, the creation of its key is one.
-            seen.fence = u64::try_from(held.created).ok().map(Fence::new);
+            seen.fencing_token = u64::try_from(held.created).ok().map(FencingToken::new);
             let holder = Holder::new(held.owner);
-            seen.holders.push(Holder { holds: Some(held.count), remaining: left, ..holder });
+            seen.holders.push(Holder { hold_count: Some(held.count), remaining: left, ..holder });
         }
         seen.waiting = all.saturating_sub(1);
         seen.waiters = stand.map(|waiter| Waiter::new(waiter.owner, None)).collect();

@@ -10,7 +10,6 @@ pub(super) struct HeldLock {
     pub(super) owner: Owner,
     pub(super) count: u32,
     pub(super) until: Moment,
-    /// Shown to people.
     pub(super) since: Moment,
     pub(super) note: Option<HoldNote>,
 }
@@ -29,11 +28,11 @@ impl HeldLock {
 
     pub(super) fn shown(&self, now: Moment) -> Holder {
         Holder {
-            holds: Some(self.count),
+            hold_count: Some(self.count),
             remaining: Some(self.until.since(now)),
             held_for: Some(now.since(self.since)),
             ends_within: self.note.as_ref().map(|note| self.since.plus(note.max_hold).since(now)),
-            whereabouts: self.note.as_ref().map(|note| note.place.as_ref().clone()),
+            location: self.note.as_ref().map(|note| note.place.as_ref().clone()),
             ..Holder::new(self.owner.to_string())
         }
     }

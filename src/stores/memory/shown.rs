@@ -1,22 +1,20 @@
-//! All that there is under a name in this process.
+//! The answers of `inspect`.
 //!
-//! Here several objects may have one name, which on Redis have one key: the first that is there is reported,
-//! in the order of this file.
+//! Here several objects may have one name, which on Redis share one key: the first that exists is shown, in this file's order.
 
-use crate::ident::{Fence, LockName};
+use crate::ident::{FencingToken, LockName};
 use crate::inspect::{Inspection, ObjectKind, Waiter};
 use crate::stores::memory::counted::CountedKind;
 use crate::stores::memory::state::{Channels, MemoryState, rw_channel};
 use crate::time::Moment;
 
-/// The most items of a list that are shown.
 const MOST: usize = 100;
 
 impl MemoryState {
     pub(super) fn shown(&self, name: &LockName, now: Moment, channels: &Channels) -> Inspection {
         let key = name.key();
         let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
-        seen.fence = self.fences.get(key).copied().map(Fence::new);
+        seen.fencing_token = self.fences.get(key).copied().map(FencingToken::new);
         for (owner, until) in self.queues.get(key).into_iter().flatten().filter(|(_, until)| *until > now) {
             let remaining = Some(until.since(now));
             seen.waiters.push(Waiter::new(owner.to_string(), remaining));
@@ -26,7 +24,7 @@ impl MemoryState {
         let listeners = |channel: &str| channels.get(channel).map_or(0, |channel| count(channel.listeners()));
 
         if let Some(held) = self.locks.get(key).filter(|held| held.until > now) {
-            seen.kind = match (held.is_token, seen.waiting, seen.fence) {
+            seen.kind = match (held.is_token, seen.waiting, seen.fencing_token) {
                 (true, ..) => ObjectKind::TokenLock,
                 (false, 0, None) => ObjectKind::Lock,
                 (false, 0, Some(_)) => ObjectKind::FencedLock,
@@ -55,12 +53,12 @@ impl MemoryState {
             seen.count = Some(number);
             seen.remaining = Some(ends.map_or(std::time::Duration::MAX, |ends| ends.since(now)));
             seen.permits = counted.lent(now);
-            seen.out = count(seen.permits.len());
+            seen.permits_out = count(seen.permits.len());
             seen.permits.truncate(MOST);
             seen.listeners = Some(listeners(&kind.channel(key)));
             return seen;
         }
-        seen.kind = match (seen.waiting, seen.fence) {
+        seen.kind = match (seen.waiting, seen.fencing_token) {
             (0, None) => ObjectKind::Absent,
             (0, Some(_)) => ObjectKind::FencedLock,
             _ => ObjectKind::FairLock,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ident::{Fence, LockName};
+use crate::ident::{FencingToken, LockName};
 use crate::seam::capabilities::{Batches, Pipeline};
 use crate::seam::{Answer, Answered, Attempt, Claim, Kind, Pending, Release, Store, named};
 use crate::stores::redis::kinds::kind::Deferrable;
@@ -44,7 +44,13 @@ impl Pipeline for RedisStore {
         }
         let wants_fence = claim.wants_fence;
         let read = move |reply| replies::attempted(&tagged(reply, kind.expected())?, wants_fence);
-        self.begin("lock", claim, kind.acquisition(claim, count), deadline, read)
+        self.begin(
+            "lock",
+            claim,
+            kind.acquisition(claim, count, self.server.connections.link()),
+            deadline,
+            read,
+        )
     }
 
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>> {
@@ -71,7 +77,7 @@ impl Batches for RedisStore {
         claims: &[Claim],
         or_none: bool,
         deadline: Moment,
-    ) -> Box<dyn Pending<Vec<Option<Fence>>>> {
+    ) -> Box<dyn Pending<Vec<Option<FencingToken>>>> {
         let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
         let read = |reply| several::acquired(&tagged(reply, Expected::Hash)?);
         self.begin("lock", first, several::acquisitions(claims, or_none), deadline, read)

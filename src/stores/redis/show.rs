@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::error::Result;
-use crate::ident::{Fence, LockName, Owner};
-use crate::inspect::{Holder, Inspection, Mode, ObjectKind, PermitOut, Waiter, Whereabouts};
+use crate::ident::{FencingToken, LockName, Owner};
+use crate::inspect::{Holder, Inspection, Location, Mode, ObjectKind, PermitInfo, Waiter};
 use crate::seam::{Answer, Failure};
 use crate::stores::redis::conn::connections::Connections;
 use crate::stores::redis::keys::{self, Part};
@@ -129,7 +129,7 @@ impl<'a> Shown<'a> {
 
     fn told(&self, name: &str) -> Result<Inspection> {
         let mut seen = Inspection::new(name, ObjectKind::Absent);
-        seen.fence = self.fence.parse().ok().map(Fence::new);
+        seen.fencing_token = self.fence.parse().ok().map(FencingToken::new);
         seen.remaining = (self.ttl_ms != -2).then(|| ttl(self.ttl_ms).unwrap_or(Duration::MAX));
         self.waiters(&mut seen)?;
         match self.kind.as_str() {
@@ -179,7 +179,7 @@ impl<'a> Shown<'a> {
         if self.waiting > 0 {
             return Some(ObjectKind::FairLock);
         }
-        seen.fence.map(|_| ObjectKind::FencedLock)
+        seen.fencing_token.map(|_| ObjectKind::FencedLock)
     }
 
     fn hash(&self, seen: &mut Inspection) -> Result<ObjectKind> {
@@ -229,11 +229,16 @@ impl<'a> Shown<'a> {
         let whole = ttl(self.ttl_ms);
         let holds = Some(field.count()?);
         let Some(_) = mode else {
-            return Some(Holder { holds, remaining: whole, ..Holder::new(field.name.clone()) });
+            return Some(Holder { hold_count: holds, remaining: whole, ..Holder::new(field.name.clone()) });
         };
         if let Some(writer) = field.name.strip_suffix(":write") {
             let mode = Some(Mode::Write);
-            return Some(Holder { holds, mode, remaining: whole, ..Holder::new(writer.to_owned()) });
+            return Some(Holder {
+                hold_count: holds,
+                mode,
+                remaining: whole,
+                ..Holder::new(writer.to_owned())
+            });
         }
         let remaining = match field.ttl_ms {
             // Nobody's by Redisson's rule, but in the way until the hash ends.
@@ -242,7 +247,12 @@ impl<'a> Shown<'a> {
             -3 => None,
             ttl_ms => ttl(ttl_ms),
         };
-        Some(Holder { holds, mode: Some(Mode::Read), remaining, ..Holder::new(field.name.clone()) })
+        Some(Holder {
+            hold_count: holds,
+            mode: Some(Mode::Read),
+            remaining,
+            ..Holder::new(field.name.clone())
+        })
     }
 
     /// Redisson's lock of several values: for each of them its owner, its end and a count.
@@ -254,7 +264,7 @@ impl<'a> Shown<'a> {
             let owner = hold.get(at + 1..)?;
             let ends = fields.iter().find(|other| other.name == format!("{hold}:expire_time"));
             let remaining = ends.and_then(|ends| ends.value.parse().ok()).map(|ends| self.left(ends));
-            Some(Holder { holds: field.count(), remaining, ..Holder::new(owner.to_owned()) })
+            Some(Holder { hold_count: field.count(), remaining, ..Holder::new(owner.to_owned()) })
         });
         held.collect()
     }
@@ -270,7 +280,7 @@ impl<'a> Shown<'a> {
         let since = since.ok().and_then(|since| u64::try_from(self.now_ms.saturating_sub(since)).ok());
         holder.held_for = since.map(Duration::from_millis);
         holder.ends_within = ends.ok().map(|ends| self.left(ends));
-        holder.whereabouts = pid.ok().map(|pid| Whereabouts::new(host, pid, thread));
+        holder.location = pid.ok().map(|pid| Location::new(host, pid, thread));
     }
 
     fn string(&self, seen: &mut Inspection) -> Result<ObjectKind> {
@@ -283,17 +293,17 @@ impl<'a> Shown<'a> {
                 return Ok(ObjectKind::Foreign { what: "a string".to_owned() });
             }
             let holder = Holder::new(owner);
-            seen.holders.push(Holder { holds: Some(1), remaining: ttl(self.ttl_ms), ..holder });
+            seen.holders.push(Holder { hold_count: Some(1), remaining: ttl(self.ttl_ms), ..holder });
             return Ok(ObjectKind::TokenLock);
         };
         seen.count = Some(count.saturating_add(self.back));
-        seen.out = u64::try_from(self.out).unwrap_or(0);
+        seen.permits_out = u64::try_from(self.out).unwrap_or(0);
         for pair in self.permits.chunks_exact(2) {
             let [id, ends_ms] = pair else { continue };
             let id = bytes(id)?.iter().map(|byte| format!("{byte:02x}")).collect();
             let ends_ms = text(ends_ms)?.parse::<f64>().map_or(i64::MAX, whole);
             let remaining = if ends_ms >= FOR_EVER_MS { Duration::MAX } else { self.left(ends_ms) };
-            seen.permits.push(PermitOut { id, by_this_client: false, remaining });
+            seen.permits.push(PermitInfo { id, by_this_client: false, remaining });
         }
         let is_heard = |channel| self.listeners(channel).is_some_and(|listeners| listeners > 0);
         let (permits, latch) = (is_heard(2), is_heard(3));

@@ -71,8 +71,13 @@ impl RedisStore {
             Target::Place(_) => None,
             Target::Master(sentinels) => Some(SentinelMonitor::start(sentinels)?),
         };
-        let subscriber =
-            pubsub::subscriber(address, reporter, options.linger, subscriber::SILENCE, &[subscriber::PLAIN]);
+        let subscriber = pubsub::subscriber(
+            address,
+            reporter,
+            options.unsubscribe_delay,
+            subscriber::SILENCE,
+            &[subscriber::PLAIN],
+        );
         let (scripts, replicas, rights) = (options.scripts, options.replicas, LineRights::default());
         let store = RedisStore::new(connections, subscriber, scripts, replicas, rights);
         Ok(RedisStore { monitor, settles_doubts: true, notes: options.notes, ..store })

@@ -1,7 +1,7 @@
 //! The words of a lock's row that are only for people: where its holder is. They never cost anybody a lock.
 
 use crate::error::{Error, ErrorKind};
-use crate::inspect::Whereabouts;
+use crate::inspect::Location;
 use crate::refused::Refused;
 use crate::seam::{Answer, Failure};
 use crate::sync::atomic::{AtomicU8, Ordering};
@@ -23,9 +23,9 @@ const PLAIN: u8 = 1;
 const NOTHING: u8 = 2;
 
 impl Notes {
-    /// The whereabouts of the calling thread, as the row is to say them.
-    pub(super) fn here(&self) -> Whereabouts {
-        let mut here = Whereabouts::here();
+    /// The location of the calling thread, as the row is to say them.
+    pub(super) fn here(&self) -> Location {
+        let mut here = Location::here();
         match self.level() {
             FULL => {}
             PLAIN => [&mut here.host, &mut here.thread].into_iter().for_each(|text| *text = plain(text)),

@@ -195,7 +195,7 @@ impl<D: Database> Pool<D> {
     }
 
     /// Has `talk` use the connection for renewals. If it cannot be opened, then one of the requests', for
-    /// which it waits until `patience` is over, before all requests: that the server, or the way to it, has
+    /// which it waits until `retry_timeout` is over, before all requests: that the server, or the way to it, has
     /// no room for another connection says nothing against the holds.
     fn over_renewals<T>(
         &self,

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{Fence, LockName, Owner};
-use crate::inspect::{Holder, Inspection, ObjectKind, Whereabouts};
+use crate::ident::{FencingToken, LockName, Owner};
+use crate::inspect::{Holder, Inspection, Location, ObjectKind};
 use crate::seam::capabilities::{Capabilities, KeptLook, TableInUse};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::Subscription;
@@ -60,26 +60,26 @@ pub(super) struct ListedRow {
 pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
     let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
     let Some((row, told)) = row else { return seen };
-    seen.fence = u64::try_from(told.fence).ok().filter(|fence| *fence > 0).map(Fence::new);
-    if seen.fence.is_some() {
+    seen.fencing_token = u64::try_from(told.fence).ok().filter(|fence| *fence > 0).map(FencingToken::new);
+    if seen.fencing_token.is_some() {
         seen.kind = ObjectKind::FencedLock;
     }
     if !row.is_live() {
         return seen;
     }
-    match (row.token, seen.fence) {
+    match (row.token, seen.fencing_token) {
         (true, _) => seen.kind = ObjectKind::TokenLock,
         (false, None) => seen.kind = ObjectKind::Lock,
         (false, Some(_)) => {}
     }
     let remaining = Some(row.remaining());
     seen.remaining = remaining;
-    let place = Whereabouts::new(told.host, u32::try_from(told.pid).unwrap_or(0), told.thread);
+    let place = Location::new(told.host, u32::try_from(told.pid).unwrap_or(0), told.thread);
     seen.holders.push(Holder {
-        holds: u32::try_from(row.holds).ok(),
+        hold_count: u32::try_from(row.holds).ok(),
         remaining,
         held_for: u64::try_from(told.held_ms).ok().map(Duration::from_millis),
-        whereabouts: Some(place),
+        location: Some(place),
         ..Holder::new(row.owner)
     });
     seen
@@ -317,7 +317,7 @@ pub(super) fn acquire_by_row<D: Rows + ?Sized>(
 }
 
 pub(super) fn granted(claim: &Claim, fence: u64) -> Attempt {
-    Attempt::granted(claim.wants_fence.then(|| Fence::new(fence)))
+    Attempt::granted(claim.wants_fence.then(|| FencingToken::new(fence)))
 }
 
 /// The row if its lock is held, and by a lock of this kind.

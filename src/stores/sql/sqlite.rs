@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, params};
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::LockName;
-use crate::inspect::Whereabouts;
+use crate::inspect::Location;
 use crate::seam::{Answer, Claim, Failure, Store};
 use crate::stores::sql::database::Database;
 use crate::stores::sql::pool::Pool;
@@ -260,7 +260,7 @@ impl Rows for Sqlite {
         if let Some(row) = seen.filter(|row| row.is_live() && row.owner != owner) {
             return Ok(Change::None(Some(row)));
         }
-        let here = Whereabouts::here();
+        let here = Location::here();
         let params = params![
             claim.name.key().as_bytes(),
             claim.kind.is_token(),

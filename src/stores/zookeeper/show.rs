@@ -1,27 +1,26 @@
 //! The owners at a lock, as the nodes there say.
 
-use crate::ident::{Fence, LockName};
+use crate::ident::{FencingToken, LockName};
 use crate::inspect::{Holder, Inspection, Mode, ObjectKind, Waiter};
 use crate::seam::Family;
 use crate::stores::zookeeper::ZooKeeperStore;
-use crate::stores::zookeeper::answer::{described, whereabouts};
+use crate::stores::zookeeper::answer::{described, location};
 use crate::stores::zookeeper::jute::{Operation, code, data, maker};
 use crate::stores::zookeeper::path::NodeLine;
 use crate::stores::zookeeper::session::{Found, NoReply};
 use crate::time::{Clock, Moment};
 
-/// The most of those who stand at a lock that are shown.
 const MOST_SHOWN: usize = 100;
 
 impl ZooKeeperStore {
-    /// The line as it stands, and what each node in it says: a request for each.
+    /// Needs a request for each node.
     pub(super) fn describe(&self, name: &LockName, deadline: Moment) -> Found<Inspection> {
         let lock = self.path_of(name)?;
         let line = self.line(&lock, deadline)?;
         self.shown_line(name, &lock, &line, true, deadline)
     }
 
-    /// The same of a line that was looked at; of those who wait only how many, if they are not asked for.
+    /// The same for a queue that is known; waiters that are not wanted are only counted.
     pub(super) fn shown_line(
         &self,
         name: &LockName,
@@ -44,8 +43,9 @@ impl ZooKeeperStore {
                 {
                     Ok(reply) => {
                         if has_it {
-                            // As of etcd's keys: each holder has such a token, whether it asked or not.
-                            seen.fence = seen.fence.max(Some(Fence::new(maker(&reply.body)?)));
+                            // As with etcd's keys, each holder has a token, whether it asked for one or not.
+                            seen.fencing_token =
+                                seen.fencing_token.max(Some(FencingToken::new(maker(&reply.body)?)));
                         }
                         data(&reply.body)?
                     }
@@ -54,7 +54,7 @@ impl ZooKeeperStore {
                 };
             let (owner, lease) = described(&one.name, &said);
             if !has_it {
-                seen.waiters.push(Waiter { whereabouts: whereabouts(&said), ..Waiter::new(owner, None) });
+                seen.waiters.push(Waiter { location: location(&said), ..Waiter::new(owner, None) });
                 continue;
             }
             let mode = match one.family {
@@ -62,7 +62,7 @@ impl ZooKeeperStore {
                 Family::Write => Some(Mode::Write),
                 Family::Lock | Family::Token | Family::Counted => None,
             };
-            // Of a writer that reads, the writing comes first.
+            // Of a writer that reads, its writing comes first.
             if !seen.is_held() {
                 seen.kind = mode.map_or(ObjectKind::FairLock, |mode| ObjectKind::ReadWriteLock { mode });
             }
@@ -70,8 +70,8 @@ impl ZooKeeperStore {
                 self.session.places.until(lock, &one.name).map(|until| until.since(Clock::System.now()));
             let remaining = left.or(lease);
             seen.remaining = seen.remaining.max(remaining);
-            let whereabouts = whereabouts(&said);
-            seen.holders.push(Holder { mode, remaining, whereabouts, ..Holder::new(owner) });
+            let location = location(&said);
+            seen.holders.push(Holder { mode, remaining, location, ..Holder::new(owner) });
         }
         Ok(seen)
     }

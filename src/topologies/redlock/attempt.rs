@@ -57,7 +57,7 @@ impl Redlock {
         let granted = votes.granted();
         let took = Clock::System.now().since(sent);
         if granted >= votes.majority() && validity(claim.lease, took).is_some() {
-            return Ok(Attempt::granted(votes.fence()));
+            return Ok(Attempt::granted(votes.fencing_token()));
         }
         let got_some = self.undo(claim, votes, deadline);
         if granted >= votes.majority() {

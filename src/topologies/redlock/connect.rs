@@ -147,8 +147,8 @@ impl Redlock {
 
 /// Whether the server is none for Redlock whatever its state is.
 fn is_of_list(error: &Error) -> bool {
-    use ErrorKind::{InvalidInput, OtherFormat, TooOld, Unsupported};
-    matches!(error.kind(), InvalidInput | OtherFormat | TooOld | Unsupported)
+    use ErrorKind::{IncompatibleFormat, InvalidInput, TooOld, Unsupported};
+    matches!(error.kind(), InvalidInput | IncompatibleFormat | TooOld | Unsupported)
 }
 
 fn close_all(opened: Vec<Answer<Voter>>) {

@@ -207,7 +207,7 @@ impl Store for Redlock {
         let granted = votes.granted();
         if granted >= votes.majority() && validity(claim.lease, Clock::System.now().since(sent)).is_some() {
             self.monitor.confirmed(claim, sent, &[]);
-            return Ok(Attempt::granted(votes.fence()));
+            return Ok(Attempt::granted(votes.fencing_token()));
         }
         if votes.count(|attempt| !matches!(attempt, Attempt::Granted { .. })) >= votes.veto() {
             return Ok(Attempt::Lost);
@@ -391,10 +391,16 @@ impl Inspect for Redlock {
             if alike.len() >= votes.majority() {
                 let name = name.given().to_owned();
                 let remaining = alike.iter().map(|other| other.remaining).min().flatten();
-                let fence = votes.done().filter_map(|other| other.fence).max();
+                let fence = votes.done().filter_map(|other| other.fencing_token).max();
                 let writers_wait =
                     votes.done().filter(|other| other.writers_wait).count() >= votes.majority();
-                return Ok(Inspection { name, remaining, fence, writers_wait, ..seen.clone() });
+                return Ok(Inspection {
+                    name,
+                    remaining,
+                    fencing_token: fence,
+                    writers_wait,
+                    ..seen.clone()
+                });
             }
         }
         // Several have some of the servers each: nobody has the lock.

@@ -32,7 +32,7 @@ impl Voter {
     /// Notes the number of the format; refused where another client has noted another since.
     pub(super) fn noted(&self, deadline: Moment) -> Result<()> {
         match (self.note_format)(deadline) {
-            Err(Failure::Refused(error)) if error.kind() == ErrorKind::OtherFormat => {
+            Err(Failure::Refused(error)) if error.kind() == ErrorKind::IncompatibleFormat => {
                 Err(error.during("connect"))
             }
             _ => Ok(()),
@@ -159,7 +159,7 @@ impl VotingNode {
         true
     }
 
-    /// Asks a server that is out of use, if it is time to, for at most `patience`. One that was never reached
+    /// Asks a server that is out of use, if it is time to, for at most `retry_timeout`. One that was never reached
     /// is connected to by `open`, which does not wait for it. Returns whether it is back, and when to ask
     /// next.
     pub(super) fn look(&self, patience: Duration, open: impl FnOnce()) -> (bool, Moment) {
@@ -244,7 +244,7 @@ mod tests {
         for _ in 0..10 {
             assert!(!node.stays_away(silence()), "nothing to tell");
         }
-        let refused = || Error::new(ErrorKind::OtherFormat, "connect", "another version's");
+        let refused = || Error::new(ErrorKind::IncompatibleFormat, "connect", "another version's");
         assert!(node.stays_away(refused()));
         assert!(!node.stays_away(refused()), "once");
         assert_eq!(node.outage.lock().as_ref().unwrap().pause, LOOK_AGAIN.1, "it is looked at less often");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::ident::Fence;
+use crate::ident::FencingToken;
 use crate::seam::{Answer, Attempt, Failure, Others, Release, Snapshot};
 
 /// One answer of each server, in their order.
@@ -116,7 +116,7 @@ impl Votes<Attempt> {
     }
 
     /// The greatest fence of those who granted.
-    pub(super) fn fence(&self) -> Option<Fence> {
+    pub(super) fn fencing_token(&self) -> Option<FencingToken> {
         let fences = self.done().filter_map(|attempt| match attempt {
             Attempt::Granted { fence, .. } => *fence,
             Attempt::Busy { .. } | Attempt::InLine { .. } | Attempt::Lost => None,
@@ -242,7 +242,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn granted(fence: u64) -> Answer<Attempt> {
-        Ok(Attempt::granted(Some(Fence::new(fence))))
+        Ok(Attempt::granted(Some(FencingToken::new(fence))))
     }
 
     fn busy(millis: u32) -> Answer<Attempt> {
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn the_fence_is_the_greatest_that_was_granted() {
         let votes = Votes(vec![granted(3), busy(1), granted(9), granted(4), failed(ErrorKind::TimedOut)]);
-        assert_eq!((votes.granted(), votes.fence()), (3, Some(Fence::new(9))));
+        assert_eq!((votes.granted(), votes.fencing_token()), (3, Some(FencingToken::new(9))));
     }
 
     #[test]

@@ -175,7 +175,7 @@ fn without_enough_members_calls_wait_for_them_and_end_in_time() {
     alone_within(Duration::from_secs(120), || {
         stalled_since(now());
         let Some(mut cluster) = Cluster::start() else { return };
-        let client = builder(&cluster).patience(ms(8000)).build().unwrap();
+        let client = builder(&cluster).retry_timeout(ms(8000)).build().unwrap();
         let (here, gone) = (cluster.name_on(0, "here"), cluster.name_on(1, "gone"));
         client.get_lock(&here).acquire().unwrap().unlock().unwrap();
         let replica = cluster.replica_of(1);

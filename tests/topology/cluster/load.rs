@@ -30,7 +30,7 @@ pub(crate) fn builder(cluster: &Cluster) -> ClientBuilder {
         .lease(L)
         .command_timeout(T)
         .connect_timeout(CONNECT)
-        .linger(ms(200))
+        .unsubscribe_delay(ms(200))
         .client_name(NAME)
 }
 
@@ -155,7 +155,7 @@ fn turn(lock: &RedisLock, record: &Record) -> Result<(), Error> {
     let guard = lock.acquire()?;
     let (at, remaining) = (now(), guard.remaining());
     record.grants.lock().push(at);
-    let fence = guard.fence().map(leasehold::Fence::get);
+    let fence = guard.fencing_token().map(leasehold::FencingToken::get);
     let open = record.history.acquired(guard.owner(), fence);
     if let Some(fence) = fence
         && record.newest.fetch_max(fence, Ordering::SeqCst) > fence

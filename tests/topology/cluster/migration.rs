@@ -282,7 +282,7 @@ fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
         let client = builder(&cluster).build().unwrap();
         let name = cluster.name_on(0, "apart");
         let first = client.get_fenced_lock(&name).acquire().unwrap();
-        let fence = first.fence();
+        let fence = first.fencing_token();
         first.unlock().unwrap();
         let slot = cluster.slot(&name).to_string();
         let (from, to) = (cluster.id(0), cluster.id(1));
@@ -297,7 +297,7 @@ fn a_fenced_lock_is_waited_for_while_its_keys_are_apart() {
             move || {
                 let guard = client.get_fenced_lock(&name).acquire().unwrap();
                 assert!(is_done.load(Ordering::SeqCst), "not before");
-                let fence = guard.fence();
+                let fence = guard.fencing_token();
                 guard.unlock().unwrap();
                 fence
             }

@@ -40,7 +40,12 @@ fn forgotten(mut set: SentinelSet, old: usize) {
     let switched = now();
     let second = other.get_fenced_lock("forgotten").acquire().unwrap();
     comes_within(switched, R + T, "the loss", || guard.check().is_err());
-    assert!(second.fence() > guard.fence(), "{:?} after {:?}", second.fence(), guard.fence());
+    assert!(
+        second.fencing_token() > guard.fencing_token(),
+        "{:?} after {:?}",
+        second.fencing_token(),
+        guard.fencing_token()
+    );
     assert!(guard.unlock().unwrap_err().is_lost());
     assert!(careful.get_lock("refused").try_lock_for(LONG).unwrap());
     careful.get_lock("refused").unlock().unwrap();

@@ -33,7 +33,7 @@ fn rounds() -> u32 {
 pub(crate) fn options(set: &SentinelSet) -> ClientBuilder {
     let options = LockClient::builder().lease(LEASE).command_timeout(T).connect_timeout(ms(2000));
     // Longer than a failover takes on a machine so busy that the Sentinels stand still for a while.
-    options.patience(LIMIT + LONG).linger(Duration::ZERO).client_name(NAME).url(set.url())
+    options.retry_timeout(LIMIT + LONG).unsubscribe_delay(Duration::ZERO).client_name(NAME).url(set.url())
 }
 
 /// The results of a round.

@@ -83,7 +83,7 @@ impl Session for GuardSession {
 impl Peer for Calls {
     fn session(&self, names: &[String]) -> Result<Box<dyn Session + '_>> {
         let lock = |name: &String| {
-            if self.1 { self.0.lock_with(name).keep().build() } else { self.0.get_lock(name) }
+            if self.1 { self.0.lock_builder(name).cached().build() } else { self.0.get_lock(name) }
         };
         Ok(Box::new(CallSession { locks: names.iter().map(lock).collect() }))
     }

@@ -190,7 +190,7 @@ impl Keeper<'_> {
         self.caught.stop_waiting()?;
         // There before anybody knows of the hold. From here on nothing may fail.
         let mut lookout = Some(Lookout::start(&self.lookout, self.caught)?);
-        let fence = self.guard.fence().map(|fence| fence.get());
+        let fence = self.guard.fencing_token().map(|fence| fence.get());
         let granted = json!({
             "handle": place::handle(&self.lookout.place, fence),
             "name": self.hold.name,

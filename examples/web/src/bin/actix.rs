@@ -33,7 +33,7 @@ fn start(client: &LockClient) -> Result<(Sender<Job>, Vec<JoinHandle<()>>)> {
                 }
                 let outcome = (|| {
                     // The next job on this thread is another owner's, whatever this one leaves behind.
-                    let lock = client.lock_with(&name).non_reentrant().build();
+                    let lock = client.lock_builder(&name).non_reentrant().build();
                     let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
                     make_report();
                     released(guard.unlock())

@@ -27,7 +27,7 @@ async fn report(State(locks): State<Locks>, Path(name): Path<String>) -> StatusC
         let _place = place;
         let outcome = (|| {
             // The next closure on this thread is another owner's, whatever this one leaves behind.
-            let lock = locks.client.lock_with(&name).non_reentrant().build();
+            let lock = locks.client.lock_builder(&name).non_reentrant().build();
             let Some(guard) = lock.try_acquire_for(WAIT)? else { return Ok(None) };
             make_report();
             released(guard.unlock())

@@ -34,7 +34,7 @@ async fn make_holding(guard: OwnedGuard) -> u16 {
 }
 
 async fn report(State(client): State<LockClient>, Path(name): Path<String>) -> StatusCode {
-    let lock = client.lock_with(&name).non_reentrant().build();
+    let lock = client.lock_builder(&name).non_reentrant().build();
     let taken = spawn_blocking(move || lock.try_acquire_owned_for(WAIT)).await;
     let status = match taken {
         // A task of its own: it ends its work and its hold even if the caller hangs up and this future is

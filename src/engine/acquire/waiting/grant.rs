@@ -7,7 +7,7 @@ use super::report::Report;
 use crate::engine::acquire::call::Granted;
 use crate::engine::acquire::request::Request;
 use crate::engine::hold::Hold;
-use crate::ident::Fence;
+use crate::ident::FencingToken;
 use crate::observe::{Loss, LossReason};
 use crate::seam::{Bound, Claim, Kind};
 use crate::time::Moment;
@@ -18,7 +18,7 @@ impl Waiting<'_> {
         (op, sent): (&'static str, Moment),
         (claim, since): (&Claim, Moment),
         in_line: u32,
-        fence: Option<Fence>,
+        fence: Option<FencingToken>,
         bound: Option<Arc<dyn Bound>>,
     ) -> Granted {
         let Request { engine, call, thread, begun, .. } = self.request;

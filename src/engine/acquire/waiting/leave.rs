@@ -85,7 +85,8 @@ impl Waiting<'_> {
         let (engine, call) = (self.request.engine, self.request.call);
         let now = engine.clock.now();
         let noted = error.copy();
-        let outcome = self.retry_budget.note(engine.options.patience, error, now, call.limit.is_over(now));
+        let outcome =
+            self.retry_budget.note(engine.options.retry_timeout, error, now, call.limit.is_over(now));
         // Those behind in the queue have waited through the same: their retry budget ends when this one's
         // does. A caller whose time is over, or who never waited, has been through nothing that concerns
         // them.
@@ -106,7 +107,7 @@ impl Waiting<'_> {
         let (engine, now) = (self.request.engine, self.request.engine.clock.now());
         let is_over = self.request.call.limit.is_over(now);
         self.retry_budget.last =
-            Some(self.retry_budget.note(engine.options.patience, error, now, is_over)?);
+            Some(self.retry_budget.note(engine.options.retry_timeout, error, now, is_over)?);
         let until = now.plus(random_between(RETRY_PAUSE));
         self.rest.pause(until);
         Ok(Step::Sleep(until))

@@ -228,7 +228,7 @@ impl<'a> Waiting<'a> {
             let words = format!("{ring}; this wait was the youngest, and ended so that the others go on");
             return Err(Error::new(ErrorKind::Deadlock, call.action, words));
         }
-        let (patience, now) = (engine.options.patience, engine.clock.now());
+        let (patience, now) = (engine.options.retry_timeout, engine.clock.now());
         call.entry.spent_retry_budget(patience, now).map_or(Ok(()), Err)
     }
 

@@ -21,7 +21,7 @@ use self::topology::{ClusterNode, Topology};
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Host;
-use crate::ident::{Fence, LockName, Owner};
+use crate::ident::{FencingToken, LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
 use crate::refused::Refused;
@@ -116,7 +116,7 @@ impl ClusterStore {
         match self.ask(action, &key, deadline, |member| {
             agree_on_format(&member.server.connections, (self.notes, true), None, deadline)
         }) {
-            Err(Failure::Refused(error)) if error.kind() == ErrorKind::OtherFormat => {
+            Err(Failure::Refused(error)) if error.kind() == ErrorKind::IncompatibleFormat => {
                 self.format_is_away.note_for(Clock::System.now(), Duration::ZERO);
                 return Err(error);
             }
@@ -565,7 +565,7 @@ impl Batches for ClusterStore {
         claims: &[Claim],
         or_none: bool,
         deadline: Moment,
-    ) -> Box<dyn Pending<Vec<Option<Fence>>>> {
+    ) -> Box<dyn Pending<Vec<Option<FencingToken>>>> {
         let Some(first) = claims.first() else { return Box::new(Answered(Ok(Vec::new()))) };
         let sent = claims.to_vec();
         self.begin("lock", &first.name, deadline, move |store| store.begin_attempts(&sent, or_none, deadline))

@@ -324,7 +324,7 @@ impl Settings {
         let subscriber = crate::stores::redis::pubsub::subscriber(
             address,
             reporter,
-            options.linger,
+            options.unsubscribe_delay,
             subscriber::SILENCE,
             self.ways,
         );

@@ -1,7 +1,7 @@
 //! Replies that the scripts of several kinds give.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{Fence, Owner};
+use crate::ident::{FencingToken, Owner};
 use crate::seam::capabilities::KeptLook;
 use crate::seam::{
     AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Failure, Handoff, ListensFor, Others, Release, Snapshot,
@@ -46,13 +46,13 @@ fn in_line(reply: &Tagged) -> Result<Attempt> {
     Ok(Attempt::InLine { retry_after: after(spread), listens_for, is_lookout: reply.ends_with(b"first") })
 }
 
-fn fence(reply: &Tagged, wanted: bool) -> Result<Option<Fence>> {
+fn fence(reply: &Tagged, wanted: bool) -> Result<Option<FencingToken>> {
     if !wanted {
         return Ok(None);
     }
     let text = reply.text(1)?.unwrap_or_default();
     let number = text.parse().map_err(|_not_a_number| reply.unexpected())?;
-    Ok(Some(Fence::new(number)))
+    Ok(Some(FencingToken::new(number)))
 }
 
 /// The reply of a hand-off.

@@ -1,6 +1,6 @@
 //! One request for several plain locks, with and without fences.
 
-use crate::ident::Fence;
+use crate::ident::FencingToken;
 use crate::seam::Answer;
 use crate::seam::{Claim, Release};
 use crate::stores::redis::keys;
@@ -29,10 +29,10 @@ pub(crate) fn acquisitions(claims: &[Claim], or_none: bool) -> Command {
 }
 
 /// The reply of attempts at several locks: the fences of those that were taken.
-pub(crate) fn acquired(reply: &Tagged) -> Answer<Vec<Option<Fence>>> {
+pub(crate) fn acquired(reply: &Tagged) -> Answer<Vec<Option<FencingToken>>> {
     let fence = |text: Option<String>| match text.as_deref() {
         None | Some("") => Ok(None),
-        Some(number) => number.parse().map(|number| Some(Fence::new(number))),
+        Some(number) => number.parse().map(|number| Some(FencingToken::new(number))),
     };
     decoded(match reply.tag() {
         b"granted" => (1..=reply.len())

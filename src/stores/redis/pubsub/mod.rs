@@ -11,7 +11,7 @@ use crate::observe::reporter::Reporter;
 use crate::stores::redis::address::RedisAddress;
 use subscriber::{SubscribeMode, Subscriber};
 
-/// A subscriber that connects with its first waiter. `linger`: how long a subscription that nobody needs
+/// A subscriber that connects with its first waiter. `unsubscribe_delay`: how long a subscription that nobody needs
 /// stays. `silence`: the time without a word after which the server is asked for one.
 pub(crate) fn subscriber(
     address: Arc<RedisAddress>,

@@ -414,7 +414,7 @@ impl SubscriberState {
         self.write(commands);
     }
 
-    /// Ends the channels that nobody has listened to for `linger`; refused ones, and those that do not
+    /// Ends the channels that nobody has listened to for `unsubscribe_delay`; refused ones, and those that do not
     /// linger, at once.
     pub(crate) fn sweep(&mut self, linger: Duration, now: Moment) {
         let mut ended = Vec::new();

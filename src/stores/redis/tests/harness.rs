@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use redis::{Parser, Value};
 
 use crate::config::ServerOptions;
-use crate::ident::{ClientId, Fence, LockName, Owner, unbound_number};
+use crate::ident::{ClientId, FencingToken, LockName, Owner, unbound_number};
 use crate::observe::Observer;
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
@@ -185,7 +185,7 @@ impl<T: std::fmt::Debug> Said<T> for Answer<T> {
 }
 
 /// Whether an attempt was granted, and with which fence.
-pub(super) fn granted(answer: Answer<Attempt>) -> Option<Fence> {
+pub(super) fn granted(answer: Answer<Attempt>) -> Option<FencingToken> {
     match answer.done() {
         Attempt::Granted { fence, .. } => fence,
         other => panic!("not granted but {other:?}"),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ident::Fence;
+use crate::ident::FencingToken;
 use crate::seam::ring_member::{Look, Marked, RingMember};
 use crate::seam::{Attempt, Kind, Release, Store};
 use crate::stores::redis::tests::harness::{Said, Server, claim, soon};
@@ -54,7 +54,9 @@ fn a_name_is_free_to_move_when_nothing_is_there_and_its_fences_go_on() {
     // Far beyond the clock's: the node where the name comes from had given it.
     let earlier = 5_000_000_000_000_000;
     match store.attempt_under("1", &fenced, earlier, soon()).done() {
-        Marked::Under(Attempt::Granted { fence, .. }) => assert_eq!(fence, Some(Fence::new(earlier + 1))),
+        Marked::Under(Attempt::Granted { fence, .. }) => {
+            assert_eq!(fence, Some(FencingToken::new(earlier + 1)))
+        }
         other => panic!("{other:?}"),
     }
     let Marked::Under(Look::Busy { retry_after: Some(left) }) = look() else { panic!("it is held") };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::{Replicas, ServerOptions};
 use crate::error::ErrorKind;
-use crate::ident::Fence;
+use crate::ident::FencingToken;
 use crate::seam::capabilities::Batches;
 use crate::seam::{Answer, Claim, Failure, Kind, Others, Release, Sink, Store};
 use crate::stores::redis::RedisStore;
@@ -22,7 +22,7 @@ fn wishes(keys: &[&str]) -> Vec<Claim> {
     keys.iter().map(wish).collect()
 }
 
-fn ask(store: &RedisStore, wishes: &[Claim], or_none: bool) -> Answer<Vec<Option<Fence>>> {
+fn ask(store: &RedisStore, wishes: &[Claim], or_none: bool) -> Answer<Vec<Option<FencingToken>>> {
     store.begin_attempts(wishes, or_none, soon()).wait()
 }
 

@@ -45,7 +45,7 @@ fn is_woken(woken: &Waker) -> bool {
 }
 
 fn with_linger(server: &Server, linger: Duration) -> RedisStore {
-    open(&ServerOptions { linger, ..server.options() })
+    open(&ServerOptions { unsubscribe_delay: linger, ..server.options() })
 }
 
 #[test]

@@ -116,7 +116,7 @@ impl NameTable {
         name: &str,
         wait: Duration,
     ) -> Result<Option<TxLock>> {
-        if name.is_empty() || name.len() > crate::ident::LONGEST_NAME {
+        if name.is_empty() || name.len() > crate::ident::MAX_NAME_LEN {
             return Err(Error::invalid("lock", "the name is empty or too long"));
         }
         let failed = |error| failed("lock", error).on(name);

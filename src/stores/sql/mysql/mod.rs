@@ -47,7 +47,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     dial.renewal = Some(Renewable::new(options, |options| url::opts(options).map(|(opts, _)| opts))?);
     let queries = Queries::new(&options.table.name);
     let turns = if options.table.session_locks { get_lock::turnstile() } else { queries.turnstile() };
-    let turnstiles = options.table.turnstiles;
+    let turnstiles = options.table.designated_poller;
     let turnstiles = turnstiles.then(|| Turnstiles::new(opts.clone(), dial.clone(), turns));
     let mut database = Mysql {
         opts,

@@ -219,7 +219,7 @@ fn waiting(
     wait: Duration,
     take: impl FnOnce(&mut Transaction<'_>, Moment) -> Driver<()>,
 ) -> Result<Option<TxLock>> {
-    if name.is_empty() || name.len() > crate::ident::LONGEST_NAME {
+    if name.is_empty() || name.len() > crate::ident::MAX_NAME_LEN {
         return Err(Error::invalid("lock", "the name is empty or too long"));
     }
     let failed = |error| failed("lock", error).on(name);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio_postgres::Row as PgRow;
 use tokio_postgres::types::ToSql;
 
-use crate::ident::Fence;
+use crate::ident::FencingToken;
 use crate::seam::capabilities::KeptLook;
 use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, ListensFor, Others, Turn};
 use crate::stores::sql::lease_ms;
@@ -118,7 +118,7 @@ impl Postgres {
                 Change::Made(fence) => {
                     let in_line = column::<Option<i64>>(&row, 9)?.unwrap_or(0);
                     let in_line = u32::try_from(in_line).unwrap_or(u32::MAX);
-                    let fence = claim.wants_fence.then(|| Fence::new(fence));
+                    let fence = claim.wants_fence.then(|| FencingToken::new(fence));
                     return Ok(Attempt::Granted { fence, in_line });
                 }
                 Change::None(seen) => of_kind(seen, claim.kind)?,

@@ -74,7 +74,7 @@ impl NotificationListener {
             dial,
             realm: realm.to_owned(),
             connect_timeout: options.connect_timeout,
-            linger: options.linger,
+            linger: options.unsubscribe_delay,
             reporter,
             state: Mutex::default(),
             changed: Notify::new(),

@@ -11,7 +11,7 @@ use crate::locks::named::RedisLock;
 use crate::seam::Kind;
 
 /// Options of one lock value, each with its default; made by
-/// [`LockClient::lock_with`](crate::LockClient::lock_with).
+/// [`LockClient::lock_builder`](crate::LockClient::lock_builder).
 ///
 /// They belong to the value, not to the lock: other values of the same name, here or elsewhere, have their
 /// own.
@@ -23,23 +23,23 @@ use crate::seam::Kind;
 /// use std::time::Duration;
 ///
 /// let client = LockClient::in_memory();
-/// let import = client.lock_with("import").non_reentrant().max_hold(Duration::from_secs(3600)).build();
+/// let import = client.lock_builder("import").non_reentrant().max_hold(Duration::from_secs(3600)).build();
 /// import.lock()?;
 /// assert_eq!(import.lock().unwrap_err().kind(), ErrorKind::WouldDeadlock);
 /// import.unlock()?;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[must_use = "nothing comes of it before build()"]
-pub struct LockOptions {
+pub struct LockBuilder {
     engine: Arc<Engine>,
     name: String,
     is_fair: bool,
     terms: Terms,
 }
 
-impl LockOptions {
-    pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> LockOptions {
-        LockOptions {
+impl LockBuilder {
+    pub(crate) fn new(engine: &Arc<Engine>, name: &str) -> LockBuilder {
+        LockBuilder {
             engine: Arc::clone(engine),
             name: name.to_owned(),
             is_fair: false,
@@ -68,7 +68,7 @@ impl LockOptions {
         self
     }
 
-    /// Ends a hold when `most` has passed since it was asked for: the watchdog renews it up to then and no
+    /// Ends a hold when `limit` has passed since it was asked for: the watchdog renews it up to then and no
     /// further, and the holder is notified of its loss, for the reason
     /// [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the client's lease before. Defaults to
     /// no end. At least 1 ms.
@@ -79,8 +79,8 @@ impl LockOptions {
     /// Such a hold also says in the store since when it is held, when that ends, and where its holder is
     /// (machine, process, thread), for [`inspect`](crate::LockClient::inspect) to show. On Redis that is one
     /// more field of the lock's hash, which Redisson does not look at.
-    pub fn max_hold(mut self, most: Duration) -> Self {
-        self.terms.max_hold = Some(most);
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.terms.max_hold = Some(limit);
         self
     }
 
@@ -94,14 +94,14 @@ impl LockOptions {
     /// The thread then has the lock again without a request. It is given back when the turn is over, when
     /// nobody has come back for 0.3 ms, and before this value, or another of the lock, asks about it.
     /// [`unlock`](RedisLock::unlock) and [`Guard::unlock`](crate::Guard::unlock) keep nothing, unless with
-    /// [`keep`](Self::keep).
+    /// [`cached`](Self::cached).
     ///
     /// Threads that fight over a lock have it many times as often so. Those behind them wait for a turn each,
     /// not for a hold each: with n clients in line about 64 ms more, or n times 2 ms if that is less.
     /// `false` hands the lock over with each grant. A program that is killed in its turn leaves the lock until the lease
     /// ends, as one does that is killed while it holds it.
-    pub fn turn(mut self, is_kept: bool) -> Self {
-        self.terms.turns = is_kept;
+    pub fn time_slice(mut self, is_on: bool) -> Self {
+        self.terms.turns = is_on;
         self
     }
 
@@ -116,7 +116,7 @@ impl LockOptions {
     ///
     /// A client that waits for the lock sends a recall, once, or asks by standing in line (etcd, ZooKeeper); the lock is given back at once, or at the end of its
     /// present use. A lock that has been recalled twice within 100 ms is not kept in this way for a second. Where others
-    /// stand in line, a plain lock is kept for a [turn](Self::turn), by `unlock` as by a dropped guard. A waiter that
+    /// stand in line, a plain lock is kept for a [time slice](Self::time_slice), by `unlock` as by a dropped guard. A waiter that
     /// sends none (Redisson) is seen by a look in the server: 50 ms after the grant, and then each time after
     /// twice as long, every 500 ms at the latest. Another thread of this client takes the lock by two requests.
     ///
@@ -126,10 +126,10 @@ impl LockOptions {
     /// the store's grants: they do not change while the hold is kept, as they do not by re-entering.
     ///
     /// For plain and fenced locks on one Redis, with Sentinels, or in a cluster, in a table of PostgreSQL, on etcd and
-    /// on ZooKeeper; else acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported). `keep` cannot be had with `max_hold` or `spin`
+    /// on ZooKeeper; else acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported). `cached` cannot be had with `max_hold` or `spin`
     /// ([`InvalidInput`](crate::ErrorKind::InvalidInput)). Owned guards, leases of a call's own, and groups of locks are not
     /// kept.
-    pub fn keep(mut self) -> Self {
+    pub fn cached(mut self) -> Self {
         self.terms.keep = true;
         self
     }
@@ -137,7 +137,7 @@ impl LockOptions {
     /// Says to those who look that whoever holds the lock leads, and that those who wait are candidates. Changes
     /// nothing else: [`LockClient::leader`](crate::LockClient::leader) says so by itself, and this is for an
     /// election of one's own over a fenced lock. A leader is held for as long as it lives, so monitoring tells
-    /// it from a hold that hangs. Said in the directory of clients; see [`Holder::leads`](crate::Holder::leads).
+    /// it from a hold that hangs. Said in the directory of clients; see [`Holder::is_leader`](crate::Holder::is_leader).
     pub fn election(mut self) -> Self {
         self.terms.leads = true;
         self
@@ -164,9 +164,9 @@ impl LockOptions {
     }
 }
 
-impl fmt::Debug for LockOptions {
+impl fmt::Debug for LockBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockOptions")
+        f.debug_struct("LockBuilder")
             .field("name", &self.name)
             .field("terms", &self.terms)
             .finish_non_exhaustive()
