@@ -295,7 +295,8 @@ impl LevelRelease {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;
         let begun = engine.clock.now();
-        let Some(ended) = hold.entry().end(hold, *level, begun) else {
+        let ended = hold.entry().state().end(hold, *level, begun);
+        let Some(ended) = ended else {
             return Err(engine.no_level(action, hold));
         };
         let left = ended.left;

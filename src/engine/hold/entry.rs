@@ -254,12 +254,6 @@ impl LockEntry {
         Some((hold, ended))
     }
 
-    /// Ends a level as [`Hold::end_level`] does. A hold that ends with it and cannot be cached, nor is lost, begins its
-    /// release.
-    pub(crate) fn end(&self, hold: &Arc<Hold>, level: Option<u64>, now: Moment) -> Option<LevelEnd> {
-        self.state().end(hold, level, now)
-    }
-
     // ---- cached holds
 
     /// Caches a hold whose last level has ended, if it is still here: until a recall if that was asked
@@ -393,8 +387,9 @@ impl LockState {
         self.contended.is_some_and(|(since, _)| now.since(since) < CONTENDED)
     }
 
-    /// As [`LockEntry::end`].
-    fn end(&mut self, hold: &Arc<Hold>, level: Option<u64>, now: Moment) -> Option<LevelEnd> {
+    /// Ends a level as [`Hold::end_level`] does. A hold that ends with it and cannot be cached, nor is lost, begins its
+    /// release.
+    pub(crate) fn end(&mut self, hold: &Arc<Hold>, level: Option<u64>, now: Moment) -> Option<LevelEnd> {
         let may_cache = self.caching.may_cache();
         let left = hold.end_level_in(self.state_of(hold)?, level)?;
         let ends = left == 0 && !may_cache && hold.loss_at(now).is_none();

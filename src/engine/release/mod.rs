@@ -49,20 +49,18 @@ impl Engine {
     /// this hold a repetition changes nothing. An outcome that stays unknown goes to the watchdog.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
-        self.usable(action).and_then(|()| self.end_one_level(action, hold, level)).map_err(Error::after_work)
-    }
-
-    fn end_one_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
+        self.usable(action).map_err(Error::after_work)?;
         let begun = self.clock.now();
-        let Some(ended) = hold.entry().end(hold, level, begun) else {
-            return Err(self.no_level(action, hold));
-        };
-        self.leave(action, hold, ended, begun)
+        let ended = hold.entry().state().end(hold, level, begun);
+        let ended = ended.ok_or_else(|| self.no_level(action, hold));
+        ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
 
-    /// The error for a level that has ended already. Of a hold that was lost the thread has another by now.
-    pub(crate) fn no_level(&self, action: &'static str, hold: &Hold) -> Error {
-        if hold.loss_at(self.clock.now()).is_some() {
+    /// The error for a level that has ended already, or whose hold was taken out when it was lost.
+    pub(crate) fn no_level(&self, action: &'static str, hold: &Arc<Hold>) -> Error {
+        let now = self.clock.now();
+        if hold.loss_at(now).is_some() {
+            self.forget_lost(hold, now);
             return Error::not_holding(action, hold.name().given(), NotHeld::Expired);
         }
         self.not_holding(action, hold.kind(), hold.name())
@@ -235,7 +233,13 @@ impl Engine {
         }
         let call = self.calls.begin();
         let begun = self.clock.now();
-        let Some(ended) = hold.entry().end(hold, Some(level), begun) else { return };
+        let ended = hold.entry().state().end(hold, Some(level), begun);
+        let Some(ended) = ended else {
+            if hold.loss_at(begun).is_some() {
+                self.forget_lost(hold, begun);
+            }
+            return;
+        };
         if self.keeps(hold, &ended, true, begun) {
             return;
         }
