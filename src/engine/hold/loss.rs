@@ -1,55 +1,12 @@
-//! Those who are notified when a hold is lost: callbacks and channels.
+//! How those who listen for the loss of a hold are notified.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::Hold;
+use crate::engine::hold::listeners::List;
 use crate::observe::Loss;
 use crate::observe::reporter::{OnLost, Reporter};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
-
-/// Those who are to hear of the loss of a hold.
-#[derive(Default)]
-pub(super) struct Listeners {
-    /// There may be some: else nobody takes the mutex.
-    are_there: AtomicBool,
-    /// The hold ended by release: there will be no loss.
-    released: AtomicBool,
-    list: Mutex<List>,
-}
-
-#[derive(Default)]
-struct List {
-    /// They are for the hold that follows this one's release.
-    kept: bool,
-    callbacks: Vec<OnLost>,
-    senders: Vec<Sender<Loss>>,
-}
-
-impl List {
-    fn take(&mut self) -> (Vec<OnLost>, Vec<Sender<Loss>>) {
-        (std::mem::take(&mut self.callbacks), std::mem::take(&mut self.senders))
-    }
-}
-
-impl Listeners {
-    pub(super) fn is_any(&self) -> bool {
-        self.are_there.load(Ordering::SeqCst)
-    }
-
-    /// Takes them out, unless they stay where they are.
-    fn take(&self, stay: impl FnOnce(&List) -> bool) -> (Vec<OnLost>, Vec<Sender<Loss>>) {
-        if !self.is_any() {
-            return Default::default();
-        }
-        let mut list = self.list.lock();
-        if stay(&list) {
-            return Default::default();
-        }
-        self.are_there.store(false, Ordering::SeqCst);
-        list.take()
-    }
-}
+use crate::sync::atomic::Ordering;
 
 impl Hold {
     /// The loss of this hold, if it is lost.

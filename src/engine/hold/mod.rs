@@ -7,6 +7,7 @@ pub(crate) mod caching;
 pub(crate) mod entry;
 mod given_up;
 pub(crate) mod grant;
+mod listeners;
 mod loss;
 mod own_hash;
 mod phase;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 pub(crate) use crate::engine::hold::entry::{Found, LockEntry, Next, QueuePlace};
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
-use crate::engine::hold::loss::Listeners;
+use crate::engine::hold::listeners::Listeners;
 use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
 pub(crate) use crate::engine::hold::state::{AgendaSlot, State};
