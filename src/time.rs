@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, Waker};
 
 /// A point on a [`Clock`]; also used as a deadline, where `NEVER` means that there is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Moment(u64);
 
 impl Moment {

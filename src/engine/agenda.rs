@@ -5,23 +5,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::hold::slot::AgendaSlot;
-use crate::engine::hold::{Hold, Outlook};
+use crate::engine::hold::entry::Entered;
+use crate::engine::hold::{AgendaSlot, Hold, State};
 use crate::engine::policy::renewal_period;
 use crate::time::Moment;
 
 /// The place of a hold, as of `now`.
-pub(crate) fn slot_of(hold: &Hold, now: Moment) -> AgendaSlot {
-    let soon = now.plus(Duration::from_millis(1));
-    let Outlook { lease, due, has_lapsed } = hold.outlook();
-    if has_lapsed {
+pub(crate) fn slot_of(hold: &Hold, state: &State, now: Moment) -> AgendaSlot {
+    let (soon, lease) = (now.plus(Duration::from_millis(1)), hold.renewed_lease());
+    if state.has_lapsed {
         return AgendaSlot::Look(now.plus(lease)); // its thread may end without asking for it
     }
     if hold.is_releasing() {
         return AgendaSlot::Look(now.plus(renewal_period(lease)));
     }
     let until = hold.until();
-    if let Some(due) = due.filter(|due| *due < until && !hold.is_orphaned()) {
+    // The watchdog renews it, and does not have it yet.
+    let (due, is_renewed) = (hold.due_in(state), hold.is_renewable_in(state) && !state.is_queued);
+    if is_renewed && due < until && !hold.is_orphaned() {
         return AgendaSlot::Renewal(due.max(soon));
     }
     if !hold.is_of_any_thread() {
@@ -46,9 +47,9 @@ fn key(at: Moment, hold: &Arc<Hold>) -> AgendaKey {
 }
 
 impl Agenda {
-    /// Puts a hold there, wherever it has been.
-    pub(crate) fn put(&mut self, hold: &Arc<Hold>, slot: AgendaSlot) {
-        match hold.replace_slot(slot) {
+    /// Puts a hold there, wherever it has been. The caller has locked its entry.
+    pub(crate) fn put(&mut self, hold: &Arc<Hold>, state: &mut State, slot: AgendaSlot) {
+        match std::mem::replace(&mut state.slot, slot) {
             AgendaSlot::Out => {}
             AgendaSlot::Renewal(at) => drop(self.renewals.remove(&key(at, hold))),
             AgendaSlot::Look(at) => drop(self.looks.remove(&key(at, hold))),
@@ -60,8 +61,8 @@ impl Agenda {
         }
     }
 
-    pub(crate) fn remove(&mut self, hold: &Arc<Hold>) {
-        self.put(hold, AgendaSlot::Out);
+    pub(crate) fn remove(&mut self, mut entered: Entered) {
+        self.put(&entered.hold, &mut entered.state, AgendaSlot::Out);
     }
 
     /// Some of the holds whose time has come. They stay where they are until they are put elsewhere.

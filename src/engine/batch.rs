@@ -13,7 +13,6 @@ use crate::engine::acquire::waiting::Waiting;
 use crate::engine::calls::Call;
 use crate::engine::handoff::{HandoffResult, Releaser};
 use crate::engine::hold::Hold;
-use crate::engine::release::handoff::HandoffStart;
 use crate::error::{Error, ErrorKind, NotHeld, Result};
 use crate::ident::{FencingToken, LockName, ThreadMark, unbound_number};
 use crate::observe::LossReason;
@@ -295,16 +294,17 @@ impl LevelRelease {
     fn begin(&self, action: &'static str) -> Result<Ending> {
         let LevelRelease { engine, hold, level } = self;
         engine.usable(action)?;
-        let Some(left) = hold.end_level(*level) else {
-            return Err(engine.not_holding(action, hold.kind(), hold.name()));
-        };
         let begun = engine.clock.now();
-        if !engine.still_held(hold, left, begun) {
+        let ended = hold.entry().state().end(hold, *level, begun);
+        let Some(ended) = ended else {
+            return Err(engine.no_level(action, hold));
+        };
+        let left = ended.left;
+        let Some(next) = engine.still_held(hold, ended, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
-        }
+        };
         let result = HandoffResult::default();
-        if left == 0
-            && let HandoffStart::Sent = engine.start_handoff(hold, begun, || Releaser::Waits(result.clone()))
+        if left == 0 && engine.start_handoff(hold, next, begun, || Releaser::Waits(result.clone())).is_none()
         {
             return Ok(Ending::Handoff(result, begun));
         }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::agenda::slot_of;
 use crate::engine::cleanup::{Cleanup, Inbox, RETRY_LEAST};
 use crate::engine::deadlock::told::ToldWaits;
 use crate::engine::directory::Announcer;
@@ -101,9 +100,7 @@ impl Core {
 
     /// Has a hold be renewed, and its end be noticed, in time, whatever has changed about it.
     pub(crate) fn watch(&self, hold: &Arc<Hold>) {
-        let slot = slot_of(hold, self.clock.now());
-        self.registry.put_earlier(hold, slot);
-        self.timer.look_by(slot.moment());
+        self.timer.look_by(self.registry.put(hold, true, self.clock.now()));
     }
 
     /// Something is held or waited for: has the client's entry in the directory be written, if that is due.
@@ -193,7 +190,7 @@ impl Core {
     pub(crate) fn renew(&self, mut holds: Vec<Arc<Hold>>, now: Moment) {
         holds.retain(|hold| {
             let is_new = hold.set_queued(true);
-            self.registry.put(hold, slot_of(hold, now));
+            self.registry.put(hold, false, now);
             is_new
         });
         if !holds.is_empty() {
@@ -206,7 +203,7 @@ impl Core {
     /// turns out to be lost, all are asked about (see `Round::renew`); if none, the end of a connection was
     /// all there was.
     pub(crate) fn renew_some(&self, now: Moment) {
-        let (some, has_more) = sample(self.registry.renewed());
+        let (some, has_more) = sample(self.registry.agenda().renewed());
         if has_more {
             let until = now.plus(renewal_period(self.options.lease)).nanos();
             self.sampled_until.store(until, Ordering::SeqCst);

@@ -282,53 +282,18 @@ pub(crate) struct Queue {
     tickets: VecDeque<Arc<Ticket>>,
     /// How many of them spin: mostly none.
     spinning: usize,
-    /// A thread asks that came before all of them, and has no ticket. See `Asking`.
-    is_asked: bool,
-    /// The lock was released here since that thread began to ask.
-    was_nudged: bool,
 }
 
 impl Queue {
     pub(crate) fn join(&mut self, spins: bool) -> Arc<Ticket> {
         let ticket = Arc::new(Ticket { spins, ..Ticket::default() });
         let alike = if spins { self.spinning } else { self.tickets.len() - self.spinning };
-        if alike == 0 && (spins || !self.is_asked) {
+        if alike == 0 {
             ticket.become_head();
         }
         self.spinning += usize::from(spins);
         self.tickets.push_back(Arc::clone(&ticket));
         ticket
-    }
-
-    /// Has a thread ask before all who come from now on; nobody is here. [`end_asking`](Self::end_asking) or
-    /// [`join_asked`](Self::join_asked) follows.
-    pub(crate) fn begin_asking(&mut self) {
-        (self.is_asked, self.was_nudged) = (true, false);
-    }
-
-    /// The thread that asked has its answer: the first of those behind it is the head.
-    pub(crate) fn end_asking(&mut self) {
-        if std::mem::take(&mut self.is_asked)
-            && let Some(next) = self.tickets.iter().find(|other| !other.spins)
-        {
-            next.become_head();
-        }
-    }
-
-    /// The thread that asked waits. It joins behind those who came meanwhile: one of them may have been
-    /// promised the lock, and that one has to be the first.
-    pub(crate) fn join_asked(&mut self) -> Arc<Ticket> {
-        self.end_asking();
-        let ticket = self.join(false);
-        if self.was_nudged {
-            ticket.nudge(); // it had no ticket then, and its answer may be older than that
-        }
-        ticket
-    }
-
-    /// Whether nobody is here.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.tickets.is_empty() && !self.is_asked
     }
 
     /// Leaves, from whatever place; if it was a head's, the next of its kind becomes head and is woken. A new
@@ -357,8 +322,7 @@ impl Queue {
     }
 
     /// Notifies the heads that the lock was released here: worth an attempt at once.
-    pub(crate) fn nudge(&mut self) {
-        self.was_nudged = true;
+    pub(crate) fn nudge(&self) {
         let Some(first) = self.head() else { return };
         first.nudge();
         if (1..self.tickets.len()).contains(&self.spinning)
@@ -440,41 +404,6 @@ mod tests {
     }
 
     #[test]
-    fn those_who_come_while_a_thread_asks_are_behind_it_and_the_first_of_them_is_head_when_it_has_its_answer()
-    {
-        let mut queue = Queue::default();
-        assert!(queue.is_idle());
-        queue.begin_asking();
-        assert!(!queue.is_idle());
-        let [first, second, spinning] = [queue.join(false), queue.join(false), queue.join(true)];
-        assert!(!first.is_head() && !second.is_head() && spinning.is_head());
-        queue.end_asking();
-        assert!(first.is_head() && !second.is_head());
-        for ticket in [&first, &second, &spinning] {
-            queue.leave(ticket);
-        }
-        assert!(queue.is_idle());
-        queue.begin_asking();
-        let came = queue.join(false);
-        let asked = queue.join_asked();
-        queue.end_asking(); // it has ended by that already
-        assert!(came.is_head() && !asked.is_head());
-        queue.leave(&came);
-        assert!(asked.is_head() && !asked.take_nudge());
-        queue.leave(&asked);
-    }
-
-    /// Its answer may say that the lock is held by a hold of this process that has ended since.
-    #[test]
-    fn a_thread_that_asked_while_the_lock_was_released_here_asks_again_at_once() {
-        let mut queue = Queue::default();
-        queue.nudge(); // before
-        queue.begin_asking();
-        queue.nudge();
-        assert!(queue.join_asked().take_nudge());
-    }
-
-    #[test]
     fn a_waiter_that_gives_up_in_the_middle_changes_no_heads() {
         let mut queue = Queue::default();
         let tickets: Vec<_> = (0..3).map(|_| queue.join(false)).collect();
@@ -530,14 +459,6 @@ mod tests {
         queue.leave(&tickets[2]);
         queue.leave(&tickets[3]);
         assert!(queue.is_empty() && queue.join(true).is_head() && queue.join(false).is_head());
-    }
-
-    #[test]
-    fn a_release_before_a_thread_asked_is_no_reason_to_ask_again() {
-        let mut queue = Queue::default();
-        queue.nudge();
-        queue.begin_asking();
-        assert!(!queue.join_asked().take_nudge());
     }
 
     #[test]

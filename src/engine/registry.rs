@@ -7,25 +7,22 @@ mod stuck;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use crate::directory::LockUse;
 use crate::engine::agenda::{Agenda, slot_of};
-use crate::engine::hold::Hold;
-use crate::engine::hold::entry::{LockKey, Locks, REMEMBERED};
-use crate::engine::hold::slot::AgendaSlot;
-use crate::engine::hold::{Asking, LockEntry};
+use crate::engine::hold::entry::{Entered, LockKey, Locks, REMEMBERED};
+use crate::engine::hold::{Hold, LockEntry, QueuePlace, State};
 use crate::fork::is_forked;
 use crate::ident::LockName;
 use crate::seam::{Kind, Others};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 
-/// The mutex of an entry comes before the agenda's, and both before that of `remembered` and that of a hold. Two entries are
+/// The mutex of an entry comes before the agenda's, and both before that of `remembered`. Two entries are
 /// locked by [`stuck`](Registry::stuck) alone.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    locks: Arc<Locks<Hold>>,
+    locks: Arc<Locks>,
     agenda: Mutex<Agenda>,
     /// How many holds were ever entered.
     grants: AtomicU64,
@@ -109,22 +106,26 @@ impl Registry {
     }
 
     /// Enters a hold, and says when it is to be looked at. A lost one of the same thread on the same lock
-    /// makes room: its guards still know it. `asking`: the question that was granted.
-    pub(crate) fn insert(&self, hold: &Arc<Hold>, thread: Option<u64>, asking: Option<Asking>) -> Moment {
+    /// makes room: its guards still know it. `place`: of the waiter that was granted it.
+    pub(crate) fn insert(
+        &self,
+        (hold, mut own): (&Arc<Hold>, State),
+        thread: Option<u64>,
+        place: Option<QueuePlace>,
+    ) -> Moment {
         self.grants.fetch_add(1, Ordering::Relaxed);
+        let slot = slot_of(hold, &own, hold.since());
         let mut state = hold.entry().state();
         let mut agenda = self.agenda.lock();
         if let Some(thread) = thread {
-            for lost in state.holds.extract_if(.., |other| other.is_of_thread(thread)) {
-                agenda.remove(&lost);
+            for lost in state.holds.extract_if(.., |other| other.hold.is_of_thread(thread)) {
+                agenda.remove(lost);
             }
         }
-        state.holds.push(Arc::clone(hold));
-        let slot = slot_of(hold, hold.since());
-        agenda.put(hold, slot);
+        agenda.put(hold, &mut own, slot);
         drop(agenda);
-        // The hold is entered first: the next head sees a hold to wait for.
-        asking.into_iter().for_each(|asking| asking.end_granted(&mut state));
+        state.enter(hold, own);
+        place.into_iter().for_each(|place| place.leave_granted(&mut state));
         slot.moment()
     }
 
@@ -135,36 +136,21 @@ impl Registry {
 
     // ---- the agenda
 
-    /// Has a hold that is here be looked at then.
-    pub(crate) fn put(&self, hold: &Arc<Hold>, slot: AgendaSlot) {
-        let mut agenda = self.agenda.lock();
-        if hold.slot() != AgendaSlot::Out {
-            agenda.put(hold, slot);
-        }
+    pub(crate) fn agenda(&self) -> MutexGuard<'_, Agenda> {
+        self.agenda.lock()
     }
 
-    /// The same, unless it is looked at sooner anyway.
-    pub(crate) fn put_earlier(&self, hold: &Arc<Hold>, slot: AgendaSlot) {
-        if slot.moment() < hold.slot().moment() {
-            self.put(hold, slot);
-        }
-    }
-
-    /// Some of those whose time has come; see [`Agenda::due`].
-    pub(crate) fn due(&self, now: Moment, slack: Duration, most: usize) -> Vec<Arc<Hold>> {
-        self.agenda.lock().due(now, slack, most)
-    }
-
-    pub(crate) fn renewed(&self) -> Vec<Arc<Hold>> {
-        self.agenda.lock().renewed()
-    }
-
-    pub(crate) fn first_due(&self) -> Moment {
-        self.agenda.lock().first()
-    }
-
-    pub(crate) fn first_renewal(&self) -> Moment {
-        self.agenda.lock().first_renewal()
+    /// Has a hold that is here be looked at in time, whatever has changed about it; returns when. `earlier`: unless it
+    /// is looked at sooner anyway.
+    pub(crate) fn put(&self, hold: &Arc<Hold>, earlier: bool, now: Moment) -> Moment {
+        let put = |state: &mut State| {
+            let slot = slot_of(hold, state, now);
+            if !earlier || slot.moment() < state.slot.moment() {
+                self.agenda.lock().put(hold, state, slot);
+            }
+            slot.moment()
+        };
+        hold.with(put).unwrap_or(Moment::NEVER)
     }
 
     /// All that are bound to something of the store's.
@@ -175,7 +161,7 @@ impl Registry {
     fn all_holds(&self) -> Vec<Arc<Hold>> {
         let mut holds = Vec::new();
         for entry in self.all() {
-            holds.extend(entry.state().holds.iter().cloned());
+            holds.extend(entry.state().holds.iter().map(|entered| Arc::clone(&entered.hold)));
         }
         holds
     }
@@ -193,8 +179,8 @@ impl Registry {
 
     /// Takes a hold out and notifies nobody: the lock is on its way to the head already.
     pub(crate) fn remove_handed(&self, hold: &Arc<Hold>) {
-        hold.entry().state().take_out(hold);
-        self.agenda.lock().remove(hold);
+        let mut state = hold.entry().state();
+        state.take_out(hold).into_iter().for_each(|entered| self.agenda.lock().remove(entered));
     }
 
     /// Takes a hold out, and notifies the head of the queue that the lock may be free.
@@ -204,12 +190,11 @@ impl Registry {
 
     /// The same. `released`: the hold ended by a true release, when, and which others were notified.
     pub(crate) fn remove_ended(&self, hold: &Arc<Hold>, released: Option<(Others, Moment)>) {
-        self.agenda.lock().remove(hold);
         let mut state = hold.entry().state();
         // The turn between processes first. The hold is taken out second, which wakes the next waiter here.
         let contended = released.filter(|(others, now)| state.note_released(*others, *now));
-        state.take_out(hold);
-        state.turns.end();
+        state.take_out(hold).into_iter().for_each(|entered| self.agenda.lock().remove(entered));
+        state.caching.end();
         state.queue.nudge();
         state.forget_if_unused();
         drop(state);
@@ -249,13 +234,13 @@ impl Registry {
                 is_waiting: waits,
                 ..LockUse::new(entry.key.name.key(), owner, thread, now.since(since))
             };
-            let is_live = |hold: &&Arc<Hold>| !hold.is_kept() && hold.loss_at(now).is_none();
+            let is_live = |entered: &&Entered| !entered.hold.is_kept() && entered.hold.loss_at(now).is_none();
             let held = state.holds.iter().take(room).filter(is_live);
-            uses.extend(held.map(|hold| {
+            uses.extend(held.map(|Entered { hold, state }| {
                 let thread = hold.holder.thread();
                 let name = thread.as_ref().map_or("", |thread| thread.name());
                 let used = used(hold.owner().number(), name, hold.since(), false);
-                LockUse { is_leader: hold.leads, ends: !hold.is_renewed(), ..used }
+                LockUse { is_leader: hold.leads, ends: !hold.is_renewed_in(state), ..used }
             }));
             let room = most.saturating_sub(uses.len());
             let mut waiting = state.queue.sleepers();
@@ -275,7 +260,10 @@ impl Registry {
 
     /// The holds of one lock, of all threads.
     pub(crate) fn holds_of(&self, kind: Kind, name: &Arc<LockName>) -> Vec<Arc<Hold>> {
-        self.found(kind, name).map(|entry| entry.state().holds.clone()).unwrap_or_default()
+        let holds = |entry: Arc<LockEntry>| {
+            entry.state().holds.iter().map(|entered| Arc::clone(&entered.hold)).collect()
+        };
+        self.found(kind, name).map(holds).unwrap_or_default()
     }
 
     /// Takes all holds out and wakes everyone who waits.
@@ -283,14 +271,16 @@ impl Registry {
         let (mut holds, mut recalls) = (Vec::new(), Vec::new());
         for entry in self.all() {
             let mut state = entry.state();
-            holds.append(&mut state.holds);
-            state.turns.clear();
-            recalls.extend(state.until_asked.clear());
+            // In doubt: no hold of the thread, of whichever client, follows under the number.
+            state.holds.iter().filter(|one| one.state.is_in_doubt()).for_each(|one| one.hold.retire_owner());
+            for entered in state.holds.drain(..) {
+                holds.push(Arc::clone(&entered.hold));
+                self.agenda.lock().remove(entered);
+            }
+            recalls.extend(state.caching.clear());
             state.queue.wake_all();
         }
         drop(recalls); // where no entry is locked: a store has locks of its own
-        let mut agenda = self.agenda.lock();
-        holds.iter().for_each(|hold| agenda.remove(hold));
         holds
     }
 }

@@ -275,8 +275,10 @@ mod tests {
             until_asked: false,
             leads: false,
         };
-        let hold = Hold::new(grant, &entry);
-        Arc::new(hold.0)
+        let (hold, state, _level) = Hold::new(grant, &entry);
+        let hold = Arc::new(hold);
+        entry.state().enter(&hold, state);
+        hold
     }
 
     fn millis(millis: u64) -> Duration {

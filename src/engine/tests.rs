@@ -640,7 +640,7 @@ fn a_re_entry_that_is_answered_after_the_window_has_ended_revives_nothing() {
     assert!(!Arc::ptr_eq(&outer.hold, &inner.hold));
     assert_eq!(outer.hold.standing(engine.clock.now()), hold::Standing::Lost(LossReason::Expired));
     assert_ne!(outer.hold.owner(), inner.hold.owner());
-    assert_eq!((outer.hold.count(), inner.hold.count()), (1, 1));
+    assert_eq!((outer.hold.count(), inner.hold.count()), (0, 1));
     assert_eq!(*store.holder.lock(), Some(inner.hold.owner()));
     engine.end_level("unlock", &inner.hold, Some(inner.level)).unwrap();
     assert_eq!(*store.holder.lock(), None);

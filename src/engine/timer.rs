@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::agenda::slot_of;
 use crate::engine::core::Core;
 use crate::engine::hold::Hold;
 use crate::engine::policy::{renewal_period, renewal_slack};
@@ -70,7 +69,7 @@ impl Timer {
         }
         let next = self.look(woken_for);
         let now = self.core.clock.now();
-        if self.core.registry.first_due() != Moment::NEVER || woken_for != Moment::NEVER {
+        if self.core.registry.agenda().first() != Moment::NEVER || woken_for != Moment::NEVER {
             self.held_until = now.plus(HELD_LATELY);
         }
         if now < self.held_until {
@@ -90,14 +89,14 @@ impl Timer {
     fn look(&self, woken_for: Moment) -> Moment {
         loop {
             let now = self.core.clock.now();
-            let due = self.core.registry.due(now, renewal_slack(self.core.options.lease), AT_A_TIME);
+            let due = self.core.registry.agenda().due(now, renewal_slack(self.core.options.lease), AT_A_TIME);
             if due.is_empty() {
                 break;
             }
             self.look_at(due, now);
         }
         let now = self.core.clock.now();
-        let first = self.core.registry.first_due();
+        let first = self.core.registry.agenda().first();
         let longest = match self.core.clock {
             Clock::System if first != Moment::NEVER => {
                 LONGEST_SLEEP.min(renewal_period(self.core.options.lease))
@@ -132,7 +131,7 @@ impl Timer {
             if self.is_to_be_kept(&hold, now) && hold.due() <= now.plus(hold.slack()) && hold.is_renewable() {
                 renewals.push(Arc::clone(&hold));
             } else {
-                self.core.registry.put(&hold, slot_of(&hold, now));
+                self.core.registry.put(&hold, false, now);
             }
         }
         self.core.renew(renewals, now);

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Options;
-use crate::engine::agenda::slot_of;
 use crate::engine::cleanup::{Cleanup, RETRY_LEAST, RETRY_MOST};
 use crate::engine::core::Core;
 use crate::engine::deadlock::Finder;
@@ -91,9 +90,7 @@ impl Round {
     /// The watchdog has done with it for now.
     fn let_go(&self, hold: &Arc<Hold>) {
         hold.set_queued(false);
-        let slot = slot_of(hold, self.core.clock.now());
-        self.core.registry.put(hold, slot);
-        self.core.timer.look_by(slot.moment());
+        self.core.timer.look_by(self.core.registry.put(hold, false, self.core.clock.now()));
     }
 
     fn renew(&mut self, batch: Batch) {
@@ -169,7 +166,8 @@ impl Round {
         let now = core.clock.now();
         self.due.report(&outcome, now);
         if is_any_lost && core.sampled_until.swap(0, Ordering::SeqCst) > now.nanos() {
-            core.renew(core.registry.renewed(), now);
+            let renewed = core.registry.agenda().renewed();
+            core.renew(renewed, now);
         }
         core.reporter.counters.renewals.add(renewed);
         if renewed > 0 && core.reporter.is_observed() {
@@ -208,7 +206,7 @@ impl Round {
         };
         if !asked.is_empty() {
             let claims: Vec<Claim> = asked.iter().map(|cleanup| cleanup.claim.clone()).collect();
-            let limit = core.registry.first_renewal().since(now).max(lease / 6).min(command_timeout);
+            let limit = core.registry.agenda().first_renewal().since(now).max(lease / 6).min(command_timeout);
             let answers = core.store.clean_up(&claims, now.plus(limit));
             let now = core.clock.now();
             let mut answers = answers.into_iter();

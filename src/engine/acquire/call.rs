@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::engine::acquire::terms::Terms;
-use crate::engine::hold::Hold;
-use crate::engine::hold::LockEntry;
+use crate::engine::hold::caching::Reuse;
+use crate::engine::hold::{Hold, LockEntry};
 use crate::error::{Error, ErrorKind};
 use crate::ident::LockName;
 use crate::interrupt::Interrupt;
@@ -65,6 +65,17 @@ impl<'a> AcquireCall<'a> {
     /// Whether the client keeps the hold of this call until others ask for it.
     pub(crate) fn keeps(&self) -> bool {
         self.terms.keep && self.by_thread && self.number.is_none() && self.lease == Lease::Renewed
+    }
+
+    /// Whether this call can have that cached hold again.
+    pub(crate) fn may_use(&self, hold: &Hold, reuse: Reuse) -> bool {
+        let is_meant = match reuse {
+            // The plain and the fenced lock of a name are one.
+            Reuse::UntilAsked => !self.wants_fence() || hold.fencing_token().is_some(),
+            Reuse::InTurn => self.may_keep(),
+            Reuse::Never => false,
+        };
+        is_meant && hold.holder.is_this_task()
     }
 
     pub(crate) fn wants_fence(&self) -> bool {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted};
-use crate::engine::hold::until_asked::KeepTerms;
-use crate::engine::hold::{Asking, Grant, Hold, Holder};
+use crate::engine::hold::caching::KeepTerms;
+use crate::engine::hold::{Grant, Hold, Holder, QueuePlace};
 use crate::ident::{FencingToken, ThreadMark};
 use crate::observe::event::Event;
 use crate::observe::spans::WaitSpan;
@@ -14,8 +14,8 @@ use crate::task::TaskMark;
 use crate::time::{Lease, Moment};
 
 impl Engine {
-    /// Makes the hold of a grant that was asked for under `claim` at `sent`, and enters it. `asking`: the question, if
-    /// there was no waiter.
+    /// Makes the hold of a grant that was asked for under `claim` at `sent`, and enters it. `place`: to be left
+    /// with the grant.
     pub(super) fn enter(
         &self,
         call: &AcquireCall<'_>,
@@ -23,7 +23,7 @@ impl Engine {
         (claim, sent): (&Claim, Moment),
         keep: Option<KeepTerms>,
         (fence, bound): (Option<FencingToken>, Option<Arc<dyn Bound>>),
-        asking: Option<Asking>,
+        place: Option<QueuePlace>,
     ) -> Granted {
         let holder = if call.by_thread {
             Holder::Thread { id: thread.id(), mark: Arc::downgrade(thread), task: TaskMark::current() }
@@ -48,9 +48,9 @@ impl Engine {
             until_asked: keep.is_some(),
             leads: call.terms.leads,
         };
-        let (hold, level) = Hold::new(grant, call.entry);
+        let (hold, state, level) = Hold::new(grant, call.entry);
         let hold = Arc::new(hold);
-        let look = self.registry.insert(&hold, call.by_thread.then(|| thread.id()), asking);
+        let look = self.registry.insert((&hold, state), call.by_thread.then(|| thread.id()), place);
         self.timer.look_by(look);
         if let Some(terms) = keep {
             self.keep_until_asked(&hold, terms);

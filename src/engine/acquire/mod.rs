@@ -22,8 +22,8 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::{AcquireCall, Granted, interrupted};
 use crate::engine::acquire::request::Request;
 use crate::engine::acquire::waiting::Waiting;
-use crate::engine::hold::Found;
-use crate::engine::hold::Hold;
+use crate::engine::hold::entry::Wish;
+use crate::engine::hold::{Found, Hold};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, ThreadMark, unbound_number};
 use crate::interrupt::Interrupt;
@@ -39,17 +39,16 @@ impl Engine {
         let under = self.calls.begin();
         let lease = self.lease_to_ask(call)?;
         let thread = ThreadMark::current();
-        let granted = match call.entry.find(
-            call.by_thread.then(|| thread.id()),
-            self.asks_first(call, begun),
-            call.keeps(),
-            begun,
-        ) {
-            Found::Calm(asking) => self.ask_first(Request::new(self, call, lease, &thread, begun), asking),
-            Found::Kept(hold, reuse) => match self.take_again(call, (hold, reuse), (begun, &under)) {
-                Some(granted) => self.unless_shut_down(call, granted).map(Some),
-                None => self.wait_for(Request::new(self, call, lease, &thread, begun)),
-            },
+        let wish =
+            Wish { keeps: call.keeps(), asks: self.asks_first(call), waits: !call.limit.is_over(begun) };
+        let may_use = |hold: &Hold, reuse| call.may_use(hold, reuse);
+        let granted = match call.entry.find(call.by_thread.then(|| thread.id()), wish, may_use, begun) {
+            Found::Calm(place) => self.ask_first(Request::new(self, call, lease, &thread, begun), place),
+            Found::Cached(hold, level) => self.had_again(call, Granted { hold, level }, begun).map(Some),
+            Found::Stale(hold) => {
+                self.core.give_back(&hold, self.clock.now(), under.another());
+                self.wait_for(Request::new(self, call, lease, &thread, begun))
+            }
             Found::Leaving => {
                 let request = Request::new(self, call, lease, &thread, begun);
                 self.wait_for(request.under(unbound_number()))

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::engine::acquire::call::AcquireCall;
 use crate::engine::acquire::outcome::AttemptOutcome;
 use crate::engine::acquire::terms::Terms;
-use crate::engine::hold::until_asked::KeepTerms;
+use crate::engine::hold::caching::KeepTerms;
 use crate::ident::{ThreadMark, unbound_number};
 use crate::inspect::Location;
 use crate::seam::{Answer, Attempt, Claim, Failure, HoldNote, ListensFor, Turn};

@@ -7,10 +7,10 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::engine::hold::caching::{Caching, Keeping, Reuse};
 use crate::engine::hold::given_up::GivenUp;
 use crate::engine::hold::own_hash::OwnHash;
-use crate::engine::hold::turn::{Keeping, Turns, Watched};
-use crate::engine::hold::until_asked::{KeepTerms, KeptStep, Reuse, UntilAsked};
+use crate::engine::hold::{Hold, State};
 use crate::engine::queue::{Queue, Ticket};
 use crate::error::Error;
 use crate::fork::is_forked;
@@ -18,7 +18,6 @@ use crate::ident::LockName;
 use crate::room::CrowdMap;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Claim, Family, Kind, Others};
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::Moment;
 
@@ -49,47 +48,43 @@ impl Hash for LockKey {
     }
 }
 
-/// The questions that an entry asks of a hold. It knows nothing else of one, since a hold has its entry.
-pub(crate) trait Held {
-    fn is_of_thread(&self, thread: u64) -> bool;
-
-    /// Until when it stands, if it stands now.
-    fn stands_until(&self, now: Moment) -> Option<Moment>;
-}
-
 /// The entries by lock, found by the hash that each name has.
-pub(crate) type Locks<H> = Mutex<CrowdMap<LockKey, Weak<Entry<H>>, BuildHasherDefault<OwnHash>>>;
+pub(crate) type Locks = Mutex<CrowdMap<LockKey, Weak<LockEntry>, BuildHasherDefault<OwnHash>>>;
 
 /// One lock in this process.
 #[derive(Debug)]
-pub(crate) struct Entry<H> {
+pub(crate) struct LockEntry {
     pub(crate) key: LockKey,
-    /// This client has, or had, a turn at the lock or a hold that may be kept: to be looked at without the
-    /// mutex.
-    has_turn: AtomicBool,
-    state: Mutex<LockState<H>>,
+    state: Mutex<LockState>,
     pub(crate) given_up: GivenUp,
     /// The registry's, to be taken out of in the end.
-    locks: Arc<Locks<H>>,
+    locks: Arc<Locks>,
 }
 
-/// The part under the entry's mutex.
-#[derive(Debug)]
-pub(crate) struct LockState<H> {
-    pub(crate) holds: Vec<Arc<H>>,
+/// The part under the entry's mutex: all that changes about a lock in this process.
+#[derive(Debug, Default)]
+pub(crate) struct LockState {
+    /// By serial numbers.
+    pub(crate) holds: Vec<Entered>,
     pub(crate) queue: Queue,
     burst: Burst,
-    pub(crate) turns: Turns<H>,
-    pub(crate) until_asked: UntilAsked<H>,
+    pub(crate) caching: Caching<Hold>,
     /// This client may stand in the store's line.
-    in_line: bool,
+    pub(crate) in_line: bool,
     /// Since when the head has had nothing but failures, and the last: those behind it have waited through
     /// the same.
     failure: Option<(Moment, Error)>,
     /// When this process last released the lock, if others waited for it then, and who was notified.
-    contended: Option<(Moment, Others)>,
+    pub(crate) contended: Option<(Moment, Others)>,
     /// Until when the registry keeps the entry, although no value may be left.
     remembered_until: Option<Moment>,
+}
+
+/// A hold of the lock.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) state: State,
 }
 
 /// Hand-offs since the last true release, and when the first of them was.
@@ -110,16 +105,7 @@ const CONTENDED: Duration = Duration::from_secs(1);
 /// The time for which a lock is remembered, at least, after it was contended, had a turn, or was to be kept.
 pub(crate) const REMEMBERED: Duration = CONTENDED;
 
-/// An attempt that is made before there is a waiter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FirstAttempt {
-    /// The caller makes no other.
-    Only,
-    /// The caller waits if the lock is busy.
-    Waits,
-}
-
-/// The next owner that a releaser may hand the lock to.
+/// What becomes of a lock whose last level has ended.
 pub(crate) enum Next {
     /// Nobody sleeps for it here.
     Nobody,
@@ -129,94 +115,110 @@ pub(crate) enum Next {
     Local(Arc<Ticket>, Claim),
 }
 
+/// The end of a level.
+pub(crate) struct LevelEnd {
+    /// As many levels are left.
+    pub(crate) left: u32,
+    /// The release has begun.
+    pub(crate) next: Option<Next>,
+    /// This client may cache holds of the lock.
+    pub(crate) may_cache: bool,
+}
+
+/// What a call wants of a lock in this process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish {
+    /// It would cache the hold until a recall.
+    pub(crate) keeps: bool,
+    /// It asks before all others if it finds the lock calm.
+    pub(crate) asks: bool,
+    /// It waits if the lock is busy.
+    pub(crate) waits: bool,
+}
+
+impl LevelEnd {
+    /// All levels have ended, and the hold is not cached.
+    pub(crate) const LAST: LevelEnd = LevelEnd { left: 0, next: None, may_cache: false };
+}
+
 /// How a thread that wants the lock finds it in this process.
-pub(crate) enum Found<H: Held> {
+pub(crate) enum Found {
     /// This thread's hold, live or lost.
-    Own(Arc<H>),
-    /// This thread's last hold, which was kept. It is the thread's again, without a level.
-    Kept(Arc<H>, Reuse),
+    Own(Arc<Hold>),
+    /// This thread's last hold, which was cached, and is the thread's again, with a level.
+    Cached(Arc<Hold>, u64),
+    /// The same, but it is to be given back: it is lost, others want it, or this call asks for something else.
+    Stale(Arc<Hold>),
     /// Another thread is giving that one back. This thread's request could come before the release, which would
     /// then free what was granted; and the lock could be handed to it from itself. So it asks under another
     /// number.
     Leaving,
-    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks. If it
-    /// would wait, those who come now queue behind it.
-    Calm(Option<Asking<H>>),
+    /// Nobody here has it or wants it, and no other process wanted it a moment ago: the thread asks, at the head of the
+    /// queue if it would wait.
+    Calm(Option<QueuePlace>),
     /// Anything else.
     Used,
 }
 
-impl<H: Held> Entry<H> {
-    pub(crate) fn new(key: LockKey, locks: &Arc<Locks<H>>) -> Arc<Entry<H>> {
-        let state = LockState {
-            holds: Vec::new(),
-            queue: Queue::default(),
-            burst: Burst::default(),
-            turns: Turns::default(),
-            until_asked: UntilAsked::default(),
-            in_line: false,
-            failure: None,
-            contended: None,
-            remembered_until: None,
-        };
-        Arc::new(Entry {
+impl LockEntry {
+    pub(crate) fn new(key: LockKey, locks: &Arc<Locks>) -> Arc<LockEntry> {
+        Arc::new(LockEntry {
             key,
-            has_turn: AtomicBool::new(false),
-            state: Mutex::new(state),
+            state: Mutex::default(),
             given_up: GivenUp::default(),
             locks: Arc::clone(locks),
         })
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, LockState<H>> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, LockState> {
         self.state.lock()
     }
 
     /// The hold that belongs to a thread, live or lost.
-    pub(crate) fn of_thread(&self, thread: u64) -> Option<Arc<H>> {
+    pub(crate) fn of_thread(&self, thread: u64) -> Option<Arc<Hold>> {
         self.state().of_thread(thread)
     }
 
-    /// How a thread finds the lock that is about to ask for it; `thread` is none where a guard is to be the
-    /// owner. It is found calm only by one that `asks`, and then waits or does not. `keeps`: it would keep the lock
-    /// until others ask.
+    /// How a thread finds the lock that is about to ask for it at `now`; `thread` is none where a guard is to be the
+    /// owner. `may_use`: whether its call can have a cached hold again.
     pub(crate) fn find(
-        self: &Arc<Entry<H>>,
+        self: &Arc<LockEntry>,
         thread: Option<u64>,
-        asks: Option<FirstAttempt>,
-        keeps: bool,
+        Wish { keeps, asks, waits }: Wish,
+        may_use: impl FnOnce(&Hold, Reuse) -> bool,
         now: Moment,
-    ) -> Found<H> {
+    ) -> Found {
         let mut state = self.state();
         if let Some(thread) = thread {
-            state.turns.note_asked(thread, now);
+            state.caching.note_asked(thread, now);
             if let Some(hold) = state.of_thread(thread) {
                 return Found::Own(hold);
             }
-            if let Some(hold) = state.turns.take(now, |kept| kept.is_of_thread(thread)) {
-                let reuse = state.until_asked.use_again(&hold, keeps, now);
-                return Found::Kept(hold, reuse);
+            if let Some((hold, reuse)) = state.caching.reuse(|kept| kept.is_of_thread(thread), keeps, now) {
+                let may_use = may_use(&hold, reuse) && hold.loss_at(now).is_none();
+                let own = state.state_of(&hold).filter(|_| may_use);
+                if let Some(level) = own.and_then(|own| hold.begin_again(own, now, keeps)) {
+                    return Found::Cached(hold, level);
+                }
+                state.caching.leave(&hold);
+                return Found::Stale(hold);
             }
             // Looked at under the mutex. Pairs with `take_kept` and `watch`: a thread finds its hold before
             // they take it, or finds here that they have.
-            if state.turns.is_leaving(|leaving| leaving.is_of_thread(thread)) {
+            if state.caching.is_leaving(|leaving| leaving.is_of_thread(thread)) {
                 return Found::Leaving;
             }
         }
-        match asks.filter(|_| state.is_calm(now)) {
-            Some(FirstAttempt::Only) => Found::Calm(None),
-            Some(FirstAttempt::Waits) => {
-                state.queue.begin_asking();
-                Found::Calm(Some(Asking(Some(Arc::clone(self)))))
-            }
-            None => Found::Used,
+        if !asks || !state.is_calm(now) {
+            return Found::Used;
         }
+        Found::Calm(waits.then(|| self.place(state.queue.join(false))))
     }
 
     /// Until when some hold of this process stands, if one does.
     pub(crate) fn held_here(&self, now: Moment) -> Option<Moment> {
         let state = self.state();
-        let held = state.holds.iter().filter_map(|hold| hold.stands_until(now)).max();
+        let held = state.holds.iter().filter_map(|entered| entered.hold.stands_until(now)).max();
         // On its way to a waiter here is held here too. Until that is settled nothing may be asked under the
         // releaser's number, which it may be about to use again.
         let is_receiving = state.queue.head().is_some_and(|head| head.is_receiving());
@@ -241,144 +243,65 @@ impl<H: Held> Entry<H> {
         head.is_receiving().then(|| Arc::clone(head))
     }
 
-    /// Promises the lock to the head of its queue, if that sleeps, and it is not other processes' turn.
-    pub(crate) fn promise(&self, now: Moment) -> Next {
+    // ---- the end of a level
+
+    /// Ends a level of the hold of this thread and its task, as [`Hold::end_level`] does; none, if there is no such
+    /// hold.
+    pub(crate) fn end_of_thread(&self, thread: u64, now: Moment) -> Option<(Arc<Hold>, Option<LevelEnd>)> {
         let mut state = self.state();
-        let LockState { queue, burst, turns, .. } = &mut *state;
-        let Some(head) = queue.head() else { return Next::Nobody };
-        let began = *burst.began.get_or_insert(now);
-        if burst.handed >= BURST || now.since(began) >= BURST_TIME || turns.is_over(now) {
-            return Next::Others;
-        }
-        let Some(claim) = head.promise() else { return Next::Nobody };
-        burst.handed += 1;
-        turns.pass_on(now);
-        Next::Local(Arc::clone(head), claim)
+        let hold = state.of_thread(thread).filter(|hold| hold.holder.is_this_task())?;
+        let ended = state.end(&hold, None, now);
+        Some((hold, ended))
     }
 
-    // ---- turns
+    // ---- cached holds
 
-    /// The store granted the lock to this client, out of a line in which so many stood.
-    pub(crate) fn begin_turn(&self, clients: u32, now: Moment) {
-        self.state().turns.begin(clients, now);
-        self.has_turn.store(true, Ordering::Relaxed);
-    }
-
-    /// Has each thread here be taken for one that comes back at once.
-    #[cfg(leasehold_shuttle)]
-    pub(crate) fn count_on_return(&self) {
-        self.state().turns.count_on_return();
-    }
-
-    /// Whether the end of a hold is to ask whether that is [kept](Self::keep). Read by the thread
-    /// that began the turn, or was handed the lock since.
-    pub(crate) fn has_turn(&self) -> bool {
-        self.has_turn.load(Ordering::Relaxed)
-    }
-
-    /// Keeps a hold whose last level has ended, if it is still here: until others ask for it if that was asked
-    /// for, or, `by_turn`, if it is this client's turn yet.
-    pub(crate) fn keep(&self, (hold, thread): (&Arc<H>, u64), by_turn: bool, now: Moment) -> Keeping {
+    /// Caches a hold whose last level has ended, if it is still here: until a recall if that was asked
+    /// for, or, `by_turn`, if it is this client's time slice yet.
+    pub(crate) fn keep(&self, (hold, thread): (&Arc<Hold>, u64), by_turn: bool, now: Moment) -> Keeping {
         let mut state = self.state();
-        let LockState { turns, until_asked, queue, holds, .. } = &mut *state;
-        if !holds.iter().any(|other| Arc::ptr_eq(other, hold)) {
+        let waiting = state.queue.len();
+        if state.state_of(hold).is_none() {
             return Keeping::Ends;
         }
-        // Pairs with `Waiting::note_join`.
-        if queue.is_empty() && until_asked.may_stay(hold, now) {
-            turns.keep(hold);
-            return Keeping::UntilAsked;
-        }
-        if by_turn { turns.dropped((hold, thread), queue.len(), now) } else { Keeping::Ends }
-    }
-
-    /// As [`Turns::note_return`].
-    pub(crate) fn note_return(&self, thread: u64, now: Moment) {
-        self.state().turns.note_return(thread, now);
-    }
-
-    /// Takes the hold that is kept, whichever thread had it: it is to be given back. Pairs with `find`.
-    pub(crate) fn take_kept(&self) -> Option<Arc<H>> {
-        self.has_turn().then(|| self.state().take_to_leave()).flatten()
-    }
-
-    /// The same, if it is this thread's, or any's.
-    pub(crate) fn take_kept_of(&self, thread: Option<u64>) -> Option<Arc<H>> {
-        let mut state = self.state();
-        let is_of = |kept: &H| thread.is_none_or(|thread| kept.is_of_thread(thread));
-        if state.turns.has_kept(is_of) { state.take_to_leave() } else { None }
-    }
-
-    /// The next step of whoever watches this lock.
-    pub(crate) fn watch(&self, now: Moment) -> Watched<H> {
-        let mut state = self.state();
-        let next_look = match state.until_asked.watch(now) {
-            Some(KeptStep::GiveBack) => {
-                if let Some(hold) = state.take_to_leave() {
-                    return Watched::Idle(hold);
-                }
-                None
+        match state.caching.end_use((hold, thread), by_turn, waiting, now) {
+            Keeping::Ends => Keeping::Ends,
+            keeping if hold.cache() => keeping,
+            _lost => {
+                state.caching.forget(hold);
+                Keeping::Ends
             }
-            Some(KeptStep::Look(hold)) => return Watched::Look(hold),
-            Some(KeptStep::Until(moment)) if state.until_asked.is_idle() => return Watched::Until(moment),
-            Some(KeptStep::Until(moment)) => Some(moment),
-            None => None,
-        };
-        // One that may be kept until others ask is kept for a turn where they have.
-        let step = state.turns.watch(now);
-        if let Watched::Idle(hold) = &step {
-            state.until_asked.forget(hold);
-        }
-        match (step, next_look) {
-            (Watched::Until(moment), Some(next_look)) => Watched::Until(moment.min(next_look)),
-            (Watched::Over, Some(next_look)) => {
-                state.turns.begin_watch();
-                Watched::Until(next_look)
-            }
-            (step, _) => step,
         }
     }
 
-    // ---- kept until asked for
+    /// Takes the hold that is cached to be given back, if it is this thread's, or any's. Pairs with `find`.
+    pub(crate) fn take_kept(&self, thread: Option<u64>) -> Option<Arc<Hold>> {
+        let is_of = |kept: &Hold| thread.is_none_or(|thread| kept.is_of_thread(thread));
+        self.state().caching.take_to_leave(is_of)
+    }
 
     /// The recalls of this lock that have come so far, if all are heard. `listen` begins to listen, if nobody
     /// does yet; then none is heard at once.
     pub(crate) fn heard(&self, now: Moment, listen: impl FnOnce() -> Option<Subscription>) -> Option<u64> {
         let state = self.state();
-        if state.until_asked.listens() {
-            return state.until_asked.heard(now);
+        if state.caching.listens() {
+            return state.caching.heard(now);
         }
         drop(state); // a store has locks of its own
         let recalls = listen();
-        let not_needed = self.state().until_asked.listen(recalls);
+        let not_needed = self.state().caching.listen(recalls);
         drop(not_needed);
         None
     }
 
-    /// A hold was granted that is to be kept; when it is to be looked at, and whether nobody watches this lock
-    /// yet.
-    pub(crate) fn keep_until_asked(&self, hold: &Arc<H>, terms: KeepTerms, now: Moment) -> (Moment, bool) {
-        self.has_turn.store(true, Ordering::Relaxed);
-        let mut state = self.state();
-        (state.until_asked.begin(hold, terms, now), state.turns.begin_watch())
-    }
-
     /// Others want this hold; if nobody uses it, it is taken out to be given back.
-    pub(crate) fn note_wanted(&self, hold: &Arc<H>, now: Moment) -> Option<Arc<H>> {
-        self.state().until_asked.note_wanted(hold, now);
-        self.take_idle(hold)
-    }
-
-    /// Takes this hold out to be given back, if nobody uses it.
-    pub(crate) fn take_idle(&self, hold: &Arc<H>) -> Option<Arc<H>> {
+    pub(crate) fn note_wanted(&self, hold: &Arc<Hold>, now: Moment) -> Option<Arc<Hold>> {
         let mut state = self.state();
-        state.until_asked.is_idle_hold(hold).then(|| state.take_to_leave()).flatten()
+        state.caching.note_wanted(hold, now);
+        state.caching.take_idle(hold)
     }
 
-    /// Whether a hold is kept here until others ask for it, and not in use.
-    pub(crate) fn is_kept_idle(&self) -> bool {
-        self.has_turn() && self.state().until_asked.is_idle()
-    }
+    // ---- what is remembered
 
     /// Has the entry be kept until then, although no value may be left; whether it is not kept yet.
     pub(crate) fn remember(&self, until: Moment) -> bool {
@@ -386,11 +309,6 @@ impl<H: Held> Entry<H> {
         let before = state.remembered_until;
         state.remembered_until = before.max(Some(until));
         before.is_none()
-    }
-
-    /// When this process last released the lock, if others waited for it then, and who was notified.
-    pub(crate) fn contended_since(&self) -> Option<(Moment, Others)> {
-        self.state().contended
     }
 
     /// Whether it need not be kept any more.
@@ -403,20 +321,21 @@ impl<H: Held> Entry<H> {
         state.remembered_until.is_none()
     }
 
+    // ---- the queue
+
     /// Notifies the heads of the queue that the lock may be free.
     pub(crate) fn nudge(&self) {
         self.state().queue.nudge();
     }
 
     /// Joins the queue, until the place is dropped.
-    pub(crate) fn join(self: &Arc<Entry<H>>, spins: bool) -> QueuePlace<H> {
+    pub(crate) fn join(self: &Arc<LockEntry>, spins: bool) -> QueuePlace {
         let ticket = self.state().queue.join(spins);
-        QueuePlace { entry: Arc::clone(self), ticket }
+        self.place(ticket)
     }
 
-    /// Whether this client stands in the store's line for the lock, as far as is known.
-    pub(crate) fn note_in_line(&self, is_in_line: bool) {
-        self.state().in_line = is_in_line;
+    fn place(self: &Arc<LockEntry>, ticket: Arc<Ticket>) -> QueuePlace {
+        QueuePlace { entry: Arc::clone(self), ticket, has_left: false }
     }
 
     /// How many wait here.
@@ -433,11 +352,6 @@ impl<H: Held> Entry<H> {
         }
     }
 
-    /// The retry budget of the head is spent: so is that of the waiters behind it.
-    pub(crate) fn wake_queue(&self) {
-        self.state().queue.wake_all();
-    }
-
     /// The last failure, if the head has had nothing but failures for as long as `retry_timeout`.
     pub(crate) fn spent_retry_budget(&self, patience: Duration, now: Moment) -> Option<Error> {
         let state = self.state();
@@ -446,33 +360,67 @@ impl<H: Held> Entry<H> {
     }
 }
 
-impl<H: Held> LockState<H> {
-    fn of_thread(&self, thread: u64) -> Option<Arc<H>> {
-        self.holds.iter().find(|hold| hold.is_of_thread(thread) && !self.turns.is_kept(hold)).cloned()
+impl LockState {
+    /// The part of this hold that is here.
+    pub(crate) fn state_of(&mut self, hold: &Hold) -> Option<&mut State> {
+        let at = self.holds.binary_search_by_key(&hold.serial, |entered| entered.hold.serial).ok()?;
+        self.holds.get_mut(at).map(|entered| &mut entered.state)
     }
 
-    /// As [`Entry::is_calm`].
+    /// Enters a hold.
+    pub(crate) fn enter(&mut self, hold: &Arc<Hold>, state: State) {
+        let at = self.holds.partition_point(|other| other.hold.serial < hold.serial);
+        self.holds.insert(at, Entered { hold: Arc::clone(hold), state });
+    }
+
+    fn of_thread(&self, thread: u64) -> Option<Arc<Hold>> {
+        let mut holds = self.holds.iter().map(|entered| &entered.hold);
+        holds.find(|hold| hold.is_of_thread(thread) && !self.caching.is_unused(hold)).cloned()
+    }
+
+    /// As [`LockEntry::is_calm`].
     fn is_calm(&self, now: Moment) -> bool {
-        self.holds.is_empty() && self.queue.is_idle() && !self.is_contended(now)
+        self.holds.is_empty() && self.queue.is_empty() && !self.is_contended(now)
     }
 
     fn is_contended(&self, now: Moment) -> bool {
         self.contended.is_some_and(|(since, _)| now.since(since) < CONTENDED)
     }
 
-    /// Takes the kept hold out to be given back. What is idle until others ask is kept, too: the two change
-    /// together.
-    fn take_to_leave(&mut self) -> Option<Arc<H>> {
-        let hold = self.turns.take_to_leave()?;
-        self.until_asked.forget(&hold);
-        Some(hold)
+    /// Ends a level as [`Hold::end_level`] does. A hold that ends with it and cannot be cached, nor is lost, begins its
+    /// release.
+    pub(crate) fn end(&mut self, hold: &Arc<Hold>, level: Option<u64>, now: Moment) -> Option<LevelEnd> {
+        let may_cache = self.caching.may_cache();
+        let left = hold.end_level_in(self.state_of(hold)?, level)?;
+        let ends = left == 0 && !may_cache && hold.loss_at(now).is_none();
+        let next = if ends { self.begin_release(hold, now) } else { None };
+        Some(LevelEnd { left, next, may_cache })
+    }
+
+    /// Begins the release of a hold that nothing else has ended, and promises the lock to the next.
+    pub(crate) fn begin_release(&mut self, hold: &Arc<Hold>, now: Moment) -> Option<Next> {
+        let state = self.state_of(hold)?;
+        hold.begin_release_in(state).then(|| self.promise(now))
+    }
+
+    /// Promises the lock to the head of its queue, if that sleeps, and it is not other processes' turn.
+    pub(crate) fn promise(&mut self, now: Moment) -> Next {
+        let LockState { queue, burst, caching, .. } = self;
+        let Some(head) = queue.head() else { return Next::Nobody };
+        let began = *burst.began.get_or_insert(now);
+        if burst.handed >= BURST || now.since(began) >= BURST_TIME || caching.is_over(now) {
+            return Next::Others;
+        }
+        let Some(claim) = head.promise() else { return Next::Nobody };
+        burst.handed += 1;
+        caching.pass_on(now);
+        Next::Local(Arc::clone(head), claim)
     }
 
     /// Takes a hold out.
-    pub(crate) fn take_out(&mut self, hold: &Arc<H>) {
-        self.holds.retain(|other| !Arc::ptr_eq(other, hold));
-        self.turns.forget(hold);
-        self.until_asked.forget(hold);
+    pub(crate) fn take_out(&mut self, hold: &Arc<Hold>) -> Option<Entered> {
+        self.caching.forget(hold);
+        self.holds.extract_if(.., |entered| Arc::ptr_eq(&entered.hold, hold)).next()
     }
 
     /// A hold ended by a true release, of which `others` were notified; whether that is to be remembered.
@@ -487,14 +435,14 @@ impl<H: Held> LockState<H> {
         if self.queue.is_empty() {
             self.failure = None;
             if self.holds.is_empty() {
-                self.turns.end();
+                self.caching.end();
                 (self.burst, self.in_line) = (Burst::default(), false);
             }
         }
     }
 }
 
-impl<H> Drop for Entry<H> {
+impl Drop for LockEntry {
     fn drop(&mut self) {
         if is_forked() {
             return; // another thread of the parent may have had the mutex
@@ -507,44 +455,24 @@ impl<H> Drop for Entry<H> {
     }
 }
 
-/// A thread that asks for a lock without a place in its queue. Those who come now queue behind it, and none
-/// of them is the head until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Asking<H: Held>(Option<Arc<Entry<H>>>);
-
-impl<H: Held> Asking<H> {
-    /// Joins the queue instead. `None`: the question has ended.
-    pub(crate) fn into_place(mut self) -> Option<QueuePlace<H>> {
-        let entry = self.0.take()?;
-        let ticket = entry.state().queue.join_asked();
-        Some(QueuePlace { entry, ticket })
-    }
-
-    /// Ends the question by a grant. The entry's state, which the caller has locked, has the hold already.
-    pub(crate) fn end_granted(mut self, state: &mut LockState<H>) {
-        state.queue.end_asking();
-        self.0 = None;
-    }
-}
-
-impl<H: Held> Drop for Asking<H> {
-    fn drop(&mut self) {
-        if let Some(entry) = &self.0 {
-            entry.state().queue.end_asking();
-        }
-    }
-}
-
 /// A thread's place in a lock's queue; dropping it leaves the queue, on every way out.
 #[derive(Debug)]
-pub(crate) struct QueuePlace<H: Held> {
-    entry: Arc<Entry<H>>,
+pub(crate) struct QueuePlace {
+    entry: Arc<LockEntry>,
     ticket: Arc<Ticket>,
+    has_left: bool,
 }
 
-impl<H: Held> QueuePlace<H> {
+impl QueuePlace {
     pub(crate) fn ticket(&self) -> &Arc<Ticket> {
         &self.ticket
+    }
+
+    /// Leaves the queue by a grant. The entry's state, which the caller has locked, has the hold already: the next head
+    /// sees a hold to wait for.
+    pub(crate) fn leave_granted(mut self, state: &mut LockState) {
+        state.queue.leave(&self.ticket);
+        self.has_left = true;
     }
 
     /// Whether the client's place in the store's line is this waiter's to give up: it has one, and nobody
@@ -555,8 +483,11 @@ impl<H: Held> QueuePlace<H> {
     }
 }
 
-impl<H: Held> Drop for QueuePlace<H> {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
+        if self.has_left {
+            return;
+        }
         let mut state = self.entry.state();
         state.queue.leave(&self.ticket);
         state.forget_if_unused();
@@ -566,40 +497,69 @@ impl<H: Held> Drop for QueuePlace<H> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::hold::caching::{KeepTerms, Watched};
+    use crate::engine::hold::{Grant, Holder};
+    use crate::ident::{ClientId, Owner};
+    use crate::time::Lease;
 
-    struct One;
+    fn entry() -> Arc<LockEntry> {
+        let name = Arc::new(LockName::new(&"a".into(), "a".to_owned()).unwrap());
+        LockEntry::new(LockKey::new(Kind::Mutex, &name), &Arc::default())
+    }
 
-    impl Held for One {
-        fn is_of_thread(&self, thread: u64) -> bool {
-            thread == 1
-        }
+    /// A hold on the lock, asked for at the beginning.
+    fn entered(entry: &Arc<LockEntry>) -> Arc<Hold> {
+        let owner = Owner::new(ClientId::random(), 1);
+        let lease = Duration::from_secs(30);
+        let grant = Grant {
+            claim: Claim::new(Kind::Mutex, &entry.key.name, owner, lease),
+            holder: Holder::Guard { taker: None },
+            sent: at(0),
+            lease: Lease::Renewed,
+            renewed_lease: lease,
+            ceiling: None,
+            fence: None,
+            bound: None,
+            may_be_kept: true,
+            asks_to_keep: false,
+            until_asked: false,
+            leads: false,
+        };
+        let (hold, state, _level) = Hold::new(grant, entry);
+        let hold = Arc::new(hold);
+        entry.state().enter(&hold, state);
+        hold
+    }
 
-        fn stands_until(&self, now: Moment) -> Option<Moment> {
-            Some(now)
-        }
+    /// A lock in its time slice, to which its thread comes back at once.
+    fn in_turn() -> (Arc<LockEntry>, Arc<Hold>) {
+        let entry = entry();
+        let hold = entered(&entry);
+        entry.state().caching.end_use((&hold, 1), true, 0, at(0));
+        entry.state().caching.note_asked(1, at(0));
+        entry.state().caching.begin(2, at(0));
+        (entry, hold)
     }
 
     #[test]
     fn what_may_be_kept_until_others_ask_goes_at_the_end_of_its_turn_where_they_have() {
         let at = |us| Moment::from_nanos(0).plus(Duration::from_micros(us));
-        let key = LockKey::new(Kind::Mutex, &Arc::new(LockName::new(&"a".into(), "a".to_owned()).unwrap()));
-        let (entry, hold) = (Entry::new(key, &Arc::default()), Arc::new(One));
-        entry.state().holds.push(Arc::clone(&hold));
-        entry.state().turns.dropped((&hold, 1), 0, at(0));
-        entry.state().turns.note_asked(1, at(0));
-        entry.begin_turn(2, at(0));
+        let (entry, hold) = in_turn();
         let terms = KeepTerms { heard: 0, is_wanted: true };
-        assert_eq!(entry.keep_until_asked(&hold, terms, at(0)), (at(50_000), true));
-        assert!(matches!(entry.watch(at(10)), Watched::Until(next) if next == at(310)), "it is in use");
-        assert_eq!(entry.keep((&hold, 1), true, at(20)), Keeping::Kept { is_new: false });
-        assert!(matches!(entry.watch(at(30)), Watched::Until(next) if next == at(320)));
-        assert!(matches!(entry.watch(at(320)), Watched::Idle(idle) if Arc::ptr_eq(&idle, &hold)));
-        assert!(matches!(entry.watch(at(2_000)), Watched::Over), "and with it what could be kept");
-    }
-
-    fn entry() -> Arc<Entry<One>> {
-        let key = LockKey::new(Kind::Mutex, &Arc::new(LockName::new(&"a".into(), "a".to_owned()).unwrap()));
-        Entry::new(key, &Arc::default())
+        assert_eq!(entry.state().caching.grant(&hold, terms, at(0)), (at(50_000), true));
+        assert!(
+            matches!(entry.state().caching.watch(at(10)), Watched::Until(next) if next == at(310)),
+            "it is in use"
+        );
+        assert_eq!(entry.keep((&hold, 1), true, at(20)), Keeping::InTurn { is_new: false });
+        assert!(matches!(entry.state().caching.watch(at(30)), Watched::Until(next) if next == at(320)));
+        assert!(
+            matches!(entry.state().caching.watch(at(320)), Watched::Idle(idle) if Arc::ptr_eq(&idle, &hold))
+        );
+        assert!(
+            matches!(entry.state().caching.watch(at(2_000)), Watched::Over),
+            "and with it what could be kept"
+        );
     }
 
     fn at(ms: u64) -> Moment {
@@ -608,14 +568,10 @@ mod tests {
 
     #[test]
     fn a_hold_that_was_taken_out_meanwhile_is_not_kept() {
-        let (entry, hold) = (entry(), Arc::new(One));
-        entry.state().turns.dropped((&hold, 1), 0, at(0));
-        entry.state().turns.note_asked(1, at(0));
-        entry.begin_turn(2, at(0));
-        entry.state().holds.push(Arc::clone(&hold));
+        let (entry, hold) = in_turn();
         entry.state().take_out(&hold);
         assert_eq!(entry.keep((&hold, 1), true, at(0)), Keeping::Ends);
-        assert!(entry.take_kept().is_none());
+        assert!(entry.take_kept(None).is_none());
     }
 
     #[test]
@@ -650,16 +606,16 @@ mod tests {
         }
         entry.state().note_released(Others::Listen(2), at(forgotten * 3));
         entry.state().note_released(Others::Nobody, at(forgotten * 3 + 1));
-        assert!(entry.contended_since().is_none() && entry.is_calm(at(forgotten * 3 + 2)));
+        assert!(entry.state().contended.is_none() && entry.is_calm(at(forgotten * 3 + 2)));
     }
 
     #[test]
     fn the_clients_place_in_the_line_is_given_up_once_and_by_no_later_waiter() {
         let entry = entry();
-        entry.note_in_line(true);
+        entry.state().in_line = true;
         let place = entry.join(false);
         assert!(place.takes_line_place() && !place.takes_line_place());
-        entry.note_in_line(true);
+        entry.state().in_line = true;
         let other = entry.join(false);
         assert!(!place.takes_line_place(), "others here wait in it");
         drop((place, other));
@@ -668,19 +624,17 @@ mod tests {
 
     #[test]
     fn a_turn_is_over_when_the_last_that_waited_has_left_and_nobody_holds() {
-        let (entry, hold) = (entry(), Arc::new(One));
-        entry.state().turns.dropped((&hold, 1), 0, at(0));
-        entry.state().turns.note_asked(1, at(0));
-        entry.begin_turn(2, at(0));
+        let (entry, hold) = in_turn();
+        entry.state().take_out(&hold);
         drop(entry.join(false));
-        entry.state().holds.push(Arc::clone(&hold));
+        let hold = entered(&entry);
         assert_eq!(entry.keep((&hold, 1), true, at(0)), Keeping::Ends);
     }
 
     #[test]
     fn of_several_holds_the_others_stay_when_one_is_taken_out() {
-        let (entry, holds) = (entry(), [Arc::new(One), Arc::new(One)]);
-        entry.state().holds.extend(holds.iter().cloned());
+        let entry = entry();
+        let holds = [entered(&entry), entered(&entry)];
         entry.state().take_out(&holds[0]);
         assert!(entry.held_here(at(0)).is_some());
         entry.state().take_out(&holds[1]);

@@ -1,18 +1,23 @@
-//! Those who are notified when a hold is lost: callbacks and channels.
+//! How those who listen for the loss of a hold are notified.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::Hold;
+use crate::engine::hold::listeners::List;
 use crate::observe::Loss;
 use crate::observe::reporter::{OnLost, Reporter};
+use crate::sync::atomic::Ordering;
 
 impl Hold {
-    /// Notifies all, and those who come later; whether the holding thread had ended before. Called once.
-    pub(super) fn notify(&self, loss: &Loss, reporter: &Reporter) -> bool {
-        let mut state = self.state.lock();
-        state.listeners.loss = Some(loss.clone());
-        let ((callbacks, senders), is_abandoned) = (state.listeners.take(), state.is_abandoned);
-        drop(state);
+    /// The loss of this hold, if it is lost.
+    fn known_loss(&self) -> Option<Loss> {
+        let reason = self.phase.loss()?;
+        Some(Loss { name: self.name().given().to_owned(), owner: self.owner(), reason })
+    }
+
+    /// Notifies all. Called once, when the phase says that the hold is lost: those who come later look at that.
+    pub(super) fn notify(&self, loss: &Loss, reporter: &Reporter) {
+        let (callbacks, senders) = self.listeners.take(|_| false);
         for sender in senders {
             drop(sender.try_send(loss.clone())); // room for one; nobody may be listening any more
         }
@@ -20,20 +25,26 @@ impl Hold {
             let loss = loss.clone();
             reporter.run_later(move || callback(&loss));
         }
-        is_abandoned
+    }
+
+    /// Adds a listener, unless the hold has ended: then what is to be done with it at once.
+    fn listen<T>(&self, listener: T, add: impl FnOnce(&mut List, T)) -> Option<(T, Option<Loss>)> {
+        let mut list = self.listeners.list.lock();
+        // Set first, looked second. Pairs with `lose` and `forget_listeners`, which change first and look second.
+        self.listeners.are_there.store(true, Ordering::SeqCst);
+        let loss = self.known_loss();
+        if loss.is_some() || self.listeners.released.load(Ordering::SeqCst) {
+            return Some((listener, loss));
+        }
+        add(&mut list, listener);
+        None
     }
 
     /// Has `callback` run when the hold is lost: soon, if it is lost already.
     pub(crate) fn on_lost(&self, callback: OnLost, reporter: &Reporter) {
-        let mut state = self.state.lock();
-        let listeners = &mut state.listeners;
-        match listeners.loss.clone() {
-            Some(loss) => {
-                drop(state);
-                reporter.run_later(move || callback(&loss));
-            }
-            None if listeners.released => {}
-            None => listeners.callbacks.push(callback),
+        if let Some((callback, Some(loss))) = self.listen(callback, |list, added| list.callbacks.push(added))
+        {
+            reporter.run_later(move || callback(&loss));
         }
     }
 
@@ -46,43 +57,29 @@ impl Hold {
 
     /// Has `sender` get the loss, if there is one, and dropped when the hold ends.
     pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
-        let mut state = self.state.lock();
-        let listeners = &mut state.listeners;
-        match listeners.loss.clone() {
-            Some(loss) => {
-                drop(state);
-                drop(sender.try_send(loss));
-            }
-            None if listeners.released => {}
-            None => listeners.senders.push(sender),
+        if let Some((sender, Some(loss))) = self.listen(sender, |list, added| list.senders.push(added)) {
+            drop(sender.try_send(loss));
         }
     }
 
     /// From now on a release leaves the listeners here, for [`hand_listeners_to`](Self::hand_listeners_to),
     /// since another hold is to follow; or it does not any more.
     pub(crate) fn keep_listeners(&self, are_kept: bool) {
-        self.state.lock().listeners.kept = are_kept;
+        self.listeners.list.lock().kept = are_kept;
     }
 
     /// Has the listeners notified of the next hold's loss in the place of this one's, which ended by release.
     pub(crate) fn hand_listeners_to(&self, next: &Hold, reporter: &Reporter) {
-        let mut state = self.state.lock();
-        state.listeners.kept = false;
-        let (callbacks, senders) = state.listeners.take();
-        drop(state);
+        self.keep_listeners(false);
+        let (callbacks, senders) = self.listeners.take(|_| false);
         callbacks.into_iter().for_each(|callback| next.on_lost(callback, reporter));
         senders.into_iter().for_each(|sender| next.send_loss(sender));
     }
 
     /// The hold ended by release. Callbacks are dropped where they would have run.
     pub(crate) fn forget_listeners(&self, reporter: &Reporter) {
-        let mut state = self.state.lock();
-        state.listeners.released = true;
-        if state.listeners.kept {
-            return;
-        }
-        let (callbacks, senders) = state.listeners.take();
-        drop(state);
+        self.listeners.released.store(true, Ordering::SeqCst);
+        let (callbacks, senders) = self.listeners.take(|list| list.kept);
         drop(senders);
         if !callbacks.is_empty() {
             reporter.drop_later(callbacks);

@@ -1,62 +1,40 @@
 //! One grant of a lock, from its first level to its last: its window in time, its levels, its loss.
 //!
-//! `phase` is where it stands in its life, `levels` its re-entries, `loss` who is notified of its loss.
+//! `entry` is the lock in this process: all that changes about its holds is under its mutex. `phase` is where a hold
+//! stands in its life, `state` its re-entries, `caching` its stay without any, `loss` who is notified of its loss.
 
+pub(crate) mod caching;
 pub(crate) mod entry;
 mod given_up;
 pub(crate) mod grant;
-mod keeper;
-mod levels;
 mod listeners;
 mod loss;
 mod own_hash;
 mod phase;
 mod renewal;
-pub(crate) mod slot;
-pub(crate) mod turn;
-pub(crate) mod until_asked;
+mod state;
 
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-pub(crate) use crate::engine::hold::entry::Next;
-use crate::engine::hold::entry::{Asking as AskingFor, Entry, Found as FoundAs, Held, QueuePlace as PlaceOf};
+pub(crate) use crate::engine::hold::entry::{Found, LockEntry, Next, QueuePlace};
 pub(crate) use crate::engine::hold::grant::{Grant, Holder};
-use crate::engine::hold::levels::Levels;
 use crate::engine::hold::listeners::Listeners;
 use crate::engine::hold::phase::Phase;
 pub(crate) use crate::engine::hold::phase::Standing;
-pub(crate) use crate::engine::hold::renewal::Outlook;
-use crate::engine::hold::slot::AgendaSlot;
+pub(crate) use crate::engine::hold::state::{AgendaSlot, State};
 use crate::engine::policy::{at_risk, renewal_slack};
 use crate::ident::{FencingToken, LockName, Owner};
 use crate::observe::reporter::Reporter;
 use crate::observe::spans::HoldSpan;
 use crate::observe::{Loss, LossReason, event::Event};
 use crate::seam::{Bound, Claim, Kind, Releasing};
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, window};
-
-/// One lock in this process, with its holds.
-pub(crate) type LockEntry = Entry<Hold>;
-pub(crate) type Asking = AskingFor<Hold>;
-pub(crate) type Found = FoundAs<Hold>;
-pub(crate) type QueuePlace = PlaceOf<Hold>;
-
-impl Held for Hold {
-    fn is_of_thread(&self, thread: u64) -> bool {
-        Hold::is_of_thread(self, thread)
-    }
-
-    fn stands_until(&self, now: Moment) -> Option<Moment> {
-        self.loss_at(now).is_none().then(|| self.until())
-    }
-}
+use crate::time::{Clock, Lease, Moment, SHORTEST_LEASE, nanos, window};
 
 impl Releasing for Hold {
     fn overtaken(&self) {
@@ -66,13 +44,15 @@ impl Releasing for Hold {
 
 /// One grant.
 ///
-/// `phase` and `until` are atomic: each look at a hold reads them. All else that changes is under one mutex,
-/// `state`.
+/// What a look at a hold reads is atomic. All else that changes is its [`State`], under the mutex of its lock; the
+/// methods that take that mutex find nothing once the registry has taken the hold out.
 pub(crate) struct Hold {
     /// By which the store is asked to renew or release it, but for the lease.
     claim: Claim,
     /// The lock in this process. It has this hold too, until the registry takes it out.
     entry: Arc<LockEntry>,
+    /// The order of the holds of a lock.
+    serial: u64,
     pub(crate) holder: Holder,
     pub(crate) span: HoldSpan,
     /// The holder leads, for those who look.
@@ -83,65 +63,29 @@ pub(crate) struct Hold {
     phase: Phase,
     /// End of its own window, as `Moment::nanos`. Only ever raised.
     until: AtomicU64,
+    /// When it was asked for; of one that was cached, when it was taken again.
+    since: AtomicU64,
+    /// The lease that renewals ask for, in nanoseconds.
+    renewed_lease: AtomicU64,
+    fence: OnceLock<FencingToken>,
     /// Something else than its guard has ended a guard's level.
     has_spent_guard: AtomicBool,
-    state: Mutex<State>,
-}
-
-/// The part of a hold under its mutex, which is the last that a thread takes: nothing else is called while it
-/// is held.
-struct State {
-    levels: Levels,
-    /// When it was asked for; of one that was kept, when it was taken again.
-    since: Moment,
-    /// The lease that renewals ask for.
-    renewed_lease: Duration,
-    /// When the store was last asked to keep it; see `needs_keepalive`.
-    kept_alive_at: Moment,
-    /// The last renewal failed.
-    renewal_has_failed: bool,
-    /// A renewal has been sent and not been answered.
-    is_under_way: bool,
-    /// The watchdog has it among those that it renews next.
-    is_queued: bool,
-    /// A request under its number may still arrive; see `retire_owner_on_end`.
-    is_spent: bool,
-    /// Its owner reads as well; see `note_reading`.
-    is_read_beside: bool,
-    /// The end of the holding thread has been reported.
-    is_abandoned: bool,
-    /// The steps after a loss have been done; see `timer.rs`.
-    has_lapsed: bool,
-    /// See `note_kept`.
-    is_kept: bool,
-    /// The present use began by a call that asks for the hold to be kept.
-    asks_to_keep: bool,
-    /// It is kept until others ask for it, and renewed meanwhile though it has no level.
-    until_asked: bool,
-    /// The thread that acquires more locks to go with it.
-    acquires_more: Option<u64>,
-    /// Its place in the registry's agenda. Changed under the agenda's mutex alone.
-    slot: AgendaSlot,
-    fence: Option<FencingToken>,
     listeners: Listeners,
 }
 
-impl State {
-    /// Whether something that was asked about it may still come.
-    fn is_in_doubt(&self) -> bool {
-        self.is_spent || self.is_under_way
-    }
-}
+static SERIALS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 impl Hold {
-    /// Makes the hold with its first level; returns that level's id too.
-    pub(crate) fn new(grant: Grant, entry: &Arc<LockEntry>) -> (Hold, u64) {
-        let mut levels = Levels::default();
-        let level = levels.add(grant.lease);
+    /// Makes the hold with its first level, which is to be entered in its lock; returns that level's id too.
+    pub(crate) fn new(grant: Grant, entry: &Arc<LockEntry>) -> (Hold, State, u64) {
+        let Grant { asks_to_keep, until_asked, .. } = grant;
+        let mut state = State { kept_alive_at: grant.sent, asks_to_keep, until_asked, ..State::default() };
+        let level = state.levels.add(grant.lease);
         let until = grant.sent.plus(window(grant.claim.lease));
         let hold = Hold {
             claim: grant.claim.of_hold(),
             entry: Arc::clone(entry),
+            serial: SERIALS.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
             holder: grant.holder,
             span: HoldSpan::none(),
             leads: grant.leads,
@@ -150,29 +94,18 @@ impl Hold {
             may_be_kept: grant.may_be_kept,
             phase: Phase::live(),
             until: AtomicU64::new(until.nanos()),
+            since: AtomicU64::new(grant.sent.nanos()),
+            renewed_lease: AtomicU64::new(nanos(grant.renewed_lease)),
+            fence: grant.fence.map_or_else(OnceLock::new, OnceLock::from),
             has_spent_guard: AtomicBool::new(false),
-            state: Mutex::new(State {
-                levels,
-                since: grant.sent,
-                renewed_lease: grant.renewed_lease,
-                kept_alive_at: grant.sent,
-                renewal_has_failed: false,
-                is_under_way: false,
-                is_queued: false,
-                is_spent: false,
-                is_read_beside: false,
-                is_abandoned: false,
-                has_lapsed: false,
-                is_kept: false,
-                asks_to_keep: grant.asks_to_keep,
-                until_asked: grant.until_asked,
-                acquires_more: None,
-                slot: AgendaSlot::Out,
-                fence: grant.fence,
-                listeners: Listeners::default(),
-            }),
+            listeners: Listeners::default(),
         };
-        (hold, level)
+        (hold, state, level)
+    }
+
+    /// Looks at, or changes, what is under the mutex of the lock. `None`: the lock has the hold no more.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
+        self.entry.state().state_of(self).map(act)
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -201,17 +134,18 @@ impl Hold {
     }
 
     pub(crate) fn since(&self) -> Moment {
-        self.state.lock().since
+        Moment::from_nanos(self.since.load(Ordering::Relaxed))
     }
 
     pub(crate) fn fencing_token(&self) -> Option<FencingToken> {
-        self.state.lock().fence
+        self.fence.get().copied()
     }
 
     /// The first fence stays: a re-entry must not outdate what the outer level is writing with.
     pub(crate) fn set_fence(&self, fence: Option<FencingToken>) {
-        let mut state = self.state.lock();
-        state.fence = state.fence.or(fence);
+        if let Some(fence) = fence {
+            self.fence.get_or_init(|| fence);
+        }
     }
 
     /// The claim by which the store is asked to renew or release this hold.
@@ -221,7 +155,7 @@ impl Hold {
 
     /// Whether something that was asked about it may still come.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.state.lock().is_in_doubt()
+        self.with(|state| state.is_in_doubt()).unwrap_or_default()
     }
 
     pub(crate) fn is_of_thread(&self, thread: u64) -> bool {
@@ -237,10 +171,44 @@ impl Hold {
         matches!(self.holder, Holder::Thread { .. })
     }
 
+    /// Whether the holding thread has ended: without it nobody releases the lock.
+    pub(crate) fn is_orphaned(&self) -> bool {
+        matches!(&self.holder, Holder::Thread { mark, .. } if mark.strong_count() == 0)
+    }
+
+    /// Notes the thread that acquires more locks before anybody gets the guard of this one; zero: the guard
+    /// is there.
+    pub(crate) fn note_acquiring(&self, thread: u64) {
+        self.with(|state| state.acquires_more = Some(thread).filter(|thread| *thread != 0));
+    }
+
+    /// The thread without which it is not released: its holder, or the one that acquires more to go with it.
+    /// `None`: whichever has the guard.
+    pub(crate) fn kept_by(&self, state: &State) -> Option<u64> {
+        match &self.holder {
+            Holder::Thread { id, .. } => Some(*id),
+            Holder::Guard { .. } => state.acquires_more,
+        }
+    }
+
+    /// Whether this call is the first to say that the holding thread has ended.
+    pub(crate) fn note_abandoned(&self) -> bool {
+        self.is_first(|state| &mut state.is_abandoned)
+    }
+
     /// Whether this call is the first to say that the owner of a write hold reads as well. See
     /// `Waiting::end_writing_in_time`.
     pub(crate) fn note_reading(&self) -> bool {
-        !std::mem::replace(&mut self.state.lock().is_read_beside, true)
+        self.is_first(|state| &mut state.is_read_beside)
+    }
+
+    /// Whether this call is the first to see to what follows its loss.
+    pub(crate) fn note_lapsed(&self) -> bool {
+        self.is_first(|state| &mut state.has_lapsed)
+    }
+
+    fn is_first(&self, noted: impl FnOnce(&mut State) -> &mut bool) -> bool {
+        self.with(|state| !std::mem::replace(noted(state), true)).unwrap_or_default()
     }
 
     /// Gives up the owner number for the holding thread's next holds. A loss does it by itself: see
@@ -257,9 +225,9 @@ impl Hold {
     /// thread's next hold is not to be under this number. While this hold lives the thread keeps its owner
     /// number, so that a writer can still take the read lock.
     pub(crate) fn retire_owner_on_end(&self) {
-        self.state.lock().is_spent = true;
+        let is_here = self.with(|state| state.is_spent = true).is_some();
         // Set first, looked second. Pairs with `begin_release`.
-        if !self.phase.is_live() {
+        if !is_here || !self.phase.is_live() {
             self.retire_owner();
         }
     }
@@ -267,82 +235,89 @@ impl Hold {
     // ---- levels
 
     pub(crate) fn add_level(&self, lease: Lease) -> u64 {
-        self.state.lock().levels.add(lease)
+        self.with(|state| state.levels.add(lease)).unwrap_or_default()
     }
 
     /// Whether it can be kept, and be had again as if it were granted anew: nothing is left of its levels. `Some`:
     /// whether for a turn too. `unlock` promises that the lock is free, where `keep` was not asked for.
     pub(crate) fn can_be_kept(&self, is_dropped: bool) -> Option<bool> {
-        let state = self.state.lock();
-        // One that is kept until others ask has the same fence throughout, as by re-entries, and a renewal that is
-        // under way concerns no other hold than this.
-        // A hold that a session bounds may stay as well: `until` is the end of both.
-        let by_turn = self.may_be_kept
-            && (is_dropped || state.asks_to_keep)
-            && state.fence.is_none()
-            && self.bound.is_none();
-        let is_sound = !state.renewal_has_failed
-            && if state.until_asked { !state.is_spent } else { !state.is_in_doubt() };
-        let is_nobodys = state.listeners.is_empty() && !self.span.is_open();
-        ((state.until_asked || by_turn) && is_sound && is_nobodys).then_some(by_turn)
+        let is_plain = self.fence.get().is_none() && self.bound.is_none();
+        let is_nobodys = !self.listeners.is_any() && !self.span.is_open();
+        self.with(|state| {
+            // One that is kept until others ask has the same fence throughout, as by re-entries, and a renewal that is
+            // under way concerns no other hold than this.
+            // A hold that a session bounds may stay as well: `until` is the end of both.
+            let by_turn = self.may_be_kept && (is_dropped || state.asks_to_keep) && is_plain;
+            let is_sound = !state.renewal_has_failed
+                && if state.until_asked { !state.is_spent } else { !state.is_in_doubt() };
+            ((state.until_asked || by_turn) && is_sound && is_nobodys).then_some(by_turn)
+        })?
     }
 
     /// Whether it is one that is kept until others ask for it.
     pub(crate) fn is_until_asked(&self) -> bool {
-        self.state.lock().until_asked
+        self.with(|state| state.until_asked).unwrap_or_default()
     }
 
     /// From now on it is given back with its last level, as any other.
     pub(crate) fn end_until_asked(&self) {
-        self.state.lock().until_asked = false;
+        self.with(|state| state.until_asked = false);
     }
 
-    /// It is kept: it was told to have ended, and nobody is to hear of it until it
-    /// [begins again](Self::begin_again). Or it is not, after all.
-    pub(crate) fn note_kept(&self, is_kept: bool) {
-        self.state.lock().is_kept = is_kept;
+    /// It is cached: it was told to have ended, and nobody is to hear of it until it
+    /// [begins again](Self::begin_again). `false`: it is lost.
+    pub(super) fn cache(&self) -> bool {
+        self.phase.set_unused(true)
     }
 
+    /// Whether no thread has it, or had it when its release or its loss began.
     pub(crate) fn is_kept(&self) -> bool {
-        self.state.lock().is_kept
+        self.phase.is_unused()
     }
 
-    /// The first level of a hold that was kept, for a thread that asked at `since`, and asks to keep it or not.
-    pub(crate) fn begin_again(&self, since: Moment, asks_to_keep: bool) -> u64 {
-        let mut state = self.state.lock();
-        (state.since, state.is_kept, state.asks_to_keep) = (since, false, asks_to_keep);
-        state.levels.add(Lease::Renewed)
+    /// The first level of a hold that was cached, for a thread that asked at `since`, and asks to keep it or not.
+    /// `None`: it is lost.
+    pub(super) fn begin_again(&self, state: &mut State, since: Moment, asks_to_keep: bool) -> Option<u64> {
+        self.phase.set_unused(false).then(|| {
+            self.since.store(since.nanos(), Ordering::Relaxed);
+            state.asks_to_keep = asks_to_keep;
+            state.levels.add(Lease::Renewed)
+        })
     }
 
     /// Leaves the end of a level to a guard.
     pub(crate) fn guard_level(&self, id: u64) {
-        if let Some(level) = self.state.lock().levels.get_mut(id) {
-            level.guarded = true;
-        }
+        self.with(|state| state.levels.get_mut(id).into_iter().for_each(|level| level.guarded = true));
     }
 
     /// A level that was kept until other locks were acquired ends by itself from now on. Renewals that later
     /// levels ask for are with `renewed_lease`.
     pub(crate) fn settle_level(&self, id: u64, renewed_lease: Duration) {
-        let mut state = self.state.lock();
-        if state.levels.settle(id) {
-            state.renewed_lease = renewed_lease;
-        }
+        self.with(|state| {
+            if state.levels.settle(id) {
+                self.renewed_lease.store(nanos(renewed_lease), Ordering::Relaxed);
+            }
+        });
     }
 
     /// The leases that the levels asked for, from the outermost in, and which of them is `own`; `None` if a
     /// guard has another.
     pub(crate) fn levels_beside(&self, own: u64) -> Option<Vec<(bool, Lease)>> {
-        let state = self.state.lock();
-        let open = &state.levels.open;
-        let is_free = open.iter().all(|level| level.id == own || !level.guarded);
-        is_free.then(|| open.iter().map(|level| (level.id == own, level.lease)).collect())
+        let levels = self.with(|state| {
+            let open = &state.levels.open;
+            let is_free = open.iter().all(|level| level.id == own || !level.guarded);
+            is_free.then(|| open.iter().map(|level| (level.id == own, level.lease)).collect())
+        });
+        levels.unwrap_or_else(|| Some(Vec::new()))
     }
 
     /// Ends a level; if none is named, the innermost that no guard ends, or else the innermost. Returns how
     /// many are left. `None`: there is no such level.
     pub(crate) fn end_level(&self, level: Option<u64>) -> Option<u32> {
-        let mut state = self.state.lock();
+        self.with(|state| self.end_level_in(state, level))?
+    }
+
+    pub(super) fn end_level_in(&self, state: &mut State, level: Option<u64>) -> Option<u32> {
         let ended = state.levels.take(level)?;
         if level.is_none() && ended.guarded {
             self.has_spent_guard.store(true, Ordering::Release);
@@ -352,24 +327,26 @@ impl Hold {
 
     /// Whether this level of a guard has ended. Without the mutex, unless `unlock` has ended a guard's.
     pub(crate) fn has_ended(&self, level: u64) -> bool {
-        self.has_spent_guard.load(Ordering::Acquire) && self.state.lock().levels.get_mut(level).is_none()
+        let has_ended = |state: &mut State| state.levels.get_mut(level).is_none();
+        self.has_spent_guard.load(Ordering::Acquire) && self.with(has_ended).unwrap_or(true)
     }
 
     pub(crate) fn count(&self) -> u32 {
-        u32::try_from(self.state.lock().levels.open.len()).unwrap_or(u32::MAX)
+        let count = self.with(|state| state.levels.open.len()).unwrap_or_default();
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Whether a renewal is wanted, and can still move the end of the window.
     pub(crate) fn is_renewed(&self) -> bool {
-        self.is_renewed_in(&self.state.lock())
+        self.with(|state| self.is_renewed_in(state)).unwrap_or_default()
     }
 
-    fn is_renewed_in(&self, state: &State) -> bool {
-        (state.levels.renewed > 0 || state.until_asked) && !self.is_at_ceiling(state)
+    pub(crate) fn is_renewed_in(&self, state: &State) -> bool {
+        (state.levels.renewed > 0 || state.until_asked) && !self.is_at_ceiling()
     }
 
     pub(crate) fn renewed_lease(&self) -> Duration {
-        self.state.lock().renewed_lease
+        Duration::from_nanos(self.renewed_lease.load(Ordering::Relaxed))
     }
 
     /// A renewal that would fall due this soon goes along with others, so that many holds make few rounds.
@@ -387,8 +364,9 @@ impl Hold {
 
     /// Whether the window ends where the ceiling wants it, less the drift of a lease that was cut short by
     /// it.
-    fn is_at_ceiling(&self, state: &State) -> bool {
-        self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(state.renewed_lease / 100))
+    fn is_at_ceiling(&self) -> bool {
+        let drift = self.renewed_lease() / 100;
+        self.ceiling.is_some_and(|ceiling| self.window_end() >= ceiling.minus(drift))
     }
 
     // ---- window
@@ -409,12 +387,12 @@ impl Hold {
     #[must_use = "a hold whose window had ended is lost"]
     pub(crate) fn confirm(&self, sent: Moment, lease: Duration, clock: &Clock) -> bool {
         let before = self.until.fetch_max(sent.plus(window(lease)).nanos(), Ordering::AcqRel);
-        let mut state = self.state.lock();
-        state.renewal_has_failed = false;
-        if lease >= state.renewed_lease {
-            state.kept_alive_at = state.kept_alive_at.max(sent);
-        }
-        drop(state);
+        self.with(|state| {
+            state.renewal_has_failed = false;
+            if lease >= self.renewed_lease() {
+                state.kept_alive_at = state.kept_alive_at.max(sent);
+            }
+        });
         // Raised first, the time read second: a thread that reads a later time sees the new end.
         clock.now().nanos() < before
     }
@@ -424,26 +402,13 @@ impl Hold {
     /// Whether any of its levels, open or not, was to be renewed: then its end was not meant to come by
     /// itself.
     pub(crate) fn was_renewed(&self) -> bool {
-        self.state.lock().levels.was_renewed
-    }
-
-    /// Whether this call is the first to see to what follows its loss.
-    pub(crate) fn note_lapsed(&self) -> bool {
-        !std::mem::replace(&mut self.state.lock().has_lapsed, true)
+        self.with(|state| state.levels.was_renewed).unwrap_or_default()
     }
 
     /// The watchdog has it now, or has it no more; whether that is new.
     pub(crate) fn set_queued(&self, is_queued: bool) -> bool {
-        std::mem::replace(&mut self.state.lock().is_queued, is_queued) != is_queued
-    }
-
-    pub(crate) fn slot(&self) -> AgendaSlot {
-        self.state.lock().slot
-    }
-
-    /// For the agenda.
-    pub(crate) fn replace_slot(&self, slot: AgendaSlot) -> AgendaSlot {
-        std::mem::replace(&mut self.state.lock().slot, slot)
+        let set = |state: &mut State| std::mem::replace(&mut state.is_queued, is_queued) != is_queued;
+        self.with(set).unwrap_or_default()
     }
 
     /// The reason for which it is lost by what is known at `now`, without changing anything. One that stands is
@@ -458,8 +423,12 @@ impl Hold {
         if self.bound.as_ref().is_some_and(|bound| bound.is_gone()) {
             return Some(LossReason::Gone);
         }
-        let is_meant = self.is_at_ceiling(&self.state.lock());
-        Some(if is_meant { LossReason::HeldTooLong } else { LossReason::Expired })
+        Some(if self.is_at_ceiling() { LossReason::HeldTooLong } else { LossReason::Expired })
+    }
+
+    /// Until when it stands, if it stands now.
+    pub(super) fn stands_until(&self, now: Moment) -> Option<Moment> {
+        self.loss_at(now).is_none().then(|| self.until())
     }
 
     /// The same, and whether one that stands may soon be lost.
@@ -468,9 +437,11 @@ impl Hold {
             return Standing::Lost(reason);
         }
         let until = self.until();
-        let state = self.state.lock();
-        let is_late = state.renewal_has_failed || until.since(now) < at_risk(state.renewed_lease);
-        if is_late && self.is_renewed_in(&state) { Standing::AtRisk(until) } else { Standing::Held }
+        let is_at_risk = self.with(|state| {
+            let is_late = state.renewal_has_failed || until.since(now) < at_risk(self.renewed_lease());
+            is_late && self.is_renewed_in(state)
+        });
+        if is_at_risk.unwrap_or_default() { Standing::AtRisk(until) } else { Standing::Held }
     }
 
     /// Whether the hold stands at `now`; one that has run out becomes lost by this look.
@@ -493,9 +464,13 @@ impl Hold {
     /// A number under which something may still come is not the thread's next one: a renewal that is under
     /// way would prolong a hold that has a lease of its own.
     pub(crate) fn begin_release(&self) -> bool {
+        self.with(|state| self.begin_release_in(state)).unwrap_or_default()
+    }
+
+    pub(super) fn begin_release_in(&self, state: &State) -> bool {
         let has_begun = self.phase.begin_release();
         // Changed first, looked second. Pairs with `retire_owner_on_end` and `begin_renewal`.
-        if has_begun && self.is_in_doubt() {
+        if has_begun && state.is_in_doubt() {
             self.retire_owner();
         }
         has_begun
@@ -516,19 +491,17 @@ impl Hold {
         if reason != LossReason::ShutDown {
             self.retire_owner();
         }
-        if !self.phase.lose(reason) && !self.phase.lose_while_releasing(reason) {
-            return false;
-        }
+        let Some(was_unused) = self.phase.lose(reason) else { return false };
         // Changed first, looked second, as by `begin_release`.
         if self.is_in_doubt() {
             self.retire_owner();
         }
-        // Changed first, looked second. Pairs with `Engine::take_again`.
-        if self.is_kept() {
+        if was_unused {
             return true; // nobody held it
         }
         let loss = Loss { name: self.name().given().to_owned(), owner: self.owner(), reason };
-        let is_abandoned = self.notify(&loss, reporter);
+        self.notify(&loss, reporter);
+        let is_abandoned = self.with(|state| state.is_abandoned).unwrap_or_default();
         reporter.counters.note_loss(reason);
         let kind = self.kind().label();
         let overdue = if self.is_renewed() { now.since(self.due()) } else { Duration::ZERO };

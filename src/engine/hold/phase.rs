@@ -31,6 +31,9 @@ pub(crate) enum Standing {
     Lost(LossReason),
 }
 
+/// No thread has the hold: the hold is cached, or was when its release or its loss began.
+const UNUSED: u8 = 0x10;
+
 /// Starts live. A loss is final.
 #[derive(Debug)]
 pub(super) struct Phase(AtomicU8);
@@ -40,17 +43,25 @@ impl Phase {
         Phase(AtomicU8::new(LIVE))
     }
 
+    fn stage(&self) -> u8 {
+        self.0.load(Ordering::SeqCst) & !UNUSED
+    }
+
     pub(super) fn is_live(&self) -> bool {
-        self.0.load(Ordering::SeqCst) == LIVE
+        self.stage() == LIVE
     }
 
     pub(super) fn is_releasing(&self) -> bool {
-        self.0.load(Ordering::Acquire) == RELEASING
+        self.stage() == RELEASING
+    }
+
+    pub(super) fn is_unused(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & UNUSED != 0
     }
 
     /// The reason of the loss, if it is lost.
     pub(super) fn loss(&self) -> Option<LossReason> {
-        match self.0.load(Ordering::Acquire) {
+        match self.stage() {
             EXPIRED => Some(LossReason::Expired),
             GONE => Some(LossReason::Gone),
             SHUT_DOWN => Some(LossReason::ShutDown),
@@ -61,21 +72,27 @@ impl Phase {
 
     /// From live to releasing; whether this call did it.
     pub(super) fn begin_release(&self) -> bool {
-        self.change(LIVE, RELEASING)
+        self.change(LIVE, RELEASING).is_some()
     }
 
-    /// From live to lost; whether this call did it.
-    pub(super) fn lose(&self, reason: LossReason) -> bool {
-        self.change(LIVE, lost(reason))
+    /// From live to lost, or from releasing to gone, which only the store can say. Returns whether no thread had the
+    /// hold, if this call did it.
+    pub(super) fn lose(&self, reason: LossReason) -> Option<bool> {
+        let from_live = self.change(LIVE, lost(reason));
+        from_live.or_else(|| (reason == LossReason::Gone).then(|| self.change(RELEASING, GONE))?)
     }
 
-    /// From releasing to lost, which only the store can say; whether this call did it.
-    pub(super) fn lose_while_releasing(&self, reason: LossReason) -> bool {
-        reason == LossReason::Gone && self.change(RELEASING, GONE)
-    }
-
-    fn change(&self, from: u8, to: u8) -> bool {
+    /// A live hold is cached, or is a thread's again; whether this call did it.
+    pub(super) fn set_unused(&self, is_unused: bool) -> bool {
+        let (from, to) = if is_unused { (LIVE, LIVE | UNUSED) } else { (LIVE | UNUSED, LIVE) };
         self.0.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Changes the stage; whether no thread has the hold, if this call did it.
+    fn change(&self, from: u8, to: u8) -> Option<bool> {
+        let change = |now: u8| (now & !UNUSED == from).then_some(to | now & UNUSED);
+        let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).ok()?;
+        Some(before & UNUSED != 0)
     }
 }
 

@@ -1,43 +1,32 @@
 //! The renewals of a hold: whether, when, and for how long.
 
-use std::time::Duration;
-
 use super::{Hold, State};
 use crate::engine::policy::renewal_period;
 use crate::seam::Claim;
 use crate::time::{Moment, SHORTEST_LEASE, window};
 
-/// The facts of a hold that the agenda goes by.
-pub(crate) struct Outlook {
-    /// The lease that renewals ask for.
-    pub(crate) lease: Duration,
-    /// When it is to be renewed; none, if the watchdog does not renew it, or has it already.
-    pub(crate) due: Option<Moment>,
-    /// The steps after a loss have been done.
-    pub(crate) has_lapsed: bool,
-}
-
 impl Hold {
     /// The claim of a renewal that is sent at once; [`end_renewal`](Self::end_renewal) follows.
     /// `None` if it is not to be renewed, or not any more.
     pub(crate) fn begin_renewal(&self, now: Moment) -> Option<Claim> {
-        let mut state = self.state.lock();
-        // Under the mutex from the look to the note. Pairs with `begin_release` and `lose`, which change the
-        // phase first: they find the note, or the phase is not live here.
-        let claim = if self.phase.is_live() { self.renewal_in(&state, now) } else { None };
-        state.is_under_way = claim.is_some();
-        claim
+        self.with(|state| {
+            // Under the mutex from the look to the note. Pairs with `begin_release` and `lose`, which change the
+            // phase first: they find the note, or the phase is not live here.
+            let claim = if self.phase.is_live() { self.renewal_in(state, now) } else { None };
+            state.is_under_way = claim.is_some();
+            claim
+        })?
     }
 
     /// It was answered, or failed.
     pub(crate) fn end_renewal(&self) {
-        self.state.lock().is_under_way = false;
+        self.with(|state| state.is_under_way = false);
     }
 
     /// For the tests: see [`renewal_in`](Self::renewal_in).
     #[cfg(test)]
     pub(super) fn renewal(&self, now: Moment) -> Option<Claim> {
-        self.renewal_in(&self.state.lock(), now)
+        self.with(|state| self.renewal_in(state, now))?
     }
 
     /// The claim by which the store is asked at `now` to prolong it; `None` if it is to end by itself.
@@ -45,7 +34,7 @@ impl Hold {
         let lease = if self.needs_keepalive(state) {
             self.window_end().since(now).max(SHORTEST_LEASE)
         } else if self.is_renewed_in(state) {
-            let lease = self.within_ceiling(state.renewed_lease, now);
+            let lease = self.within_ceiling(self.renewed_lease(), now);
             // As `needs_keepalive` says: of a level with a longer lease, too.
             if self.kind().shares_its_end() { lease.max(self.window_end().since(now)) } else { lease }
         } else {
@@ -57,15 +46,15 @@ impl Hold {
     /// When the watchdog should renew next: when a third of a renewed window has passed. Counted from the
     /// window's end, since a level with a short lease of its own is confirmed without moving that.
     pub(crate) fn due(&self) -> Moment {
-        self.due_in(&self.state.lock())
+        self.with(|state| self.due_in(state)).unwrap_or(Moment::NEVER)
     }
 
-    fn due_in(&self, state: &State) -> Moment {
-        let kept_until = state.kept_alive_at.plus(renewal_period(state.renewed_lease));
+    pub(crate) fn due_in(&self, state: &State) -> Moment {
+        let kept_until = state.kept_alive_at.plus(renewal_period(self.renewed_lease()));
         if self.needs_keepalive(state) {
             return kept_until;
         }
-        let lease = state.renewed_lease;
+        let lease = self.renewed_lease();
         let due = self.window_end().minus(window(lease) - renewal_period(lease));
         if self.kind().shares_its_end() { due.min(kept_until) } else { due }
     }
@@ -78,30 +67,20 @@ impl Hold {
     }
 
     pub(crate) fn note_keepalive(&self, sent: Moment) {
-        self.state.lock().kept_alive_at = sent;
+        self.with(|state| state.kept_alive_at = sent);
     }
 
     pub(crate) fn note_failed_renewal(&self) {
-        self.state.lock().renewal_has_failed = true;
+        self.with(|state| state.renewal_has_failed = true);
     }
 
     /// Whether the watchdog renews it.
     pub(crate) fn is_renewable(&self) -> bool {
-        self.is_renewable_in(&self.state.lock())
+        self.with(|state| self.is_renewable_in(state)).unwrap_or_default()
     }
 
-    fn is_renewable_in(&self, state: &State) -> bool {
+    pub(crate) fn is_renewable_in(&self, state: &State) -> bool {
         // A hold without a lease is unknown to the store, which would answer that it is not held.
         self.kind().is_leased() && (self.is_renewed_in(state) || self.needs_keepalive(state))
-    }
-
-    /// The facts that the agenda goes by, as of one moment.
-    pub(crate) fn outlook(&self) -> Outlook {
-        let state = self.state.lock();
-        Outlook {
-            lease: state.renewed_lease,
-            due: Some(self.due_in(&state)).filter(|_| self.is_renewable_in(&state) && !state.is_queued),
-            has_lapsed: state.has_lapsed,
-        }
     }
 }

@@ -6,16 +6,19 @@ use crate::time::ManualClock;
 
 const LEASE: Duration = Duration::from_secs(30);
 
-fn hold(lease: Lease, sent: Moment) -> Hold {
-    hold_by((lease, false), sent)
+fn hold(lease: Lease, sent: Moment) -> Arc<Hold> {
+    hold_by(grant((lease, false), Kind::Mutex, sent))
+}
+
+fn reading(lease: Lease, sent: Moment) -> Arc<Hold> {
+    hold_by(grant((lease, false), Kind::Read, sent))
 }
 
 /// `asks_to_keep`: as of a thread whose call asks to keep the lock.
-fn hold_by((lease, asks_to_keep): (Lease, bool), sent: Moment) -> Hold {
+fn grant((lease, asks_to_keep): (Lease, bool), kind: Kind, sent: Moment) -> Grant {
     let name = Arc::new(LockName::new(&Arc::from("a"), "a".to_owned()).unwrap());
-    let entry = Registry::default().entry(Kind::Mutex, &name);
-    let grant = Grant {
-        claim: Claim::new(Kind::Mutex, &name, Owner::new(ClientId::random(), 1), LEASE),
+    Grant {
+        claim: Claim::new(kind, &name, Owner::new(ClientId::random(), 1), LEASE),
         holder: Holder::Guard { taker: None },
         sent,
         lease,
@@ -27,8 +30,25 @@ fn hold_by((lease, asks_to_keep): (Lease, bool), sent: Moment) -> Hold {
         asks_to_keep,
         until_asked: false,
         leads: false,
-    };
-    Hold::new(grant, &entry).0
+    }
+}
+
+/// As the registry has it.
+fn hold_by(grant: Grant) -> Arc<Hold> {
+    let entry = Registry::default().entry(grant.claim.kind, &grant.claim.name);
+    let (hold, state, _level) = Hold::new(grant, &entry);
+    let hold = Arc::new(hold);
+    entry.state().enter(&hold, state);
+    hold
+}
+
+fn kept() -> Grant {
+    grant((Lease::Renewed, true), Kind::Mutex, ManualClock::new().now())
+}
+
+fn begin_again(hold: &Hold, since: Moment, asks_to_keep: bool) {
+    assert!(hold.cache() && hold.is_kept());
+    assert!(hold.with(|state| hold.begin_again(state, since, asks_to_keep)).flatten().is_some());
 }
 
 /// A confirmation that comes at once.
@@ -38,14 +58,14 @@ fn confirm(hold: &Hold, sent: Moment, lease: Duration) {
 
 #[test]
 fn unlock_keeps_what_the_present_use_asks_to_keep() {
-    let hold = hold_by((Lease::Renewed, true), ManualClock::new().now());
+    let hold = hold_by(kept());
     let now = hold.since();
     assert_eq!([false, true].map(|is_dropped| hold.can_be_kept(is_dropped)), [Some(true), Some(true)]);
     hold.end_level(None);
-    hold.begin_again(now, false);
+    begin_again(&hold, now, false);
     assert_eq!([false, true].map(|is_dropped| hold.can_be_kept(is_dropped)), [None, Some(true)]);
     hold.end_level(None);
-    hold.begin_again(now, true);
+    begin_again(&hold, now, true);
     assert_eq!(hold.can_be_kept(false), Some(true));
 }
 
@@ -81,24 +101,24 @@ fn a_loss_is_told_once_and_stays() {
 }
 
 /// A hold of the calling thread.
-fn of_thread(mark: &Arc<ThreadMark>) -> Hold {
+fn of_thread(mark: &Arc<ThreadMark>) -> Arc<Hold> {
     let holder = Holder::Thread { id: mark.id(), mark: Arc::downgrade(mark), task: TaskMark::current() };
-    let hold = hold(Lease::Renewed, ManualClock::new().now());
+    let grant = grant((Lease::Renewed, false), Kind::Mutex, ManualClock::new().now());
     let owner = Owner::new(ClientId::random(), mark.number());
-    Hold { holder, claim: Claim { owner, ..hold.claim() }, ..hold }
+    hold_by(Grant { holder, claim: Claim { owner, ..grant.claim.clone() }, ..grant })
 }
 
 #[test]
 fn a_number_that_was_spent_is_the_threads_until_the_hold_is_released() {
     let mark = ThreadMark::current();
-    let (hold, other, number) = (of_thread(&mark), of_thread(&mark), mark.number());
+    let (hold, number) = (of_thread(&mark), mark.number());
     hold.retire_owner_on_end();
     assert_eq!(mark.number(), number);
     assert!(hold.begin_release());
     assert_ne!(mark.number(), number);
     // The other way round: it had ended already.
     let number = mark.number();
-    let other = Hold { claim: of_thread(&mark).claim, ..other };
+    let other = of_thread(&mark);
     assert!(other.begin_release());
     assert_eq!(mark.number(), number);
     other.retire_owner_on_end();
@@ -179,7 +199,7 @@ fn what_was_kept_is_renewed_for_its_own_lease_and_not_at_all_once_it_is_settled(
     let start = ManualClock::new().now();
     let short = LEASE / 30;
     let kept = hold(Lease::Kept(short), start);
-    kept.state.lock().renewed_lease = short;
+    kept.renewed_lease.store(nanos(short), Ordering::Relaxed);
     assert_eq!(kept.renewal(start).map(|claim| claim.lease), Some(short));
     assert!(kept.slack() < short / 3, "it is not due as soon as it is had");
     kept.settle_level(1, LEASE);
@@ -222,8 +242,7 @@ fn short_leased_levels_do_not_put_off_the_renewal() {
 #[test]
 fn a_read_hold_is_renewed_as_often_with_a_longer_level_and_for_as_long_as_that() {
     let start = ManualClock::new().now();
-    let mut hold = hold(Lease::Renewed, start);
-    hold.claim.kind = Kind::Read;
+    let hold = reading(Lease::Renewed, start);
     let third = start.plus(LEASE / 3);
     assert_eq!(hold.due(), third);
     hold.add_level(Lease::Fixed(LEASE * 4));
@@ -253,11 +272,10 @@ fn an_overdue_renewal_puts_it_at_risk() {
 #[test]
 fn a_read_hold_without_a_renewed_level_is_kept_to_its_own_end() {
     let start = ManualClock::new().now();
-    let mut hold = hold(Lease::Fixed(LEASE), start);
     let third = start.plus(LEASE / 3);
-    assert!(hold.renewal(third).is_none());
+    assert!(hold(Lease::Fixed(LEASE), start).renewal(third).is_none());
     // Others that leave may cut the time of the key that all readers share.
-    hold.claim.kind = Kind::Read;
+    let hold = reading(Lease::Fixed(LEASE), start);
     assert_eq!(hold.due(), third);
     assert_eq!(third.plus(hold.renewal(third).unwrap().lease), hold.until());
     hold.note_keepalive(third);
@@ -293,15 +311,16 @@ impl Bound for Session {
 /// The next owner would have what was meant for the last use.
 #[test]
 fn a_hold_is_kept_for_a_turn_if_nothing_is_left_of_its_use() {
-    let hold = || hold_by((Lease::Renewed, true), ManualClock::new().now());
-    let is_kept = |change: &dyn Fn(&mut Hold)| {
-        let mut hold = hold();
-        change(&mut hold);
+    let hold = || hold_by(kept());
+    let is_kept = |change: &dyn Fn(&Hold)| {
+        let hold = hold();
+        change(&hold);
         hold.can_be_kept(false).is_some()
     };
     assert!(is_kept(&|_| ()));
     assert!(!is_kept(&|hold| hold.set_fence(Some(FencingToken::new(1)))), "its token");
-    assert!(!is_kept(&|hold| hold.bound = Some(Arc::new(Session))), "its session");
+    let bound = hold_by(Grant { bound: Some(Arc::new(Session)), ..kept() });
+    assert!(bound.can_be_kept(false).is_none(), "its session");
     assert!(!is_kept(&|hold| hold.note_failed_renewal()), "a renewal that is due");
     assert!(!is_kept(&|hold| hold.retire_owner_on_end()), "a request in doubt");
     assert!(!is_kept(&|hold| drop(hold.begin_renewal(hold.since()))), "a renewal on its way");
@@ -315,8 +334,7 @@ fn a_hold_is_kept_for_a_turn_if_nothing_is_left_of_its_use() {
 
 #[test]
 fn a_hold_that_is_kept_until_others_ask_is_not_when_its_number_is_in_doubt() {
-    let hold = hold_by((Lease::Renewed, true), ManualClock::new().now());
-    hold.state.lock().until_asked = true;
+    let hold = hold_by(Grant { until_asked: true, ..kept() });
     assert!(hold.begin_renewal(hold.since()).is_some());
     assert!(hold.can_be_kept(false).is_some(), "a renewal that is on its way concerns no other hold");
     assert!(
@@ -330,11 +348,19 @@ fn a_hold_that_is_kept_until_others_ask_is_not_when_its_number_is_in_doubt() {
 #[test]
 fn the_next_use_of_a_kept_hold_counts_from_its_own_call() {
     let start = ManualClock::new().now();
-    let hold = hold_by((Lease::Renewed, true), start);
+    let hold = hold_by(Grant { sent: start, ..kept() });
     hold.end_level(None);
-    hold.note_kept(true);
-    hold.begin_again(start.plus(LEASE), true);
+    begin_again(&hold, start.plus(LEASE), true);
     assert_eq!((hold.since(), hold.is_kept(), hold.count()), (start.plus(LEASE), false, 1));
+}
+
+#[test]
+fn a_hold_that_was_lost_while_it_was_cached_does_not_begin_again_and_nobody_hears_of_the_loss() {
+    let (hold, reporter) = (hold_by(kept()), Reporter::new(None));
+    hold.end_level(None);
+    assert!(hold.cache() && hold.lose(LossReason::Gone, hold.since(), &reporter) && hold.is_kept());
+    assert!(hold.with(|state| hold.begin_again(state, hold.since(), true)).flatten().is_none());
+    assert_eq!(reporter.counters.stats().lost_gone, 0);
 }
 
 #[test]

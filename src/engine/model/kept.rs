@@ -50,7 +50,7 @@ impl Crowd {
             let client = world.client_on(Arc::<Far>::clone(store));
             // As a lock value has it: it lasts from one hold to the next.
             let entry = client.engine.registry.entry(Kind::Mutex, &name());
-            entry.count_on_return();
+            entry.state().caching.count_on_return();
             for _ in 0..each {
                 let (client, ended) = (client.clone(), Arc::clone(&ended));
                 threads.push(spawn(move || {
@@ -76,7 +76,7 @@ impl Crowd {
         self.stores.iter().for_each(|store| store.trouble.store(0, Ordering::SeqCst));
         for (client, entry) in self.clients {
             client.engine.shutdown().unwrap();
-            assert!(entry.take_kept().is_none());
+            assert!(entry.take_kept(None).is_none());
         }
         let is_free = || !self.world.client().lock().is_locked().unwrap();
         assert!(had_trouble || is_free(), "it is left until its lease ends");

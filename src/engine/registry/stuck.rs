@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Registry;
 use crate::engine::hold::Hold;
-use crate::engine::hold::entry::LockKey;
+use crate::engine::hold::entry::{Entered, LockKey};
 use crate::engine::queue::Told;
 use crate::engine::stuck::{OwnHold, OwnWait, Stuck};
 use crate::ident::{Owner, unbound_number};
@@ -36,9 +36,9 @@ impl Registry {
             for (ticket, one) in entry.queue.sleepers() {
                 // A hold is entered before its waiter leaves the queue: a lock that was granted is waited for
                 // no more.
-                let is_granted = |hold: &Arc<Hold>| {
+                let is_granted = |Entered { hold, state }: &Entered| {
                     let is_own =
-                        hold.kept_by() == Some(one.thread.id()) || hold.owner().number() == one.number;
+                        hold.kept_by(state) == Some(one.thread.id()) || hold.owner().number() == one.number;
                     is_own && stands(hold, now)
                 };
                 if entry.holds.iter().any(is_granted) {
@@ -61,8 +61,8 @@ impl Registry {
         let (mut holds, mut holding) = (Vec::new(), HashSet::new());
         for (key, entry) in &entries {
             let is_awaited = !entry.queue.is_empty() || is_half(key) && halves.contains(key.name.key());
-            for hold in &entry.holds {
-                let (thread, taker) = (hold.kept_by(), hold.holder.taker());
+            for Entered { hold, state } in &entry.holds {
+                let (thread, taker) = (hold.kept_by(state), hold.holder.taker());
                 let waiter = thread.or(taker).filter(|thread| threads.contains(thread));
                 let is_of_waiter = waiter.is_some();
                 if !stands(hold, now) || !is_of_waiter && !is_awaited {
@@ -79,7 +79,7 @@ impl Registry {
                     thread_name: name.as_ref().map_or("", |thread| thread.name()).into(),
                     since: hold.since(),
                     leads: hold.leads,
-                    ends: !hold.is_renewed(),
+                    ends: !hold.is_renewed_in(state),
                 });
             }
         }

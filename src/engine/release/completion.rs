@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::engine::calls::Call;
 use crate::engine::core::Core;
 use crate::engine::handoff::ReleaseOutcome;
-use crate::engine::hold::Hold;
+use crate::engine::hold::entry::LevelEnd;
+use crate::engine::hold::{Hold, Next};
 use crate::engine::policy::POLL_COMPLETIONS_EVERY;
 use crate::observe::LossReason;
 use crate::observe::event::Event;
@@ -14,20 +15,27 @@ use crate::seam::{Answer, Failure, Others, REQUEST_LASTS, Release, Sink};
 use crate::time::Moment;
 
 impl Core {
-    /// Whether the hold stands at `now`, so that its level can be given back. If not, and this was the last
-    /// level, it is forgotten here; nothing is sent, but what may remain of a lease that ended by our
-    /// reckoning (1 % early) is left to the watchdog.
-    pub(crate) fn still_held(&self, hold: &Arc<Hold>, left: u32, now: Moment) -> bool {
-        if hold.is_live(now, &self.reporter) && (left > 0 || hold.begin_release()) {
-            return true;
+    /// Whether the hold stands at `now`, so that its level can be given back: then the last one begins its release,
+    /// unless that has begun. If not, and this was the last level, it is forgotten here; nothing is sent, but what may
+    /// remain of a lease that ended by our reckoning (1 % early) is left to the watchdog.
+    pub(crate) fn still_held(&self, hold: &Arc<Hold>, ended: LevelEnd, now: Moment) -> Option<Next> {
+        let is_live = ended.next.is_some() || hold.is_live(now, &self.reporter);
+        let next = match ended.left {
+            0 if is_live => ended.next.or_else(|| hold.entry().state().begin_release(hold, now)),
+            0 => None,
+            _ => return is_live.then_some(Next::Others),
+        };
+        if next.is_none() {
+            self.forget_lost(hold, now);
         }
-        if left == 0 {
-            self.registry.remove(hold);
-            if matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong)) {
-                self.clean_up(hold.claim(), now, now);
-            }
+        next
+    }
+
+    pub(crate) fn forget_lost(&self, hold: &Arc<Hold>, now: Moment) {
+        self.registry.remove(hold);
+        if matches!(hold.loss_at(now), Some(LossReason::Expired | LossReason::HeldTooLong)) {
+            self.clean_up(hold.claim(), now, now);
         }
-        false
     }
 
     /// Sends the release of a hold whose releaser has gone on, and has its outcome settled by the thread that

@@ -12,22 +12,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::seam::Failure;
 use crate::time::Moment;
 
-/// Whether a hand-off has begun.
-pub(crate) enum HandoffStart {
-    /// It is on its way.
-    Sent,
-    /// There is nobody here to hand it to.
-    Nobody,
-    /// There is, but others come first.
-    Others,
-}
-
 impl Engine {
     /// Hands the lock to the next local thread, and waits for the answer that it reads. `None`: nobody is
     /// next, or it could not be sent.
-    pub(crate) fn hand_off(&self, hold: &Arc<Hold>, begun: Moment) -> Option<ReleaseOutcome> {
+    pub(super) fn hand_off(&self, hold: &Arc<Hold>, next: Next, begun: Moment) -> Option<ReleaseOutcome> {
         let mut result = None;
-        self.start_handoff(hold, begun, || Releaser::Waits(result.insert(HandoffResult::default()).clone()));
+        self.start_handoff(hold, next, begun, || {
+            Releaser::Waits(result.insert(HandoffResult::default()).clone())
+        });
         result.map(|result| self.wait_for_handoff(&result))
     }
 
@@ -74,17 +66,18 @@ impl Engine {
 }
 
 impl Core {
-    /// Sends the hand-off, if there is a waiter to hand to. The window of the next hold opens at `sent`.
+    /// Sends the hand-off, if there is a waiter to hand to; else says why not. The window of the next hold opens at
+    /// `sent`.
     pub(crate) fn start_handoff(
         &self,
         hold: &Arc<Hold>,
+        next: Next,
         sent: Moment,
         releaser: impl FnOnce() -> Releaser,
-    ) -> HandoffStart {
-        let (ticket, mut to) = match hold.entry().promise(sent) {
-            Next::Nobody => return HandoffStart::Nobody,
-            Next::Others => return HandoffStart::Others,
+    ) -> Option<Next> {
+        let (ticket, mut to) = match next {
             Next::Local(ticket, claim) => (ticket, claim),
+            nobody_or_others => return Some(nobody_or_others),
         };
         let from = hold.claim();
         to.home = from.home; // it stays where it was granted, wherever that name is asked for by now
@@ -95,11 +88,11 @@ impl Core {
                 // nobody reports.
                 self.registry.remove_handed(hold);
                 ticket.give(PendingHandoff::new(pending, sent, to, releaser()));
-                HandoffStart::Sent
+                None
             }
             None => {
                 ticket.withdraw();
-                HandoffStart::Nobody
+                Some(Next::Nobody)
             }
         }
     }

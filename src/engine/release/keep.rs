@@ -1,8 +1,7 @@
 //! A hold that is kept after its last level has ended, and the thread that gives back what nobody comes for.
 //!
-//! `hold/turn.rs` says when it is kept for a turn, `hold/until_asked.rs` when until others ask for it. It stays
-//! among the entry's holds, so that the lock counts as held here, but is no thread's until its own takes it
-//! again.
+//! `hold/caching.rs` says when. It stays among the entry's holds, so that the lock counts as held here, but is no
+//! thread's until its own takes it again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,11 +12,10 @@ use crate::engine::acquire::call::{AcquireCall, Granted};
 use crate::engine::calls::{Call, Calls};
 use crate::engine::core::Core;
 use crate::engine::exit;
-use crate::engine::hold::turn::{IDLE, Keeping, Watched};
-use crate::engine::hold::until_asked::{KeepTerms, LAST_LOOK, Reuse};
+use crate::engine::hold::caching::{IDLE, KeepTerms, Keeping, LAST_LOOK, Watched};
+use crate::engine::hold::entry::LevelEnd;
 use crate::engine::hold::{Hold, LockEntry};
 use crate::engine::keeper::Ended;
-use crate::engine::release::handoff::HandoffStart;
 use crate::engine::renewals::CHUNK;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ident::ThreadMark;
@@ -36,7 +34,10 @@ impl Engine {
     /// Keeps a hold whose last level ended at `now`, if others are to ask for it first, or, of a guard that was
     /// dropped or where `cached` was asked for, if the thread is likely to be back at once; whether it is kept. If
     /// not, it is to be released.
-    pub(super) fn keeps(&self, hold: &Arc<Hold>, is_dropped: bool, now: Moment) -> bool {
+    pub(super) fn keeps(&self, hold: &Arc<Hold>, ended: &LevelEnd, is_dropped: bool, now: Moment) -> bool {
+        if ended.left > 0 || ended.next.is_some() || !ended.may_cache {
+            return false;
+        }
         let Some(by_turn) = hold.can_be_kept(is_dropped) else { return false };
         if hold.loss_at(now).is_some() || self.calls.is_closed() {
             return false;
@@ -47,16 +48,12 @@ impl Engine {
             return false;
         }
         let held = now.since(hold.since());
-        // Noted first: from the next step on others may give it back.
-        hold.note_kept(true);
         let entry = hold.entry();
+        // From then on others may give it back.
         match entry.keep((hold, thread), by_turn, now) {
-            Keeping::Ends => {
-                hold.note_kept(false);
-                return false;
-            }
+            Keeping::Ends => return false,
             Keeping::UntilAsked => {} // watched since it was granted
-            Keeping::Kept { is_new } => self.core.keeper.watch(keeper, entry, is_new, now.plus(IDLE)),
+            Keeping::InTurn { is_new } => self.core.keeper.watch(keeper, entry, is_new, now.plus(IDLE)),
         }
         self.tell_released(hold, held);
         true
@@ -102,53 +99,32 @@ impl Engine {
 
     /// Keeps a hold that was just granted until others ask for it, from the end of its use on.
     pub(crate) fn keep_until_asked(&self, hold: &Arc<Hold>, terms: KeepTerms) {
-        let (next, is_new) = hold.entry().keep_until_asked(hold, terms, self.clock.now());
+        let (next, is_new) = hold.entry().state().caching.grant(hold, terms, self.clock.now());
         if let Some((keeper, _)) = self.keeper() {
             self.core.keeper.watch(keeper, hold.entry(), is_new, next);
         }
     }
 
-    /// Gives the thread its kept hold again, without a request. `None`: it is given back, since it is lost, or
-    /// this call asks for something else than it is; the call goes on by asking the store.
-    pub(crate) fn take_again(
+    /// The thread has its cached hold again, without a request.
+    pub(crate) fn had_again(
         &self,
         call: &AcquireCall<'_>,
-        (hold, reuse): (Arc<Hold>, Reuse),
-        (begun, under): (Moment, &Call),
-    ) -> Option<Granted> {
-        let is_meant = match reuse {
-            // The plain and the fenced lock of a name are one.
-            Reuse::UntilAsked => !call.wants_fence() || hold.fencing_token().is_some(),
-            Reuse::InTurn => call.may_keep(),
-            Reuse::Never => false,
-        };
-        if !is_meant || !hold.holder.is_this_task() {
-            self.core.give_back(&hold, self.clock.now(), under.another());
-            return None;
-        }
-        let level = hold.begin_again(begun, call.keeps());
-        let now = self.clock.now();
-        // Begun first, looked second. Pairs with `Hold::lose`, which changes the phase first, and looks second
-        // whether anybody is to hear of it.
-        if hold.loss_at(now).is_some() {
-            hold.note_kept(true);
-            hold.end_level(Some(level));
-            self.core.give_back(&hold, now, under.another());
-            return None;
-        }
-        if !hold.is_until_asked() {
-            self.watch(&hold); // without a level it was not to be renewed
+        granted: Granted,
+        begun: Moment,
+    ) -> Result<Granted> {
+        if !granted.hold.is_until_asked() {
+            self.watch(&granted.hold); // without a level it was not to be renewed
         }
         self.registry.note_grant();
         let span = WaitSpan::open(call.name.given(), call.kind.label());
-        self.tell_granted(call, &hold, (begun, 0, None), &span);
-        Some(Granted { hold, level })
+        self.tell_granted(call, &granted.hold, (begun, 0, None), &span);
+        self.unless_shut_down(call, granted)
     }
 
     /// Gives back what is kept of this lock: to the program it is not held. What this thread asks then goes
     /// behind the release.
     pub(crate) fn give_back_kept(&self, entry: &LockEntry) {
-        if let Some(hold) = entry.take_kept() {
+        if let Some(hold) = entry.take_kept(None) {
             let now = self.clock.now();
             self.core.give_back(&hold, now, self.calls.begin().detached());
         }
@@ -158,14 +134,14 @@ impl Engine {
 impl Core {
     /// Gives back a hold that was kept, and was taken out for this.
     pub(crate) fn give_back(self: &Arc<Core>, hold: &Arc<Hold>, now: Moment, call: Call) {
-        if !self.still_held(hold, 0, now) {
-            return;
-        }
+        let Some(next) = self.still_held(hold, LevelEnd::LAST, now) else { return };
         let settled = || self.settle_later(hold, call.another());
-        if let HandoffStart::Nobody | HandoffStart::Others = self.start_handoff(hold, now, settled) {
+        if self.start_handoff(hold, next, now, settled).is_some() {
+            let until_out = call.another();
             self.release_later(hold, now, call);
             // As in `drop_level`.
             self.registry.remove(hold);
+            drop(until_out);
         }
     }
 
@@ -179,7 +155,8 @@ impl Core {
         let (mut watched, mut looks) = (Vec::new(), Vec::new());
         for entry in locks {
             let now = self.clock.now();
-            match entry.watch(now) {
+            let step = entry.state().caching.watch(now);
+            match step {
                 Watched::Over => continue,
                 Watched::Until(moment) => next = next.min(moment),
                 Watched::Idle(hold) => {
@@ -225,7 +202,7 @@ impl Core {
             for (_, waited_for) in leaving.iter_mut().filter(|(hold, _)| is_meant(hold)) {
                 *waited_for = Some(waited_for.take().into_iter().fold(call.another(), Call::and));
             }
-            let kept = locks.iter().filter_map(|entry| entry.take_kept_of(*thread));
+            let kept = locks.iter().filter_map(|entry| entry.take_kept(*thread));
             leaving.extend(kept.map(|hold| (hold, Some(call.another()))));
         }
         leaving.make_contiguous().sort_by_key(|(_, waited_for)| waited_for.is_none());
@@ -246,7 +223,7 @@ impl Core {
                     if !hold.is_releasing() && hold.lose(LossReason::Gone, sent, &self.reporter) {
                         hold.entry().nudge();
                     }
-                    hold.entry().take_idle(hold)
+                    hold.entry().state().caching.take_idle(hold)
                 }
                 Ok(KeptLook::Stays) | Err(_) => None, // what nobody uses goes all the same
             };
@@ -257,6 +234,6 @@ impl Core {
     /// Has a hold in use be given back with its last level, as any other.
     pub(crate) fn end_until_asked(&self, hold: &Arc<Hold>) {
         hold.end_until_asked();
-        hold.entry().state().until_asked.forget(hold);
+        hold.entry().state().caching.forget_recalls(hold);
     }
 }

@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::acquire::call::Granted;
-use crate::engine::hold::Hold;
-use crate::engine::hold::LockEntry;
-use crate::engine::release::handoff::HandoffStart;
+use crate::engine::hold::entry::LevelEnd;
+use crate::engine::hold::{Hold, LockEntry, Next};
 use crate::error::{Error, NotHeld, Result};
 use crate::fork::is_forked;
 use crate::ident::{LockName, Owner, ThreadMark};
@@ -37,9 +36,10 @@ impl Engine {
     ) -> Result<()> {
         let _call = self.calls.begin();
         self.usable(action)?;
-        match self.own_hold(entry) {
-            Some(hold) => self.end_one_level(action, &hold, None).map_err(Error::after_work),
-            None => Err(self.not_holding(action, kind, name)),
+        let begun = self.clock.now();
+        match entry.end_of_thread(ThreadMark::current().id(), begun) {
+            Some((hold, Some(ended))) => self.leave(action, &hold, ended, begun).map_err(Error::after_work),
+            _ => Err(self.not_holding(action, kind, name)),
         }
     }
 
@@ -49,38 +49,45 @@ impl Engine {
     /// this hold a repetition changes nothing. An outcome that stays unknown goes to the watchdog.
     pub(crate) fn end_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
         let _call = self.calls.begin();
-        self.usable(action).and_then(|()| self.end_one_level(action, hold, level)).map_err(Error::after_work)
+        self.usable(action).map_err(Error::after_work)?;
+        let begun = self.clock.now();
+        let ended = hold.entry().state().end(hold, level, begun);
+        let ended = ended.ok_or_else(|| self.no_level(action, hold));
+        ended.and_then(|ended| self.leave(action, hold, ended, begun)).map_err(Error::after_work)
     }
 
-    fn end_one_level(&self, action: &'static str, hold: &Arc<Hold>, level: Option<u64>) -> Result<()> {
-        let Some(left) = hold.end_level(level) else {
-            return Err(self.not_holding(action, hold.kind(), hold.name()));
-        };
-        self.leave(action, hold, left)
+    /// The error for a level that has ended already, or whose hold was taken out when it was lost.
+    pub(crate) fn no_level(&self, action: &'static str, hold: &Arc<Hold>) -> Error {
+        let now = self.clock.now();
+        if hold.loss_at(now).is_some() {
+            self.forget_lost(hold, now);
+            return Error::not_holding(action, hold.name().given(), NotHeld::Expired);
+        }
+        self.not_holding(action, hold.kind(), hold.name())
     }
 
     /// Ends all levels of a hold, and frees the lock, which nobody keeps: the caller is about to wait for others.
     pub(crate) fn end_all_levels(&self, action: &'static str, hold: &Arc<Hold>) -> Result<()> {
         let _call = self.calls.begin();
         while hold.end_level(None).is_some_and(|left| left > 0) {}
-        self.give_up(action, hold, 0, self.clock.now()).map_err(Error::after_work)
+        self.give_up(action, hold, LevelEnd::LAST, self.clock.now()).map_err(Error::after_work)
     }
 
-    /// Leaves `left` levels to the owner.
-    fn leave(&self, action: &'static str, hold: &Arc<Hold>, left: u32) -> Result<()> {
-        let begun = self.clock.now();
-        if left == 0 && hold.entry().has_turn() && self.keeps(hold, false, begun) {
+    /// Leaves the owner the levels that have not ended.
+    fn leave(&self, action: &'static str, hold: &Arc<Hold>, ended: LevelEnd, begun: Moment) -> Result<()> {
+        if self.keeps(hold, &ended, false, begun) {
             return Ok(());
         }
-        self.give_up(action, hold, left, begun)
+        self.give_up(action, hold, ended, begun)
     }
 
     /// The same, and nobody keeps the lock.
-    fn give_up(&self, action: &'static str, hold: &Arc<Hold>, left: u32, begun: Moment) -> Result<()> {
-        if !self.still_held(hold, left, begun) {
+    fn give_up(&self, action: &'static str, hold: &Arc<Hold>, ended: LevelEnd, begun: Moment) -> Result<()> {
+        let LevelEnd { left, may_cache, .. } = ended;
+        let Some(next) = self.still_held(hold, ended, begun) else {
             return Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired));
-        }
-        let handed_off = if left == 0 { self.hand_off(hold, begun) } else { None };
+        };
+        let handed_off = if left == 0 { self.hand_off(hold, next, begun) } else { None };
         let ended = match handed_off {
             Some(outcome) => self.handed_off(action, hold, outcome, begun),
             None => {
@@ -88,18 +95,17 @@ impl Engine {
                 self.released(action, hold, left, outcome)
             }
         };
-        self.note_return(hold);
+        if may_cache {
+            self.note_return(hold);
+        }
         ended
     }
 
     /// A thread that waited for its release goes on.
     fn note_return(&self, hold: &Hold) {
-        if !hold.entry().has_turn() {
-            return;
-        }
         let thread = ThreadMark::current().id();
         if hold.is_of_thread(thread) {
-            hold.entry().note_return(thread, self.clock.now());
+            hold.entry().state().caching.note_return(thread, self.clock.now());
         }
     }
 
@@ -123,7 +129,11 @@ impl Engine {
         let _call = self.calls.begin();
         self.usable(action)?;
         let expired = || Err(Error::not_holding(action, hold.name().given(), NotHeld::Expired).after_work());
-        if hold.end_level(level) != Some(0) || !self.still_held(hold, 0, begun) {
+        if hold.end_level(level) != Some(0) {
+            return expired();
+        }
+        if !hold.is_live(begun, &self.reporter) || !hold.begin_release() {
+            self.forget_lost(hold, begun);
             return expired();
         }
         let ended = self.send_end(hold, ends, begun.plus(self.options.retry_timeout));
@@ -222,21 +232,26 @@ impl Engine {
             return;
         }
         let call = self.calls.begin();
-        let Some(left) = hold.end_level(Some(level)) else { return };
         let begun = self.clock.now();
-        if left == 0 && hold.entry().has_turn() && self.keeps(hold, true, begun) {
+        let ended = hold.entry().state().end(hold, Some(level), begun);
+        let Some(ended) = ended else {
+            if hold.loss_at(begun).is_some() {
+                self.forget_lost(hold, begun);
+            }
+            return;
+        };
+        if self.keeps(hold, &ended, true, begun) {
             return;
         }
-        if !self.still_held(hold, left, begun) {
-            return;
-        }
+        let LevelEnd { left, may_cache, .. } = ended;
+        let Some(next) = self.still_held(hold, ended, begun) else { return };
         let started = match left {
-            0 => self.start_handoff(hold, begun, || self.core.settle_later(hold, call.another())),
-            _ => HandoffStart::Others,
+            0 => self.start_handoff(hold, next, begun, || self.core.settle_later(hold, call.another())),
+            _ => Some(next),
         };
         match started {
-            HandoffStart::Sent => {}
-            HandoffStart::Nobody => {
+            None => {}
+            Some(Next::Nobody) => {
                 self.core.release_later(hold, begun, call.detached());
                 // On its way first, taken out second: what is asked from here on goes behind it.
                 self.registry.remove(hold);
@@ -244,7 +259,7 @@ impl Engine {
             // The answer is waited for in two cases. The count of an inner level has to be right before the
             // next request about it. And when it is other processes' turn, the answer says whether they
             // listen: only then do waiters here stand back.
-            HandoffStart::Others => {
+            Some(_others) => {
                 let outcome = self.send_release(hold, left, begun, None);
                 if let Err(error) = self.released("unlock", hold, left, outcome).map_err(Error::after_work) {
                     let event = Event::ReleaseFailed { name: hold.name().given(), error: &error };
@@ -252,7 +267,9 @@ impl Engine {
                 }
             }
         }
-        self.note_return(hold); // not every store sends without waiting
+        if may_cache {
+            self.note_return(hold); // not every store sends without waiting
+        }
     }
 
     /// Asks the store to leave `left` levels, again after failures until `give_up` or the end of the window.

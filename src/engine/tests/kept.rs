@@ -4,7 +4,7 @@ use super::answers::in_doubt;
 use super::*;
 use crate::engine::calls::Calls;
 use crate::engine::hold::LockEntry;
-use crate::engine::hold::until_asked::UNUSED;
+use crate::engine::hold::caching::UNUSED;
 use crate::engine::keeper::Ended;
 use crate::engine::registry::Registry;
 use crate::engine::renewals::CHUNK;

@@ -24,7 +24,7 @@ impl InTurn {
         let entry = engine.registry.entry(Kind::Mutex, &name);
         let again = || {
             let granted = acquire(&engine, &name, FOREVER, Lease::Renewed).unwrap().unwrap();
-            entry.begin_turn(48, clock.now());
+            entry.state().caching.begin(48, clock.now());
             granted
         };
         let granted = again();
@@ -83,7 +83,7 @@ fn a_kept_hold_is_no_threads_and_is_given_back_when_nobody_comes() {
 
     let turn = InTurn::begin();
     turn.drop_guard();
-    turn.clock.advance(hold::turn::IDLE - US);
+    turn.clock.advance(hold::caching::IDLE - US);
     assert!(!turn.is_free());
     turn.clock.advance(US);
     comes_about("the release", || turn.is_free());
@@ -100,7 +100,7 @@ fn a_call_that_asks_for_something_else_gives_the_kept_hold_back_first() {
     assert_eq!(turn.attempts(), attempts + 1);
     assert!(!Arc::ptr_eq(&again.hold, &turn.guard.hold));
     // Were the old one kept yet, its release would free this one, which has the same owner.
-    turn.clock.advance(hold::turn::IDLE * 20);
+    turn.clock.advance(hold::caching::IDLE * 20);
     assert_eq!(*turn.store.holder.lock(), Some(again.hold.owner()));
     turn.engine.end_level("unlock", &again.hold, Some(again.level)).unwrap();
     turn.engine.shutdown().unwrap();
@@ -149,7 +149,7 @@ fn a_thread_whose_hold_another_gives_back_asks_under_another_number_and_keeps_it
     turn.drop_guard();
     let number = ThreadMark::current().number();
     // Taken out, and not on its way yet.
-    let leaving = turn.entry.take_kept().unwrap();
+    let leaving = turn.entry.take_kept(None).unwrap();
     thread::scope(|scope| {
         let give_back = || {
             comes_about("the owner's wait", || turn.entry.head().is_some_and(|head| head.is_open()));
@@ -175,11 +175,11 @@ fn a_lost_hold_that_goes_leaves_the_kept_one_to_be_given_back() {
     turn.engine.lose(&turn.guard.hold, LossReason::Gone);
     *turn.store.holder.lock() = None;
     let next = turn.lock(Lease::Renewed);
-    turn.entry.begin_turn(48, turn.clock.now());
+    turn.entry.state().caching.begin(48, turn.clock.now());
     turn.engine.drop_level(&next.hold, next.level);
     turn.drop_guard();
     assert!(!turn.is_free());
-    turn.clock.advance(hold::turn::IDLE);
+    turn.clock.advance(hold::caching::IDLE);
     comes_about("the release", || turn.is_free());
     turn.engine.shutdown().unwrap();
 }
@@ -213,7 +213,7 @@ fn a_thread_here_that_waits_gets_the_lock_when_the_one_that_had_it_stays_away() 
         comes_about("the other thread's sleep", || turn.entry.head().is_some_and(|head| head.is_open()));
         turn.drop_guard();
         assert!(!turn.is_free(), "the thread that had it may be back");
-        turn.clock.advance(hold::turn::IDLE);
+        turn.clock.advance(hold::caching::IDLE);
         waiter.join().unwrap();
     });
     assert!(turn.is_free());
@@ -229,7 +229,7 @@ fn a_lock_value_without_turns_keeps_nothing() {
     let attempts = turn.attempts();
     let granted = turn.engine.acquire(&AcquireCall { terms, by_thread: true, ..call }).unwrap().unwrap();
     assert_eq!(turn.attempts(), attempts + 1);
-    turn.entry.begin_turn(48, turn.clock.now());
+    turn.entry.state().caching.begin(48, turn.clock.now());
     turn.engine.drop_level(&granted.hold, granted.level);
     assert!(turn.is_free());
     turn.engine.shutdown().unwrap();

@@ -106,7 +106,7 @@ impl Waiting<'_> {
                 self.queued = None;
                 if in_line > 0 && self.request.call.may_keep() {
                     let now = engine.clock.now();
-                    self.request.call.entry.begin_turn(in_line, now);
+                    self.request.call.entry.state().caching.begin(in_line, now);
                     engine.registry.remember(self.request.call.entry, now);
                 }
                 Ok(Step::Granted(self.enter((op, sent), (&claim, since), in_line, fence, bound)))

@@ -15,7 +15,7 @@ impl Waiting<'_> {
     pub(super) fn leave_behind(&mut self, claim: Claim, sent: Moment) {
         if self.manner.is_of_line() {
             self.manner.become_in_doubt();
-            self.request.call.entry.note_in_line(true);
+            self.request.call.entry.state().in_line = true;
         }
         self.queued = None;
         if self.store_queues() {
@@ -93,7 +93,7 @@ impl Waiting<'_> {
         if !call.limit.is_over(now) {
             call.entry.note_failure(self.retry_budget.since.map(|since| (since, noted)));
             if outcome.is_err() {
-                call.entry.wake_queue();
+                call.entry.state().queue.wake_all();
             }
         }
         self.retry_budget.last = Some(outcome?);

@@ -32,7 +32,7 @@ impl Waiting<'_> {
             random_between((Duration::ZERO, self.request.engine.poll_every(self.request.call.kind).1))
         };
         self.listening.listen_for(listens_for);
-        self.request.call.entry.note_in_line(true);
+        self.request.call.entry.state().in_line = true;
         self.manner.become_standing();
         let retry = retry_after.map_or(Moment::NEVER, |after| now.plus(after));
         Step::Sleep(now.plus(poll).min(retry))
@@ -41,7 +41,7 @@ impl Waiting<'_> {
     /// The lock is had: the store's grant took its client out of the line.
     pub(super) fn leave_line_by_grant(&mut self) {
         if self.manner.may_stand() {
-            self.request.call.entry.note_in_line(false);
+            self.request.call.entry.state().in_line = false;
         }
         self.manner.become_granted();
     }
@@ -50,7 +50,7 @@ impl Waiting<'_> {
     pub(super) fn go_by_releases(&mut self) {
         self.manner.become_deaf();
         self.give_up_place();
-        self.request.call.entry.note_in_line(false);
+        self.request.call.entry.state().in_line = false;
         self.listening.listen_for(ListensFor::Releases);
     }
 

@@ -26,7 +26,7 @@ use crate::engine::acquire::outcome::AttemptOutcome;
 use crate::engine::acquire::request::Request;
 use crate::engine::acquire::retry::RetryBudget;
 use crate::engine::handoff::PendingHandoff;
-use crate::engine::hold::{Asking, QueuePlace};
+use crate::engine::hold::QueuePlace;
 use crate::engine::queue::ClosedOffer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::spans::WaitSpan;
@@ -60,7 +60,7 @@ pub(crate) struct Waiting<'a> {
 /// An attempt that was made before there was a waiter: see `first.rs`.
 pub(crate) struct Asked {
     /// None, if the caller does not wait.
-    pub(crate) asking: Option<Asking>,
+    pub(crate) place: Option<QueuePlace>,
     pub(crate) claim: Claim,
     /// The messages of its channel before it was made, if a subscription to it stood.
     pub(crate) message_count: Option<u64>,
@@ -138,8 +138,8 @@ impl<'a> Waiting<'a> {
             return self.unless_shut_down(ended);
         }
         let (place, first) = match asked {
-            Some(Asked { asking, claim, message_count, sent, outcome }) => {
-                let place = asking.and_then(Asking::into_place).unwrap_or_else(|| call.entry.join(false));
+            Some(Asked { place, claim, message_count, sent, outcome }) => {
+                let place = place.unwrap_or_else(|| call.entry.join(false));
                 self.home = claim.home;
                 self.listening.note_unheard(message_count);
                 self.note_join(&place);
@@ -188,7 +188,8 @@ impl<'a> Waiting<'a> {
         }
         // Joined first, looked second. Pairs with `Entry::keep`, which keeps nothing that others here wait for.
         let Request { engine, call, .. } = self.request;
-        if call.entry.is_kept_idle() {
+        let is_idle = call.entry.state().caching.is_idle();
+        if is_idle {
             engine.give_back_kept(call.entry);
         }
     }

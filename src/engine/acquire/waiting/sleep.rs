@@ -168,7 +168,7 @@ impl Waiting<'_> {
     /// once would always be before them.
     pub(super) fn wait_like_others(&mut self, place: &QueuePlace) -> Result<()> {
         let (engine, call) = (self.request.engine, self.request.call);
-        if !self.is_rationed() || call.entry.contended_since().is_none() {
+        if !self.is_rationed() || call.entry.state().contended.is_none() {
             return Ok(());
         }
         self.listen();
@@ -196,7 +196,7 @@ impl Waiting<'_> {
     /// its subscribers in the same order every time; without this the same process would win every time.
     pub(super) fn stand_back(&self) {
         let (engine, call) = (self.request.engine, self.request.call);
-        let Some((since, others)) = call.entry.contended_since() else { return };
+        let Some((since, others)) = call.entry.state().contended else { return };
         // The one other process has held it since: it is ours now. Or it is kept for the next in line: nobody
         // gets ahead.
         if others == Others::Listen(1) && self.report.attempts > 0 || others == Others::Next {

@@ -1,0 +1,483 @@
+//! The hold that a client leaves in the store after its last level, and why: for the client's time slice, or until a
+//! recall.
+//!
+//! To all other clients the lock is held meanwhile, by an owner whose lease runs. In its time slice the client got the
+//! lock out of the line in the store, and a thread that comes back at once has the lock again without a request. So a
+//! slice needs no keys and no messages, as eventual fairness in parking_lot and the cohort locks of Dice, Marathe and
+//! Shavit (2012). `lock_builder(name).cached()` leaves the hold until another client asks for the lock, which recalls it, as
+//! the delegations of NFSv4 (RFC 7530, 10.4). docs/decisions/0056 and 0060 have the rules.
+//!
+//! | slot        | meaning                                                    | ended by                               |
+//! |-------------|------------------------------------------------------------|----------------------------------------|
+//! | `Open`      | a thread has the hold, or there is none                    | the end of a last level                |
+//! | `Cached`    | no thread has the hold, and its own may take it again      | `reuse`, or `take_to_leave` by anybody |
+//! | `Returning` | the hold's release is to be sent; the hold is no thread's  | the registry, which takes the hold out |
+//!
+//! Nothing here is I/O, each moment is passed in, and all is under the mutex of the lock.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::seam::subscription::Subscription;
+use crate::time::Moment;
+
+/// All time slices of those in line together last this long at most, and one no longer than `LONGEST`: a client
+/// waits for one slice, and one hand-over, of each client before it.
+const ALL: Duration = Duration::from_millis(64);
+const LONGEST: Duration = Duration::from_millis(2);
+
+/// A hold that lasts longer is given back as ever: the hand-over is little beside it.
+const SHORT: Duration = Duration::from_micros(500);
+
+/// A thread that asks again within this comes back at once.
+const AT_ONCE: Duration = Duration::from_micros(200);
+
+/// A hold that is cached for a time slice, and that nobody has come for in this time, is given back.
+pub(crate) const IDLE: Duration = Duration::from_micros(300);
+
+/// The score of a lock goes up by one when a thread here comes back at once, down by `LATE` when not, and
+/// stays at `MOST` at most. From `LEAST` on a hold is cached. Where nothing is known yet one return is enough:
+/// in a crowd of hundreds a client has few grants a second.
+const UNKNOWN: u8 = 2;
+const LEAST: u8 = 3;
+const MOST: u8 = 8;
+const LATE: u8 = 4;
+
+/// A longer pause in a time slice means that the thread was descheduled.
+const STALL: Duration = Duration::from_micros(600);
+
+/// A hold that is cached until a recall is given back when nobody here has used it for so long.
+pub(crate) const UNUSED: Duration = Duration::from_millis(500);
+
+/// A hold is looked at so long after its grant, and then after twice as long each time, up to `LAST_LOOK`. A
+/// look sees those who wait and send no recalls.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+pub(crate) const LAST_LOOK: Duration = Duration::from_millis(500);
+
+/// Two recalls within `SOON` switch caching off for `PAUSE`: clients that take turns gain nothing by it.
+const SOON: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a time slice lasts where so many clients stand in line.
+fn length(clients: u32) -> Duration {
+    LONGEST.min(ALL / clients.max(1))
+}
+
+/// The hold of a lock that no thread has.
+#[derive(Debug)]
+enum Slot<H> {
+    Open,
+    Cached(Arc<H>, CachedFor),
+    Returning(Arc<H>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CachedFor {
+    TimeSlice,
+    /// Since when nobody here uses the hold.
+    UntilRecall(Moment),
+}
+
+/// The facts by which a grant may be cached until a recall.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KeepTerms {
+    /// The recalls that had come before it was asked for.
+    pub(crate) heard: u64,
+    /// Others waited for it when it was granted.
+    pub(crate) is_wanted: bool,
+}
+
+/// The hold, in use or cached, that stays until a recall.
+#[derive(Debug)]
+struct Recallable<H> {
+    hold: Arc<H>,
+    terms: KeepTerms,
+    next_look: Moment,
+    gap: Duration,
+}
+
+/// The cached hold of one lock, its time slices and its recalls.
+#[derive(Debug)]
+pub(crate) struct Caching<H> {
+    slot: Slot<H>,
+    /// Until when the present time slice lasts, if there is one.
+    ends: Option<Moment>,
+    /// Since when the thread has it that has the lock now.
+    began: Moment,
+    /// When the hold was taken, or given back: the last that happened in the slice.
+    last: Moment,
+    /// The last release that may be cached: when, and by which thread, which has not asked since.
+    dropped: Option<(Moment, u64)>,
+    score: u8,
+    /// The part of the last slice in which this process did not run: the next one lasts longer by it.
+    missed: Duration,
+    recalls: Option<Subscription>,
+    recallable: Option<Recallable<H>>,
+    /// When the last recall was seen.
+    recalled: Option<Moment>,
+    paused_until: Option<Moment>,
+    /// The thread that gives back what nobody comes for looks at this lock.
+    is_watched: bool,
+    /// This client has, or had, a time slice at the lock or a hold that may stay until a recall.
+    may_cache: bool,
+}
+
+/// Whether a hold is cached.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Keeping {
+    /// It is to be given back.
+    Ends,
+    /// It is cached for the time slice. `is_new`: nobody watches this lock yet.
+    InTurn { is_new: bool },
+    /// It is cached until a recall.
+    UntilAsked,
+}
+
+/// The next step of whoever watches a lock.
+#[derive(Debug)]
+pub(crate) enum Watched<H> {
+    /// Nobody came for this hold, or others want it: it is to be given back.
+    Idle(Arc<H>),
+    /// The store is to be asked whether others want this one.
+    Look(Arc<H>),
+    /// To be looked at again then.
+    Until(Moment),
+    /// There is nothing to watch.
+    Over,
+}
+
+/// How a hold that was cached is used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// It was cached until a recall, and none came.
+    UntilAsked,
+    /// It was cached for a time slice.
+    InTurn,
+    /// Not at all: others want it, or this call would not cache it. It is to be given back.
+    Never,
+}
+
+impl<H> Default for Caching<H> {
+    fn default() -> Caching<H> {
+        let never = Moment::from_nanos(0);
+        Caching {
+            slot: Slot::Open,
+            ends: None,
+            began: never,
+            last: never,
+            dropped: None,
+            score: UNKNOWN,
+            missed: Duration::ZERO,
+            recalls: None,
+            recallable: None,
+            recalled: None,
+            paused_until: None,
+            is_watched: false,
+            may_cache: false,
+        }
+    }
+}
+
+impl<H> Caching<H> {
+    // ---- the slot
+
+    /// The last level of this hold is ended by that thread; so many threads here wait for the lock. `by_turn`: the hold
+    /// may stay for a time slice.
+    pub(crate) fn end_use(
+        &mut self,
+        (hold, thread): (&Arc<H>, u64),
+        by_turn: bool,
+        waiting: usize,
+        now: Moment,
+    ) -> Keeping {
+        if matches!(self.slot, Slot::Returning(_)) {
+            return Keeping::Ends; // another hold of the lock: one at a time
+        }
+        // Pairs with `Waiting::note_join`.
+        if waiting == 0 && !self.is_wanted(now) && self.is_recallable(hold) {
+            self.slot = Slot::Cached(Arc::clone(hold), CachedFor::UntilRecall(now));
+            return Keeping::UntilAsked;
+        }
+        if !by_turn {
+            return Keeping::Ends;
+        }
+        self.dropped = Some((now, thread));
+        let Some(ends) = self.ends else { return Keeping::Ends };
+        let held = now.since(std::mem::replace(&mut self.last, now));
+        // Each of them has the same part of what is left.
+        let share = ends.since(self.began) / u32::try_from(waiting + 1).unwrap_or(u32::MAX);
+        if self.score < LEAST || held >= SHORT || now >= self.began.plus(share) {
+            return Keeping::Ends;
+        }
+        self.slot = Slot::Cached(Arc::clone(hold), CachedFor::TimeSlice);
+        Keeping::InTurn { is_new: self.begin_watch() }
+    }
+
+    /// Takes the cached hold, if it is one that is wanted, for a call that would cache it until a recall, or not. In its
+    /// time slice it is used again though others want it, as they do then.
+    pub(crate) fn reuse(
+        &mut self,
+        wanted: impl FnOnce(&H) -> bool,
+        keeps: bool,
+        now: Moment,
+    ) -> Option<(Arc<H>, Reuse)> {
+        let Slot::Cached(hold, why) = &self.slot else { return None };
+        let (hold, why) = wanted(hold).then(|| (Arc::clone(hold), *why))?;
+        self.slot = Slot::Open;
+        let pause = self.ends.map_or(now, |ends| now.min(ends)).since(std::mem::replace(&mut self.last, now));
+        if pause >= STALL && self.ends.is_some() {
+            self.missed += pause;
+        }
+        let (is_wanted, is_recallable) = (self.is_wanted(now), self.is_recallable(&hold));
+        let is_idle = why != CachedFor::TimeSlice;
+        if is_recallable && (!keeps || is_idle && is_wanted) {
+            self.recallable = None;
+            return Some((hold, Reuse::Never));
+        }
+        Some((hold, if is_idle { Reuse::UntilAsked } else { Reuse::InTurn }))
+    }
+
+    /// This hold is to be given back. Its own thread does not find it from now on.
+    pub(crate) fn leave(&mut self, hold: &Arc<H>) {
+        self.slot = Slot::Returning(Arc::clone(hold));
+        self.forget_recalls(hold);
+    }
+
+    /// Takes the cached hold out to be given back, if it is one that is meant.
+    pub(crate) fn take_to_leave(&mut self, is_meant: impl FnOnce(&H) -> bool) -> Option<Arc<H>> {
+        let Slot::Cached(hold, _) = &self.slot else { return None };
+        let hold = is_meant(hold).then(|| Arc::clone(hold))?;
+        self.leave(&hold);
+        Some(hold)
+    }
+
+    /// The same, if it is this one, cached until a recall.
+    pub(crate) fn take_idle(&mut self, hold: &Arc<H>) -> Option<Arc<H>> {
+        if self.is_idle() && self.is_unused(hold) { self.take_to_leave(|_| true) } else { None }
+    }
+
+    /// The hold is not here any more.
+    pub(crate) fn forget(&mut self, hold: &Arc<H>) {
+        if self.is_unused(hold) {
+            self.slot = Slot::Open;
+        }
+        self.forget_recalls(hold);
+    }
+
+    /// The hold is not to stay until a recall any more.
+    pub(crate) fn forget_recalls(&mut self, hold: &Arc<H>) {
+        self.recallable.take_if(|kept| Arc::ptr_eq(&kept.hold, hold));
+    }
+
+    /// Whether this hold is no thread's at the moment.
+    pub(crate) fn is_unused(&self, hold: &Arc<H>) -> bool {
+        matches!(&self.slot, Slot::Cached(other, _) | Slot::Returning(other) if Arc::ptr_eq(other, hold))
+    }
+
+    /// Whether such a hold is being given back.
+    pub(crate) fn is_leaving(&self, is_meant: impl FnOnce(&H) -> bool) -> bool {
+        matches!(&self.slot, Slot::Returning(hold) if is_meant(hold))
+    }
+
+    /// Whether the end of a hold is to ask whether that is cached.
+    pub(crate) fn may_cache(&self) -> bool {
+        self.may_cache
+    }
+
+    /// Whether a hold is cached until a recall.
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self.slot, Slot::Cached(_, CachedFor::UntilRecall(_)))
+    }
+
+    /// All holds are taken out by the end of the client. Returns what is to be dropped where no lock is held.
+    pub(crate) fn clear(&mut self) -> Option<Subscription> {
+        (self.ends, self.slot, self.recallable) = (None, Slot::Open, None);
+        self.recalls.take()
+    }
+
+    // ---- time slices
+
+    /// The store granted the lock to this client, out of a line in which so many stood.
+    pub(crate) fn begin(&mut self, clients: u32, now: Moment) {
+        let length = length(clients);
+        let more = std::mem::take(&mut self.missed).min(length);
+        self.ends = Some(now.plus(length).plus(more));
+        (self.began, self.last, self.may_cache) = (now, now, true);
+    }
+
+    /// A thread of this client asks for the lock.
+    pub(crate) fn note_asked(&mut self, thread: u64, now: Moment) {
+        if let Some((dropped, _)) = self.dropped.take_if(|(_, by)| *by == thread) {
+            if now.since(dropped) <= AT_ONCE {
+                self.score = MOST.min(self.score + 1);
+            } else {
+                self.note_absence();
+            }
+        }
+    }
+
+    fn note_absence(&mut self) {
+        self.score = self.score.saturating_sub(LATE);
+    }
+
+    /// That thread waited for the release of its hold, which was not cached, and goes on: it can come back from now
+    /// on.
+    pub(crate) fn note_return(&mut self, thread: u64, now: Moment) {
+        if let Some((dropped, _)) = self.dropped.as_mut().filter(|(_, by)| *by == thread) {
+            *dropped = now;
+        }
+    }
+
+    /// Test hook: assumes that every thread reacquires at once.
+    #[cfg(leasehold_shuttle)]
+    pub(crate) fn count_on_return(&mut self) {
+        self.score = MOST;
+    }
+
+    /// The lock goes to another thread here, which has what is left of the slice.
+    pub(crate) fn pass_on(&mut self, now: Moment) {
+        (self.began, self.last) = (now, now);
+    }
+
+    /// Whether the slice is over for threads here that wait: others wait for the lock that this one comes back
+    /// to at once.
+    pub(crate) fn is_over(&self, now: Moment) -> bool {
+        self.score >= LEAST && self.ends.is_some_and(|ends| now >= ends)
+    }
+
+    /// The lock was given back to the store, or lost: the slice is over. A hold that is cached is not affected: it
+    /// may be another than the one that went.
+    pub(crate) fn end(&mut self) {
+        self.ends = None;
+    }
+
+    // ---- recalls
+
+    /// The recalls that have come so far. `None`: none would be heard now, or too many came of late, so that
+    /// nothing is to be cached.
+    pub(crate) fn heard(&self, now: Moment) -> Option<u64> {
+        let is_paused = self.paused_until.is_some_and(|until| now < until);
+        self.count().filter(|_| !is_paused)
+    }
+
+    pub(crate) fn listens(&self) -> bool {
+        self.recalls.is_some()
+    }
+
+    /// Listens for recalls from now on; what is not needed comes back.
+    pub(crate) fn listen(&mut self, recalls: Option<Subscription>) -> Option<Subscription> {
+        match &self.recalls {
+            None => std::mem::replace(&mut self.recalls, recalls),
+            Some(_) => recalls,
+        }
+    }
+
+    fn count(&self) -> Option<u64> {
+        // Looked at first, counted second. Each change of whether it is up is counted: see `Channel::set_up`.
+        self.recalls.as_ref().filter(|recalls| recalls.is_up()).map(Subscription::message_count)
+    }
+
+    /// A hold was granted on these terms; when it is to be looked at, and whether nobody watches this lock yet.
+    pub(crate) fn grant(&mut self, hold: &Arc<H>, terms: KeepTerms, now: Moment) -> (Moment, bool) {
+        self.may_cache = true;
+        let next_look = now.plus(FIRST_LOOK);
+        let hold = Arc::clone(hold);
+        self.recallable = Some(Recallable { hold, terms, next_look, gap: FIRST_LOOK });
+        (next_look, self.begin_watch())
+    }
+
+    fn is_recallable(&self, hold: &Arc<H>) -> bool {
+        self.recallable.as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.hold, hold))
+    }
+
+    /// Whether others want the hold; a recall that is new is noted.
+    fn is_wanted(&mut self, now: Moment) -> bool {
+        let count = self.count();
+        match &mut self.recallable {
+            None => false,
+            Some(kept) if kept.terms.is_wanted => true,
+            Some(kept) if Some(kept.terms.heard) == count => false,
+            Some(kept) => {
+                kept.terms.is_wanted = true;
+                // A subscription that is gone says nothing of who wants it.
+                if count.is_some() {
+                    self.note_recall(now);
+                }
+                true
+            }
+        }
+    }
+
+    fn note_recall(&mut self, now: Moment) {
+        let last = self.recalled.replace(now);
+        if last.is_some_and(|last| now.since(last) < SOON) {
+            self.paused_until = Some(now.plus(PAUSE));
+        }
+    }
+
+    /// The store has seen others who want the hold.
+    pub(crate) fn note_wanted(&mut self, hold: &Arc<H>, now: Moment) {
+        let kept = self.recallable.as_mut().filter(|kept| Arc::ptr_eq(&kept.hold, hold));
+        if kept.is_some_and(|kept| !std::mem::replace(&mut kept.terms.is_wanted, true)) {
+            self.note_recall(now);
+        }
+    }
+
+    // ---- the thread that watches
+
+    /// Whether nobody has watched this lock up to now; from now on somebody does.
+    fn begin_watch(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_watched, true)
+    }
+
+    /// The next step of whoever watches this lock.
+    pub(crate) fn watch(&mut self, now: Moment) -> Watched<H> {
+        let is_wanted = self.is_wanted(now);
+        let idle_until = match self.slot {
+            Slot::Cached(_, CachedFor::UntilRecall(since)) => Some(since.plus(UNUSED)),
+            _ => None,
+        };
+        if idle_until.is_some_and(|until| is_wanted || now >= until)
+            && let Some(hold) = self.take_to_leave(|_| true)
+        {
+            return Watched::Idle(hold);
+        }
+        let mut next = Moment::NEVER;
+        if let Some(kept) = &mut self.recallable {
+            // Up to a quarter of the gap early, so that holds share a look: ten thousand that are due one after the
+            // other would have all of them gone through each time.
+            if now.plus(kept.gap / 4) >= kept.next_look {
+                kept.gap = (kept.gap * 2).min(LAST_LOOK);
+                kept.next_look = now.plus(kept.gap);
+                return Watched::Look(Arc::clone(&kept.hold));
+            }
+            next = idle_until.map_or(kept.next_look, |until| until.min(kept.next_look));
+        }
+        if idle_until.is_some() {
+            return Watched::Until(next);
+        }
+        // A hold that may stay until a recall is cached for a time slice where one came.
+        let until = self.last.plus(IDLE);
+        match (&self.slot, self.ends) {
+            (Slot::Cached(..), Some(ends)) if now < until.min(ends) => {
+                Watched::Until(until.min(ends).min(next))
+            }
+            (Slot::Cached(hold, _), _) => {
+                let hold = Arc::clone(hold);
+                self.leave(&hold);
+                self.dropped = None;
+                self.note_absence();
+                Watched::Idle(hold)
+            }
+            (_, Some(ends)) if now < ends => Watched::Until(now.plus(IDLE).min(next)),
+            _ if next < Moment::NEVER => Watched::Until(next),
+            _ => {
+                self.is_watched = false;
+                Watched::Over
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The part of a hold that changes under the mutex of its lock: its levels, and what was asked about it.
+
+use std::collections::VecDeque;
+
+use crate::time::{Lease, Moment};
+
+/// The part of a hold under the mutex of its lock, which has it until the registry takes the hold out.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(super) levels: Levels,
+    /// When the store was last asked to keep it; see `needs_keepalive`.
+    pub(super) kept_alive_at: Moment,
+    /// The last renewal failed.
+    pub(super) renewal_has_failed: bool,
+    /// A renewal has been sent and not been answered.
+    pub(super) is_under_way: bool,
+    /// The watchdog has it among those that it renews next.
+    pub(crate) is_queued: bool,
+    /// A request under its number may still arrive; see `retire_owner_on_end`.
+    pub(super) is_spent: bool,
+    /// Its owner reads as well; see `note_reading`.
+    pub(super) is_read_beside: bool,
+    /// The end of the holding thread has been reported.
+    pub(super) is_abandoned: bool,
+    /// The steps after a loss have been done; see `timer.rs`.
+    pub(crate) has_lapsed: bool,
+    /// The present use began by a call that asks for the hold to be kept.
+    pub(super) asks_to_keep: bool,
+    /// It is cached until a recall, and renewed meanwhile though it has no level.
+    pub(super) until_asked: bool,
+    /// The thread that acquires more locks to go with it.
+    pub(super) acquires_more: Option<u64>,
+    /// Changed under the agenda's mutex too.
+    pub(crate) slot: AgendaSlot,
+}
+
+impl State {
+    /// Whether something that was asked about it may still come.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.is_spent || self.is_under_way
+    }
+}
+
+/// Where a hold is in the agenda.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AgendaSlot {
+    /// Nowhere yet.
+    #[default]
+    Out,
+    /// It is to be renewed then.
+    Renewal(Moment),
+    /// Its window, or its thread, may have ended by then.
+    Look(Moment),
+}
+
+impl AgendaSlot {
+    /// When it is to be looked at.
+    pub(crate) fn moment(self) -> Moment {
+        match self {
+            AgendaSlot::Out => Moment::NEVER,
+            AgendaSlot::Renewal(at) | AgendaSlot::Look(at) => at,
+        }
+    }
+}
+
+/// The re-entries of one hold.
+#[derive(Debug, Default)]
+pub(super) struct Levels {
+    next_id: u64,
+    /// By ids, which go up: guards are dropped from either end, and however many there are, that costs the
+    /// same.
+    pub(super) open: VecDeque<Level>,
+    /// How many open ones asked for renewal.
+    pub(super) renewed: usize,
+    /// Some level has asked for renewals, open or not.
+    pub(super) was_renewed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Level {
+    pub(super) id: u64,
+    pub(super) lease: Lease,
+    /// A guard ends it; `unlock()` does only if there is no other.
+    pub(super) guarded: bool,
+}
+
+impl Levels {
+    pub(super) fn add(&mut self, lease: Lease) -> u64 {
+        self.next_id += 1;
+        self.renewed += usize::from(lease.is_renewed());
+        self.was_renewed |= lease.is_renewed();
+        self.open.push_back(Level { id: self.next_id, lease, guarded: false });
+        self.next_id
+    }
+
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Level> {
+        let at = self.place(id)?;
+        self.open.get_mut(at)
+    }
+
+    /// Takes a level out; if none is named, the innermost that no guard ends, or else the innermost.
+    pub(super) fn take(&mut self, id: Option<u64>) -> Option<Level> {
+        let at = match id {
+            Some(id) => self.place(id)?,
+            None => {
+                let unguarded = self.open.iter().rposition(|level| !level.guarded);
+                unguarded.or_else(|| self.open.len().checked_sub(1))?
+            }
+        };
+        let level = self.open.remove(at)?;
+        self.renewed -= usize::from(level.lease.is_renewed());
+        Some(level)
+    }
+
+    /// A level that was kept until other locks were acquired ends by itself from now on; whether it was one.
+    pub(super) fn settle(&mut self, id: u64) -> bool {
+        let Some(level) = self.get_mut(id) else { return false };
+        let Lease::Kept(lease) = level.lease else { return false };
+        level.lease = Lease::Fixed(lease);
+        self.renewed -= 1;
+        true
+    }
+
+    fn place(&self, id: u64) -> Option<usize> {
+        self.open.binary_search_by_key(&id, |level| level.id).ok()
+    }
+}
