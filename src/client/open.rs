@@ -131,9 +131,10 @@ pub(super) fn check(server: &ServerOptions, servers: &Servers) -> Result<()> {
             let has_place = matches!(Backend::of(&server.url), Backend::Redis | Backend::Sentinel);
             if has_place { check_place(server) } else { Ok(()) }
         }
-        Servers::Redlock(redlock) => redlock.nodes.iter().try_for_each(|node| {
-            check_place(&ServerOptions { url: node.url.clone(), ..server.clone() })
-        }),
+        Servers::Redlock(redlock) => redlock
+            .nodes
+            .iter()
+            .try_for_each(|node| check_place(&ServerOptions { url: node.url.clone(), ..server.clone() })),
         Servers::Ring(ring) => ring.clone().checked().map(drop),
     }
 }

@@ -25,7 +25,10 @@
     clippy::indexing_slicing,
     reason = "a test fails by panicking, its helpers too"
 )]
-#![cfg_attr(not(feature = "redis"), allow(dead_code, reason = "the stores that are made of servers of Redis"))]
+#![cfg_attr(
+    not(feature = "redis"),
+    allow(dead_code, reason = "the stores that are made of servers of Redis")
+)]
 
 /// Has every contract of a file run for every store.
 macro_rules! contracts {

@@ -12,15 +12,8 @@ use crate::suites;
 const LINTED: &str = "--lib --no-default-features";
 /// For these it is enough that the library compiles: each store alone, TLS, and what observes. The program with
 /// the features that it names is compiled by part package.
-const CHECKED: &[&str] = &[
-    "redis",
-    "tls,tracing,metrics,tokio,serde",
-    "etcd",
-    "zookeeper",
-    "postgres",
-    "mysql",
-    "sqlite",
-];
+const CHECKED: &[&str] =
+    &["redis", "tls,tracing,metrics,tokio,serde", "etcd", "zookeeper", "postgres", "mysql", "sqlite"];
 const TESTS: &str = "test --locked --workspace --all-features --no-run";
 
 /// Cargo with clippy as the compiler of this workspace's own crates: it makes the same programs, and says

@@ -263,9 +263,7 @@ pub fn release(job: &Job<'_>) -> bool {
 /// engine and the memory store.
 pub fn unit_plain(job: &Job<'_>) -> bool {
     let threads = &job.gate.threads;
-    let test = format!(
-        "test --locked --no-default-features --lib -- --test-threads={threads}"
-    );
+    let test = format!("test --locked --no-default-features --lib -- --test-threads={threads}");
     job.cargo("check --locked --tests --no-default-features") && tested(job, Run::cargo(&test))
 }
 

@@ -40,11 +40,7 @@ pub const SUITES: &[Suite] = &[
         "faults",
         "--skip=cuts_under_load:: --skip=heap:: --skip=history:: --skip=line_processes:: --skip=wakeups::",
     ),
-    suite(
-        "faults",
-        "faults",
-        "wakeups::a_thousand wakeups::a_subscriber wakeups::many wakeups::without",
-    ),
+    suite("faults", "faults", "wakeups::a_thousand wakeups::a_subscriber wakeups::many wakeups::without"),
     suite("faults", "faults", "heap::"),
     suite("faults", "faults", "history::"),
     suite("interop", "interop", ""),
@@ -257,11 +253,7 @@ pub fn on_each_server(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
 }
 
 /// Does the work for each of them at the same time; what they say comes one after the other.
-fn side_by_side<T: Sync>(
-    job: &Job<'_>,
-    all: &[T],
-    work: impl Fn(&Job<'_>, &T) -> bool + Sync,
-) -> bool {
+fn side_by_side<T: Sync>(job: &Job<'_>, all: &[T], work: impl Fn(&Job<'_>, &T) -> bool + Sync) -> bool {
     std::thread::scope(|scope| {
         let work = &work;
         let begin = |one| {
