@@ -78,10 +78,12 @@
 //!
 //! # Features
 //!
-//! None is on by default. [`LockClient::connect`] lists the URLs of each store.
+//! Only `redis` is on by default. [`LockClient::connect`] lists the URLs of each store, and says which feature
+//! a URL needs that is off.
 //!
 //! | Feature | Brings |
 //! |---|---|
+//! | `redis` | `redis://` URLs: one server, Sentinels, a cluster, Redlock, a ring |
 //! | `tls` | `rediss://` and the TLS of the other stores, by rustls; certificates are verified unless a database's URL says otherwise |
 //! | `postgres` | `postgres://` URLs, and locks on a transaction of the caller's own |
 //! | `mysql` | `mysql://` and `mariadb://` URLs, and locks on a transaction of the caller's own |
@@ -140,6 +142,8 @@
 #![forbid(unsafe_code)]
 // docs.rs shows on each item which feature it needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// The other stores need less of what all of them share.
+#![cfg_attr(not(feature = "redis"), allow(dead_code, unused_imports, unused_variables))]
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos", windows)))]
 compile_error!("leasehold runs on Linux, Android, macOS and Windows only");

@@ -13,6 +13,7 @@ use crate::seam::capabilities::TableInUse;
 use crate::seam::ring_member::RingMember;
 #[cfg(feature = "etcd")]
 use crate::stores::etcd::EtcdStore;
+#[cfg(feature = "redis")]
 use crate::stores::redis::{RedisStore, open as open_redis};
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 use crate::stores::sql;
@@ -94,7 +95,7 @@ impl Backend {
         }
     }
 
-    /// For people; and the name of the feature, for a store that has one.
+    /// For people; and the name of the feature, for a store that has one of its own.
     fn label(self) -> &'static str {
         match self {
             Backend::Etcd => "etcd",
@@ -127,16 +128,36 @@ pub(super) fn check(server: &ServerOptions, servers: &Servers) -> Result<()> {
     match servers {
         Servers::One => {
             check_scheme(&server.url)?;
-            match Backend::of(&server.url) {
-                Backend::Redis | Backend::Sentinel => RedisStore::place(server).map(drop),
-                _ => Ok(()),
-            }
+            let has_place = matches!(Backend::of(&server.url), Backend::Redis | Backend::Sentinel);
+            if has_place { check_place(server) } else { Ok(()) }
         }
-        Servers::Redlock(redlock) => redlock.nodes.iter().try_for_each(|node| {
-            RedisStore::place(&ServerOptions { url: node.url.clone(), ..server.clone() }).map(drop)
-        }),
+        Servers::Redlock(redlock) => redlock
+            .nodes
+            .iter()
+            .try_for_each(|node| check_place(&ServerOptions { url: node.url.clone(), ..server.clone() })),
         Servers::Ring(ring) => ring.clone().checked().map(drop),
     }
+}
+
+#[cfg(feature = "redis")]
+fn check_place(server: &ServerOptions) -> Result<()> {
+    RedisStore::place(server).map(drop)
+}
+
+#[cfg(not(feature = "redis"))]
+fn check_place(server: &ServerOptions) -> Result<()> {
+    Err(no_redis(&server.url))
+}
+
+/// The error of a URL that names Redis, or no store.
+#[cfg(not(feature = "redis"))]
+fn no_redis(url: &str) -> Error {
+    let scheme = scheme(url);
+    if scheme.starts_with("redis") || scheme == "unix" {
+        return crate::hosts::needs_feature("redis", "redis");
+    }
+    let words = format!("the scheme of the URL is not known: it begins with {}", crate::hosts::SCHEMES);
+    Error::invalid("connect", words)
 }
 
 /// Opens the store on these servers.
@@ -152,8 +173,12 @@ pub(super) fn open(
             warn_of_other_tables(&*store, reporter);
             Ok(store)
         }
+        #[cfg(feature = "redis")]
         Servers::Redlock(redlock) => Ok(Arc::new(connect_redlock(server, redlock.clone(), reporter)?)),
+        #[cfg(feature = "redis")]
         Servers::Ring(ring) => Ok(Arc::new(connect_ring(server.clone(), ring.clone(), reporter)?)),
+        #[cfg(not(feature = "redis"))]
+        Servers::Redlock(_) | Servers::Ring(_) => Err(crate::hosts::needs_feature("redis", "redis")),
     }
 }
 
@@ -195,7 +220,10 @@ fn open_one(
             options.lease = options.lease.min(store.session_timeout());
             Ok(Arc::new(store))
         }
+        #[cfg(feature = "redis")]
         Backend::Cluster | Backend::Sentinel | Backend::Redis => open_redis(server, reporter),
+        #[cfg(not(feature = "redis"))]
+        Backend::Cluster | Backend::Sentinel | Backend::Redis => Err(no_redis(&server.url)),
         #[cfg(not(all(
             feature = "etcd",
             feature = "zookeeper",
@@ -215,6 +243,7 @@ pub(super) fn place<'a>(server: &ServerOptions, urls: impl Iterator<Item = &'a s
     format!("{} {database} {table}", places.join(" "))
 }
 
+#[cfg(feature = "redis")]
 fn connect_redlock(
     server: &ServerOptions,
     redlock: RedlockOptions,
@@ -241,6 +270,7 @@ fn connect_redlock(
 }
 
 /// Opens one of a redlock's servers, and says which it is.
+#[cfg(feature = "redis")]
 fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redlock::Voter> {
     let store = RedisStore::connect(options, Arc::clone(reporter))?;
     let mut doubts = Vec::new();
@@ -271,6 +301,7 @@ fn open_member(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<redl
 }
 
 /// Opens a ring whose nodes connect when they are first asked for something.
+#[cfg(feature = "redis")]
 fn connect_ring(server: ServerOptions, ring: Ring, reporter: &Arc<Reporter>) -> Result<RingStore> {
     if !server.url.is_empty() {
         return Err(Error::invalid("connect", "both url() and ring() were given: give one of them"));
@@ -290,7 +321,25 @@ fn connect_ring(server: ServerOptions, ring: Ring, reporter: &Arc<Reporter>) -> 
     RingStore::open(ring, patience, Box::new(open))
 }
 
+#[cfg(not(feature = "redis"))]
+#[cfg(test)]
+mod without_redis {
+    use crate::LockClient;
+
+    #[test]
+    fn a_url_of_redis_is_refused_with_the_features_name_and_an_unknown_one_without_its_text() {
+        let error = |url: &str| LockClient::connect(url).unwrap_err().to_string();
+        for scheme in ["redis", "rediss-sentinel", "redis-cluster", "redis+unix"] {
+            let error = error(&format!("{scheme}://u:S3CR3T@127.0.0.1:1/m"));
+            assert!(error.contains("feature \"redis\"") && !error.contains("S3CR3T"), "{error}");
+        }
+        let error = error("S3CR3T://127.0.0.1:1");
+        assert!(error.contains("is not known") && !error.contains("S3CR3T"), "{error}");
+    }
+}
+
 #[cfg(all(
+    feature = "redis",
     feature = "etcd",
     feature = "zookeeper",
     feature = "postgres",

@@ -25,6 +25,10 @@
     clippy::indexing_slicing,
     reason = "a test fails by panicking, its helpers too"
 )]
+#![cfg_attr(
+    not(feature = "redis"),
+    allow(dead_code, reason = "the stores that are made of servers of Redis")
+)]
 
 /// Has every contract of a file run for every store.
 macro_rules! contracts {
@@ -38,10 +42,15 @@ macro_rules! contracts {
     };
     (needs $need:ident: $($name:ident),+ $(,)?) => {
         contracts!(on memory needs $need: $($name),+);
+        #[cfg(feature = "redis")]
         contracts!(on redis needs $need: $($name),+);
+        #[cfg(feature = "redis")]
         contracts!(on cluster needs $need: $($name),+);
+        #[cfg(feature = "redis")]
         contracts!(on sentinel needs $need: $($name),+);
+        #[cfg(feature = "redis")]
         contracts!(on redlock needs $need: $($name),+);
+        #[cfg(feature = "redis")]
         contracts!(on ring needs $need: $($name),+);
         #[cfg(feature = "etcd")]
         contracts!(on etcd needs $need: $($name),+);
@@ -61,10 +70,15 @@ macro_rules! contracts {
 
 const STORES: &[&str] = &[
     "memory",
+    #[cfg(feature = "redis")]
     "redis",
+    #[cfg(feature = "redis")]
     "cluster",
+    #[cfg(feature = "redis")]
     "sentinel",
+    #[cfg(feature = "redis")]
     "redlock",
+    #[cfg(feature = "redis")]
     "ring",
     #[cfg(feature = "etcd")]
     "etcd",

@@ -21,7 +21,7 @@ static ALLOCATOR: Counting = Counting;
 const MIB: i64 = 1 << 20;
 /// So much more than before may be allocated when all is over.
 const LEFT: i64 = 2 * MIB;
-const CROWD: usize = 20_000;
+const CROWD: usize = 10_000;
 
 fn leave_to_run_out(client: &LockClient, names: Range<usize>, lease: Duration) {
     for n in names {
@@ -73,7 +73,7 @@ fn nor_do_leases_of_which_new_ones_come_as_fast_as_old_ones_run_out() {
             leave_to_run_out(&client, 0..REMEMBERED, ms(1_000));
             clock.advance(ms(60_000));
             let before = live_bytes();
-            let at_a_time = REMEMBERED / 2;
+            let at_a_time = REMEMBERED / 4;
             for round in 2..2 + rounds {
                 leave_to_run_out(&client, round * at_a_time..(round + 1) * at_a_time, ms(20_000));
                 clock.advance(ms(1_000));

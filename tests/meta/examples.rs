@@ -68,16 +68,6 @@ fn the_first_lock() {
 }
 
 #[test]
-fn busy_is_an_answer() {
-    for output in outputs("try_lock_for", &[]) {
-        says(
-            &output,
-            &["try_lock                 -> false", "200 ms      -> false", "5 s      -> a guard after"],
-        );
-    }
-}
-
-#[test]
 fn a_thread_takes_a_lock_again() {
     for output in outputs("reentrancy", &[]) {
         let texts = ["held 1 time ", "deposit 10: held 2", "deposit 20: held 2", "held 1 time again"];
@@ -92,21 +82,6 @@ fn a_lost_lease_is_reported() {
         says(&output, &["granted: Held", "eleven seconds later: Lost", "another client gets it: true"]);
         says(&output, &["(lost: true)", "the callback has run: true", "the other client still has it: true"]);
         assert_eq!(lines(&output, "told by").len(), 2, "{output}");
-    }
-}
-
-#[test]
-fn a_guard_travels() {
-    for output in outputs("hand_over", &[]) {
-        says(&output, &["worker: backup of Monday", "worker: backup of Tuesday", "main: free again, true"]);
-    }
-}
-
-#[test]
-fn a_wait_is_called_off() {
-    for output in outputs("interrupt", &[]) {
-        says(&output, &["calling the waiter off", "waiter: called off after"]);
-        says(&output, &["same token, free lock: called off", "new token, free lock: granted"]);
     }
 }
 

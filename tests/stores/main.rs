@@ -31,7 +31,9 @@ mod files;
     feature = "zookeeper"
 ))]
 mod formats;
+#[cfg(feature = "redis")]
 mod inspect;
+#[cfg(feature = "redis")]
 mod lists;
 mod memory;
 mod memory_faults;
@@ -51,11 +53,13 @@ mod postgres_keep;
 mod postgres_line;
 #[cfg(feature = "postgres")]
 mod postgres_settings;
+#[cfg(feature = "redis")]
 mod redis;
 #[cfg(all(feature = "postgres", feature = "mysql"))]
 mod roles;
 #[cfg(all(feature = "tls", feature = "postgres", feature = "mysql"))]
 mod secrets;
+#[cfg(feature = "redis")]
 mod silence;
 #[cfg(feature = "sqlite")]
 mod sqlite;

@@ -256,12 +256,12 @@ impl Gate {
         self.summary(parts)
     }
 
-    /// Runs the first parts one after the other, then all lanes side by side, and what measures time last.
+    /// Builds while servers and tools are fetched, then runs all lanes side by side, and what measures time last.
     pub fn everything(&self) -> bool {
+        let work = |part: &str| plan::work_of(part).expect("only parts are run");
+        self.lanes(&[(plan::TOOLS, false), (&["build"], false)], work);
         // Nothing can follow a build that failed.
-        let is_built = |part: &&str| self.one(part) || *part != "build";
-        if plan::FIRST.iter().all(is_built) {
-            let work = |part: &str| plan::work_of(part).expect("only parts are run");
+        if locked(&self.outcomes).iter().any(|outcome| outcome.part == "build" && outcome.good) {
             let tests = [plan::TESTS, plan::SERVERS, plan::JAVA].map(|lane| (lane, false));
             self.lanes(&[&tests[..], &[(plan::BUILD, true)]].concat(), work);
             self.lanes(&[(plan::TIMED, false)], work);

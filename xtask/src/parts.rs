@@ -35,7 +35,9 @@ pub fn shell(job: &Job<'_>) -> bool {
     good & (path_of("actionlint").is_none() || job.run(&Run::new("actionlint")).good)
 }
 
+/// What tests need beside Rust. The servers are found first, unless they have been already.
 pub fn tools(job: &Job<'_>) -> bool {
+    job.gate.prepare_servers();
     let ensure = |function: &str| job.run(&Run::servers(function)).good;
     let mut good = ensure("servers_ensure_java");
     good &= ensure("servers_ensure openssl") && job.run(&Run::new("openssl").args(["version"])).good;
@@ -98,12 +100,42 @@ const ON_ANOTHER_SERVER: &[&str] = &[
     "unlock::mysql::",
     "waiting::mysql::",
 ];
+/// The contracts of which each server of Redis runs the scripts; in the others the client alone is at work.
+const SCRIPTS: &[&str] = &[
+    "capabilities::redis::",
+    "directory::redis::",
+    "exclusion::redis::",
+    "fair::redis::",
+    "fenced::redis::",
+    "inspect::redis::",
+    "keep::redis::",
+    "latch::redis::",
+    "leases::redis::",
+    "names::redis::",
+    "reentrancy::redis::",
+    "run_once::redis::",
+    "rw::redis::",
+    "semaphore::redis::",
+    "token::redis::",
+    "unlock::redis::",
+    "waiting::redis::",
+];
 const STORES: &[&str] = &["::postgres::", "::mysql::", "::sqlite::", "::zookeeper::", "::etcd::"];
 
 pub fn contract_memory(job: &Job<'_>) -> bool {
     let others = ["::redis::"].iter().chain(TOPOLOGIES).chain(STORES);
     let skip: Vec<String> = others.map(|store| format!("--skip={store}")).collect();
     of_part(job, "contract", &skip.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// All contracts on the first server, and on the others those that run scripts.
+pub fn contract(job: &Job<'_>) -> bool {
+    suites::on_each_server(job, |job| {
+        let all = job.gate.variable("LEASEHOLD_SERVERS");
+        let is_first = all.as_deref().and_then(|all| all.split(':').next())
+            == job.variable("LEASEHOLD_SERVERS").as_deref();
+        of_part(job, "contract", if is_first { &["::redis::"] } else { SCRIPTS })
+    })
 }
 
 pub fn unit_redis(job: &Job<'_>) -> bool {
@@ -227,13 +259,11 @@ pub fn release(job: &Job<'_>) -> bool {
     job.run(&Run::new("./release").args(["tools", "build", "pack", "test", "again"])).good
 }
 
-/// The unit tests of the library without its features, which all other tests compile without too. Those of the
-/// Redis store need a server, and run with all features.
+/// The unit tests of the library without its features, which all other tests compile without too: those of the
+/// engine and the memory store.
 pub fn unit_plain(job: &Job<'_>) -> bool {
     let threads = &job.gate.threads;
-    let test = format!(
-        "test --locked --no-default-features --lib -- --test-threads={threads} --skip stores::redis::tests"
-    );
+    let test = format!("test --locked --no-default-features --lib -- --test-threads={threads}");
     job.cargo("check --locked --tests --no-default-features") && tested(job, Run::cargo(&test))
 }
 

@@ -3,8 +3,8 @@
 use crate::job::Job;
 use crate::{build, elsewhere, parts, suites};
 
-/// First, one after the other: all that follows needs them.
-pub const FIRST: &[&str] = &["format", "shell", "tools", "build"];
+/// First, beside part build: all that follows needs both.
+pub const TOOLS: &[&str] = &["tools", "format", "shell"];
 /// Then four lanes side by side, which are to end together. Most tests wait, for leases and for each other; so
 /// each lane of tests runs [`TESTS_PER_PROCESSOR`] of them at a time for each processor. With two lanes of tests a
 /// quarter of the processors' time was left over. In each lane the longest part comes first.
@@ -39,10 +39,11 @@ pub const QUICK: &[&str] = &[
     "doc-tests",
 ];
 /// Only when asked for by name. What web and unit-plain build takes minutes and proves little that the gate
-/// does not, nor does mysql beside MariaDB, so the soak runs them.
+/// does not, nor do mysql beside MariaDB and all contracts on four servers, so the soak runs them.
 pub const EXTRA: &[&str] = &[
     "coverage",
     "mysql",
+    "servers",
     "minimal",
     "web",
     "semver",
@@ -68,7 +69,7 @@ pub const SOAK: &[&str] = &[
     "stores",
     "mysql",
     "timed",
-    "contract",
+    "servers",
     "web",
     "unit-plain",
     "proof",
@@ -95,14 +96,15 @@ const PARTS: &[(&str, Work)] = &[
     ("contract-memory", parts::contract_memory),
     ("support", |job| suites::of_part(job, "support", &[])),
     ("unit-redis", parts::unit_redis),
-    ("contract", |job| suites::on_each_server(job, |job| suites::of_part(job, "contract", &["::redis::"]))),
+    ("contract", parts::contract),
+    ("servers", |job| suites::on_each_server(job, |job| suites::of_part(job, "contract", &["::redis::"]))),
     ("redis", |job| suites::on_each_server(job, |job| suites::of_part(job, "redis", &[]))),
     ("topologies", parts::topologies),
     ("stores", parts::stores),
     ("mysql", parts::mysql),
     ("interop", |job| suites::of_part(job, "interop", &[])),
     ("faults", |job| suites::of_part(job, "faults", &[])),
-    ("timed", |job| suites::of_part(&suites::one_at_a_time(job), "timed", &[])),
+    ("timed", suites::timed),
     ("demo", |job| suites::of_part(job, "demo", &[])),
     ("cli", parts::cli),
     ("toolchain", build::toolchain),
@@ -133,7 +135,7 @@ const PARTS: &[(&str, Work)] = &[
 
 /// The parts of the whole gate, in the order of its summary.
 pub fn full() -> impl Iterator<Item = &'static str> {
-    [FIRST, TESTS, SERVERS, JAVA, BUILD, TIMED].into_iter().flatten().copied()
+    [TOOLS, &["build"], TESTS, SERVERS, JAVA, BUILD, TIMED].into_iter().flatten().copied()
 }
 
 pub fn is_part(name: &str) -> bool {
@@ -147,7 +149,7 @@ pub fn work_of(name: &str) -> Option<Work> {
 /// Whether it runs test programs, which are built before it.
 pub fn needs_tests(part: &str) -> bool {
     part != "toolchain" && [TESTS, SERVERS, JAVA, TIMED].iter().any(|lane| lane.contains(&part))
-        || ["docs", "histories", "mysql", "under-systemd", "fleet", "versions"].contains(&part)
+        || ["docs", "histories", "mysql", "servers", "under-systemd", "fleet", "versions"].contains(&part)
 }
 
 #[cfg(test)]

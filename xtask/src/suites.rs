@@ -40,6 +40,7 @@ pub const SUITES: &[Suite] = &[
         "faults",
         "--skip=cuts_under_load:: --skip=heap:: --skip=line_processes:: --skip=wakeups::",
     ),
+    suite("faults", "faults", "wakeups::a_thousand wakeups::a_subscriber wakeups::many wakeups::without"),
     suite("faults", "faults", "heap::"),
     suite("faults", "histories", "no_two_processes_ever_hold_a_lock_at_once"),
     suite("interop", "interop", ""),
@@ -65,6 +66,7 @@ pub const SUITES: &[Suite] = &[
     suite("stores", "stores", "silence::"),
     suite("stores", "stores", "sqlite::"),
     suite("stores", "stores", "tls::"),
+    suite("stores", "stores", "turnstile:: --skip=::a_release --skip=::a_turnstile_is_taken_again"),
     suite("stores", "stores", "roles::"),
     suite("stores", "stores", "zookeeper::"),
     suite("redis", "stores", "inspect::"),
@@ -75,8 +77,13 @@ pub const SUITES: &[Suite] = &[
     suite("demo", "meta", "demo::"),
     suite("demo", "meta", "examples::"),
     suite("docs", "meta", "rendered::"),
-    suite("timed", "faults", "line_processes:: wakeups::"),
-    suite("timed", "stores", "turnstile::"),
+    suite("timed", "faults", "line_processes::"),
+    suite(
+        "timed",
+        "faults",
+        "wakeups:: --skip=::a_thousand --skip=::a_subscriber --skip=::many --skip=::without",
+    ),
+    suite("timed", "stores", "turnstile::a_release turnstile::a_turnstile_is_taken_again"),
     suite("versions", "stores", "versions::"),
 ];
 
@@ -220,6 +227,15 @@ pub fn of_part(job: &Job<'_>, part: &str, more: &[&str]) -> bool {
     good
 }
 
+/// The tests that measure how soon a waiter is woken: suites side by side, and one test after the other in each.
+/// They wait for servers and leases, and use a quarter of a processor.
+pub fn timed(job: &Job<'_>) -> bool {
+    let suites: Vec<&Suite> = SUITES.iter().filter(|suite| suite.part == "timed").collect();
+    side_by_side(&one_at_a_time(job), &suites, |job, suite| {
+        run(job, suite.program, &suite.filters.split_whitespace().collect::<Vec<_>>())
+    })
+}
+
 /// Does the same for each server, which is then the only one there is; for all servers side by side, with half
 /// as many tests at a time for each as the part may run.
 pub fn on_each_server(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
@@ -227,22 +243,31 @@ pub fn on_each_server(job: &Job<'_>, work: fn(&Job<'_>) -> bool) -> bool {
         return job.skipped("what runs on each server: there is no redis-server and no valkey-server");
     };
     let threads = threads(job).div_ceil(2).to_string();
+    let servers: Vec<&str> = servers.split(':').collect();
+    side_by_side(job, &servers, |job, server| {
+        let (name, path) = server.split_once('=').unwrap_or((server, server));
+        let on_one = job.also().with("LEASEHOLD_SERVERS", *server).with("LEASEHOLD_TEST_SERVER", path);
+        on_one.say(&format!("-- {name}"));
+        work(&on_one.with("LEASEHOLD_THREADS", &*threads))
+    })
+}
+
+/// Does the work for each of them at the same time; what they say comes one after the other.
+fn side_by_side<T: Sync>(job: &Job<'_>, all: &[T], work: impl Fn(&Job<'_>, &T) -> bool + Sync) -> bool {
     std::thread::scope(|scope| {
-        let on_one = |server: &str| {
-            let (name, path) = server.split_once('=').unwrap_or((server, server));
-            let on_one = job.beside().with("LEASEHOLD_SERVERS", server).with("LEASEHOLD_TEST_SERVER", path);
-            let on_one = on_one.with("LEASEHOLD_THREADS", &*threads);
-            on_one.say(&format!("-- {name}"));
-            scope.spawn(move || (work(&on_one), on_one))
+        let work = &work;
+        let begin = |one| {
+            let beside = job.beside();
+            scope.spawn(move || (work(&beside, one), beside))
         };
-        let works: Vec<_> = servers.split(':').map(on_one).collect();
+        let works: Vec<_> = all.iter().map(begin).collect();
         let mut good = true;
         for work in works {
-            let Ok((is_good, on_one)) = work.join() else {
+            let Ok((is_good, beside)) = work.join() else {
                 return job.failed("a thread of the gate panicked");
             };
             good &= is_good;
-            job.release(&on_one);
+            job.release(&beside);
         }
         good
     })
