@@ -364,7 +364,7 @@ impl ClientBuilder {
     }
 
     /// The owner of another client's hold for which this process works, as text: its wait keeps that hold, so
-    /// that deadlocks through both are found. May be called for several; what is no owner is passed over.
+    /// that deadlocks through both are found. Several have spaces between; text that is no owner is passed over.
     ///
     /// `leasehold run` says so to its command, by `LEASEHOLD_UNDER`. A program that holds a lock while it
     /// waits for a process of its own passes it on by hand.
@@ -381,7 +381,7 @@ impl ClientBuilder {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn under_hold(mut self, owner: impl AsRef<str>) -> Self {
-        self.options.under.extend(Owner::read(owner.as_ref()));
+        self.options.under.extend(owner.as_ref().split_whitespace().filter_map(Owner::read));
         self
     }
 
