@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::stores::memory::{Fault, MemoryAccess, MemoryStore};
 
 impl MemoryStore {
-    /// Has every request of this client fail like this until [`heal`](Self::heal), while others go on: it is
-    /// cut off.
+    /// Makes every request of this client fail like this until [`heal`](Self::heal), while other clients go
+    /// on.
     ///
     /// # Errors
     ///
@@ -20,11 +20,11 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Has this client's own threads stand still until the result is dropped, as if its process were stopped:
-    /// it renews nothing, and reports no loss. Afterwards it goes on and finds out.
+    /// Stops this client's own threads until the result is dropped, as if its process were stopped: it renews
+    /// nothing, and reports no loss. Afterwards it goes on and finds out.
     ///
-    /// The test's own threads are not stopped; to ask the client's guards meanwhile is what a stopped process
-    /// cannot do. Callbacks that are due already still run.
+    /// The test's own threads go on, although those of a stopped process would not. Callbacks that are due
+    /// already still run.
     ///
     /// # Errors
     ///

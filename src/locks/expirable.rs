@@ -9,14 +9,12 @@ use crate::locks::options::AcquireOptions;
 use crate::seam::Counting;
 use crate::time::checked_lease;
 
-/// As [`Semaphore`](crate::Semaphore), but each permit has an id and a lease: Redisson's
+/// A [`Semaphore`](crate::Semaphore) whose permits have ids and leases: Redisson's
 /// `RPermitExpirableSemaphore`.
 ///
-/// A permit without a lease of its own is renewed by the watchdog until it is released; when its process
-/// dies, it comes back with the client's lease. (Redisson renews none.)
-///
-/// Set the number of permits before acquiring, as for a [`Semaphore`](crate::Semaphore);
-/// [`set_permits`](Self::set_permits) changes it later.
+/// The watchdog renews a permit until it is released, unless the call named a lease; the permits of a dead
+/// process come back with the client's lease. (Redisson renews none.) Set the number of permits before
+/// acquiring; [`set_permits`](Self::set_permits) changes it later.
 ///
 /// # Examples
 ///
@@ -41,11 +39,11 @@ impl ExpirableSemaphore {
     ///
     /// # Blocking
     ///
-    /// Until it is acquired; one round trip if it is available.
+    /// Until it is acquired; one round trip if one is available.
     ///
     /// # Errors
     ///
-    /// The name is bad; nobody has set the semaphore up, or it was deleted (kind
+    /// The name is bad; the semaphore was not set up, or was deleted (kind
     /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not be
     /// used for the client's retry time-out.
     pub fn acquire(&self) -> Result<Permit> {
@@ -79,8 +77,8 @@ impl ExpirableSemaphore {
         self.take("try_acquire_for", 1, &AcquireOptions::new().wait(wait))
     }
 
-    /// Acquires several permits at once, or none, as `options` say; `None` if they did not become available.
-    /// Without a bound on the wait it is never `None`.
+    /// Acquires several permits at once, or none, as `options` say; `None` if they did not become available,
+    /// which needs a bound on the wait.
     ///
     /// # Blocking
     ///
@@ -88,8 +86,8 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); if none or more than 1,000 were asked for; for a lease under 1 ms or
-    /// over 100 years; and one that [`is_interrupted`](Error::is_interrupted).
+    /// As [`acquire`](Self::acquire); for no permits or more than 1,000; for a lease under 1 ms or over 100
+    /// years; and one that [`is_interrupted`](Error::is_interrupted).
     ///
     /// # Examples
     ///
@@ -108,7 +106,7 @@ impl ExpirableSemaphore {
         self.take("acquire_with", permits, options)
     }
 
-    /// Releases a permit by its id, whoever took it; `false` if it is not out (any more).
+    /// Releases a permit by its id, whoever took it; `false` if it is not out.
     ///
     /// # Blocking
     ///
@@ -123,7 +121,7 @@ impl ExpirableSemaphore {
         Ok(self.core.count("release", &Counting::GiveBack(id)).map_err(Error::after_work)? == Some(1))
     }
 
-    /// Releases permits by their ids, whoever took them, all or none; `false` if not all are out (any more).
+    /// Releases permits by their ids, whoever took them, all or none; `false` if not all are out.
     ///
     /// # Blocking
     ///
@@ -131,7 +129,7 @@ impl ExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release), and if there are no ids, or more than 1,000.
+    /// As [`release`](Self::release), and for no ids or more than 1,000.
     ///
     /// # Examples
     ///
@@ -155,11 +153,9 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::GiveBackAll(ids)).map_err(Error::after_work)? != Some(0))
     }
 
-    /// Has a permit's lease end when `lease` has passed from now, sooner or later than it would, whoever took
-    /// it; `false` if it is not out (any more).
-    ///
-    /// A permit that is renewed is renewed all the same. A holder with a lease of its own goes by that lease:
-    /// it is not notified that it was cut or made longer.
+    /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not out. The watchdog
+    /// goes on renewing a permit that it renews; a holder with an explicit lease is not notified of the
+    /// change.
     ///
     /// # Blocking
     ///
@@ -175,8 +171,8 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::Lease(id, lease))? == Some(1))
     }
 
-    /// How long a permit's lease still runs, whoever took it: `None` if it is not out (any more),
-    /// `Some(Duration::MAX)` if it has no end, as those have that Java takes without a lease.
+    /// A permit's remaining lease, whoever took it; `None` if it is not out, `Some(Duration::MAX)` if it has
+    /// no end, as Java's without a lease.
     ///
     /// # Blocking
     ///
@@ -192,8 +188,8 @@ impl ExpirableSemaphore {
         Ok(left.map(|left_ms| u64::try_from(left_ms).map_or(Duration::MAX, Duration::from_millis)))
     }
 
-    /// Sets the number of permits, those that are out included, whether it was set up before or not; returns
-    /// how many are available now. That is below zero while more are out than the new number.
+    /// Sets the number of permits, those that are out included, whether or not it was set up; returns the
+    /// number available, below zero while more are out.
     ///
     /// # Blocking
     ///
@@ -206,7 +202,7 @@ impl ExpirableSemaphore {
         Ok(self.core.count("set_permits", &Counting::SetTo(permits))?.unwrap_or(0))
     }
 
-    /// How many permits there are, out or not.
+    /// The number of permits, out or not.
     ///
     /// # Blocking
     ///
@@ -251,7 +247,7 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Each has an id of its own, and all go in one request.
+/// Each permit has its own id, and all go in one request.
 const MOST_AT_ONCE: u32 = 1_000;
 
 fn parse_id(text: &str) -> Option<[u8; 16]> {

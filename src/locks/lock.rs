@@ -8,9 +8,8 @@ use crate::locks::fenced::FencedLock;
 use crate::locks::multi::MultiLock;
 use crate::locks::named::RedisLock;
 
-/// The vocabulary of Java's `java.util.concurrent.locks.Lock`, to write code over any kind of lock.
-///
-/// The trait is open: a program may implement it for its own types. A method that is added later has a default.
+/// The vocabulary of Java's `java.util.concurrent.locks.Lock`, for code over any kind of lock. The trait is
+/// open: a program may implement it for its own types, and methods added later have a default.
 ///
 /// # Examples
 ///
@@ -53,7 +52,7 @@ pub trait Lock {
     /// See [`RedisLock::try_lock`].
     fn try_lock(&self) -> Result<bool>;
 
-    /// Acquires the lock, waiting at most `wait`; `false` if somebody else kept it.
+    /// Acquires the lock, waiting at most `wait`; `false` if the lock stayed busy.
     ///
     /// # Errors
     ///
