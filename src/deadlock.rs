@@ -6,11 +6,9 @@ use std::time::Duration;
 use crate::inspect::Location;
 
 /// Threads that wait for each other in a cycle: each waits for a lock that the next one holds, and the last
-/// for one of the first's.
-///
-/// An item of [`LockClient::deadlocks`](crate::LockClient::deadlocks), and what
-/// [`Event::Deadlock`](crate::Event::Deadlock) is about. Its text names each thread, what it holds and what
-/// it waits for.
+/// for one of the first's. From [`LockClient::deadlocks`](crate::LockClient::deadlocks) and
+/// [`Event::Deadlock`](crate::Event::Deadlock). The text names each thread, what it holds and what it waits
+/// for.
 ///
 /// # Examples
 ///
@@ -31,9 +29,9 @@ use crate::inspect::Location;
 pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
     pub steps: Vec<DeadlockStep>,
-    /// Whether all of it stood at one moment. `false`: it may be one. A holder on it, such as Java's, says
-    /// nothing of what it waits for; or another thread may release a lock on it, as an owned guard's or that
-    /// of a command's `leasehold run`.
+    /// Whether the whole cycle existed at one moment. `false` if it may be a deadlock: a holder, such as
+    /// Java's, does not say what it waits for; or another thread may release a lock, as an owned guard's or
+    /// that of a command of `leasehold run`.
     pub is_certain: bool,
 }
 
@@ -53,26 +51,25 @@ pub struct Deadlock {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DeadlockStep {
-    /// The owner as which it waits, `client:number`; of a holder that says nothing of itself the owner of its
+    /// The owner as which it waits, `client:number`; of a holder that does not report waits, the owner of its
     /// hold.
     pub owner: String,
-    /// The id of its wait, which no other wait of the client ever has; zero where it is not known.
+    /// The id of its wait, unique within the client; zero if not known.
     pub wait_id: u64,
-    /// The place of the waiting thread; empty where it is not known.
+    /// Where the waiting thread is; empty if not known.
     pub location: Location,
-    /// Whether it is a thread of the client that asked.
+    /// Whether the thread is the asking client's.
     pub by_this_client: bool,
-    /// The lock that it holds and the step before it waits for.
+    /// The lock that it holds, and for which the step before it waits.
     pub holds: String,
-    /// The lock that it waits for; empty where that is not known.
+    /// The lock that it waits for; empty if not known.
     pub waits_for: String,
-    /// The kind of lock that it waits for, as [`Event`](crate::Event) names kinds; empty where that is not
-    /// known.
+    /// The kind of that lock, as [`Event`](crate::Event) names kinds; empty if not known.
     pub kind: String,
-    /// For how long it has waited.
+    /// How long it has waited.
     pub waiting_for: Duration,
-    /// Whether it waits for the shortest time of all: the one whose wait ends where clients
-    /// [break deadlocks](crate::ClientBuilder::break_deadlocks).
+    /// Whether it has waited for the shortest time: its wait ends where clients [break
+    /// deadlocks](crate::ClientBuilder::break_deadlocks).
     pub is_youngest: bool,
 }
 
