@@ -138,14 +138,12 @@ impl Options {
     }
 }
 
-/// How the members of a Redis Cluster notify waiters of a release; set by
-/// [`ClientBuilder::cluster_pub_sub`](crate::ClientBuilder::cluster_pub_sub).
-///
-/// All clients that share locks have to use the same way: those who listen otherwise are not woken and find a
-/// free lock by polling, or, in Redisson, when the lease that they last saw is over.
+/// How the members of a Redis Cluster notify waiters; set by
+/// [`ClientBuilder::cluster_pub_sub`](crate::ClientBuilder::cluster_pub_sub). All clients that share locks
+/// must use the same way: other listeners are not woken, and find a free lock by polling; Redisson's find it
+/// when the lease that they last saw is over.
 ///
 /// # Examples
-///
 /// ```no_run
 /// use leasehold::{ClusterPubSub, LockClient};
 ///
@@ -159,16 +157,16 @@ impl Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ClusterPubSub {
-    /// Sharded if the first server that answers knows `PUBSUB SHARDNUMSUB` (Redis 7, Valkey), else plain:
-    /// what Redisson's `shardedSubscriptionMode` does by default.
+    /// Sharded if the first server that answers knows `PUBSUB SHARDNUMSUB` (Redis 7, Valkey), else plain, as
+    /// Redisson's `shardedSubscriptionMode` by default.
     #[default]
     Auto,
-    /// `SPUBLISH` and `SSUBSCRIBE`: a message goes to the members that have the lock's slot.
+    /// `SPUBLISH` and `SSUBSCRIBE`: a message goes to the members of the lock's slot.
     Sharded,
     /// `PUBLISH` and `SUBSCRIBE`: a message goes to all members. For fleets with Redisson before 3.22, or
     /// with `shardedSubscriptionMode=OFF`.
     Plain,
-    /// Both, for fleets in which some use one and some the other. Needs Redis 7 or Valkey.
+    /// Both, for mixed fleets. Needs Redis 7 or Valkey.
     Both,
 }
 
@@ -179,7 +177,6 @@ pub(crate) struct Replicas {
     pub(crate) within: Duration,
 }
 
-/// More connections than this no server is glad of.
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
@@ -320,7 +317,6 @@ impl ServerOptions {
 /// One of the servers that [`LockClient::redlock`](crate::LockClient::redlock) keeps locks on.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::RedlockNode;
 ///
@@ -340,7 +336,7 @@ impl RedlockNode {
         RedlockNode { url: url.as_ref().to_owned(), map_names: None }
     }
 
-    /// Turns a lock's key into its key on this node, after what the client maps. Defaults to the same key.
+    /// Maps a lock's key to its key on this node, after the client's mapping. Defaults to the same key.
     pub fn map_names(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> RedlockNode {
         self.map_names = Some(Arc::new(map));
         self

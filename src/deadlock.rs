@@ -11,7 +11,6 @@ use crate::inspect::Location;
 /// for.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -38,7 +37,6 @@ pub struct Deadlock {
 /// A thread of a [`Deadlock`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{Deadlock, DeadlockStep};
 ///

@@ -6,7 +6,6 @@ use std::fmt;
 /// The result of an operation of this crate.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -26,7 +25,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// [`kind`](Error::kind). No text has a password.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{Error, ErrorKind, LockClient};
 ///
@@ -63,7 +61,6 @@ struct ErrorParts {
 /// The kind of failure.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{ErrorKind, LockClient};
 ///
@@ -144,7 +141,6 @@ pub enum ErrorKind {
 /// Why a caller does not hold the lock.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, NotHeld};
 ///
@@ -324,7 +320,6 @@ impl Error {
     /// The work was protected, unless the error [`is_lost`](Error::is_lost) as well.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{Fault, LockClient, MemoryStore};
     ///

@@ -5,7 +5,6 @@ use std::time::Duration;
 /// The answer of [`LockClient::ping`](crate::LockClient::ping).
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, Wakeups};
 ///
@@ -36,7 +35,6 @@ pub struct Health {
 /// Whether a release elsewhere wakes waiters here.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, Wakeups};
 ///

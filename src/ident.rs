@@ -78,7 +78,6 @@ impl LockName {
 /// The random id of a client, with which its owners begin.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -163,7 +162,6 @@ impl fmt::Debug for ClientId {
 /// next.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -244,7 +242,6 @@ impl fmt::Debug for Owner {
 /// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///

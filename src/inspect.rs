@@ -11,7 +11,6 @@ use crate::system;
 /// each holder, permit and waiter.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, ObjectKind};
 ///
@@ -66,7 +65,6 @@ pub struct Inspection {
 /// out, by listeners, and by a count that is not above zero.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, ObjectKind};
 ///
@@ -117,7 +115,6 @@ pub enum ObjectKind {
 /// The halves of a read-write lock.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, Mode, ObjectKind};
 ///
@@ -141,7 +138,6 @@ pub enum Mode {
 /// A holder of a lock.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -202,7 +198,6 @@ impl Holder {
 /// A waiter: an owner in the queue of a fair lock, or a client in that of a plain or fenced one.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -241,7 +236,6 @@ impl Waiter {
 /// A permit that is out.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -268,7 +262,6 @@ pub struct PermitInfo {
 /// Where a holder or waiter is, as its client reported.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 /// use std::time::Duration;

@@ -22,7 +22,6 @@ use crate::topologies::ring::plan::Ring;
 /// Options of a client, each with its default.
 ///
 /// # Examples
-///
 /// ```no_run
 /// use leasehold::LockClient;
 /// use std::time::Duration;
@@ -171,7 +170,6 @@ impl ClientBuilder {
     /// [`Unsupported`](crate::ErrorKind::Unsupported) that names it.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::LockClient;
     ///
@@ -254,7 +252,6 @@ impl ClientBuilder {
     /// [`Busy`](crate::ErrorKind::Busy): `try_lock` returns the error, and a wait tries again.
     ///
     /// # Guarantees
-    ///
     /// If `count` is the number of replicas, no failover to one of them forgets a granted lock. With a
     /// smaller `count`, a replica may be promoted that had not acknowledged. Renewals do not wait: a failover
     /// keeps the lease that the new master last received. Acknowledged means in memory; what a restart keeps
@@ -353,7 +350,6 @@ impl ClientBuilder {
     /// ignored. `leasehold run` passes it to its command by `LEASEHOLD_UNDER`.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::LockClient;
     ///
@@ -383,7 +379,6 @@ impl ClientBuilder {
     /// client's lease.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{ErrorKind, LockClient};
     ///
@@ -400,11 +395,9 @@ impl ClientBuilder {
     /// Connects, unless [`connect_lazily`](Self::connect_lazily) was called.
     ///
     /// # Blocking
-    ///
     /// Up to the connect time-out.
     ///
     /// # Errors
-    ///
     /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used, and in a forked
     /// child of a process that has made a client (kind [`Forked`](crate::ErrorKind::Forked)).
     pub fn build(self) -> Result<LockClient> {
@@ -446,7 +439,6 @@ impl ClientBuilder {
     /// Makes the client on a memory store; options of servers are ignored.
     ///
     /// # Errors
-    ///
     /// For options that cannot be used, and in a forked child of a process that has made a client.
     pub fn build_in_memory(self, store: &MemoryStore) -> Result<LockClient> {
         let options = Options { place: store.place(), store: "memory", ..self.options.checked()? };

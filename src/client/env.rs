@@ -79,14 +79,12 @@ impl ClientBuilder {
     /// are read again, and those of `LEASEHOLD_TLS_*` when a handshake is refused.
     ///
     /// # Errors
-    ///
     /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used, a file that
     /// cannot be read, and two variables that say the same or need each other. The text names the variable
     /// and never repeats the value, which may be a secret. Of kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported), for `LEASEHOLD_TLS_*` without the feature `tls`.
     ///
     /// # Examples
-    ///
     /// ```no_run
     /// use leasehold::ClientBuilder;
     ///

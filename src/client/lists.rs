@@ -18,7 +18,6 @@ use crate::seam::directory::{Listing, Page, Place, Wanted};
 /// A held lock: an item of [`LockClient::list`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -49,7 +48,6 @@ pub struct ListedLock {
 /// The cost of a list so far: see [`Locks::cost`] and [`Clients::cost`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -70,7 +68,6 @@ pub struct ListCost {
 /// The held locks: see [`LockClient::list`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -90,7 +87,6 @@ pub struct Locks {
 /// The clients that hold or wait: see [`LockClient::clients`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -131,13 +127,11 @@ impl LockClient {
     /// number are listed: another program's token lock looks like a cache entry.
     ///
     /// # Blocking
-    ///
     /// When the first item of a page of some hundred keys is needed. On Redis, in memory and in databases up
     /// to one command time-out for the page; on etcd, ZooKeeper and a Redlock for each lock in it. Redis is
     /// asked by SCAN, so that it serves others between pages.
     ///
     /// # Errors
-    ///
     /// As the last item: the store, or too many servers of a Redlock, could not be used; the user lacks a
     /// permission (`SCAN`, and those of [`inspect`](Self::inspect)). Of kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported) for session locks, [without
@@ -145,12 +139,10 @@ impl LockClient {
     /// names](crate::RedlockNode::map_names).
     ///
     /// # Guarantees
-    ///
     /// A lock that is held all the time is listed once, or twice while the server resizes its table. A lock
     /// that is acquired or released meanwhile may be missing. Each item was true at one moment.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::LockClient;
     ///
@@ -177,20 +169,16 @@ impl LockClient {
     /// without the table of entries lists the holders that its rows show.
     ///
     /// # Blocking
-    ///
     /// As [`list`](Self::list).
     ///
     /// # Errors
-    ///
     /// As [`list`](Self::list).
     ///
     /// # Guarantees
-    ///
     /// An entry is up to a third of its client's lease old. Every user who may write to the store can write
     /// one.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::LockClient;
     ///
@@ -212,24 +200,20 @@ impl LockClient {
     /// [directory](crate::ClientBuilder::directory) only this client's own threads are seen.
     ///
     /// # Blocking
-    ///
     /// Up to one command time-out for each request: one for each page of entries, and two for each lock and
     /// client on the way from a wait to its holders. If these show a cycle, one second more, after which that
     /// cycle is read again.
     ///
     /// # Errors
-    ///
     /// The store could not be used, or the user lacks the permissions of [`inspect`](Self::inspect) and
     /// [`clients`](Self::clients).
     ///
     /// # Guarantees
-    ///
     /// Each cycle was read twice, one second apart, with the same waits and the same holders, so it existed
     /// at a moment between. A client that died or is cut off counts as in its last entry until the entry
     /// ends.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::LockClient;
     ///
@@ -286,11 +270,9 @@ impl Locks {
     /// caller that shows the progress of a long list by [`cost`](Self::cost).
     ///
     /// # Blocking
-    ///
     /// As [`LockClient::list`].
     ///
     /// # Errors
-    ///
     /// As [`LockClient::list`]; nothing follows an error.
     pub fn next_page(&mut self) -> Option<Result<Vec<ListedLock>>> {
         if !self.list.page.is_empty() {

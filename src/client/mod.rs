@@ -61,7 +61,6 @@ pub use paused::PausedClient;
 /// so does building another client. Fork before the first client is built, or start a program.
 ///
 /// # Examples
-///
 /// ```no_run
 /// use leasehold::LockClient;
 ///
@@ -94,11 +93,9 @@ impl LockClient {
     /// servers' user; [`sentinel_username`](ClientBuilder::sentinel_username) is the Sentinels' own.
     ///
     /// # Blocking
-    ///
     /// Up to the connect time-out (default 3 s).
     ///
     /// # Errors
-    ///
     /// At once, if the URL cannot be used, no server answers, the server refuses the credentials or scripts,
     /// is older than Redis 6.2 or etcd 3.4, or is a replica or a Sentinel. Of kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported) if this build lacks the store's feature, which the text
@@ -112,11 +109,9 @@ impl LockClient {
     /// [`ClientBuilder::connect_lazily`].
     ///
     /// # Errors
-    ///
     /// The URL cannot be used.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{ErrorKind, LockClient};
     ///
@@ -137,17 +132,14 @@ impl LockClient {
     /// lease. Options: [`ClientBuilder::redlock`].
     ///
     /// # Blocking
-    ///
     /// Until a majority has answered, and then as long again, or one `node_timeout` (50 ms), for the others,
     /// which join later. Without a majority, up to the connect time-out (default 3 s) for each connection.
     ///
     /// # Errors
-    ///
     /// Fewer than three servers; two URLs of one server; a member of a cluster; fewer than a majority
     /// reachable; or a server that answers and cannot be used, as [`connect`](Self::connect).
     ///
     /// # Examples
-    ///
     /// ```no_run
     /// use leasehold::LockClient;
     ///
@@ -162,7 +154,6 @@ impl LockClient {
     /// Starts a client with options.
     ///
     /// # Examples
-    ///
     /// ```no_run
     /// use leasehold::LockClient;
     /// use std::time::Duration;
@@ -182,22 +173,18 @@ impl LockClient {
     /// for lists that change.
     ///
     /// # Blocking
-    ///
     /// Up to the connect time-out (default 3 s), for all nodes together.
     ///
     /// # Errors
-    ///
     /// The list is empty, names a label, a server or a cluster that it may not, or has the number of another
     /// list; a node cannot keep locks; or no node can be reached. Kind
     /// [`StaleRing`](crate::ErrorKind::StaleRing) if a node knows a later list.
     ///
     /// # Guarantees
-    ///
     /// Those of one server, name by name. A node has no replica here: while it is away its names cannot be
     /// locked, and the names of other nodes are not affected.
     ///
     /// # Examples
-    ///
     /// ```no_run
     /// use leasehold::{LockClient, RingNode};
     ///
@@ -218,25 +205,21 @@ impl LockClient {
     /// `retry_timeout`. New processes start with the new list.
     ///
     /// # Blocking
-    ///
     /// Up to the connect time-out, if a node does not answer. Such a node gets the list with the next request
     /// to it.
     ///
     /// # Errors
-    ///
     /// The list's number is not above the last one's, the list does not name the nodes that it moves from, a
     /// node refuses or is not the expected one, or none can be reached. The client then keeps its old list,
     /// although nodes that have the new one refuse it: call this again. Kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported) if the client was not made for a ring.
     ///
     /// # Guarantees
-    ///
     /// No name is granted by two nodes, whichever lists processes use: the new node grants a moved name only
     /// after the old node has stored the new number, which ends its own grants, and reports the name free.
     /// While the old node cannot be asked, the name cannot be locked; see [`RingNode::lost`].
     ///
     /// # Examples
-    ///
     /// ```no_run
     /// use leasehold::{LockClient, Ring};
     ///
@@ -258,7 +241,6 @@ impl LockClient {
     /// Makes a client whose locks are in this process, for tests and examples.
     ///
     /// # Panics
-    ///
     /// As [`in_memory_with`](Self::in_memory_with).
     #[must_use]
     pub fn in_memory() -> LockClient {
@@ -268,7 +250,6 @@ impl LockClient {
     /// Makes a client on a memory store, which clients may share.
     ///
     /// # Panics
-    ///
     /// If the system cannot start the watchdog's thread, and in a forked child of a process that has made a
     /// client.
     #[must_use]
@@ -395,20 +376,16 @@ impl LockClient {
     /// does so under any lock, with a bound on the wait, a lease or an interrupt.
     ///
     /// # Blocking
-    ///
     /// As [`RedisLock::lock`], then `work`, then one round trip.
     ///
     /// # Errors
-    ///
     /// As [`AcquireOptions::with_lock`]: an error after `work` says [`work_ran`](crate::Error::work_ran), and
     /// a failed release is no error.
     ///
     /// # Panics
-    ///
     /// When `work` does; the lock is released first.
     ///
     /// # Examples
-    ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// let sum = client.with_lock("sum", |_guard| 1 + 1)?;
@@ -427,17 +404,14 @@ impl LockClient {
     /// cluster and in a ring the server of that name answers; on a Redlock a majority.
     ///
     /// # Blocking
-    ///
     /// One round trip, at most one command time-out (default 3 s), and before it the connect time-out, if the
     /// client [connects lazily](ClientBuilder::connect_lazily) and has not yet.
     ///
     /// # Errors
-    ///
     /// The store could not be used. A missing permission, or another object under that key, is an answer and
     /// no error.
     ///
     /// # Examples
-    ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// match client.ping() {
@@ -485,25 +459,21 @@ impl LockClient {
     /// remaining time.
     ///
     /// # Blocking
-    ///
     /// One round trip on Redis and in a database's table; two on etcd; one for each holder and waiter on
     /// ZooKeeper; up to four elsewhere. One more, or on stores other than one Redis one for each other
     /// client, finds where the holders and waiters are. Up to 80 more find the waiters in the directory, if
     /// the store does not know them. The lock, the clients and the waiters have one command time-out each.
     ///
     /// # Errors
-    ///
     /// The name is bad; the server could not be used; or the user lacks a permission, since this reads all
     /// keys of each kind. Of kind [`Unsupported`](crate::ErrorKind::Unsupported) [without
     /// scripts](ClientBuilder::without_scripts).
     ///
     /// # Guarantees
-    ///
     /// On one Redis, in a cluster and in memory all but the number of listeners was true at one moment; on a
     /// Redlock a majority showed it. The answer is old when it is read: never decide by it who may go on.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::ObjectKind;
     ///
@@ -524,16 +494,13 @@ impl LockClient {
     /// metrics and health pages, without an [`Observer`](crate::Observer).
     ///
     /// # Blocking
-    ///
     /// Never; the store is not asked. The list of holds is locked while it is copied: some 20 ns each.
     ///
     /// # Guarantees
-    ///
     /// The numbers are not of one moment: a call that ends meanwhile may be in one of them and not in
     /// another. All are zero in a forked child.
     ///
     /// # Examples
-    ///
     /// ```
     /// let client = leasehold::LockClient::in_memory();
     /// client.get_lock("stock:42").acquire()?.unlock()?;
@@ -549,16 +516,13 @@ impl LockClient {
     /// calls that slept, since the client was made, in memory for 256 names.
     ///
     /// # Blocking
-    ///
     /// Never; the store is not asked.
     ///
     /// # Guarantees
-    ///
     /// A name is known if more than one of 256 waits was for it. No count is too low;
     /// [`overcount`](Contended::overcount) says how much too high it may be.
     ///
     /// # Examples
-    ///
     /// ```
     /// let client = leasehold::LockClient::in_memory();
     /// for lock in client.contended(20) {
@@ -576,11 +540,9 @@ impl LockClient {
     /// still only grow, unless the server's clock is set back by more than `age`.
     ///
     /// # Blocking
-    ///
     /// One round trip for each thousand rows. No lock is waited for, or made to wait.
     ///
     /// # Errors
-    ///
     /// The server's error; rows removed before it stay removed.
     pub fn sweep(&self, age: Duration) -> Result<u64> {
         self.engine.sweep(age)
@@ -591,15 +553,12 @@ impl LockClient {
     /// history list, a long SQLite log. Facts that the user may not see are left out. Empty elsewhere.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// The server's error.
     ///
     /// # Examples
-    ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// for words in client.vacuum_blockers(std::time::Duration::from_secs(60))? {
@@ -615,11 +574,9 @@ impl LockClient {
     /// leads. See [`Leader`].
     ///
     /// # Blocking
-    ///
     /// Never: a thread of the candidate's waits.
     ///
     /// # Errors
-    ///
     /// The name is bad, the client was shut down, or the system could not start a thread.
     pub fn leader(&self, name: impl AsRef<str>) -> Result<Leader> {
         Leader::stand(&self.engine, Arc::clone(self.get_fenced_lock(name).checked("leader")?))
@@ -633,14 +590,12 @@ impl LockClient {
     /// a process dies in its job, a tick after `at_most` replaces it.
     ///
     /// # Blocking
-    ///
     /// One round trip, then `job`, then one round trip. While the server does not answer after the job: up to
     /// the client's retry time-out (default 10 s) or the end of `at_most`, whichever is first. On Redlock,
     /// processes that ask at the same moment may all be refused; they ask again at random moments, for two
     /// seconds at most.
     ///
     /// # Errors
-    ///
     /// As [`RedisLock::try_lock`], and for an `at_least` over `at_most`: `job` was not run. After the job: it
     /// [`is_not_held`](crate::Error::is_not_held) if the job took longer than `at_most`, so that another may
     /// have begun; of kind [`ShutDown`](crate::ErrorKind::ShutDown) if the client was shut down meanwhile. A
@@ -648,17 +603,14 @@ impl LockClient {
     /// client frees the lock when `at_least` has passed, or the lock ends with `at_most`.
     ///
     /// # Panics
-    ///
     /// When `job` does; it counts as run.
     ///
     /// # Guarantees
-    ///
     /// Once per tick within the
     /// [limits](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md#limits-of-every-lease-lock)
     /// of a lease. A job that must never run twice also needs its own record that it has run.
     ///
     /// # Examples
-    ///
     /// ```
     /// use std::time::Duration;
     ///
@@ -688,13 +640,11 @@ impl LockClient {
     /// notified of the loss, later calls return an error of kind [`ShutDown`](crate::ErrorKind::ShutDown).
     ///
     /// # Blocking
-    ///
     /// Until the calls of other threads, which are woken, have ended, and one round trip for all holds
     /// together; at most three command time-outs (default 3 s each) while the server does not answer. A
     /// second call waits for the first.
     ///
     /// # Errors
-    ///
     /// A release failed, or a call did not end in that time; its lock ends with its lease. Another
     /// `shutdown()` tries again what failed; connections stay open until one succeeds or the last clone is
     /// dropped. Of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and nothing is done, if an

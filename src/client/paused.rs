@@ -13,7 +13,6 @@ impl MemoryStore {
     /// on.
     ///
     /// # Errors
-    ///
     /// The client is not on this store.
     pub fn fail_client(&self, client: &LockClient, fault: Fault) -> Result<()> {
         self.access_of("fail_client", client)?.fail(fault);
@@ -27,11 +26,9 @@ impl MemoryStore {
     /// already still run.
     ///
     /// # Errors
-    ///
     /// The client is not on this store.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{LockClient, ManualClock, MemoryStore};
     /// use std::time::Duration;
@@ -64,7 +61,6 @@ impl MemoryStore {
 /// A client whose threads stand still until this is dropped; see [`MemoryStore::pause_client`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{HoldState, LockClient, ManualClock, MemoryStore};
 /// use std::time::Duration;

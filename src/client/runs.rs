@@ -14,23 +14,18 @@ impl LockClient {
     /// refuses by the guard's fencing token what a run writes that took longer than `at_most`.
     ///
     /// # Blocking
-    ///
     /// As [`run_once`](Self::run_once).
     ///
     /// # Errors
-    ///
     /// As [`run_once`](Self::run_once).
     ///
     /// # Panics
-    ///
     /// When `job` does; it counts as run.
     ///
     /// # Guarantees
-    ///
     /// Those of [`run_once`](Self::run_once). Tokens grow from run to run.
     ///
     /// # Examples
-    ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// let hour = std::time::Duration::from_secs(3600);
@@ -54,17 +49,14 @@ impl LockClient {
     /// and needs the same rights.
     ///
     /// # Blocking
-    ///
     /// One round trip, two for another code than 0: up to a command time-out (default 3 s) each.
     ///
     /// # Errors
-    ///
     /// The store could not be used, or the user lacks the right to its directory entry. Of kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported) where [`run_once`](Self::run_once) is, and in a
     /// database without the table of clients.
     ///
     /// # Examples
-    ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// # let hour = std::time::Duration::from_secs(3600);
@@ -81,15 +73,12 @@ impl LockClient {
     /// days.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// As [`record_run`](Self::record_run).
     ///
     /// # Examples
-    ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// match client.last_run("nightly")?.and_then(|last| last.succeeded_ago) {

@@ -46,7 +46,6 @@ pub(crate) const LONGEST_TEXT: usize = 64;
 /// [`ClientBuilder::directory`](crate::ClientBuilder::directory) is off.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -97,7 +96,6 @@ pub struct ClientInfo {
 /// A hold or a wait of a client's: see [`ClientInfo::uses`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///

@@ -27,13 +27,11 @@ use crate::time::Lease;
 /// the wait releases and restores all levels.
 ///
 /// # Guarantees
-///
 /// A notification given while a thread waits is not lost: if its waiter dies or gives up at that moment, the
 /// next one gets it, within about 6 s after a death. A waiter may also wake without one: test the condition
 /// in a loop, as [`wait_while`](Self::wait_while) does.
 ///
 /// # Examples
-///
 /// ```
 /// use std::thread;
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,12 +87,10 @@ impl Condition {
     /// channels for the loss stay.
     ///
     /// # Blocking
-    ///
     /// Until notified, and then until the lock is acquired again. Two round trips before the wait, two or
     /// more after.
     ///
     /// # Errors
-    ///
     /// - [`is_lost`](Error::is_lost): the guard's hold was lost before the wait.
     /// - Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput): the guard is of another lock, or the
     ///   thread has a second guard of this lock, which the wait cannot release.
@@ -108,11 +104,9 @@ impl Condition {
     /// either way.
     ///
     /// # Blocking
-    ///
     /// Up to `wait`, and then until the lock is acquired again.
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait).
     pub fn wait_for(&self, guard: &mut Guard, wait: Duration) -> Result<bool> {
         self.wait_with("wait_for", guard, WaitLimit::Deadline(self.lock.engine().clock.after(wait)), None)
@@ -121,11 +115,9 @@ impl Condition {
     /// As [`wait_for`](Self::wait_for), until `instant`.
     ///
     /// # Blocking
-    ///
     /// As [`wait_for`](Self::wait_for).
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait).
     pub fn wait_until(&self, guard: &mut Guard, instant: Instant) -> Result<bool> {
         self.wait_with("wait_until", guard, WaitLimit::Deadline(self.lock.engine().clock.at(instant)), None)
@@ -134,11 +126,9 @@ impl Condition {
     /// As [`wait`](Self::wait), until `interrupt` is set. The lock is acquired again either way.
     ///
     /// # Blocking
-    ///
     /// As [`wait`](Self::wait).
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait); and one that [`is_interrupted`](Error::is_interrupted).
     pub fn wait_interruptibly(&self, guard: &mut Guard, interrupt: &Interrupt) -> Result<()> {
         self.wait_with("wait_interruptibly", guard, forever(), Some(interrupt)).map(drop)
@@ -147,11 +137,9 @@ impl Condition {
     /// Waits repeatedly while `condition` is true. It is evaluated with the lock held, first before any wait.
     ///
     /// # Blocking
-    ///
     /// As [`wait`](Self::wait), once for each notification that left `condition` true.
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait).
     pub fn wait_while(&self, guard: &mut Guard, mut condition: impl FnMut(&Guard) -> bool) -> Result<()> {
         while condition(guard) {
@@ -164,11 +152,9 @@ impl Condition {
     /// lock is acquired again either way.
     ///
     /// # Blocking
-    ///
     /// As [`wait_for`](Self::wait_for).
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait).
     pub fn wait_while_for(
         &self,
@@ -189,11 +175,9 @@ impl Condition {
     /// Wakes the longest waiter; `false` if there is none.
     ///
     /// # Blocking
-    ///
     /// One round trip; while the server cannot be used, up to the client's retry time-out.
     ///
     /// # Errors
-    ///
     /// [`is_not_held`](Error::is_not_held): the calling thread does not hold the lock. Or the server could
     /// not be used.
     pub fn notify_one(&self) -> Result<bool> {
@@ -203,11 +187,9 @@ impl Condition {
     /// Wakes all waiters; returns their number.
     ///
     /// # Blocking
-    ///
     /// As [`notify_one`](Self::notify_one).
     ///
     /// # Errors
-    ///
     /// As [`notify_one`](Self::notify_one).
     pub fn notify_all(&self) -> Result<i64> {
         self.notify("notify_all", true)

@@ -32,11 +32,9 @@ macro_rules! counted {
             /// expirable semaphore's [`set_permits`](crate::ExpirableSemaphore::set_permits).
             ///
             /// # Blocking
-            ///
             /// One round trip; while the server cannot be used, up to the client's retry time-out.
             ///
             /// # Errors
-            ///
             /// The name is bad, the key holds something else, or the server could not be used.
             pub fn try_set_permits(&self, permits: u32) -> Result<bool> {
                 let what = Counting::SetUp { to: permits, lease: None };
@@ -46,11 +44,9 @@ macro_rules! counted {
             /// Adds permits, or removes some, even below zero; returns the number available.
             ///
             /// # Blocking
-            ///
             /// As [`try_set_permits`](Self::try_set_permits).
             ///
             /// # Errors
-            ///
             /// As [`try_set_permits`](Self::try_set_permits); and of kind
             /// [`InvalidInput`](crate::ErrorKind::InvalidInput), with nothing changed, if the number would
             /// reach 2^53, or minus that.
@@ -65,11 +61,9 @@ macro_rules! counted {
             /// The number of permits available now; 0 also if none were set up.
             ///
             /// # Blocking
-            ///
             /// As [`try_set_permits`](Self::try_set_permits).
             ///
             /// # Errors
-            ///
             /// As [`try_set_permits`](Self::try_set_permits).
             pub fn available_permits(&self) -> Result<i64> {
                 Ok(self.core.count("available_permits", &Counting::Ask)?.unwrap_or(0))
@@ -78,11 +72,9 @@ macro_rules! counted {
             /// Removes the semaphore, permits that are out included; `false` if there was none.
             ///
             /// # Blocking
-            ///
             /// As [`try_set_permits`](Self::try_set_permits).
             ///
             /// # Errors
-            ///
             /// As [`try_set_permits`](Self::try_set_permits).
             pub fn delete(&self) -> Result<bool> {
                 Ok(self.core.count("delete", &Counting::Delete)? == Some(1))

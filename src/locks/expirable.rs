@@ -17,7 +17,6 @@ use crate::time::checked_lease;
 /// acquiring; [`set_permits`](Self::set_permits) changes it later.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let slots = client.get_expirable_semaphore("workers");
@@ -38,11 +37,9 @@ impl ExpirableSemaphore {
     /// Acquires a permit, waiting as long as it takes, and renews it until it is released.
     ///
     /// # Blocking
-    ///
     /// Until it is acquired; one round trip if one is available.
     ///
     /// # Errors
-    ///
     /// The name is bad; the semaphore was not set up, or was deleted (kind
     /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not be
     /// used for the client's retry time-out.
@@ -54,11 +51,9 @@ impl ExpirableSemaphore {
     /// Acquires a permit if one is there now.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// As [`acquire`](Self::acquire), at once.
     pub fn try_acquire(&self) -> Result<Option<Permit>> {
         self.take("try_acquire", 1, &AcquireOptions::once())
@@ -67,11 +62,9 @@ impl ExpirableSemaphore {
     /// Acquires a permit, waiting at most `wait`.
     ///
     /// # Blocking
-    ///
     /// Up to `wait` and one command time-out.
     ///
     /// # Errors
-    ///
     /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>> {
         self.take("try_acquire_for", 1, &AcquireOptions::new().wait(wait))
@@ -81,16 +74,13 @@ impl ExpirableSemaphore {
     /// which needs a bound on the wait.
     ///
     /// # Blocking
-    ///
     /// As [`acquire`](Self::acquire), or up to the wait that the options name and one command time-out.
     ///
     /// # Errors
-    ///
     /// As [`acquire`](Self::acquire); for no permits or more than 1,000; for a lease under 1 ms or over 100
     /// years; and one that [`is_interrupted`](Error::is_interrupted).
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{AcquireOptions, LockClient};
     /// use std::time::Duration;
@@ -109,11 +99,9 @@ impl ExpirableSemaphore {
     /// Releases a permit by its id, whoever took it; `false` if it is not out.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits); and, before any I/O, for an id that is not 32 hex
     /// digits.
     pub fn release(&self, id: &str) -> Result<bool> {
@@ -124,15 +112,12 @@ impl ExpirableSemaphore {
     /// Releases permits by their ids, whoever took them, all or none; `false` if not all are out.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`release`](Self::release), and for no ids or more than 1,000.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{AcquireOptions, LockClient};
     ///
@@ -158,11 +143,9 @@ impl ExpirableSemaphore {
     /// change.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`release`](Self::release), and for a lease under 1 ms or over 100 years.
     pub fn update_lease_time(&self, id: &str, lease: Duration) -> Result<bool> {
         let action = "update_lease_time";
@@ -175,11 +158,9 @@ impl ExpirableSemaphore {
     /// no end, as Java's without a lease.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`release`](Self::release).
     pub fn remaining_lease(&self, id: &str) -> Result<Option<Duration>> {
         let action = "remaining_lease";
@@ -192,11 +173,9 @@ impl ExpirableSemaphore {
     /// number available, below zero while more are out.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn set_permits(&self, permits: u32) -> Result<i64> {
         Ok(self.core.count("set_permits", &Counting::SetTo(permits))?.unwrap_or(0))
@@ -205,11 +184,9 @@ impl ExpirableSemaphore {
     /// The number of permits, out or not.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn permits(&self) -> Result<i64> {
         Ok(self.core.count("permits", &Counting::AskAll)?.unwrap_or(0))
@@ -218,11 +195,9 @@ impl ExpirableSemaphore {
     /// How many permits are out.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn acquired_permits(&self) -> Result<i64> {
         Ok(self.core.count("acquired_permits", &Counting::AskOut)?.unwrap_or(0))

@@ -16,12 +16,10 @@ use crate::locks::options::AcquireOptions;
 /// token (Java's has a new one).
 ///
 /// # Guarantees
-///
 /// Tokens grow in grant order, even after the server lost its data or a lagging replica was promoted: each is
 /// the larger of the counter's next value and the server's time in microseconds. Java sees a counter.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let lock = client.get_fenced_lock("ledger");
@@ -45,11 +43,9 @@ impl FencedLock {
     /// Acquires the lock, waiting as long as it takes, and returns the hold's token.
     ///
     /// # Blocking
-    ///
     /// As [`RedisLock::lock`].
     ///
     /// # Errors
-    ///
     /// As [`RedisLock::lock`].
     pub fn lock_and_get_token(&self) -> Result<FencingToken> {
         let action = "lock_and_get_token";
@@ -61,11 +57,9 @@ impl FencedLock {
     /// busy.
     ///
     /// # Blocking
-    ///
     /// As [`RedisLock::try_lock_for`].
     ///
     /// # Errors
-    ///
     /// As [`RedisLock::try_lock_for`].
     pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<FencingToken>> {
         let action = "try_lock_and_get_token";

@@ -167,7 +167,6 @@ impl Drop for Group {
 /// ```
 ///
 /// # Blocking
-///
 /// As dropping each of the locks' guards.
 #[must_use = "the locks are released as soon as the guard is dropped"]
 pub struct MultiGuard {
@@ -180,7 +179,6 @@ pub struct MultiGuard {
 /// [`OwnedGuard`](crate::OwnedGuard). Otherwise as [`MultiGuard`].
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let both = client.get_multi_lock([client.get_lock("from"), client.get_lock("to")]);
@@ -236,16 +234,13 @@ macro_rules! group_guard {
             /// Fails once one of the locks is lost.
             ///
             /// # Blocking
-            ///
             /// Never.
             ///
             /// # Errors
-            ///
             /// One that [`is_lost`](crate::Error::is_lost), about that lock
             /// ([`lock_name`](crate::Error::lock_name)), from the loss on.
             ///
             /// # Guarantees
-            ///
             /// As [`Guard::check`](crate::Guard::check), for all locks.
             pub fn check(&self) -> Result<()> {
                 self.group.check()
@@ -273,13 +268,11 @@ macro_rules! group_guard {
             /// Releases all locks, the last taken first, and says whether they lasted until then.
             ///
             /// # Blocking
-            ///
             /// One round trip: all requests are sent before the first answer is read, and locks that one
             /// script can release are one request. While a server does not answer, as
             /// [`Guard::unlock`](crate::Guard::unlock).
             ///
             /// # Errors
-            ///
             /// As [`Guard::unlock`](crate::Guard::unlock), about the first that failed. The others are
             /// released all the same.
             pub fn unlock(self) -> Result<()> {

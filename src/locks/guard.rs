@@ -21,7 +21,6 @@ use crate::time::Moment;
 /// The state of a hold, as far as is known without asking the server.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{HoldState, LockClient};
 ///
@@ -63,7 +62,6 @@ pub enum HoldState {
 /// may send nothing for some milliseconds: see [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking
-///
 /// A drop waits where it must connect first, and for the answer where that decides what comes next: for an
 /// inner level, for a token lock, and when this process's threads wait although another process is next. At
 /// most about one command time-out.
@@ -79,7 +77,6 @@ pub enum HoldState {
 /// ```
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let guard = client.get_lock("stock:42").acquire()?;
@@ -112,7 +109,6 @@ pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 /// value (`mem::forget`) is renewed until the client is shut down.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let guard = client.get_lock("upload").acquire_owned()?;
@@ -134,7 +130,6 @@ pub struct OwnedGuard {
 /// [`ExpirableSemaphore`](crate::ExpirableSemaphore) has a lease, as a lock's hold.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, Permit};
 ///
@@ -341,16 +336,13 @@ macro_rules! guard {
             /// Fails once the hold is lost.
             ///
             /// # Blocking
-            ///
             /// Never: a few atomic loads and one reading of the clock.
             ///
             /// # Errors
-            ///
             /// One that [`is_lost`](Error::is_lost), from the loss on. In a forked child one of kind
             /// [`Forked`](ErrorKind::Forked).
             ///
             /// # Guarantees
-            ///
             /// `Ok` says that the lease, as the server last confirmed it, is not over; it counts from before
             /// the request was sent, by a clock that runs while the process is stopped or the machine sleeps.
             /// A server that lost the lock or gave it away (a failover, `force_unlock`) is noticed at the
@@ -383,12 +375,10 @@ macro_rules! guard {
             /// Releases, and says whether the hold lasted until then.
             ///
             /// # Blocking
-            ///
             /// One round trip. While the server does not answer: up to the client's retry time-out (default
             /// 10 s) or the end of the lease, whichever is first.
             ///
             /// # Errors
-            ///
             /// Each says [`work_ran`](Error::work_ran), and none [`is_retryable`](Error::is_retryable), so
             /// that `?` does not ask the caller to do the work again.
             ///
@@ -398,7 +388,6 @@ macro_rules! guard {
             ///   answered or the lease is over.
             ///
             /// # Guarantees
-            ///
             /// Never ends another owner's hold, nor a later one of the same thread.
             pub fn unlock(self) -> Result<()> {
                 self.level.unlock()

@@ -17,12 +17,10 @@ use crate::seam::{Counting, Kind};
 /// latch has no key in the store, as in Redisson. Set the latch up before anyone waits.
 ///
 /// # Guarantees
-///
 /// When the latch opens, all waiters go on: by a message, or within 1.2 s if the message is lost. A
 /// count-down whose answer is lost is repeated and counted once, for up to ten minutes.
 ///
 /// # Examples
-///
 /// ```
 /// use std::thread;
 ///
@@ -59,11 +57,9 @@ impl CountDownLatch {
     /// latch open, without a key.
     ///
     /// # Blocking
-    ///
     /// One round trip; while the server cannot be used, up to the client's retry time-out.
     ///
     /// # Errors
-    ///
     /// The name is bad, the key holds something else, or the server could not be used.
     pub fn try_set_count(&self, count: u32) -> Result<bool> {
         Ok(self.core.count("try_set_count", &Counting::SetUp { to: count, lease: None })? == Some(1))
@@ -72,11 +68,9 @@ impl CountDownLatch {
     /// Counts one down, and opens the latch at zero; returns the count. Does nothing to an open latch.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     ///
     /// # Errors
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     pub fn count_down(&self) -> Result<i64> {
         Ok(self.core.count("count_down", &Counting::CountDown)?.unwrap_or(0))
@@ -85,11 +79,9 @@ impl CountDownLatch {
     /// The count.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     ///
     /// # Errors
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     pub fn count(&self) -> Result<i64> {
         Ok(self.core.count("count", &Counting::Ask)?.unwrap_or(0))
@@ -98,11 +90,9 @@ impl CountDownLatch {
     /// Waits until the latch is open.
     ///
     /// # Blocking
-    ///
     /// As long as it takes; one round trip if the latch is open.
     ///
     /// # Errors
-    ///
     /// The name is bad; the key holds something else; or the server could not be used for the client's retry
     /// time-out.
     pub fn wait(&self) -> Result<()> {
@@ -112,11 +102,9 @@ impl CountDownLatch {
     /// Waits until the latch is open, for `wait` at most; `false` if it is still closed.
     ///
     /// # Blocking
-    ///
     /// Up to `wait` and one command time-out.
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait). If the last request failed, its error is returned, not `false`.
     pub fn wait_for(&self, wait: Duration) -> Result<bool> {
         self.pass("wait_for", &AcquireOptions::new().wait(wait))
@@ -125,11 +113,9 @@ impl CountDownLatch {
     /// Waits until the latch is open or `interrupt` is set.
     ///
     /// # Blocking
-    ///
     /// As [`wait`](Self::wait).
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait); and one that [`is_interrupted`](crate::Error::is_interrupted).
     pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
         self.pass("wait_interruptibly", &AcquireOptions::new().interrupt(interrupt)).map(drop)
@@ -138,11 +124,9 @@ impl CountDownLatch {
     /// Removes the latch, which opens it; `false` if there was none. (Java's `delete` wakes no waiter.)
     ///
     /// # Blocking
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     ///
     /// # Errors
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     pub fn delete(&self) -> Result<bool> {
         Ok(self.core.count("delete", &Counting::Delete)? == Some(1))

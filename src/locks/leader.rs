@@ -29,14 +29,12 @@ use crate::time::{Moment, random_between};
 /// leadership, so that the next candidate has it after one message and not after a lease.
 ///
 /// # Guarantees
-///
 /// At most one leader at a time, within the limits of a lease lock; terms only grow. A leader's writes should
 /// carry its term, and the resource refuse older ones: a leader that was stopped for longer than its lease
 /// learns of its end only when it goes on. See
 /// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LeaderEvent, LockClient};
 ///
@@ -59,7 +57,6 @@ pub struct Leader {
 /// A change of a candidate's state.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LeaderEvent, LockClient};
 ///
@@ -164,12 +161,10 @@ impl Leader {
     /// Stands no more: gives the leadership up, if this candidate has it, and ends its thread.
     ///
     /// # Blocking
-    ///
     /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. From
     /// an observer on the candidate's own thread, not: that thread ends after the observer.
     ///
     /// # Errors
-    ///
     /// The release failed; the leadership ends with its lease.
     pub fn withdraw(mut self) -> Result<()> {
         self.end()

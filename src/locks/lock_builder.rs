@@ -15,7 +15,6 @@ use crate::seam::Kind;
 /// elsewhere, have their own options.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{ErrorKind, LockClient};
 /// use std::time::Duration;

@@ -19,7 +19,6 @@ use crate::time::{Clock, Lease, Moment};
 /// of one kind. The trait is open: a program may implement it for its own types.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let (ledger, rates) = (client.get_fenced_lock("ledger"), client.get_read_write_lock("rates"));
@@ -87,19 +86,16 @@ tuples_into_locks!(A B C D E F G H);
 /// it excludes all users of each single lock, in whatever language.
 ///
 /// # Blocking
-///
 /// Free locks are acquired at the same time: one round trip. Plain and fenced locks of one client on one
 /// Redis server, in a cluster those in one slot (`{…}` in their names), are one script: one request acquires
 /// all, and one releases them. A busy lock is waited for while those before it are held; one deadline applies
 /// to all.
 ///
 /// # Errors
-///
 /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: there are no locks, or two that
 /// are the same one, be it by two kinds or two clients on the same store.
 ///
 /// # Guarantees
-///
 /// - All or nothing: whatever ends the attempt (a busy lock, an error, an interrupt, a loss, the deadline, a
 ///   panic), the locks acquired so far are released, the last first.
 /// - Multi-locks do not deadlock with each other, since all processes acquire in the order of the keys. (One
@@ -110,7 +106,6 @@ tuples_into_locks!(A B C D E F G H);
 /// - The loss of one is the loss of all; see [`MultiGuard::check`].
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let transfer = client.get_multi_lock([client.get_lock("account:7"), client.get_lock("account:3")]);
@@ -156,11 +151,9 @@ impl MultiLock {
     /// Releases one level of the calling thread's hold on each lock, the last acquired first.
     ///
     /// # Blocking
-    ///
     /// As [`MultiGuard::unlock`].
     ///
     /// # Errors
-    ///
     /// As [`RedisLock::unlock`], about the first that failed; the others are released all the same.
     pub fn unlock(&self) -> Result<()> {
         let mut missing = None;
@@ -186,11 +179,9 @@ impl MultiLock {
     /// Whether the calling thread holds all locks, as [`RedisLock::is_held_by_current_thread`].
     ///
     /// # Blocking
-    ///
     /// One round trip for each, up to the first that is not held.
     ///
     /// # Errors
-    ///
     /// A server could not be used.
     pub fn is_held_by_current_thread(&self) -> Result<bool> {
         for lock in self.checked("is_held_by_current_thread")? {
@@ -205,11 +196,9 @@ impl MultiLock {
     /// `None` if a lock is free.
     ///
     /// # Blocking
-    ///
     /// One round trip for each, up to the first that is free.
     ///
     /// # Errors
-    ///
     /// A server could not be used.
     pub fn remaining_lease(&self) -> Result<Option<Duration>> {
         let mut least = Duration::MAX;

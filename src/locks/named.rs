@@ -30,20 +30,17 @@ use crate::time::Lease;
 /// renews the hold until it is released, its thread ends, or it is lost. Re-entering never shortens a hold.
 ///
 /// # Blocking
-///
 /// Every wait ends in time: `try_lock_for(wait)` returns within `wait` and one command time-out (default 3
 /// s), whatever the network does. Uncontended calls are one round trip each. While the server cannot be used,
 /// calls without a deadline try for the client's retry time-out (default 10 s), and then return the error.
 ///
 /// # Guarantees
-///
 /// While the server keeps its data and clocks agree within 1 %, no two owners hold a lock at once. A lease
 /// lock cannot promise more: see the
 /// [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md), and
 /// [`FencedLock`](crate::FencedLock) for the rest.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 /// use std::time::Duration;
@@ -104,12 +101,10 @@ impl RedisLock {
     /// [`Lost`](crate::HoldState::Lost).
     ///
     /// # Blocking
-    ///
     /// One round trip. While the server does not answer: up to the client's retry time-out (default 10 s) or
     /// the end of the lease, whichever is first.
     ///
     /// # Errors
-    ///
     /// - [`is_not_held`](Error::is_not_held): this thread does not hold the lock;
     ///   [`not_held`](Error::not_held) says why.
     /// - [`outcome_unknown`](Error::outcome_unknown): no answer came; the client repeats the release until it
@@ -119,7 +114,6 @@ impl RedisLock {
     /// [`work_ran`](Error::work_ran).
     ///
     /// # Guarantees
-    ///
     /// `Ok` means that this call ended this thread's level. Never ends another owner's hold, nor a later one
     /// of this thread.
     pub fn unlock(&self) -> Result<()> {
@@ -130,11 +124,9 @@ impl RedisLock {
     /// Frees the lock, whoever holds it; `false` if it was free. For operators: the holder is not asked.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// The server could not be used. Of kind [`WrongType`](crate::ErrorKind::WrongType), with nothing done,
     /// if the key is no lock: on Redis a hash with other fields than owners. (Every string may be a token
     /// lock.) An error with [`outcome_unknown`](Error::outcome_unknown) is not repeated.
@@ -145,11 +137,9 @@ impl RedisLock {
     /// Whether anyone holds the lock, as the server says.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// The server could not be used.
     pub fn is_locked(&self) -> Result<bool> {
         let name = self.checked("is_locked")?;
@@ -163,11 +153,9 @@ impl RedisLock {
     /// that this crate wrote.)
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// The server could not be used, or the key is another kind of object.
     pub fn holder(&self) -> Result<Option<Holder>> {
         let snapshot = self.engine.inspect("holder", self.kind, self.checked("holder")?)?;
@@ -185,11 +173,9 @@ impl RedisLock {
     /// believed in is lost from then on.
     ///
     /// # Blocking
-    ///
     /// One round trip; [`Guard::check`] needs none.
     ///
     /// # Errors
-    ///
     /// The server could not be used.
     pub fn is_held_by_current_thread(&self) -> Result<bool> {
         let name = self.checked("is_held_by_current_thread")?;
@@ -201,11 +187,9 @@ impl RedisLock {
     /// [`is_held_by_current_thread`](Self::is_held_by_current_thread).
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// The server could not be used.
     pub fn hold_count(&self) -> Result<u32> {
         let name = self.checked("hold_count")?;
@@ -216,11 +200,9 @@ impl RedisLock {
     /// the key has no end, which this crate never writes.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// The server could not be used.
     pub fn remaining_lease(&self) -> Result<Option<Duration>> {
         let name = self.checked("remaining_lease")?;

@@ -13,7 +13,6 @@ use crate::time::{Clock, Lease, Moment};
 /// methods of these names of other types. The defaults are those of [`acquire`](crate::RedisLock::acquire).
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{AcquireOptions, LockClient};
 /// use std::time::Duration;

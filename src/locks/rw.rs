@@ -16,13 +16,11 @@ use crate::seam::Kind;
 /// thread cannot begin to write (upgrade), which is refused at once, since two such threads would deadlock.
 ///
 /// # Guarantees
-///
 /// While one owner writes, no other reads or writes. Waiting writers do not hold readers back, as in Java: a
 /// stream of readers can starve writers, unless all use [`writers_first`](Self::writers_first). A reader with
 /// an explicit lease counts for that time, even where a Java reader's watchdog would shorten everyone's.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let cache = client.get_read_write_lock("cache");
@@ -90,7 +88,6 @@ impl ReadWriteLock {
     /// ZooKeeper all wait in order of arrival, and this changes nothing.
     ///
     /// # Examples
-    ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// let cache = client.get_read_write_lock("cache").writers_first();

@@ -19,13 +19,11 @@ use crate::time::checked_lease;
 /// [`NotSetUp`](crate::ErrorKind::NotSetUp). (Redisson's calls wait.)
 ///
 /// # Guarantees
-///
 /// Never more permits are out than were set up and added. A waiter for three permits does not hold up one for
 /// one permit, and may wait as long as others take what comes back. A lost wake-up costs a waiter up to 1.2
 /// s. A request whose answer is lost is repeated and counted once, for up to ten minutes.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let slots = client.get_semaphore("downstream");
@@ -47,11 +45,9 @@ impl Semaphore {
     /// Acquires `permits` permits, waiting as long as it takes.
     ///
     /// # Blocking
-    ///
     /// Until they are acquired; one round trip if they are available.
     ///
     /// # Errors
-    ///
     /// `permits` is zero; the name is bad; the semaphore was not set up, or was deleted or has ended (kind
     /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not be
     /// used for the client's retry time-out.
@@ -63,11 +59,9 @@ impl Semaphore {
     /// Acquires `permits` permits if they are available now.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// As [`acquire`](Self::acquire), at once.
     pub fn try_acquire(&self, permits: u32) -> Result<Option<Permit>> {
         self.take("try_acquire", permits, &AcquireOptions::once())
@@ -76,11 +70,9 @@ impl Semaphore {
     /// Acquires `permits` permits, waiting at most `wait`.
     ///
     /// # Blocking
-    ///
     /// Up to `wait` and one command time-out.
     ///
     /// # Errors
-    ///
     /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.
     pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<Permit>> {
         self.take("try_acquire_for", permits, &AcquireOptions::new().wait(wait))
@@ -90,11 +82,9 @@ impl Semaphore {
     /// bound on the wait.
     ///
     /// # Blocking
-    ///
     /// As [`acquire`](Self::acquire), or up to the wait that the options name and one command time-out.
     ///
     /// # Errors
-    ///
     /// As [`acquire`](Self::acquire); one that [`is_interrupted`](crate::Error::is_interrupted); and, before
     /// any I/O, of kind [`InvalidInput`](crate::ErrorKind::InvalidInput) if the options name a lease, which
     /// these permits do not have.
@@ -111,11 +101,9 @@ impl Semaphore {
     /// ones: the store does not distinguish the two.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn release(&self, permits: u32) -> Result<()> {
         self.core.count("release", &Counting::Add(i64::from(permits))).map(drop).map_err(Error::after_work)
@@ -124,11 +112,9 @@ impl Semaphore {
     /// As [`release`](Self::release), but `false`, with nothing made, if the semaphore does not exist.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn release_if_exists(&self, permits: u32) -> Result<bool> {
         let what = Counting::AddIfSetUp(i64::from(permits));
@@ -138,11 +124,9 @@ impl Semaphore {
     /// Acquires all available permits for good; returns their number.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn drain_permits(&self) -> Result<i64> {
         Ok(self.core.count("drain_permits", &Counting::Drain)?.unwrap_or(0))
@@ -151,11 +135,9 @@ impl Semaphore {
     /// As [`try_set_permits`](Self::try_set_permits), and the semaphore ends after `lease`.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits), and for a lease under 1 ms or over 100 years.
     pub fn try_set_permits_with_lease(&self, permits: u32, lease: Duration) -> Result<bool> {
         let action = "try_set_permits_with_lease";

@@ -21,7 +21,6 @@ impl MemoryStore {
     /// waiters are not affected.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{Fault, LockClient, MemoryStore};
     ///
@@ -60,7 +59,6 @@ impl MemoryStore {
     /// The key is the lock's name after prefix and mapping.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{LockClient, ManualClock, MemoryStore};
     /// use std::time::Duration;
