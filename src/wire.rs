@@ -24,7 +24,7 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    /// Shakes hands with the server `host`, whose socket has a time-out for writes.
+    /// The socket must have a time-out for writes.
     #[cfg(feature = "tls")]
     pub(crate) fn tls(
         host: &str,
@@ -64,9 +64,9 @@ impl Wire {
         }
     }
 
-    /// Writes as much of `bytes` as the socket takes now; an error of kind `WouldBlock`: nothing.
+    /// Writes as much of `bytes` as the socket takes now. `WouldBlock`: nothing.
     ///
-    /// For a socket whose writes have a short time-out: it may take less than the system said that it would.
+    /// The socket needs a short time-out for writes: it may take less than the system said.
     pub(crate) fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         let may_be_written = match self {
             Wire::Tcp(socket) => has_room(socket, Duration::ZERO),
@@ -93,12 +93,11 @@ impl Wire {
         }
     }
 
-    /// Writes all of `bytes`, until `deadline` and one write's time-out at the latest.
     pub(crate) fn write_all(&self, bytes: &[u8], deadline: Moment) -> io::Result<()> {
         Timed::new(self, deadline, &Cell::default()).write_all(bytes)
     }
 
-    /// `None`: a read waits as long as it takes.
+    /// `None`: reads never time out.
     pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Wire::Tcp(socket) => socket.set_read_timeout(timeout),
@@ -121,7 +120,7 @@ impl Wire {
         }
     }
 
-    /// Whether a read would return at once: with bytes, or with the end of the connection.
+    /// Whether a read would return at once, with bytes or the end of the connection.
     pub(crate) fn has_bytes(&self) -> bool {
         match self.unread() {
             #[cfg(any(feature = "tls", leasehold_shuttle))]
@@ -147,9 +146,8 @@ impl Wire {
         }
     }
 
-    /// Wakes the thread that reads.
     pub(crate) fn shutdown(&self) {
-        // An error says that it is down already.
+        // An error means that it is down already.
         drop(match self {
             Wire::Tcp(socket) => socket.shutdown(Shutdown::Both),
             Wire::Unix(socket) => socket.shutdown(Shutdown::Both),
@@ -161,18 +159,18 @@ impl Wire {
     }
 }
 
-/// The place of bytes that a wire has received and nobody has read.
+/// Bytes that have arrived and are not read yet.
 enum Unread<'a> {
-    /// In memory, some of it.
+    /// In memory.
     #[cfg(any(feature = "tls", leasehold_shuttle))]
     There,
-    /// In the socket.
+    /// In the socket, perhaps.
     MayBeAt(PollFd<'a>),
     #[cfg(leasehold_shuttle)]
     Nothing,
 }
 
-/// Waits until one of the wires has bytes, or has ended, for `limit` at most.
+/// Waits for at most `limit` until one of the wires has bytes or has ended.
 pub(crate) fn await_any<'a>(wires: impl Iterator<Item = &'a Wire>, limit: Duration) {
     let mut sockets = Vec::new();
     for wire in wires {
@@ -187,28 +185,26 @@ pub(crate) fn await_any<'a>(wires: impl Iterator<Item = &'a Wire>, limit: Durati
     any_ready(&mut sockets, limit);
 }
 
-/// For a thread that reads without a deadline.
 impl Read for &Wire {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         Wire::read(self, buf)
     }
 }
 
-/// The time left until `deadline`, never zero: as a socket's time-out, zero is refused.
+/// Never zero, which sockets refuse as a time-out.
 fn remaining(deadline: Moment) -> io::Result<Duration> {
     let remaining = deadline.since(Clock::System.now());
     if remaining.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(remaining) }
 }
 
-/// Reads and writes that all end at one moment, however many they are.
+/// Reads and writes that all end at one moment.
 pub(crate) struct Timed<'a> {
     wire: &'a Wire,
     deadline: Moment,
-    /// Reads only what is there already.
+    /// Reads only bytes that have arrived.
     pub(crate) only_ready: bool,
-    /// A read was refused because nothing was there.
     pub(crate) was_not_ready: bool,
-    /// The time-out that the socket has.
+    /// The time-out that the socket has now.
     armed: &'a Cell<Duration>,
 }
 
@@ -217,8 +213,7 @@ impl<'a> Timed<'a> {
         Timed { wire, deadline, only_ready: false, was_not_ready: false, armed }
     }
 
-    /// Gives the socket what is left of the time; not if it has hardly more: that would be a system call more
-    /// for each reply.
+    /// Sets the socket's time-out to the time left, unless that is nearly what it has: the call would cost each reply.
     fn arm(&self) -> io::Result<()> {
         let (left, armed) = (remaining(self.deadline)?, self.armed.get());
         if armed < left || armed > left + left / 16 {
@@ -228,7 +223,7 @@ impl<'a> Timed<'a> {
         Ok(())
     }
 
-    /// The time is over, but what is there already may be read.
+    /// The time is over: read only bytes that have arrived.
     fn hurry(&self) -> io::Result<()> {
         const HARDLY: Duration = Duration::from_millis(1);
         let is_armed = self.armed.replace(HARDLY) == HARDLY;
@@ -266,12 +261,11 @@ impl Write for Timed<'_> {
     }
 }
 
-/// Whether an error says that the time was over. Systems name that differently.
+/// Whether an error means a time-out, which systems name differently.
 pub(crate) fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// The error of a connection that broke, or over which nothing came in time.
 pub(crate) fn broken(action: &'static str, error: io::Error) -> Error {
     #[cfg(feature = "tls")]
     if let Some((kind, words)) = crate::tls::refusal(&error) {

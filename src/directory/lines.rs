@@ -1,15 +1,12 @@
-//! The lines of an entry, `name=value` each, for people and programs. An entry may be anybody's, so nothing
-//! in it is taken for granted.
+//! The lines of an entry, `name=value` each. Any program may have written an entry, so nothing in it is trusted.
 
 use std::fmt::Display;
 
-/// A character as a reader of a text understands it wherever it stands: a backslash, its number, and a
-/// semicolon.
+/// A control character as a backslash, its number, and a semicolon.
 pub(crate) fn escaped(character: char) -> String {
     format!("\\{:x};", u32::from(character))
 }
 
-/// An entry that is being written.
 pub(super) struct Lines(String);
 
 impl Lines {
@@ -17,7 +14,7 @@ impl Lines {
         Lines(String::with_capacity(512))
     }
 
-    /// A line of a text, in which each control character and each backslash is [`escaped`].
+    /// Each control character and each backslash is [`escaped`].
     pub(super) fn text(&mut self, name: &str, value: &str) {
         self.0.push_str(name);
         self.0.push('=');
@@ -31,7 +28,7 @@ impl Lines {
         self.0.push('\n');
     }
 
-    /// A line of something whose text has no control characters.
+    /// For values without control characters.
     pub(super) fn add(&mut self, name: &str, value: impl Display) {
         self.0.push_str(&format!("{name}={value}\n"));
     }
@@ -41,7 +38,7 @@ impl Lines {
     }
 }
 
-/// Some lines of an entry. Of several with one name the first counts.
+/// Of several lines with one name the first counts.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(&'a str);
 
@@ -50,7 +47,7 @@ impl<'a> Fields<'a> {
         Fields(entry)
     }
 
-    /// The lines before the first that is called `name`, and from each of these on those up to the next.
+    /// Splits the lines before each one that is called `name`.
     pub(super) fn parted(text: &'a str, name: &'a str) -> (Fields<'a>, impl Iterator<Item = Fields<'a>>) {
         let begins = move |at: &usize| {
             text.get(*at..).and_then(|rest| rest.strip_prefix(name)).is_some_and(|rest| rest.starts_with('='))
@@ -69,7 +66,7 @@ impl<'a> Fields<'a> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// `None` also where a backslash stands for nothing.
+    /// `None` also for a backslash without a number.
     pub(super) fn text(self, name: &str) -> Option<String> {
         let mut parts = self.raw(name)?.split('\\');
         let mut text = parts.next()?.to_owned();

@@ -1,8 +1,7 @@
-//! The directory: for each client that holds or waits, where it is and which of its threads do.
+//! The directory: for each client that holds or waits, where it runs and which of its threads hold and wait.
 //!
-//! An entry is lines in a string, written by the client itself and gone with its lease. It has no clock in
-//! it: times are as long ago as they were when it was written, and how long ago that was is known by what is
-//! left of the entry's own time.
+//! A client writes its entry, a text of lines, and the entry ends with the client's lease. An entry contains no clock readings,
+//! only ages; how old the entry is follows from what is left of its time.
 
 pub(crate) mod lines;
 pub(crate) mod run;
@@ -22,21 +21,19 @@ use crate::time::millis;
 /// The most holds and waits that an entry names.
 pub(crate) const MOST_USES: usize = 64;
 
-/// The most waits of threads that hold something, and holds of theirs, that an entry names besides.
+/// The most waits of threads that hold something, and holds of such threads, that an entry has in addition.
 pub(crate) const MOST_TOLD: usize = 512;
 
 /// The most bytes that the names of these locks have together: two of the longest fit. An entry stays below
 /// the megabyte that ZooKeeper takes, also where each byte of a name is escaped.
 pub(crate) const MOST_TOLD_BYTES: usize = 2 * MAX_NAME_LEN;
 
-/// The most items that are read of an entry, which may be anybody's.
+/// The most items that are read of an entry, which any program may have written.
 const MOST_READ: usize = MOST_USES + MOST_TOLD;
 
-/// A longer name is left out of an entry, but for the sake of deadlocks: 64 of the longest would be four
-/// megabytes.
+/// An entry leaves longer names out, except those in deadlocks: 64 of the longest would be four megabytes.
 const LONGEST_KEY: usize = 256;
 
-/// The most characters of a text for people.
 pub(crate) const LONGEST_TEXT: usize = 64;
 
 /// A client of this crate that holds or waits for locks: an item of
@@ -84,11 +81,11 @@ pub struct ClientInfo {
     pub written_ago: Duration,
     /// Whether it is the client that asked.
     pub by_this_client: bool,
-    /// Its holds and waits when that was written: 64 at most.
+    /// Its holds and waits when the entry was written: 64 at most.
     pub uses: Vec<LockUse>,
-    /// For how many more locks there was no room.
+    /// How many more holds and waits there were.
     pub unlisted: u64,
-    /// There was no room for each wait that may be part of a deadlock, or not for each hold of its thread.
+    /// The entry had no room for all waits that may be part of a deadlock, or for all holds of their threads.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) is_cut: bool,
 }
@@ -118,18 +115,17 @@ pub struct LockUse {
     pub owner: u64,
     /// The thread's name; empty if it has none, and for a guard that may change threads.
     pub thread: String,
-    /// For how long it has held it or waited, by now.
+    /// For how long the owner has held the lock or waited for it.
     pub lasted: Duration,
-    /// Whether it waits.
+    /// Whether the owner waits; else it holds the lock.
     pub is_waiting: bool,
-    /// Whether it leads: it holds the lock of an election, as those of [`LockClient::leader`](crate::LockClient::leader)
-    /// and [`LockBuilder::election`](crate::LockBuilder::election) say.
+    /// Whether the hold is a leader's: that of [`LockClient::leader`](crate::LockClient::leader) or
+    /// [`LockBuilder::election`](crate::LockBuilder::election).
     pub is_leader: bool,
     /// Whether the hold ends with its own lease, which nobody renews.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) ends: bool,
-    /// How many more of the client's threads wait for the same lock, for which there was no room; with the
-    /// last that there was.
+    /// How many more of the client's threads wait for the same lock; in the last wait that is listed.
     pub more_waiters: u64,
     /// The id of the thread without which it is not released, or that waits.
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -137,7 +133,7 @@ pub struct LockUse {
     /// Of a hold that any thread may release: the id of the thread that took it.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) taker: Option<u64>,
-    /// Of a thread that has waited for a while and holds something.
+    /// Set for a thread that has waited for a while and holds something.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) told: Option<ToldWait>,
 }
@@ -145,13 +141,13 @@ pub struct LockUse {
 /// The part of a wait that the search for deadlocks needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ToldWait {
-    /// No other wait of the client ever has it.
+    /// Unique among the client's waits.
     pub(crate) id: u64,
     pub(crate) at_ms: u64,
     /// The kind of lock, by its label.
     pub(crate) kind: String,
     pub(crate) takes_again: bool,
-    /// Writers that wait come before it, if it is a reader.
+    /// For a reader: waiting writers go first.
     pub(crate) writers_first: bool,
 }
 
@@ -167,7 +163,6 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// This process's.
     pub(crate) fn here(label: Option<String>) -> Identity {
         Identity {
             host: host(),
@@ -179,7 +174,6 @@ impl Identity {
         }
     }
 
-    /// The description of this client, which is `age` old and has these `uses`.
     pub(crate) fn info(&self, id: ClientId, age: Duration, uses: Vec<LockUse>, unlisted: u64) -> ClientInfo {
         let Identity { host, boot, pid, process_start, program, label } = self.clone();
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -203,24 +197,21 @@ impl Identity {
     }
 }
 
-/// The name of this machine.
 pub(crate) fn host() -> String {
     shown(&system::host_name())
 }
 
-/// The file name of this program; no more, since a path or an argument may be nobody's business.
+/// Without its path and arguments, which may be secret.
 pub(crate) fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     shown(&path.file_name().unwrap_or(Path::new("").as_os_str()).to_string_lossy())
 }
 
-/// Text as it may be shown on a terminal.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(LONGEST_TEXT).collect()
 }
 
 impl ClientInfo {
-    /// The entry, which is to last for `lease`.
     pub(crate) fn written(&self, lease: Duration) -> String {
         let is_short = |one: &&LockUse| one.by.is_some() || one.name.len() <= LONGEST_KEY;
         let long = self.uses.iter().filter(|one| !is_short(one)).count();
@@ -260,7 +251,7 @@ impl ClientInfo {
             if let Some(by) = one.by {
                 lines.add("by", by);
             }
-            // By another name: versions that know none take it for no reason to see a deadlock.
+            // By another name: older versions without it see no deadlock here.
             if let Some(taker) = one.taker {
                 lines.add("taker", taker);
             }
@@ -277,7 +268,7 @@ impl ClientInfo {
         lines.into_text()
     }
 
-    /// The entry of a client, of whose time `remaining` is left; `None`: it is no such entry.
+    /// `None`: the text is no client's entry.
     pub(crate) fn read(id: ClientId, text: &str, remaining: Duration) -> Option<ClientInfo> {
         let (entry, uses) = Fields::parted(text, "lock");
         let text = |from: Fields<'_>, name: &str| from.text(name).map(|text| shown(&text));
@@ -323,16 +314,14 @@ impl ClientInfo {
         })
     }
 
-    /// The use of the lock of this key by an owner of this client's that holds it or waits for it.
     fn use_of(&self, key: &str, number: Option<u64>, waits: bool) -> Option<&LockUse> {
         let is_it = |one: &&LockUse| {
             one.name == key && one.is_waiting == waits && number.is_none_or(|number| one.owner == number)
         };
-        // Of several threads of a client that wait, the one that has waited for longest.
+        // The longest wait of several.
         self.uses.iter().filter(is_it).max_by_key(|one| one.lasted)
     }
 
-    /// The location of the owner of that use.
     fn place_of(&self, used: Option<&LockUse>) -> Location {
         Location {
             host: self.host.clone(),
@@ -344,7 +333,7 @@ impl ClientInfo {
     }
 }
 
-/// The client and the number of an owner; of a client in a line of waiters only the client.
+/// For a client in a queue there is no number.
 fn owner(text: &str) -> Option<(ClientId, Option<u64>)> {
     match text.split_once(':') {
         Some((client, number)) => Some((ClientId::read(client)?, Some(number.parse().ok()?))),
@@ -352,7 +341,7 @@ fn owner(text: &str) -> Option<(ClientId, Option<u64>)> {
     }
 }
 
-/// The clients of holders and waiters that are shown, each once, holders first.
+/// Each client once, holders' first.
 pub(crate) fn clients_of(seen: &Inspection) -> Vec<ClientId> {
     let owners = seen.holders.iter().map(|one| &one.owner).chain(seen.waiters.iter().map(|one| &one.owner));
     let mut clients = Vec::new();
@@ -364,7 +353,7 @@ pub(crate) fn clients_of(seen: &Inspection) -> Vec<ClientId> {
     clients
 }
 
-/// The clients of the holders that say where they are, for a store whose locks do: with what they hold.
+/// The clients of holders that say where they run, for stores whose locks have that.
 pub(crate) fn add_holders(
     clients: &mut HashMap<ClientId, ClientInfo>,
     name: &str,
@@ -403,7 +392,6 @@ pub(crate) fn add_holders(
 }
 
 impl LockUse {
-    /// A hold, of which nothing else is known.
     pub(crate) fn new(name: &str, owner: u64, thread: &str, since: Duration) -> LockUse {
         LockUse {
             name: name.to_owned(),
@@ -421,7 +409,6 @@ impl LockUse {
     }
 }
 
-/// Adds to what is shown of the lock of this key what the directory knows of its holders and waiters.
 pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId, Option<ClientInfo>>) {
     let found = |text: &str, waits: bool| {
         let (client, number) = owner(text)?;
@@ -437,7 +424,7 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
             holder.ends_within = holder.ends_within.or(holder.remaining.filter(|_| used.ends));
         }
         match &mut holder.location {
-            // The holder's own account with the hold is as old as the hold, and no older.
+            // The lock's own data is as current as the hold.
             Some(told) => (told.program, told.label) = (place.program, place.label),
             none => *none = Some(place),
         }
@@ -449,7 +436,6 @@ pub(crate) fn locate(seen: &mut Inspection, key: &str, known: &HashMap<ClientId,
     }
 }
 
-/// The waits of this client for the lock of this key.
 pub(crate) fn waiters_of<'a>(client: &'a ClientInfo, key: &'a str) -> impl Iterator<Item = Waiter> + 'a {
     let waits = client.uses.iter().filter(move |one| one.is_waiting && one.name == key);
     waits.map(move |one| {

@@ -1,8 +1,7 @@
-//! The record of a job's last run: an entry in the directory, under an id that follows from the job's name.
+//! The record of a job's last run: an entry in the directory, under an id derived from the job's name.
 //!
-//! So it needs no place of its own in any store, and no rights that a client's entry does not need. There is
-//! no clock in it: its age follows from what is left of its time, as a client's entry's does. A list of
-//! clients passes it over, since it has no `lease_ms`; so do versions of this crate that know no records.
+//! So a record needs no place of its own in a store, and no other rights than a client's entry. Its age follows from what is left
+//! of its time. A list of clients skips it, since it has no `lease_ms`.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use super::{LONGEST_KEY, shown};
 use crate::ident::ClientId;
 use crate::time::millis;
 
-/// How long a record is kept: a job that runs each month has one at any time.
+/// How long a record is kept: a monthly job always has one.
 pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 
 /// The last run of a job: the answer of [`LockClient::last_run`](crate::LockClient::last_run).
@@ -35,28 +34,26 @@ pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LastRun {
-    /// The owner under which it ran. While the job's lock has this holder the job is over, and kept from
-    /// running again; with another holder it runs.
+    /// The owner under which the job ran. While the lock has this holder the job is over, and kept from running again; with another
+    /// holder it is running.
     pub owner: String,
-    /// How it ended, as a process does: 0 is a success.
+    /// 0 is a success.
     pub exit_code: u8,
     /// How long it took.
     pub took: Duration,
     /// How long ago it ended, by the store's clock.
     pub ended_ago: Duration,
-    /// How long ago the last run that was a success ended; `None`: there was none in the last 40 days.
+    /// How long ago the last successful run ended; `None`: none in the last 40 days.
     pub succeeded_ago: Option<Duration>,
     /// The machine that it ran on.
     pub host: String,
 }
 
-/// The id of a job's record.
 pub(crate) fn id_of(key: &str) -> ClientId {
     ClientId::of_text(&["job ", key])
 }
 
 impl LastRun {
-    /// The record of a run that has just ended.
     pub(crate) fn written(&self, key: &str) -> String {
         let mut lines = Lines::new();
         lines.text("job", if key.len() <= LONGEST_KEY { key } else { "" });
@@ -71,8 +68,7 @@ impl LastRun {
         lines.into_text()
     }
 
-    /// The record of a job, of whose time `remaining` is left; `None`: it is no such record, or another
-    /// job's.
+    /// `None`: the text is no record of this job.
     pub(crate) fn read(key: &str, text: &str, remaining: Duration) -> Option<LastRun> {
         let entry = Fields::of(text);
         let job = entry.text("job")?;
@@ -86,7 +82,7 @@ impl LastRun {
             exit_code: entry.number("code").and_then(|code| u8::try_from(code).ok())?,
             took: ms("took_ms")?,
             ended_ago: ended,
-            // A record that is as old as one can be is forgotten: else it would be told for ever.
+            // A record of the greatest age is dropped: else it would stay for ever.
             succeeded_ago: ms("succeeded_ms").map(|ago| ago.saturating_add(ended)).filter(|ago| *ago < KEPT),
             host: entry.text("host").map(|host| shown(&host)).unwrap_or_default(),
         })

@@ -1,20 +1,16 @@
-//! The thread that waits for the sake of another process's hold: an entry in the directory, under an id that
-//! follows from the hold's owner.
+//! The thread that waits on behalf of another process's hold: an entry in the directory, under an id derived from the hold's owner.
 //!
-//! A command under `leasehold run` keeps the lock of that program as long as it waits, and the two are clients
-//! that do not know each other's threads. The waiting client knows the owner, by `LEASEHOLD_UNDER`, and writes
-//! this entry; whoever follows a wait for that lock finds it by the owner. A list of clients passes it over,
-//! since it has no `lease_ms`.
+//! A command under `leasehold run` keeps that program's lock while the command waits for another; the two are different clients.
+//! The waiting client learns the owner from `LEASEHOLD_UNDER` and writes this entry, so that the search for deadlocks can go on
+//! from the owner to the waiting thread. A list of clients skips it, since it has no `lease_ms`.
 
 use super::lines::{Fields, Lines};
 use crate::ident::{ClientId, Owner};
 
-/// The id of the entry for what is done under the hold of `owner`.
 pub(crate) fn id_under(owner: Owner) -> ClientId {
     ClientId::of_text(&["under ", &owner.to_string()])
 }
 
-/// The entry: this thread of this client waits.
 pub(crate) fn written(owner: Owner, client: ClientId, thread: u64) -> String {
     let mut lines = Lines::new();
     lines.add("under", owner);
@@ -23,7 +19,7 @@ pub(crate) fn written(owner: Owner, client: ClientId, thread: u64) -> String {
     lines.into_text()
 }
 
-/// The client and its thread; `None`: it is no such entry, or another owner's.
+/// `None`: the text is no such entry of this owner.
 pub(crate) fn read_under(owner: Owner, text: &str) -> Option<(ClientId, u64)> {
     let entry = Fields::of(text);
     let is_its = entry.text("under").as_deref() == Some(&*owner.to_string());

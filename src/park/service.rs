@@ -7,7 +7,6 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::time::{Clock, Moment};
 
-/// The handle of such a thread, for those who give it work. Its owner stops it.
 pub(crate) struct Service {
     waker: ServiceWaker,
     /// When the thread looks next, as `Moment::nanos`; the maximum while it is looking.
@@ -19,7 +18,6 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The handle, and the place where the thread sleeps.
     pub(crate) fn new(clock: &Clock) -> (Service, Parker) {
         let parker = Parker::service(clock);
         let service = Service {
@@ -32,7 +30,6 @@ impl Service {
         (service, parker)
     }
 
-    /// Starts the thread. It does `work`, which calls [`run`](Self::run).
     pub(crate) fn start(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         let thread = thread::Builder::new().name(name.to_owned()).spawn(work).map_err(|error| {
             Error::new(ErrorKind::Resource, "connect", "the system could not start a thread")
@@ -42,8 +39,8 @@ impl Service {
         Ok(())
     }
 
-    /// The thread's: has `look` do what is due and say when to look next, until the service is stopped.
-    /// `look` is given the earliest moment that it was woken for.
+    /// Runs on the thread: `look` does what is due and returns when to look next, until the service is stopped. Its argument is the
+    /// earliest moment that the thread was woken for.
     pub(crate) fn run(&self, parker: &Parker, mut look: impl FnMut(Moment) -> Moment) {
         parker.is_mine();
         loop {
@@ -58,10 +55,9 @@ impl Service {
         }
     }
 
-    /// Has the thread look by `moment`. Costs nothing if it will anyway.
+    /// Makes the thread look by `moment`. Free if it will anyway.
     ///
-    /// The caller has changed first what the thread will see. Pairs with `run`, which opens `next_look`
-    /// before it looks and sets it after.
+    /// The caller first changes what the thread will see. Pairs with `run`, which opens `next_look` before it looks and sets it after.
     pub(crate) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.next_look.load(Ordering::SeqCst) {
             self.woken_for.fetch_min(moment.nanos(), Ordering::SeqCst);
@@ -69,7 +65,6 @@ impl Service {
         }
     }
 
-    /// Has the thread look now.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }
@@ -82,7 +77,7 @@ impl Service {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Ends the thread, which does not look again. Never waits for itself.
+    /// Ends the thread. Does not wait when called on that thread.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.waker.end();
@@ -90,7 +85,7 @@ impl Service {
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()
         {
-            // The thread catches nothing and panics nowhere; if it did, there is nothing left to do about it.
+            // The thread never panics; if it did, nothing would be left to do.
             drop(thread.join());
         }
     }

@@ -1,8 +1,7 @@
 //! The door to mutexes, atomics, channels and threads.
 //!
-//! `./check model` builds with `--cfg leasehold_shuttle`: then `model` stands behind it, and shuttle runs the
-//! same code under thousands of schedules. Left outside are what nobody waits for: counters of the process,
-//! and loss channels.
+//! With `--cfg leasehold_shuttle` (`./check model`) `model` takes its place, and shuttle runs the same code under thousands of
+//! schedules. Counters of the process and loss channels stay outside, since no thread waits for them.
 
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]
@@ -18,7 +17,7 @@ mod real {
     pub(crate) use crossbeam_channel as channel;
     pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 
-    /// Starts a thread that ends before `scope` does; an error if the system gives none.
+    /// Starts a thread that ends before `scope` does.
     pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
         scope: &'scope thread::Scope<'scope, '_>,
         body: impl FnOnce() -> T + Send + 'scope,

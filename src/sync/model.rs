@@ -1,9 +1,8 @@
-//! The items of `sync`, made of shuttle: every use is a point where shuttle may go on with another thread.
+//! The items of `sync` over shuttle: at every use shuttle may switch threads.
 //!
-//! Shuttle has no time. Here it is an input: it stands still until a thread of a test calls [`move_time`],
-//! and ends the waits whose time has come by then.
+//! Shuttle has no time. Here time stands still until a test's thread calls [`move_time`], which ends the waits that are over.
 //!
-//! Long because it rebuilds three faces: parking_lot's, crossbeam's, and that of time.
+//! Long because it implements the interfaces of parking_lot, crossbeam and time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,18 +15,15 @@ use std::time::Duration;
 pub(crate) use shuttle::sync::atomic;
 pub(crate) use shuttle::{thread, thread_local};
 
-/// A point at which shuttle may go on with another thread. Between two of these a thread is alone.
+/// Shuttle may switch threads here, and only here.
 fn point() {
     thread::sleep(Duration::ZERO);
 }
 
-/// True or false, as shuttle likes.
 pub(crate) fn toss() -> bool {
     use shuttle::rand::Rng;
     shuttle::rand::thread_rng().r#gen()
 }
-
-// ---- waiting
 
 /// One wait of one thread. Only the first wake-up counts.
 pub(crate) struct ModelWaiter {
@@ -57,8 +53,6 @@ fn forget(waiters: &mut ModelWaiters, waiter: &Arc<ModelWaiter>) {
     waiters.retain(|other| !Arc::ptr_eq(other, waiter));
 }
 
-// ---- time
-
 #[derive(Default)]
 struct ModelTime {
     now: u64,
@@ -66,21 +60,18 @@ struct ModelTime {
 }
 
 std::thread_local! {
-    /// Of the execution under way: a test's executions run one after another in the test's thread.
+    /// Of this execution: a test runs its executions one after the other in its own thread.
     static TIME: RefCell<ModelTime> = RefCell::default();
 }
 
-/// To be called as each execution begins.
 pub(crate) fn restart_time() {
     TIME.with(|time| *time.borrow_mut() = ModelTime { now: 1, timers: Vec::new() });
 }
 
-/// Nanoseconds of the system's clock.
 pub(crate) fn now() -> u64 {
     TIME.with(|time| time.borrow().now)
 }
 
-/// Moves the system's clock on.
 pub(crate) fn move_time(deadline: Duration) {
     point();
     let due: ModelWaiters = TIME.with(|time| {
@@ -108,18 +99,17 @@ fn unset_timer(waiter: &Arc<ModelWaiter>) {
     TIME.with(|time| time.borrow_mut().timers.retain(|(_, other)| !Arc::ptr_eq(other, waiter)));
 }
 
-// ---- mutexes and condition variables, with parking_lot's face
+// Mutexes and condition variables, as parking_lot's.
 
 #[derive(Default)]
 pub(crate) struct Mutex<T> {
     inner: shuttle::sync::Mutex<T>,
-    /// The waiters with a time limit.
     limited: Plain<ModelWaiters>,
 }
 
 pub(crate) struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
-    /// `None` while it is let go of.
+    /// `None` while the mutex is released for a wait.
     inner: Option<shuttle::sync::MutexGuard<'a, T>>,
 }
 
@@ -260,7 +250,7 @@ impl fmt::Debug for Condvar {
     }
 }
 
-/// A cell that is set once; setting it is no point, so that nobody can meet it half set.
+/// A cell that is set once. Setting it is no point, so no thread can see it half set.
 #[derive(Debug)]
 pub(crate) struct OnceLock<T> {
     inner: std::sync::OnceLock<T>,
@@ -284,9 +274,8 @@ impl<T> OnceLock<T> {
     }
 }
 
-// ---- channels, with crossbeam's face
+// Channels, as crossbeam's.
 
-/// As crossbeam's, as far as it is used here.
 macro_rules! select {
     ($(recv($source:expr) -> _ => $then:expr,)+) => {{
         let sources: &[&dyn $crate::sync::channel::Source] = &[$(&$source),+];
@@ -311,7 +300,7 @@ pub(crate) mod channel {
         room: usize,
         senders: usize,
         receivers: usize,
-        /// When it becomes ready by itself.
+        /// For a timer channel: when it becomes ready.
         rings_at: Option<u64>,
         waiters: ModelWaiters,
     }
@@ -342,7 +331,6 @@ pub(crate) mod channel {
         channel(usize::MAX)
     }
 
-    /// Never ready.
     pub(crate) fn never<T>() -> Receiver<T> {
         let receiver = channel(0).1;
         receiver.0.lock().unwrap().senders = 1; // one that does not exist, and so does not end
@@ -373,7 +361,6 @@ pub(crate) mod channel {
             Ok(())
         }
 
-        /// Of channels that are never full.
         pub(crate) fn send(&self, value: T) -> Result<(), SendError<T>> {
             self.try_send(value).map_err(|unsent| SendError(unsent.into_inner()))
         }
@@ -458,12 +445,10 @@ pub(crate) mod channel {
         }
     }
 
-    /// A source that `select!` waits for.
     pub(crate) trait Source {
         fn is_ready(&self) -> bool;
         fn enrol(&self, waiter: &Arc<ModelWaiter>);
         fn strike(&self, waiter: &Arc<ModelWaiter>);
-        /// Takes what made it ready.
         fn consume(&self);
     }
 
@@ -509,7 +494,7 @@ pub(crate) mod channel {
         }
     }
 
-    /// Waits until one of them is ready and says which; any of them, if several are.
+    /// Waits until a source is ready; of several that are, shuttle chooses one.
     pub(crate) fn pick(sources: &[&dyn Source]) -> usize {
         point();
         loop {
@@ -525,14 +510,12 @@ pub(crate) mod channel {
     }
 }
 
-// ---- running
-
-/// The number of schedules by each of two ways of choosing them; the soak runs more than a hundred times as many.
+/// For each of two ways of choosing schedules; the soak runs over a hundred times as many.
 const SCHEDULES: usize = 300;
 
-/// Runs `body` under many schedules: at random, and with few but well-placed changes of thread (PCT).
+/// Runs `body` under many schedules: random ones, and some with few, well-placed switches (PCT).
 ///
-/// A schedule after which everybody waits for somebody fails, as does one that never ends.
+/// A deadlock fails, as does a schedule that never ends.
 pub(crate) fn check(body: impl Fn() + Send + Sync + 'static) {
     use shuttle::scheduler::{PctScheduler, RandomScheduler};
     let body = Arc::new(body);
@@ -554,8 +537,6 @@ pub(crate) fn check(body: impl Fn() + Send + Sync + 'static) {
     println!("{random} schedules at random, {changes} by PCT");
 }
 
-/// Starts a thread of a model.
-/// As the real one; here there is always a thread.
 pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     body: impl FnOnce() -> T + Send + 'scope,

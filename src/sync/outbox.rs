@@ -1,9 +1,8 @@
-//! Bytes for a socket that many threads write to, one at a time and never under the lock.
+//! Bytes for a socket that many threads write to, one at a time and never under the mutex.
 //!
-//! A thread adds bytes under the lock of the state that the outbox is part of, and then calls
-//! [`Outbox::flush`], which writes as much as the socket takes at once. The rest is left to the thread that
-//! reads: there is no room because the server has not read what went before, and it answers that. So a server
-//! that reads nothing holds up no writer.
+//! A thread adds bytes under the state's mutex and then calls [`Outbox::flush`], which writes as much as the socket takes at
+//! once. The reading thread writes the rest: a full socket means that the server has answers to send first. So a server that
+//! reads nothing blocks no writer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,15 +10,14 @@ use std::sync::Arc;
 
 use crate::sync::MutexGuard;
 
-/// The most that is given to the socket at once.
 const PIECE: usize = 64 * 1024;
 
-/// Bytes that are still to be written, the first request perhaps in part.
+/// Bytes still to be written; the first request may be half written.
 #[derive(Default)]
 pub(crate) struct Outbox {
     bytes: VecDeque<u8>,
     is_writing: bool,
-    /// Meanwhile another thread found something to write, or a sign that there is room for it.
+    /// While a thread writes, another one added bytes, or learned that the socket has room.
     again: bool,
 }
 
@@ -33,21 +31,18 @@ impl Outbox {
         self.bytes.is_empty()
     }
 
-    /// Drops the bytes, which nobody is to get any more.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    /// Begins anew, for another connection or none. A thread that still writes to the connection before
-    /// notices that when it is back under the lock, and leaves these fields alone. Pairs with
-    /// [`flush`](Self::flush).
+    /// Starts over, for another connection or none. A thread that is still writing to the old connection notices that under the
+    /// mutex, and leaves these fields alone. Pairs with [`flush`](Self::flush).
     pub(crate) fn reset(&mut self) {
         *self = Outbox::default();
     }
 
-    /// Writes the bytes, as many as the socket takes at once. `parts` finds the connection, if there is one,
-    /// and its outbox in the locked state; `write` runs without the lock. After an error other than
-    /// `WouldBlock` the outbox is empty, and the connection is the caller's to end: it is still the state's.
+    /// Writes as much as the socket takes at once. `parts` finds the connection, if any, and its outbox in the locked state; `write`
+    /// runs without the mutex. After an error other than `WouldBlock` the outbox is empty, and the caller ends the connection.
     pub(crate) fn flush<T, S>(
         state: &mut MutexGuard<'_, T>,
         parts: for<'a> fn(&'a mut T) -> (Option<&'a Arc<S>>, &'a mut Outbox),
@@ -55,8 +50,7 @@ impl Outbox {
     ) -> io::Result<()> {
         loop {
             let (Some(stream), outbox) = parts(state) else { return Ok(()) };
-            // Set under the lock, so the thread that writes sees it and looks again. Pairs with the end of
-            // this loop.
+            // Under the mutex, so the writing thread sees this and looks again. Pairs with the end of this loop.
             outbox.again |= outbox.is_writing;
             if outbox.is_writing || outbox.bytes.is_empty() {
                 return Ok(());
@@ -73,8 +67,7 @@ impl Outbox {
             match written {
                 Ok(count) => drop(outbox.bytes.drain(..count.min(piece.len()))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // A thread that came meanwhile has left its bytes, or its sign that there is room, to
-                    // this one.
+                    // Another thread has left bytes meanwhile, or learned that there is room.
                     if !outbox.again {
                         return Ok(());
                     }

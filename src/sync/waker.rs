@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use crate::sync::{Condvar, Mutex};
 
-/// Wakes one thread. The signal is sticky: one that comes before the thread waits is not lost, two before it
-/// looks are one. All clones are one signal.
+/// Wakes one thread. A signal is kept until the thread waits for it; two signals before that are one. All clones share it.
 ///
-/// Not a channel: those spin and yield before they sleep, and here somebody nearly always sleeps.
+/// Not a channel: channels spin and yield before they sleep, and most waits here are long.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Waker {
     shared: Arc<WakerShared>,
@@ -28,19 +27,17 @@ impl Waker {
         }
     }
 
-    /// Whether the signal is set and not taken.
     pub(crate) fn is_set(&self) -> bool {
         *self.shared.is_set.lock()
     }
 
-    /// Takes the signal, if it is set.
     #[cfg(test)]
     pub(crate) fn take(&self) -> bool {
         std::mem::take(&mut *self.shared.is_set.lock())
     }
 
-    /// Sleeps until there is a signal, and takes it, or until `limit` has passed. Only one thread may.
-    /// Returns whether it was the signal; with a limit it may also end for no reason.
+    /// Sleeps until there is a signal, and takes it, or until `limit` has passed. Only one thread may sleep. Returns whether there was a
+    /// signal; with a limit it may also return early.
     pub(crate) fn sleep(&self, limit: Option<Duration>) -> bool {
         let mut is_set = self.shared.is_set.lock();
         match limit {

@@ -19,11 +19,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const RUNS_ON_ASLEEP: ClockId = ClockId::Boottime;
-/// On macOS this one counts the time asleep. `Instant` does not: it is `CLOCK_UPTIME_RAW` there.
+/// On macOS this clock counts the time asleep; `Instant` (`CLOCK_UPTIME_RAW`) does not.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const RUNS_ON_ASLEEP: ClockId = ClockId::Monotonic;
 
-/// Nanoseconds of a clock that never steps and that runs on while the machine is suspended.
+/// Nanoseconds of a clock that never steps and that counts the time asleep.
 pub(crate) fn nanos() -> u64 {
     let time = clock_gettime(RUNS_ON_ASLEEP);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -31,27 +31,22 @@ pub(crate) fn nanos() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
-/// A TCP connection whose reads and writes have time-outs.
 pub(crate) type Socket = TcpStream;
 
-/// Takes in a socket that has been connected.
 #[expect(clippy::unnecessary_wraps, reason = "it can fail on Windows")]
 pub(crate) fn socket(socket: TcpStream) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A connection within the machine, found by a path.
 pub(crate) type LocalSocket = UnixStream;
 
-/// The reason in words why there are none; `None`: there are.
 pub(crate) const NO_LOCAL_SOCKETS: Option<&str> = None;
 
-/// The name of this machine.
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The start of the machine; `None`: the system does not say.
+/// `None`: the system does not say.
 pub(crate) fn boot_id() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(boot.trim().to_owned())
@@ -63,9 +58,9 @@ pub(crate) fn clock_namespace() -> PathBuf {
     fs::read_link("/proc/self/ns/time").unwrap_or_default()
 }
 
-/// The number of the namespace that this process has its number in; 0 where the system has none.
+/// The id of the namespace of process ids; 0: there are none.
 pub(crate) fn pid_namespace() -> u64 {
-    // The target of the link is `pid:[4026531836]`: to read it is cheaper than to look at the file.
+    // The link reads `pid:[4026531836]`: reading it is cheaper than a look at the file.
     let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let text = link.to_str().unwrap_or_default();
     text.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(0)
@@ -77,23 +72,21 @@ pub(crate) fn process_start() -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// A file, by device and inode. No other has these while it is there or is open somewhere.
+/// Device and inode; unique while the file exists or is open.
 #[cfg(feature = "sqlite")]
 pub(crate) type FileId = (u64, u64);
 
-/// The file that the path leads to. It is not opened.
 #[cfg(feature = "sqlite")]
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// How many names the file has.
 #[cfg(feature = "sqlite")]
 pub(crate) fn names_of(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.nlink())
 }
 
-/// Whether something is mounted at this path, which leads over no symbolic link. Linux lists what is mounted.
+/// Whether something is mounted at this path, which has no symbolic links.
 #[cfg(feature = "sqlite")]
 pub(crate) fn is_mount_point(path: &Path) -> bool {
     let listed = fs::read("/proc/self/mountinfo").unwrap_or_default();
@@ -108,18 +101,17 @@ pub(crate) fn is_mount_point(path: &Path) -> bool {
     places.any(|place| place == escaped)
 }
 
-/// Gives `file` the group of `like`, if it is this user's and has another.
+/// Gives `file` the group of `like`, if this user owns the file and the groups differ.
 #[cfg(feature = "sqlite")]
 pub(crate) fn share_group(file: &Path, like: &Path) {
     let (Ok(file_now), Ok(like)) = (fs::metadata(file), fs::metadata(like)) else { return };
     if file_now.gid() != like.gid() {
-        // Only the owner may, and only a member of the group had its right from that.
+        // Only the owner may. A group member has no other right to the file.
         rustix::fs::chown(file, None, Some(Gid::from_raw(like.gid()))).ok();
     }
 }
 
-/// Whether this user may not write a file that is there, and why: `ReadOnlyFilesystem` or
-/// `PermissionDenied`.
+/// Whether this user may not write an existing file: `ReadOnlyFilesystem` or `PermissionDenied`.
 #[cfg(feature = "sqlite")]
 pub(crate) fn writing_refused(path: &Path) -> Option<io::ErrorKind> {
     match rustix::fs::access(path, Access::WRITE_OK) {
@@ -129,7 +121,6 @@ pub(crate) fn writing_refused(path: &Path) -> Option<io::ErrorKind> {
     }
 }
 
-/// The path behind the two slashes of a URL.
 #[cfg(feature = "sqlite")]
 pub(crate) fn local_path(path: String) -> PathBuf {
     PathBuf::from(path)

@@ -17,11 +17,10 @@ use winapi_util::sysinfo::{ComputerNameKind, get_computer_name};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::system::poll::{has_bytes, has_room};
 
-/// Nanoseconds of a clock that never steps and that runs on while the machine is suspended.
+/// Nanoseconds of a clock that never steps and that counts the time asleep.
 ///
-/// `Instant` is the performance counter here, which counts the time asleep (`docs/decisions/0057`). It does
-/// not say its beginning, so each process has its own: no two processes may compare what they read. It begins
-/// at a day, so that what is some minutes ago has a number too.
+/// `Instant` is the performance counter here, which counts the time asleep (`docs/decisions/0057`). Its beginning is unknown, so
+/// each process has its own: two processes may not compare readings. Ours begins at one day, so that earlier moments exist.
 #[expect(clippy::disallowed_methods, reason = "the clock of leases on this system")]
 pub(crate) fn nanos() -> u64 {
     const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -30,27 +29,24 @@ pub(crate) fn nanos() -> u64 {
     u64::try_from((DAY + Instant::now().saturating_duration_since(begun)).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A TCP connection whose reads and writes have time-outs, after which it can be used on.
+/// A TCP connection with time-outs for reads and writes that leave it usable.
 ///
-/// A time-out of Winsock's (`SO_RCVTIMEO`, `SO_SNDTIMEO`) leaves a socket in a state that is not defined:
-/// bytes may be lost, or be half written. So the socket never blocks, and each call waits by `poll`. What a
-/// call takes or gives, it says.
+/// After a time-out of Winsock's (`SO_RCVTIMEO`, `SO_SNDTIMEO`) the socket's state is undefined. So the socket never blocks, and
+/// each call waits by `poll`.
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: TcpStream,
     shared: Arc<SocketState>,
 }
 
-/// The same for all clones.
 #[derive(Debug)]
 struct SocketState {
-    /// Milliseconds; none: the most that there is.
+    /// Milliseconds; zero: no time-out.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
     is_shut: AtomicBool,
 }
 
-/// Takes in a socket that has been connected.
 pub(crate) fn socket(socket: TcpStream) -> io::Result<Socket> {
     socket.set_nonblocking(true)?;
     let shared = SocketState {
@@ -75,15 +71,14 @@ impl Socket {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        // Pairs with `wait`. One that only says that it has sent all is still read.
+        // Pairs with `wait`. After a shutdown of writes alone the socket is still read.
         if !matches!(how, Shutdown::Write) {
             self.shared.is_shut.store(true, Ordering::SeqCst);
         }
         self.socket.shutdown(how)
     }
 
-    /// Waits until `is_ready`, or for the time-out. Winsock does not say whether `shutdown` wakes a thread
-    /// that polls, so it looks.
+    /// Waits until `is_ready` or the time-out. Winsock does not say whether `shutdown` wakes a polling thread, so this looks.
     fn wait(&self, limit: &AtomicU64, is_ready: impl Fn(&TcpStream, Duration) -> bool) -> io::Result<()> {
         const LOOK: u64 = 100;
         let mut left = limit.load(Ordering::Relaxed);
@@ -102,7 +97,7 @@ impl Socket {
     }
 }
 
-/// A part of a millisecond is a whole one. Zero is refused, as by the system.
+/// Rounds up to milliseconds. Refuses zero, as the system does.
 fn set(timeout: &AtomicU64, limit: Option<Duration>) -> io::Result<()> {
     if limit.is_some_and(|limit| limit.is_zero()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a time-out of zero"));
@@ -170,11 +165,11 @@ impl AsSocket for Socket {
     }
 }
 
-/// A connection within the machine: there is none, since the standard library has no Unix sockets here.
+/// Connections within the machine: the standard library has no Unix sockets here.
 #[derive(Debug)]
 pub(crate) enum LocalSocket {}
 
-/// The reason in words why there are none; `None`: there are.
+/// Why there are none, in words.
 pub(crate) const NO_LOCAL_SOCKETS: Option<&str> =
     Some("Unix sockets are not supported on Windows: name a host and a port");
 
@@ -218,39 +213,36 @@ impl AsSocket for LocalSocket {
     }
 }
 
-/// The name of this machine.
 pub(crate) fn host_name() -> String {
     let name = get_computer_name(ComputerNameKind::DnsHostname).unwrap_or_default();
     name.to_string_lossy().into_owned()
 }
 
-/// The start of the machine; `None`: the system does not say.
+/// `None`: the system does not say.
 pub(crate) fn boot_id() -> Option<String> {
     None
 }
 
-/// The namespace of this process's clocks. Empty where there are none.
 #[cfg(feature = "sqlite")]
 pub(crate) fn clock_namespace() -> PathBuf {
     PathBuf::new()
 }
 
-/// The number of the namespace that this process has its number in; 0 where the system has none.
+/// The id of the namespace of process ids; 0: there are none.
 pub(crate) fn pid_namespace() -> u64 {
     0
 }
 
-/// When this process was started; `None`: the system does not say.
+/// `None`: the system does not say.
 pub(crate) fn process_start() -> Option<u64> {
     None
 }
 
-/// A file, by volume and index. No other has these while it is there or is open somewhere.
+/// Volume and index; unique while the file exists or is open.
 pub(crate) type FileId = (u64, u64);
 
-/// The file that the path leads to.
 ///
-/// It is opened for its attributes alone. That ends no lock on it: a lock belongs to the handle that made it.
+/// Opened for its attributes alone. Closing it ends no lock on the file: a lock belongs to its handle.
 pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     id_of(&for_attributes(path)?)
 }
@@ -260,29 +252,24 @@ fn for_attributes(path: &Path) -> Option<File> {
     OpenOptions::new().access_mode(0).custom_flags(BACKUP_SEMANTICS).open(path).ok()
 }
 
-/// How many names the file has.
 #[cfg(feature = "sqlite")]
 pub(crate) fn names_of(path: &Path) -> u64 {
     for_attributes(path).and_then(|file| information(file).ok()).map_or(0, |found| found.number_of_links())
 }
 
-/// Files are no mount points here.
 #[cfg(feature = "sqlite")]
 pub(crate) fn is_mount_point(_path: &Path) -> bool {
     false
 }
 
-/// The file that is open.
 pub(crate) fn id_of(file: &File) -> Option<FileId> {
     let found = information(file).ok()?;
     Some((found.volume_serial_number(), found.file_index()))
 }
 
-/// Nothing: a new file has the rights of its folder.
 #[cfg(feature = "sqlite")]
 pub(crate) fn share_group(_file: &Path, _like: &Path) {}
 
-/// Whether this user may not write a file that is there: `PermissionDenied`. Of a folder nothing is known.
 #[cfg(feature = "sqlite")]
 pub(crate) fn writing_refused(path: &Path) -> Option<io::ErrorKind> {
     let found = fs::metadata(path).ok()?;
@@ -293,7 +280,6 @@ pub(crate) fn writing_refused(path: &Path) -> Option<io::ErrorKind> {
     (found.is_file() && is_refused()).then_some(io::ErrorKind::PermissionDenied)
 }
 
-/// The path behind the two slashes of a URL: `/C:/data/locks.db` is on a drive.
 #[cfg(feature = "sqlite")]
 pub(crate) fn local_path(path: String) -> PathBuf {
     let is_on_a_drive = matches!(path.as_bytes(), [b'/', drive, b':', ..] if drive.is_ascii_alphabetic());

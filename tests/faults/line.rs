@@ -10,7 +10,7 @@ use leasehold::{LockClient, RedisLock};
 use redis::Commands;
 
 use super::world::{P, T, World, scenario, scenario_on};
-use crate::support::proxy::{Command, Do, Then};
+use crate::support::proxy::{Command, Do, Proxy, Then};
 use crate::support::server::Builder;
 use crate::support::{
     LONG, SLACK, call, eventually, listening_clients, median, ms, now, shout, stalled_since, within,
@@ -51,6 +51,28 @@ fn await_line(world: &World, name: &str, count: usize) {
             && listening_clients(name, "NUMSUB", |command| world.run(command)) >= count
     };
     assert!(eventually(LONG, stand), "{} stand in line", standing(world, name));
+}
+
+/// The reservation of a freed lock follows the link of the client that it is for (`lua/line.lua`).
+#[test]
+fn a_place_in_line_says_how_far_its_client_is() {
+    scenario(|world| {
+        let holder = client(world);
+        let proxy = Proxy::before(&world.server);
+        proxy.delay_replies(ms(20));
+        let [near, far] = [world.server.url(), proxy.url()].map(|url| {
+            let client = world.builder_to(&url).lease(LEASE).build().unwrap();
+            let held = holder.get_lock("far").acquire().unwrap();
+            let waiting = call(turn(client.get_lock("far")));
+            await_line(world, "far", 1);
+            let place: Vec<(String, u64)> = world.run(&["ZRANGE", &line("far"), "0", "-1", "WITHSCORES"]);
+            held.unlock().unwrap();
+            waiting.outcome();
+            place[0].1 % 1000 / 100
+        });
+        // A busy machine makes each of them later.
+        assert!(far >= 3 && far > near || near == 6, "{far} and {near}");
+    });
 }
 
 /// No more than a script each to acquire and to release, and a few safety polls.
@@ -213,7 +235,7 @@ fn a_thousand_dead_clients_ahead_cost_one_release_and_not_50_ms() {
             await_line(world, &name, 1);
             let line = line(&name);
             let (seconds, _micros): (u64, u64) = world.run(&["TIME"]);
-            let score = ((seconds - 60) * 1_000_000 + seconds % 100).to_string();
+            let score = ((seconds - 60 - 1_700_000_000) * 10_000_000 + seconds % 100).to_string();
             let dead: Vec<String> =
                 (0..1_000).map(|number| format!("00000000-0000-8000-8000-{number:012}")).collect();
             let places = dead.iter().flat_map(|dead| [score.as_str(), dead]);

@@ -22,16 +22,15 @@ use crate::sync::Waker;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::Moment;
 
-/// One client's access to a store; closing it does not close the store.
+/// One client's access to a shared store. Closing it leaves the store open.
 pub(crate) struct MemoryAccess {
     pub(super) shared: Arc<MemoryShared>,
-    /// Tells this client's faults from others'.
+    /// Identifies this client's faults.
     pub(super) id: Arc<()>,
     closed: AtomicBool,
 }
 
 impl MemoryStore {
-    /// One client's access.
     pub(crate) fn open(&self) -> MemoryAccess {
         MemoryAccess { shared: Arc::clone(&self.shared), id: Arc::default(), closed: AtomicBool::new(false) }
     }
@@ -45,7 +44,7 @@ impl MemoryAccess {
         Ok(())
     }
 
-    /// Has the store carry out one request, unless a fault keeps it from that.
+    /// Carries out one request, unless a fault prevents it.
     fn ask_for<T>(
         &self,
         (kind, name): (Kind, &LockName),
@@ -55,7 +54,7 @@ impl MemoryAccess {
         self.ask(deadline, || self.with(kind, name, request))
     }
 
-    /// Runs one request on the lock of `name`, after what has run out by now is gone.
+    /// Runs one request on the lock of `name`, after expired leases were removed.
     fn with<T>(
         &self,
         kind: Kind,

@@ -7,19 +7,17 @@ use crate::inspect::{ObjectKind, PermitInfo};
 use crate::seam::{Answer, Attempt, Claim, Counting, Others, PLACE_LASTS, Release, not_set_up};
 use crate::time::Moment;
 
-/// All that is counted under one name, of one kind.
 #[derive(Default)]
 pub(super) struct Counted {
-    /// `None`: nobody has set it up.
+    /// `None`: never set up.
     count: Option<i64>,
     ends: Option<Moment>,
-    /// Permits by request, of semaphores; what was given back stays, so that it is not given back twice.
+    /// Permits by request. A released one stays here, so that it is not released twice.
     taken: HashMap<Owner, bool>,
-    /// Permits by id, of those with leases.
+    /// Permits with leases, by id.
     out: HashMap<[u8; 16], Moment>,
-    /// Results by request.
     done: HashMap<Owner, i64>,
-    /// The waiters for a condition, and until when each counts as alive.
+    /// Waiters for a condition, and until when each counts as alive.
     queue: VecDeque<(Owner, Moment)>,
     notified: HashMap<Owner, Moment>,
 }
@@ -27,7 +25,6 @@ pub(super) struct Counted {
 const GRANTED: Attempt = Attempt::granted(None);
 pub(super) const FREED: Release = Release::Freed { others: Others::Nobody };
 
-/// One of the counted kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum CountedKind {
     Permits,
@@ -37,11 +34,11 @@ pub(super) enum CountedKind {
 }
 
 impl CountedKind {
-    /// In the order in which they are looked for under a name.
+    /// In the order in which `inspect` looks under a name.
     pub(super) const ALL: [CountedKind; 4] =
         [CountedKind::Permits, CountedKind::Semaphore, CountedKind::Latch, CountedKind::Signal];
 
-    /// The kind of object that people are shown; `None`: it is not shown.
+    /// `None`: `inspect` does not show it.
     pub(super) fn shown_as(self) -> Option<ObjectKind> {
         match self {
             CountedKind::Permits => Some(ObjectKind::ExpirableSemaphore),
@@ -51,13 +48,11 @@ impl CountedKind {
         }
     }
 
-    /// The channel of the waiters for one of this kind.
     pub(super) fn channel(self, key: &str) -> String {
         format!("{key}:{self:?}")
     }
 }
 
-/// The waiters that are to be woken.
 pub(super) enum WokenWaiters {
     Nobody,
     All,
@@ -65,7 +60,7 @@ pub(super) enum WokenWaiters {
 }
 
 impl Counted {
-    /// Brings back what has run out by now. Whether that is anything.
+    /// Brings back permits whose leases are over; whether there were any.
     pub(super) fn expire(&mut self, now: Moment) -> bool {
         if self.ends.is_some_and(|ends| ends <= now) {
             (self.count, self.ends) = (None, None);
@@ -77,21 +72,21 @@ impl Counted {
         back > 0
     }
 
-    /// A count that was deleted is not brought back by permits that were taken of it.
+    /// A count that was deleted stays so.
     fn give_back(&mut self, amount: i64) {
         if self.count.is_some() {
             self.add(amount);
         }
     }
 
-    /// How many there are, and until when; `None`: nobody has set any up.
+    /// The count and its expiry; `None`: never set up.
     pub(super) fn shown(&self, now: Moment) -> Option<(i64, Option<Moment>)> {
         let back = self.out.values().filter(|until| **until <= now).count();
         let count = self.count.filter(|_| self.ends.is_none_or(|ends| ends > now))?;
         Some((count.saturating_add(i64::try_from(back).unwrap_or(0)), self.ends))
     }
 
-    /// Permits that are out, those that end first before the others.
+    /// Permits with leases, the earliest end first.
     pub(super) fn lent(&self, now: Moment) -> Vec<PermitInfo> {
         let mut out: Vec<_> = self.out.iter().filter(|(_, until)| **until > now).collect();
         out.sort_by_key(|(_, until)| **until);
@@ -107,7 +102,6 @@ impl Counted {
         self.count = Some(self.count.unwrap_or(0).saturating_add(amount));
     }
 
-    /// Takes permits of a semaphore without leases.
     pub(super) fn take(&mut self, claim: &Claim) -> Answer<Attempt> {
         match self.taken.get(&claim.owner) {
             Some(true) => Ok(GRANTED),
@@ -121,7 +115,6 @@ impl Counted {
         }
     }
 
-    /// Takes permits with leases.
     pub(super) fn take_leased(&mut self, claim: &Claim, now: Moment) -> Answer<Attempt> {
         let is_out = self.out.contains_key(&claim.owner.permit(0));
         if !is_out && self.count.is_none() {
@@ -138,12 +131,10 @@ impl Counted {
         Ok(GRANTED)
     }
 
-    /// Asks whether a latch is open.
     pub(super) fn pass(&self) -> Attempt {
         if self.has(1) { Attempt::Busy { retry_after: None } } else { GRANTED }
     }
 
-    /// Asks for a condition's notification.
     pub(super) fn notice(&mut self, claim: &Claim, now: Moment) -> (Attempt, WokenWaiters) {
         let is_over = |until: &Moment| *until <= now;
         let dead: Vec<Owner> =
@@ -188,7 +179,6 @@ impl Counted {
         are_out
     }
 
-    /// Gives back what a semaphore's claim took.
     pub(super) fn give_back_taken(&mut self, claim: &Claim) -> (Release, WokenWaiters) {
         match self.taken.insert(claim.owner, false) {
             Some(true) => {
@@ -200,7 +190,6 @@ impl Counted {
         }
     }
 
-    /// Gives back the permits with leases that a claim took.
     pub(super) fn give_back_leased(&mut self, claim: &Claim) -> (Release, WokenWaiters) {
         let back = Self::ids(claim).filter(|id| self.out.remove(id).is_some()).count();
         self.give_back(i64::try_from(back).unwrap_or(0));
@@ -208,7 +197,7 @@ impl Counted {
         (if all { FREED } else { Release::NotHeld { holder: None } }, WokenWaiters::All)
     }
 
-    /// Leaves those who wait for a condition; what was not noticed is the next one's.
+    /// Takes a waiter out; a notification that it did not read goes to the next.
     pub(super) fn leave(&mut self, owner: Owner, now: Moment) -> WokenWaiters {
         self.queue.retain(|(other, _)| *other != owner);
         let passed_on = self.notified.remove(&owner).and_then(|_| self.notify(now));
@@ -256,7 +245,7 @@ impl Counted {
             Counting::SetUp { to, lease } => match self.count {
                 Some(_) => (0, WokenWaiters::Nobody),
                 None => {
-                    // A latch that has nothing to count is open, as one that nobody set up.
+                    // A latch without a count is open, as one that was never set up.
                     self.count = Some(i64::from(*to)).filter(|to| *to > 0 || kind != CountedKind::Latch);
                     self.ends = lease.map(|lease| now.plus(lease));
                     (1, WokenWaiters::All)

@@ -12,7 +12,6 @@ use crate::stores::memory::access::MemoryAccess;
 use crate::stores::memory::state::MemoryState;
 use crate::time::Moment;
 
-/// The names on one page.
 const PAGE: usize = 250;
 
 impl MemoryAccess {
@@ -31,7 +30,6 @@ impl MemoryState {
         Some(Posted { text: text.clone(), remaining: until.since(now) })
     }
 
-    /// The keys behind `after`, in order.
     fn keys_after(&self, after: &str) -> BTreeSet<&str> {
         let keys = self.locks.keys().chain(self.read_writes.keys());
         let keys = keys.chain(self.counted.keys().map(|(_, key)| key));
@@ -39,7 +37,7 @@ impl MemoryState {
     }
 }
 
-/// The client's own entry is kept whatever happens: nobody waits for it, and no test asked for it.
+/// Faults never affect a client's own entry: no caller waits for it, and tests do not mean it.
 impl Directory for MemoryAccess {
     fn write(&self, client: ClientId, text: &str, lease: Duration, _deadline: Moment, done: Written) {
         let entry = |now: Moment| (text.to_owned(), now.plus(lease));

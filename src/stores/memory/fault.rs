@@ -1,11 +1,11 @@
-//! The faults that a test can have the memory store show.
+//! The faults that a test can choose for the memory store.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 
-/// How requests to a [`MemoryStore`](crate::MemoryStore) fail, for the unit tests of a program; see
+/// A way for requests to a [`MemoryStore`](crate::MemoryStore) to fail in a program's unit tests; see
 /// [`MemoryStore::fail`](crate::MemoryStore::fail).
 ///
 /// # Examples
@@ -21,13 +21,13 @@ use crate::error::{Error, ErrorKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The store cannot be reached: no request is carried out, and the client knows that. Errors are of kind
+    /// The store cannot be reached, and the client knows that no request is carried out. Errors are of kind
     /// [`Unreachable`](ErrorKind::Unreachable).
     Refused,
-    /// Requests do not arrive, and the client does not know that: errors have an
+    /// Requests do not arrive, which the client cannot know: errors have an
     /// [unknown outcome](Error::outcome_unknown).
     RequestLost,
-    /// Requests are carried out, and their answers do not arrive: errors have an
+    /// Requests are carried out, and their answers are lost: errors have an
     /// [unknown outcome](Error::outcome_unknown).
     AnswerLost,
 }
@@ -48,18 +48,15 @@ impl Fault {
     }
 }
 
-/// The faults of a store now.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     pub(super) of_all: Option<Fault>,
-    /// Of some clients, each by its access's id.
+    /// Faults of single clients, by the id of their access.
     pub(super) of_some: Vec<(Arc<()>, Fault)>,
-    /// How much later answers come.
     pub(super) delay: Duration,
 }
 
 impl Faults {
-    /// The fault and the delay of a request that this client begins now.
     pub(super) fn of(&self, id: &Arc<()>) -> (Option<Fault>, Duration) {
         let own = self.of_some.iter().find(|(other, _)| Arc::ptr_eq(other, id));
         (own.map(|(_, fault)| *fault).or(self.of_all), self.delay)

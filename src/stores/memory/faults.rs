@@ -1,4 +1,4 @@
-//! A memory store that a test has fail: requests are refused, answers are lost or slow.
+//! A memory store whose requests a test makes fail: refused, lost, or answered late.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::stores::memory::store::MemoryStore;
 use crate::time::Moment;
 
 impl MemoryStore {
-    /// Has every request of every client fail like this until [`heal`](Self::heal).
+    /// Makes every request of every client fail like this until [`heal`](Self::heal).
     ///
     /// Calls that wait try again for the client's `retry_timeout`, which a [`ManualClock`](crate::ManualClock)
     /// that stands still does not end: in tests with one thread, make the client by
@@ -36,12 +36,11 @@ impl MemoryStore {
         self.shared.faults.lock().of_all = Some(fault);
     }
 
-    /// Has every answer come so much later, until [`heal`](Self::heal). One that comes later than the
-    /// client's command time-out does not come at all: the request is carried out, and its outcome is
-    /// unknown.
+    /// Delays every answer by this much until [`heal`](Self::heal). An answer that would come after the client's command time-out
+    /// is lost: the store carries out the request, and its outcome is unknown.
     ///
-    /// With a [`ManualClock`](crate::ManualClock) a call moves the clock on by as much, so that tests with
-    /// one thread do not wait. The watchdog's requests take the time that the test lets pass.
+    /// With a [`ManualClock`](crate::ManualClock) each call moves the clock on by the delay, so that tests with one thread do not
+    /// wait. The watchdog's requests move no clock.
     pub fn slow_down(&self, delay: Duration) {
         self.shared.faults.lock().delay = delay;
     }
@@ -52,9 +51,8 @@ impl MemoryStore {
         *self.shared.faults.lock() = Faults::default();
     }
 
-    /// Forgets all that is kept under this key, as a server does that lost its data; whether there was
-    /// anything. Nobody is notified: a holder finds out when it renews or releases. Fencing tokens go on from
-    /// where they were.
+    /// Forgets everything under this key, as a server that lost its data does, and returns whether there was anything. No client is
+    /// notified: a holder finds out when it renews or releases. Fencing tokens go on from where they were.
     ///
     /// The key is the lock's name after prefix and mapping.
     ///
@@ -77,7 +75,6 @@ impl MemoryStore {
 }
 
 impl MemoryAccess {
-    /// Has this client's requests fail until the store is healed.
     pub(crate) fn fail(&self, fault: Fault) {
         let mut faults = self.shared.faults.lock();
         faults.of_some.retain(|(id, _)| !Arc::ptr_eq(id, &self.id));
@@ -88,8 +85,7 @@ impl MemoryAccess {
         Arc::ptr_eq(&self.shared, &store.shared)
     }
 
-    /// Carries out one request, or not. `ask` is asked at most once, and all that it does belongs to one
-    /// round trip.
+    /// Carries out one request, or not. `ask` is called at most once, as one round trip.
     pub(super) fn ask<T>(&self, deadline: Moment, ask: impl FnOnce() -> Answer<T>) -> Answer<T> {
         let (fault, delay) = self.shared.faults.lock().of(&self.id);
         match fault {
@@ -102,7 +98,7 @@ impl MemoryAccess {
             None if delay.is_zero() => return ask(),
             None => {}
         }
-        // Carried out at once; only its answer takes time.
+        // The store carries the request out at once; only the answer takes time.
         let answer = ask();
         let clock = &self.shared.clock;
         let left = deadline.since(clock.now());
@@ -114,7 +110,6 @@ impl MemoryAccess {
         Err(Failure::Unknown(Error::new(ErrorKind::TimedOut, "use", words).with_unknown_outcome()))
     }
 
-    /// The same for several claims that fail as one.
     pub(super) fn ask_all<T>(
         &self,
         claims: &[Claim],

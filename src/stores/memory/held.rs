@@ -10,7 +10,6 @@ pub(super) struct HeldLock {
     pub(super) owner: Owner,
     pub(super) count: u32,
     pub(super) until: Moment,
-    /// Shown to people.
     pub(super) since: Moment,
     pub(super) note: Option<HoldNote>,
 }

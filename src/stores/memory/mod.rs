@@ -1,7 +1,7 @@
-//! The reference store: in this process, for tests, examples, and users' own unit tests.
+//! The reference store: in this process, for tests and examples.
 //!
-//! `store` is shared by its clients, each of which has an `access`; `faults` has its requests fail. `state`
-//! is what is kept, and each module in `kinds` what a kind of lock does with it.
+//! Clients share a `store`, and each has an `access`; `faults` makes requests fail. `state` is the data, and each module of
+//! `kinds` implements one kind of lock on it.
 
 mod access;
 mod counted;

@@ -5,7 +5,6 @@ use crate::inspect::{Holder, Mode};
 use crate::seam::{Attempt, Claim, Others, PLACE_LASTS, Release, Snapshot};
 use crate::time::Moment;
 
-/// One half of a read-write lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Half {
     Read,
@@ -21,11 +20,10 @@ impl Half {
     }
 }
 
-/// All holds of one read-write lock, and writers that wait and are to come before readers.
+/// All holds of one read-write lock, and the waiting writers that go before readers.
 #[derive(Default)]
 pub(super) struct Parties {
     holds: Vec<Party>,
-    /// Until when each counts as alive.
     waiting: Vec<(Owner, Moment)>,
 }
 
@@ -37,8 +35,7 @@ struct Party {
 }
 
 impl Parties {
-    /// Forgets those whose time is over. As on Redis, a writer's own reading ends with its writing at the
-    /// earliest.
+    /// As on Redis, a writer's own read hold does not end before its write hold.
     pub(super) fn expire(&mut self, now: Moment) {
         let writer = self.holds.iter().find(|party| party.half == Half::Write && party.until > now);
         let writer = writer.map(|party| party.owner);
@@ -50,7 +47,7 @@ impl Parties {
         self.holds.is_empty() && self.waiting.is_empty()
     }
 
-    /// Asks once. `Ok`: granted, but the fence is still to be fetched.
+    /// `Ok`: granted, without a fencing token yet.
     pub(super) fn attempt(
         &mut self,
         half: Half,
@@ -77,7 +74,7 @@ impl Parties {
             if half == Half::Write && claim.writers_first && claim.waits {
                 self.waiting.push((claim.owner, now.plus(PLACE_LASTS)));
             }
-            // A reader waits for the writer, not for what that may read afterwards.
+            // A reader waits for the write hold only, not for the writer's own read hold.
             let in_its_way = |party: &&Party| half == Half::Write || party.half == Half::Write;
             let holds = self.holds.iter().filter(in_its_way).map(|party| party.until);
             let longest = holds.chain(self.waiting.iter().map(|(_, until)| *until)).max();
@@ -87,12 +84,12 @@ impl Parties {
         Ok(())
     }
 
-    /// Whether a writer waits that comes before readers.
+    /// Whether a waiting writer goes before readers.
     pub(super) fn have_writers_waiting(&self, now: Moment) -> bool {
         self.waiting.iter().any(|(_, until)| *until > now)
     }
 
-    /// Forgets a writer that waits; whether that lets readers in.
+    /// Removes a waiting writer; whether readers may enter now.
     pub(super) fn stop_waiting(&mut self, half: Half, claim: &Claim) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|(owner, _)| half != Half::Write || *owner != claim.owner);
@@ -113,7 +110,7 @@ impl Parties {
         }
     }
 
-    /// Has the hold end at `until`, or not before it.
+    /// Makes the hold end at `until`, or not before it.
     pub(super) fn prolong(&mut self, half: Half, claim: &Claim, until: Moment) -> bool {
         let own = self.own(half, claim);
         own.map(|own| own.until = own.until.max(until)).is_some()
@@ -127,7 +124,7 @@ impl Parties {
         Some(Snapshot { holder: first.owner.to_string(), count: own.map_or(0, |own| own.count), remaining })
     }
 
-    /// The half that has it, the holders, and until when; `None` if it is free.
+    /// The mode, the holders and the end; `None`: free.
     pub(super) fn shown(&self, now: Moment) -> Option<(Mode, Vec<Holder>, Moment)> {
         let writer = self.holds.iter().find(|party| party.half == Half::Write && party.until > now);
         let mode = if writer.is_some() { Mode::Write } else { Mode::Read };
@@ -142,7 +139,7 @@ impl Parties {
         Some((mode, holders.collect(), until))
     }
 
-    /// Frees the lock if it is in this half's hands.
+    /// Frees the lock if this half holds it.
     pub(super) fn force(&mut self, half: Half) -> bool {
         let is_written = self.holds.iter().any(|party| party.half == Half::Write);
         let is_held = !self.holds.is_empty() && is_written == (half == Half::Write);

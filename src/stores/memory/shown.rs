@@ -1,7 +1,6 @@
-//! All that there is under a name in this process.
+//! The answers of `inspect`.
 //!
-//! Here several objects may have one name, which on Redis have one key: the first that is there is reported,
-//! in the order of this file.
+//! Here several objects may have one name, which on Redis share one key: the first that exists is shown, in this file's order.
 
 use crate::ident::{FencingToken, LockName};
 use crate::inspect::{Inspection, ObjectKind, Waiter};
@@ -9,7 +8,6 @@ use crate::stores::memory::counted::CountedKind;
 use crate::stores::memory::state::{Channels, MemoryState, rw_channel};
 use crate::time::Moment;
 
-/// The most items of a list that are shown.
 const MOST: usize = 100;
 
 impl MemoryState {

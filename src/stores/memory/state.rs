@@ -1,4 +1,4 @@
-//! All that a store in this process keeps, and one request's turn with it.
+//! The data of a store in this process, and one request's access to it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,24 +13,22 @@ use crate::stores::memory::parties::Parties;
 use crate::sync::Mutex;
 use crate::time::Moment;
 
-/// The channels that waiters in this process listen to, by name.
 pub(super) type Channels = CrowdMap<Box<str>, Arc<Channel>>;
 
 #[derive(Default)]
 pub(super) struct MemoryState {
     pub(super) locks: CrowdMap<Box<str>, HeldLock>,
     pub(super) read_writes: CrowdMap<Box<str>, Parties>,
-    /// By kind and name.
     pub(super) counted: HashMap<(CountedKind, Box<str>), Counted>,
-    /// The waiters for a fair lock, in order, and until when each counts as alive.
+    /// Waiters for a fair lock, and until when each counts as alive.
     pub(super) queues: CrowdMap<Box<str>, VecDeque<(Owner, Moment)>>,
     pub(super) fences: HashMap<Box<str>, u64>,
-    /// The entries of the directory of clients, and until when each is there.
+    /// The directory's entries, and until when each is valid.
     pub(super) clients: CrowdMap<ClientId, (String, Moment)>,
 }
 
 impl MemoryState {
-    /// Forgets the locks whose leases have run out, as a server does. Requests go by the time all the same.
+    /// Forgets locks whose leases are over. Requests look at leases themselves; this only frees memory.
     pub(super) fn sweep(&mut self, now: Moment) {
         self.clients.retain(|_, (_, until)| *until > now);
         self.locks.retain(|_, held| held.until > now);
@@ -40,7 +38,7 @@ impl MemoryState {
         });
     }
 
-    /// Drops waiters that are dead from the head of a fair lock's queue; says who is first now.
+    /// Drops dead waiters from the head of a fair lock's queue; returns the first living one.
     pub(super) fn first(&mut self, key: &str, now: Moment) -> Option<Owner> {
         let queue = self.queues.get_mut(key)?;
         while queue.front().is_some_and(|(_, until)| *until <= now) {
@@ -59,7 +57,7 @@ impl MemoryState {
         }
     }
 
-    /// Gives a waiter for a fair lock a place, or keeps it alive.
+    /// Queues a waiter for a fair lock, or keeps its place alive.
     pub(super) fn join_queue(&mut self, key: &str, owner: Owner, now: Moment) {
         let until = now.plus(PLACE_LASTS);
         let queue = self.queues.entry(key.into()).or_default();
@@ -69,7 +67,7 @@ impl MemoryState {
         }
     }
 
-    /// Forgets all that is kept under this key, but for the fences; whether there was anything.
+    /// Forgets everything under this key except fencing tokens; whether there was anything.
     pub(super) fn forget(&mut self, key: &str) -> bool {
         let mut had = self.locks.remove(key).is_some();
         had |= self.read_writes.remove(key).is_some();
@@ -86,12 +84,10 @@ impl MemoryState {
     }
 }
 
-/// The waiters for either half of a read-write lock listen here.
 pub(super) fn rw_channel(key: &str) -> String {
     format!("{key}:rw")
 }
 
-/// One request, which has the store to itself.
 pub(super) struct Turn<'a> {
     pub(super) state: &'a mut MemoryState,
     pub(super) now: Moment,
@@ -99,7 +95,7 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Wakes those who listen to a channel; under the lock of the state, as a script publishes.
+    /// Under the state's mutex, as a script publishes.
     pub(super) fn notify(&self, channel: &str) {
         if let Some(channel) = self.channels.lock().get(channel) {
             channel.notify();

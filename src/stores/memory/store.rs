@@ -10,7 +10,7 @@ use crate::stores::memory::state::{Channels, MemoryState};
 use crate::sync::Mutex;
 use crate::time::{Clock, ManualClock};
 
-/// Locks kept in this process: what a server is to clients that have one.
+/// Locks kept in this process, in place of a server.
 ///
 /// Clients made on clones of one store share its locks, as several processes share a Redis; each has its own
 /// watchdog. With a [`ManualClock`] a test decides when leases end.
@@ -42,7 +42,6 @@ pub(super) struct MemoryShared {
 }
 
 impl MemoryStore {
-    /// The identity of this store in the process.
     pub(crate) fn place(&self) -> String {
         format!("memory {:p}", Arc::as_ptr(&self.shared))
     }

@@ -44,7 +44,13 @@ impl Pipeline for RedisStore {
         }
         let wants_fence = claim.wants_fence;
         let read = move |reply| replies::attempted(&tagged(reply, kind.expected())?, wants_fence);
-        self.begin("lock", claim, kind.acquisition(claim, count), deadline, read)
+        self.begin(
+            "lock",
+            claim,
+            kind.acquisition(claim, count, self.server.connections.link()),
+            deadline,
+            read,
+        )
     }
 
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>> {

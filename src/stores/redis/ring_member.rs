@@ -59,7 +59,7 @@ impl RingMember for RedisStore {
             let error = Error::new(ErrorKind::Unsupported, "lock", "a ring counts nothing");
             return Err(Failure::Refused(error.on(claim.name.given())));
         };
-        let command = kind.acquisition(claim, 1).under(guarded, mark, fence);
+        let command = kind.acquisition(claim, 1, server.connections.link()).under(guarded, mark, fence);
         let reply = match server.replicas {
             Some(replicas) => {
                 let undo = kind.removal(claim, 0);

@@ -10,30 +10,30 @@ use crate::hosts::{Host, HostList, Hosts, check_url, no_parameters, unescaped};
 use crate::stores::zookeeper::path;
 
 const PORT: u16 = 2181;
-/// As ZooKeeper's own documentation has it for `secureClientPort`.
+/// As in ZooKeeper's documentation of `secureClientPort`.
 const TLS_PORT: u16 = 2281;
 
-/// The contents of a URL. Holds the password, so it is not `Debug`.
+/// Not `Debug`: it holds the password.
 pub(super) struct ZooKeeperAddress {
     pub(super) hosts: Vec<(Host, u16)>,
     pub(super) names: Arc<Hosts>,
     /// `user:password`.
     pub(super) login: Option<String>,
-    /// The prefix of every path; empty, or a path.
+    /// Prefix of every path.
     pub(super) chroot: String,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<crate::tls::Config>,
 }
 
 impl ZooKeeperAddress {
-    /// The first server to try, so that many clients do not all go to the same server.
+    /// Chosen at random, so that clients spread over the servers.
     pub(super) fn any_host(&self) -> usize {
         let random = RandomState::new().hash_one(0_u8);
         usize::try_from(random).unwrap_or(0).checked_rem(self.hosts.len()).unwrap_or(0)
     }
 
-    /// Reads `zk://[user:password@]host[:port][,host[:port]…][/path]`, or `zks://…`; the options' own user
-    /// and password go before the URL's. No message repeats the URL: it may hold a password.
+    /// Reads `zk://[user:password@]host[:port][,host[:port]…][/path]`, or `zks://…`. The options' user and password come before
+    /// the URL's. No message repeats the URL: it may hold a password.
     pub(super) fn new(options: &ServerOptions) -> Result<ZooKeeperAddress> {
         let refuse = || {
             let form = "zk://[user:password@]host[:port][,host[:port]…][/path]";
@@ -46,7 +46,7 @@ impl ZooKeeperAddress {
         let rest = rest.trim_end_matches('?');
         let HostList { login, places: hosts, path } =
             HostList::read(rest, if is_tls { TLS_PORT } else { PORT }).ok_or_else(refuse)?;
-        // The one sign that cannot stand for itself.
+        // `@` alone cannot stand for itself.
         let chroot = format!("/{path}").trim_end_matches('/').replace("%40", "@");
         if !chroot.is_empty() {
             path::check(&chroot).map_err(|_said_below| refuse())?;

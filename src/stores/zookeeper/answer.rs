@@ -10,7 +10,6 @@ use crate::stores::zookeeper::jute::code;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
 use crate::time::millis;
 
-/// The outcome of taking a node away.
 pub(super) fn deleted(outcome: Replied) -> Found<bool> {
     match outcome {
         Ok(_) => Ok(true),
@@ -19,15 +18,14 @@ pub(super) fn deleted(outcome: Replied) -> Found<bool> {
     }
 }
 
-/// A node's text, to be read by people: the owner first, as everywhere.
+/// A node's text for people: the owner first.
 pub(super) fn inscription(claim: &Claim) -> Vec<u8> {
     let Location { host, pid, thread, .. } = Location::here();
     let (owner, lease_ms) = (claim.owner, millis(claim.lease));
     format!("{owner}\nlease_ms={lease_ms}\nhost={host}\npid={pid}\nthread={thread}\n").into_bytes()
 }
 
-/// The owner that a node's data names, and its lease. Of a node that is not ours: what its maker wrote
-/// (Curator: its address), or its name.
+/// The owner and the lease that a node's data says. For another program's node: its data (Curator: its address), or its name.
 pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.lines();
@@ -36,7 +34,6 @@ pub(super) fn described(name: &str, data: &[u8]) -> (String, Option<Duration>) {
     (holder, lease.map(Duration::from_millis))
 }
 
-/// The location of a node's maker, if the node says so.
 pub(super) fn location(data: &[u8]) -> Option<Location> {
     let text = String::from_utf8_lossy(data);
     let said = |what: &str| text.lines().find_map(|line| line.strip_prefix(what)).map(str::to_owned);
@@ -44,12 +41,10 @@ pub(super) fn location(data: &[u8]) -> Option<Location> {
     Some(Location::new(said("host=")?, pid, said("thread=").unwrap_or_default()))
 }
 
-/// An answer of the seam, with error codes in words.
 pub(super) fn answer<T>(found: Found<T>, action: &'static str, name: &LockName) -> Answer<T> {
     named(found.map_err(|failure| failed(failure, action)), action, name.given())
 }
 
-/// A failure, with error codes in words.
 pub(super) fn failed(failure: NoReply, action: &'static str) -> Failure {
     match failure {
         NoReply::Code(code) => Failure::Refused(refusal(code, action)),
@@ -72,7 +67,7 @@ fn refusal(code: i32, action: &'static str) -> Error {
             ErrorKind::Refused,
             "the server's list of nodes is longer than 8 MiB: spread the names over several prefixes",
         ),
-        // The node made above it has gone again: a container whose last lock ended.
+        // The container above has gone with its last lock.
         code::NO_NODE => (ErrorKind::Busy, "the lock's path was deleted during the request"),
         _ => return Error::new(ErrorKind::Refused, action, format!("the server refused with error {code}")),
     };

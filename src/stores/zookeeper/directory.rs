@@ -1,8 +1,7 @@
 //! The directory of clients, and the list of locks: the children of a node, some at a time.
 //!
-//! A client's entry is a node that goes with its session, below `/leasehold/%clients`: no lock's node is
-//! named so, since `%` is followed by two digits in those. The servers have no clock to ask, so how old an
-//! entry is is not known.
+//! A client's entry is an ephemeral node below `/leasehold/%clients`; no lock has that path, since `%` precedes two digits there.
+//! The servers tell no time, so the age of an entry is unknown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +17,9 @@ use crate::stores::zookeeper::path;
 use crate::stores::zookeeper::session::{Found, NoReply, Replied};
 use crate::time::{Clock, Moment};
 
-/// The children on one page.
 const PAGE: usize = 250;
 
-/// The rest of an entry's time is not known: it counts as new.
+/// The age of an entry is unknown: it counts as new.
 const UNKNOWN: Duration = Duration::MAX;
 
 impl ZooKeeperStore {
@@ -29,8 +27,7 @@ impl ZooKeeperStore {
         format!("{}/{client}", path::of_clients(&self.session.address.chroot))
     }
 
-    /// One request, but for the first time and after the session has ended. The caller is the watchdog, whose
-    /// renewals wait for their replies as well.
+    /// One request, except the first time and after a new session. The watchdog calls this.
     fn put_entry(&self, client: ClientId, text: &str, deadline: Moment) -> Found<()> {
         let path = self.entry(client);
         let data = text.as_bytes();
@@ -55,15 +52,14 @@ impl ZooKeeperStore {
                 let text = String::from_utf8(jute::data(&reply.body)?).ok();
                 Ok(text.map(|text| Posted { text, remaining: UNKNOWN }))
             }
-            // It has gone, or is closed to this login.
+            // The node has gone, or this login may not read it.
             Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => Ok(None),
             Err(failure) => Err(failure),
         };
         self.session.call_all(&looks, deadline).into_iter().map(read).collect()
     }
 
-    /// Children of a node in the order of their names, those after `from`, and whether there are more; none
-    /// if there is no such node.
+    /// Children by name after `from`, and whether there are more; none if there is no such node.
     fn children(&self, folder: &str, from: &str, deadline: Moment) -> Found<(Vec<String>, bool)> {
         let mut names = match self.session.call(&Operation::Children { path: folder }, deadline) {
             Ok(reply) => jute::children(&reply.body)?,
@@ -95,7 +91,6 @@ impl ZooKeeperStore {
             let key = place.key_of(child)?;
             let name = wanted.name(&key).map(Arc::from)?;
             let name = LockName::new(&name, key).ok()?;
-            // The server's own nodes are no locks.
             Some((self.path_of(&name).ok()?, name))
         });
         let names: Vec<(String, LockName)> = names.collect();
@@ -105,15 +100,14 @@ impl ZooKeeperStore {
         for ((lock, name), reply) in names.iter().zip(self.session.call_all(&looks, deadline)) {
             let line = match reply {
                 Ok(reply) => self.line_of(lock, jute::children(&reply.body)?, Clock::System.after(each))?,
-                // It has just gone, or is somebody's who lets nobody look.
+                // The node has gone, or this login may not read it.
                 Err(NoReply::Code(code::NO_NODE | code::NO_AUTH)) => continue,
                 Err(failure) => return Err(failure),
             };
             let holders = line.all().filter(|one| line.in_front_of(one).is_none()).count();
             if holders > 0 {
                 requests += holders;
-                // Each lock has as long as the page: on a slow link one after the other would not be done by
-                // then.
+                // On a slow link the locks of a page would not be done within one deadline, so each has its own.
                 match self.shown_line(name, lock, &line, false, Clock::System.after(each)) {
                     Ok(seen) => found.push(seen),
                     Err(NoReply::Code(code::NO_AUTH)) => {}
@@ -125,7 +119,6 @@ impl ZooKeeperStore {
     }
 }
 
-/// A part of a list that goes on behind the last of `names`.
 fn page<T>(found: Vec<T>, names: &[String], has_more: bool, requests: usize) -> Page<T> {
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let next = names.last().filter(|_| has_more);
@@ -133,7 +126,6 @@ fn page<T>(found: Vec<T>, names: &[String], has_more: bool, requests: usize) -> 
     Page { found, next, requests: number(requests), looked_at: number(names.len()) }
 }
 
-/// The answer, with error codes in words.
 fn worded<T>(found: Found<T>, action: &'static str) -> Answer<T> {
     answered(found.map_err(|failure| failed(failure, action)))
 }
@@ -143,7 +135,6 @@ impl Directory for ZooKeeperStore {
         done(worded(self.put_entry(client, text, deadline), "directory"));
     }
 
-    /// It goes with the session, which lasts as long as the client.
     fn ends_entries(&self) -> bool {
         false
     }

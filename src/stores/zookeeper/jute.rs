@@ -5,14 +5,12 @@
 
 use crate::error::{Error, ErrorKind};
 
-/// The longest message that is kept; longer ones are lists of very many nodes.
+/// Longer messages are lists of very many nodes.
 pub(super) const LONGEST_FRAME: usize = 8 * 1024 * 1024;
 
-/// Numbers of messages that answer no request.
 pub(super) const WATCH_EVENT: i32 = -1;
 pub(super) const AUTH: i32 = -4;
 
-/// The server's error codes that mean something here.
 pub(super) mod code {
     pub(crate) const UNIMPLEMENTED: i32 = -6;
     pub(crate) const BAD_ARGUMENTS: i32 = -8;
@@ -30,7 +28,6 @@ pub(super) mod code {
     pub(crate) const TOO_LONG: i32 = i32::MIN;
 }
 
-/// How a node is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// Goes with its session; its name ends in a number that goes up.
@@ -43,7 +40,6 @@ pub(super) enum Mode {
     Persistent,
 }
 
-/// The users that may use a new node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     Everyone,
@@ -51,7 +47,6 @@ pub(super) enum Access {
     Creator,
 }
 
-/// One request.
 #[derive(Debug)]
 pub(super) enum Operation<'a> {
     Create {
@@ -60,7 +55,6 @@ pub(super) enum Operation<'a> {
         mode: Mode,
         access: Access,
     },
-    /// Changes the data of a node.
     SetData {
         path: &'a str,
         data: &'a [u8],
@@ -71,7 +65,7 @@ pub(super) enum Operation<'a> {
     Exists {
         path: &'a str,
     },
-    /// The data of a node that is there, and a word when it changes or goes.
+    /// Reads a node's data and watches it.
     Watch {
         path: &'a str,
     },
@@ -81,11 +75,11 @@ pub(super) enum Operation<'a> {
     Children {
         path: &'a str,
     },
-    /// The same, and a word when one comes or goes.
+    /// Reads a node's children and watches them.
     WatchChildren {
         path: &'a str,
     },
-    /// Has what is read next be no older than the leader's state now.
+    /// Makes the next read no older than the leader's state now.
     Sync {
         path: &'a str,
     },
@@ -93,14 +87,13 @@ pub(super) enum Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Whether it changes something, so that its outcome matters when no answer comes.
+    /// Whether a missing answer leaves an unknown outcome.
     pub(super) fn is_write(&self) -> bool {
         matches!(self, Operation::Create { .. } | Operation::SetData { .. } | Operation::Delete { .. })
     }
 
-    /// Whether the leader answers, which knows whether the session lives. A request that only reads is
-    /// answered by whichever server the client is connected to, and that may have been cut off from the
-    /// others without knowing it yet.
+    /// Whether the leader answers, which knows whether the session lives. Any other server answers reads by itself, even while
+    /// it is cut off from the leader.
     pub(super) fn asks_the_leader(&self) -> bool {
         self.is_write() || matches!(self, Operation::Sync { .. })
     }
@@ -154,7 +147,6 @@ impl Operation<'_> {
     }
 }
 
-/// The first message on a connection.
 pub(super) struct Greeting<'a> {
     pub(super) last_transaction: i64,
     pub(super) timeout_ms: i32,
@@ -176,7 +168,6 @@ impl Greeting<'_> {
     }
 }
 
-/// The server's answer.
 #[derive(Debug)]
 pub(super) struct Welcome {
     /// Zero: the session has expired.

@@ -18,8 +18,7 @@ impl Session {
             let mut next = self.beat(&mut state, now);
             let lapsed = state.life.as_ref().is_some_and(|life| life.lapse(now));
             let watchdog = state.watchdog.clone().filter(|_| lapsed);
-            // The leader is asked for the session when a client connects: by nothing else does it learn of it
-            // sooner.
+            // The leader learns of the session only when a client connects.
             if let Some(stream) = state.stream.as_ref().filter(|_| lapsed) {
                 stream.shutdown();
             }
@@ -28,7 +27,7 @@ impl Session {
                 watchdog.bounds_ended();
             }
             if is_connected {
-                // Else there is nothing to take them away with; a new connection comes by here.
+                // Without a connection nothing can be deleted; a new one comes by here.
                 let (ended, until) = self.places.take_ended(now);
                 next = next.min(until);
                 for (key, node) in ended {
@@ -36,7 +35,7 @@ impl Session {
                 }
             }
             if state.last_number != last_number {
-                // Without the lock, and so looked at anew: a change meanwhile was not notified.
+                // The mutex is free meanwhile, so a change in between was not notified: look again.
                 MutexGuard::unlocked(&mut state, || self.flush());
                 continue;
             }
@@ -48,7 +47,7 @@ impl Session {
         }
     }
 
-    /// Sends a sign of life if it is time to, and hangs up if none comes back; when to look again.
+    /// Sends a sign of life if one is due, and hangs up if none was answered; returns when to look next.
     fn beat(&self, state: &mut SessionState, now: Moment) -> Moment {
         let Some(life) = state.life.clone() else { return Moment::NEVER };
         let mut next = life.lapses_at();
@@ -72,7 +71,6 @@ impl Session {
         next
     }
 
-    /// Takes away a node whose lease is over.
     fn take_away(&self, state: &mut SessionState, key: PlaceKey, node: LockNode) {
         let me = self.me.clone();
         let path = node.path(&key);

@@ -1,5 +1,5 @@
-//! Holds that their client keeps until others ask for them. Others ask by coming to wait: each makes a node, and the
-//! server tells who watches the lock's children. So Curator's waiters ask, too.
+//! Cached holds. A waiter asks for a lock by making a node, and the server tells the client that watches the lock's children;
+//! so Curator's waiters ask, too.
 
 use std::sync::Arc;
 
@@ -49,8 +49,7 @@ impl Keeping for ZooKeeperStore {
 }
 
 impl ZooKeeperStore {
-    /// Has this client told when somebody comes to wait for a lock that was just granted, to be kept. Those who have
-    /// come before, and what cannot be seen, count as told.
+    /// Has this client notified when a waiter comes for a lock that was just granted. Waiters that came before count as notified.
     pub(super) fn watch_for_others(&self, key: &PlaceKey, deadline: Moment) {
         let Some(channel) = self.session.places.recalls(&key.path) else { return };
         self.session.watch(&key.path, &channel);
@@ -60,14 +59,13 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Ends that, before its node is taken away: that it goes asks this client for nothing.
+    /// Must precede the deletion of our node, which is no other's request.
     pub(super) fn watch_no_others(&self, key: &PlaceKey) {
         if let Some(channel) = self.session.places.recalls(&key.path) {
             self.session.unwatch(&key.path, &channel);
         }
     }
 
-    /// Those who stand at a lock, given the answer about its children.
     fn standing(&self, path: &str, children: Replied, deadline: Moment) -> Found<NodeLine> {
         self.line_of(path, jute::children(&children?.body)?, deadline)
     }

@@ -13,28 +13,22 @@ use crate::system::Socket;
 use crate::time::{Clock, Moment, millis};
 use crate::wire::{self, Timed, Wire, is_late};
 
-/// How long one write may block: it is tried only where the socket takes something, and that may be less than
-/// is written.
+/// How long one write may block. The socket was writable, but may take less than the whole message.
 const WRITE_LIMIT: Duration = Duration::from_millis(1);
 
-/// The request to a server on connecting.
 pub(super) struct AskedFor<'a> {
-    /// The session to go on with.
+    /// The session to resume.
     pub(super) life: Option<&'a Life>,
-    /// The server shall know this one.
+    /// The server must have seen this one.
     pub(super) last_transaction: i64,
-    /// The time-out to ask for.
     pub(super) timeout: Duration,
 }
 
 pub(super) enum NewConnection {
-    /// With the session that was asked for, or with a new one.
     New(Wire, Life),
-    /// The session is over.
     Expired,
 }
 
-/// Connects to one server and takes up a session.
 pub(super) fn connect(
     address: &ZooKeeperAddress,
     (host, port): (&Host, u16),
@@ -82,14 +76,12 @@ pub(super) fn connect(
         stream.write_all(&jute::authentication(login)).map_err(broken)?;
         authenticated(&mut stream)?;
     }
-    // From here on the reading thread waits as long as it takes: the keeping thread hangs up on a dead
-    // server.
+    // From here on reads have no time-out: the keeping thread hangs up on a dead server.
     let limits = wire.set_read_timeout(None).and_then(|()| wire.set_write_timeout(WRITE_LIMIT));
     limits.map_err(broken)?;
     Ok(NewConnection::New(wire, Life::new(welcome.session, welcome.password, granted)))
 }
 
-/// A write of the handshake blocks for as long as there was time at its begin, at most.
 fn secured(address: &ZooKeeperAddress, host: &Host, socket: Socket, deadline: Moment) -> io::Result<Wire> {
     let left = deadline.since(Clock::System.now()).max(WRITE_LIMIT);
     socket.set_write_timeout(Some(left))?;
@@ -122,7 +114,6 @@ fn authenticated(from: &mut impl Read) -> Result<()> {
     }
 }
 
-/// The next message.
 fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {
     let length = read_length(from)?;
     if length > LONGEST_FRAME {
@@ -131,8 +122,8 @@ fn read_frame(from: &mut impl Read) -> Result<Vec<u8>> {
     read_bytes(from, length)
 }
 
-/// The next reply on a connection on which the server has been heard. Of one that is too long only the header
-/// is kept, with an error code: the connection and what is held over it do not end for a long list.
+/// The next reply. Of one that is too long only the header is kept, with an error code, so that a long list does not end
+/// the connection and its holds.
 pub(super) fn read_reply(from: &mut impl Read) -> Result<Vec<u8>> {
     let length = read_length(from)?;
     if length <= LONGEST_FRAME {
@@ -151,7 +142,7 @@ pub(super) fn read_reply(from: &mut impl Read) -> Result<Vec<u8>> {
     Ok(header)
 }
 
-/// A length beyond this is no length: another protocol, or a stream out of step.
+/// A greater length is another protocol, or a stream out of step.
 const LONGEST_SKIPPED: usize = 1 << 29;
 
 fn read_length(from: &mut impl Read) -> Result<usize> {

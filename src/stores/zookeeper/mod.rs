@@ -1,10 +1,9 @@
 //! A ZooKeeper ensemble.
 //!
-//! Each who wants a lock makes a node that the servers number and that goes with the client's session; the
-//! lowest number has the lock, every other watches the one in front. `path` names the nodes, as Curator does;
-//! `session` carries requests in the encoding of `jute` over the connections of `link`; `life` is how long a
-//! hold can count on a session, and `places` what this client has where, which `keep` looks after; `keeping` is about
-//! locks that are kept until others ask for them; `answer` puts replies into words.
+//! Each owner that wants a lock makes a numbered node that goes with the client's session. The owner of the lowest number holds the
+//! lock; every other one watches the node in front.
+//! `path` names the nodes as Curator does, `session` carries requests, `life` says how long a hold can count on a session, `places` which
+//! nodes this client has, and `keeping` lends out cached locks.
 
 mod address;
 mod answer;
@@ -49,19 +48,18 @@ use life::Window;
 use places::{LockNode, PlaceKey};
 use session::{NoReply, Replied, Session};
 
-/// Keeps locks as nodes of an ensemble.
 pub(crate) struct ZooKeeperStore {
     session: Arc<Session>,
     access: Access,
     command_timeout: Duration,
 }
 
-/// Between two looks of a waiter that nothing has woken. Watches are as sure as the connection, and when that
-/// breaks all look again; this is for what an operator does by hand.
+/// Between two polls of a waiter that nothing has woken. When the connection breaks, every waiter looks again; so this is
+/// for nodes that an operator deletes by hand.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(6));
 
 impl ZooKeeperStore {
-    /// Connects, with a session that lasts `lease` if the servers allow that.
+    /// Asks for a session that lasts `lease`.
     pub(crate) fn connect(
         options: &ServerOptions,
         lease: Duration,
@@ -85,7 +83,7 @@ impl ZooKeeperStore {
                 check_format(&String::from_utf8_lossy(&found), &format!("the node {path}")).map(|()| true)
             }
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-            // No right to read it.
+            // This login may not read the node.
             Err(NoReply::Code(_)) => Ok(true),
             Err(NoReply::Failed(failure)) => Err(failure.into_error().during("connect")),
         };
@@ -102,11 +100,10 @@ impl ZooKeeperStore {
                 noted = self.session.call(&note, deadline);
             }
         }
-        // Another client has noted its own meanwhile.
+        // Another client has noted its own number meanwhile.
         if matches!(noted, Err(NoReply::Code(code::NODE_EXISTS))) { look().map(drop) } else { Ok(()) }
     }
 
-    /// After how long without a sign of life the servers free what this client holds.
     pub(crate) fn session_timeout(&self) -> Duration {
         self.session.timeout()
     }
@@ -178,8 +175,7 @@ impl Store for ZooKeeperStore {
                 Some((node.path(&key), key, node))
             })
             .collect();
-        // Whether each node is there, and before that a question to the leader, which knows whether the
-        // session lives.
+        // A question to the leader comes first: only the leader knows whether the session lives.
         let nodes = held.iter().flatten().map(|(path, _, _)| Operation::Exists { path });
         let requests: Vec<_> = std::iter::once(Operation::Sync { path: "/" }).chain(nodes).collect();
         let mut outcomes = self.session.call_all(&requests, deadline).into_iter();
@@ -254,7 +250,7 @@ impl Sessions for ZooKeeperStore {
 
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>> {
         let held = self.key(claim).ok().and_then(|key| self.session.places.holding(&key));
-        // Gone again already: what is bound to it is over.
+        // The hold has ended meanwhile.
         Some(held.map_or_else(|| Arc::new(Window::closed()), |(_, held)| held.window))
     }
 }

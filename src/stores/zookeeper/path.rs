@@ -12,7 +12,6 @@ use crate::ident::Owner;
 use crate::seam::Family;
 use crate::seam::directory::Wanted;
 
-/// The place of locks whose names are no paths.
 const BASE: &str = "/leasehold";
 
 /// The path of the lock with this key, below `chroot`.
@@ -45,12 +44,11 @@ pub(super) fn of_lock(chroot: &str, key: &str) -> Result<String> {
     Ok(path)
 }
 
-/// The place of the clients' entries. Not the path of a lock: those have two digits behind each `%`.
+/// The folder of the clients' entries. No lock has this path, since a lock's has two digits behind each `%`.
 pub(super) fn of_clients(chroot: &str) -> String {
     format!("{chroot}{BASE}/%clients")
 }
 
-/// The place of the format's number.
 pub(super) fn of_format(chroot: &str) -> String {
     format!("{chroot}{BASE}/%format")
 }
@@ -58,12 +56,11 @@ pub(super) fn of_format(chroot: &str) -> String {
 /// The node whose children a list looks at.
 pub(super) struct ListedFolder {
     pub(super) folder: String,
-    /// Of keys that are paths: the beginning of those, with the last slash.
+    /// For keys that are paths: their beginning, with the last slash.
     parent: Option<String>,
 }
 
 impl ListedFolder {
-    /// The key of the lock at this child, if there may be one.
     pub(super) fn key_of(&self, child: &str) -> Option<String> {
         match &self.parent {
             Some(parent) => Some(format!("{parent}{child}")),
@@ -72,7 +69,7 @@ impl ListedFolder {
     }
 }
 
-/// The place of the wanted locks: if their keys are paths, below the part of the pattern that is no pattern.
+/// The folder of the wanted locks. For keys that are paths: the part of the pattern without wildcards.
 pub(super) fn listed(chroot: &str, wanted: &Wanted) -> ListedFolder {
     let plain = wanted.pattern.split(['*', '?', '[', '\\']).next().unwrap_or_default();
     let literal = format!("{}{plain}", wanted.prefix);
@@ -86,7 +83,6 @@ pub(super) fn listed(chroot: &str, wanted: &Wanted) -> ListedFolder {
     ListedFolder { folder, parent: Some(parent.to_owned()) }
 }
 
-/// Whether ZooKeeper takes a path as it is.
 pub(super) fn check(path: &str) -> Result<()> {
     let refuse =
         |why: &str| Err(Error::invalid("lock", format!("the name is not a valid path of ZooKeeper: {why}")));
@@ -107,12 +103,11 @@ pub(super) fn check(path: &str) -> Result<()> {
     }
 }
 
-/// The characters that ZooKeeper allows. It looks at UTF-16: a character of two units is not allowed.
+/// ZooKeeper looks at UTF-16: a character of two units is not allowed.
 fn is_allowed(character: char) -> bool {
     !matches!(character, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{d7ff}'..='\u{f8ff}' | '\u{fff0}'..)
 }
 
-/// The part before the number: the purpose of the node.
 fn mark(family: Family) -> &'static str {
     match family {
         Family::Read => "__READ__",
@@ -122,15 +117,14 @@ fn mark(family: Family) -> &'static str {
     }
 }
 
-/// The prefix of the names of an owner's nodes, to which the server adds the number. It follows from the
-/// owner, so that a node is found again whose making was not answered.
+/// The prefix of the names of an owner's nodes. It follows from the owner, so the owner finds a node again whose creation was not
+/// answered.
 pub(super) fn prefix(owner: Owner, family: Family) -> String {
     let guid = Uuid::from_u128(owner.client().as_u128() ^ u128::from(owner.number()));
     format!("_c_{}-{}", guid.as_hyphenated(), mark(family))
 }
 
-/// Whether a node has the whole form of a waiter's name, as this crate and Curator write it: such a node is
-/// made by nobody else.
+/// Whether a node's name has the whole form that this crate and Curator give a waiter's node.
 fn is_protocols_own(name: &str) -> bool {
     let parts = name.strip_prefix("_c_").and_then(|rest| rest.split_at_checked(GUID));
     parts.is_some_and(|(guid, rest)| {
@@ -141,10 +135,9 @@ fn is_protocols_own(name: &str) -> bool {
     })
 }
 
-/// The length of a GUID with its hyphens.
 const GUID: usize = 36;
 
-/// One who stands at a lock, ours or Curator's.
+/// A waiter or holder of a lock, ours or Curator's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueuedNode {
     pub(super) name: String,
@@ -153,7 +146,7 @@ pub(super) struct QueuedNode {
 }
 
 impl QueuedNode {
-    /// `None`: it is something else. The server writes the number with ten digits, or with a minus once it has run over.
+    /// `None`: no waiter's node. The server writes ten digits, or a minus after an overflow.
     fn new(name: String) -> Option<QueuedNode> {
         [Family::Lock, Family::Read, Family::Write].into_iter().find_map(|family| {
             let (_, digits) = name.rsplit_once(mark(family))?;
@@ -168,14 +161,12 @@ impl QueuedNode {
         !(0..i32::MAX).contains(&self.number)
     }
 
-    /// The number, as it stands in the name.
     pub(super) fn digits(name: &str, family: Family) -> &str {
         name.rsplit_once(mark(family)).map_or("", |(_, digits)| digits)
     }
 }
 
-/// Those who stand at a lock, in the order of their numbers. A reader whose owner was writing before has the
-/// writer's.
+/// The nodes of a lock in the order of their numbers. A reader whose owner wrote before has the writer's number.
 #[derive(Debug, Default)]
 pub(super) struct NodeLine(Vec<QueuedNode>);
 
@@ -186,23 +177,20 @@ impl NodeLine {
         NodeLine(waiters)
     }
 
-    /// Those that only look like waiters by their names, and may be somebody's node or another lock's place:
-    /// waiters' nodes go with a session, and those do not.
+    /// Nodes that only look like waiters' by their names. A waiter's node is ephemeral; these may not be.
     pub(super) fn doubtful(&self) -> impl Iterator<Item = &QueuedNode> {
         self.0.iter().filter(|one| !is_protocols_own(&one.name))
     }
 
-    /// Takes out those that were found to be no waiters.
     pub(super) fn retain(&mut self, is_waiter: impl Fn(&QueuedNode) -> bool) {
         self.0.retain(is_waiter);
     }
 
-    /// Whether another kind of lock is at this path.
     pub(super) fn is_strange_to(&self, family: Family) -> bool {
         self.0.iter().any(|waiter| (waiter.family == Family::Lock) != (family == Family::Lock))
     }
 
-    /// Whether somebody who comes now would have to wait.
+    /// Whether a newcomer would have to wait.
     pub(super) fn is_busy_for(&self, family: Family) -> bool {
         self.0.iter().any(|waiter| family != Family::Read || waiter.family == Family::Write)
     }
@@ -215,19 +203,17 @@ impl NodeLine {
         self.0.iter().find(|waiter| waiter.name == name)
     }
 
-    /// The nearest whose end this one has to wait for; `None`: it has the lock.
+    /// The nearest node whose end this one has to wait for; `None`: this one holds the lock.
     pub(super) fn in_front_of(&self, waiter: &QueuedNode) -> Option<&QueuedNode> {
         let before = self.0.iter().rev().filter(|other| other.number < waiter.number);
         before.into_iter().find(|other| waiter.family != Family::Read || other.family == Family::Write)
     }
 
-    /// Those who have the lock.
     pub(super) fn holders(&self, family: Family) -> impl Iterator<Item = &QueuedNode> {
         self.0.iter().filter(move |one| one.family == family && self.in_front_of(one).is_none())
     }
 }
 
-/// The paths of what is above `path` and of itself, the uppermost first.
 pub(super) fn with_parents(path: &str) -> impl Iterator<Item = &str> {
     let inner = path.match_indices('/').skip(1).filter_map(|(at, _)| path.get(..at));
     inner.chain(std::iter::once(path))

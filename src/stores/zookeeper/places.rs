@@ -1,4 +1,4 @@
-//! The places of this client's owners: which node is whose, and which of them have the lock for how long.
+//! The places of this client's owners: their nodes, and how long each of them holds its lock.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use crate::stores::zookeeper::life::{Life, Window};
 use crate::sync::{Mutex, Waker};
 use crate::time::Moment;
 
-/// A lock, by its path, and the owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PlaceKey {
     pub(super) path: Arc<str>,
@@ -19,21 +18,18 @@ pub(super) struct PlaceKey {
     pub(super) family: Family,
 }
 
-/// One owner's place at one lock.
 #[derive(Debug)]
 struct NodePlace {
-    /// Told when there is reason to look again: the one in front has gone, or the connection has.
+    /// Notified when the owner should look again: the node in front has gone, or the connection.
     topic: Arc<Channel>,
     node: Option<LockNode>,
-    /// A create was not answered: the node may be there, or may come to be.
+    /// A creation was not answered: the node may exist now or later.
     in_doubt: bool,
     held: Option<HeldNode>,
 }
 
-/// A node that was made.
 #[derive(Debug, Clone)]
 pub(super) struct LockNode {
-    /// Its name below the lock's path.
     pub(super) name: Arc<str>,
     /// The transaction that made it: later ones are greater, for all locks of an ensemble.
     pub(super) transaction: u64,
@@ -46,14 +42,12 @@ impl LockNode {
     }
 }
 
-/// The lock was granted.
 #[derive(Debug, Clone)]
 pub(super) struct HeldNode {
     pub(super) count: u32,
-    /// When its lease is over. The servers know of no lease: this client takes the node away then.
+    /// The end of the lease. The servers know no lease: this client deletes the node then.
     pub(super) until: Moment,
     pub(super) window: Arc<Window>,
-    /// Its node is being taken away.
     ending: bool,
 }
 
@@ -66,35 +60,31 @@ impl HeldNode {
 #[derive(Debug, Default)]
 pub(super) struct NodePlaces {
     entries: Mutex<CrowdMap<PlaceKey, NodePlace>>,
-    /// Of locks, by their paths, that are kept until others ask for them: told when they do.
+    /// Channels of cached locks, by path: notified when others ask for the lock.
     recalls: Mutex<CrowdMap<Box<str>, Arc<Channel>>>,
 }
 
-/// The known state of a place before an attempt.
 pub(super) struct KnownNodes {
     pub(super) node: Option<LockNode>,
     pub(super) in_doubt: bool,
 }
 
 impl NodePlaces {
-    /// The channel of a waiter.
     pub(super) fn topic(&self, key: &PlaceKey) -> Arc<Channel> {
         let mut entries = self.entries.lock();
         Arc::clone(&entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key)).topic)
     }
 
-    /// The nodes that are known of an owner, if any are.
     pub(super) fn known(&self, key: &PlaceKey) -> Option<KnownNodes> {
         let entries = self.entries.lock();
         entries.get(key).map(|place| KnownNodes { node: place.node.clone(), in_doubt: place.in_doubt })
     }
 
-    /// Whether the owner has a node.
     pub(super) fn stands(&self, key: &PlaceKey) -> bool {
         self.entries.lock().get(key).is_some_and(|place| place.node.is_some())
     }
 
-    /// The known state of an owner's place; a node that went with its session is not part of it.
+    /// A node that went with its session does not count.
     pub(super) fn look(&self, key: &PlaceKey) -> KnownNodes {
         let mut entries = self.entries.lock();
         let place = entries.entry(key.clone()).or_insert_with(|| NodePlace::new(key));
@@ -105,7 +95,6 @@ impl NodePlaces {
         KnownNodes { node: place.node.clone(), in_doubt: place.in_doubt }
     }
 
-    /// The same of one who holds.
     pub(super) fn holding(&self, key: &PlaceKey) -> Option<(LockNode, HeldNode)> {
         let entries = self.entries.lock();
         let place = entries.get(key)?;
@@ -134,7 +123,7 @@ impl NodePlaces {
         }
     }
 
-    /// Has a hold run until then at least, with that count, if it still stands.
+    /// Prolongs a hold to `until` at least, if it still stands.
     pub(super) fn keep(&self, key: &PlaceKey, count: Option<u32>, until: Moment) {
         if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
             held.count = count.unwrap_or(held.count);
@@ -142,21 +131,18 @@ impl NodePlaces {
         }
     }
 
-    /// The channel on which this client is told that others want what it keeps of a lock. A break of the connection is
-    /// told there, too: watches go with it.
+    /// The channel that is notified when others want a cached lock, or when the connection breaks, which ends all watches.
     pub(super) fn hear(&self, path: &str, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
-        // Joined under the lock that `left` also takes: a channel that has just been joined is not forgotten.
+        // Joined under the mutex that `left` takes: a channel that has just been joined is not forgotten.
         let mut recalls = self.recalls.lock();
         let channel = recalls.entry(path.into()).or_insert_with(|| Arc::new(Channel::new(path, true)));
         Subscription::new(Arc::clone(channel), source, waker)
     }
 
-    /// The same, if somebody listens to it.
     pub(super) fn recalls(&self, path: &str) -> Option<Arc<Channel>> {
         self.recalls.lock().get(path).cloned()
     }
 
-    /// Forgets a channel for recalls that nobody listens to any more.
     pub(super) fn left(&self, channel: &Arc<Channel>) {
         let mut recalls = self.recalls.lock();
         let own = recalls.get(channel.channel());
@@ -165,13 +151,11 @@ impl NodePlaces {
         }
     }
 
-    /// Forgets a place.
     pub(super) fn remove(&self, key: &PlaceKey) {
         let mut entries = self.entries.lock();
         entries.remove(key);
     }
 
-    /// Forgets a place if it is still at that node.
     pub(super) fn remove_node(&self, key: &PlaceKey, node: &LockNode) {
         let mut entries = self.entries.lock();
         if entries.get(key).is_some_and(|place| place.node.as_ref().is_some_and(|own| own.name == node.name))
@@ -180,7 +164,7 @@ impl NodePlaces {
         }
     }
 
-    /// The end of the lease of this client's owner that holds the lock with that node.
+    /// The end of the lease of this client's hold by that node.
     pub(super) fn until(&self, path: &str, name: &str) -> Option<Moment> {
         let entries = self.entries.lock();
         let mut here = entries.iter().filter(|(key, _)| *key.path == *path).map(|(_, place)| place);
@@ -188,19 +172,18 @@ impl NodePlaces {
         place.held.as_ref().map(|held| held.until)
     }
 
-    /// Has everyone who waits look again.
     pub(super) fn wake_all(&self) {
         let mut topics: Vec<_> = self.entries.lock().values().map(|place| Arc::clone(&place.topic)).collect();
         topics.extend(self.recalls.lock().values().cloned());
         topics.iter().for_each(|topic| topic.notify());
     }
 
-    /// The nodes whose time is over, to be taken away, and when the next one's is.
+    /// Nodes whose leases are over, to be deleted, and the end of the next one.
     pub(super) fn take_ended(&self, now: Moment) -> (Vec<(PlaceKey, LockNode)>, Moment) {
         let (mut ended, mut next) = (Vec::new(), Moment::NEVER);
         let mut entries = self.entries.lock();
         entries.retain(|_, place| {
-            // A node that went with its session needs no taking away.
+            // A node that went with its session is gone already.
             place.held.is_none() || place.node.as_ref().is_some_and(|node| !node.life.is_over())
         });
         for (key, place) in entries.iter_mut() {
@@ -218,7 +201,7 @@ impl NodePlaces {
         (ended, next)
     }
 
-    /// A node could not be taken away: to be tried again.
+    /// Deleting failed: try again.
     pub(super) fn put_back(&self, key: &PlaceKey) {
         if let Some(held) = self.entries.lock().get_mut(key).and_then(|place| place.held.as_mut()) {
             held.ending = false;

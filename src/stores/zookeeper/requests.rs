@@ -30,7 +30,6 @@ impl ZooKeeperStore {
         path::of_lock(&self.session.address.chroot, name.key()).map_err(NoReply::refused)
     }
 
-    /// Those who stand at a lock; nobody if there is no such path.
     pub(super) fn line(&self, lock: &str, deadline: Moment) -> Found<NodeLine> {
         match self.session.call(&Operation::Children { path: lock }, deadline) {
             Ok(reply) => self.line_of(lock, jute::children(&reply.body)?, deadline),
@@ -39,8 +38,8 @@ impl ZooKeeperStore {
         }
     }
 
-    /// The line of a lock whose node has these children. Of those whose names do not tell, the server is
-    /// asked whether they go with a session, as waiters' nodes do.
+    /// The queue of a lock whose node has these children. Where the names do not tell, the server says which of them are
+    /// ephemeral, as waiters' nodes are.
     pub(super) fn line_of(&self, lock: &str, children: Vec<String>, deadline: Moment) -> Found<NodeLine> {
         let mut line = NodeLine::new(children);
         let doubtful: Vec<String> = line.doubtful().map(|one| one.name.clone()).collect();
@@ -53,7 +52,7 @@ impl ZooKeeperStore {
         for (name, reply) in doubtful.into_iter().zip(self.session.call_all(&looks, deadline)) {
             match reply {
                 Ok(reply) if jute::is_ephemeral(&reply.body)? => {}
-                // Those that are gone stand there no more.
+                // Nodes that are gone wait no more.
                 Ok(_) | Err(NoReply::Code(code::NO_NODE)) => others.push(name),
                 Err(failure) => return Err(failure),
             }
@@ -61,8 +60,6 @@ impl ZooKeeperStore {
         line.retain(|one| !others.contains(&one.name));
         Ok(line)
     }
-
-    // ---- taking
 
     pub(super) fn attempt_now(&self, claim: &Claim, count: u32, deadline: Moment) -> Found<Attempt> {
         let key = self.key(claim)?;
@@ -79,7 +76,7 @@ impl ZooKeeperStore {
         if count > 1 {
             return Ok(Attempt::Lost);
         }
-        // A thread that does not wait makes no node to find the lock busy. A writer may read all the same.
+        // A thread that does not wait makes no node only to find the lock busy. A thread that writes may read all the same.
         let may_read = key.family == Family::Read && self.session.places.holding(&writing(&key)).is_some();
         if !claim.waits && !may_read {
             let line = self.line(&key.path, deadline)?;
@@ -104,7 +101,7 @@ impl ZooKeeperStore {
                 }
                 Ok(Ahead::Somebody) => return Ok(Attempt::Busy { retry_after: None }),
                 Ok(Ahead::Unclear) => {}
-                // A waiter is known to stand there. Of others nobody would take the node away.
+                // Only of a waiter the keeping thread knows that there is a node to delete.
                 Err(failure) if !claim.waits && self.session.places.stands(&key) => {
                     let (Failure::Refused(error) | Failure::Unknown(error)) = failed(failure, "lock");
                     return Err(NoReply::Failed(Failure::Unknown(error.with_unknown_outcome())));
@@ -114,11 +111,11 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Finds who stands in front of a node, which is watched if the claim waits, and given up if not.
+    /// Looks for the owner in front. A claim that waits watches its node; one that does not gives up.
     fn look_ahead(&self, claim: &Claim, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<Ahead> {
         let line = self.line(&key.path, deadline)?;
         let Some(waiter) = line.find(&node.name) else {
-            // Somebody took it away. A waiter for a lock waits on, at the end.
+            // Someone deleted our node. A waiter queues again, at the end.
             self.session.places.set_node(key, None);
             return Ok(Ahead::Unclear);
         };
@@ -135,19 +132,17 @@ impl ZooKeeperStore {
             self.give_up(key, node, deadline)?;
             return Ok(Ahead::Somebody);
         }
-        // Else the one in front has just gone.
+        // `false`: the owner in front has just gone.
         let is_watched = self.watch(key, &in_front.name, deadline)?;
         Ok(if is_watched { Ahead::Somebody } else { Ahead::Unclear })
     }
 
-    /// Takes the owner out of the queue.
     pub(super) fn give_up(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<()> {
         self.delete(&node.path(key), deadline)?;
         self.session.places.remove(key);
         Ok(())
     }
 
-    /// The node in which the owner stands in the queue; made if there is none.
     pub(super) fn stand(&self, claim: &Claim, key: &PlaceKey, deadline: Moment) -> Found<LockNode> {
         let known = self.session.places.look(key);
         if let Some(node) = known.node {
@@ -161,8 +156,7 @@ impl ZooKeeperStore {
         if key.family == Family::Read
             && let Some((node, _)) = self.session.places.holding(&writing(key))
         {
-            // As Curator: who writes and reads reads in the writer's place, and keeps it when the writing is
-            // over.
+            // As Curator: an owner that writes and reads has the writer's place, also after the writing is over.
             made.push_str(QueuedNode::digits(&node.name, Family::Write));
             mode = Mode::Ephemeral;
         }
@@ -185,16 +179,16 @@ impl ZooKeeperStore {
         Ok(node)
     }
 
-    /// As Curator: what is above the nodes goes some time after the last of them.
+    /// As Curator: the servers delete parents some time after their last child.
     pub(super) fn make_parents(&self, lock: &str, deadline: Moment) -> Found<()> {
-        // Mostly all but the last are there.
+        // Mostly only the last is missing.
         if self.make_container(lock, deadline)? {
             return Ok(());
         }
         for path in path::with_parents(lock) {
             match self.make_container(path, deadline) {
                 Ok(_) => {}
-                // One above may be closed to us and be there all the same; the last one decides.
+                // This login may not make a parent, which may exist; the last one decides.
                 Err(NoReply::Code(code::NO_AUTH)) if path != lock => {}
                 Err(failure) => return Err(failure),
             }
@@ -202,7 +196,7 @@ impl ZooKeeperStore {
         Ok(())
     }
 
-    /// Makes a container unless it is there; `false`: what is above it is not.
+    /// `false`: the parent is missing.
     pub(super) fn make_container(&self, path: &str, deadline: Moment) -> Found<bool> {
         let create = |mode| {
             let request = Operation::Create { path, data: &[], mode, access: self.access };
@@ -215,7 +209,7 @@ impl ZooKeeperStore {
         match outcome {
             Ok(_) | Err(NoReply::Code(code::NODE_EXISTS)) => Ok(true),
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
-            // It may have been made or not, which is as well: no lock is in it.
+            // A container holds no lock, so its outcome does not matter.
             Err(NoReply::Failed(Failure::Unknown(error))) => {
                 Err(NoReply::refused(Error::new(error.kind(), "lock", error.detail())))
             }
@@ -223,12 +217,12 @@ impl ZooKeeperStore {
         }
     }
 
-    /// Has the owner notified when the one in front goes; `false`: it is gone already.
+    /// `false`: the node in front is gone already.
     pub(super) fn watch(&self, key: &PlaceKey, in_front: &str, deadline: Moment) -> Found<bool> {
         let topic = self.session.places.topic(key);
         let path = format!("{}/{in_front}", key.path);
         self.session.watch(&path, &topic);
-        // By reading, not by asking whether it exists: that would leave a watch where nothing comes any more.
+        // By reading: a watch by `exists` would stay where no node comes any more.
         match self.session.call(&Operation::Watch { path: &path }, deadline) {
             Ok(_) => Ok(true),
             failed => {
@@ -244,14 +238,12 @@ impl ZooKeeperStore {
 
     pub(super) fn is_there(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
         match self.session.call(&Operation::Exists { path: &node.path(key) }, deadline) {
-            // Of another session nothing can be said by this one.
+            // A node of another session says nothing about this one's.
             Ok(reply) => Ok(Arc::ptr_eq(&reply.life, &node.life)),
             Err(NoReply::Code(code::NO_NODE)) => Ok(false),
             Err(failure) => Err(failure),
         }
     }
-
-    // ---- giving back
 
     pub(super) fn release_now(&self, claim: &Claim, left: u32, deadline: Moment) -> Found<Release> {
         let key = self.key(claim)?;
@@ -271,27 +263,24 @@ impl ZooKeeperStore {
         Ok(Release::NotHeld { holder: self.holder(&key, deadline)? })
     }
 
-    /// The same of one that has the lock.
     fn delete_own(&self, key: &PlaceKey, node: &LockNode, deadline: Moment) -> Found<bool> {
         self.watch_no_others(key);
         self.delete(&node.path(key), deadline)
     }
 
-    /// Takes a node away; `false`: it was not there.
+    /// `false`: the node was not there.
     pub(super) fn delete(&self, path: &str, deadline: Moment) -> Found<bool> {
         deleted(self.session.call(&Operation::Delete { path }, deadline))
     }
 
-    /// Has the owner stand nowhere.
     pub(super) fn clean_up_now(&self, claim: &Claim, deadline: Moment) -> Found<Release> {
         let key = self.key(claim)?;
-        // Forgotten when the servers have answered, and not before: the keeping thread sees to a node that is
-        // known.
+        // Forgotten only when the servers have answered: the keeping thread deletes what it knows.
         let freed = match self.session.places.known(&key) {
             Some(KnownNodes { node: Some(node), .. }) => {
                 !node.life.is_over() && self.delete(&node.path(&key), deadline)?
             }
-            // It has never got so far as to ask for a node.
+            // This owner never asked for a node.
             Some(KnownNodes { node: None, in_doubt: false }) => false,
             Some(KnownNodes { node: None, in_doubt: true }) | None => self.clear(&key, deadline)?,
         };
@@ -299,9 +288,9 @@ impl ZooKeeperStore {
         Ok(if freed { Release::Freed { others: Others::Nobody } } else { Release::NotHeld { holder: None } })
     }
 
-    /// Looks for nodes of an owner that it does not know of, and takes them away; whether there were any.
+    /// Deletes nodes of an owner that this client does not know of; whether there were any.
     pub(super) fn clear(&self, key: &PlaceKey, deadline: Moment) -> Found<bool> {
-        // A request sent under this session before is carried out, or never will be, before this is answered.
+        // Once `sync` is answered, every earlier request of this session has been carried out or never will be.
         match self.session.call(&Operation::Sync { path: &key.path }, deadline) {
             Ok(_) | Err(NoReply::Code(_)) => {}
             Err(failure) => return Err(failure),
@@ -315,14 +304,11 @@ impl ZooKeeperStore {
         Ok(found)
     }
 
-    // ---- questions
-
-    /// The holder of the lock, as its node says.
     pub(super) fn holder(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<String>> {
         Ok(self.shown(key, deadline)?.map(|(name, data)| described(&name, &data).0))
     }
 
-    /// The node of a holder, with its data: the owner's own if it is one.
+    /// The node of a holder, with its data; the owner's own if it holds.
     pub(super) fn shown(&self, key: &PlaceKey, deadline: Moment) -> Found<Option<(String, Vec<u8>)>> {
         let line = self.line(&key.path, deadline)?;
         let own = self.session.places.holding(key).map(|(node, _)| node.name);
@@ -354,7 +340,7 @@ impl ZooKeeperStore {
         let (holder, lease) = described(&shown, &data);
         let until = self.session.places.until(&key.path, &shown);
         let left = until.map(|until| until.since(Clock::System.now()));
-        // This client's own, of which it knows no more, has been taken away since it was looked at.
+        // A node of this client's that it no longer knows has been deleted since the look.
         let is_over = holder.rsplit_once(':').map(|(client, _)| client)
             == owner.to_string().rsplit_once(':').map(|(client, _)| client);
         Ok(Some(Snapshot {
@@ -378,7 +364,7 @@ impl ZooKeeperStore {
 enum Ahead {
     Nobody,
     Somebody,
-    /// The node, or the one in front, has gone meanwhile: to be looked at anew.
+    /// A node has gone meanwhile: look again.
     Unclear,
 }
 
@@ -396,12 +382,10 @@ fn used_up(path: &str) -> NoReply {
     NoReply::refused(Error::new(ErrorKind::Refused, "lock", words))
 }
 
-/// The place of the same owner as a writer.
 fn writing(key: &PlaceKey) -> PlaceKey {
     PlaceKey { family: Family::Write, ..key.clone() }
 }
 
-/// A waiter's watch goes with the node in front; nothing else ends with the last listener but that a lock is kept.
 impl ChannelSource for Session {
     fn left(&self, topic: &Arc<Channel>) {
         self.places.left(topic);

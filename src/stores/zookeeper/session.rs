@@ -1,13 +1,10 @@
-//! The session: one connection at a time, to one server of several; requests of all threads on it, and
-//! watches.
+//! The session: one connection at a time to one of several servers, with all threads' requests and watches.
 //!
-//! One thread connects and reads; any thread writes, one at a time and never under the lock. Replies come in
-//! the order of the requests, so a queue of what was sent says whose is whose. When a connection ends, all
-//! that were owed a reply are notified *before* there is a new one: that notification decides under which
-//! owner numbers a lock may be asked for again. The second thread is in `keep`.
+//! One thread connects and reads; any thread writes, one at a time and never under the mutex. Replies come in the order of the
+//! requests. When a connection ends, all requests without a reply are failed *before* the next connection: their callers decide
+//! under which owner numbers a lock may be asked for again. The second thread is in `keep`.
 //!
-//! Long because connecting, writing, reading and the end of a connection are one protocol, and its test needs
-//! a server.
+//! Long because one protocol connects, writes, reads and ends a connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,9 +31,9 @@ use crate::sync::{Condvar, Mutex, Outbox};
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// How long [`Session::close`] waits for its threads, one of which may be connecting.
+/// [`Session::close`] waits as long for its threads, one of which may be connecting.
 const LAST_WAIT: Duration = Duration::from_secs(1);
-/// Between attempts to connect: at first, and at most.
+/// Between attempts to connect: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 pub(super) struct Session {
@@ -46,37 +43,29 @@ pub(super) struct Session {
     pub(super) places: NodePlaces,
     reporter: Arc<Reporter>,
     connect_timeout: Duration,
-    /// The session time-out to ask for.
     timeout: Duration,
     pub(super) state: Mutex<SessionState>,
-    /// Signalled when there is a connection, when one is wanted, after a failure to connect, and on closing.
+    /// Signalled when there is a connection or one is wanted, after a failure to connect, and on closing.
     changed: Condvar,
-    /// Wakes the keeping thread.
     pub(super) kept: Condvar,
-    /// When that looks next, as `Moment::nanos`; the maximum while it is looking.
+    /// When the keeping thread looks next, as `Moment::nanos`; the maximum while it is looking.
     pub(super) next_look: AtomicU64,
-    /// For what is done with replies.
     pub(super) me: Weak<Session>,
 }
 
 #[derive(Default)]
 pub(super) struct SessionState {
     pub(super) closed: bool,
-    /// Somebody needs a connection.
     wanted: bool,
-    /// The writing half, while connected.
     pub(super) stream: Option<Arc<Wire>>,
     pub(super) life: Option<Arc<Life>>,
     pub(super) pending: VecDeque<PendingReply>,
-    /// Requests that are still to be written.
     out: Outbox,
     pub(super) last_number: i32,
     last_transaction: i64,
-    /// The watched nodes, and the owners they are watched for.
     watches: CrowdMap<Box<str>, Vec<Arc<Channel>>>,
-    /// When the last sign of life left.
     pub(super) last_beat: Option<Moment>,
-    /// Failures to connect since there was a connection, and the last of them.
+    /// Failures since the last connection, and the last of them.
     failures: usize,
     trouble: Option<Error>,
     told_down: bool,
@@ -84,7 +73,6 @@ pub(super) struct SessionState {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A request whose reply is still to come.
 pub(super) struct PendingReply {
     number: i32,
     pub(super) sent: Moment,
@@ -93,29 +81,27 @@ pub(super) struct PendingReply {
     done: OnReply,
 }
 
-/// The action on a reply: on the reading thread, so it must not wait.
+/// Runs on the reading thread, so it must not wait.
 pub(super) type OnReply = Box<dyn FnOnce(Replied) + Send>;
 pub(super) type Replied = Found<ZooKeeperReply>;
-/// The result of requests to the ensemble, where some error codes are still to be judged.
+/// The result of a request, where the caller judges some error codes.
 pub(super) type Found<T> = std::result::Result<T, NoReply>;
 
 #[derive(Debug)]
 pub(super) struct ZooKeeperReply {
     pub(super) body: Vec<u8>,
-    /// The session under which it was carried out.
     pub(super) life: Arc<Life>,
 }
 
-/// Why there is no result.
 #[derive(Debug)]
 pub(super) enum NoReply {
-    /// The server answered with this error. Nothing was changed; some codes are as good as a result.
+    /// The server answered with this error and changed nothing; the caller may accept some codes.
     Code(i32),
     Failed(Failure),
 }
 
 impl NoReply {
-    /// There is no reply to a request that left.
+    /// There is no reply to a request that was sent.
     fn new(error: Error, is_write: bool) -> NoReply {
         NoReply::Failed(if is_write {
             Failure::Unknown(error.with_unknown_outcome())
@@ -138,7 +124,6 @@ impl From<Error> for NoReply {
 }
 
 impl Session {
-    /// Connects, and starts the two threads.
     pub(super) fn open(
         options: &ServerOptions,
         timeout: Duration,
@@ -183,7 +168,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the first connection, or until each server has been tried.
+    /// Waits for the first connection, or until each server was tried.
     fn first_connection(&self) -> Result<()> {
         let deadline = Clock::System.after(self.connect_timeout);
         let mut state = self.state.lock();
@@ -197,7 +182,6 @@ impl Session {
         Ok(())
     }
 
-    /// The time-out that the servers granted.
     pub(super) fn timeout(&self) -> Duration {
         self.state.lock().life.as_ref().map_or(self.timeout, |life| life.timeout)
     }
@@ -206,13 +190,12 @@ impl Session {
         self.state.lock().watchdog = Some(watchdog);
     }
 
-    /// One request and its reply, both by `deadline`.
     pub(super) fn call(&self, request: &Operation<'_>, deadline: Moment) -> Replied {
         let told = self.ask(request, deadline);
         Session::told(&told, request, deadline)
     }
 
-    /// Requests that leave together.
+    /// Requests that are sent together.
     pub(super) fn call_all(&self, requests: &[Operation<'_>], deadline: Moment) -> Vec<Replied> {
         let told: Vec<_> = requests.iter().map(|request| self.ask(request, deadline)).collect();
         told.iter().zip(requests).map(|(told, request)| Session::told(told, request, deadline)).collect()
@@ -231,7 +214,7 @@ impl Session {
         })
     }
 
-    /// Sends a request; if there is no connection, waits for one until `deadline`.
+    /// Sends a request; without a connection waits for one until `deadline`.
     pub(super) fn post(&self, request: &Operation<'_>, deadline: Moment, done: OnReply) {
         let mut state = self.state.lock();
         let error = loop {
@@ -255,8 +238,7 @@ impl Session {
         done(Err(NoReply::refused(error)));
     }
 
-    /// Writes what there is to write, as much as the socket takes at once. The rest is left to the reading
-    /// thread.
+    /// Writes as much as the socket takes at once. The reading thread writes the rest.
     pub(super) fn flush(&self) {
         let mut state = self.state.lock();
         let written =
@@ -268,8 +250,7 @@ impl Session {
         }
     }
 
-    /// Has `topic` notified when the node goes or changes; to be called before the request that sets the
-    /// watch.
+    /// Notifies `topic` when the node changes or goes; to be called before the request that sets the watch.
     pub(super) fn watch(&self, path: &str, topic: &Arc<Channel>) {
         let mut state = self.state.lock();
         let watchers = state.watches.entry(path.into()).or_default();
@@ -278,7 +259,7 @@ impl Session {
         }
     }
 
-    /// There was no such node to watch.
+    /// There was no node to watch.
     pub(super) fn unwatch(&self, path: &str, topic: &Arc<Channel>) {
         let mut state = self.state.lock();
         if let Some(watchers) = state.watches.get_mut(path) {
@@ -289,7 +270,7 @@ impl Session {
         }
     }
 
-    /// Has the keeping thread look by `moment`; see `Service::look_by`.
+    /// Makes the keeping thread look by `moment`; see `Service::look_by`.
     pub(super) fn look_by(&self, moment: Moment) {
         if moment.nanos() < self.next_look.load(Ordering::SeqCst) {
             let _state = self.state.lock(); // it is either looking, and will again, or asleep
@@ -297,7 +278,7 @@ impl Session {
         }
     }
 
-    /// Ends the session, which frees what it holds at once, and the threads.
+    /// Ends the session, which frees its locks at once, and the threads.
     pub(super) fn close(&self, patience: Duration) {
         let (tell, told) = bounded(1);
         let mut state = self.state.lock();
@@ -312,7 +293,7 @@ impl Session {
         drop(state);
         if says_so {
             self.flush();
-            // No answer: the session ends by its time-out.
+            // Without an answer the session ends by its time-out.
             drop(told.recv_timeout(patience.min(LAST_WAIT)));
         }
         let mut state = self.state.lock();
@@ -327,8 +308,6 @@ impl Session {
         }
     }
 
-    // ---- the thread that connects and reads
-
     fn run(&self) {
         let mut server = self.address.any_host();
         let mut pause = PAUSE.0;
@@ -337,7 +316,7 @@ impl Session {
             let host = self.address.hosts.get(server % self.address.hosts.len().max(1));
             server = server.wrapping_add(1);
             let Some((host, port)) = host else { return };
-            // One that is silent leaves time for others.
+            // A silent server leaves time for the others.
             let share = u32::try_from(self.address.hosts.len()).unwrap_or(u32::MAX).clamp(1, 3);
             let soon = life.as_ref().map_or(Duration::MAX, |life| life.timeout / 3);
             let deadline = Clock::System.after(self.connect_timeout.min(soon) / share);
@@ -361,7 +340,7 @@ impl Session {
                 }
                 Err(error) => {
                     let mut state = self.state.lock();
-                    // Within a round: one server that answers says more than others that are down.
+                    // Within a round one server that answers says more than others that are down.
                     let is_first = state.failures.is_multiple_of(self.address.hosts.len().max(1));
                     let before = state.trouble.take().filter(|_| !is_first);
                     state.failures += 1;
@@ -376,7 +355,7 @@ impl Session {
         }
     }
 
-    /// Sleeps until there is a session to keep or somebody who wants one. `None`: closed.
+    /// Sleeps until there is a session to keep or a connection is wanted. `None`: closed.
     fn until_wanted(&self) -> Option<(Option<Arc<Life>>, i64)> {
         let mut state = self.state.lock();
         while !state.closed && state.life.is_none() && !state.wanted {
@@ -406,7 +385,7 @@ impl Session {
         Some(stream)
     }
 
-    /// Reads until the connection ends; why it did.
+    /// Reads until the connection ends, and returns why.
     fn read_on(&self, stream: &Wire, life: &Arc<Life>) -> Error {
         let mut from = io::BufReader::new(stream);
         loop {
@@ -476,13 +455,12 @@ impl Session {
         self.state.lock().trouble = Some(error);
         self.kept.notify_all();
         if waits {
-            // Watches went with the connection. A look from now on sets them on the next.
+            // The watches went with the connection; looking again sets them on the next one.
             self.places.wake_all();
         }
     }
 
-    /// The servers have ended the session: holders are notified at once, and waiters stand at the end of the
-    /// queue.
+    /// The servers have ended the session: holders are notified at once, and waiters queue again at the end.
     fn expire(&self, life: &Arc<Life>) {
         life.end();
         let watchdog = {
@@ -501,13 +479,12 @@ impl Session {
 }
 
 impl SessionState {
-    /// Has a request written by the next [`flush`](Session::flush), behind those before it. An error of the
-    /// socket is the reading thread's to find.
+    /// Queues a request for the next [`flush`](Session::flush). The reading thread finds errors of the socket.
     pub(super) fn send(&mut self, request: &Operation<'_>, done: OnReply) {
         if self.stream.is_none() {
             return done(Err(NoReply::refused(self.unreachable())));
         }
-        // Never negative: those numbers are for what answers no request.
+        // Negative numbers are for messages that answer no request.
         self.last_number = self.last_number.checked_add(1).unwrap_or(1);
         let number = self.last_number;
         let sent = Clock::System.now();

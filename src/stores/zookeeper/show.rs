@@ -10,18 +10,17 @@ use crate::stores::zookeeper::path::NodeLine;
 use crate::stores::zookeeper::session::{Found, NoReply};
 use crate::time::{Clock, Moment};
 
-/// The most of those who stand at a lock that are shown.
 const MOST_SHOWN: usize = 100;
 
 impl ZooKeeperStore {
-    /// The line as it stands, and what each node in it says: a request for each.
+    /// Needs a request for each node.
     pub(super) fn describe(&self, name: &LockName, deadline: Moment) -> Found<Inspection> {
         let lock = self.path_of(name)?;
         let line = self.line(&lock, deadline)?;
         self.shown_line(name, &lock, &line, true, deadline)
     }
 
-    /// The same of a line that was looked at; of those who wait only how many, if they are not asked for.
+    /// The same for a queue that is known; waiters that are not wanted are only counted.
     pub(super) fn shown_line(
         &self,
         name: &LockName,
@@ -44,7 +43,7 @@ impl ZooKeeperStore {
                 {
                     Ok(reply) => {
                         if has_it {
-                            // As of etcd's keys: each holder has such a token, whether it asked or not.
+                            // As with etcd's keys, each holder has a token, whether it asked for one or not.
                             seen.fencing_token =
                                 seen.fencing_token.max(Some(FencingToken::new(maker(&reply.body)?)));
                         }
@@ -63,7 +62,7 @@ impl ZooKeeperStore {
                 Family::Write => Some(Mode::Write),
                 Family::Lock | Family::Token | Family::Counted => None,
             };
-            // Of a writer that reads, the writing comes first.
+            // Of a writer that reads, its writing comes first.
             if !seen.is_held() {
                 seen.kind = mode.map_or(ObjectKind::FairLock, |mode| ObjectKind::ReadWriteLock { mode });
             }

@@ -97,7 +97,7 @@ const MUTANTS: &[(&str, &str, &str, Kind, &str)] = &[
     ),
     (
         "line.lua",
-        "      redis.pcall('set', 'leasehold_lock_next:' .. tag, client, 'PX', 10)",
+        "      redis.pcall('set', 'leasehold_lock_next:' .. tag, client, 'PX', 10 * 2 ^ link)",
         "      redis.pcall('set', 'leasehold_lock_next:' .. tag, client)",
         Kind::Plain,
         "has no end",

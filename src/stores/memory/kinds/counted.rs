@@ -1,4 +1,4 @@
-//! Semaphores, latches and conditions: what is counted, or notified, and has no holder.
+//! Semaphores, latches and conditions, which have no holder.
 
 use crate::ident::{LockName, Owner};
 use crate::seam::{Answer, Attempt, Claim, Counting, Release, Snapshot};
@@ -7,12 +7,11 @@ use crate::stores::memory::kinds::kind::MemoryKind;
 use crate::stores::memory::state::Turn;
 use crate::time::Moment;
 
-/// Each waiter for a condition listens to a channel of its own.
 fn channel_of_one(kind: CountedKind, key: &str, owner: Owner) -> String {
     format!("{}:{owner}", kind.channel(key))
 }
 
-/// Runs one request on what is counted under the claim's name, and wakes who is to be woken by it.
+/// Runs one request on a counted object, and wakes the waiters that it concerns.
 fn with_counted<T>(
     kind: CountedKind,
     turn: &mut Turn<'_>,

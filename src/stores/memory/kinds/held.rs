@@ -1,4 +1,4 @@
-//! Locks that one owner holds at a time: plain, fenced, fair, and by token.
+//! Locks with one holder: plain, fenced, fair, and by token.
 
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use crate::stores::memory::kinds::kind::MemoryKind;
 use crate::stores::memory::state::Turn;
 use crate::time::Moment;
 
-/// One of these locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeldKind {
     Plain,
@@ -19,7 +18,7 @@ pub(super) enum HeldKind {
 }
 
 impl HeldKind {
-    /// Notifies the waiters of a lock that got free, or the first of them where they queue.
+    /// Notifies all waiters, or the first where they queue.
     fn publish(self, turn: &mut Turn<'_>, name: &LockName) {
         match self {
             HeldKind::Plain => turn.notify(name.key()),
@@ -40,12 +39,10 @@ impl HeldKind {
     }
 }
 
-/// Each waiter for a fair lock listens to a channel of its own.
 fn fair_channel(name: &LockName, owner: Owner) -> String {
     format!("{}:{owner}", name.key())
 }
 
-/// The lock of a claim's name, if its owner holds it.
 fn own<'a>(turn: &'a mut Turn<'_>, claim: &Claim) -> Option<&'a mut HeldLock> {
     turn.state.locks.get_mut(claim.name.key()).filter(|held| held.owner == claim.owner)
 }
@@ -83,7 +80,7 @@ impl MemoryKind for HeldKind {
                 let left = held.until.since(now);
                 return Ok(self.busy(turn, claim, left));
             }
-            // Its turn comes with a message, or when those before it are dead.
+            // A message wakes this waiter, or the death of the waiters before it.
             None if others_first => return Ok(self.busy(turn, claim, PLACE_LASTS)),
             None => drop(turn.state.locks.insert(key.into(), HeldLock::new(claim, count, now))),
         }

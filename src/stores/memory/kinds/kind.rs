@@ -8,20 +8,19 @@ use crate::seam::{Answer, Attempt, Claim, Counting, Handoff, Release, Snapshot};
 use crate::stores::memory::state::Turn;
 use crate::time::Moment;
 
-/// A kind of lock: its answers are those of [`Store`](crate::seam::Store). The methods with a body fit most
-/// kinds.
+/// The answers are those of [`Store`](crate::seam::Store). Default methods fit most kinds.
 pub(in crate::stores::memory) trait MemoryKind: Sync {
-    /// Whether a busy attempt stands in a queue of the store's from then on.
+    /// Whether a busy attempt joins a queue in the store.
     fn queues(&self) -> bool {
         false
     }
 
-    /// How long a waiter may sleep without being woken: at least, at most.
+    /// The shortest and the longest sleep of a waiter that no message wakes.
     fn poll_every(&self) -> (Duration, Duration) {
         SAFETY_POLL
     }
 
-    /// The channel of a waiter under this claim; `None`: it is sent no messages, and polls.
+    /// `None`: waiters of this kind get no messages, and poll.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
     fn attempt(&self, turn: &mut Turn<'_>, claim: &Claim, count: u32) -> Answer<Attempt>;

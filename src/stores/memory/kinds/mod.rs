@@ -1,4 +1,4 @@
-//! The kinds of lock in this process: what each of them keeps, and whom it wakes.
+//! The kinds of lock in this process.
 
 mod counted;
 mod held;
@@ -11,7 +11,6 @@ use crate::stores::memory::parties::Half;
 use held::HeldKind;
 use kind::MemoryKind;
 
-/// The implementation of a kind.
 pub(super) fn of(kind: Kind) -> &'static dyn MemoryKind {
     match kind {
         Kind::Mutex | Kind::Fenced => &HeldKind::Plain,

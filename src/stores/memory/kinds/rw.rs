@@ -6,7 +6,7 @@ use crate::stores::memory::kinds::kind::MemoryKind;
 use crate::stores::memory::parties::{Half, Parties};
 use crate::stores::memory::state::{Turn, rw_channel};
 
-/// Runs one request on the read-write lock of `name`, after what has run out by now is gone.
+/// Runs one request on the read-write lock of `name`, after expired leases were removed.
 fn with_parties<T>(
     turn: &mut Turn<'_>,
     name: &LockName,

@@ -122,6 +122,11 @@ impl Connections {
         self.ledger.on_demotion(act);
     }
 
+    /// See [`Ledger::link`].
+    pub(crate) fn link(&self) -> u32 {
+        self.ledger.link()
+    }
+
     pub(crate) fn is_asking(&self) -> bool {
         self.asking
     }

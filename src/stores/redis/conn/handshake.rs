@@ -38,9 +38,13 @@ pub(crate) fn open_at(
     for (_, command) in &steps {
         command.pack_into(&mut bytes);
     }
+    let sent = Clock::System.now();
     connection.send(&bytes, deadline).map_err(connecting)?;
     for (step, _) in &steps {
         let reply = connection.receive(deadline).map_err(connecting)?;
+        if connection.origin.round_trip.is_zero() {
+            connection.origin.round_trip = Clock::System.now().since(sent);
+        }
         if let HandshakeStep::Hello = step {
             connection.origin.id = number(&reply);
             if matches!(&reply, Value::ServerError(error) if is_lacking(error)) {

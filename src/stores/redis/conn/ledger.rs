@@ -31,6 +31,8 @@ const LEAST_AGE: Duration = Duration::from_millis(250);
 /// A server that is loading, or refuses writes for another reason that passes, is looked up anew after so
 /// long.
 const PASSES_WITHIN: Duration = Duration::from_secs(1);
+/// A lock is reserved for no longer than for such a link: see `lua/line.lua`, which has the same bound.
+const FARTHEST_LINK: u32 = 6;
 /// The most connections in doubt that are asked about; of older ones nothing is known then.
 const MOST_DOUBTS: usize = 64;
 /// Between two questions about them.
@@ -56,6 +58,8 @@ pub(crate) struct Origin {
     pub(crate) id: Option<i64>,
     generation: u64,
     opened: Moment,
+    /// How long the handshake waited for its first reply.
+    pub(crate) round_trip: Duration,
     replace_at: Moment,
     /// Since when the server has refused for a reason that passes.
     unfit_since: Option<Moment>,
@@ -80,6 +84,8 @@ pub(crate) struct Ledger {
     /// Counts how often a reply over any of the connections said that the server did not know a script.
     forgotten: AtomicU64,
     limits: Limits,
+    /// The round trips of the last two handshakes, in microseconds, the last one first.
+    round_trips: [AtomicU64; 2],
     doubts: Mutex<Doubts>,
     on_demotion: Mutex<Option<Arc<dyn Fn() + Send + Sync>>>,
 }
@@ -109,6 +115,7 @@ impl Origin {
             id,
             generation: 0,
             opened: now,
+            round_trip: Duration::ZERO,
             replace_at,
             unfit_since: None,
             is_unfit: false,
@@ -131,8 +138,20 @@ impl Ledger {
     /// Enters a new connection, which was begun under this number.
     pub(crate) fn enter(&self, origin: &mut Origin, generation: u64) {
         let age = self.limits.age;
+        let [last, before] = &self.round_trips;
+        let round_trip = u64::try_from(origin.round_trip.as_micros()).unwrap_or(u64::MAX);
+        before.store(last.swap(round_trip, Ordering::SeqCst), Ordering::SeqCst);
         origin.generation = generation;
         origin.replace_at = origin.opened.plus(random_between((age - age / 8, age)));
+    }
+
+    /// The link to the server: so often must 10 ms be doubled to have time for two round trips, and 8 ms for the
+    /// threads. The shorter of the last two handshakes counts, since one may have met a busy processor.
+    pub(crate) fn link(&self) -> u32 {
+        let round_trips = self.round_trips.each_ref().map(|one| one.load(Ordering::SeqCst));
+        let known = round_trips.into_iter().filter(|micros| *micros > 0).min().unwrap_or(0);
+        let wanted_ms = known.saturating_mul(2) / 1000 + 8;
+        (0..FARTHEST_LINK).find(|link| wanted_ms <= 10 << link).unwrap_or(FARTHEST_LINK)
     }
 
     /// Has `act` called when the server turns out to be demoted, by the thread that reads the reply.

@@ -40,7 +40,7 @@ impl RedisKind for ConditionKind {
         Some(format!("{}{}", channels(claim.name.key()), claim.owner))
     }
 
-    fn acquisition(&self, claim: &Claim, _count: u32) -> Command {
+    fn acquisition(&self, claim: &Claim, _count: u32, _link: u32) -> Command {
         let command = on(&SIGNAL_ATTEMPT, claim).arg(claim.owner).arg(millis(PLACE_LASTS));
         command.arg(channels(claim.name.key()))
     }

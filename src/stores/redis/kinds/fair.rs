@@ -46,7 +46,7 @@ impl RedisKind for FairKind {
         Some(format!("{}{}", channels(claim.name.key()), claim.owner))
     }
 
-    fn acquisition(&self, claim: &Claim, count: u32) -> Command {
+    fn acquisition(&self, claim: &Claim, count: u32, _link: u32) -> Command {
         let lock = claim.name.key();
         let mut keys = keys_of(lock);
         if claim.wants_fence {

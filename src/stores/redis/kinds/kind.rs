@@ -80,8 +80,8 @@ pub(crate) trait RedisKind: Sync {
 
     // ---- requests
 
-    /// One attempt.
-    fn acquisition(&self, claim: &Claim, count: u32) -> Command;
+    /// One attempt, over a [link](crate::stores::redis::conn::ledger::Ledger::link).
+    fn acquisition(&self, claim: &Claim, count: u32, link: u32) -> Command;
 
     /// A release that leaves the owner the count `left`.
     fn removal(&self, claim: &Claim, left: u32) -> Command;
@@ -144,7 +144,7 @@ pub(crate) trait RedisKind: Sync {
 
     /// Asks once.
     fn attempt(&self, call: &RedisCall<'_>, claim: &Claim, count: u32) -> Answer<Attempt> {
-        let command = self.acquisition(claim, count);
+        let command = self.acquisition(claim, count, call.server.connections.link());
         // A re-entry makes no hold that a replica could forget.
         let reply = match call.server.replicas.filter(|_| count == 1 && self.awaits_replicas()) {
             Some(replicas) => {

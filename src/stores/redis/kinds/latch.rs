@@ -37,7 +37,7 @@ impl RedisKind for LatchKind {
         Some(keys::latch_channel(claim.name.key()))
     }
 
-    fn acquisition(&self, claim: &Claim, _count: u32) -> Command {
+    fn acquisition(&self, claim: &Claim, _count: u32, _link: u32) -> Command {
         LATCH_ATTEMPT.on(&[claim.name.key()])
     }
 

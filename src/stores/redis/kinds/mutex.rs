@@ -1,5 +1,7 @@
 //! The reentrant lock, with and without fences: one script per operation, keys as Redisson's.
 
+use std::borrow::Cow;
+
 use crate::ident::{LockName, Owner};
 use crate::seam::Answer;
 use crate::seam::{Claim, HoldNote, Release, Snapshot, Turn};
@@ -37,14 +39,14 @@ impl RedisKind for MutexKind {
         Some(LEAVE_LINE.on(&[claim.name.key()]).arg(&*claim.owner.client().to_string()))
     }
 
-    fn acquisition(&self, claim: &Claim, count: u32) -> Command {
+    fn acquisition(&self, claim: &Claim, count: u32, link: u32) -> Command {
         let lock = claim.name.key();
         let counter = claim.wants_fence.then(|| keys::fence_counter(lock));
         let command = match &counter {
             Some(counter) => ACQUIRE.on(&[lock, counter]),
             None => ACQUIRE.on(&[lock]),
         };
-        let command = command.arg(claim.owner).arg(count).arg(millis(claim.lease)).arg(turn(claim));
+        let command = command.arg(claim.owner).arg(count).arg(millis(claim.lease)).arg(&*turn(claim, link));
         match &claim.note {
             // A note stays with its hold.
             Some(note) if count == 1 => saying(command, note),
@@ -112,15 +114,17 @@ impl RedisKind for MutexKind {
 }
 
 /// As `acquire.lua` takes it.
-fn turn(claim: &Claim) -> &'static str {
-    match claim.turn {
+fn turn(claim: &Claim, link: u32) -> Cow<'static, str> {
+    let word = match claim.turn {
         Turn::Barges if claim.waits => "spin",
         Turn::Barges => "barge",
         Turn::Yields => "yield",
         Turn::Waits => "wait",
         Turn::StandsInLine => "stand",
         Turn::IsNext => "next",
-    }
+    };
+    let joins = matches!(claim.turn, Turn::Waits | Turn::StandsInLine | Turn::IsNext);
+    if joins && link > 0 { format!("{word}{link}").into() } else { word.into() }
 }
 
 /// The request of a grant that also says, for people to read, when it ends at the latest, and where its owner

@@ -34,7 +34,7 @@ impl RedisKind for PermitsKind {
         Some(keys::permits_channel(claim.name.key()))
     }
 
-    fn acquisition(&self, claim: &Claim, _count: u32) -> Command {
+    fn acquisition(&self, claim: &Claim, _count: u32, _link: u32) -> Command {
         with_ids(on(&PERMITS_ACQUIRE, claim).arg(millis(claim.lease)), claim)
     }
 

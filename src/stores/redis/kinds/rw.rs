@@ -39,7 +39,7 @@ impl RedisKind for RwHalf {
         Some(keys::rw_channel(claim.name.key()))
     }
 
-    fn acquisition(&self, claim: &Claim, count: u32) -> Command {
+    fn acquisition(&self, claim: &Claim, count: u32, _link: u32) -> Command {
         let lock = claim.name.key();
         let marker = format!("{}{count}", markers(&claim.name, claim.owner));
         let (waiting, counter) = (waiting(claim), keys::fence_counter(lock));

@@ -33,7 +33,7 @@ impl RedisKind for SemaphoreKind {
         Some(keys::permits_channel(claim.name.key()))
     }
 
-    fn acquisition(&self, claim: &Claim, _count: u32) -> Command {
+    fn acquisition(&self, claim: &Claim, _count: u32, _link: u32) -> Command {
         let keys = [claim.name.key(), &request_key(claim)];
         SEMAPHORE_ACQUIRE.on(&keys).arg(claim.units).arg(millis(REQUEST_LASTS))
     }

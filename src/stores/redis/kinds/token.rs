@@ -49,7 +49,7 @@ impl RedisKind for TokenKind {
         None
     }
 
-    fn acquisition(&self, claim: &Claim, _count: u32) -> Command {
+    fn acquisition(&self, claim: &Claim, _count: u32, _link: u32) -> Command {
         TOKEN_ACQUIRE.on(&[claim.name.key()]).arg(claim.owner.to_string()).arg(millis(claim.lease))
     }
 

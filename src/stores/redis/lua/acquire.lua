@@ -8,7 +8,8 @@
 -- ARGV[4] turn       how it goes by the line of waiting clients (see `line.lua`). 'barge': takes a free lock, whomever it
 --                    is kept for; 'spin': the same, and asks a client that keeps the lock to give it back, as all others do;
 --                    'yield': leaves it to that client; 'wait': the same, and joins the line; 'stand': the same, and may
---                    stand in it already; 'next': the same, and was told that it is next, before any that it is kept for by now
+--                    stand in it already; 'next': the same, and was told that it is next, before any that it is kept for by now.
+--                    The last three may end in a digit, the client's link
 -- ARGV[5] max_ms     when the hold is to end at the latest, to be read by people; 'kept': its client keeps it until others
 --                    ask for it, by a recall on the client's channel (see `line.lua`); left out with what follows
 -- ARGV[6] place      where its owner is, to be read by people
@@ -23,6 +24,10 @@
 --         {'lost'}                          count above 1, but the owner has nothing
 local lock, counter = KEYS[1], KEYS[2]
 local owner, count, lease_ms, turn, max_ms, place = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local link = tonumber(turn:sub(-1)) or 0
+if link > 0 then
+  turn = turn:sub(1, -2)
+end
 
 -- An owner is its client, a colon, and a number.
 local client = owner:sub(1, 36)
@@ -89,8 +94,9 @@ if not held then
     -- It keeps the place that it has. One that was told, and finds the lock taken, comes before all others.
     local place = turn == 'stand' and tonumber(redis.pcall('zadd', line, 'XX', 'INCR', 0, client))
     if not place or is_stale or place % 100 ~= time[1] % 100 then
-      local joined_us = place or turn == 'next' and first[2] and first[2] - 100 or time[1] * 1000000 + time[2]
-      local added = redis.pcall('zadd', line, place and 'XX' or 'NX', place_score(joined_us, time[1]), client)
+      local joined = place or turn == 'next' and first[2] and first[2] - 1000
+      joined = joined or (time[1] - 1700000000) * 10000000 + time[2] * 10
+      local added = redis.pcall('zadd', line, place and 'XX' or 'NX', place_score(joined, link, time[1]), client)
       if type(added) ~= 'number' then
         return {'busy', wait_ms}
       end

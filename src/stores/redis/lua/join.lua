@@ -11,8 +11,8 @@ local function is_dead(score, now_s)
   return ago_s > 5 and ago_s <= 50
 end
 
-local function place_score(joined_us, now_s)
-  return string.format('%.0f', joined_us - joined_us % 100 + now_s % 100)
+local function place_score(joined, link, now_s)
+  return string.format('%.0f', joined - joined % 1000 + link * 100 + now_s % 100)
 end
 
 local function drop_dead(line, now_s)

@@ -23,7 +23,7 @@ local function kept_ms(lock, client)
   end
   if type(kept) == 'string' then
     local left_ms = redis.pcall('pttl', next_key)
-    if type(left_ms) == 'number' and left_ms > 0 and left_ms <= 50 then
+    if type(left_ms) == 'number' and left_ms > 0 and left_ms <= 640 then
       return left_ms, false
     end
   end

@@ -1,10 +1,11 @@
 -- Begins a script that frees a lock: the line of the clients that wait for it, first come first.
 --
--- `leasehold_lock_line:{name}` is a sorted set, client -> the server's microseconds when it joined, but for
--- the last two digits: they are those of the server's second when it last asked. A release takes the first
--- out of it, tells it on `leasehold_wake:{name}:client`, and keeps the lock for it for 10 ms: then
--- `leasehold_lock_next:{name}` names it. The line only refuses and wakes. Whether a lock is free, its own key
--- says.
+-- `leasehold_lock_line:{name}` is a sorted set, client -> when it joined, by the server's clock: tenths of a
+-- millisecond since second 1,700,000,000, and three digits behind them, the client's link and the last two of the
+-- server's second when it last asked. So the number is exact as a double until 2052. A release
+-- takes the first out of the line, tells it on `leasehold_wake:{name}:client`, and reserves the lock for it for 10 ms,
+-- doubled as often as its link says: time for the message and the request. `leasehold_lock_next:{name}` names it then.
+-- The line only refuses and wakes. Whether a lock is free, its own key says.
 --
 -- No key of it is among KEYS: in a cluster one that has not come along with its slot yet would fail the
 -- script. Each command on them goes by pcall, and what it returns is looked at: if memory is out, the user
@@ -42,7 +43,8 @@ local function tell_line(lock, is_free)
       return false, is_denied(receivers)
     end
     if receivers > 0 then
-      redis.pcall('set', 'leasehold_lock_next:' .. tag, client, 'PX', 10)
+      local link = math.min(math.floor(first[2] % 1000 / 100), 6)
+      redis.pcall('set', 'leasehold_lock_next:' .. tag, client, 'PX', 10 * 2 ^ link)
       is_passed_on = true
       break
     end

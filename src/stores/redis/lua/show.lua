@@ -95,7 +95,7 @@ local line, in_line = {}, 0
 local joined = redis.pcall('zrange', line_key, 0, most - 1, 'WITHSCORES')
 for at = 1, #joined, 2 do
   line[at] = joined[at]
-  line[at + 1] = math.floor((time[1] * 1000000 + time[2] - joined[at + 1]) / 1000)
+  line[at + 1] = math.floor(((time[1] - 1700000000) * 10000000 + time[2] * 10 - joined[at + 1]) / 10000)
 end
 if #line > 0 then
   in_line = redis.pcall('zcard', line_key)

@@ -356,7 +356,7 @@ fn a_lock_is_taken_by_the_same_commands_however_waiters_are_told() {
             .with_publish_mode(publish_mode);
         server.run(&["CONFIG", "RESETSTAT"]);
         let me = claim(Kind::Mutex, "lk", 30_000);
-        connections.call(&kinds::of(me.kind).acquisition(&me, 1), soon()).unwrap();
+        connections.call(&kinds::of(me.kind).acquisition(&me, 1, 0), soon()).unwrap();
         let stats = server.text(&["INFO", "commandstats"]).unwrap();
         server.run(&["DEL", "lk"]);
         connections.close(soon());
