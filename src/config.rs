@@ -20,48 +20,103 @@ const SHORTEST_LOOK: Duration = Duration::from_millis(10);
 /// Turns a lock's given name into the store's.
 pub(crate) type NameMapper = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
-/// Options that every store is used with.
-#[derive(Clone)]
-pub(crate) struct Options {
-    pub(crate) lease: Duration,
-    pub(crate) command_timeout: Duration,
-    pub(crate) retry_timeout: Duration,
-    pub(crate) key_prefix: String,
-    pub(crate) map_names: Option<NameMapper>,
-    /// The place of the locks, the same for all clients that name it in the same way.
-    pub(crate) place: String,
-    /// The kind of store, for people.
-    pub(crate) store: &'static str,
-    /// Whether the client has an entry in the directory.
-    pub(crate) directory: bool,
-    /// The words that the entry says of it besides.
-    pub(crate) label: Option<String>,
-    /// How long a thread that holds something waits before it is looked whether that is for a deadlock.
-    pub(crate) detect_deadlocks_after: Duration,
-    /// Whether the youngest wait of a deadlock ends.
-    pub(crate) break_deadlocks: bool,
-    /// The holds of other clients for which this process works.
-    pub(crate) under: Vec<Owner>,
+/// The options of a client: each field, its type and its default; behind these the environment variable, the method of
+/// the builder that is given its value, the function that reads the value, and an example. `$then` gets the table.
+macro_rules! client_options {
+    ($then:ident) => {
+        $then! {
+            /// Options that every store is used with.
+            Options {
+                lease: Duration = Duration::from_secs(30), "LEASEHOLD_LEASE" lease(time) "30s";
+                command_timeout: Duration = Duration::from_secs(3),
+                    "LEASEHOLD_COMMAND_TIMEOUT" command_timeout(time) "3s";
+                retry_timeout: Duration = Duration::from_secs(10),
+                    "LEASEHOLD_RETRY_TIMEOUT" retry_timeout(time) "10s";
+                key_prefix: String = String::new(), "LEASEHOLD_KEY_PREFIX" key_prefix(text) "shop:";
+                map_names: Option<NameMapper> = None;
+                /// The place of the locks, the same for all clients that name the place in the same way.
+                place: String = String::new();
+                /// The kind of store, for people.
+                store: &'static str = "";
+                /// Whether the client has an entry in the directory.
+                directory: bool = true, "LEASEHOLD_DIRECTORY" directory(switch) "no";
+                /// The client's text in its directory entry.
+                label: Option<String> = None, "LEASEHOLD_LABEL" label(text) "nightly";
+                detect_deadlocks_after: Duration = Duration::from_secs(1);
+                break_deadlocks: bool = false;
+                /// The holds of other clients for which this process works.
+                under: Vec<Owner> = Vec::new(), "LEASEHOLD_UNDER" under_hold(text) "8c…:7 1f…:3";
+            }
+            /// Options to open a store on a server, of whatever kind.
+            ServerOptions {
+                url: String = String::new();
+                username: Option<String> = None, "LEASEHOLD_USERNAME" username(text) "locks";
+                password: Option<String> = None;
+                sentinel_username: Option<String> = None,
+                    "LEASEHOLD_SENTINEL_USERNAME" sentinel_username(text) "watch";
+                sentinel_password: Option<String> = None;
+                database: Option<i64> = None, "LEASEHOLD_DATABASE" database(number) "3";
+                client_name: Option<String> = None, "LEASEHOLD_CLIENT_NAME" client_name(text) "shop";
+                connect_timeout: Duration = Duration::from_secs(3),
+                    "LEASEHOLD_CONNECT_TIMEOUT" connect_timeout(time) "500ms";
+                command_timeout: Duration = Duration::from_secs(3);
+                pool_size: u32 = 8, "LEASEHOLD_POOL_SIZE" pool_size(number) "8";
+                unsubscribe_delay: Duration = Duration::from_secs(5),
+                    "LEASEHOLD_UNSUBSCRIBE_DELAY" unsubscribe_delay(time) "5s";
+                /// Whether scripts may be used; without them only token locks work.
+                scripts: bool = true;
+                /// How many replicas must have each grant.
+                replicas: Option<Replicas> = None;
+                tls: TlsOptions = TlsOptions::default();
+                /// The files that the URL and the password came from.
+                files: SecretFiles = SecretFiles::default();
+                table: TableOptions = TableOptions::default();
+                cluster_pub_sub: ClusterPubSub = ClusterPubSub::Auto,
+                    "LEASEHOLD_CLUSTER_PUB_SUB" cluster_pub_sub(pub_sub) "plain";
+                /// The host names, which the client's connections share.
+                hosts: Arc<Hosts> = Arc::default(),
+                    "LEASEHOLD_ALLOWED_HOSTS" allowed_hosts(list) "*.cache.example 10.0.0.7";
+                /// Whether the client may write notes beside the locks: not without an entry in the directory.
+                notes: bool = true;
+            }
+            /// The servers that keep a lock together, and the time-out of each.
+            #[derive(Debug)]
+            RedlockOptions {
+                nodes: Vec<RedlockNode> = Vec::new();
+                node_timeout: Duration = Duration::from_millis(50),
+                    "LEASEHOLD_NODE_TIMEOUT" node_timeout(time) "50ms";
+            }
+            /// Options of databases only.
+            TableOptions {
+                name: String = "leasehold_locks".to_owned(), "LEASEHOLD_TABLE" table(text) "jobs.locks";
+                create: bool = false, "LEASEHOLD_CREATE_SCHEMA" create_schema(switch) "yes";
+                session_locks: bool = false;
+                designated_poller: bool = true, "LEASEHOLD_DESIGNATED_POLLER" designated_poller(switch) "no";
+            }
+        }
+    };
+}
+pub(crate) use client_options;
+
+macro_rules! structs {
+    ($($(#[$about:meta])* $options:ident {
+        $($(#[$doc:meta])* $field:ident: $type:ty = $default:expr $(, $variable:literal $set:ident($read:ident) $example:literal)?;)*
+    })*) => {$(
+        $(#[$about])*
+        #[derive(Clone)]
+        pub(crate) struct $options {
+            $($(#[$doc])* pub(crate) $field: $type,)*
+        }
+
+        impl Default for $options {
+            fn default() -> $options {
+                $options { $($field: $default),* }
+            }
+        }
+    )*};
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            lease: Duration::from_secs(30),
-            command_timeout: Duration::from_secs(3),
-            retry_timeout: Duration::from_secs(10),
-            key_prefix: String::new(),
-            map_names: None,
-            place: String::new(),
-            store: "",
-            directory: true,
-            label: None,
-            detect_deadlocks_after: Duration::from_secs(1),
-            break_deadlocks: false,
-            under: Vec::new(),
-        }
-    }
-}
+client_options!(structs);
 
 impl Options {
     pub(crate) fn checked(mut self) -> Result<Options> {
@@ -83,44 +138,12 @@ impl Options {
     }
 }
 
-/// Options to open a store on a server, of whatever kind.
-#[derive(Clone)]
-pub(crate) struct ServerOptions {
-    pub(crate) url: String,
-    pub(crate) username: Option<String>,
-    pub(crate) password: Option<String>,
-    pub(crate) sentinel_username: Option<String>,
-    pub(crate) sentinel_password: Option<String>,
-    pub(crate) database: Option<i64>,
-    pub(crate) client_name: Option<String>,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) command_timeout: Duration,
-    pub(crate) pool_size: u32,
-    /// How long a subscription that nobody needs stays.
-    pub(crate) unsubscribe_delay: Duration,
-    /// Whether scripts may be used; without them only token locks work.
-    pub(crate) scripts: bool,
-    /// How many replicas must have each grant.
-    pub(crate) replicas: Option<Replicas>,
-    pub(crate) tls: TlsOptions,
-    /// The files that the URL and the password came from.
-    pub(crate) files: SecretFiles,
-    pub(crate) table: TableOptions,
-    pub(crate) cluster_pub_sub: ClusterPubSub,
-    /// The host names, which the client's connections share.
-    pub(crate) hosts: Arc<Hosts>,
-    /// Whether this client may leave notes beside the locks: one without an entry in the directory leaves none.
-    pub(crate) notes: bool,
-}
-
-/// How the members of a Redis Cluster notify waiters of a release; set by
-/// [`ClientBuilder::cluster_pub_sub`](crate::ClientBuilder::cluster_pub_sub).
-///
-/// All clients that share locks have to use the same way: those who listen otherwise are not woken and find a
-/// free lock by polling, or, in Redisson, when the lease that they last saw is over.
+/// How the members of a Redis Cluster notify waiters; set by
+/// [`ClientBuilder::cluster_pub_sub`](crate::ClientBuilder::cluster_pub_sub). All clients that share locks
+/// must use the same way: other listeners are not woken, and find a free lock by polling; Redisson's find it
+/// when the lease that they last saw is over.
 ///
 /// # Examples
-///
 /// ```no_run
 /// use leasehold::{ClusterPubSub, LockClient};
 ///
@@ -134,16 +157,16 @@ pub(crate) struct ServerOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ClusterPubSub {
-    /// Sharded if the first server that answers knows `PUBSUB SHARDNUMSUB` (Redis 7, Valkey), else plain:
-    /// what Redisson's `shardedSubscriptionMode` does by default.
+    /// Sharded if the first server that answers knows `PUBSUB SHARDNUMSUB` (Redis 7, Valkey), else plain, as
+    /// Redisson's `shardedSubscriptionMode` by default.
     #[default]
     Auto,
-    /// `SPUBLISH` and `SSUBSCRIBE`: a message goes to the members that have the lock's slot.
+    /// `SPUBLISH` and `SSUBSCRIBE`: a message goes to the members of the lock's slot.
     Sharded,
     /// `PUBLISH` and `SUBSCRIBE`: a message goes to all members. For fleets with Redisson before 3.22, or
     /// with `shardedSubscriptionMode=OFF`.
     Plain,
-    /// Both, for fleets in which some use one and some the other. Needs Redis 7 or Valkey.
+    /// Both, for mixed fleets. Needs Redis 7 or Valkey.
     Both,
 }
 
@@ -154,33 +177,6 @@ pub(crate) struct Replicas {
     pub(crate) within: Duration,
 }
 
-impl Default for ServerOptions {
-    fn default() -> ServerOptions {
-        ServerOptions {
-            url: String::new(),
-            username: None,
-            password: None,
-            sentinel_username: None,
-            sentinel_password: None,
-            database: None,
-            client_name: None,
-            connect_timeout: Duration::from_secs(3),
-            command_timeout: Duration::from_secs(3),
-            pool_size: 8,
-            unsubscribe_delay: Duration::from_secs(5),
-            scripts: true,
-            replicas: None,
-            tls: TlsOptions::default(),
-            files: SecretFiles::default(),
-            table: TableOptions::default(),
-            cluster_pub_sub: ClusterPubSub::Auto,
-            hosts: Arc::default(),
-            notes: true,
-        }
-    }
-}
-
-/// More connections than this no server is glad of.
 const MOST_CONNECTIONS: u32 = 10_000;
 
 impl ServerOptions {
@@ -303,26 +299,6 @@ fn read(file: &PathBuf, meant: impl FnOnce(&str) -> String) -> std::result::Resu
     Some(meant(&text)).filter(|text| !text.is_empty()).ok_or_else(|| "the file is empty".to_owned())
 }
 
-/// Options of databases only.
-#[derive(Clone)]
-pub(crate) struct TableOptions {
-    pub(crate) name: String,
-    pub(crate) create: bool,
-    pub(crate) session_locks: bool,
-    pub(crate) designated_poller: bool,
-}
-
-impl Default for TableOptions {
-    fn default() -> TableOptions {
-        TableOptions {
-            name: "leasehold_locks".to_owned(),
-            create: false,
-            session_locks: false,
-            designated_poller: true,
-        }
-    }
-}
-
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 impl ServerOptions {
     /// Refuses what a database cannot do anything with.
@@ -341,7 +317,6 @@ impl ServerOptions {
 /// One of the servers that [`LockClient::redlock`](crate::LockClient::redlock) keeps locks on.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::RedlockNode;
 ///
@@ -361,7 +336,7 @@ impl RedlockNode {
         RedlockNode { url: url.as_ref().to_owned(), map_names: None }
     }
 
-    /// Turns a lock's key into its key on this node, after what the client maps. Defaults to the same key.
+    /// Maps a lock's key to its key on this node, after the client's mapping. Defaults to the same key.
     pub fn map_names(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> RedlockNode {
         self.map_names = Some(Arc::new(map));
         self
@@ -390,19 +365,6 @@ impl fmt::Debug for RedlockNode {
     /// Leaves out the URL, which may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedlockNode").finish_non_exhaustive()
-    }
-}
-
-/// The servers that keep a lock together, and the time-out of each.
-#[derive(Debug, Clone)]
-pub(crate) struct RedlockOptions {
-    pub(crate) nodes: Vec<RedlockNode>,
-    pub(crate) node_timeout: Duration,
-}
-
-impl Default for RedlockOptions {
-    fn default() -> RedlockOptions {
-        RedlockOptions { nodes: Vec::new(), node_timeout: Duration::from_millis(50) }
     }
 }
 

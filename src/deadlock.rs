@@ -6,14 +6,11 @@ use std::time::Duration;
 use crate::inspect::Location;
 
 /// Threads that wait for each other in a cycle: each waits for a lock that the next one holds, and the last
-/// for one of the first's.
-///
-/// An item of [`LockClient::deadlocks`](crate::LockClient::deadlocks), and what
-/// [`Event::Deadlock`](crate::Event::Deadlock) is about. Its text names each thread, what it holds and what
-/// it waits for.
+/// for one of the first's. From [`LockClient::deadlocks`](crate::LockClient::deadlocks) and
+/// [`Event::Deadlock`](crate::Event::Deadlock). The text names each thread, what it holds and what it waits
+/// for.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -39,7 +36,6 @@ pub struct Deadlock {
 /// A thread of a [`Deadlock`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{Deadlock, DeadlockStep};
 ///
@@ -56,20 +52,20 @@ pub struct DeadlockStep {
     pub owner: String,
     /// The id of its wait, which no other wait of the client ever has.
     pub wait_id: u64,
-    /// The place of the waiting thread; empty where it is not known.
+    /// Where the waiting thread is; empty if not known.
     pub location: Location,
-    /// Whether it is a thread of the client that asked.
+    /// Whether the thread is the asking client's.
     pub by_this_client: bool,
-    /// The lock that it holds and the step before it waits for.
+    /// The lock that it holds, and for which the step before it waits.
     pub holds: String,
     /// The lock that it waits for.
     pub waits_for: String,
     /// The kind of lock that it waits for, as [`Event`](crate::Event) names kinds.
     pub kind: String,
-    /// For how long it has waited.
+    /// How long it has waited.
     pub waiting_for: Duration,
-    /// Whether it waits for the shortest time of all: the one whose wait ends where clients
-    /// [break deadlocks](crate::ClientBuilder::break_deadlocks).
+    /// Whether it has waited for the shortest time: its wait ends where clients [break
+    /// deadlocks](crate::ClientBuilder::break_deadlocks).
     pub is_youngest: bool,
 }
 

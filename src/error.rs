@@ -6,7 +6,6 @@ use std::fmt;
 /// The result of an operation of this crate.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -18,15 +17,14 @@ use std::fmt;
 /// ```
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Says what went wrong, during which action, on which lock, and why.
+/// An error: the action, the lock, and the reason.
 ///
-/// The display text is this level only; the cause is in [`source`](StdError::source). Decide by the
+/// The text leaves out the cause, which is the [`source`](StdError::source). Programs decide by the
 /// predicates ([`is_lost`](Error::is_lost), [`is_not_held`](Error::is_not_held),
-/// [`is_retryable`](Error::is_retryable), [`outcome_unknown`](Error::outcome_unknown)) or by
-/// [`kind`](Error::kind). Passwords never appear in it.
+/// [`is_retryable`](Error::is_retryable), [`outcome_unknown`](Error::outcome_unknown)) or the
+/// [`kind`](Error::kind). No text has a password.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{Error, ErrorKind, LockClient};
 ///
@@ -60,10 +58,9 @@ struct ErrorParts {
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// The kinds of failure a caller may want to distinguish.
+/// The kind of failure.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{ErrorKind, LockClient};
 ///
@@ -84,18 +81,18 @@ pub enum ErrorKind {
     InvalidInput,
     /// The caller does not hold the lock; see [`Error::not_held`].
     NotHeld,
-    /// A hold was lost while it was believed held. An `unlock()` of a hold that ended earlier is of kind
-    /// `NotHeld`: ask [`Error::is_lost`], which is true for both.
+    /// A hold was lost while the caller used it. `unlock()` of a hold that ended earlier is of kind
+    /// `NotHeld`; [`Error::is_lost`] is true for both.
     Lost,
-    /// The wait was ended by an [`Interrupt`](crate::Interrupt).
+    /// An [`Interrupt`](crate::Interrupt) ended the wait.
     Interrupted,
-    /// Waiting would wait for the calling thread itself, or for another task that this thread runs (feature
-    /// `tokio`); or an observer called the client that was telling it, within a call of the same thread.
+    /// The call would wait for its own thread, or for another task that this thread runs (feature `tokio`);
+    /// or an observer called its client within a call of the same thread.
     WouldDeadlock,
-    /// The key belongs to something that is not this kind of lock.
+    /// The key has something that is not this kind of lock.
     WrongType,
-    /// The semaphore does not exist: nobody has set its number of permits, or it was deleted or has ended. Call
-    /// [`try_set_permits`](crate::Semaphore::try_set_permits) first, in each process that uses it.
+    /// The semaphore does not exist: call [`try_set_permits`](crate::Semaphore::try_set_permits) first, in
+    /// each process that uses it.
     NotSetUp,
     /// The server cannot be reached or the connection broke.
     Unreachable,
@@ -103,8 +100,7 @@ pub enum ErrorKind {
     TimedOut,
     /// The server wants another user or password.
     Authentication,
-    /// TLS does not come about: one side does not accept the other's certificate, or speaks no TLS. The text
-    /// says which.
+    /// No TLS session: one side does not accept the other's certificate, or does not speak TLS.
     Tls,
     /// The user lacks a permission; the detail names it where the server does.
     NoPermission,
@@ -112,31 +108,31 @@ pub enum ErrorKind {
     OutOfMemory,
     /// The server is a read-only replica.
     ReadOnly,
-    /// The server is loading, busy with a script, failing over or short of replicas. That another holds the
-    /// lock is no error: it is `None` or `false`.
+    /// The server is loading, busy with a script, failing over or short of replicas. A lock that another
+    /// owner holds is no error, but `None` or `false`.
     Busy,
-    /// The wait was the youngest of threads that wait for each other, and the client
-    /// [breaks deadlocks](crate::ClientBuilder::break_deadlocks): release what the thread holds, and begin
-    /// again. Or the database broke a deadlock: roll the transaction back and run it again.
+    /// The wait was the youngest of a deadlock, and the client [breaks
+    /// deadlocks](crate::ClientBuilder::break_deadlocks): release what the thread holds and begin again. Or
+    /// the database broke a deadlock: roll the transaction back and run it again.
     Deadlock,
-    /// The server is older than the oldest one supported.
+    /// The server is older than the oldest supported version.
     TooOld,
     /// The store or the client's settings cannot do this.
     Unsupported,
-    /// Clients of another version, which keep locks in another format, use this place: neither would keep the other
-    /// out. The client is not built.
+    /// Clients of another version keep locks here in another format, and neither would exclude the other. The
+    /// client is not built.
     IncompatibleFormat,
-    /// The answer was not what the protocol promises.
+    /// The answer broke the protocol.
     Protocol,
-    /// The ring of nodes was changed, and this client goes by an older one; see
+    /// The list of the ring's nodes changed, and this client has an older one; see
     /// [`LockClient::change_ring`](crate::LockClient::change_ring).
     StaleRing,
     /// The server refused with an error of no other kind.
     Refused,
     /// The client was shut down.
     ShutDown,
-    /// The process was forked after it had made a client: that one cannot be used here, nor can another be
-    /// made.
+    /// The process was forked after it had made a client: neither that client nor a new one works in the
+    /// child.
     Forked,
     /// The system could not give a thread or another resource.
     Resource,
@@ -145,7 +141,6 @@ pub enum ErrorKind {
 /// Why a caller does not hold the lock.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, NotHeld};
 ///
@@ -163,7 +158,7 @@ pub enum ErrorKind {
 pub enum NotHeld {
     /// The caller held it, and the lease ran out or the server lost it.
     Expired,
-    /// Somebody else holds it; the text is the owner as the store shows it.
+    /// Another owner, as the store shows it, holds it.
     HeldBy(String),
     /// Nobody holds it.
     Free,
@@ -220,25 +215,25 @@ impl Error {
         self
     }
 
-    /// Marks that the request may have been carried out, or still may be.
+    /// The request may have been carried out, or may still be.
     pub(crate) fn with_unknown_outcome(mut self) -> Error {
         self.inner.outcome_unknown = true;
         self
     }
 
-    /// Takes the mark back: what may have happened is undone by somebody else, or changes nothing.
+    /// The opposite: whatever happened changes nothing, or another part undoes it.
     pub(crate) fn with_known_outcome(mut self) -> Error {
         self.inner.outcome_unknown = false;
         self
     }
 
-    /// Marks that the program held the lock before this failed, so that work under it had run.
+    /// Work under the lock had run before this failed.
     pub(crate) fn after_work(mut self) -> Error {
         self.inner.work_ran = true;
         self
     }
 
-    /// The same without its source, for several requests that failed for one reason.
+    /// Without the source, for several requests that failed for one reason.
     pub(crate) fn copy(&self) -> Error {
         let ErrorParts { kind, action, lock, detail, not_held, outcome_unknown, work_ran, source: _ } =
             &*self.inner;
@@ -268,14 +263,13 @@ impl Error {
         self.inner.action
     }
 
-    /// Why it failed, without the action and the lock: for a program whose users know nothing of this crate's
-    /// methods.
+    /// The reason, without the action and the lock, for users who do not know this crate's methods.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.inner.detail
     }
 
-    /// The name of the lock concerned, if one was; long names are cut.
+    /// The lock, if there is one; a long name is cut.
     #[must_use]
     pub fn lock_name(&self) -> Option<&str> {
         self.inner.lock.as_deref()
@@ -287,31 +281,30 @@ impl Error {
         self.inner.not_held.as_ref()
     }
 
-    /// Whether a hold of the caller was lost: work under it is no longer protected. True for
-    /// [`ErrorKind::Lost`], and for [`ErrorKind::NotHeld`] from the release of a hold that had ended earlier.
+    /// Whether a hold of the caller was lost, so that work under it is no longer protected:
+    /// [`ErrorKind::Lost`], or [`ErrorKind::NotHeld`] from the release of a hold that had ended earlier.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.inner.kind == ErrorKind::Lost || self.inner.not_held == Some(NotHeld::Expired)
     }
 
-    /// Whether the caller does not hold the lock it wanted to release.
+    /// Whether the caller does not hold the lock that it wanted to release.
     #[must_use]
     pub fn is_not_held(&self) -> bool {
         self.inner.kind == ErrorKind::NotHeld
     }
 
-    /// Whether the wait was ended by an [`Interrupt`](crate::Interrupt).
+    /// Whether an [`Interrupt`](crate::Interrupt) ended the wait.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         self.inner.kind == ErrorKind::Interrupted
     }
 
-    /// Whether the [`action`](Error::action) that failed may succeed later without anything being changed by
-    /// the caller. That action alone: code that called others before it, under a lock or not, would repeat
-    /// those too.
+    /// Whether the [`action`](Error::action) alone may succeed later without a change by the caller. Code
+    /// that did something before the action would repeat that too.
     ///
-    /// Never after [`work_ran`](Error::work_ran), and so never for a release: trying again would run the work
-    /// a second time, and the client goes on releasing by itself.
+    /// Never after [`work_ran`](Error::work_ran), and so never for a release: a retry would run the work
+    /// again, and the client goes on releasing by itself.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::{Busy, OutOfMemory, ReadOnly, StaleRing, TimedOut, Unreachable};
@@ -319,17 +312,14 @@ impl Error {
             && matches!(self.inner.kind, Unreachable | TimedOut | OutOfMemory | ReadOnly | Busy | StaleRing)
     }
 
-    /// Whether the program held the lock before the action failed, so that work under it had run, whose
-    /// effects stay. True for every error of the release of a guard, a permit or a thread's hold; of
-    /// [`with_lock`](crate::AcquireOptions::with_lock) and [`run_once`](crate::LockClient::run_once) after
-    /// their work; and of a [`Condition`](crate::Condition)'s wait that left the lock and did not get it back.
-    /// `false`: the error came before any work, or the lock is held as before.
+    /// Whether the program held the lock before the action failed, so that work under it had run and its
+    /// effects stay. True for every error of a release; of [`with_lock`](crate::AcquireOptions::with_lock)
+    /// and [`run_once`](crate::LockClient::run_once) after their work; and of a
+    /// [`Condition`](crate::Condition)'s wait that released the lock and did not get it back.
     ///
-    /// Work that ends well and is followed by such an error was protected, unless the error
-    /// [`is_lost`](Error::is_lost) as well.
+    /// The work was protected, unless the error [`is_lost`](Error::is_lost) as well.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{Fault, LockClient, MemoryStore};
     ///
@@ -347,29 +337,28 @@ impl Error {
         self.inner.work_ran
     }
 
-    /// Whether it says that the server is not there, rather than what it thinks.
+    /// Whether the server did not answer.
     pub(crate) fn is_silence(&self) -> bool {
         matches!(self.inner.kind, ErrorKind::Unreachable | ErrorKind::TimedOut)
     }
 
-    /// This error, or that of an attempt before it which was answered, if this one was not: that nobody
-    /// answered says less, and the last attempt may only have been cut off by its deadline.
+    /// This error, or the one of an attempt before that the server answered: a silent last attempt may only
+    /// have been cut off by its deadline.
     pub(crate) fn or_answer(self, before: Option<Error>) -> Error {
         before.filter(|before| self.is_silence() && !before.is_silence()).unwrap_or(self)
     }
 
     /// Whether the request may have been carried out although no answer came.
     ///
-    /// The client itself goes on resolving it: after an acquire it removes what it may have left, after a
-    /// release it repeats it, both until answered or until the lease has run out; on ZooKeeper, where what
-    /// was left has no lease, until answered.
+    /// The client resolves this by itself: it undoes an acquire and repeats a release, until answered or
+    /// until the lease is over; on ZooKeeper, where nothing has a lease, until answered.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         self.inner.outcome_unknown
     }
 }
 
-/// Error texts and logs stay readable with 64 KiB names.
+/// Keeps texts readable with names of 64 KiB.
 fn shortened(name: &str) -> String {
     const MOST: usize = 200;
     if name.chars().count() <= MOST {
@@ -397,7 +386,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The text, the kind and the cause: what a program shows whose `main` returns the error.
+/// With kind and cause, since a `main` that returns the error prints this.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self} ({:?})", self.inner.kind)?;

@@ -5,7 +5,6 @@ use std::time::Duration;
 /// The answer of [`LockClient::ping`](crate::LockClient::ping).
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, Wakeups};
 ///
@@ -17,26 +16,25 @@ use std::time::Duration;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Health {
-    /// The kind of store: `"redis"`, `"redis-sentinel"`, `"redis-cluster"`, `"redlock"`, `"ring"`,
-    /// `"postgres"`, `"mysql"`, `"sqlite"`, `"etcd"`, `"zookeeper"` or `"memory"`.
+    /// `"redis"`, `"redis-sentinel"`, `"redis-cluster"`, `"redlock"`, `"ring"`, `"postgres"`, `"mysql"`,
+    /// `"sqlite"`, `"etcd"`, `"zookeeper"` or `"memory"`.
     pub store: &'static str,
-    /// How long the round trip took.
+    /// The time of the round trip.
     pub latency: Duration,
     /// Whether waiters are woken.
     pub wakeups: Wakeups,
-    /// The table of a PostgreSQL, MySQL or MariaDB that keeps the locks, with its schema or database. `None`:
-    /// there is none, or it is not known before the first use of a client that
-    /// [connects lazily](crate::LockClient::connect_lazily).
+    /// The table that keeps the locks in PostgreSQL, MySQL or MariaDB, with its schema or database. `None`
+    /// elsewhere, and before the first use of a client that [connects
+    /// lazily](crate::LockClient::connect_lazily).
     pub table: Option<String>,
-    /// PostgreSQL: tables of the same name in other schemas, as they were when the client connected. A
-    /// program whose search path leads to one of them keeps other locks than this client.
+    /// PostgreSQL: tables of this name in other schemas, at the time of connecting. A program whose search
+    /// path leads to one of them keeps other locks.
     pub other_tables: Vec<String>,
 }
 
-/// Whether a release elsewhere wakes those who wait here.
+/// Whether a release elsewhere wakes waiters here.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, Wakeups};
 ///
@@ -50,10 +48,10 @@ pub struct Health {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Wakeups {
-    /// As far as is known: a store subscribes when somebody waits first, and nothing has failed since.
+    /// As far as is known: a store subscribes with its first waiter, and nothing has failed since.
     Working,
-    /// The subscription failed and is being made anew; until then waiters only poll.
+    /// The subscription failed and is being renewed; until then waiters only poll.
     Down,
-    /// This store wakes nobody: waiters poll.
+    /// This store notifies nobody: waiters poll.
     Polled,
 }

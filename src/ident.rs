@@ -13,10 +13,10 @@ use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{thread, thread_local};
 
-/// The longest name, in bytes, that a lock may have after mapping.
+/// The longest name of a lock after mapping, in bytes.
 pub const MAX_NAME_LEN: usize = 64 * 1024;
 
-/// A checked lock name: as the user gave it, and as the store keys it.
+/// A checked lock name: as given, and as the store's key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LockName {
     given: Arc<str>,
@@ -31,7 +31,7 @@ impl LockName {
         LockName { given, hash: STATE.hash_one(&key), key: key.into_boxed_str() }
     }
 
-    /// `key` is `given` after prefix and mapping.
+    /// `key` is `given` after mapping and prefix.
     pub(crate) fn new(given: &Arc<str>, key: String) -> Result<LockName> {
         if given.is_empty() || key.is_empty() {
             return Err(Error::invalid("lock", "the name is empty"));
@@ -51,7 +51,7 @@ impl LockName {
         Ok(LockName::of(Arc::clone(given), key))
     }
 
-    /// The same lock where it has another key.
+    /// The same lock under another key.
     pub(crate) fn keyed(&self, key: String) -> Result<LockName> {
         LockName::new(&self.given, key)
     }
@@ -64,21 +64,20 @@ impl LockName {
         &self.key
     }
 
-    /// The hash of the key, made once: each acquire and release looks for the lock several times.
+    /// Computed once, since each acquire and release looks the lock up several times.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The name of something of the crate's own that is kept like a lock, and that no lock can be called.
+    /// A name of the crate's own, which no lock can have.
     pub(crate) fn reserved(key: String) -> LockName {
         LockName::of(Arc::from(&*key), key)
     }
 }
 
-/// The random id of a client; every owner of the client's starts with it.
+/// The random id of a client, with which its owners begin.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -91,25 +90,24 @@ impl LockName {
 pub struct ClientId(Uuid);
 
 impl ClientId {
-    /// A random UUID of version 8, by which others see that a release of this client's tells the lock's line
-    /// (see `line.lua`): Redisson's, and those of versions of this crate without a line, have version 4.
+    /// A random UUID of version 8, by which others see that this client's releases notify the queue (see
+    /// `line.lua`). Redisson's ids, and those of versions of this crate without a queue, have version 4.
     pub(crate) fn random() -> ClientId {
         ClientId(Uuid::new_v4()).of_version(8)
     }
 
-    /// The id, as it says that releases tell no line: of version 4.
+    /// The id in version 4: releases do not notify the queue.
     pub(crate) fn unlined(self) -> ClientId {
         self.of_version(4)
     }
 
-    /// The id as it is written, under either version: that of the client's entry in the directory.
+    /// The id under which the directory has the client, read from either version.
     pub(crate) fn read(text: &str) -> Option<ClientId> {
         let id = Uuid::try_parse(text).ok().filter(|_| text.len() == 36)?;
         Some(ClientId(id).of_version(8))
     }
 
-    /// The id under which something is kept beside the clients that has a name, and no client: FNV-1a of 128
-    /// bits, so it is the same in each process. No client has it but by a chance of one in 2^122.
+    /// The id of a record beside the clients': FNV-1a of 128 bits, the same in each process.
     pub(crate) fn of_text(parts: &[&str]) -> ClientId {
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -130,7 +128,6 @@ impl ClientId {
 }
 
 impl ClientId {
-    /// As it is shown.
     pub(crate) fn text(self) -> [u8; 36] {
         let mut text = [0; 36];
         self.0.as_hyphenated().encode_lower(&mut text);
@@ -158,14 +155,13 @@ impl fmt::Debug for ClientId {
     }
 }
 
-/// The owner of a hold: the client and a number, written `uuid:number` in the store, as Redisson does.
+/// The owner of a hold, written `uuid:number` in the store, as Redisson does: the client and an owner number.
 ///
-/// The number is the crate's own count of threads, never the system's thread id (those are reused). A thread
-/// keeps its number unless a late request under it could still reach the server; then it goes on under a new
-/// one, so that the late request cannot touch what the thread holds next.
+/// The number is the crate's own count, never the system's thread id, which is reused. A thread changes its
+/// number if a late request under the old one could still reach the server and touch what the thread holds
+/// next.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -187,14 +183,12 @@ impl Owner {
         Owner { client, number }
     }
 
-    /// The owner that a text names, as it is written; `None`: it names none.
     pub(crate) fn read(text: &str) -> Option<Owner> {
         let (client, number) = text.split_once(':')?;
         Some(Owner { client: ClientId::read(client)?, number: number.parse().ok()? })
     }
 
-    /// Sixteen bytes for the `index`th permit that this owner takes: half the client's random id, then the
-    /// number, which no other owner of the client has.
+    /// Sixteen bytes for the `index`th permit of this owner: half of the client's random id, then the number.
     pub(crate) fn permit(self, index: u32) -> [u8; 16] {
         let mut id = *self.client.0.as_bytes();
         let number = self.number.to_be_bytes();
@@ -205,8 +199,8 @@ impl Owner {
         id
     }
 
-    /// Whether a text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Anything
-    /// else in a store is somebody's data, and neither to be shown nor to be ended as a hold: see
+    /// Whether a text is an owner as this crate and Redisson write it: a UUID, a colon and a number. Other
+    /// text in a store is another program's data, neither to be shown nor to be ended as a hold: see
     /// `owners.lua`.
     pub(crate) fn is_one(text: &str) -> bool {
         text.rsplit_once(':').is_some_and(|(client, number)| {
@@ -217,14 +211,14 @@ impl Owner {
         })
     }
 
-    /// The client's id, the part before the colon. On a server that refuses the client the line of waiters,
-    /// the id has version 4 in place of 8.
+    /// The client's id, before the colon. If the server refuses this client the queue, the id has version 4
+    /// in place of 8.
     #[must_use]
     pub fn client(self) -> ClientId {
         self.client
     }
 
-    /// The part after the colon.
+    /// The owner number, after the colon.
     #[must_use]
     pub fn number(self) -> u64 {
         self.number
@@ -243,13 +237,11 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// A fencing token: of one lock, every later grant has a larger one.
-///
-/// Send it with each write and have the resource refuse a smaller one than it has seen; see
+/// A number that grows with each grant of a lock. Send it with each write, and have the resource refuse a
+/// smaller one than it has seen; see
 /// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -272,7 +264,7 @@ impl FencingToken {
         FencingToken(token)
     }
 
-    /// The number to send along.
+    /// The number.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
@@ -285,23 +277,22 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// The owner number that nothing is held under.
+/// An owner number that holds nothing.
 pub(crate) const NOBODY: u64 = 0;
 
-/// Next owner number of this process; never reused, so no two owners of a client can be mixed up.
+/// Never reused in this process.
 fn fresh_number() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(NOBODY + 1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The mark of a thread: alive as long as the thread, whose thread-local storage owns it.
-///
-/// Others keep a `Weak` and see by it that the thread has ended; no destructor runs anything.
+/// The identity of a thread, owned by its thread-local storage: a `Weak` to it shows that the thread has
+/// ended, and no destructor runs anything.
 #[derive(Debug)]
 pub(crate) struct ThreadMark {
     id: u64,
     number: AtomicU64,
-    /// The thread's name, for people: looked up once, since it does not change.
+    /// For people; read once, since it does not change.
     name: Box<str>,
 }
 
@@ -323,9 +314,8 @@ impl ThreadMark {
         ThreadMark { id: id.unwrap_or(number), number: AtomicU64::new(number), name: thread_name() }
     }
 
-    /// The calling thread's mark. While thread-local storage is being torn down: a new one of the same
-    /// thread, which ends with the call. A lock that the thread takes then is its own, and is not renewed, as
-    /// that of a thread that has ended.
+    /// The calling thread's. While thread-local storage is destroyed, a new one of the same thread, which
+    /// ends with the call: a lock taken then is the thread's, and is not renewed.
     pub(crate) fn current() -> Arc<ThreadMark> {
         thread_local! {
             static MARK: Arc<ThreadMark> = Arc::new(ThreadMark::new());
@@ -333,12 +323,11 @@ impl ThreadMark {
         MARK.try_with(Arc::clone).unwrap_or_else(|_ending| Arc::new(ThreadMark::new()))
     }
 
-    /// The thread's number, never reused.
+    /// Never reused.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// The thread's name, or nothing.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -348,21 +337,21 @@ impl ThreadMark {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Gives up `number` for this thread's next holds, since a request under it may still be on its way.
-    /// Holds that have it keep it. Does nothing if the thread has moved on already.
+    /// Gives this thread's next holds another number, since a request under `number` may still arrive. Holds
+    /// that have it keep it. Does nothing if the thread has another number already.
     #[expect(clippy::let_underscore_must_use, reason = "failing means that the thread has moved on already")]
     pub(crate) fn retire(&self, number: u64) {
         let _ = self.number.compare_exchange(number, fresh_number(), Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
-/// The calling thread's name. Databases refuse a NUL in text, and nobody needs more of a name than this.
+/// Without control characters, since databases refuse a NUL in text, and cut to 64.
 pub(crate) fn thread_name() -> Box<str> {
     let thread = thread::current();
     thread.name().unwrap_or_default().chars().filter(|c| !c.is_control()).take(64).collect()
 }
 
-/// A number for an owner that is not a thread.
+/// The number of an owner that is not a thread.
 pub(crate) fn unbound_number() -> u64 {
     fresh_number()
 }

@@ -6,13 +6,11 @@ use std::time::Duration;
 use crate::ident::{ClientId, FencingToken, thread_name};
 use crate::system;
 
-/// The store's view of a name: the answer of [`LockClient::inspect`](crate::LockClient::inspect).
-///
-/// A field that the store does not know is `None` or empty. The display text is for operators: a line that
-/// says what it is, and one for each holder, permit and waiter.
+/// The store's view of a name, from [`LockClient::inspect`](crate::LockClient::inspect). A field that the
+/// store does not know is `None` or empty. The text, for operators, is a line about the object, and one for
+/// each holder, permit and waiter.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, ObjectKind};
 ///
@@ -29,47 +27,44 @@ use crate::system;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Inspection {
-    /// As it was asked for.
+    /// The name, as it was asked for.
     pub name: String,
     /// The kind of object, as far as can be seen.
     pub kind: ObjectKind,
-    /// Its holders: one, several readers, or a writer that reads as well.
+    /// One holder, several readers, or a writer that reads as well.
     pub holders: Vec<Holder>,
-    /// How long it lasts if nobody renews it: `None` if there is nothing, `Duration::MAX` if it has no end.
+    /// The time until it ends without renewal: `None` if there is nothing, `Duration::MAX` if it has no end.
     pub remaining: Option<Duration>,
-    /// The last fencing token that was given out.
+    /// The last fencing token that was granted.
     pub fencing_token: Option<FencingToken>,
-    /// The waiters of a fair lock, or the clients in the line of a plain or fenced one, in order: the first
-    /// hundred. Elsewhere those who wait by their own account, up to a third of a lease ago: who waited for
-    /// longest comes first.
+    /// The first hundred waiters of a fair lock, or clients in the queue of a plain or fenced one, in order.
+    /// Elsewhere those in the directory, up to a third of a lease ago, the longest waiter first.
     pub waiters: Vec<Waiter>,
-    /// How many of them there are in all.
+    /// The number of all waiters.
     pub waiting: u64,
-    /// Whether there may be more: they were counted by their own accounts, and not all accounts were looked
-    /// at.
+    /// Whether there may be more waiters, since not all directory entries were read.
     pub waiting_at_least: bool,
-    /// How many clients listen for it to become free, and a few seconds longer than they wait. Fair locks
-    /// count elsewhere.
+    /// The number of clients that listen for a release, a few seconds longer than they wait; not for fair
+    /// locks.
     pub listeners: Option<u64>,
-    /// How many permits are available, or how many are still to count down.
+    /// The number of available permits, or what is left to count down.
     pub count: Option<i64>,
-    /// Permits with leases that are out: the hundred that end first.
+    /// The hundred permits with leases that end first.
     pub permits: Vec<PermitInfo>,
-    /// How many of them there are in all.
+    /// The number of all permits that are out.
     pub permits_out: u64,
-    /// Readers that go by that are not let in, since a writer waits.
+    /// A waiting writer keeps readers out that use the agreement.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) writers_wait: bool,
 }
 
 /// The kind of object that a name stands for.
 ///
-/// Some look alike on the wire. A fair lock for which nobody waits is a plain lock. A lock is taken to be
-/// fenced if a token was ever given out for its name. A number is a semaphore's or a latch's, to be
-/// distinguished by permits that are out, by those who listen, and by a count that is not above zero.
+/// Some look alike in the store. A fair lock without waiters is a plain lock. A lock is taken for fenced if a
+/// token was ever granted for its name. A number is a semaphore or a latch, told apart by permits that are
+/// out, by listeners, and by a count that is not above zero.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, ObjectKind};
 ///
@@ -83,36 +78,36 @@ pub struct Inspection {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum ObjectKind {
-    /// There is nothing: a free lock, an open latch, or a name that nobody uses.
+    /// Nothing: a free lock, an open latch, or an unused name.
     Absent,
-    /// The reentrant lock; also as spin lock or not reentrant.
+    /// The reentrant lock; also as spin lock or non-reentrant.
     Lock,
     /// The same, with a fencing token for each grant.
     FencedLock,
-    /// The lock that serves those who wait in order.
+    /// The lock that serves waiters in order.
     FairLock,
     /// Many readers or one writer.
     ReadWriteLock {
         /// The halves that are held.
         mode: Mode,
     },
-    /// One string key with its owner's token, as this crate writes it. Another library's looks like any
-    /// string, and is [`Foreign`](Self::Foreign) here: [`RedisLock::holder`](crate::RedisLock::holder) of a
-    /// token lock tells it.
+    /// A string with its owner's token, as this crate writes it. Another library's looks like any string and
+    /// is [`Foreign`](Self::Foreign); [`RedisLock::holder`](crate::RedisLock::holder) of a token lock shows
+    /// it.
     TokenLock,
-    /// Permits that nobody owns.
+    /// Permits without owners.
     Semaphore,
     /// Permits with ids and leases.
     ExpirableSemaphore,
-    /// A count that others wait for.
+    /// A count, with waiters for zero.
     CountDownLatch,
     /// A semaphore or a latch, which look alike.
     Counter,
     /// Redisson's lock of several values in one key.
     GroupLock,
-    /// Something else, which this crate does not use: nothing of it is shown.
+    /// Another object, of which nothing is shown.
     Foreign {
-        /// As the store calls it.
+        /// The store's name for it.
         what: String,
     },
 }
@@ -120,7 +115,6 @@ pub enum ObjectKind {
 /// The halves of a read-write lock.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, Mode, ObjectKind};
 ///
@@ -135,16 +129,15 @@ pub enum ObjectKind {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Mode {
-    /// Many may have it.
+    /// Many may hold it.
     Read,
-    /// One may have it.
+    /// One may hold it.
     Write,
 }
 
-/// One who holds a lock.
+/// A holder of a lock.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -160,29 +153,29 @@ pub enum Mode {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
-    /// As the store has it: `client:number` here as in Redisson, or another library's token.
+    /// As in the store: `client:number` here and in Redisson, or another library's token.
     pub owner: String,
-    /// How often it holds it.
+    /// The number of levels.
     pub hold_count: Option<u32>,
     /// The half of a read-write lock.
     pub mode: Option<Mode>,
-    /// Whether the owner is a thread or a guard of the client that asked.
+    /// Whether the asking client is the owner.
     pub by_this_client: bool,
-    /// How long its hold lasts if nobody renews it; zero for a reader that is dead, and `None` where the
-    /// store does not say.
+    /// The time until the hold ends without renewal; zero for a dead reader, `None` where the store does not
+    /// say.
     pub remaining: Option<Duration>,
-    /// How long it has held it. Redisson's holders do not say; ours do each third of their lease, at once
-    /// where [`max_hold`](crate::LockBuilder::max_hold) was asked for.
+    /// How long it has held the lock. This crate's holders say so each third of their lease, and at once with
+    /// [`max_hold`](crate::LockBuilder::max_hold); Redisson's never.
     pub held_for: Option<Duration>,
-    /// When it ends, whatever its client does: by `max_hold`, or with a lease of its own, which nobody renews; such
-    /// a holder says so each third of its client's lease.
+    /// The time until the hold ends whatever its client does: by `max_hold`, or by an explicit lease, which
+    /// its client reports each third of its own lease.
     pub ends_within: Option<Duration>,
-    /// Whether it leads: the lock is that of an election, and those who wait are candidates. By its own account, as
-    /// [`LockClient::leader`](crate::LockClient::leader) and [`LockBuilder::election`](crate::LockBuilder::election)
-    /// have it say.
+    /// Whether the lock is an election's, so that waiters are candidates, as
+    /// [`LockClient::leader`](crate::LockClient::leader) and
+    /// [`LockBuilder::election`](crate::LockBuilder::election) report it.
     pub is_leader: bool,
-    /// Its location, if it gave one. Redisson's holders give none, and nothing on the server leads from
-    /// their id to a connection.
+    /// Where it is, if known. Redisson's holders do not say, and nothing on the server leads from their id to
+    /// a connection.
     pub location: Option<Location>,
 }
 
@@ -202,10 +195,9 @@ impl Holder {
     }
 }
 
-/// One who waits: an owner in the queue of a fair lock, or a client in the line of a plain or fenced one.
+/// A waiter: an owner in the queue of a fair lock, or a client in that of a plain or fenced one.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -220,19 +212,18 @@ impl Holder {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Waiter {
-    /// As [`Holder::owner`]; in the line of a plain or fenced lock the client's id alone, however many of its
-    /// threads wait.
+    /// As [`Holder::owner`]; in the queue of a plain or fenced lock the client's id alone, for all its
+    /// threads.
     pub owner: String,
-    /// Whether it belongs to the client that asked.
+    /// Whether it belongs to the asking client.
     pub by_this_client: bool,
-    /// How long it keeps its place without a sign of life. This crate's waiters give one each 1.2 s and keep
-    /// it for 6 s; Redisson's give none, and keep it for minutes.
+    /// How long it keeps its place without asking. This crate's waiters ask each 1.2 s and keep it for 6 s;
+    /// Redisson's do not ask, and keep it for minutes.
     pub remaining: Option<Duration>,
-    /// How long it has waited: in a line by the server's clock, else as the client says each third of its
-    /// lease.
+    /// How long it has waited: in a queue by the server's clock, else as its client reported up to a third of
+    /// its lease ago.
     pub waiting_for: Option<Duration>,
-    /// Its location, if it gave one. Of several threads of a client that of the one that has waited for
-    /// longest.
+    /// Where it is, if known; of several threads of a client the longest waiter.
     pub location: Option<Location>,
 }
 
@@ -245,7 +236,6 @@ impl Waiter {
 /// A permit that is out.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -261,18 +251,17 @@ impl Waiter {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PermitInfo {
-    /// The id by which it can be released.
+    /// The id that releases it.
     pub id: String,
-    /// Whether the client that asked has it.
+    /// Whether the asking client has it.
     pub by_this_client: bool,
-    /// How long it is out if nobody renews it; `Duration::MAX` if it has no end.
+    /// The time until it ends without renewal; `Duration::MAX` if it has no end.
     pub remaining: Duration,
 }
 
-/// The location of a holder or waiter, by its own account.
+/// Where a holder or waiter is, as its client reported.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 /// use std::time::Duration;
@@ -294,10 +283,10 @@ pub struct Location {
     pub host: String,
     /// The process id.
     pub pid: u32,
-    /// The thread's name. Empty if it has none, belongs to a guard that may change threads, or is not known:
-    /// a client says it of its first 64 holds and waits, each third of its lease.
+    /// The thread's name. Empty if it has none, for a guard that may change threads, and if not known: a
+    /// client reports its first 64 holds and waits, each third of its lease.
     pub thread: String,
-    /// The file name of the program; empty where it is not known.
+    /// The file name of the program; empty if not known.
     pub program: String,
     /// The text of [`ClientBuilder::label`](crate::ClientBuilder::label).
     pub label: Option<String>,
@@ -308,7 +297,6 @@ impl Location {
         Location { host, pid, thread, program: String::new(), label: None }
     }
 
-    /// The calling thread's.
     pub(crate) fn here() -> Location {
         Location::new(system::host_name(), std::process::id(), thread_name().into())
     }
@@ -333,13 +321,13 @@ impl Inspection {
         }
     }
 
-    /// Whether anybody holds it. Not asked of what is counted.
+    /// Whether there are holders; not meaningful for what is counted.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.holders.is_empty()
     }
 
-    /// Says of all that is shown whether it is this client's.
+    /// Marks what is this client's.
     pub(crate) fn seen_by(mut self, client: ClientId) -> Inspection {
         let (prefix, unlined) = (format!("{client}:"), format!("{}:", client.unlined()));
         let id = client.to_string();

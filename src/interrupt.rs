@@ -13,7 +13,6 @@ use crate::sync::{Mutex, Waker};
 /// Cheap to clone; all clones are one token. It stays interrupted for good: make a new one for new waits.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{Interrupt, LockClient};
 ///

@@ -164,7 +164,6 @@ pub(crate) fn window(lease: Duration) -> Duration {
 /// renewals, expiries, waits that end; an hour passes in microseconds and always in the same order.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, ManualClock, MemoryStore};
 /// use std::time::Duration;
@@ -216,7 +215,6 @@ impl ManualClock {
     /// Moves the clock on by `duration`, stopping on the way wherever a watchdog has something to do.
     ///
     /// # Blocking
-    ///
     /// Until every watchdog on this clock has done what fell due.
     pub fn advance(&self, duration: Duration) {
         let target = self.now().plus(duration);

@@ -22,7 +22,6 @@ use crate::topologies::ring::plan::Ring;
 /// Options of a client, each with its default.
 ///
 /// # Examples
-///
 /// ```no_run
 /// use leasehold::LockClient;
 /// use std::time::Duration;
@@ -57,18 +56,16 @@ impl ClientBuilder {
         self
     }
 
-    /// The file that has the [`url`](Self::url); spaces around lines, and lines that begin with `#`, do not count. The
-    /// file is read when the client is built, and again when a server refuses the login. A URL that leads to other
-    /// servers by then is not followed.
+    /// The file that has the [`url`](Self::url), without lines that begin with `#`. Read when the client is
+    /// built, and again when a server refuses the login. A new URL of other servers is not followed.
     pub fn url_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.server.url.clear();
         self.server.files.urls = vec![file.into()];
         self
     }
 
-    /// Keeps each lock on a majority of these servers instead of one; see [`LockClient::redlock`].
-    ///
-    /// All other options go for each of them. User, password and database of a URL are that server's.
+    /// Holds each lock on a majority of these servers; see [`LockClient::redlock`]. All other options apply
+    /// to each of them, except user, password and database of a node's URL.
     pub fn redlock<N: Into<RedlockNode>>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         let nodes = nodes.into_iter().map(Into::into).collect();
         self.server.files.urls.clear();
@@ -76,26 +73,24 @@ impl ClientBuilder {
         self
     }
 
-    /// With [`redlock`](Self::redlock): how long one request waits for one of the servers, a tenth of the
-    /// lease at most. One that does not answer in time is then left alone until it does. Defaults to 50 ms.
+    /// How long one request to one server of a [`redlock`](Self::redlock) may take, a tenth of the lease at
+    /// most. A server that exceeds this is left out until it answers again. Defaults to 50 ms.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = Some(timeout);
         self
     }
 
-    /// Spreads names over the servers of a ring, which takes the place of [`url`](Self::url); credentials and
-    /// other options are for all of them. See [`LockClient::ring`].
+    /// Spreads names over the servers of a ring, in place of [`url`](Self::url). Other options apply to all
+    /// of them. See [`LockClient::ring`].
     pub fn ring(mut self, ring: Ring) -> Self {
         self.server.files.urls.clear();
         self.ring = Some(ring);
         self
     }
 
-    /// How long a hold without a lease of its own lasts when its process dies; renewed each third of it.
-    /// Defaults to 30 s, as Redisson's; at least 100 ms.
-    ///
-    /// On ZooKeeper it is also the session time-out that is asked for; the servers have bounds of their own
-    /// for it.
+    /// How long a hold outlives its dead process, unless the call names a lease; renewed after each third of
+    /// it. Defaults to 30 s, as Redisson's; at least 100 ms. On ZooKeeper also the requested session
+    /// time-out, which the servers bound.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease;
         self
@@ -103,9 +98,8 @@ impl ClientBuilder {
 
     /// How long one request may take. Defaults to 3 s.
     ///
-    /// Past it the outcome is unknown and is resolved by the client. Keep it under a third of the lease: one
-    /// that is longer than the lease is told of when the client is made
-    /// ([`Event::Warning`]), since a server that is silent for one request then costs
+    /// After this time the outcome is unknown, and the client resolves it. Keep it under a third of the
+    /// lease: a time-out above the lease gives an [`Event::Warning`], since one silent request then costs
     /// every hold.
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
         self.options.command_timeout = timeout;
@@ -119,15 +113,16 @@ impl ClientBuilder {
         self
     }
 
-    /// How long calls keep trying while the server cannot be used, deadlines permitting. Defaults to 10 s.
+    /// How long calls keep trying while the server cannot be used, if their deadline allows. Defaults to 10
+    /// s.
     pub fn retry_timeout(mut self, timeout: Duration) -> Self {
         self.options.retry_timeout = timeout;
         self
     }
 
-    /// How many connections requests may use: up to 4 that all threads share, and the rest for what needs one
-    /// alone (of those there is always one). Renewals and wake-ups have one more each. On etcd each request
-    /// has one to itself. Defaults to 8; the most is 10,000.
+    /// The number of connections for requests: up to 4 that all threads share, and the rest, at least one,
+    /// for requests that need a connection of their own. Renewals and wake-ups have one more each. On etcd
+    /// each request has its own. Defaults to 8; at most 10,000.
     pub fn pool_size(mut self, size: u32) -> Self {
         self.server.pool_size = size;
         self
@@ -146,37 +141,35 @@ impl ClientBuilder {
         self
     }
 
-    /// The file that has the [`password`](Self::password); line ends at its end do not count. The file is read when
-    /// the client is built, and again when a server refuses the login, so that a password may change while clients run.
+    /// The file that has the [`password`](Self::password), without line ends at its end. Read when the client
+    /// is built, and again when a server refuses the login, so that a password can change while clients run.
     pub fn password_file(mut self, file: impl Into<std::path::PathBuf>) -> Self {
         self.server.password = None;
         self.server.files.password = Some(file.into());
         self
     }
 
-    /// The ACL user on the Sentinels themselves. Defaults to none.
+    /// The ACL user of the Sentinels themselves. Defaults to none.
     pub fn sentinel_username(mut self, username: impl AsRef<str>) -> Self {
         self.server.sentinel_username = Some(username.as_ref().to_owned());
         self
     }
 
-    /// The password on the Sentinels themselves. Defaults to none. Never shown in errors or `Debug`.
+    /// The password of the Sentinels themselves. Defaults to none. Never shown in errors or `Debug`.
     pub fn sentinel_password(mut self, password: impl AsRef<str>) -> Self {
         self.server.sentinel_password = Some(password.as_ref().to_owned());
         self.server.files.sentinel_password = None;
         self
     }
 
-    /// The hosts to which servers may send this client, beside those of the URL: names, addresses, or `*.`
-    /// and what names end in, without ports. Defaults to all.
+    /// The hosts, beside those of the URL, to which servers may redirect this client: names, addresses, or
+    /// `*.` and the end of a name, without ports. Defaults to all.
     ///
-    /// The members of a Redis Cluster name each other, and Sentinels name the master; user and password then
-    /// go there. With this list whoever speaks for a server can send them to these hosts only. Another host
-    /// is refused before anything is said to it, with an error of kind
+    /// The members of a Redis Cluster name each other, and Sentinels name the master; user and password go
+    /// there too. Another host is refused before anything is sent to it, with an error of kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported) that names it.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::LockClient;
     ///
@@ -195,7 +188,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The name that the connections show in `CLIENT LIST`: printable ASCII without spaces. Defaults to none.
+    /// The connections' name in `CLIENT LIST`: printable ASCII without spaces. Defaults to none.
     pub fn client_name(mut self, name: impl AsRef<str>) -> Self {
         self.server.client_name = Some(name.as_ref().to_owned());
         self
@@ -203,84 +196,77 @@ impl ClientBuilder {
 
     /// Whether this client has an entry in the directory of clients while it holds or waits. Defaults to yes.
     ///
-    /// The entry says to everybody who may read the store on which host, in which process and program, and
-    /// under which thread names that is; [`LockClient::inspect`] and [`LockClient::clients`] show it. It is
+    /// The entry says on which host, in which process, program and thread the client holds or waits;
+    /// [`LockClient::inspect`] and [`LockClient::clients`] show it to all who may read the store. It is
     /// written once each third of the lease, ends with the lease, and is removed by [`LockClient::shutdown`].
-    /// A user without rights to it has none, and nothing fails. Without an entry the owner of a lock is an
-    /// id.
+    /// A user without the right to it has none, which is no error; an owner is then only an id.
     pub fn directory(mut self, directory: bool) -> Self {
         self.server.notes = directory;
         self.options.directory = directory;
         self
     }
 
-    /// A text for the client's entry in the [directory](Self::directory), such as the name of a job. Defaults
-    /// to none; control characters are left out, and what is beyond 64 characters.
+    /// A text for the client's [directory](Self::directory) entry, such as a job's name. Defaults to none;
+    /// control characters, and what exceeds 64 characters, are left out.
     pub fn label(mut self, label: impl AsRef<str>) -> Self {
         self.options.label = Some(label.as_ref().to_owned());
         self
     }
 
-    /// A prefix for each lock's name in its key, put there after mapping. Defaults to nothing.
+    /// A prefix of each lock's key, added after mapping. Defaults to nothing.
     pub fn key_prefix(mut self, prefix: impl AsRef<str>) -> Self {
         prefix.as_ref().clone_into(&mut self.options.key_prefix);
         self
     }
 
-    /// Turns a lock's name into its key, as Redisson's `NameMapper`. Defaults to the name itself.
+    /// Maps a lock's name to its key, as Redisson's `NameMapper`. Defaults to the name itself.
     pub fn map_names(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         self.options.map_names = Some(Arc::new(map));
         self
     }
 
-    /// How long a subscription stays after its last waiter has gone. Defaults to 5 s.
+    /// How long a subscription outlives its last waiter. Defaults to 5 s.
     pub fn unsubscribe_delay(mut self, delay: Duration) -> Self {
         self.server.unsubscribe_delay = delay;
         self
     }
 
-    /// How the members of a cluster notify waiters. Defaults to [`ClusterPubSub::Auto`]; only looked at for
-    /// `redis-cluster://` URLs.
+    /// How the members of a cluster notify waiters; for `redis-cluster://` URLs only. Defaults to
+    /// [`ClusterPubSub::Auto`].
     pub fn cluster_pub_sub(mut self, way: ClusterPubSub) -> Self {
         self.server.cluster_pub_sub = way;
         self
     }
 
-    /// Uses no scripts, for servers that refuse them: only [`LockClient::get_token_lock`] works then.
+    /// Uses no scripts, for servers that refuse them; only [`LockClient::get_token_lock`] works then.
     pub fn without_scripts(mut self) -> Self {
         self.server.scripts = false;
         self
     }
 
-    /// Counts a lock as taken only when `count` replicas have acknowledged it. Defaults to no such thing. For
-    /// locks of every kind; not for semaphores, latches and conditions.
+    /// Grants a lock only when `count` replicas have acknowledged it. For locks of every kind; not for
+    /// semaphores, latches and conditions. Defaults to no such condition.
     ///
-    /// The server is asked by WAIT, on the connection and in the write that acquires the lock. If fewer
-    /// acknowledge within `timeout`, the lock is released at once and the attempt has failed, with a
-    /// retryable error of kind [`Busy`](crate::ErrorKind::Busy) that says how many did: `try_lock` returns
-    /// it, and who waits tries again.
+    /// WAIT, in the write that acquires the lock, asks for the acknowledgements. If fewer come within
+    /// `timeout`, the client releases the lock at once, and the attempt fails with a retryable error of kind
+    /// [`Busy`](crate::ErrorKind::Busy): `try_lock` returns the error, and a wait tries again.
     ///
     /// # Guarantees
+    /// If `count` is the number of replicas, no failover to one of them forgets a granted lock. With a
+    /// smaller `count`, a replica may be promoted that had not acknowledged. Renewals do not wait: a failover
+    /// keeps the lease that the new master last received. Acknowledged means in memory; what a restart keeps
+    /// depends on the replica's files.
     ///
-    /// With `count` as many as there are replicas, no failover to one of them forgets a lock that was taken.
-    /// With fewer, it may promote one that had not acknowledged (Sentinel prefers the one that is furthest,
-    /// among those it can reach). Renewals are not waited for: a failover keeps the lease that the new master
-    /// last got. And a replica that acknowledged has the lock in memory; what a restart leaves of it is a
-    /// matter of its files.
-    ///
-    /// The price: each attempt takes a connection of the pool for itself, and a round trip between the
-    /// servers; locks are not handed from thread to thread within the process, and a dropped guard waits for
-    /// its release.
+    /// The price: each attempt has its own connection of the pool and a round trip between servers; threads
+    /// of the process do not hand locks to each other; and a dropped guard waits for its release.
     pub fn require_replicas(mut self, count: u32, timeout: Duration) -> Self {
         self.server.replicas = Some(Replicas { count, within: timeout });
         self
     }
 
-    /// The authorities to trust over TLS, as a PEM file. Defaults to the system's; for MySQL, to those that
-    /// are public.
-    ///
-    /// For `rediss://`, `rediss-sentinel://`, `rediss-cluster://`, `etcds://` and `zks://`. A database that
-    /// is given some has to prove who it is, unless its URL says otherwise; see
+    /// The trusted authorities, as a PEM file, for `rediss://`, `rediss-sentinel://`, `rediss-cluster://`,
+    /// `etcds://` and `zks://`. Defaults to the system's; for MySQL, to the public ones. With this option a
+    /// database must prove its identity, unless its URL says otherwise; see
     /// [TLS](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#tls).
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, file: impl Into<std::path::PathBuf>) -> Self {
@@ -288,10 +274,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The client certificate for TLS, for servers that demand one (mutual TLS): a PEM file with it and those
-    /// between it and its authority, and a PEM file with its private key. Defaults to none.
-    ///
-    /// The key is read when the client connects, and never shown.
+    /// The client certificate (mutual TLS): a PEM file with its chain, and a PEM file with its private key,
+    /// which is read when the client connects, and never shown. Defaults to none.
     #[cfg(feature = "tls")]
     pub fn tls_identity(
         mut self,
@@ -302,75 +286,70 @@ impl ClientBuilder {
         self
     }
 
-    /// The table that a database keeps its locks in, `name` or `schema.name`. Defaults to `leasehold_locks`.
+    /// The table of a database's locks, `name` or `schema.name`. Defaults to `leasehold_locks`.
     pub fn table(mut self, name: impl AsRef<str>) -> Self {
         name.as_ref().clone_into(&mut self.server.table.name);
         self
     }
 
-    /// Whether to create the database's table where none is in sight; that needs no permission where one is.
-    /// On PostgreSQL none is made beside one of the same name in another schema, unless
-    /// [`table`](Self::table) names the schema. Defaults to not: the page on databases has the statements for
-    /// a [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
+    /// Whether to create the database's table if there is none; that needs no permission if there is one. On
+    /// PostgreSQL no table is created beside one of the same name in another schema, unless
+    /// [`table`](Self::table) names the schema. Defaults to no: see
+    /// [migration](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#migration).
     pub fn create_schema(mut self, create: bool) -> Self {
         self.server.table.create = create;
         self
     }
 
-    /// Keeps locks without a table: PostgreSQL's advisory locks, MySQL's `GET_LOCK`. Defaults to rows.
+    /// Keeps locks without a table, by PostgreSQL's advisory locks or MySQL's `GET_LOCK`. Defaults to rows.
     ///
-    /// Each hold is a connection of its own, and ends when that ends: the page on databases says what
-    /// [session locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks)
-    /// promise and cost. Only [`LockClient::get_lock`] works then: such locks have neither fences nor tokens.
+    /// Each hold has its own connection, and ends with it: see [session
+    /// locks](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#session-locks). Only
+    /// [`LockClient::get_lock`] works then, without tokens.
     pub fn session_locks(mut self) -> Self {
         self.server.table.session_locks = true;
         self
     }
 
-    /// Whether one client of those that wait for a name looks often whether the lock is free, on MySQL and
-    /// MariaDB, where nothing wakes waiters. Defaults to yes.
+    /// Whether one of the clients that wait for a name polls often for all of them, on MySQL and MariaDB,
+    /// which notify no waiter. Defaults to yes.
     ///
-    /// It costs a connection and a thread in each client whose threads wait, and some 200 small requests a
-    /// second for each name that is waited for. Without it waiters get a lock up to 100 ms after its release.
-    /// The page on databases has the
+    /// The poller costs a connection and a thread in each client with waiters, and some 200 small requests a
+    /// second for each such name. Without it a waiter gets the lock up to 100 ms after its release. See the
     /// [figures](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/stores.md#turnstiles-mysql-mariadb).
     pub fn designated_poller(mut self, is_on: bool) -> Self {
         self.server.table.designated_poller = is_on;
         self
     }
 
-    /// How long a thread that holds a lock waits for another one before the client looks whether it waits in
-    /// a ring of threads that wait for each other. Defaults to 1 s, and is 10 ms at least; `Duration::MAX`
-    /// never looks.
+    /// How long a thread that holds a lock waits for another before the client checks for a deadlock.
+    /// Defaults to 1 s; at least 10 ms; `Duration::MAX` never checks.
     ///
-    /// The client looks then, and after 1, 2, 4, 8, 16 and 30 s, by 50 requests a second at most for all its
-    /// threads. A ring is told as [`Event::Deadlock`].
+    /// The client checks then, and after 1, 2, 4, 8, 16 and 30 s, with 50 requests a second at most for all
+    /// its threads. A deadlock is reported as [`Event::Deadlock`].
     pub fn detect_deadlocks_after(mut self, wait: Duration) -> Self {
         self.options.detect_deadlocks_after = wait;
         self
     }
 
-    /// Whether a wait of this client ends when it is the youngest of a deadlock, with an error of kind
-    /// [`Deadlock`](crate::ErrorKind::Deadlock) whose text names the ring. Defaults to no.
+    /// Whether a wait of this client that is the youngest of a deadlock ends, with an error of kind
+    /// [`Deadlock`](crate::ErrorKind::Deadlock) that names the cycle. Defaults to no.
     ///
-    /// The thread keeps what it holds: it has to release that for the others to go on, as it does when it
-    /// returns the error and its guards are dropped. Of a multi-lock, the locks that it acquired so far are
-    /// released. A wait with a time limit ends in the same way, before its limit, and is not busy. A wait that
-    /// would take a lock again after a condition does not end; then the youngest of the others does. The
-    /// deadlock is told and stays, if the youngest wait is a thread's of a client without this option.
+    /// The thread keeps its holds, and must release them for the others to go on, as it does by returning the
+    /// error. A multi-lock releases the locks that it acquired so far. A wait with a time limit ends in the
+    /// same way, before its limit. A condition's wait that re-acquires its lock does not end; the youngest of
+    /// the other waits does. If the youngest wait is of a client without this option, the deadlock is
+    /// reported and stays.
     pub fn break_deadlocks(mut self, breaks: bool) -> Self {
         self.options.break_deadlocks = breaks;
         self
     }
 
-    /// The owner of another client's hold for which this process works, as text: its wait keeps that hold, so
-    /// that deadlocks through both are found. May be called for several; what is no owner is passed over.
-    ///
-    /// `leasehold run` says so to its command, by `LEASEHOLD_UNDER`. A program that holds a lock while it
-    /// waits for a process of its own passes it on by hand.
+    /// The owner of another client's hold for which this process works, as text: this client's waits prolong
+    /// that hold, so deadlocks through both are found. Several have spaces between; text that is no owner is
+    /// ignored. `leasehold run` passes it to its command by `LEASEHOLD_UNDER`.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::LockClient;
     ///
@@ -381,28 +360,25 @@ impl ClientBuilder {
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn under_hold(mut self, owner: impl AsRef<str>) -> Self {
-        self.options.under.extend(Owner::read(owner.as_ref()));
+        self.options.under.extend(owner.as_ref().split_whitespace().filter_map(Owner::read));
         self
     }
 
-    /// The observer that is notified of what happens to the locks. Defaults to none. Without one, and without
-    /// a subscriber of `tracing`, the client writes a line to standard error for each deadlock.
+    /// The observer of this client's events. Defaults to none; without one, and without a subscriber of
+    /// `tracing`, the client writes a line to standard error for each deadlock.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
         self
     }
 
-    /// Puts connecting off until the client is first used. Defaults to connecting in [`build`](Self::build).
+    /// Connects when the client is first used. Defaults to connecting in [`build`](Self::build).
     ///
-    /// For programs that start before their store does. A server that is down, or cannot be used, is then no
-    /// error of `build` but of each call, until one has connected: with the error that `build` would have
-    /// returned, at once, without waiting for the client's `retry_timeout`. Such a call may take the connect
-    /// time-out more than it says. From then on there is no difference, also when the server goes away. On
-    /// ZooKeeper, holds last at most as long as the session that the servers grant, whatever the client's
-    /// lease.
+    /// For programs that start before their store. Until a call has connected, each call, in place of
+    /// `build`, returns the error of connecting at once, without a retry, and may take the connect time-out
+    /// besides its own time. On ZooKeeper holds last at most as long as the granted session, whatever the
+    /// client's lease.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{ErrorKind, LockClient};
     ///
@@ -416,14 +392,12 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects, unless that is [put off](Self::connect_lazily).
+    /// Connects, unless [`connect_lazily`](Self::connect_lazily) was called.
     ///
     /// # Blocking
-    ///
     /// Up to the connect time-out.
     ///
     /// # Errors
-    ///
     /// As [`LockClient::connect`]; and, before any I/O, for options that cannot be used, and in a forked
     /// child of a process that has made a client (kind [`Forked`](crate::ErrorKind::Forked)).
     pub fn build(self) -> Result<LockClient> {
@@ -462,10 +436,9 @@ impl ClientBuilder {
         self.server.clone().checked().map(drop)
     }
 
-    /// Makes the client on a memory store instead; what concerns a server is not looked at.
+    /// Makes the client on a memory store; options of servers are ignored.
     ///
     /// # Errors
-    ///
     /// For options that cannot be used, and in a forked child of a process that has made a client.
     pub fn build_in_memory(self, store: &MemoryStore) -> Result<LockClient> {
         let options = Options { place: store.place(), store: "memory", ..self.options.checked()? };

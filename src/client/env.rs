@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::client::ClientBuilder;
-use crate::config::{ClusterPubSub, read_secret, read_urls};
+use crate::config::{ClusterPubSub, client_options, read_secret, read_urls};
 use crate::error::{Error, Result};
 use crate::hosts::check_scheme;
 use crate::topologies::ring::plan::{Ring, RingNode};
@@ -27,30 +27,25 @@ const FILE: &str = "_FILE";
 /// Sets one option by the text of its variable; or says why the text cannot be used.
 type Setter = fn(ClientBuilder, &str) -> std::result::Result<ClientBuilder, &'static str>;
 
-/// The options that are one variable each. Those of several are read by themselves.
-const OPTIONS: [(&str, Setter); 19] = [
-    ("LEASEHOLD_KEY_PREFIX", |builder, text| Ok(builder.key_prefix(text))),
-    ("LEASEHOLD_LEASE", |builder, text| time(text).map(|time| builder.lease(time))),
-    ("LEASEHOLD_COMMAND_TIMEOUT", |builder, text| time(text).map(|time| builder.command_timeout(time))),
-    ("LEASEHOLD_CONNECT_TIMEOUT", |builder, text| time(text).map(|time| builder.connect_timeout(time))),
-    ("LEASEHOLD_RETRY_TIMEOUT", |builder, text| time(text).map(|time| builder.retry_timeout(time))),
-    ("LEASEHOLD_UNSUBSCRIBE_DELAY", |builder, text| time(text).map(|time| builder.unsubscribe_delay(time))),
-    ("LEASEHOLD_NODE_TIMEOUT", |builder, text| time(text).map(|time| builder.node_timeout(time))),
-    ("LEASEHOLD_POOL_SIZE", |builder, text| number(text).map(|size| builder.pool_size(size))),
-    ("LEASEHOLD_DATABASE", |builder, text| number(text).map(|number| builder.database(number))),
-    ("LEASEHOLD_USERNAME", |builder, text| Ok(builder.username(text))),
-    ("LEASEHOLD_SENTINEL_USERNAME", |builder, text| Ok(builder.sentinel_username(text))),
-    ("LEASEHOLD_CLIENT_NAME", |builder, text| Ok(builder.client_name(text))),
-    ("LEASEHOLD_LABEL", |builder, text| Ok(builder.label(text))),
-    ("LEASEHOLD_UNDER", |builder, text| Ok(words(text).fold(builder, ClientBuilder::under_hold))),
-    ("LEASEHOLD_TABLE", |builder, text| Ok(builder.table(text))),
-    ("LEASEHOLD_DIRECTORY", |builder, text| switch(text).map(|is_on| builder.directory(is_on))),
-    ("LEASEHOLD_CREATE_SCHEMA", |builder, text| switch(text).map(|is_on| builder.create_schema(is_on))),
-    ("LEASEHOLD_DESIGNATED_POLLER", |builder, text| {
-        switch(text).map(|is_on| builder.designated_poller(is_on))
-    }),
-    ("LEASEHOLD_ALLOWED_HOSTS", |builder, text| Ok(builder.allowed_hosts(words(text)))),
-];
+macro_rules! setters {
+    ($($(#[$_about:meta])* $_options:ident {
+        $($(#[$_doc:meta])* $_field:ident: $_type:ty = $_default:expr $(, $variable:literal $set:ident($read:ident) $_example:literal)?;)*
+    })*) => {
+        &[$($($(($variable, |builder, text| $read(text).map(|value| builder.$set(value))),)?)*)*]
+    };
+}
+
+/// The options that are one variable each.
+const OPTIONS: &[(&str, Setter)] = client_options!(setters);
+
+/// Rows of the documentation of these.
+macro_rules! rows {
+    ($($(#[$_about:meta])* $_options:ident {
+        $($(#[$_doc:meta])* $_field:ident: $_type:ty = $_default:expr $(, $variable:literal $set:ident($_read:ident) $example:literal)?;)*
+    })*) => {
+        concat!($($($("| `", $variable, "` | [`", stringify!($set), "`](Self::", stringify!($set), ") | `", $example, "` |\n",)?)*)*)
+    };
+}
 
 impl ClientBuilder {
     /// A builder with the values of these environment variables. One that is not set, or empty, leaves the
@@ -60,38 +55,20 @@ impl ClientBuilder {
     /// |---|---|---|
     /// | `LEASEHOLD_URL` | [`url`](Self::url) | `redis://127.0.0.1:6379` |
     /// | `LEASEHOLD_REDLOCK` | [`redlock`](Self::redlock) | `redis://a redis://b redis://c` |
-    /// | `LEASEHOLD_NODE_TIMEOUT` | [`node_timeout`](Self::node_timeout) | `50ms` |
     /// | `LEASEHOLD_RING` | [`ring`](Self::ring) | `redis://a eight=redis://b *2=redis://c` |
     /// | `LEASEHOLD_RING_EPOCH` | [`Ring::epoch`] | `2` |
     /// | `LEASEHOLD_RING_FROM` | [`Ring::moving_from`] | `redis://a redis://b` |
-    /// | `LEASEHOLD_USERNAME`, `LEASEHOLD_PASSWORD` | [`username`](Self::username), [`password`](Self::password) | `locks` |
-    /// | `LEASEHOLD_SENTINEL_USERNAME`, `LEASEHOLD_SENTINEL_PASSWORD` | [`sentinel_username`](Self::sentinel_username), [`sentinel_password`](Self::sentinel_password) | `watch` |
+    /// | `LEASEHOLD_PASSWORD`, `LEASEHOLD_SENTINEL_PASSWORD` | [`password`](Self::password), [`sentinel_password`](Self::sentinel_password) | |
     /// | `LEASEHOLD_TLS_CA` | `tls_ca` (feature `tls`) | `/etc/locks/ca.pem` |
     /// | `LEASEHOLD_TLS_CERT`, `LEASEHOLD_TLS_KEY` | `tls_identity` (feature `tls`), both together | `/etc/locks/client.pem` |
-    /// | `LEASEHOLD_ALLOWED_HOSTS` | [`allowed_hosts`](Self::allowed_hosts) | `*.cache.example 10.0.0.7` |
-    /// | `LEASEHOLD_DATABASE` | [`database`](Self::database) | `3` |
-    /// | `LEASEHOLD_TABLE` | [`table`](Self::table) | `jobs.locks` |
-    /// | `LEASEHOLD_CREATE_SCHEMA` | [`create_schema`](Self::create_schema) | `yes` |
-    /// | `LEASEHOLD_SESSION_LOCKS` | [`session_locks`](Self::session_locks) | `yes` |
-    /// | `LEASEHOLD_DESIGNATED_POLLER` | [`designated_poller`](Self::designated_poller) | `no` |
-    /// | `LEASEHOLD_KEY_PREFIX` | [`key_prefix`](Self::key_prefix) | `shop:` |
-    /// | `LEASEHOLD_CLIENT_NAME` | [`client_name`](Self::client_name) | `shop` |
-    /// | `LEASEHOLD_LABEL` | [`label`](Self::label) | `nightly` |
-    /// | `LEASEHOLD_UNDER` | [`under_hold`](Self::under_hold), for each; set by `leasehold run` | |
-    /// | `LEASEHOLD_DIRECTORY` | [`directory`](Self::directory) | `no` |
-    /// | `LEASEHOLD_LEASE` | [`lease`](Self::lease) | `30s` |
-    /// | `LEASEHOLD_COMMAND_TIMEOUT` | [`command_timeout`](Self::command_timeout) | `3s` |
-    /// | `LEASEHOLD_CONNECT_TIMEOUT` | [`connect_timeout`](Self::connect_timeout) | `500ms` |
-    /// | `LEASEHOLD_RETRY_TIMEOUT` | [`retry_timeout`](Self::retry_timeout) | `10s` |
-    /// | `LEASEHOLD_POOL_SIZE` | [`pool_size`](Self::pool_size) | `8` |
-    /// | `LEASEHOLD_UNSUBSCRIBE_DELAY` | [`unsubscribe_delay`](Self::unsubscribe_delay) | `5s` |
-    /// | `LEASEHOLD_CLUSTER_PUB_SUB` | [`cluster_pub_sub`](Self::cluster_pub_sub): `auto`, `sharded`, `plain` or `both` | `plain` |
-    /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
+    /// | `LEASEHOLD_SESSION_LOCKS` | `yes`: [`session_locks`](Self::session_locks) | `yes` |
     /// | `LEASEHOLD_SCRIPTS` | `no`: [`without_scripts`](Self::without_scripts) | `no` |
+    /// | `LEASEHOLD_REPLICAS`, `LEASEHOLD_REPLICAS_TIMEOUT` | [`require_replicas`](Self::require_replicas), both together | `1`, `100ms` |
+    #[doc = client_options!(rows)]
     ///
     /// Times are seconds, or numbers with `ms`, `s`, `m`, `h` or `d`, one behind the other: `30`,
     /// `500ms`, `1h30m`. Switches are `yes` or `no`, `true` or `false`, `on` or `off`, `1` or `0`. Lists have
-    /// spaces or line ends between. A server of a ring may have its [label](crate::RingNode::label), `*` and
+    /// spaces or line ends between. `leasehold run` sets `LEASEHOLD_UNDER`. A server of a ring may have its [label](crate::RingNode::label), `*` and
     /// its [weight](crate::RingNode::weight), or both, and `=` before its URL. A program sets by its code an
     /// observer, a mapping of names, and whether it connects lazily.
     ///
@@ -102,14 +79,12 @@ impl ClientBuilder {
     /// are read again, and those of `LEASEHOLD_TLS_*` when a handshake is refused.
     ///
     /// # Errors
-    ///
     /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), for a value that cannot be used, a file that
     /// cannot be read, and two variables that say the same or need each other. The text names the variable
     /// and never repeats the value, which may be a secret. Of kind
     /// [`Unsupported`](crate::ErrorKind::Unsupported), for `LEASEHOLD_TLS_*` without the feature `tls`.
     ///
     /// # Examples
-    ///
     /// ```no_run
     /// use leasehold::ClientBuilder;
     ///
@@ -125,7 +100,7 @@ impl ClientBuilder {
         let mut builder = ClientBuilder::default();
         builder.is_from_env = true;
         builder = servers(builder, &variables)?;
-        for (name, set) in OPTIONS {
+        for &(name, set) in OPTIONS {
             let Some(text) = variables.text(name)? else { continue };
             builder = set(builder, &text).map_err(|why| bad(name, why))?;
             builder.check_times().map_err(|error| bad(name, error.detail()))?;
@@ -137,10 +112,6 @@ impl ClientBuilder {
         if let Some(password) = variables.text("LEASEHOLD_SENTINEL_PASSWORD")? {
             builder = builder.sentinel_password(&password);
             builder.server.files.sentinel_password = variables.file("LEASEHOLD_SENTINEL_PASSWORD")?;
-        }
-        if let Some(way) = variables.text("LEASEHOLD_CLUSTER_PUB_SUB")? {
-            let way = pub_sub(&way).map_err(|why| bad("LEASEHOLD_CLUSTER_PUB_SUB", why))?;
-            builder = builder.cluster_pub_sub(way);
         }
         // These can only be turned one way.
         if variables.switch("LEASEHOLD_SESSION_LOCKS")? == Some(true) {
@@ -229,7 +200,7 @@ fn servers(
     }
     if let Some(urls) = variables.text("LEASEHOLD_REDLOCK")? {
         is_first("LEASEHOLD_REDLOCK")?;
-        let urls: Vec<&str> = words(&urls).collect();
+        let urls: Vec<&str> = urls.split_whitespace().collect();
         for url in &urls {
             check_scheme(url).map_err(|error| bad("LEASEHOLD_REDLOCK", error.detail()))?;
         }
@@ -277,7 +248,7 @@ fn ring_nodes(name: &str, text: &str) -> Result<Vec<RingNode>> {
         }
         Ok(node)
     };
-    words(text).map(node).collect()
+    text.split_whitespace().map(node).collect()
 }
 
 #[cfg(feature = "tls")]
@@ -312,8 +283,12 @@ fn bad(name: &str, why: &str) -> Error {
     Error::invalid(ACTION, format!("{name} cannot be used: {why}"))
 }
 
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split_whitespace()
+fn text(text: &str) -> std::result::Result<&str, &'static str> {
+    Ok(text)
+}
+
+fn list(text: &str) -> std::result::Result<std::str::SplitWhitespace<'_>, &'static str> {
+    Ok(text.split_whitespace())
 }
 
 fn time(text: &str) -> std::result::Result<Duration, &'static str> {
@@ -430,13 +405,13 @@ mod tests {
         let is_name = |word: &&str| {
             word.starts_with("LEASEHOLD_") && word.bytes().all(|c| c.is_ascii_uppercase() || c == b'_')
         };
-        let names = code.split('"').filter(is_name);
-        for name in names.map(str::to_owned).chain(SECRETS.map(|name| format!("{name}{FILE}"))) {
+        for name in code.split('"').filter(is_name) {
+            assert!(documentation.contains(&format!("`{name}`")), "from_env lacks {name}");
+            assert!(man.contains(name), "the man pages lack {name}");
+        }
+        let of_the_table = OPTIONS.iter().map(|(name, _)| (*name).to_owned());
+        for name in of_the_table.chain(SECRETS.map(|name| format!("{name}{FILE}"))) {
             assert!(man.contains(&name), "the man pages lack {name}");
-            assert!(
-                documentation.contains(&format!("`{name}`")) || name.ends_with(FILE),
-                "from_env lacks {name}"
-            );
         }
     }
 

@@ -15,10 +15,9 @@ use crate::inspect::{Holder, Inspection, ObjectKind};
 use crate::seam::Failure;
 use crate::seam::directory::{Listing, Page, Place, Wanted};
 
-/// A lock that somebody holds: an item of [`LockClient::list`].
+/// A held lock: an item of [`LockClient::list`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -34,22 +33,21 @@ use crate::seam::directory::{Listing, Page, Place, Wanted};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ListedLock {
-    /// Its name: the key without the client's prefix.
+    /// The key without the client's prefix.
     pub name: String,
     /// The kind, as [`Inspection::kind`](crate::Inspection::kind).
     pub kind: ObjectKind,
     /// Its holders; empty for a semaphore whose permits are out.
     pub holders: Vec<Holder>,
-    /// How long it lasts if nobody renews it; `Duration::MAX` if it has no end.
+    /// The time after which the lock ends unless renewed; `Duration::MAX` if it has no end.
     pub remaining: Option<Duration>,
-    /// How many wait, as far as the store shows it.
+    /// The number of waiters, as far as the store shows it.
     pub waiting: u64,
 }
 
-/// The price of a list so far: see [`Locks::cost`] and [`Clients::cost`].
+/// The cost of a list so far: see [`Locks::cost`] and [`Clients::cost`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -61,16 +59,15 @@ pub struct ListedLock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ListCost {
-    /// How many requests were sent.
+    /// The number of requests sent.
     pub requests: u64,
-    /// How many keys or rows of the wanted form the store looked at, locks or not.
+    /// The number of keys or rows of the wanted form that the store looked at, locks or not.
     pub keys: u64,
 }
 
-/// The locks that somebody holds: see [`LockClient::list`].
+/// The held locks: see [`LockClient::list`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -90,7 +87,6 @@ pub struct Locks {
 /// The clients that hold or wait: see [`LockClient::clients`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -105,7 +101,7 @@ pub struct Clients {
     list: List<ClientInfo>,
 }
 
-/// A list whose pages are asked for when they are wanted.
+/// A list that asks for its next page when needed.
 struct List<T> {
     engine: Arc<Engine>,
     page: VecDeque<T>,
@@ -118,42 +114,35 @@ struct List<T> {
 const MOST_KNOWN: usize = 10_000;
 
 impl LockClient {
-    /// Lists the locks that somebody holds, ours and Redisson's, whose names have the form of `pattern`: `*`
-    /// stands for any text, `?` for a character, `[ab]` and `[a-c]` for one of those, `\` takes the next
-    /// character as it is.
+    /// Lists the held locks, ours and Redisson's, whose names match `pattern`: `*` stands for any text, `?`
+    /// for a character, `[ab]` and `[a-c]` for one of those, `\` escapes the next character.
     ///
-    /// For operators: on Redis it looks at each key of the server, which [`Locks::cost`] counts. On ZooKeeper
-    /// a pattern that begins with a slash lists the locks in that folder, such as `/jobs/*`, and any other
-    /// those whose names are no paths.
+    /// For operators: on Redis each key of the server is looked at; [`Locks::cost`] counts them. On ZooKeeper
+    /// a pattern that begins with a slash, such as `/jobs/*`, lists the locks in that folder, and any other
+    /// the locks whose names are no paths.
     ///
-    /// The order is the store's. Free locks are not listed, semaphores while permits with leases are out.
-    /// Names are the keys without the client's [prefix](crate::ClientBuilder::key_prefix); what
-    /// [`map_names`](crate::ClientBuilder::map_names) did is not undone, and `pattern` is for what it made.
-    /// On Redis a lock is what has owners as this crate and Redisson write them, a UUID and a number: a token
-    /// lock that another program wrote is left out, as the entries of a cache are, which look the same.
+    /// Names are the keys without the client's [prefix](crate::ClientBuilder::key_prefix); the pattern
+    /// applies to names that [`map_names`](crate::ClientBuilder::map_names) made. Free locks are not listed;
+    /// a semaphore is while permits with leases are out. On Redis only locks whose owners are a UUID and a
+    /// number are listed: another program's token lock looks like a cache entry.
     ///
     /// # Blocking
-    ///
-    /// When the first item of a page of some hundred keys is wanted. Up to one command time-out for all of it
-    /// on Redis, in memory and in databases; on etcd, ZooKeeper and a Redlock for each lock in it, since each
-    /// is asked about by itself. Redis is asked by SCAN, a page at a time, so that others are served between.
+    /// When the first item of a page of some hundred keys is needed. On Redis, in memory and in databases up
+    /// to one command time-out for the page; on etcd, ZooKeeper and a Redlock for each lock in it. Redis is
+    /// asked by SCAN, so that it serves others between pages.
     ///
     /// # Errors
-    ///
-    /// As the last item. The store could not be used, or too many servers of a Redlock could not, so that a
-    /// lock could be missed; the user lacks a permission (`SCAN`, and those of [`inspect`](Self::inspect)).
-    /// Of kind [`Unsupported`](crate::ErrorKind::Unsupported) for session locks, for a client
-    /// [without scripts](crate::ClientBuilder::without_scripts), and on a Redlock of which too many servers
-    /// have [names of their own](crate::RedlockNode::map_names).
+    /// As the last item: the store, or too many servers of a Redlock, could not be used; the user lacks a
+    /// permission (`SCAN`, and those of [`inspect`](Self::inspect)). Of kind
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) for session locks, [without
+    /// scripts](crate::ClientBuilder::without_scripts), and on a Redlock of which too many servers [map
+    /// names](crate::RedlockNode::map_names).
     ///
     /// # Guarantees
-    ///
-    /// A lock that was held all the time is listed once; while the server grows or shrinks its table, perhaps
-    /// twice. One that was acquired or released meanwhile may be or not. Each item was so at one moment, and
-    /// is past.
+    /// A lock that is held all the time is listed once, or twice while the server resizes its table. A lock
+    /// that is acquired or released meanwhile may be missing. Each item was true at one moment.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::LockClient;
     ///
@@ -172,28 +161,24 @@ impl LockClient {
         Locks { list: List::new(&self.engine), wanted, known: HashMap::new() }
     }
 
-    /// Lists the clients of this crate that hold or wait for locks on this store, each by its own account.
-    /// See [`ClientInfo`].
+    /// Lists the clients of this crate that hold or wait for locks on this store, as their directory entries
+    /// say. See [`ClientInfo`].
     ///
-    /// One that began to a moment ago, has its [directory](crate::ClientBuilder::directory) off or lacks the
-    /// permission is not listed, nor is Redisson. One that has died is listed for up to its lease. A database
-    /// without the table for entries lists those that hold, by what its rows say.
+    /// Not listed: a client that began to a moment ago, has its [directory](crate::ClientBuilder::directory)
+    /// off or lacks the permission, and Redisson. A dead client is listed for up to its lease. A database
+    /// without the table of entries lists the holders that its rows show.
     ///
     /// # Blocking
-    ///
     /// As [`list`](Self::list).
     ///
     /// # Errors
-    ///
     /// As [`list`](Self::list).
     ///
     /// # Guarantees
-    ///
-    /// An account is up to a third of its client's lease old. Anybody who may write to the store can write
+    /// An entry is up to a third of its client's lease old. Every user who may write to the store can write
     /// one.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::LockClient;
     ///
@@ -206,35 +191,29 @@ impl LockClient {
         Clients { list: List::new(&self.engine) }
     }
 
-    /// Looks for threads that wait for each other in a ring, of all clients on this store: a lock is held and
-    /// the next one waited for, in different orders. See [`Deadlock`].
+    /// Looks for threads of all clients on this store that wait for each other in a cycle. See [`Deadlock`].
     ///
-    /// A wait counts from [`detect_deadlocks_after`](crate::ClientBuilder::detect_deadlocks_after) on, where its thread
-    /// holds something meanwhile. Plain, fenced, fair and token locks and both halves of read-write locks are
-    /// seen, and those of multi-locks. Permits have no single holder and are not seen; nor is what a guard
-    /// holds that may change threads, since any thread may release it, nor a thread that holds by one client
-    /// and waits by another. Without a [directory](crate::ClientBuilder::directory) only this client's own
-    /// threads are seen.
+    /// A wait counts from [`detect_deadlocks_after`](crate::ClientBuilder::detect_deadlocks_after) on, if its
+    /// thread holds something. Seen are plain, fenced, fair and token locks, both halves of read-write locks,
+    /// and all of these in multi-locks. Not seen are permits, which have no single holder; holds of guards
+    /// that may change threads; and a thread that holds by one client and waits by another. Without a
+    /// [directory](crate::ClientBuilder::directory) only this client's own threads are seen.
     ///
     /// # Blocking
-    ///
     /// Up to one command time-out for each request: one for each page of entries, and two for each lock and
-    /// client on the way from a wait to those it is for. If these show a ring, a second more, after which
-    /// that ring is read again.
+    /// client on the way from a wait to its holders. If these show a cycle, one second more, after which that
+    /// cycle is read again.
     ///
     /// # Errors
-    ///
-    /// The store could not be used, or the user lacks a permission: those of [`inspect`](Self::inspect) and
+    /// The store could not be used, or the user lacks the permissions of [`inspect`](Self::inspect) and
     /// [`clients`](Self::clients).
     ///
     /// # Guarantees
-    ///
-    /// Each ring was read twice, the second time a second after the first, with the same waits and the same
-    /// holders: it stood at a moment between. A client that died or is cut off from the store counts as it
-    /// was when it was heard last, until its entry ends.
+    /// Each cycle was read twice, one second apart, with the same waits and the same holders, so it existed
+    /// at a moment between. A client that died or is cut off counts as in its last entry until the entry
+    /// ends.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::LockClient;
     ///
@@ -257,7 +236,7 @@ impl<T> List<T> {
         }
     }
 
-    /// The next item. `ask` gets one page, and may not be asked for another after an error.
+    /// The next item. After an error `ask` is not called again.
     fn next(&mut self, mut ask: impl FnMut(&Engine, &Place) -> Result<Page<T>>) -> Option<Result<T>> {
         loop {
             if let Some(item) = self.page.pop_front() {
@@ -270,7 +249,6 @@ impl<T> List<T> {
         }
     }
 
-    /// Asks for the page after the one that was asked for last.
     fn turn_page(&mut self, ask: impl FnOnce(&Engine, &Place) -> Result<Page<T>>) -> Option<Result<Vec<T>>> {
         let place = self.next.take()?;
         Some(ask(&self.engine, &place).map(|page| {
@@ -288,16 +266,14 @@ fn unsupported(action: &'static str) -> Error {
 }
 
 impl Locks {
-    /// Asks the store for one page and returns the locks on it, perhaps none: for a caller that shows how far
-    /// a long list has got, by [`cost`](Self::cost). `None` after the last page.
+    /// Asks the store for one page and returns its locks, perhaps none; `None` after the last page. For a
+    /// caller that shows the progress of a long list by [`cost`](Self::cost).
     ///
     /// # Blocking
-    ///
     /// As [`LockClient::list`].
     ///
     /// # Errors
-    ///
-    /// As [`LockClient::list`]; nothing comes after an error.
+    /// As [`LockClient::list`]; nothing follows an error.
     pub fn next_page(&mut self) -> Option<Result<Vec<ListedLock>>> {
         if !self.list.page.is_empty() {
             return Some(Ok(std::mem::take(&mut self.list.page).into()));
@@ -306,7 +282,7 @@ impl Locks {
         self.list.turn_page(|engine, place| locks_page(engine, wanted, known, place))
     }
 
-    /// The cost so far: the requests that were sent, and the keys that were looked at.
+    /// The cost so far.
     #[must_use]
     pub fn cost(&self) -> ListCost {
         self.list.cost
@@ -357,8 +333,8 @@ fn locks_page(
     })
 }
 
-/// The clients of all holders, for a store whose locks say where those are: asked for all at once, since one
-/// client may hold the first lock and the last.
+/// The clients of all holders, for a store whose locks say where these are. Read at once, since one client
+/// may hold the first lock and the last.
 fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>> {
     let wanted = Wanted { prefix: String::new(), pattern: "*".to_owned() };
     let mut all = Page { found: Vec::new(), next: None, requests: 0, looked_at: 0 };
@@ -384,7 +360,7 @@ fn by_holders(engine: &Engine, listing: &dyn Listing) -> Result<Page<ClientInfo>
 }
 
 impl Clients {
-    /// The cost so far: the requests that were sent, and the keys that were looked at.
+    /// The cost so far.
     #[must_use]
     pub fn cost(&self) -> ListCost {
         self.list.cost

@@ -9,29 +9,26 @@ use crate::error::{Error, Result};
 use crate::stores::memory::{Fault, MemoryAccess, MemoryStore};
 
 impl MemoryStore {
-    /// Has every request of this client fail like this until [`heal`](Self::heal), while others go on: it is
-    /// cut off.
+    /// Makes every request of this client fail like this until [`heal`](Self::heal), while other clients go
+    /// on.
     ///
     /// # Errors
-    ///
     /// The client is not on this store.
     pub fn fail_client(&self, client: &LockClient, fault: Fault) -> Result<()> {
         self.access_of("fail_client", client)?.fail(fault);
         Ok(())
     }
 
-    /// Has this client's own threads stand still until the result is dropped, as if its process were stopped:
-    /// it renews nothing, and reports no loss. Afterwards it goes on and finds out.
+    /// Stops this client's own threads until the result is dropped, as if its process were stopped: it renews
+    /// nothing, and reports no loss. Afterwards it goes on and finds out.
     ///
-    /// The test's own threads are not stopped; to ask the client's guards meanwhile is what a stopped process
-    /// cannot do. Callbacks that are due already still run.
+    /// The test's own threads go on, although those of a stopped process would not. Callbacks that are due
+    /// already still run.
     ///
     /// # Errors
-    ///
     /// The client is not on this store.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{LockClient, ManualClock, MemoryStore};
     /// use std::time::Duration;
@@ -64,7 +61,6 @@ impl MemoryStore {
 /// A client whose threads stand still until this is dropped; see [`MemoryStore::pause_client`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{HoldState, LockClient, ManualClock, MemoryStore};
 /// use std::time::Duration;

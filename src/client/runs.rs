@@ -10,28 +10,22 @@ use crate::locks::run_once::run_once;
 use crate::seam::Kind;
 
 impl LockClient {
-    /// As [`run_once`](Self::run_once), and the guard that the job is given has a fencing token: a resource
-    /// refuses with it what a run writes that took longer than `at_most`. Its lock is the
-    /// [fenced](Self::get_fenced_lock) one of the name.
+    /// As [`run_once`](Self::run_once), with the [fenced](Self::get_fenced_lock) lock of the name: a resource
+    /// refuses by the guard's fencing token what a run writes that took longer than `at_most`.
     ///
     /// # Blocking
-    ///
     /// As [`run_once`](Self::run_once).
     ///
     /// # Errors
-    ///
     /// As [`run_once`](Self::run_once).
     ///
     /// # Panics
-    ///
     /// When `job` does; it counts as run.
     ///
     /// # Guarantees
-    ///
     /// Those of [`run_once`](Self::run_once). Tokens grow from run to run.
     ///
     /// # Examples
-    ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// let hour = std::time::Duration::from_secs(3600);
@@ -50,22 +44,19 @@ impl LockClient {
         run_once(&self.engine, (Kind::Fenced, lock.checked("run_once")?), at_least, at_most, job)
     }
 
-    /// Records how a run of a job ended, for [`last_run`](Self::last_run): to be called by the job itself, at
-    /// its end, with the guard that it has. A `code` of 0 is a success. The record is kept for 40 days beside
-    /// those of clients, and needs their rights.
+    /// Records how a run ended, for [`last_run`](Self::last_run). The job calls this itself, at its end, with
+    /// its guard. A `code` of 0 is a success. The record is kept for 40 days beside the directory's entries,
+    /// and needs the same rights.
     ///
     /// # Blocking
-    ///
     /// One round trip, two for another code than 0: up to a command time-out (default 3 s) each.
     ///
     /// # Errors
-    ///
-    /// The store could not be used, or the user lacks the right to its entry in the directory. Of kind
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) where [`run_once`](Self::run_once) is, and for a
+    /// The store could not be used, or the user lacks the right to its directory entry. Of kind
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where [`run_once`](Self::run_once) is, and in a
     /// database without the table of clients.
     ///
     /// # Examples
-    ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// # let hour = std::time::Duration::from_secs(3600);
@@ -78,19 +69,16 @@ impl LockClient {
         self.engine.record_run(lock.checked("record_run")?, guard.owner(), code, took)
     }
 
-    /// How the last run of a job ended that was [recorded](Self::record_run); `None`: none was in the last 40
+    /// How the last [recorded](Self::record_run) run of a job ended; `None` if there was none in the last 40
     /// days.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// As [`record_run`](Self::record_run).
     ///
     /// # Examples
-    ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// match client.last_run("nightly")?.and_then(|last| last.succeeded_ago) {

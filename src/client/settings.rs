@@ -73,7 +73,6 @@ impl ClientBuilder {
     /// Reads a time of a variable, or of an option of the program: seconds, or numbers with units, one behind the other.
     ///
     /// # Errors
-    ///
     /// The reason why the text is no time.
     #[doc(hidden)]
     pub fn parse_duration(text: &str) -> Result<Duration, &'static str> {

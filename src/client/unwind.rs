@@ -1,10 +1,6 @@
-//! Types that may be used after a panic was caught (`catch_unwind`) that they were part of.
-//!
-//! All that are listed here. A panic of a program's own code never passes through code of this crate that has
-//! something half done: observers, callbacks and name mappings are called where nothing is locked, and what
-//! they panic with is caught, or has nothing changed yet. The state of a guard or a client is in the store,
-//! and behind locks of this crate's own. It has to be said by hand, since the compiler sees only that there
-//! are locks.
+//! Types that may be used after a caught panic (`catch_unwind`). Observers, callbacks and name mappings run
+//! where nothing is locked and nothing is half done, and their panics are caught, so no panic leaves a guard
+//! or a client inconsistent. The compiler cannot see this, because the types contain locks.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 

@@ -43,7 +43,6 @@ pub(crate) const LONGEST_TEXT: usize = 64;
 /// [`ClientBuilder::directory`](crate::ClientBuilder::directory) is off.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -94,7 +93,6 @@ pub struct ClientInfo {
 /// A hold or a wait of a client's: see [`ClientInfo::uses`].
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///

@@ -16,7 +16,6 @@ pub(crate) const KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 /// The last run of a job: the answer of [`LockClient::last_run`](crate::LockClient::last_run).
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 /// use std::time::Duration;

@@ -70,7 +70,7 @@ pub(crate) fn check_url(url: &str) -> Result<()> {
 }
 
 /// The longest name of a parameter that is repeated in an error.
-const MAX_NAME_LEN: usize = 32;
+const MAX_SHOWN: usize = 32;
 
 /// Takes the parameters behind the `?` out of a URL: the rest, and each name with its value. Refuses what is
 /// behind a `#`, which means nothing in any scheme.
@@ -107,7 +107,7 @@ pub(crate) fn no_parameters(url: &str) -> Result<()> {
 /// not repeated.
 pub(crate) fn unknown_parameter(name: Option<&str>, instead: &str) -> Error {
     let is_word = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    let name = name.filter(|name| name.len() <= MAX_NAME_LEN && name.chars().all(is_word));
+    let name = name.filter(|name| name.len() <= MAX_SHOWN && name.chars().all(is_word));
     let name = name.map_or_else(|| "a parameter".to_owned(), |name| format!("the parameter {name:?}"));
     let hint = if instead.is_empty() { "leave it out" } else { instead };
     Error::invalid("connect", format!("{name} behind the ? of the URL means nothing here: {hint}"))

@@ -22,11 +22,9 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, ", waiting as long as it takes.")]
             ///
             /// # Blocking
-            ///
             #[doc = concat!("Until the caller holds ", $the_lock, "; one round trip if nobody else holds ", $it, ".")]
             ///
             /// # Errors
-            ///
             /// A name is bad; a key holds something else; or a server could not be used for the client's
             /// retry time-out. The call then leaves nothing acquired.
             pub fn lock(&self) -> Result<()> {
@@ -37,11 +35,9 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, " for at most ", $lease, ", waiting as long as it takes, without renewal.")]
             ///
             /// # Blocking
-            ///
             /// As [`lock`](Self::lock).
             ///
             /// # Errors
-            ///
             /// As [`lock`](Self::lock); and, before any I/O, for a lease under 1 ms or over 100 years. Parts
             /// of a millisecond are rounded up.
             pub fn lock_with_lease(&self, lease: Duration) -> Result<()> {
@@ -52,12 +48,10 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, ", waiting until `interrupt` is set at the latest.")]
             ///
             /// # Blocking
-            ///
             /// As [`lock`](Self::lock). An interrupt during a request takes effect after it, within one
             /// command time-out.
             ///
             /// # Errors
-            ///
             /// As [`lock`](Self::lock); and one that [`is_interrupted`](crate::Error::is_interrupted).
             pub fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
                 let options = AcquireOptions::new().interrupt(interrupt);
@@ -71,11 +65,9 @@ macro_rules! acquire_methods {
             /// the compiler does not warn.
             ///
             /// # Blocking
-            ///
             #[doc = $attempt]
             ///
             /// # Errors
-            ///
             /// As [`lock`](Self::lock), at once. Busy is `false`, never an error.
             pub fn try_lock(&self) -> Result<bool> {
                 let taken = self.enter("try_lock", &AcquireOptions::once())?;
@@ -88,11 +80,9 @@ macro_rules! acquire_methods {
             /// busy, and the compiler does not warn.
             ///
             /// # Blocking
-            ///
             /// Up to `wait` and one command time-out. A zero `wait` is [`try_lock`](Self::try_lock).
             ///
             /// # Errors
-            ///
             /// As [`lock`](Self::lock). If the last attempt failed, its error is returned, not `false`.
             pub fn try_lock_for(&self, wait: Duration) -> Result<bool> {
                 let taken = self.enter("try_lock_for", &AcquireOptions::new().wait(wait))?;
@@ -104,11 +94,9 @@ macro_rules! acquire_methods {
             /// Two durations are easily taken for each other; [`AcquireOptions`] names them.
             ///
             /// # Blocking
-            ///
             /// As [`try_lock_for`](Self::try_lock_for).
             ///
             /// # Errors
-            ///
             /// As [`try_lock_for`](Self::try_lock_for) and [`lock_with_lease`](Self::lock_with_lease).
             pub fn try_lock_for_with_lease(&self, wait: Duration, lease: Duration) -> Result<bool> {
                 let options = AcquireOptions::new().wait(wait).lease(lease);
@@ -121,11 +109,9 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, ", waiting as long as it takes, and returns a guard.")]
             ///
             /// # Blocking
-            ///
             /// As [`lock`](Self::lock).
             ///
             /// # Errors
-            ///
             /// As [`lock`](Self::lock).
             pub fn acquire(&self) -> Result<$guard> {
                 let taken = self.enter("acquire", &AcquireOptions::new())?;
@@ -135,11 +121,9 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, " if nobody else holds ", $it, " now.")]
             ///
             /// # Blocking
-            ///
             /// As [`try_lock`](Self::try_lock).
             ///
             /// # Errors
-            ///
             /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
             pub fn try_acquire(&self) -> Result<Option<$guard>> {
                 let taken = self.enter("try_acquire", &AcquireOptions::once())?;
@@ -152,11 +136,9 @@ macro_rules! acquire_methods {
             /// was busy, and the compiler does not warn.
             ///
             /// # Blocking
-            ///
             /// As [`try_lock_for`](Self::try_lock_for).
             ///
             /// # Errors
-            ///
             /// As [`try_lock_for`](Self::try_lock_for).
             pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<$guard>> {
                 let taken = self.enter("try_acquire_for", &AcquireOptions::new().wait(wait))?;
@@ -168,16 +150,13 @@ macro_rules! acquire_methods {
             /// Without a bound on the wait it is never `None`.
             ///
             /// # Blocking
-            ///
             /// As [`lock`](Self::lock), or up to the wait that the options name and one command time-out.
             ///
             /// # Errors
-            ///
             /// As [`try_lock_for_with_lease`](Self::try_lock_for_with_lease) and
             /// [`lock_interruptibly`](Self::lock_interruptibly).
             ///
             /// # Examples
-            ///
             /// ```
             /// use leasehold::{AcquireOptions, Interrupt, LockClient};
             /// use std::time::{Duration, Instant};
@@ -202,11 +181,9 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, " for the guard, not for the calling thread: the guard may be sent to another thread.")]
             ///
             /// # Blocking
-            ///
             /// As [`lock`](Self::lock). Not reentrant: while such a guard lives, this waits.
             ///
             /// # Errors
-            ///
             /// As [`lock`](Self::lock). Of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if the
             /// calling thread holds the lock: the guard is another owner, so this would wait for the caller
             /// itself. (The calls that do not wait find the lock busy then.)
@@ -218,11 +195,9 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, " for the guard if nobody holds ", $it, " now; `None` if somebody does, be it the calling thread.")]
             ///
             /// # Blocking
-            ///
             /// As [`try_lock`](Self::try_lock).
             ///
             /// # Errors
-            ///
             /// As [`try_lock`](Self::try_lock). Busy is `None`, never an error.
             pub fn try_acquire_owned(&self) -> Result<Option<$owned>> {
                 self.own("try_acquire_owned", &AcquireOptions::once())
@@ -231,11 +206,9 @@ macro_rules! acquire_methods {
             #[doc = concat!("Acquires ", $the_lock, " for the guard, waiting at most `wait` in all; `None` if somebody else kept ", $it, ".")]
             ///
             /// # Blocking
-            ///
             /// As [`try_lock_for`](Self::try_lock_for).
             ///
             /// # Errors
-            ///
             /// As [`try_lock_for`](Self::try_lock_for) and [`acquire_owned`](Self::acquire_owned).
             pub fn try_acquire_owned_for(&self, wait: Duration) -> Result<Option<$owned>> {
                 self.own("try_acquire_owned_for", &AcquireOptions::new().wait(wait))
@@ -246,11 +219,9 @@ macro_rules! acquire_methods {
             /// Without a bound on the wait it is never `None`.
             ///
             /// # Blocking
-            ///
             /// As [`acquire_with`](Self::acquire_with).
             ///
             /// # Errors
-            ///
             /// As [`acquire_with`](Self::acquire_with) and [`acquire_owned`](Self::acquire_owned).
             pub fn acquire_owned_with(&self, options: &AcquireOptions) -> Result<Option<$owned>> {
                 self.own("acquire_owned_with", options)
@@ -276,11 +247,9 @@ impl AcquireOptions {
     /// [`LockClient::with_lock`](crate::LockClient::with_lock).
     ///
     /// # Blocking
-    ///
     /// As [`RedisLock::acquire_with`], then `work`, then one round trip.
     ///
     /// # Errors
-    ///
     /// - As [`RedisLock::acquire_with`]: `work` did not run.
     /// - One whose [`work_ran`](crate::Error::work_ran) and [`is_lost`](crate::Error::is_lost): the hold did
     ///   not last until the end of `work`. It is never retryable, since a second call would run `work` again.
@@ -291,11 +260,9 @@ impl AcquireOptions {
     /// went, use a [`Guard`].
     ///
     /// # Panics
-    ///
     /// When `work` does; the lock is released first.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{AcquireOptions, LockClient};
     /// use std::time::Duration;

@@ -18,22 +18,20 @@ use crate::time::Lease;
 
 /// A condition of a lock, by name, across processes: a `Condvar` for the threads of many machines.
 ///
-/// A thread that holds the lock waits with its guard: it gives the lock up, whatever its hold count, sleeps
-/// until it is notified, and has the lock again with that count when the call returns. Another thread,
-/// anywhere, that holds the lock notifies. Waiters are notified in order of arrival. The lock may be acquired
-/// by anybody in between, Java included; only the condition's own keys are unknown to Java.
+/// A thread that holds the lock waits with its guard: the wait releases the lock, whatever its hold count,
+/// sleeps until notified, and acquires the lock again with that count. Another thread anywhere that holds the
+/// lock notifies. Waiters are notified in order of arrival. Every client, Java's included, may acquire the
+/// lock in between; Java knows nothing of the condition.
 ///
-/// A thread that took the lock by [`lock`](RedisLock::lock) acquires a guard for the wait: that is one level
-/// more, and the wait gives up and restores all of them.
+/// A thread that took the lock by [`lock`](RedisLock::lock) acquires a guard for the wait, one level more;
+/// the wait releases and restores all levels.
 ///
 /// # Guarantees
-///
-/// A notification that is given while somebody waits is not lost: if its waiter dies, or gives up at that
-/// moment, the next one gets it, within about 6 s where it died. A waiter may also wake for no reason, as
-/// with every condition: test what you wait for in a loop, as [`wait_while`](Self::wait_while) does.
+/// A notification given while a thread waits is not lost: if its waiter dies or gives up at that moment, the
+/// next one gets it, within about 6 s after a death. A waiter may also wake without one: test the condition
+/// in a loop, as [`wait_while`](Self::wait_while) does.
 ///
 /// # Examples
-///
 /// ```
 /// use std::thread;
 /// use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +65,7 @@ pub struct Condition {
 }
 
 impl RedisLock {
-    /// A condition of this lock, by name: what Java's `Lock.newCondition()` makes. See [`Condition`].
+    /// A condition of this lock, by name: Java's `Lock.newCondition()`.
     ///
     /// No I/O and no error: a bad name is an error at first use.
     pub fn condition(&self, name: impl AsRef<str>) -> Condition {
@@ -83,36 +81,32 @@ impl Condition {
         Condition { lock, name, given: Arc::from(given) }
     }
 
-    /// Gives the lock of `guard` up, waits to be notified, and acquires the lock again for it.
+    /// Releases the lock of `guard`, waits for a notification, and acquires the lock again for the guard.
     ///
-    /// The guard is then of a new hold: a [fenced](crate::FencedLock) one has a new token. Callbacks and
-    /// channels for its loss stay with it.
+    /// The guard then has a new hold: a [fenced](crate::FencedLock) one has a new token. Its callbacks and
+    /// channels for the loss stay.
     ///
     /// # Blocking
-    ///
-    /// Until it is notified, and then until the lock is acquired again. Two round trips before the wait, two
-    /// or more after.
+    /// Until notified, and then until the lock is acquired again. Two round trips before the wait, two or
+    /// more after.
     ///
     /// # Errors
-    ///
     /// - [`is_lost`](Error::is_lost): the guard's hold was lost before the wait.
-    /// - Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput): the guard is of another lock; or the
-    ///   thread has another guard of this lock, which could not be given up without its owner's doing.
-    /// - The server could not be used. Unless that was before the wait, the lock is not held then, the guard
+    /// - Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput): the guard is of another lock, or the
+    ///   thread has a second guard of this lock, which the wait cannot release.
+    /// - The server could not be used. Unless this was before the wait, the lock is not held then, the guard
     ///   is [`Lost`](crate::HoldState::Lost), and the error says [`work_ran`](Error::work_ran).
     pub fn wait(&self, guard: &mut Guard) -> Result<()> {
         self.wait_with("wait", guard, forever(), None).map(drop)
     }
 
-    /// As [`wait`](Self::wait), for `wait` at most; `false`: it was not notified. The lock is acquired again
+    /// As [`wait`](Self::wait), for `wait` at most; `false` if not notified. The lock is acquired again
     /// either way.
     ///
     /// # Blocking
-    ///
     /// Up to `wait`, and then until the lock is acquired again.
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait).
     pub fn wait_for(&self, guard: &mut Guard, wait: Duration) -> Result<bool> {
         self.wait_with("wait_for", guard, WaitLimit::Deadline(self.lock.engine().clock.after(wait)), None)
@@ -121,39 +115,31 @@ impl Condition {
     /// As [`wait_for`](Self::wait_for), until `instant`.
     ///
     /// # Blocking
-    ///
     /// As [`wait_for`](Self::wait_for).
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait).
     pub fn wait_until(&self, guard: &mut Guard, instant: Instant) -> Result<bool> {
         self.wait_with("wait_until", guard, WaitLimit::Deadline(self.lock.engine().clock.at(instant)), None)
     }
 
-    /// As [`wait`](Self::wait), until `interrupt` is set at the latest. The lock is acquired again either
-    /// way.
+    /// As [`wait`](Self::wait), until `interrupt` is set. The lock is acquired again either way.
     ///
     /// # Blocking
-    ///
     /// As [`wait`](Self::wait).
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait); and one that [`is_interrupted`](Error::is_interrupted).
     pub fn wait_interruptibly(&self, guard: &mut Guard, interrupt: &Interrupt) -> Result<()> {
         self.wait_with("wait_interruptibly", guard, forever(), Some(interrupt)).map(drop)
     }
 
-    /// Waits, again and again, for as long as `condition` is true. It is asked while the lock is held, at
-    /// first before any wait.
+    /// Waits repeatedly while `condition` is true. It is evaluated with the lock held, first before any wait.
     ///
     /// # Blocking
-    ///
-    /// As [`wait`](Self::wait), once for each notification that did not make `condition` false.
+    /// As [`wait`](Self::wait), once for each notification that left `condition` true.
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait).
     pub fn wait_while(&self, guard: &mut Guard, mut condition: impl FnMut(&Guard) -> bool) -> Result<()> {
         while condition(guard) {
@@ -162,15 +148,13 @@ impl Condition {
         Ok(())
     }
 
-    /// As [`wait_while`](Self::wait_while), for `wait` at most; whether `condition` is false now. The lock is
-    /// acquired again either way.
+    /// As [`wait_while`](Self::wait_while), for `wait` at most; returns whether `condition` is false now. The
+    /// lock is acquired again either way.
     ///
     /// # Blocking
-    ///
-    /// Up to `wait`, and then until the lock is acquired again.
+    /// As [`wait_for`](Self::wait_for).
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait).
     pub fn wait_while_for(
         &self,
@@ -188,28 +172,24 @@ impl Condition {
         Ok(true)
     }
 
-    /// Wakes the one who has waited longest, if anybody waits; `false`: nobody does.
+    /// Wakes the longest waiter; `false` if there is none.
     ///
     /// # Blocking
-    ///
     /// One round trip; while the server cannot be used, up to the client's retry time-out.
     ///
     /// # Errors
-    ///
     /// [`is_not_held`](Error::is_not_held): the calling thread does not hold the lock. Or the server could
     /// not be used.
     pub fn notify_one(&self) -> Result<bool> {
         self.notify("notify_one", false).map(|count| count > 0)
     }
 
-    /// Wakes all who wait; returns how many.
+    /// Wakes all waiters; returns their number.
     ///
     /// # Blocking
-    ///
     /// As [`notify_one`](Self::notify_one).
     ///
     /// # Errors
-    ///
     /// As [`notify_one`](Self::notify_one).
     pub fn notify_all(&self) -> Result<i64> {
         self.notify("notify_all", true)
@@ -264,7 +244,7 @@ impl Condition {
         waited
     }
 
-    /// Acquires the lock anew, with as many levels as were given up, and gives the guard its own.
+    /// Acquires the lock with as many levels as were released, and gives the guard its own.
     fn enter_again(
         &self,
         action: &'static str,
@@ -312,7 +292,7 @@ impl Condition {
         Ok(())
     }
 
-    /// The hold that the guard has a level of, if it is one of this lock and stands.
+    /// The live hold of which the guard has a level, if it is of this lock.
     fn hold_of(&self, action: &'static str, guard: &Guard) -> Result<Arc<Hold>> {
         let (engine, name) = (self.lock.engine(), self.lock.checked(action)?);
         let (level, hold) = (guard.level(), guard.level().hold());

@@ -27,34 +27,29 @@ macro_rules! counted {
                 self.core.name()
             }
 
-            /// Sets the number of permits up; `false` if somebody has before, and nothing changes, whatever
-            /// the number was. [`add_permits`](Self::add_permits) changes the number of a semaphore that
-            /// exists, and so does an expirable semaphore's
-            /// [`set_permits`](crate::ExpirableSemaphore::set_permits), to a number.
+            /// Sets the number of permits up; `false`, with nothing changed, if it was set up before.
+            /// [`add_permits`](Self::add_permits) changes the number of a semaphore that exists, as does an
+            /// expirable semaphore's [`set_permits`](crate::ExpirableSemaphore::set_permits).
             ///
             /// # Blocking
-            ///
             /// One round trip; while the server cannot be used, up to the client's retry time-out.
             ///
             /// # Errors
-            ///
             /// The name is bad, the key holds something else, or the server could not be used.
             pub fn try_set_permits(&self, permits: u32) -> Result<bool> {
                 let what = Counting::SetUp { to: permits, lease: None };
                 Ok(self.core.count("try_set_permits", &what)? == Some(1))
             }
 
-            /// Adds permits, or takes some away, as far as below zero; returns how many there are now.
+            /// Adds permits, or removes some, even below zero; returns the number available.
             ///
             /// # Blocking
-            ///
             /// As [`try_set_permits`](Self::try_set_permits).
             ///
             /// # Errors
-            ///
             /// As [`try_set_permits`](Self::try_set_permits); and of kind
-            /// [`InvalidInput`](crate::ErrorKind::InvalidInput), with nothing changed, if there were
-            /// 2^53 permits or more then, or as far below zero.
+            /// [`InvalidInput`](crate::ErrorKind::InvalidInput), with nothing changed, if the number would
+            /// reach 2^53, or minus that.
             pub fn add_permits(&self, permits: i64) -> Result<i64> {
                 if permits.unsigned_abs() >= MOST {
                     let words = format!("{permits} permits are too many: the number has to be below 2^53");
@@ -63,14 +58,12 @@ macro_rules! counted {
                 Ok(self.core.count("add_permits", &Counting::Add(permits))?.unwrap_or(0))
             }
 
-            /// How many permits are available now; 0 also if nobody has set any up.
+            /// The number of permits available now; 0 also if none were set up.
             ///
             /// # Blocking
-            ///
             /// As [`try_set_permits`](Self::try_set_permits).
             ///
             /// # Errors
-            ///
             /// As [`try_set_permits`](Self::try_set_permits).
             pub fn available_permits(&self) -> Result<i64> {
                 Ok(self.core.count("available_permits", &Counting::Ask)?.unwrap_or(0))
@@ -79,11 +72,9 @@ macro_rules! counted {
             /// Removes the semaphore, permits that are out included; `false` if there was none.
             ///
             /// # Blocking
-            ///
             /// As [`try_set_permits`](Self::try_set_permits).
             ///
             /// # Errors
-            ///
             /// As [`try_set_permits`](Self::try_set_permits).
             pub fn delete(&self) -> Result<bool> {
                 Ok(self.core.count("delete", &Counting::Delete)? == Some(1))

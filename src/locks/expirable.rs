@@ -9,17 +9,14 @@ use crate::locks::options::AcquireOptions;
 use crate::seam::Counting;
 use crate::time::checked_lease;
 
-/// As [`Semaphore`](crate::Semaphore), but each permit has an id and a lease: Redisson's
+/// A [`Semaphore`](crate::Semaphore) whose permits have ids and leases: Redisson's
 /// `RPermitExpirableSemaphore`.
 ///
-/// A permit without a lease of its own is renewed by the watchdog until it is released; when its process
-/// dies, it comes back with the client's lease. (Redisson renews none.)
-///
-/// Set the number of permits before acquiring, as for a [`Semaphore`](crate::Semaphore);
-/// [`set_permits`](Self::set_permits) changes it later.
+/// The watchdog renews a permit until it is released, unless the call named a lease; the permits of a dead
+/// process come back with the client's lease. (Redisson renews none.) Set the number of permits before
+/// acquiring; [`set_permits`](Self::set_permits) changes it later.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let slots = client.get_expirable_semaphore("workers");
@@ -40,12 +37,10 @@ impl ExpirableSemaphore {
     /// Acquires a permit, waiting as long as it takes, and renews it until it is released.
     ///
     /// # Blocking
-    ///
-    /// Until it is acquired; one round trip if it is available.
+    /// Until it is acquired; one round trip if one is available.
     ///
     /// # Errors
-    ///
-    /// The name is bad; nobody has set the semaphore up, or it was deleted (kind
+    /// The name is bad; the semaphore was not set up, or was deleted (kind
     /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not be
     /// used for the client's retry time-out.
     pub fn acquire(&self) -> Result<Permit> {
@@ -56,11 +51,9 @@ impl ExpirableSemaphore {
     /// Acquires a permit if one is there now.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// As [`acquire`](Self::acquire), at once.
     pub fn try_acquire(&self) -> Result<Option<Permit>> {
         self.take("try_acquire", 1, &AcquireOptions::once())
@@ -69,30 +62,25 @@ impl ExpirableSemaphore {
     /// Acquires a permit, waiting at most `wait`.
     ///
     /// # Blocking
-    ///
     /// Up to `wait` and one command time-out.
     ///
     /// # Errors
-    ///
     /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>> {
         self.take("try_acquire_for", 1, &AcquireOptions::new().wait(wait))
     }
 
-    /// Acquires several permits at once, or none, as `options` say; `None` if they did not become available.
-    /// Without a bound on the wait it is never `None`.
+    /// Acquires several permits at once, or none, as `options` say; `None` if they did not become available,
+    /// which needs a bound on the wait.
     ///
     /// # Blocking
-    ///
     /// As [`acquire`](Self::acquire), or up to the wait that the options name and one command time-out.
     ///
     /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire); if none or more than 1,000 were asked for; for a lease under 1 ms or
-    /// over 100 years; and one that [`is_interrupted`](Error::is_interrupted).
+    /// As [`acquire`](Self::acquire); for no permits or more than 1,000; for a lease under 1 ms or over 100
+    /// years; and one that [`is_interrupted`](Error::is_interrupted).
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{AcquireOptions, LockClient};
     /// use std::time::Duration;
@@ -108,14 +96,12 @@ impl ExpirableSemaphore {
         self.take("acquire_with", permits, options)
     }
 
-    /// Releases a permit by its id, whoever took it; `false` if it is not out (any more).
+    /// Releases a permit by its id, whoever took it; `false` if it is not out.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits); and, before any I/O, for an id that is not 32 hex
     /// digits.
     pub fn release(&self, id: &str) -> Result<bool> {
@@ -123,18 +109,15 @@ impl ExpirableSemaphore {
         Ok(self.core.count("release", &Counting::GiveBack(id)).map_err(Error::after_work)? == Some(1))
     }
 
-    /// Releases permits by their ids, whoever took them, all or none; `false` if not all are out (any more).
+    /// Releases permits by their ids, whoever took them, all or none; `false` if not all are out.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
-    /// As [`release`](Self::release), and if there are no ids, or more than 1,000.
+    /// As [`release`](Self::release), and for no ids or more than 1,000.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{AcquireOptions, LockClient};
     ///
@@ -155,18 +138,14 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::GiveBackAll(ids)).map_err(Error::after_work)? != Some(0))
     }
 
-    /// Has a permit's lease end when `lease` has passed from now, sooner or later than it would, whoever took
-    /// it; `false` if it is not out (any more).
-    ///
-    /// A permit that is renewed is renewed all the same. A holder with a lease of its own goes by that lease:
-    /// it is not notified that it was cut or made longer.
+    /// Makes a permit's lease end `lease` from now, whoever took it; `false` if it is not out. The watchdog
+    /// goes on renewing a permit that it renews; a holder with an explicit lease is not notified of the
+    /// change.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`release`](Self::release), and for a lease under 1 ms or over 100 years.
     pub fn update_lease_time(&self, id: &str, lease: Duration) -> Result<bool> {
         let action = "update_lease_time";
@@ -175,15 +154,13 @@ impl ExpirableSemaphore {
         Ok(self.core.count(action, &Counting::Lease(id, lease))? == Some(1))
     }
 
-    /// How long a permit's lease still runs, whoever took it: `None` if it is not out (any more),
-    /// `Some(Duration::MAX)` if it has no end, as those have that Java takes without a lease.
+    /// A permit's remaining lease, whoever took it; `None` if it is not out, `Some(Duration::MAX)` if it has
+    /// no end, as Java's without a lease.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`release`](Self::release).
     pub fn remaining_lease(&self, id: &str) -> Result<Option<Duration>> {
         let action = "remaining_lease";
@@ -192,28 +169,24 @@ impl ExpirableSemaphore {
         Ok(left.map(|left_ms| u64::try_from(left_ms).map_or(Duration::MAX, Duration::from_millis)))
     }
 
-    /// Sets the number of permits, those that are out included, whether it was set up before or not; returns
-    /// how many are available now. That is below zero while more are out than the new number.
+    /// Sets the number of permits, those that are out included, whether or not it was set up; returns the
+    /// number available, below zero while more are out.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn set_permits(&self, permits: u32) -> Result<i64> {
         Ok(self.core.count("set_permits", &Counting::SetTo(permits))?.unwrap_or(0))
     }
 
-    /// How many permits there are, out or not.
+    /// The number of permits, out or not.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn permits(&self) -> Result<i64> {
         Ok(self.core.count("permits", &Counting::AskAll)?.unwrap_or(0))
@@ -222,11 +195,9 @@ impl ExpirableSemaphore {
     /// How many permits are out.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn acquired_permits(&self) -> Result<i64> {
         Ok(self.core.count("acquired_permits", &Counting::AskOut)?.unwrap_or(0))
@@ -251,7 +222,7 @@ impl ExpirableSemaphore {
     }
 }
 
-/// Each has an id of its own, and all go in one request.
+/// Each permit has its own id, and all go in one request.
 const MOST_AT_ONCE: u32 = 1_000;
 
 fn parse_id(text: &str) -> Option<[u8; 16]> {

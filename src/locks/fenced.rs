@@ -9,20 +9,17 @@ use crate::ident::FencingToken;
 use crate::locks::named::RedisLock;
 use crate::locks::options::AcquireOptions;
 
-/// A [`RedisLock`] whose every grant has a fencing token, larger than all before: Redisson's `RFencedLock`.
+/// A [`RedisLock`] whose grants each have a fencing token, larger than all before: Redisson's `RFencedLock`.
 ///
-/// It is the same lock as the [`RedisLock`] of the name, so the two exclude each other; but only grants
-/// through this type have tokens, so all holders of a lock that is to be fenced must use it. A re-entry has
-/// its hold's token (Java's counts on with each re-entry).
+/// The lock is the same as the [`RedisLock`] of the name, and the two exclude each other; but only grants
+/// through this type have tokens, so all holders of a fenced lock must use it. A re-entry has its hold's
+/// token (Java's has a new one).
 ///
 /// # Guarantees
-///
-/// Tokens go up in grant order, also after the server lost its data or a lagging replica took over: each is
-/// the larger of the counter's next value and the server's time in microseconds. To Java it is still a
-/// counter.
+/// Tokens grow in grant order, even after the server lost its data or a lagging replica was promoted: each is
+/// the larger of the counter's next value and the server's time in microseconds. Java sees a counter.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let lock = client.get_fenced_lock("ledger");
@@ -46,11 +43,9 @@ impl FencedLock {
     /// Acquires the lock, waiting as long as it takes, and returns the hold's token.
     ///
     /// # Blocking
-    ///
     /// As [`RedisLock::lock`].
     ///
     /// # Errors
-    ///
     /// As [`RedisLock::lock`].
     pub fn lock_and_get_token(&self) -> Result<FencingToken> {
         let action = "lock_and_get_token";
@@ -58,15 +53,13 @@ impl FencedLock {
         self.token(action, &entered.ok_or_else(|| self.lock.unending(action))?)
     }
 
-    /// Acquires the lock, waiting at most `wait`, and returns the hold's token; `None` if somebody else kept
-    /// it.
+    /// Acquires the lock, waiting at most `wait`, and returns the hold's token; `None` if the lock stayed
+    /// busy.
     ///
     /// # Blocking
-    ///
     /// As [`RedisLock::try_lock_for`].
     ///
     /// # Errors
-    ///
     /// As [`RedisLock::try_lock_for`].
     pub fn try_lock_and_get_token(&self, wait: Duration) -> Result<Option<FencingToken>> {
         let action = "try_lock_and_get_token";
@@ -92,7 +85,7 @@ impl Deref for FencedLock {
 }
 
 impl From<FencedLock> for RedisLock {
-    /// The same lock; what takes it still has tokens.
+    /// The same lock, whose grants still have tokens.
     fn from(lock: FencedLock) -> RedisLock {
         lock.lock
     }

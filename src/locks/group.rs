@@ -155,12 +155,10 @@ impl Drop for Group {
     }
 }
 
-/// The locks of a [`MultiLock`](crate::MultiLock) as one value: dropping it releases all, the last acquired
-/// first.
+/// The locks of a [`MultiLock`](crate::MultiLock), released when dropped, the last acquired first.
 ///
-/// It is to its locks what a [`Guard`](crate::Guard) is to one, and like that cannot leave its thread. Once
-/// one of the locks is lost, all count as lost: [`check`](Self::check) says which it was. The others stay
-/// taken until this is dropped or unlocked.
+/// As a [`Guard`](crate::Guard) it cannot leave its thread. Once one of the locks is lost, all count as lost:
+/// [`check`](Self::check) names the lock. The others stay taken until this is dropped or unlocked.
 ///
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
@@ -169,8 +167,7 @@ impl Drop for Group {
 /// ```
 ///
 /// # Blocking
-///
-/// Dropping does as dropping each of its locks' guards.
+/// As dropping each of the locks' guards.
 #[must_use = "the locks are released as soon as the guard is dropped"]
 pub struct MultiGuard {
     group: Group,
@@ -178,12 +175,10 @@ pub struct MultiGuard {
     _bound_to_thread: BoundToItsThread,
 }
 
-/// The locks of a [`MultiLock`](crate::MultiLock), owned by this value, not by a thread: it may be sent to
-/// another thread and released there. To them what an [`OwnedGuard`](crate::OwnedGuard) is to one; otherwise
-/// as [`MultiGuard`].
+/// The locks of a [`MultiLock`](crate::MultiLock), owned by this value, which may change threads, as an
+/// [`OwnedGuard`](crate::OwnedGuard). Otherwise as [`MultiGuard`].
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let both = client.get_multi_lock([client.get_lock("from"), client.get_lock("to")]);
@@ -209,30 +204,28 @@ macro_rules! group_guard {
                 $guard { group, $($field: $value),* }
             }
 
-            /// The names of the locks, as they were given, in the order in which they were taken.
+            /// The names of the locks, as given, in the order in which they were taken.
             pub fn names(&self) -> impl Iterator<Item = &str> {
                 self.group.names()
             }
 
-            /// The fencing token for what is kept by the group as a whole: that of its first lock that has
-            /// one. `None` if none has, and in a forked child.
-            ///
-            /// It is larger than the token of every earlier holder of that lock, so than that of every
-            /// earlier holder of the group. Data that one lock protects by itself, also from holders of that
-            /// lock alone, is to be written with [`fencing_token_of`](Self::fencing_token_of).
+            /// The fencing token of the group: that of its first lock with a token, larger than the token of
+            /// every earlier holder of the group. `None` if no lock has one, and in a forked child. Write
+            /// data that holders of one lock alone also write with
+            /// [`fencing_token_of`](Self::fencing_token_of) that lock.
             #[must_use]
             pub fn fencing_token(&self) -> Option<FencingToken> {
                 self.group.fencing_token()
             }
 
-            /// The fencing token of one of the locks, by the name that it was given; `None` unless it is a
-            /// [`FencedLock`](crate::FencedLock) of the group. With two of that name: the first one's.
+            /// The fencing token of the first lock of this name; `None` unless that is a
+            /// [`FencedLock`](crate::FencedLock).
             #[must_use]
             pub fn fencing_token_of(&self, name: &str) -> Option<FencingToken> {
                 self.group.fencing_token_of(name)
             }
 
-            /// How the holds stand, without asking the servers: lost, if one of them is, and in a forked child.
+            /// The state of the holds, without asking the servers: lost if one is, and in a forked child.
             #[must_use]
             pub fn state(&self) -> HoldState {
                 self.group.state()
@@ -241,52 +234,45 @@ macro_rules! group_guard {
             /// Fails once one of the locks is lost.
             ///
             /// # Blocking
-            ///
             /// Never.
             ///
             /// # Errors
-            ///
             /// One that [`is_lost`](crate::Error::is_lost), about that lock
-            /// ([`lock_name`](crate::Error::lock_name)), from the loss on, for good.
+            /// ([`lock_name`](crate::Error::lock_name)), from the loss on.
             ///
             /// # Guarantees
-            ///
-            /// As [`Guard::check`](crate::Guard::check), of all locks.
+            /// As [`Guard::check`](crate::Guard::check), for all locks.
             pub fn check(&self) -> Result<()> {
                 self.group.check()
             }
 
-            /// How long all of them last if no renewal gets through: the least of them. Zero once one is
-            /// lost, and in a forked child.
+            /// The shortest remaining time of the locks; zero once one is lost, and in a forked child.
             #[must_use]
             pub fn remaining(&self) -> Duration {
                 self.group.remaining()
             }
 
-            /// Has `callback` run once, when the first of the locks is lost, soon if one is lost already,
-            /// never if they are released before.
-            ///
-            /// It runs on a client's callback thread; a panic in it is caught.
+            /// Runs `callback` once, when the first of the locks is lost, as
+            /// [`Guard::on_lost`](crate::Guard::on_lost).
             pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
                 self.group.on_lost(callback);
             }
 
-            /// A channel for `select!` that gets the first loss; it is disconnected when all are released.
+            /// A channel for `select!` that gets the first loss, and is disconnected when all locks are
+            /// released.
             #[must_use]
             pub fn lost(&self) -> Receiver<Loss> {
                 self.group.lost()
             }
 
-            /// Releases all of them, the last taken first, and says whether they stood until then.
+            /// Releases all locks, the last taken first, and says whether they lasted until then.
             ///
             /// # Blocking
-            ///
-            /// One round trip: all are asked before the first answer is read, and those that one script can
-            /// release are one request. While a server does not answer, as
+            /// One round trip: all requests are sent before the first answer is read, and locks that one
+            /// script can release are one request. While a server does not answer, as
             /// [`Guard::unlock`](crate::Guard::unlock).
             ///
             /// # Errors
-            ///
             /// As [`Guard::unlock`](crate::Guard::unlock), about the first that failed. The others are
             /// released all the same.
             pub fn unlock(self) -> Result<()> {

@@ -18,10 +18,9 @@ use crate::observe::{Loss, LossReason};
 use crate::seam::{Counting, Kind};
 use crate::time::Moment;
 
-/// How a hold stands, as far as is known without asking the server.
+/// The state of a hold, as far as is known without asking the server.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{HoldState, LockClient};
 ///
@@ -38,44 +37,39 @@ use crate::time::Moment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HoldState {
-    /// Held: the lease is confirmed and not about to end.
+    /// The lease is confirmed and not about to end.
     Held,
-    /// Held until `until`, but a renewal is overdue: finish, or make the next step one that may be repeated.
+    /// Held until `until`, but a renewal is overdue: finish, or begin only what can be repeated.
     AtRisk {
-        /// When the hold ends unless a renewal gets through.
+        /// The end of the hold, unless a renewal gets through.
         until: Instant,
     },
     /// No longer held. A hold that is lost stays lost.
     Lost,
 }
 
-/// A level of a hold, released when dropped. Bound to the thread that took it.
+/// A level of a hold, released when dropped. Bound to its thread, which is the owner in the store; an
+/// [`OwnedGuard`], made by [`acquire_owned`](crate::RedisLock::acquire_owned), may change threads.
 ///
-/// Dropping sends the release and goes on without waiting for the answer; what this client asks about the
-/// lock afterwards arrives behind it. It never panics. A release that fails is reported to the
-/// [`Observer`](crate::Observer), and the watchdog repeats it until it is answered or the lease is over. A
-/// guard whose hold is [`Lost`](HoldState::Lost) sends nothing. [`unlock`](Guard::unlock) waits for the
-/// answer and returns it.
+/// A drop sends the release and does not wait for the answer; later questions of this client arrive behind
+/// it. A drop never panics. A failed release is reported to the [`Observer`](crate::Observer), and the
+/// watchdog repeats it until it is answered or the lease is over. A guard whose hold is
+/// [`Lost`](HoldState::Lost) sends nothing. [`unlock`](Guard::unlock) waits for the answer and returns it.
 ///
-/// So, just after a drop, another process that learns of it by other means may find the lock busy for as long
-/// as the request takes. A process that exits just after a drop may leave the lock until its lease ends;
-/// [`shutdown`](crate::LockClient::shutdown), and dropping the last clone of the client, wait for the answer.
-/// While other clients stand in line for a lock, a drop may send nothing for some milliseconds, so that the
-/// thread has the lock again at once if it comes back: see [`time_slice`](crate::LockBuilder::time_slice).
+/// So just after a drop another process may find the lock busy for the time of the request, and a process
+/// that exits then may leave the lock until its lease ends; [`shutdown`](crate::LockClient::shutdown), and
+/// dropping the last clone of the client, wait for the answer. While other clients queue for the lock, a drop
+/// may send nothing for some milliseconds: see [`time_slice`](crate::LockBuilder::time_slice).
 ///
 /// # Blocking
+/// A drop waits where it must connect first, and for the answer where that decides what comes next: for an
+/// inner level, for a token lock, and when this process's threads wait although another process is next. At
+/// most about one command time-out.
 ///
-/// Dropping waits where a connection has to be made first, and for the answer where that decides what comes
-/// next: for an inner level, for a token lock, and when threads of this process wait although it is other
-/// processes' turn. At most about one command time-out.
-///
-/// In async code do not keep one across an `.await`: another task of the thread re-enters the lock, unless
-/// the feature `tokio` or [`non_reentrant`](crate::LockBuilder::non_reentrant) keeps it from that. An
-/// [`OwnedGuard`] may be kept. See
-/// [using it from async code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
-///
-/// A guard cannot leave its thread, since the owner in the store is that thread. For a hold that may, take an
-/// [`OwnedGuard`] by [`acquire_owned`](crate::RedisLock::acquire_owned).
+/// In async code, do not keep a guard across an `.await`: another task of the thread re-enters the lock,
+/// unless the feature `tokio` or [`non_reentrant`](crate::LockBuilder::non_reentrant) prevents this. An
+/// [`OwnedGuard`] may be kept. See [using it from async
+/// code](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/using-from-async.md).
 ///
 /// ```compile_fail
 /// fn send<T: Send>(_: T) {}
@@ -83,7 +77,6 @@ pub enum HoldState {
 /// ```
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let guard = client.get_lock("stock:42").acquire()?;
@@ -106,19 +99,16 @@ pub struct Guard {
 /// Keeps a guard on its thread: `!Send` but `Sync`, whatever features other crates turn on.
 pub(crate) type BoundToItsThread = PhantomData<dyn bound_to_its_thread_use_acquire_owned + Sync + Unpin>;
 
-/// Nobody's trait. The compiler names it first to those who send a guard, so its name says what to call
+/// No type has this trait. The compiler names it to a caller who sends a guard, so its name says what to call
 /// instead.
 #[expect(non_camel_case_types, reason = "it names the method as it is written")]
 pub(crate) trait bound_to_its_thread_use_acquire_owned {}
 
-/// A hold that is owned by this value, not by a thread: it may be sent to another thread and released there.
-///
-/// Its owner is a number of its own, so no thread holds the lock meanwhile, the one that took it included:
-/// taking the lock again, on any thread, waits. Otherwise as [`Guard`]. One that is leaked (`mem::forget`) is
-/// renewed until the client is shut down.
+/// A hold that this value owns, not a thread: it may be sent to another thread and released there. No thread
+/// holds the lock meanwhile, so acquiring it again on any thread waits. Otherwise as [`Guard`]. A leaked
+/// value (`mem::forget`) is renewed until the client is shut down.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let guard = client.get_lock("upload").acquire_owned()?;
@@ -135,13 +125,11 @@ pub struct OwnedGuard {
     level: HeldLevel,
 }
 
-/// Permits that were acquired, released when dropped: an [`OwnedGuard`] of a semaphore.
-///
-/// A permit belongs to this value, not to a thread. One of a [`Semaphore`](crate::Semaphore) never ends by
-/// itself; one of an [`ExpirableSemaphore`](crate::ExpirableSemaphore) has a lease, as a lock's hold.
+/// Permits that were acquired, released when dropped: an [`OwnedGuard`] of a semaphore. A permit of a
+/// [`Semaphore`](crate::Semaphore) never ends by itself; one of an
+/// [`ExpirableSemaphore`](crate::ExpirableSemaphore) has a lease, as a lock's hold.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, Permit};
 ///
@@ -158,7 +146,7 @@ pub struct Permit {
     level: HeldLevel,
 }
 
-/// The common part of the guards: one level of a hold, and the client kept alive.
+/// What the guards have in common: one level of a hold, and the client, which it keeps alive.
 pub(crate) struct HeldLevel {
     engine: Arc<Engine>,
     entered: Granted,
@@ -174,7 +162,6 @@ impl HeldLevel {
         &self.engine
     }
 
-    /// The number of the level in its hold.
     pub(crate) fn id(&self) -> u64 {
         self.entered.level
     }
@@ -183,8 +170,8 @@ impl HeldLevel {
         &self.entered.hold
     }
 
-    /// The reason for which it is lost at `now`; one that has run out becomes lost by this look. A forked child
-    /// holds nothing: the hold is its parent's, and so are the mutexes in it.
+    /// Why the hold is lost at `now`; a lease that has run out makes it lost. A forked child holds nothing:
+    /// the hold, with its mutexes, is its parent's.
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         if is_forked() {
             return Some(LossReason::Gone);
@@ -230,7 +217,7 @@ impl HeldLevel {
         }
     }
 
-    /// The hold's fencing token; none in a forked child, whose writes are not to count as its parent's.
+    /// `None` in a forked child, whose writes must not count as its parent's.
     pub(crate) fn fencing_token(&self) -> Option<FencingToken> {
         if is_forked() { None } else { self.hold().fencing_token() }
     }
@@ -254,7 +241,7 @@ impl HeldLevel {
         receiver
     }
 
-    /// Has `sender` get the loss, and dropped when the hold ends.
+    /// Sends the loss to `sender`, which is dropped when the hold ends.
     pub(crate) fn send_loss(&self, sender: Sender<Loss>) {
         if is_forked() {
             let (name, owner) = (self.hold().name().given().to_owned(), self.hold().owner());
@@ -265,7 +252,7 @@ impl HeldLevel {
         self.engine.watch(self.hold());
     }
 
-    /// The level, which the caller of this releases.
+    /// The level, which the caller must release.
     pub(crate) fn into_level(mut self) -> (Arc<Engine>, Granted) {
         self.released = true;
         let entered = Granted { hold: Arc::clone(&self.entered.hold), level: self.entered.level };
@@ -278,8 +265,8 @@ impl HeldLevel {
         self.engine.end_level("unlock", self.hold(), Some(self.entered.level))
     }
 
-    /// Releases after a call's work: an error only if the hold was lost before the work ended. A release that
-    /// fails otherwise is an event, as that of a dropped guard is: the work was protected, and its result
+    /// Releases after a call's work. Only a hold that was lost before the work ended is an error; another
+    /// failed release is an event, as that of a dropped guard, since the work was protected and its result
     /// counts.
     fn unlock_after_work(self, action: &'static str) -> Result<()> {
         let (engine, hold) = (Arc::clone(&self.engine), Arc::clone(self.hold()));
@@ -327,23 +314,20 @@ macro_rules! guard {
                 self.level.hold().name().given()
             }
 
-            /// The owner as the store shows it.
+            /// The owner, as the store shows it.
             #[must_use]
             pub fn owner(&self) -> Owner {
                 self.level.hold().owner()
             }
 
-            /// The hold's fencing token; `None` unless the lock is a [`FencedLock`](crate::FencedLock).
-            ///
-            /// Re-entries have the hold's token: the outer level goes on writing with it. `None` in a forked
-            /// child.
+            /// The hold's fencing token; `None` unless the lock is a [`FencedLock`](crate::FencedLock), and
+            /// in a forked child. Re-entries have the hold's token.
             #[must_use]
             pub fn fencing_token(&self) -> Option<FencingToken> {
                 self.level.fencing_token()
             }
 
-            /// How the hold stands, without asking the server. In a forked child, which holds nothing:
-            /// [`Lost`](HoldState::Lost).
+            /// The state of the hold, without asking the server; [`Lost`](HoldState::Lost) in a forked child.
             #[must_use]
             pub fn state(&self) -> HoldState {
                 self.level.state()
@@ -352,67 +336,58 @@ macro_rules! guard {
             /// Fails once the hold is lost.
             ///
             /// # Blocking
-            ///
             /// Never: a few atomic loads and one reading of the clock.
             ///
             /// # Errors
-            ///
-            /// One that [`is_lost`](Error::is_lost), from the loss on, for good. In a forked child one of kind
+            /// One that [`is_lost`](Error::is_lost), from the loss on. In a forked child one of kind
             /// [`Forked`](ErrorKind::Forked).
             ///
             /// # Guarantees
-            ///
-            /// `Ok` says that the lease, as the server last confirmed it, is not over: it is counted from
-            /// before the request was sent, by a clock that runs on while the process is stopped or the
-            /// machine sleeps. A server that lost the lock or gave it away meanwhile (a failover,
-            /// `force_unlock`) is noticed at the next renewal, a third of the lease later at most. `Ok` says
-            /// nothing about the next moment; see
+            /// `Ok` says that the lease, as the server last confirmed it, is not over; it counts from before
+            /// the request was sent, by a clock that runs while the process is stopped or the machine sleeps.
+            /// A server that lost the lock or gave it away (a failover, `force_unlock`) is noticed at the
+            /// next renewal, a third of the lease later at most. `Ok` says nothing about the next moment; see
             /// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
             pub fn check(&self) -> Result<()> {
                 self.level.check()
             }
 
-            /// How long the hold lasts if no renewal gets through; zero once lost, and in a forked child.
+            /// How long the hold lasts without another renewal; zero once lost, and in a forked child.
             #[must_use]
             pub fn remaining(&self) -> Duration {
                 self.level.remaining()
             }
 
-            /// Has `callback` run when the hold is lost, soon if it is lost already, never if it is released
-            /// before.
-            ///
-            /// It runs on the client's callback thread, which a forked child does not have; a panic in it is
-            /// caught.
+            /// Runs `callback` when the hold is lost: soon if it is lost already, never if it is released
+            /// before. It runs on the client's callback thread, which a forked child does not have; a panic
+            /// in it is caught.
             pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
                 self.level.on_lost(callback);
             }
 
-            /// A channel for `select!` that gets the loss; it is disconnected when the hold is released. In a
-            /// forked child it has a loss.
+            /// A channel for `select!` that gets the loss, and is disconnected when the hold is released. In
+            /// a forked child it has a loss.
             #[must_use]
             pub fn lost(&self) -> Receiver<Loss> {
                 self.level.lost()
             }
 
-            /// Releases, and says whether the hold stood until then.
+            /// Releases, and says whether the hold lasted until then.
             ///
             /// # Blocking
-            ///
-            /// One round trip. While the server does not answer: up to the client's retry time-out (default 10 s)
-            /// or the end of the lease, whichever is first.
+            /// One round trip. While the server does not answer: up to the client's retry time-out (default
+            /// 10 s) or the end of the lease, whichever is first.
             ///
             /// # Errors
+            /// Each says [`work_ran`](Error::work_ran), and none [`is_retryable`](Error::is_retryable), so
+            /// that `?` does not ask the caller to do the work again.
             ///
-            /// Each says [`work_ran`](Error::work_ran), and none [`is_retryable`](Error::is_retryable): passed
-            /// on by `?`, it does not ask for the work to be done again.
-            ///
-            /// - [`is_lost`](Error::is_lost): the hold ended before; what was done under it may not have been
+            /// - [`is_lost`](Error::is_lost): the hold ended before; work under it may not have been
             ///   protected.
-            /// - [`outcome_unknown`](Error::outcome_unknown): the client goes on releasing until it is
-            ///   answered or the lease has run out.
+            /// - [`outcome_unknown`](Error::outcome_unknown): the client repeats the release until it is
+            ///   answered or the lease is over.
             ///
             /// # Guarantees
-            ///
             /// Never ends another owner's hold, nor a later one of the same thread.
             pub fn unlock(self) -> Result<()> {
                 self.level.unlock()
@@ -432,9 +407,8 @@ macro_rules! guard {
 }
 
 impl Permit {
-    /// The ids of the permits, 32 hex digits each, if they are of an
-    /// [`ExpirableSemaphore`](crate::ExpirableSemaphore): any process may release them by these. None, if
-    /// they are of a [`Semaphore`](crate::Semaphore).
+    /// The ids of the permits, 32 hex digits each, by which any process may release them, if they are of an
+    /// [`ExpirableSemaphore`](crate::ExpirableSemaphore); else none.
     #[must_use]
     pub fn ids(&self) -> Vec<String> {
         let hold = self.level.hold();
@@ -445,7 +419,8 @@ impl Permit {
         (0..hold.units()).map(id).collect()
     }
 
-    /// Ends this value without a release, and without renewals from now on: for permits that others release.
+    /// Ends this value without a release, and without further renewals, for permits that another part
+    /// releases.
     pub fn forget(mut self) {
         self.level.released = true;
         if is_forked() {
@@ -467,8 +442,7 @@ impl From<Permit> for OwnedGuard {
 }
 
 impl OwnedGuard {
-    /// As [`unlock`](Self::unlock), but the lock stays taken until `at_least` has passed since it was asked
-    /// for.
+    /// As [`unlock`](Self::unlock), but the lock stays taken until `at_least` has passed since its request.
     pub(crate) fn unlock_after(mut self, at_least: Duration) -> Result<()> {
         self.level.released = true;
         self.level.engine.end_after("unlock", &self.level.entered, at_least)
@@ -480,7 +454,7 @@ impl Guard {
         &self.level
     }
 
-    /// The level that it has from now on, after the one that it had was released.
+    /// Gives the guard a new level after its own was released.
     pub(crate) fn regain(&mut self, entered: Granted) {
         self.level.entered = entered;
     }

@@ -11,19 +11,16 @@ use crate::locks::named::RedisLock;
 use crate::locks::options::AcquireOptions;
 use crate::seam::{Counting, Kind};
 
-/// A count under a name, and those who wait for it to come to zero: Redisson's `RCountDownLatch`.
+/// A count under a name, and waiters for zero: Redisson's `RCountDownLatch`.
 ///
-/// A latch that nobody has set up is open, and [`count_down`](Self::count_down) does nothing to it: an open
-/// latch leaves nothing in the store, as Redisson has it, so the two cannot be told apart. Set the latch up
-/// before anybody waits for it.
+/// A latch that was never set up is open, and [`count_down`](Self::count_down) on it does nothing: an open
+/// latch has no key in the store, as in Redisson. Set the latch up before anyone waits.
 ///
 /// # Guarantees
-///
-/// When it opens, everybody who waits goes on: by a message, or within 1.2 s if that is lost. A count-down
-/// whose answer is lost is repeated and counted once, for up to ten minutes.
+/// When the latch opens, all waiters go on: by a message, or within 1.2 s if the message is lost. A
+/// count-down whose answer is lost is repeated and counted once, for up to ten minutes.
 ///
 /// # Examples
-///
 /// ```
 /// use std::thread;
 ///
@@ -56,42 +53,35 @@ impl CountDownLatch {
         self.core.name()
     }
 
-    /// Sets the count up; `false` if there is one that has not come to zero, and nothing changes. Zero leaves
-    /// the latch open, and nothing in the store.
+    /// Sets the count up; `false`, with nothing changed, if the latch has not come to zero. Zero leaves the
+    /// latch open, without a key.
     ///
     /// # Blocking
-    ///
     /// One round trip; while the server cannot be used, up to the client's retry time-out.
     ///
     /// # Errors
-    ///
     /// The name is bad, the key holds something else, or the server could not be used.
     pub fn try_set_count(&self, count: u32) -> Result<bool> {
         Ok(self.core.count("try_set_count", &Counting::SetUp { to: count, lease: None })? == Some(1))
     }
 
-    /// Counts one down and opens the latch with the last; returns how many are left. On an open latch it does
-    /// nothing.
+    /// Counts one down, and opens the latch at zero; returns the count. Does nothing to an open latch.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     ///
     /// # Errors
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     pub fn count_down(&self) -> Result<i64> {
         Ok(self.core.count("count_down", &Counting::CountDown)?.unwrap_or(0))
     }
 
-    /// How many are still to count down.
+    /// The count.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     ///
     /// # Errors
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     pub fn count(&self) -> Result<i64> {
         Ok(self.core.count("count", &Counting::Ask)?.unwrap_or(0))
@@ -100,26 +90,22 @@ impl CountDownLatch {
     /// Waits until the latch is open.
     ///
     /// # Blocking
-    ///
-    /// As long as it takes; one round trip if it is open.
+    /// As long as it takes; one round trip if the latch is open.
     ///
     /// # Errors
-    ///
-    /// The name is bad; the key holds something else; or the server could not be used for the client's
-    /// retry time-out.
+    /// The name is bad; the key holds something else; or the server could not be used for the client's retry
+    /// time-out.
     pub fn wait(&self) -> Result<()> {
         self.pass("wait", &AcquireOptions::new()).map(drop)
     }
 
-    /// Waits until the latch is open, for `wait` at most; `false`: it is not.
+    /// Waits until the latch is open, for `wait` at most; `false` if it is still closed.
     ///
     /// # Blocking
-    ///
     /// Up to `wait` and one command time-out.
     ///
     /// # Errors
-    ///
-    /// As [`wait`](Self::wait). If the last question failed, its error is returned, not `false`.
+    /// As [`wait`](Self::wait). If the last request failed, its error is returned, not `false`.
     pub fn wait_for(&self, wait: Duration) -> Result<bool> {
         self.pass("wait_for", &AcquireOptions::new().wait(wait))
     }
@@ -127,25 +113,20 @@ impl CountDownLatch {
     /// Waits until the latch is open or `interrupt` is set.
     ///
     /// # Blocking
-    ///
     /// As [`wait`](Self::wait).
     ///
     /// # Errors
-    ///
     /// As [`wait`](Self::wait); and one that [`is_interrupted`](crate::Error::is_interrupted).
     pub fn wait_interruptibly(&self, interrupt: &Interrupt) -> Result<()> {
         self.pass("wait_interruptibly", &AcquireOptions::new().interrupt(interrupt)).map(drop)
     }
 
-    /// Removes the latch, which opens it; `false` if there was none. (Java's `delete` leaves those who wait
-    /// asleep.)
+    /// Removes the latch, which opens it; `false` if there was none. (Java's `delete` wakes no waiter.)
     ///
     /// # Blocking
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     ///
     /// # Errors
-    ///
     /// As [`try_set_count`](Self::try_set_count).
     pub fn delete(&self) -> Result<bool> {
         Ok(self.core.count("delete", &Counting::Delete)? == Some(1))

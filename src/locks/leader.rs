@@ -24,19 +24,17 @@ use crate::time::{Moment, random_between};
 
 /// A candidate for the leadership of a name; made by [`LockClient::leader`](crate::LockClient::leader).
 ///
-/// One thread per candidate waits for the fenced lock of the name, keeps it while it can, and reports what
-/// became of it on [`events`](Self::events). Dropping the candidate withdraws it: the leadership is released,
-/// so that the next candidate has it after one message, not after a lease. So does shutting the client down.
+/// The candidate's thread waits for the fenced lock of the name, holds it while it can, and reports each
+/// change on [`events`](Self::events). Dropping the candidate, or shutting the client down, releases the
+/// leadership, so that the next candidate has it after one message and not after a lease.
 ///
 /// # Guarantees
-///
-/// At most one leader at a time, as far as a lease lock can promise it; terms only go up. A leader's writes
-/// should carry its term, and the resource refuse older ones: a leader that was stopped for longer than its
-/// lease learns of its end only when it goes on. See
+/// At most one leader at a time, within the limits of a lease lock; terms only grow. A leader's writes should
+/// carry its term, and the resource refuse older ones: a leader that was stopped for longer than its lease
+/// learns of its end only when it goes on. See
 /// [fencing](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/fencing.md).
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LeaderEvent, LockClient};
 ///
@@ -51,7 +49,7 @@ pub struct Leader {
     shared: Arc<LeaderShared>,
     orders: Sender<LeaderCommand>,
     events: Receiver<LeaderEvent>,
-    /// For a forked child: the thread that sends the events is its parent's.
+    /// For a forked child, since its parent's thread sends the events.
     no_events: Receiver<LeaderEvent>,
     thread: Option<JoinHandle<Result<()>>>,
 }
@@ -59,7 +57,6 @@ pub struct Leader {
 /// A change of a candidate's state.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LeaderEvent, LockClient};
 ///
@@ -78,16 +75,16 @@ pub struct Leader {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaderEvent {
-    /// It leads from now on.
+    /// The candidate leads from now on.
     Elected {
         /// Larger than every earlier leader's.
         term: FencingToken,
     },
-    /// It leads no longer. Unless it was withdrawn, it stands for election again.
+    /// The candidate no longer leads. Unless withdrawn, it waits for election again.
     SteppedDown {
         /// The term that is over.
         term: FencingToken,
-        /// Why, if it was not by its own will.
+        /// The reason, unless the candidate stepped down by itself.
         lost: Option<LossReason>,
     },
 }
@@ -103,7 +100,7 @@ struct LeaderShared {
 
 /// A command to the candidate's thread.
 enum LeaderCommand {
-    /// From this term; a later one is not meant.
+    /// Only from this term.
     StepDown(FencingToken),
     Withdraw,
 }
@@ -164,12 +161,10 @@ impl Leader {
     /// Stands no more: gives the leadership up, if this candidate has it, and ends its thread.
     ///
     /// # Blocking
-    ///
     /// One round trip; up to two command time-outs (default 3 s each) while the server does not answer. From
     /// an observer on the candidate's own thread, not: that thread ends after the observer.
     ///
     /// # Errors
-    ///
     /// The release failed; the leadership ends with its lease.
     pub fn withdraw(mut self) -> Result<()> {
         self.end()

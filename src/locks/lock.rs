@@ -8,12 +8,10 @@ use crate::locks::fenced::FencedLock;
 use crate::locks::multi::MultiLock;
 use crate::locks::named::RedisLock;
 
-/// The vocabulary of Java's `java.util.concurrent.locks.Lock`, to write code over any kind of lock.
-///
-/// The trait is open: a program may implement it for its own types. A method that is added later has a default.
+/// The vocabulary of Java's `java.util.concurrent.locks.Lock`, for code over any kind of lock. The trait is
+/// open: a program may implement it for its own types, and methods added later have a default.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{Lock, LockClient, Result};
 ///
@@ -35,35 +33,30 @@ pub trait Lock {
     /// Acquires the lock, waiting as long as it takes.
     ///
     /// # Errors
-    ///
     /// See [`RedisLock::lock`].
     fn lock(&self) -> Result<()>;
 
     /// Acquires the lock, waiting until `interrupt` is set at the latest.
     ///
     /// # Errors
-    ///
     /// See [`RedisLock::lock_interruptibly`].
     fn lock_interruptibly(&self, interrupt: &Interrupt) -> Result<()>;
 
     /// Acquires the lock if nobody else holds it now.
     ///
     /// # Errors
-    ///
     /// See [`RedisLock::try_lock`].
     fn try_lock(&self) -> Result<bool>;
 
-    /// Acquires the lock, waiting at most `wait`; `false` if somebody else kept it.
+    /// Acquires the lock, waiting at most `wait`; `false` if the lock stayed busy.
     ///
     /// # Errors
-    ///
     /// See [`RedisLock::try_lock_for`].
     fn try_lock_for(&self, wait: Duration) -> Result<bool>;
 
     /// Releases one level of the calling thread's hold.
     ///
     /// # Errors
-    ///
     /// See [`RedisLock::unlock`].
     fn unlock(&self) -> Result<()>;
 }

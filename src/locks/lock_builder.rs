@@ -10,14 +10,11 @@ use crate::locks::fenced::FencedLock;
 use crate::locks::named::RedisLock;
 use crate::seam::Kind;
 
-/// Options of one lock value, each with its default; made by
-/// [`LockClient::lock_builder`](crate::LockClient::lock_builder).
-///
-/// They belong to the value, not to the lock: other values of the same name, here or elsewhere, have their
-/// own.
+/// Options of one lock handle, each with its default; made by
+/// [`LockClient::lock_builder`](crate::LockClient::lock_builder). Other handles of the name, here or
+/// elsewhere, have their own options.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{ErrorKind, LockClient};
 /// use std::time::Duration;
@@ -47,104 +44,95 @@ impl LockBuilder {
         }
     }
 
-    /// Serves those who wait in the order in which they came; see
+    /// Serves waiters in order of arrival; see
     /// [`LockClient::get_fair_lock`](crate::LockClient::get_fair_lock). Defaults to no order among processes.
     pub fn fair(mut self) -> Self {
         self.is_fair = true;
         self
     }
 
-    /// Refuses to take the lock again on the thread that holds it, as Redisson's `RNonReentrantLock`: a call
-    /// that would wait gets an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), one that
-    /// would not gets `false` or `None`. Defaults to reentrant.
+    /// Refuses to re-enter on the thread that holds the lock, as Redisson's `RNonReentrantLock`: a call that
+    /// would wait gets [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and one that would not gets
+    /// `false` or `None`. Defaults to reentrant.
     ///
-    /// It is the same lock as the reentrant one of the name. The value that is used to take it again decides:
-    /// a reentrant one may, however it was first acquired.
-    ///
-    /// The choice for locks that tasks of an async runtime or jobs of a pool share: on one thread they are
-    /// one owner, and each would re-enter the others' holds.
+    /// The lock is the same as the reentrant one, and the handle that re-enters decides. For locks that tasks
+    /// of an async runtime or jobs of a pool share: on one thread they are one owner, and would re-enter each
+    /// other's holds.
     pub fn non_reentrant(mut self) -> Self {
         self.terms.reentrant = false;
         self
     }
 
-    /// Ends a hold when `limit` has passed since it was asked for: the watchdog renews it up to then and no
-    /// further, and the holder is notified of its loss, for the reason
-    /// [`HeldTooLong`](crate::LossReason::HeldTooLong), up to 1 % of the client's lease before. Defaults to
-    /// no end. At least 1 ms.
+    /// Ends a hold when `limit` has passed since its request: the watchdog renews it no further, and the
+    /// holder is notified of the loss with the reason [`HeldTooLong`](crate::LossReason::HeldTooLong), up to
+    /// 1 % of the client's lease before. Counts from the first level. Defaults to no end; at least 1 ms.
     ///
-    /// For work that is stuck, not only dead: a program that hangs while its watchdog lives would keep the
-    /// lock for ever. It counts from the first level; re-entering does not put it off.
-    ///
-    /// Such a hold also says in the store since when it is held, when that ends, and where its holder is
-    /// (machine, process, thread), for [`inspect`](crate::LockClient::inspect) to show. On Redis that is one
-    /// more field of the lock's hash, which Redisson does not look at.
+    /// For work that hangs while its process lives. Such a hold also says in the store since when it is held,
+    /// when it ends, and where its holder is, for [`inspect`](crate::LockClient::inspect). On Redis that is
+    /// another field of the lock's hash, which Redisson ignores.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.terms.max_hold = Some(limit);
         self
     }
 
-    /// Whether a guard of this lock that is dropped keeps the lock for its thread while it is this client's turn.
+    /// Whether a dropped guard keeps the lock for its thread until the end of this client's time slice.
     /// Defaults to `true`.
     ///
-    /// A turn begins when the server grants a lock that other clients stand in line for. It lasts for 2 ms, or
-    /// for 64 ms divided by the clients in line if that is less; up to twice as long after one in which this
-    /// process got too little processor. Until it is over, a dropped guard is not released in the server,
-    /// provided that its hold was shorter than 0.5 ms and that the thread has lately come back within 0.2 ms.
-    /// The thread then has the lock again without a request. It is given back when the turn is over, when
-    /// nobody has come back for 0.3 ms, and before this value, or another of the lock, asks about it.
-    /// [`unlock`](RedisLock::unlock) and [`Guard::unlock`](crate::Guard::unlock) keep nothing, unless with
-    /// [`cached`](Self::cached).
+    /// A slice begins when the server grants a lock for which other clients queue. It lasts 2 ms, or 64 ms
+    /// divided by the number of clients in the queue, if that is less; up to twice as long after a slice in
+    /// which this process got too little processor time. In a slice a dropped guard is not released in the
+    /// server if its hold was shorter than 0.5 ms and its thread lately came back within 0.2 ms; the thread
+    /// re-acquires without a request. The lock is released at the end of the slice, after 0.3 ms without a
+    /// return, and before a handle of the lock asks about it. [`unlock`](RedisLock::unlock) and
+    /// [`Guard::unlock`](crate::Guard::unlock) always release, unless the lock is [`cached`](Self::cached).
     ///
-    /// Threads that fight over a lock have it many times as often so. Those behind them wait for a turn each,
-    /// not for a hold each: with n clients in line about 64 ms more, or n times 2 ms if that is less.
-    /// `false` hands the lock over with each grant. A program that is killed in its turn leaves the lock until the lease
-    /// ends, as one does that is killed while it holds it.
+    /// Threads that contend for a lock acquire it many times as often with slices. Clients behind them wait
+    /// for a slice each: with n clients in the queue about 64 ms more, or n times 2 ms if that is less. A
+    /// program that is killed in its slice leaves the lock until the lease ends, as in a hold.
     pub fn time_slice(mut self, is_on: bool) -> Self {
         self.terms.turns = is_on;
         self
     }
 
-    /// Keeps the lock for its thread after each use, until another client asks for it, or nobody here has used it
-    /// for 500 ms. Defaults to giving it back after each use.
+    /// Keeps the lock for its thread after each use, until another client wants it or the thread has not used
+    /// it for 500 ms. Defaults to releasing after each use.
     ///
-    /// For work that takes the same lock again and again, and seldom has to share it: while nobody else wants
-    /// it, the thread has it again without a request, after a dropped guard and after
-    /// [`unlock`](RedisLock::unlock). So `unlock` does **not** promise that the lock is free in the server: to
-    /// all others it is held, also to `try_lock`, and to [`inspect`](crate::LockClient::inspect). This client's
-    /// own questions give it back first.
+    /// For a thread that takes the same lock repeatedly and seldom shares it: the thread re-acquires without
+    /// a request after a dropped guard and after [`unlock`](RedisLock::unlock). So `unlock` does **not**
+    /// promise that the lock is free: to others it is held, for `try_lock` and
+    /// [`inspect`](crate::LockClient::inspect) too. This client's own questions release it first.
     ///
-    /// A client that waits for the lock sends a recall, once, or asks by standing in line (etcd, ZooKeeper); the lock is given back at once, or at the end of its
-    /// present use. A lock that has been recalled twice within 100 ms is not kept in this way for a second. Where others
-    /// stand in line, a plain lock is kept for a [time slice](Self::time_slice), by `unlock` as by a dropped guard. A waiter that
-    /// sends none (Redisson) is seen by a look in the server: 50 ms after the grant, and then each time after
-    /// twice as long, every 500 ms at the latest. Another thread of this client takes the lock by two requests.
+    /// A waiting client sends a recall, or queues visibly (etcd, ZooKeeper); the lock is released at once, or
+    /// at the end of the present use. After two recalls within 100 ms the client does not cache this lock for
+    /// one second. Where other clients queue, a plain lock is kept for a [time slice](Self::time_slice), by
+    /// `unlock` as by a dropped guard. Waiters that send no recall (Redisson) are found by polling: 50 ms
+    /// after the grant, then after twice as long each time, at most 500 ms. Another thread of this client
+    /// takes the lock by two requests. The first use of a lock is never cached.
     ///
-    /// The lock has the client's lease throughout, and is renewed: a program that dies within 500 ms of its last use leaves
-    /// the lock for that lease, as any holder does; on ZooKeeper for its session. What is learnt of a lock lasts for a second
-    /// beyond its last value, and its first use is never kept. Fencing tokens are those of
-    /// the store's grants: they do not change while the hold is kept, as they do not by re-entering.
+    /// The cached lock is renewed: a program that dies within 500 ms of its last use leaves it for the
+    /// client's lease, on ZooKeeper for its session. The fencing token stays the same while the lock is
+    /// cached.
     ///
-    /// For plain and fenced locks on one Redis, with Sentinels, or in a cluster, in a table of PostgreSQL, on etcd and
-    /// on ZooKeeper; else acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported). `cached` cannot be had with `max_hold` or `spin`
-    /// ([`InvalidInput`](crate::ErrorKind::InvalidInput)). Owned guards, leases of a call's own, and groups of locks are not
-    /// kept.
+    /// For plain and fenced locks on one Redis, with Sentinels, in a cluster, in a table of PostgreSQL, on
+    /// etcd and on ZooKeeper; elsewhere acquiring fails with [`Unsupported`](crate::ErrorKind::Unsupported).
+    /// Not with `max_hold` or `spin` ([`InvalidInput`](crate::ErrorKind::InvalidInput)). Owned guards, calls
+    /// with a lease, and groups of locks are not cached.
     pub fn cached(mut self) -> Self {
         self.terms.keep = true;
         self
     }
 
-    /// Says to those who look that whoever holds the lock leads, and that those who wait are candidates. Changes
-    /// nothing else: [`LockClient::leader`](crate::LockClient::leader) says so by itself, and this is for an
-    /// election of one's own over a fenced lock. A leader is held for as long as it lives, so monitoring tells
-    /// it from a hold that hangs. Said in the directory of clients; see [`Holder::is_leader`](crate::Holder::is_leader).
+    /// Shows in the directory that the holder leads and that waiters are candidates; see
+    /// [`Holder::is_leader`](crate::Holder::is_leader). Changes nothing else.
+    /// [`LockClient::leader`](crate::LockClient::leader) does so by itself; this is for a program's own
+    /// election over a fenced lock, whose leader monitoring should not take for a hold that hangs.
     pub fn election(mut self) -> Self {
         self.terms.leads = true;
         self
     }
 
-    /// Waits by polling instead of being notified; see
-    /// [`LockClient::get_spin_lock`](crate::LockClient::get_spin_lock). Defaults to being notified.
+    /// Waits by polling instead of notifications; see
+    /// [`LockClient::get_spin_lock`](crate::LockClient::get_spin_lock).
     pub fn spin(mut self, backoff: Backoff) -> Self {
         self.terms.backoff = Some(backoff);
         self

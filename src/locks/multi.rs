@@ -15,11 +15,10 @@ use crate::locks::named::{RedisLock, unending};
 use crate::locks::options::AcquireOptions;
 use crate::time::{Clock, Lease, Moment};
 
-/// Locks that a [`MultiLock`] is made of: a tuple of up to eight locks of any kinds, or an array, a slice or
-/// a vector of one kind. The trait is open: a program may implement it for its own types.
+/// The locks of a [`MultiLock`]: a tuple of up to eight locks of any kinds, or an array, a slice or a vector
+/// of one kind. The trait is open: a program may implement it for its own types.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let (ledger, rates) = (client.get_fenced_lock("ledger"), client.get_read_write_lock("rates"));
@@ -78,45 +77,35 @@ tuples_into_locks!(A B C D E F);
 tuples_into_locks!(A B C D E F G);
 tuples_into_locks!(A B C D E F G H);
 
-/// Several locks that are taken and released as one: all or none. Redisson's `RedissonMultiLock`.
+/// Several locks that are acquired and released as one, all or none: Redisson's `RedissonMultiLock`. For a
+/// step that touches several locked things, such as a transfer between two accounts.
 ///
-/// Made by [`LockClient::get_multi_lock`](crate::LockClient::get_multi_lock) from locks of any kinds and of
-/// any clients, on other stores too: plain and fenced ones, fair ones, halves of read-write locks, token
-/// locks, those with [options](crate::LockClient::lock_builder). A multi-lock keeps nothing of its own in the
-/// store. So it excludes all who use one of its locks, alone or with others, in whatever language.
-///
-/// Use it where one step touches several things that are locked one by one: a transfer between two accounts,
-/// in whichever direction. As with [`RedisLock`] there is the Java way ([`lock`](Self::lock) …
-/// [`unlock`](Self::unlock)) and the Rust way ([`acquire`](Self::acquire) gives a [`MultiGuard`]), and both
-/// may be mixed with uses of the single locks.
+/// [`LockClient::get_multi_lock`](crate::LockClient::get_multi_lock) makes it from locks of any kinds and
+/// clients, on different stores too: plain, fenced and fair ones, halves of read-write locks, token locks,
+/// and those with [options](crate::LockClient::lock_builder). The store has nothing of a multi-lock's own, so
+/// it excludes all users of each single lock, in whatever language.
 ///
 /// # Blocking
-///
 /// Free locks are acquired at the same time: one round trip. Plain and fenced locks of one client on one
-/// Redis server, and in a cluster those in one slot (`{…}` in their names), go by one script: one request to
-/// take all of them, one to release them. One that somebody has is waited for in its own way, while those
-/// before it are held; one deadline goes for all.
+/// Redis server, in a cluster those in one slot (`{…}` in their names), are one script: one request acquires
+/// all, and one releases them. A busy lock is waited for while those before it are held; one deadline applies
+/// to all.
 ///
 /// # Errors
-///
 /// Of kind [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O: there are no locks, or two that
-/// are the same one (also two kinds of lock under one name, and both halves of a read-write lock), of one
-/// client or of two on the same store.
+/// are the same one, be it by two kinds or two clients on the same store.
 ///
 /// # Guarantees
-///
-/// - All or nothing: whatever ends the attempt (one is busy, fails, is interrupted, was lost meanwhile, the
-///   deadline, a panic), those taken so far are released, the last first.
-/// - Multi-locks do not deadlock with each other: all processes take locks in the same order, whatever order
-///   they are given in, by the names of their keys. (Locks of one key on several stores are ordered by the
-///   stores' URLs, without credentials: all processes have to use the same URLs.) A thread that holds a lock
-///   already and takes others by a multi-lock is on its own.
-/// - With a lease all of them end by it together, counted from the grant of the last: those before it are
-///   renewed until then.
+/// - All or nothing: whatever ends the attempt (a busy lock, an error, an interrupt, a loss, the deadline, a
+///   panic), the locks acquired so far are released, the last first.
+/// - Multi-locks do not deadlock with each other, since all processes acquire in the order of the keys. (One
+///   key on several stores is ordered by the stores' URLs, without credentials: all processes must use the
+///   same URLs.) A thread that holds a lock already and acquires others is not protected.
+/// - With a lease all locks end together, counted from the grant of the last; those before it are renewed
+///   until then.
 /// - The loss of one is the loss of all; see [`MultiGuard::check`].
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let transfer = client.get_multi_lock([client.get_lock("account:7"), client.get_lock("account:3")]);
@@ -153,20 +142,18 @@ impl MultiLock {
         MultiLock { clock: clock.clone(), locks: ordered(locks).map(Arc::from).map_err(Arc::new) }
     }
 
-    /// The names of the locks, as they were given, in the order in which they are taken; none, if the list is
-    /// one that cannot be used.
+    /// The names of the locks, as given, in the order in which they are taken; none if the list cannot be
+    /// used.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.locks.iter().flat_map(|locks| locks.iter()).map(RedisLock::name)
     }
 
-    /// Releases one level of the calling thread's hold on each of the locks, the last acquired first.
+    /// Releases one level of the calling thread's hold on each lock, the last acquired first.
     ///
     /// # Blocking
-    ///
     /// As [`MultiGuard::unlock`].
     ///
     /// # Errors
-    ///
     /// As [`RedisLock::unlock`], about the first that failed; the others are released all the same.
     pub fn unlock(&self) -> Result<()> {
         let mut missing = None;
@@ -189,15 +176,12 @@ impl MultiLock {
         outcome.and(missing.map_or(Ok(()), Err))
     }
 
-    /// Whether the calling thread holds all of the locks. The servers answer; see
-    /// [`RedisLock::is_held_by_current_thread`].
+    /// Whether the calling thread holds all locks, as [`RedisLock::is_held_by_current_thread`].
     ///
     /// # Blocking
-    ///
     /// One round trip for each, up to the first that is not held.
     ///
     /// # Errors
-    ///
     /// A server could not be used.
     pub fn is_held_by_current_thread(&self) -> Result<bool> {
         for lock in self.checked("is_held_by_current_thread")? {
@@ -208,15 +192,13 @@ impl MultiLock {
         Ok(true)
     }
 
-    /// How long the holders' leases still run, whoever they are: the least of them, `None` if one of the
-    /// locks is free. See [`RedisLock::remaining_lease`].
+    /// The shortest [remaining lease](RedisLock::remaining_lease) of the locks' holders, whoever they are;
+    /// `None` if a lock is free.
     ///
     /// # Blocking
-    ///
     /// One round trip for each, up to the first that is free.
     ///
     /// # Errors
-    ///
     /// A server could not be used.
     pub fn remaining_lease(&self) -> Result<Option<Duration>> {
         let mut least = Duration::MAX;
@@ -245,7 +227,7 @@ impl MultiLock {
         self.locks.as_deref().map_err(bad)
     }
 
-    /// The deadline by the clock of the lock's client, which may be one of a test's.
+    /// The deadline by the clock of the lock's client, which may be a test's.
     fn limit_for(&self, lock: &RedisLock, limit: WaitLimit) -> WaitLimit {
         match limit {
             WaitLimit::Once | WaitLimit::Deadline(Moment::NEVER) => limit,

@@ -17,37 +17,30 @@ use crate::locks::options::AcquireOptions;
 use crate::seam::{Counting, Kind};
 use crate::time::Lease;
 
-/// A lock by name, wherever its client keeps it: reentrant, blocking, owned by the calling thread.
+/// A lock by name: reentrant, blocking, owned by the calling thread. On Redis it is Redisson's `RLock`, over
+/// [several Redis](crate::LockClient::redlock) Redlock, elsewhere that store's lock of the name.
 ///
-/// It is the same type for every store: on Redis it is Redisson's `RLock`, over several Redis (see
-/// [`LockClient::redlock`](crate::LockClient::redlock)) Redlock, elsewhere that store's lock of the name.
+/// [`LockClient::get_lock`](crate::LockClient::get_lock) makes this handle, which is cheap to clone and has
+/// no state: any number of handles for one name are one lock. Two ways of use, which may be mixed, act on the
+/// calling thread's hold: Java's ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and Rust's
+/// ([`acquire`](Self::acquire) gives a [`Guard`]). For a deadline, or an interruptible wait with a lease, see
+/// [`AcquireOptions`].
 ///
-/// Made by [`LockClient::get_lock`](crate::LockClient::get_lock); cheap to clone and immutable: whatever
-/// belongs to one hold (its count, its lease) is with the hold, never with this value. Any number of values
-/// for one name are one lock.
-///
-/// Two ways of use, which may be mixed: the Java way ([`lock`](Self::lock) … [`unlock`](Self::unlock)) and
-/// the Rust way ([`acquire`](Self::acquire) gives a [`Guard`]). Both act on the calling thread's hold. All
-/// else, such as a deadline or an interruptible wait with a lease, goes by [`AcquireOptions`].
-///
-/// A lease given with a call belongs to that hold and is never renewed; without one, the client's watchdog
+/// A lease given with a call belongs to that hold and is never renewed. Without one, the client's watchdog
 /// renews the hold until it is released, its thread ends, or it is lost. Re-entering never shortens a hold.
 ///
 /// # Blocking
-///
-/// Every wait ends as asked: `try_lock_for(wait)` returns within `wait` and one command time-out (default 3
+/// Every wait ends in time: `try_lock_for(wait)` returns within `wait` and one command time-out (default 3
 /// s), whatever the network does. Uncontended calls are one round trip each. While the server cannot be used,
-/// calls without a deadline try for the client's retry time-out (default 10 s) and then return the error.
+/// calls without a deadline try for the client's retry time-out (default 10 s), and then return the error.
 ///
 /// # Guarantees
-///
-/// While the server keeps its data and clocks run within 1 %, no two owners hold a lock at once. A lease lock
-/// cannot promise more: see the
+/// While the server keeps its data and clocks agree within 1 %, no two owners hold a lock at once. A lease
+/// lock cannot promise more: see the
 /// [guarantees](https://github.com/leasehold/leasehold/blob/v0.1.0/docs/guarantees.md), and
 /// [`FencedLock`](crate::FencedLock) for the rest.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 /// use std::time::Duration;
@@ -92,7 +85,7 @@ impl RedisLock {
         RedisLock { terms, ..self }
     }
 
-    /// The same, and this value may re-enter it.
+    /// The same lock, which this handle may re-enter.
     pub(crate) fn reentrant(self) -> RedisLock {
         RedisLock { terms: Terms { reentrant: true, ..self.terms }, ..self }
     }
@@ -103,75 +96,67 @@ impl RedisLock {
         &self.given
     }
 
-    /// Releases one level of the calling thread's hold, the lock with the last. Levels that a [`Guard`] has
-    /// are released only if there are no others; such a guard is then [`Lost`](crate::HoldState::Lost).
+    /// Releases one level of the calling thread's hold; the last level releases the lock. Levels of a
+    /// [`Guard`] are released only if there are no others; such a guard is then
+    /// [`Lost`](crate::HoldState::Lost).
     ///
     /// # Blocking
-    ///
-    /// One round trip. While the server does not answer: up to the client's retry time-out (default 10 s) or the
-    /// end of the lease, whichever is first.
+    /// One round trip. While the server does not answer: up to the client's retry time-out (default 10 s) or
+    /// the end of the lease, whichever is first.
     ///
     /// # Errors
+    /// - [`is_not_held`](Error::is_not_held): this thread does not hold the lock;
+    ///   [`not_held`](Error::not_held) says why.
+    /// - [`outcome_unknown`](Error::outcome_unknown): no answer came; the client repeats the release until it
+    ///   is answered or the lease is over.
     ///
-    /// - [`is_not_held`](Error::is_not_held): this thread does not hold it; [`not_held`](Error::not_held)
-    ///   says why: its hold expired, somebody else holds it, or nobody does.
-    /// - [`outcome_unknown`](Error::outcome_unknown): no answer came; the client goes on releasing until it
-    ///   is answered or the lease has run out.
-    ///
-    /// None [`is_retryable`](Error::is_retryable), and each that comes of the end of a level says
+    /// None [`is_retryable`](Error::is_retryable), and all that come from the end of a level say
     /// [`work_ran`](Error::work_ran).
     ///
     /// # Guarantees
-    ///
-    /// `Ok` means that this thread's level ended by this call. Never ends another owner's hold, nor a later
-    /// one of this thread.
+    /// `Ok` means that this call ended this thread's level. Never ends another owner's hold, nor a later one
+    /// of this thread.
     pub fn unlock(&self) -> Result<()> {
         let (name, entry) = self.found("unlock")?;
         self.engine.unlock("unlock", (self.kind, name), entry)
     }
 
-    /// Frees the lock whoever holds it; `false` if it was free. For operators: its holder is not asked.
+    /// Frees the lock, whoever holds it; `false` if it was free. For operators: the holder is not asked.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
-    /// The server could not be used. Of kind [`WrongType`](crate::ErrorKind::WrongType), and nothing is done,
-    /// if the name stands for something that is no lock: on Redis a hash with other fields than owners. A
-    /// token lock is any string. With [`outcome_unknown`](Error::outcome_unknown) it is not repeated.
+    /// The server could not be used. Of kind [`WrongType`](crate::ErrorKind::WrongType), with nothing done,
+    /// if the key is no lock: on Redis a hash with other fields than owners. (Every string may be a token
+    /// lock.) An error with [`outcome_unknown`](Error::outcome_unknown) is not repeated.
     pub fn force_unlock(&self) -> Result<bool> {
         self.engine.force("force_unlock", self.kind, self.checked("force_unlock")?)
     }
 
-    /// Whether anybody holds the lock. The server answers.
+    /// Whether anyone holds the lock, as the server says.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// The server could not be used.
     pub fn is_locked(&self) -> Result<bool> {
         let name = self.checked("is_locked")?;
         Ok(self.engine.inspect("is_locked", self.kind, name)?.is_some())
     }
 
-    /// The holder, whoever it is, as the server knows it; `None` if the lock is free.
+    /// The holder, as the server says; `None` if the lock is free.
     ///
-    /// For a [token lock](crate::LockClient::get_token_lock) that is its token, whichever library wrote it.
-    /// It is a secret of its holder's, since it releases the lock. ([`inspect`](crate::LockClient::inspect)
-    /// is not told the kind, so it takes a string for a lock only if this crate wrote it.)
+    /// The holder of a [token lock](crate::LockClient::get_token_lock) is its token, whichever library wrote
+    /// it: a secret, since it releases the lock. ([`inspect`](crate::LockClient::inspect) shows only tokens
+    /// that this crate wrote.)
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
-    /// The server could not be used, or the name is in use as another kind of object.
+    /// The server could not be used, or the key is another kind of object.
     pub fn holder(&self) -> Result<Option<Holder>> {
         let snapshot = self.engine.inspect("holder", self.kind, self.checked("holder")?)?;
         Ok(snapshot.map(|snapshot| Holder {
@@ -184,15 +169,13 @@ impl RedisLock {
         }))
     }
 
-    /// Whether the calling thread holds the lock. The server answers; if it says no, a hold that this client
-    /// believed to have is lost from then on.
+    /// Whether the calling thread holds the lock, as the server says. If not, a hold that this client
+    /// believed in is lost from then on.
     ///
     /// # Blocking
-    ///
-    /// One round trip. To ask without one: [`Guard::check`].
+    /// One round trip; [`Guard::check`] needs none.
     ///
     /// # Errors
-    ///
     /// The server could not be used.
     pub fn is_held_by_current_thread(&self) -> Result<bool> {
         let name = self.checked("is_held_by_current_thread")?;
@@ -200,30 +183,26 @@ impl RedisLock {
         Ok(snapshot.is_some_and(|snapshot| snapshot.count > 0))
     }
 
-    /// How many levels the calling thread holds; 0 if none. The server answers, as for
+    /// The number of levels that the calling thread holds, as
     /// [`is_held_by_current_thread`](Self::is_held_by_current_thread).
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// The server could not be used.
     pub fn hold_count(&self) -> Result<u32> {
         let name = self.checked("hold_count")?;
         Ok(self.engine.inspect("hold_count", self.kind, name)?.map_or(0, |snapshot| snapshot.count))
     }
 
-    /// How long the holder's lease still runs, whoever it is: `None` if the lock is free,
-    /// `Some(Duration::MAX)` if the key has no end (never by this crate's doing).
+    /// The remaining lease of the holder, whoever it is: `None` if the lock is free, `Some(Duration::MAX)` if
+    /// the key has no end, which this crate never writes.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// The server could not be used.
     pub fn remaining_lease(&self) -> Result<Option<Duration>> {
         let name = self.checked("remaining_lease")?;
@@ -263,12 +242,12 @@ impl RedisLock {
         self.engine.acquire(&self.asked(action, options)?)
     }
 
-    /// Acquires for a guard, which is then the owner.
+    /// Acquires for a guard, which becomes the owner.
     pub(super) fn own(&self, action: &'static str, options: &AcquireOptions) -> Result<Option<OwnedGuard>> {
         Ok(self.take(action, 1, options)?.map(|entered| OwnedGuard::new(&self.engine, entered)))
     }
 
-    /// Acquires `units` permits for a guard; one, if it is a lock.
+    /// Acquires `units` permits, or a lock, for a guard.
     pub(super) fn take(
         &self,
         action: &'static str,

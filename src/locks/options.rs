@@ -7,16 +7,12 @@ use crate::engine::acquire::call::WaitLimit;
 use crate::interrupt::Interrupt;
 use crate::time::{Clock, Lease, Moment};
 
-/// How one call asks for a lock: how long it waits, for how long the lock is held, and what ends the wait.
-///
-/// For all that has no call of its own, such as an interruptible wait with a lease. Used by
+/// How one call acquires a lock: its wait, the lease of the hold, and what interrupts the wait. Used by
 /// [`acquire_with`](crate::RedisLock::acquire_with),
-/// [`acquire_owned_with`](crate::RedisLock::acquire_owned_with), [`with_lock`](Self::with_lock) and the calls
-/// of the same names of other types. Without any setter a call waits as long as it takes, and the watchdog
-/// renews what it acquired, as [`acquire`](crate::RedisLock::acquire).
+/// [`acquire_owned_with`](crate::RedisLock::acquire_owned_with), [`with_lock`](Self::with_lock), and the
+/// methods of these names of other types. The defaults are those of [`acquire`](crate::RedisLock::acquire).
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{AcquireOptions, LockClient};
 /// use std::time::Duration;
@@ -46,45 +42,42 @@ enum WaitChoice {
 }
 
 impl AcquireOptions {
-    /// Options with their defaults: a wait as long as it takes, and a hold that is renewed until it is
-    /// released.
+    /// Waits as long as it takes, for a hold that is renewed until it is released.
     pub fn new() -> AcquireOptions {
         AcquireOptions::default()
     }
 
-    /// Waits for `wait` at most, in place of a [deadline](Self::deadline). Zero makes one attempt. Defaults
-    /// to waiting as long as it takes.
+    /// Waits for `wait` at most, in place of a [deadline](Self::deadline); zero makes one attempt.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = WaitChoice::For(wait);
         self
     }
 
-    /// Waits until `instant` at most, in place of a longest [wait](Self::wait), so that several calls share
-    /// one deadline. An instant that has passed makes one attempt. Defaults to waiting as long as it takes.
+    /// Waits until `instant` at most, in place of a [wait](Self::wait), so that several calls share one
+    /// deadline. An instant in the past makes one attempt.
     pub fn deadline(mut self, instant: Instant) -> Self {
         self.wait = WaitChoice::Until(instant);
         self
     }
 
-    /// Holds the lock for `lease` at most; it is not renewed. Defaults to the client's lease, renewed until
+    /// Holds the lock for `lease` at most, without renewal. Defaults to the client's lease, renewed until
     /// released. At least 1 ms.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// Ends the wait when `interrupt` is set. Defaults to nothing that does.
+    /// Ends the wait when `interrupt` is set.
     pub fn interrupt(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = Some(interrupt.clone());
         self
     }
 
-    /// Those of a call that does not wait.
+    /// One attempt.
     pub(super) fn once() -> AcquireOptions {
         AcquireOptions::new().wait(Duration::ZERO)
     }
 
-    /// How long a call waits that begins now, by `clock`.
     pub(super) fn limit(&self, clock: &Clock) -> WaitLimit {
         match self.wait {
             WaitChoice::Forever => WaitLimit::Deadline(Moment::NEVER),
@@ -94,7 +87,6 @@ impl AcquireOptions {
         }
     }
 
-    /// The lease of a hold that is acquired so.
     pub(super) fn lease_of_hold(&self) -> Lease {
         self.lease.map_or(Lease::Renewed, Lease::Fixed)
     }

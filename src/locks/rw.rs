@@ -11,22 +11,16 @@ use crate::seam::Kind;
 
 /// Many readers or one writer, across threads, processes and languages: Redisson's `RReadWriteLock`.
 ///
-/// Its two halves are [`RedisLock`]s, with all that those can do: guards, leases, the watchdog, fences for
-/// writers. Both are reentrant. The thread that writes may also read, and go on reading after it has let go
-/// of writing (downgrade); the thread that reads cannot begin to write (upgrade): two who tried would wait
-/// for each other, so the attempt is refused at once.
+/// Both halves are reentrant [`RedisLock`]s, with guards, leases, the watchdog, and fencing tokens for
+/// writers. A writing thread may also read, and go on reading after it stopped writing (downgrade). A reading
+/// thread cannot begin to write (upgrade), which is refused at once, since two such threads would deadlock.
 ///
 /// # Guarantees
-///
-/// While somebody writes, nobody else reads or writes. Readers are never held back by a writer that waits, as
-/// in Java: a stream of readers can starve writers, unless they and the writers use
-/// [`writers_first`](Self::writers_first).
-///
-/// A reader with a lease of its own is kept counted for as long as that lasts, also when a Java reader's
-/// watchdog would cut everybody's time short.
+/// While one owner writes, no other reads or writes. Waiting writers do not hold readers back, as in Java: a
+/// stream of readers can starve writers, unless all use [`writers_first`](Self::writers_first). A reader with
+/// an explicit lease counts for that time, even where a Java reader's watchdog would shorten everyone's.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let cache = client.get_read_write_lock("cache");
@@ -58,19 +52,18 @@ impl ReadWriteLock {
         }
     }
 
-    /// The half that many may hold at a time. The thread that writes can take it for itself, not for an
-    /// [`OwnedGuard`](crate::OwnedGuard), which would be another reader: that is refused as below.
+    /// The half that many may hold at a time. A writing thread can take it for itself, but not for an
+    /// [`OwnedGuard`](crate::OwnedGuard), which would be another reader: refused as below.
     #[must_use = "`read()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
     pub fn read(&self) -> &RedisLock {
         &self.read
     }
 
-    /// The half that one may hold, while nobody else holds either.
+    /// The half that one owner may hold, while no other holds either half.
     ///
-    /// Taken by a thread that holds the other half only, for itself or for an
-    /// [`OwnedGuard`](crate::OwnedGuard), it gives an error of kind
-    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock); calls that do not wait give `false` or `None`. The
-    /// read lock of an `OwnedGuard` is no thread's: a writer waits for that guard, whichever thread has it.
+    /// A thread that only reads gets an error of kind [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and
+    /// `false` or `None` from calls that do not wait. The read lock of an [`OwnedGuard`](crate::OwnedGuard)
+    /// belongs to no thread: a writer waits for that guard, whichever thread has it.
     #[must_use = "`write()` acquires nothing: it makes a handle, whose `acquire()` takes the lock and returns a guard"]
     pub fn write(&self) -> &RedisLock {
         &self.write
@@ -81,23 +74,20 @@ impl ReadWriteLock {
         FencedLock::new(self.write.clone().on_terms(Terms { fenced: true, ..self.terms }))
     }
 
-    /// The same lock, with a writer that waits coming before readers that do not read yet, so that a stream
-    /// of readers cannot starve writers. A stream of writers can then starve readers.
+    /// The same lock, in which waiting writers come before new readers, so that readers cannot starve
+    /// writers. A stream of writers can then starve readers.
     ///
-    /// It is an agreement of those who use it: a writer says that it waits, readers look and let it go first.
-    /// A process that uses the lock without it, Java's among them, is excluded and excludes as always, but
-    /// neither announces its writing nor lets others go first. Use it with all values of the name, or writers
-    /// gain little.
+    /// An agreement among the users: a writer announces its wait, and readers let it go first. A process
+    /// without this option, Java's among them, excludes and is excluded as always, but takes no part in the
+    /// agreement. Use it with all handles of the name.
     ///
-    /// A reader may read again, and a writer may read, whoever waits. But a reader that waits for another
-    /// thread that wants to read too, or for an [owned guard](RedisLock::acquire_owned) of its own on the
-    /// read half, waits for ever if a writer comes between, since that waits for the reader. A writer that
-    /// died is waited for up to 6 s. Of several threads of one client that wait to write, the first is
-    /// announced: before the next, readers may get in once. On ZooKeeper all wait in order of arrival, and
-    /// this changes nothing.
+    /// A reader may re-enter, and a writer may read, whoever waits. But a reader deadlocks if it waits for
+    /// another thread that wants to read, or for an [owned guard](RedisLock::acquire_owned) of its own on the
+    /// read half, while a writer waits in between. A dead writer is waited for up to 6 s. Of several waiting
+    /// writers of one client only the first is announced: readers may enter once before the next. On
+    /// ZooKeeper all wait in order of arrival, and this changes nothing.
     ///
     /// # Examples
-    ///
     /// ```
     /// # let client = leasehold::LockClient::in_memory();
     /// let cache = client.get_read_write_lock("cache").writers_first();

@@ -11,22 +11,19 @@ use crate::time::checked_lease;
 
 /// A number of permits under a name, shared by threads, processes and languages: Redisson's `RSemaphore`.
 ///
-/// Nobody owns a permit in the store: it only counts, so the permits of a process that dies are gone for
-/// good. If that matters use an [`ExpirableSemaphore`](crate::ExpirableSemaphore).
+/// The store only counts, so the permits of a dead process do not come back; an
+/// [`ExpirableSemaphore`](crate::ExpirableSemaphore)'s do.
 ///
-/// Each process calls [`try_set_permits`](Self::try_set_permits) before it acquires: the first call sets the
-/// number, the others change nothing. Until then there is no semaphore, and acquiring is an error of kind
-/// [`NotSetUp`](crate::ErrorKind::NotSetUp), in calls that wait too. (Redisson's calls wait.)
+/// Each process calls [`try_set_permits`](Self::try_set_permits) first: the first call sets the number, later
+/// calls change nothing. Without it acquiring, waiting or not, is an error of kind
+/// [`NotSetUp`](crate::ErrorKind::NotSetUp). (Redisson's calls wait.)
 ///
 /// # Guarantees
-///
-/// Never more permits out than were set up and added. Those who wait each ask for as many as they want: one
-/// that wants three does not hold up one that wants one, and may wait as long as others take what comes back.
-/// A wake-up that is lost costs a waiter up to 1.2 s. A request whose answer is lost is repeated and counted
-/// once, for up to ten minutes.
+/// Never more permits are out than were set up and added. A waiter for three permits does not hold up one for
+/// one permit, and may wait as long as others take what comes back. A lost wake-up costs a waiter up to 1.2
+/// s. A request whose answer is lost is repeated and counted once, for up to ten minutes.
 ///
 /// # Examples
-///
 /// ```
 /// # let client = leasehold::LockClient::in_memory();
 /// let slots = client.get_semaphore("downstream");
@@ -48,27 +45,23 @@ impl Semaphore {
     /// Acquires `permits` permits, waiting as long as it takes.
     ///
     /// # Blocking
-    ///
     /// Until they are acquired; one round trip if they are available.
     ///
     /// # Errors
-    ///
-    /// None were asked for; the name is bad; nobody has set the semaphore up, or it was deleted or has ended
-    /// (kind [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not
-    /// be used for the client's retry time-out.
+    /// `permits` is zero; the name is bad; the semaphore was not set up, or was deleted or has ended (kind
+    /// [`NotSetUp`](crate::ErrorKind::NotSetUp)); the key holds something else; or the server could not be
+    /// used for the client's retry time-out.
     pub fn acquire(&self, permits: u32) -> Result<Permit> {
         let permit = self.take("acquire", permits, &AcquireOptions::new())?;
         permit.ok_or_else(|| self.core.unending("acquire"))
     }
 
-    /// Acquires `permits` permits if they are there now.
+    /// Acquires `permits` permits if they are available now.
     ///
     /// # Blocking
-    ///
     /// One round trip.
     ///
     /// # Errors
-    ///
     /// As [`acquire`](Self::acquire), at once.
     pub fn try_acquire(&self, permits: u32) -> Result<Option<Permit>> {
         self.take("try_acquire", permits, &AcquireOptions::once())
@@ -77,27 +70,23 @@ impl Semaphore {
     /// Acquires `permits` permits, waiting at most `wait`.
     ///
     /// # Blocking
-    ///
     /// Up to `wait` and one command time-out.
     ///
     /// # Errors
-    ///
     /// As [`acquire`](Self::acquire). If the last attempt failed, its error is returned.
     pub fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<Permit>> {
         self.take("try_acquire_for", permits, &AcquireOptions::new().wait(wait))
     }
 
-    /// Acquires `permits` permits as `options` say; `None` if they did not become available. Without a bound
-    /// on the wait it is never `None`.
+    /// Acquires `permits` permits as `options` say; `None` if they did not become available, which needs a
+    /// bound on the wait.
     ///
     /// # Blocking
-    ///
     /// As [`acquire`](Self::acquire), or up to the wait that the options name and one command time-out.
     ///
     /// # Errors
-    ///
-    /// As [`acquire`](Self::acquire); one that [`is_interrupted`](crate::Error::is_interrupted); and of kind
-    /// [`InvalidInput`](crate::ErrorKind::InvalidInput), before any I/O, if the options name a lease, which
+    /// As [`acquire`](Self::acquire); one that [`is_interrupted`](crate::Error::is_interrupted); and, before
+    /// any I/O, of kind [`InvalidInput`](crate::ErrorKind::InvalidInput) if the options name a lease, which
     /// these permits do not have.
     pub fn acquire_with(&self, permits: u32, options: &AcquireOptions) -> Result<Option<Permit>> {
         const ACTION: &str = "acquire_with";
@@ -108,58 +97,47 @@ impl Semaphore {
         self.take(ACTION, permits, options)
     }
 
-    /// Releases permits that were acquired elsewhere, or adds new ones: the store does not know the
-    /// difference.
-    ///
-    /// For code that acquires and releases in different places, with [`Permit::forget`].
+    /// Releases permits that were acquired elsewhere, by code that called [`Permit::forget`], or adds new
+    /// ones: the store does not distinguish the two.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn release(&self, permits: u32) -> Result<()> {
         self.core.count("release", &Counting::Add(i64::from(permits))).map(drop).map_err(Error::after_work)
     }
 
-    /// As [`release`](Self::release), unless nobody has set the semaphore up (any more): then `false`, and
-    /// none is made.
+    /// As [`release`](Self::release), but `false`, with nothing made, if the semaphore does not exist.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn release_if_exists(&self, permits: u32) -> Result<bool> {
         let what = Counting::AddIfSetUp(i64::from(permits));
         Ok(self.core.count("release_if_exists", &what).map_err(Error::after_work)? == Some(1))
     }
 
-    /// Acquires all that are there; returns how many that were. They stay taken.
+    /// Acquires all available permits for good; returns their number.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     pub fn drain_permits(&self) -> Result<i64> {
         Ok(self.core.count("drain_permits", &Counting::Drain)?.unwrap_or(0))
     }
 
-    /// As [`try_set_permits`](Self::try_set_permits), and the semaphore ends by itself after `lease`.
+    /// As [`try_set_permits`](Self::try_set_permits), and the semaphore ends after `lease`.
     ///
     /// # Blocking
-    ///
     /// As [`try_set_permits`](Self::try_set_permits).
     ///
     /// # Errors
-    ///
     /// As [`try_set_permits`](Self::try_set_permits), and for a lease under 1 ms or over 100 years.
     pub fn try_set_permits_with_lease(&self, permits: u32, lease: Duration) -> Result<bool> {
         let action = "try_set_permits_with_lease";

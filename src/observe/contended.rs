@@ -4,15 +4,13 @@ use std::collections::HashMap;
 
 use crate::sync::Mutex;
 
-/// The most names that are counted at a time. A name that has more than one in `MOST_NAMES` of all waits is
-/// always among them.
+/// The number of counted names. A name with more than one in `MOST_NAMES` of all waits is always among them.
 const MOST_NAMES: usize = 256;
 
 /// A lock that calls of this client have waited for, from
 /// [`LockClient::contended`](crate::LockClient::contended).
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -26,9 +24,9 @@ const MOST_NAMES: usize = 256;
 pub struct Contended {
     /// The lock.
     pub name: String,
-    /// How many calls have slept for it; the true number may be lower, and is never higher.
+    /// The number of calls that slept for it, never too low.
     pub waits: u64,
-    /// At least `waits` less this: the name may have taken the place of another, whose waits it got.
+    /// How much too high `waits` may be: the name may have replaced another and taken over its count.
     pub overcount: u64,
 }
 

@@ -9,12 +9,11 @@ use crate::observe::loss::Loss;
 
 /// Something that happened to a client's locks.
 ///
-/// `name` is the name that the program gave, before prefix and mapping. `kind` is one of `"lock"`,
-/// `"fenced"`, `"fair"`, `"read"`, `"write"`, `"token"`, `"semaphore"`, `"permits"`, `"latch"` and
-/// `"condition"`. More events and more fields may come: match with `..` and a last arm for the rest.
+/// `name` is the name that the program gave. `kind` is `"lock"`, `"fenced"`, `"fair"`, `"read"`, `"write"`,
+/// `"token"`, `"semaphore"`, `"permits"`, `"latch"` or `"condition"`. More events and fields may come: match
+/// with `..` and a last arm for the rest.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{Event, LockClient, MemoryStore, Observer};
 /// use std::sync::mpsc::{Sender, channel};
@@ -41,8 +40,7 @@ use crate::observe::loss::Loss;
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A call begins to sleep for a lock: once for each call that sleeps at all. `Acquired` or `GaveUp`
-    /// follows.
+    /// A call begins to sleep for a lock; once a call. `Acquired` or `GaveUp` follows.
     #[non_exhaustive]
     Waiting {
         /// The lock.
@@ -50,7 +48,7 @@ pub enum Event<'a> {
         /// Its kind.
         kind: &'static str,
     },
-    /// A lock was taken. Not for re-entry.
+    /// A lock was acquired. Not for a re-entry.
     #[non_exhaustive]
     Acquired {
         /// The lock.
@@ -59,13 +57,13 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The new holder.
         owner: Owner,
-        /// For how long the call had waited.
+        /// The time that the call waited.
         waited: Duration,
-        /// How many requests it had sent to the store.
+        /// The number of requests that it sent to the store.
         attempts: u32,
     },
-    /// The lock that was just taken came from a thread that released it, by a message of the store or within
-    /// the process.
+    /// The lock that was just acquired came from a thread that released it, by a message of the store or
+    /// within the process.
     #[non_exhaustive]
     HandedOff {
         /// The lock.
@@ -74,10 +72,9 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The new holder.
         owner: Owner,
-        /// Whether it came from a thread of this client.
+        /// Whether a thread of this client released it.
         is_local: bool,
-        /// The time to the grant: from the request of the releasing thread, or from the message of another
-        /// process.
+        /// The time to the grant: from the release request, or from the message of another process.
         took: Duration,
     },
     /// A call ended without the lock.
@@ -87,32 +84,32 @@ pub enum Event<'a> {
         name: &'a str,
         /// Its kind.
         kind: &'static str,
-        /// For how long it had waited.
+        /// The time that the call waited.
         waited: Duration,
-        /// How many requests it had sent to the store.
+        /// The number of requests that it sent to the store.
         attempts: u32,
-        /// Why.
+        /// The reason.
         reason: GaveUpReason<'a>,
     },
-    /// The store has confirmed renewals: one event for each request, with up to some hundred holds.
+    /// The store confirmed renewals: one event a request, with up to some hundred holds.
     #[non_exhaustive]
     Renewed {
-        /// How many holds were renewed.
+        /// The number of renewed holds.
         holds: u64,
-        /// How long the request took.
+        /// The time of the request.
         took: Duration,
-        /// How much later it was sent than the latest of them was due: zero while the watchdog keeps up.
+        /// How late the request was for the hold that was due last: zero while the watchdog keeps up.
         lag: Duration,
     },
-    /// The store was asked to change something, and answered or did not.
+    /// A request that changes something in the store ended.
     #[non_exhaustive]
     Request {
-        /// `"acquire"`, `"release"`, `"renew"` or `"hand_off"`, the release that makes another thread of
-        /// this client the owner.
+        /// `"acquire"`, `"release"`, `"renew"` or `"hand_off"`: a release that makes another thread of this
+        /// client the owner.
         op: &'static str,
-        /// From when it was sent until the answer was read, or no longer waited for.
+        /// From sending the request until its answer was read, or no longer awaited.
         took: Duration,
-        /// Why there was no good answer. If its outcome is unknown, the request may have been carried out.
+        /// Why there was no good answer. With an unknown outcome, the request may have been carried out.
         error: Option<&'a Error>,
     },
     /// A renewal failed, and is repeated. Reported for each hold at its first failure, and then less and less
@@ -125,9 +122,9 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The holder.
         owner: Owner,
-        /// Why.
+        /// The reason.
         error: &'a Error,
-        /// For how long the hold is certain still.
+        /// How long the hold is still certain.
         remaining: Duration,
     },
     /// A lock was fully released.
@@ -139,17 +136,17 @@ pub enum Event<'a> {
         kind: &'static str,
         /// The holder until then.
         owner: Owner,
-        /// For how long it was held.
+        /// How long it was held.
         held: Duration,
     },
-    /// A release failed whose outcome no caller gets: that of a dropped guard, or of
+    /// A release failed that no caller hears of: a dropped guard's, or that of
     /// [`with_lock`](crate::AcquireOptions::with_lock), which returns the result of its work. The client
-    /// repeats it until it is answered or the lease has run out.
+    /// repeats the release until it is answered or the lease is over.
     #[non_exhaustive]
     ReleaseFailed {
         /// The lock; empty for those of a client that ended.
         name: &'a str,
-        /// Why.
+        /// The reason.
         error: &'a Error,
     },
     /// A hold was lost.
@@ -161,12 +158,12 @@ pub enum Event<'a> {
         kind: &'static str,
         /// From the grant to the loss.
         held: Duration,
-        /// For how long its renewal had been due; zero for a hold that is not renewed, or no further.
+        /// How long its renewal had been due; zero for a hold that is not renewed, or no further.
         overdue: Duration,
         /// Whether the thread that held it had ended without a release.
         is_abandoned: bool,
     },
-    /// A thread ended without releasing; its hold is no longer renewed and ends with its lease.
+    /// A thread ended without a release; its hold ends with its lease.
     #[non_exhaustive]
     Abandoned {
         /// The lock.
@@ -176,7 +173,7 @@ pub enum Event<'a> {
         /// The holder.
         owner: Owner,
     },
-    /// An acquire may or may not have been carried out. The client undoes it; the call goes on, if it has
+    /// An acquire may or may not have been carried out. The client undoes it; the call goes on if it has
     /// time.
     #[non_exhaustive]
     UnknownOutcome {
@@ -184,43 +181,43 @@ pub enum Event<'a> {
         name: &'a str,
         /// Its kind.
         kind: &'static str,
-        /// Why it is not known.
+        /// The reason.
         error: &'a Error,
     },
-    /// Threads wait for each other in a ring, one of this client's among them: once for each ring.
-    /// `DeadlockOver` follows.
+    /// Threads wait for each other in a cycle, one of this client's among them; once a cycle. `DeadlockOver`
+    /// follows.
     #[non_exhaustive]
     Deadlock {
-        /// The ring.
+        /// The cycle.
         deadlock: &'a Deadlock,
     },
-    /// A ring that was told is one no more: a wait of it has ended, or a hold.
+    /// A reported deadlock is over: one of its waits or holds has ended.
     #[non_exhaustive]
     DeadlockOver {
-        /// The ring, as it was told.
+        /// The cycle, as it was reported.
         deadlock: &'a Deadlock,
-        /// For how long it was known.
+        /// How long it was known.
         lasted: Duration,
     },
-    /// Wake-ups are not coming, so that waiters only poll.
+    /// Wake-ups do not come; waiters only poll.
     #[non_exhaustive]
     WakeupsDown {
-        /// Why.
+        /// The reason.
         error: &'a Error,
     },
     /// Wake-ups are back.
     WakeupsUp,
-    /// Callbacks are slow, and reports wait: from now on reports that repeat are left out. Reported on a
-    /// thread of its own, since the callback thread is not free.
+    /// Callbacks are slow and reports wait: repeated reports are dropped from now on. Reported on its own
+    /// thread, since the callback thread is busy.
     CallbacksDelayed,
     /// Callbacks keep up again.
     #[non_exhaustive]
     CallbacksCaughtUp {
-        /// How many reports were dropped.
+        /// The number of dropped reports.
         dropped: u64,
     },
-    /// Something about the servers, or about how the program uses its clients, is not as it should be for
-    /// what is promised; nothing fails because of it.
+    /// Something about the servers, or about how the program uses its clients, weakens what is promised;
+    /// nothing fails because of it.
     #[non_exhaustive]
     Warning {
         /// The finding, in words.
@@ -231,7 +228,6 @@ pub enum Event<'a> {
 /// Why a call ended without the lock.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{Event, GaveUpReason, Observer};
 ///
@@ -249,13 +245,13 @@ pub enum Event<'a> {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum GaveUpReason<'a> {
-    /// It was taken, and the call was not to wait.
+    /// The lock was busy, and the call was not to wait.
     Busy,
-    /// It was taken for as long as the call would wait.
+    /// The lock stayed busy until the call's time was over.
     TimedOut,
     /// The wait was interrupted.
     Interrupted,
-    /// Of this error.
+    /// This error ended the call.
     Failed(&'a Error),
 }
 

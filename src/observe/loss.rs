@@ -5,7 +5,6 @@ use crate::ident::Owner;
 /// A hold that ended without being released.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -22,16 +21,15 @@ use crate::ident::Owner;
 pub struct Loss {
     /// The lock.
     pub name: String,
-    /// The holder's owner id.
+    /// The holder.
     pub owner: Owner,
-    /// How it is known.
+    /// The reason.
     pub reason: LossReason,
 }
 
-/// How it is known that a hold is lost.
+/// Why a hold is lost.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, LossReason};
 ///
@@ -47,13 +45,13 @@ pub struct Loss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// Its lease ran out unconfirmed.
+    /// The lease ran out without a confirmed renewal.
     Expired,
-    /// The server answered that this owner does not hold it.
+    /// The server answered that this owner does not hold the lock.
     Gone,
     /// The client was shut down.
     ShutDown,
-    /// It was held as long as [`max_hold`](crate::LockBuilder::max_hold) allows.
+    /// [`max_hold`](crate::LockBuilder::max_hold) ended the hold.
     HeldTooLong,
 }
 

@@ -64,7 +64,6 @@ const MOST_GROUPS: usize = 64;
 /// | `leasehold_subscription_up` | gauge: 1, or 0 while releases elsewhere wake nobody here |
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, MemoryStore, Metrics};
 ///
@@ -167,7 +166,6 @@ impl Metrics {
     /// [`LockClient::stats`](crate::LockClient::stats) of the client that this observes.
     ///
     /// # Blocking
-    ///
     /// Never for I/O.
     pub fn sample(&self, stats: &Stats) {
         let mut last = self.0.last.lock();

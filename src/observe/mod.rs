@@ -16,35 +16,26 @@ use std::sync::Arc;
 use crate::observe::event::Event;
 pub use crate::observe::loss::{Loss, LossReason};
 
-/// Receives what happens to a client's locks, as [events](Event); for metrics, logs and alarms.
+/// Receives the [events](Event) of a client's locks, for metrics, logs and alarms.
 ///
-/// Events of a call are reported on the calling thread, before the call returns, and should be quick to
-/// handle: [`Event::Waiting`], [`Event::Acquired`], [`Event::HandedOff`], [`Event::GaveUp`],
-/// [`Event::Released`], [`Event::UnknownOutcome`] and [`Event::Request`]. All others, and those of the
-/// release of a dropped guard and of renewals, are reported on the client's callback thread, which delays no
-/// renewal. Reports that repeat wait there up to a limit, and are left out above it; a loss never is. A panic
-/// is caught.
+/// A panic of an observer is caught. Repeated reports wait for the callback thread up to a limit, and are
+/// dropped above it; a loss never is.
 ///
 /// # Calling the client back
 ///
-/// An observer that is told on the calling thread is in the middle of a call. All that it asks of the same
-/// client there is refused at once, on whatever lock: an error of kind
-/// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and nothing is sent. A guard that it drops there is
-/// released, and one that it unlocks is released too, although the call returns that error. Numbers and
-/// guards may be asked ([`stats`](crate::LockClient::stats), [`contended`](crate::LockClient::contended),
-/// [`Guard::check`](crate::Guard::check)), and so may other clients. An observer that wants a lock sends its
-/// event to another thread.
-///
-/// | Told | Events | Calls of the same client |
+/// | Reported | Events | Calls of the same client |
 /// |---|---|---|
-/// | on the calling thread | [`Event::Waiting`], [`Event::Acquired`], [`Event::HandedOff`], [`Event::GaveUp`], [`Event::Released`], [`Event::UnknownOutcome`], [`Event::Request`] for `"acquire"`, `"release"` and `"hand_off"`; [`Event::ReleaseFailed`] of a drop that waited for the answer | refused |
-/// | on the callback thread | those of a dropped guard's release, [`Event::Request`] for `"renew"`, all others; the callbacks of [`on_lost`](crate::Guard::on_lost) | work, and hold up later reports as long as they take |
+/// | on the calling thread, before the call returns | [`Event::Waiting`], [`Event::Acquired`], [`Event::HandedOff`], [`Event::GaveUp`], [`Event::Released`], [`Event::UnknownOutcome`], [`Event::Request`] for `"acquire"`, `"release"` and `"hand_off"`; [`Event::ReleaseFailed`] of a drop that waited for the answer | refused |
+/// | on the callback thread | those of a dropped guard's release, [`Event::Request`] for `"renew"`, all others; the callbacks of [`on_lost`](crate::Guard::on_lost) | work, and delay later reports |
 ///
-/// If the system gives no callback thread, and once the client is shut down, its work is done by the thread
-/// that comes by. It is refused there as well.
+/// On the calling thread an observer is in the middle of a call: whatever it asks of the same client is
+/// refused with [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock), and nothing is sent. A guard that it
+/// drops or unlocks is released all the same. It may ask for numbers ([`stats`](crate::LockClient::stats),
+/// [`contended`](crate::LockClient::contended)), for [`Guard::check`](crate::Guard::check), and use other
+/// clients. An observer that wants a lock sends its event to another thread. If the system gives no callback
+/// thread, and once the client is shut down, the thread that comes by does its work, and is refused as well.
 ///
 /// # Examples
-///
 /// A closure observes:
 ///
 /// ```

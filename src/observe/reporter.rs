@@ -100,8 +100,6 @@ impl Reporter {
         !self.observers.is_empty()
     }
 
-    /// Writes a warning to standard error where nobody would hear of it: the program has no observer, and no
-    /// log takes lines. For what stays as it is until a person acts.
     pub(crate) fn warn_if_unheard(&self, text: impl FnOnce() -> String) {
         if !self.has_own && !crate::observe::is_logged() {
             // Nobody is left to hear that it cannot be written.

@@ -6,11 +6,10 @@ use std::time::Duration;
 use crate::observe::contended::{Contended, WaitedFor};
 use crate::observe::loss::LossReason;
 
-/// The numbers of a client, from [`LockClient::stats`](crate::LockClient::stats). Those that only go up count
-/// from its beginning.
+/// The numbers of a client, from [`LockClient::stats`](crate::LockClient::stats). Counters begin with the
+/// client.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::LockClient;
 ///
@@ -25,15 +24,15 @@ use crate::observe::loss::LossReason;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
-    /// Holds that stand now, those at risk among them.
+    /// Current holds, those at risk included.
     pub holds: u64,
-    /// The number of these whose renewal failed last or is overdue.
+    /// Holds whose last renewal failed or is overdue.
     pub holds_at_risk: u64,
-    /// Holds that were lost, and that their threads have not released yet.
+    /// Lost holds that their threads have not released yet.
     pub holds_lost: u64,
-    /// For how long the hold that ends first is certain still, if it is not renewed; `None` without holds.
+    /// How long the hold that ends first is still certain; `None` without holds.
     pub shortest_window: Option<Duration>,
-    /// For how long the renewal that is most overdue has been so; zero while all come in time.
+    /// How long the most overdue renewal has been due; zero while all are in time.
     pub longest_overdue: Duration,
     /// Calls that have slept for a lock and have not returned.
     pub waiters: u64,
@@ -47,32 +46,32 @@ pub struct Stats {
     pub gave_up: u64,
     /// Holds lost because the lease ran out.
     pub lost_expired: u64,
-    /// Holds lost because the store had them no longer.
+    /// Holds lost because the store no longer had them.
     pub lost_gone: u64,
     /// Holds lost because the client was shut down.
     pub lost_shut_down: u64,
-    /// Holds lost because they were held for as long as `max_hold` allows.
+    /// Holds lost because `max_hold` ended them.
     pub lost_held_too_long: u64,
     /// Renewals that the store confirmed.
     pub renewals: u64,
     /// Renewals that failed; each is repeated.
     pub renewals_failed: u64,
-    /// Releases that failed, of dropped guards too.
+    /// Failed releases, those of dropped guards included.
     pub releases_failed: u64,
-    /// Acquires of which it was not known at first whether they were carried out.
+    /// Acquires whose outcome was unknown at first.
     pub unknown_outcomes: u64,
-    /// Deadlocks that threads of this client were part of.
+    /// Deadlocks with a thread of this client.
     pub deadlocks: u64,
     /// Waiters woken by a message of the store.
     pub woken_by_message: u64,
-    /// Waiters woken by a release of this client, or by the turn in its queue.
+    /// Waiters woken by a release of this client, or as the next in its queue.
     pub woken_locally: u64,
-    /// Waiters that looked again because it was time.
+    /// Waiters that polled.
     pub woken_by_time: u64,
 }
 
 impl Stats {
-    /// All holds that were lost, for whatever reason.
+    /// All lost holds.
     pub fn lost(&self) -> u64 {
         self.lost_expired + self.lost_gone + self.lost_shut_down + self.lost_held_too_long
     }

@@ -39,7 +39,6 @@ pub const REDIS_SET: &str = include_str!("fenced_set.lua");
 /// written, as by an older token.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::fencing;
 ///
@@ -102,16 +101,13 @@ fn is_identifier(text: &str) -> bool {
 /// While another process reads the file without sharing its deletion, it cannot be replaced.
 ///
 /// # Blocking
-///
 /// While another process writes the same file; and for the disk: token and content are synced.
 ///
 /// # Errors
-///
 /// Of kind [`Resource`](ErrorKind::Resource), with the cause: a file could not be opened, locked, read or
 /// written. The content is the old or the new; no older token will be let in either way.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, fencing};
 ///

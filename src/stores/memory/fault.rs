@@ -9,7 +9,6 @@ use crate::error::{Error, ErrorKind};
 /// [`MemoryStore::fail`](crate::MemoryStore::fail).
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{Fault, LockClient, MemoryStore};
 ///

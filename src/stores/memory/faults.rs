@@ -21,7 +21,6 @@ impl MemoryStore {
     /// waiters are not affected.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{Fault, LockClient, MemoryStore};
     ///
@@ -58,7 +57,6 @@ impl MemoryStore {
     /// The key is the lock's name after prefix and mapping.
     ///
     /// # Examples
-    ///
     /// ```
     /// use leasehold::{LockClient, ManualClock, MemoryStore};
     /// use std::time::Duration;

@@ -16,7 +16,6 @@ use crate::time::{Clock, ManualClock};
 /// watchdog. With a [`ManualClock`] a test decides when leases end.
 ///
 /// # Examples
-///
 /// ```
 /// use leasehold::{LockClient, MemoryStore};
 ///
