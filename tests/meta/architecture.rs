@@ -68,9 +68,7 @@ const DRIVERS: &[(&str, &[&str])] = &[
         &[
             "src/stores/sql/sqlite.rs",
             "src/stores/sql/sqlite/connection.rs",
-            "src/stores/sql/sqlite/reading.rs",
             "src/stores/sql/sqlite/refusal.rs",
-            "src/stores/sql/sqlite/table.rs",
         ],
     ),
     ("httparse", &["src/stores/etcd/http.rs"]),

@@ -117,9 +117,9 @@ fn every_statement_finds_its_row_by_the_key() {
         for parameter in [
             ":token",
             ":owner",
-            ":lease_us",
-            ":age_us",
-            ":rest_us",
+            ":lease_ms",
+            ":age_ms",
+            ":rest_ms",
             ":fenced",
             ":host",
             ":pid",

@@ -13,7 +13,9 @@ use crate::ident::{ClientId, LockName};
 use crate::inspect::Inspection;
 use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written, answered};
 use crate::seam::{Answer, Failure};
-use crate::stores::sql::rows::{EntryRow, RowStore, Rows, described};
+use crate::stores::sql::row_store::RowStore;
+use crate::stores::sql::rows::{Rows, described, milliseconds};
+use crate::stores::sql::statement::{Args, Record};
 use crate::sync::atomic::Ordering;
 use crate::time::Moment;
 
@@ -42,6 +44,10 @@ fn in_ascii(entry: &str) -> Cow<'_, str> {
     text.into()
 }
 
+/// The columns of a list by which the table is in order, and of the name.
+const ID: usize = 9;
+const NAME: usize = 10;
+
 /// The entries on one page, as the statements return them.
 const PAGE: usize = 250;
 
@@ -50,17 +56,19 @@ impl<D: Rows> RowStore<D> {
         self.pool().with_another(deadline, |database, link| {
             if !self.has_tidied.load(Ordering::Relaxed) {
                 // Nobody else would.
-                database.tidy_entries(link, deadline)?;
+                database.run(link, &database.statements().tidy, &Args::none(), deadline)?;
                 self.has_tidied.store(true, Ordering::Relaxed);
             }
-            database.post(link, client, &in_ascii(text), lease, deadline)
+            let args = Args::one("client", client).and("entry", &*in_ascii(text)).and("lease_ms", lease);
+            database.run(link, &database.statements().post, &args, deadline).map(drop)
         })
     }
 }
 
-fn read(row: EntryRow) -> Option<(ClientId, Posted)> {
-    let remaining = Duration::from_millis(u64::try_from(row.remaining_ms).unwrap_or(0));
-    Some((ClientId::read(&row.client)?, Posted { text: row.text, remaining }))
+/// A client's entry, from its client, text and rest; `None` if another program made the client.
+fn read(record: &Record) -> Answer<Option<(ClientId, Posted)>> {
+    let posted = Posted { text: record.text(1)?, remaining: milliseconds(record.int(2)?) };
+    Ok(ClientId::read(&record.text(0)?).map(|client| (client, posted)))
 }
 
 impl<D: Rows> Directory for RowStore<D> {
@@ -69,17 +77,19 @@ impl<D: Rows> Directory for RowStore<D> {
     }
 
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()> {
-        let client = client.to_string();
-        answered(
-            self.pool().with_another(deadline, |database, link| database.unpost(link, &client, deadline)),
-        )
+        let args = Args::one("client", client.to_string());
+        answered(self.pool().with_another(deadline, |database, link| {
+            database.run(link, &database.statements().unpost, &args, deadline).map(drop)
+        }))
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
         let found = self.pool().with(deadline, |database, link| {
             let one = |client: &ClientId| {
-                let row = database.entry(link, &client.to_string(), deadline)?;
-                Ok(row.and_then(read).map(|(_, posted)| posted))
+                let args = Args::one("client", client.to_string());
+                let records = database.run(link, &database.statements().entry, &args, deadline)?;
+                let entry = records.first().map(read).transpose()?.flatten();
+                Ok(entry.map(|(_, posted)| posted))
             };
             clients.iter().map(one).collect()
         });
@@ -88,31 +98,37 @@ impl<D: Rows> Directory for RowStore<D> {
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
-        let rows =
-            self.pool().with(deadline, |database, link| database.entries(link, &from.cursor, deadline));
-        answered(rows.map(|rows| {
-            let last = rows.last().filter(|_| rows.len() >= PAGE);
-            let next = last.map(|last| Place { servers: None, cursor: last.client.clone() });
-            let looked_at = u64::try_from(rows.len()).unwrap_or(u64::MAX);
-            Page { found: rows.into_iter().filter_map(read).collect(), next, requests: 1, looked_at }
-        }))
+        let read_all = |records: Vec<Record>| {
+            let last =
+                records.last().filter(|_| records.len() >= PAGE).map(|last| last.text(0)).transpose()?;
+            let next = last.map(|cursor| Place { servers: None, cursor });
+            let looked_at = u64::try_from(records.len()).unwrap_or(u64::MAX);
+            let found =
+                records.iter().filter_map(|record| read(record).transpose()).collect::<Answer<_>>()?;
+            Ok(Page { found, next, requests: 1, looked_at })
+        };
+        let args = Args::one("after", &*from.cursor);
+        answered(self.run(deadline, &args, |all| &all.entries).and_then(read_all))
     }
 }
 
 impl<D: Rows> Listing for RowStore<D> {
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>> {
-        let after = bytes(&from.cursor);
-        let rows = match self.pool().with(deadline, |database, link| database.list(link, &after, deadline)) {
-            Ok(rows) => rows,
-            Err(failure) => return Err(Failure::Refused(failure.into_error())),
+        let args = Args::one("after", &*bytes(&from.cursor));
+        let read_all = |records: Vec<Record>| {
+            let looked_at = u64::try_from(records.len()).unwrap_or(u64::MAX);
+            let last = records.last().map(|last| last.bytes(ID)).transpose()?;
+            let next = last.map(|id| Place { servers: None, cursor: hex(&id) });
+            let one = |record: &Record| {
+                let key = String::from_utf8(record.bytes(NAME)?).ok();
+                let name = key.and_then(|key| LockName::new(&Arc::from(wanted.name(&key)?), key).ok());
+                let seen = name.map(|name| described(&name, record)).transpose()?;
+                Ok(seen.filter(|seen| !seen.holders.is_empty()))
+            };
+            let found = records.iter().filter_map(|record| one(record).transpose()).collect::<Answer<_>>()?;
+            Ok(Page { found, next, requests: 1, looked_at })
         };
-        let looked_at = u64::try_from(rows.len()).unwrap_or(u64::MAX);
-        let next = rows.last().map(|last| Place { servers: None, cursor: hex(&last.id) });
-        let found = rows.into_iter().filter(|one| one.row.is_live()).filter_map(|one| {
-            let key = String::from_utf8(one.name).ok()?;
-            let name = LockName::new(&Arc::from(wanted.name(&key)?), key).ok()?;
-            Some(described(&name, Some((one.row, one.told))))
-        });
-        Ok(Page { found: found.collect(), next, requests: 1, looked_at })
+        let page = self.run(deadline, &args, |all| &all.list).and_then(read_all);
+        page.map_err(|failure| Failure::Refused(failure.into_error()))
     }
 }

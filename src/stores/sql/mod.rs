@@ -5,32 +5,8 @@
 //! carry requests over the connections of a `pool`, whose last one is for renewals alone. `sessions` keeps
 //! locks without a table: each is a connection's, and ends with it.
 
-/// A database's statements: a field for each, whose text is the file of that name in its folder of `query/`.
-macro_rules! queries {
-    ($folder:literal: $($name:ident),+ $(,)?) => {
-        struct Queries {
-            $($name: String,)+
-        }
-
-        impl Queries {
-            fn new(table: &str) -> Queries {
-                Queries {
-                    $($name: crate::stores::sql::query(
-                        include_str!(concat!(
-                            env!("CARGO_MANIFEST_DIR"),
-                            "/src/stores/sql/query/",
-                            $folder,
-                            "/",
-                            stringify!($name),
-                            ".sql"
-                        )),
-                        table,
-                    ),)+
-                }
-            }
-        }
-    };
-}
+#[macro_use]
+mod statement;
 
 mod database;
 mod listing;
@@ -39,17 +15,14 @@ pub(crate) mod mysql;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod notes;
 mod pool;
-mod pooled;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
-mod row_abilities;
+mod row_store;
 mod rows;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod sessions;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod trial;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use std::time::Duration;

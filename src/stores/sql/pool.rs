@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Answer, Failure};
-use crate::stores::sql::database::Database;
-use crate::stores::sql::pooled::{LIMITS, Limits, PooledLink, Shown};
+use crate::stores::sql::database::{Database, LIMITS, Limits, PooledLink, Shown};
 use crate::stores::sql::timed_out;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment, random_between};

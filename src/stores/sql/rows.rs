@@ -1,19 +1,24 @@
 //! Locks as rows: what the statements of a database come to.
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::ident::{FencingToken, LockName, Owner};
+use crate::error::{Error, ErrorKind};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::ident::{ClientId, Owner, unbound_number};
+use crate::ident::{FencingToken, LockName};
 use crate::inspect::{Holder, Inspection, Location, ObjectKind};
-use crate::seam::capabilities::{Capabilities, KeptLook, TableInUse};
-use crate::seam::inspection::Inspect;
+use crate::seam::capabilities::{KeptLook, TableInUse};
 use crate::seam::subscription::Subscription;
-use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others, Release, Snapshot, Store, named};
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Others};
 use crate::stores::sql::database::Database;
-use crate::stores::sql::pool::Pool;
+use crate::stores::sql::statement::{Args, Record, Statement, Statements};
+use crate::stores::sql::timed_out;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::stores::sql::{OTHER_COLUMNS, other_table};
 use crate::sync::Waker;
-use crate::sync::atomic::AtomicBool;
-use crate::time::Moment;
+use crate::time::{Clock, Moment};
 
 /// The contents of a row.
 #[derive(Debug)]
@@ -23,6 +28,8 @@ pub(super) struct Row {
     pub(super) holds: i64,
     /// Until the lease ends, rounded up; not above zero if the lock is free.
     pub(super) remaining_ms: i64,
+    /// The channel on which a holder that keeps the lock can be asked for it, where the statement says that.
+    pub(super) keeper: Option<String>,
 }
 
 impl Row {
@@ -31,41 +38,40 @@ impl Row {
     }
 
     pub(super) fn remaining(&self) -> Duration {
-        Duration::from_millis(u64::try_from(self.remaining_ms).unwrap_or(0))
+        milliseconds(self.remaining_ms)
+    }
+
+    pub(super) fn is_of_another(&self, claim: &Claim) -> bool {
+        self.is_live() && self.owner != claim.owner.to_string()
+    }
+
+    pub(super) fn read(record: &Record, first: usize) -> Answer<Row> {
+        Ok(Row {
+            token: record.flag(first)?,
+            owner: record.text(first + 1)?,
+            holds: record.int(first + 2)?,
+            remaining_ms: record.int(first + 3)?,
+            keeper: None,
+        })
     }
 }
 
-/// A row's description, for people, of its last holder.
-#[derive(Debug)]
-pub(super) struct Told {
-    /// Zero: none was given.
-    pub(super) fence: i64,
-    pub(super) host: String,
-    pub(super) pid: i64,
-    pub(super) thread: String,
-    pub(super) held_ms: i64,
+/// A time that the database says; one below zero is none.
+pub(super) fn milliseconds(value: i64) -> Duration {
+    Duration::from_millis(u64::try_from(value).unwrap_or(0))
 }
 
-/// A row of a list.
-#[derive(Debug)]
-pub(super) struct ListedRow {
-    /// By which the table is in order.
-    pub(super) id: Vec<u8>,
-    pub(super) name: Vec<u8>,
-    pub(super) row: Row,
-    pub(super) told: Told,
-}
-
-/// A lock as it is shown to users.
-pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection {
+/// A lock as it is shown to users: columns of `look.sql`, then the fence (zero: none was given), and what the row says of its
+/// last holder.
+pub(super) fn described(name: &LockName, record: &Record) -> Answer<Inspection> {
+    let row = Row::read(record, 0)?;
     let mut seen = Inspection::new(name.given(), ObjectKind::Absent);
-    let Some((row, told)) = row else { return seen };
-    seen.fencing_token = u64::try_from(told.fence).ok().filter(|fence| *fence > 0).map(FencingToken::new);
+    seen.fencing_token = u64::try_from(record.int(4)?).ok().filter(|fence| *fence > 0).map(FencingToken::new);
     if seen.fencing_token.is_some() {
         seen.kind = ObjectKind::FencedLock;
     }
     if !row.is_live() {
-        return seen;
+        return Ok(seen);
     }
     match (row.token, seen.fencing_token) {
         (true, _) => seen.kind = ObjectKind::TokenLock,
@@ -74,23 +80,15 @@ pub(super) fn described(name: &LockName, row: Option<(Row, Told)>) -> Inspection
     }
     let remaining = Some(row.remaining());
     seen.remaining = remaining;
-    let place = Location::new(told.host, u32::try_from(told.pid).unwrap_or(0), told.thread);
+    let pid = u32::try_from(record.int(6)?).unwrap_or(0);
     seen.holders.push(Holder {
         hold_count: u32::try_from(row.holds).ok(),
         remaining,
-        held_for: u64::try_from(told.held_ms).ok().map(Duration::from_millis),
-        location: Some(place),
+        held_for: u64::try_from(record.int(8)?).ok().map(Duration::from_millis),
+        location: Some(Location::new(record.text(5)?, pid, record.text(7)?)),
         ..Holder::new(row.owner)
     });
-    seen
-}
-
-/// A client's entry in the directory.
-#[derive(Debug)]
-pub(super) struct EntryRow {
-    pub(super) client: String,
-    pub(super) text: String,
-    pub(super) remaining_ms: i64,
+    Ok(seen)
 }
 
 /// The outcome of a statement that changes a row under a condition.
@@ -111,7 +109,21 @@ impl<T> Change<T> {
     }
 }
 
-/// The statements of a database. Each but `renew` is one on the row of one lock.
+/// Reads what a statement changed, and the lock as it was before; `None`: the statement says nothing of a lock that it did not
+/// change.
+pub(super) fn change_of(records: &[Record]) -> Answer<Option<Change<u64>>> {
+    let Some(record) = records.first() else { return Ok(None) };
+    if let Some(made) = record.maybe(0, Record::int)? {
+        return Ok(Some(Change::Made(u64::try_from(made).unwrap_or(0))));
+    }
+    if record.is_null(1) {
+        return Ok(Some(Change::None(None)));
+    }
+    let keeper = record.maybe(5, Record::text)?;
+    Ok(Some(Change::None(Some(Row { keeper, ..Row::read(record, 1)? }))))
+}
+
+/// A database's operations. Each statement but that of `renew` is on the row of one lock.
 pub(super) trait Rows: Database {
     /// How long a waiter may sleep without being woken: at least, at most.
     const POLL_EVERY: (Duration, Duration);
@@ -119,6 +131,67 @@ pub(super) trait Rows: Database {
     const WAKES: bool = false;
     /// Whether clients that wait for a lock may stand in a line, and ask who keeps it for it.
     const HAS_LINE: bool = false;
+
+    fn statements(&self) -> &Statements;
+
+    /// Runs a statement, and reads its rows. For one that returns none by its nature: a row, with its insert id or zero, if it
+    /// changed any.
+    fn run(
+        &self,
+        link: &mut Self::Link,
+        statement: &Statement,
+        args: &Args,
+        deadline: Moment,
+    ) -> Answer<Vec<Record>>;
+
+    /// The location of the calling thread, as a row is to say them.
+    fn here(&self) -> Location {
+        Location::here()
+    }
+
+    /// Refuses if the server takes no writes, where a user may write all the same.
+    fn refuse_read_only(&self, link: &mut Self::Link) -> Answer<()> {
+        let _ = link;
+        Ok(())
+    }
+
+    /// Looks at the lock before it is taken: how an attempt ends that need not write.
+    fn look_before(
+        &self,
+        link: &mut Self::Link,
+        claim: &Claim,
+        deadline: Moment,
+    ) -> Answer<Option<Change<u64>>> {
+        let _ = (link, claim, deadline);
+        Ok(None)
+    }
+
+    /// What was changed over the connection is not what other clients see, for this reason.
+    fn displaced(&self, link: &Self::Link) -> Option<Error> {
+        let _ = link;
+        None
+    }
+
+    /// Runs a statement that changes the row or does not; then what the row shows.
+    fn change(
+        &self,
+        link: &mut Self::Link,
+        statement: &Statement,
+        args: &Args,
+        deadline: Moment,
+    ) -> Answer<Change<u64>> {
+        match change_of(&self.run(link, statement, args, deadline)?)? {
+            Some(change) => Ok(change),
+            // Nothing was changed: what goes wrong from here on is a failure to read.
+            None => self.look(link, args, deadline).map(Change::None).map_err(Failure::of_reading),
+        }
+    }
+
+    /// The row of the lock with the name in `args`.
+    fn look(&self, link: &mut Self::Link, args: &Args, deadline: Moment) -> Answer<Option<Row>> {
+        let records = self.run(link, &self.statements().look, args, deadline)?;
+        records.first().map(|record| Row::read(record, 0)).transpose()
+    }
 
     /// Asks once for the lock with count one.
     fn acquire(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
@@ -132,21 +205,37 @@ pub(super) trait Rows: Database {
         claim: &Claim,
         fenced: bool,
         deadline: Moment,
-    ) -> Answer<Change<u64>>;
+    ) -> Answer<Change<u64>> {
+        if let Some(seen) = self.look_before(link, claim, deadline)? {
+            return Ok(seen);
+        }
+        let here = self.here();
+        let args = Args::of(claim).and("fenced", fenced).and("host", here.host).and("pid", here.pid);
+        let args = args.and("thread", here.thread).and("keeper", self.keeper(claim));
+        let taken = self.change(link, &self.statements().take, &args, deadline)?;
+        self.see_taken(link, claim, &taken, deadline);
+        in_place(self, link, taken)
+    }
 
-    /// Sets the count of a lock that is the owner's, which is not to end before its lease from now on; the
-    /// fence then.
-    fn retake(
-        &self,
-        link: &mut Self::Link,
-        claim: &Claim,
-        count: u32,
-        fenced: bool,
-        deadline: Moment,
-    ) -> Answer<Change<u64>>;
+    /// Sees how an attempt ended.
+    fn see_taken(&self, link: &mut Self::Link, claim: &Claim, taken: &Change<u64>, deadline: Moment) {
+        let _ = (link, claim, taken, deadline);
+    }
+
+    /// The channel on which this client is asked for a lock that it keeps until others ask for it.
+    fn keeper(&self, claim: &Claim) -> Option<String> {
+        let _ = claim;
+        None
+    }
 
     /// Leaves `left` holds of a lock that is the owner's; none frees it and notifies waiters.
-    fn leave(&self, link: &mut Self::Link, claim: &Claim, left: u32, deadline: Moment) -> Answer<Change<()>>;
+    fn leave(&self, link: &mut Self::Link, claim: &Claim, left: u32, deadline: Moment) -> Answer<Change<()>> {
+        let args = Args::of(claim).and("left", left);
+        let left = self.change(link, &self.statements().leave, &args, deadline)?.map(drop);
+        // The hold ended with the file that it was in.
+        let is_lost = matches!(left, Change::Made(())) && self.displaced(link).is_some();
+        Ok(if is_lost { Change::None(None) } else { left })
+    }
 
     /// Frees a lock that is the owner's; which other clients were notified, as far as is known.
     fn free(&self, link: &mut Self::Link, claim: &Claim, deadline: Moment) -> Answer<Change<Others>> {
@@ -165,7 +254,21 @@ pub(super) trait Rows: Database {
     }
 
     /// Has each claim's lock run for its lease from now on if it is its owner's.
-    fn renew(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>>;
+    fn renew(&self, link: &mut Self::Link, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
+        // A user who may write all the same would keep the hold at a server that others have left. A row that
+        // another transaction has locked must not cost the holds behind it: nobody waits for it here, and the
+        // engine soon asks again.
+        let begun = self.refuse_read_only(link).and_then(|()| self.wait_for_rows(link, true, deadline));
+        let renewed = until_broken(claims, begun, deadline, |claim| {
+            let renewed = self.run(link, &self.statements().renew, &Args::of(claim), deadline)?;
+            Ok(!renewed.is_empty())
+        });
+        drop(self.wait_for_rows(link, false, deadline));
+        match self.displaced(link) {
+            Some(error) => claims.iter().map(|_| Err(Failure::Unknown(error.copy()))).collect(),
+            None => renewed,
+        }
+    }
 
     /// Has statements over the connection wait hardly at all, or as long as a request may, for a row that another
     /// transaction has locked.
@@ -180,23 +283,6 @@ pub(super) trait Rows: Database {
         claims.iter().map(|_| Ok(KeptLook::Wanted)).collect()
     }
 
-    /// Has the lock end when `rest` has passed, if it is its owner's.
-    fn expire_in(
-        &self,
-        link: &mut Self::Link,
-        claim: &Claim,
-        rest: Duration,
-        deadline: Moment,
-    ) -> Answer<bool>;
-
-    fn look(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Answer<Option<Row>>;
-
-    /// The same, with what the row says for people.
-    fn show(&self, link: &mut Self::Link, name: &LockName, deadline: Moment) -> Answer<Option<(Row, Told)>>;
-
-    /// The first rows behind the one with the id `after`, of locks that are held or free.
-    fn list(&self, link: &mut Self::Link, after: &[u8], deadline: Moment) -> Answer<Vec<ListedRow>>;
-
     /// Frees the lock, for any holder, if it is of this kind.
     fn force(
         &self,
@@ -204,29 +290,10 @@ pub(super) trait Rows: Database {
         name: &LockName,
         token: bool,
         deadline: Moment,
-    ) -> Answer<Change<()>>;
-
-    /// Writes a client's entry in the directory.
-    fn post(
-        &self,
-        link: &mut Self::Link,
-        client: &str,
-        entry: &str,
-        lease: Duration,
-        deadline: Moment,
-    ) -> Answer<()>;
-
-    /// Removes a client's entry.
-    fn unpost(&self, link: &mut Self::Link, client: &str, deadline: Moment) -> Answer<()>;
-
-    /// Removes the entries that have ended.
-    fn tidy_entries(&self, link: &mut Self::Link, deadline: Moment) -> Answer<()>;
-
-    /// A client's entry.
-    fn entry(&self, link: &mut Self::Link, client: &str, deadline: Moment) -> Answer<Option<EntryRow>>;
-
-    /// The first entries of clients behind this one.
-    fn entries(&self, link: &mut Self::Link, after: &str, deadline: Moment) -> Answer<Vec<EntryRow>>;
+    ) -> Answer<Change<()>> {
+        let args = Args::one("name", name).and("token", token);
+        Ok(self.change(link, &self.statements().force, &args, deadline)?.map(drop))
+    }
 
     /// Removes rows whose lease ended longer ago than `age`, and says how many.
     fn sweep(&self, link: &mut Self::Link, age: Duration, deadline: Moment) -> Answer<u64>;
@@ -262,42 +329,41 @@ pub(super) trait Rows: Database {
     fn close(&self) {}
 }
 
-/// Keeps locks in a table.
-#[derive(Debug)]
-pub(super) struct RowStore<D: Rows> {
-    pool: Pool<D>,
-    /// The client has removed what clients that were killed have left in the directory.
-    pub(super) has_tidied: AtomicBool,
+/// A grant in a file that was taken away meanwhile keeps nobody out.
+pub(super) fn in_place<D: Rows + ?Sized>(
+    database: &D,
+    link: &D::Link,
+    taken: Change<u64>,
+) -> Answer<Change<u64>> {
+    let is_made = matches!(taken, Change::Made(_));
+    match database.displaced(link).filter(|_| is_made) {
+        Some(error) => Err(Failure::Unknown(error)),
+        None => Ok(taken),
+    }
 }
 
-impl<D: Rows> RowStore<D> {
-    pub(super) fn new(pool: Pool<D>) -> RowStore<D> {
-        RowStore { pool, has_tidied: AtomicBool::new(false) }
-    }
-
-    pub(super) fn pool(&self) -> &Pool<D> {
-        &self.pool
-    }
-
-    fn leave_one(
-        database: &D,
-        link: &mut D::Link,
-        claim: &Claim,
-        left: u32,
-        deadline: Moment,
-    ) -> Answer<Release> {
-        let change = match left {
-            0 => database.free(link, claim, deadline)?.map(|others| Release::Freed { others }),
-            _ => database.leave(link, claim, left, deadline)?.map(|()| Release::StillHeld),
-        };
-        match change {
-            Change::Made(release) => Ok(release),
-            Change::None(row) => {
-                let row = of_kind(row, claim.kind)?;
-                Ok(Release::NotHeld { holder: row.map(|row| row.owner) })
-            }
+/// Asks for each claim. Behind a request whose outcome is unknown, and after the deadline, nothing is asked.
+pub(super) fn until_broken<T>(
+    claims: &[Claim],
+    begun: Answer<()>,
+    deadline: Moment,
+    mut ask: impl FnMut(&Claim) -> Answer<T>,
+) -> Vec<Answer<T>> {
+    let mut broken = begun.err().map(Failure::into_error);
+    let one = |claim| {
+        if let Some(error) = &broken {
+            return Err(Failure::Refused(error.copy()));
         }
-    }
+        if deadline.since(Clock::System.now()).is_zero() {
+            return Err(Failure::Refused(timed_out("those before took all the time")));
+        }
+        let outcome = ask(claim);
+        if let Err(Failure::Unknown(error)) = &outcome {
+            broken = Some(error.copy());
+        }
+        outcome
+    };
+    claims.iter().map(one).collect()
 }
 
 /// Asks once for a lock, without a line.
@@ -331,151 +397,34 @@ pub(super) fn of_kind(row: Option<Row>, kind: Kind) -> Answer<Option<Row>> {
     }
 }
 
-impl<D: Rows> Store for RowStore<D> {
-    fn capabilities(&self) -> Capabilities<'_> {
-        Capabilities {
-            wakes: D::WAKES,
-            can_expire_in: true,
-            poll_every: |_| D::POLL_EVERY,
-            connections: Some(self),
-            sweeping: Some(self),
-            lines: if D::HAS_LINE { Some(self) } else { None },
-            keeping: if D::HAS_LINE { Some(self) } else { None },
-            directory: Some(self),
-            listing: Some(self),
-            table: self.pool.database().table(),
-            ..Capabilities::default()
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+/// Takes a lock of its own and frees it, over a connection on which a transaction has begun that is rolled
+/// back afterwards: settings of the server's, triggers and columns by which each lock would fail are found
+/// out when the client connects. A user who may only read is let in, as are those who may write again later.
+pub(super) fn try_one<D: Rows>(database: &D, link: &mut D::Link, deadline: Moment) -> Answer<()> {
+    let key = format!("leasehold-try:{}", ClientId::random());
+    let name = LockName::new(&Arc::from(&*key), key).map_err(Failure::Refused)?;
+    let owner = Owner::new(ClientId::random(), unbound_number());
+    let claim = Claim::new(Kind::Mutex, &Arc::new(name), owner, Duration::from_secs(60));
+    let tried = database.take(link, &claim, true, deadline).and_then(|change| match change {
+        Change::Made(_) => database.leave(link, &claim, 0, deadline).map(|change| change.map(|()| 0)),
+        Change::None(row) => Ok(Change::None(row)),
+    });
+    match tried {
+        Ok(Change::Made(_)) => Ok(()),
+        Ok(Change::None(_)) => {
+            let words = "a lock could not be taken and freed for a try, although nobody has it: see the triggers and rules of \
+                         the table";
+            Err(Failure::Refused(Error::new(ErrorKind::Protocol, "connect", words)))
         }
-    }
-
-    fn check_name(&self, kind: Kind, name: &LockName) -> Result<()> {
-        if kind.is_one_record() {
-            return Ok(());
+        Err(Failure::Refused(error)) if error.is_retryable() || error.kind() == ErrorKind::NoPermission => {
+            Ok(())
         }
-        let words = "a database keeps plain, fenced and token locks, and what is made of those: get_lock(), get_fenced_lock(), \
-                     get_token_lock(), groups of them, run_once() and leader(); no fair and read-write locks, semaphores, latches or \
-                     conditions";
-        Err(Error::new(ErrorKind::Unsupported, "lock", words).on(name.given()))
-    }
-
-    fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
-        let outcome = self.pool.with(deadline, |database, link| {
-            if count == 1 {
-                return database.acquire(link, claim, deadline);
-            }
-            match database.retake(link, claim, count, claim.wants_fence, deadline)? {
-                Change::Made(fence) => Ok(granted(claim, fence)),
-                Change::None(row) => of_kind(row, claim.kind).map(|_others| Attempt::Lost),
-            }
-        });
-        named(outcome, "lock", claim.name.given())
-    }
-
-    fn release(&self, claim: &Claim, left: u32, deadline: Moment) -> Answer<Release> {
-        if self.pool.database().is_gone() {
-            return Ok(Release::NotHeld { holder: None });
+        Err(Failure::Refused(error)) if error.detail().starts_with(OTHER_COLUMNS) => {
+            let table = database.table().map_or_else(String::new, |table| table.name.clone());
+            let error = Error::new(error.kind(), "connect", other_table(&table)).with_source(error);
+            Err(Failure::Refused(error))
         }
-        let outcome =
-            self.pool.with(deadline, |database, link| Self::leave_one(database, link, claim, left, deadline));
-        named(outcome, "unlock", claim.name.given())
-    }
-
-    fn renew(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
-        if self.pool.database().is_gone() {
-            return claims.iter().map(|_| Ok(false)).collect();
-        }
-        let outcomes = self
-            .pool
-            .with_renewals(claims.len(), deadline, |database, link| database.renew(link, claims, deadline));
-        let outcomes = claims.iter().zip(outcomes);
-        outcomes.map(|(claim, outcome)| named(outcome, "renew", claim.name.given())).collect()
-    }
-
-    fn clean_up(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<Release>> {
-        let outcomes = self.pool.with_renewals(claims.len(), deadline, |database, link| {
-            // Renewals wait for this connection, so nothing here waits for a row that another transaction has locked.
-            let mut broken = database.wait_for_rows(link, true, deadline).err().map(Failure::into_error);
-            let mut one = |claim| {
-                if let Some(error) = &broken {
-                    return Err(Failure::Refused(error.copy()));
-                }
-                let outcome = Self::leave_one(database, link, claim, 0, deadline);
-                if let Err(Failure::Unknown(error)) = &outcome {
-                    broken = Some(error.copy());
-                }
-                outcome
-            };
-            let mut outcomes: Vec<_> = claims.iter().map(&mut one).collect();
-            if broken.is_none()
-                && let (Err(Failure::Unknown(error)), Some(last)) =
-                    (database.wait_for_rows(link, false, deadline), outcomes.last_mut())
-            {
-                *last = Err(Failure::Unknown(error));
-            }
-            outcomes
-        });
-        let outcomes = claims.iter().zip(outcomes);
-        outcomes.map(|(claim, outcome)| named(outcome, "unlock", claim.name.given())).collect()
-    }
-
-    fn expire_in(&self, claim: &Claim, rest: Duration, deadline: Moment) -> Answer<bool> {
-        let outcome =
-            self.pool.with(deadline, |database, link| database.expire_in(link, claim, rest, deadline));
-        named(outcome, "unlock", claim.name.given())
-    }
-
-    fn force(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool> {
-        let outcome = self.pool.with(deadline, |database, link| {
-            match database.force(link, name, kind.is_token(), deadline)? {
-                Change::Made(()) => Ok(true),
-                Change::None(row) => of_kind(row, kind).map(|_free| false),
-            }
-        });
-        named(outcome, "force_unlock", name.given())
-    }
-
-    fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
-        self.pool.database().listen(claim, waker)
-    }
-
-    fn message_count(&self, claim: &Claim) -> Option<u64> {
-        self.pool.database().message_count(claim)
-    }
-
-    /// No answer is ever left to be read: only connections that have been idle for long end here.
-    fn poll_completions(&self) -> bool {
-        self.pool.tidy();
-        false
-    }
-
-    fn close(&self) {
-        self.pool.database().close();
-        self.pool.close();
-    }
-}
-
-impl<D: Rows> Inspect for RowStore<D> {
-    fn inspect(
-        &self,
-        kind: Kind,
-        name: &LockName,
-        owner: Owner,
-        deadline: Moment,
-    ) -> Answer<Option<Snapshot>> {
-        let outcome = self.pool.with(deadline, |database, link| {
-            let row = of_kind(database.look(link, name, deadline)?, kind)?;
-            Ok(row.map(|row| Snapshot {
-                count: if row.owner == owner.to_string() { u32::try_from(row.holds).unwrap_or(0) } else { 0 },
-                remaining: Some(row.remaining()),
-                holder: row.owner,
-            }))
-        });
-        named(outcome.map_err(Failure::of_reading), "inspect", name.given())
-    }
-
-    fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection> {
-        let outcome = self.pool.with(deadline, |database, link| database.show(link, name, deadline));
-        let outcome = outcome.map(|row| described(name, row)).map_err(Failure::of_reading);
-        named(outcome, "inspect", name.given())
+        Err(failure) => Err(failure),
     }
 }

@@ -6,30 +6,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, params};
+use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
 
 use crate::config::ServerOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ident::LockName;
-use crate::inspect::Location;
+use crate::seam::format::check_format;
 use crate::seam::{Answer, Claim, Failure, Store};
 use crate::stores::sql::database::Database;
 use crate::stores::sql::pool::Pool;
-use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told};
+use crate::stores::sql::row_store::RowStore;
+use crate::stores::sql::rows::{Change, Rows};
 use crate::stores::sql::sqlite::connection::{SqliteConnection, end_strays};
 use crate::stores::sql::sqlite::file::{Files, boot, check_path, hindrance, long_log, path, share, up_ms};
-use crate::stores::sql::sqlite::reading::{entry_row, seen, told};
-use crate::stores::sql::sqlite::refusal::{failed, failed_to_open, is_busy, no_directory, replaced};
-use crate::stores::sql::sqlite::table::{has_table, made_by};
-use crate::stores::sql::{lease_ms, no_table, query};
+use crate::stores::sql::sqlite::refusal::{failed, failed_to_open, is_busy, replaced};
+use crate::stores::sql::statement::{Args, Record, Statement, Statements, Value};
+use crate::stores::sql::{no_table, other_table, query};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Moment};
 
 mod connection;
 mod file;
-mod reading;
 mod refusal;
-mod table;
 
 /// Opens the file, and checks that it can keep locks.
 pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
@@ -42,7 +40,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
         path: path(&options.url)?.into(),
         table: options.table.name.rsplit('.').next().unwrap_or_default().to_owned(),
         queries: Queries::new(&options.table.name),
-        boot: boot(),
+        boot: Value::from(boot()),
         seen: Mutex::default(),
     };
     // Asked of each client that is built, and of no later connection: a name that a running client's file gets
@@ -51,7 +49,7 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     let deadline = Clock::System.after(options.connect_timeout);
     let first = database.open(options.table.create, deadline)?;
     let is_there = |conn: &Connection| {
-        let has_table = || has_table(conn, &database.table, &database.queries.take);
+        let has_table = || has_table(conn, &database.table, &database.queries.all.take.text);
         let is_there = has_table()?;
         if options.table.create {
             let make = |text: &str| conn.execute_batch(&query(text, &options.table.name));
@@ -69,17 +67,15 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(RowStore::new(Pool::new(database, 1, first))))
 }
 
-queries!(
-    "sqlite": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, tidy, entry, entries,
-);
+queries!("sqlite": sweep);
 
 struct Sqlite {
     path: Arc<Path>,
     /// The table's name, without that of a schema.
     table: String,
     queries: Queries,
-    /// The machine's start, until whose next rows go by the time since then.
-    boot: Option<String>,
+    /// The machine's start, until whose next rows go by the time since then; or nothing.
+    boot: Value,
     /// The files that the path led to when that was last looked at.
     seen: Mutex<Option<Files>>,
 }
@@ -100,11 +96,6 @@ fn on<T>(
         link.fail();
     }
     outcome
-}
-
-/// Changes the table of clients.
-fn written(link: &SqliteConnection, sql: &str, params: impl Params, deadline: Moment) -> Answer<()> {
-    on(link, deadline, |conn| Sqlite::changes(conn, sql, params).map(drop).map_err(no_directory))
 }
 
 impl Sqlite {
@@ -160,14 +151,6 @@ impl Sqlite {
             }
         }
     }
-
-    /// A grant in a file that was taken away meanwhile keeps nobody out.
-    fn in_place<T>(link: &SqliteConnection, change: Change<T>) -> Answer<Change<T>> {
-        match change {
-            Change::Made(_) if !link.is_in_place() => Err(Failure::Unknown(replaced())),
-            change => Ok(change),
-        }
-    }
 }
 
 impl Database for Sqlite {
@@ -178,7 +161,7 @@ impl Database for Sqlite {
     fn connect(&self, deadline: Moment) -> Result<SqliteConnection> {
         let link = self.open(false, deadline)?;
         // It was there when the client was made. Another program may be about to make it.
-        let has_table = on(&link, deadline, |conn| has_table(conn, &self.table, &self.queries.take));
+        let has_table = on(&link, deadline, |conn| has_table(conn, &self.table, &self.queries.all.take.text));
         if has_table.map_err(|failure| failure.into_error().during("connect"))? {
             Ok(link)
         } else {
@@ -205,257 +188,63 @@ fn limit(link: &Connection, deadline: Moment) -> rusqlite::Result<()> {
     link.busy_timeout(deadline.since(Clock::System.now()))
 }
 
-/// Runs a statement that changes the row or does not; then what the row shows.
-fn change<T>(
-    link: &SqliteConnection,
-    deadline: Moment,
-    made: impl FnOnce(&Connection) -> rusqlite::Result<Option<T>>,
-    look: impl FnOnce(&Connection) -> rusqlite::Result<Option<Row>>,
-) -> Answer<Change<T>> {
-    on(link, deadline, |conn| match made(conn).map_err(failed)? {
-        Some(made) => Ok(Change::Made(made)),
-        // Nothing was changed: what goes wrong from here on is a failure to read.
-        None => look(conn).map(Change::None).map_err(|error| failed(error).of_reading()),
-    })
-}
-
-impl Sqlite {
-    fn row(&self, link: &Connection, name: &LockName) -> rusqlite::Result<Option<Row>> {
-        link.prepare_cached(&self.queries.look)?
-            .query_row(params![name.key().as_bytes(), self.boot, up_ms()], seen)
-            .optional()
-    }
-
-    /// Whether a statement changed a row.
-    fn changes(link: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<Option<()>> {
-        Ok((link.prepare_cached(sql)?.execute(params)? > 0).then_some(()))
-    }
-
-    /// The fence that a statement returns, which is read to its end: only then it has been committed.
-    fn fence(link: &Connection, sql: &str, params: impl Params) -> rusqlite::Result<Option<u64>> {
-        let mut statement = link.prepare_cached(sql)?;
-        let mut rows = statement.query(params)?;
-        let fence = rows.next()?.map(|row| row.get::<_, i64>(0)).transpose()?;
-        while rows.next()?.is_some() {}
-        Ok(fence.map(|fence| u64::try_from(fence).unwrap_or(0)))
-    }
-}
-
 impl Rows for Sqlite {
     /// A look is a read of one row, which keeps no writer waiting.
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(10));
 
+    fn statements(&self) -> &Statements {
+        &self.queries.all
+    }
+
+    fn run(
+        &self,
+        link: &mut SqliteConnection,
+        statement: &Statement,
+        args: &Args,
+        deadline: Moment,
+    ) -> Answer<Vec<Record>> {
+        let up = Value::from(up_ms());
+        let value = |name: &&str| match *name {
+            "boot" => &self.boot,
+            "up_ms" => &up,
+            name => args.get(name),
+        };
+        let run = |conn: &Connection| {
+            let mut prepared = conn.prepare_cached(&statement.text)?;
+            let params = rusqlite::params_from_iter(statement.names.iter().map(value));
+            if prepared.column_count() == 0 {
+                let is_changed = prepared.execute(params)? > 0;
+                return Ok(Vec::from_iter(is_changed.then(|| Record(vec![Value::Int(0)]))));
+            }
+            // Read to the end: only then it has been committed.
+            let read = |row: &Row<'_>| -> rusqlite::Result<Record> {
+                let columns = 0..row.as_ref().column_count();
+                columns.map(|at| row.get(at)).collect::<rusqlite::Result<_>>().map(Record)
+            };
+            prepared.query_map(params, read)?.collect::<rusqlite::Result<_>>()
+        };
+        on(link, deadline, |conn| run(conn).map_err(failed))
+    }
+
     /// Looks first: a lock that is held is only read, so any number of waiters keeps no writer waiting.
-    fn take(
+    fn look_before(
         &self,
         link: &mut SqliteConnection,
         claim: &Claim,
-        fenced: bool,
         deadline: Moment,
-    ) -> Answer<Change<u64>> {
-        let owner = claim.owner.to_string();
-        let look =
-            |conn: &Connection| self.row(conn, &claim.name).map_err(|error| failed(error).of_reading());
-        let seen = on(link, deadline, look)?;
-        if let Some(row) = seen.filter(|row| row.is_live() && row.owner != owner) {
-            return Ok(Change::None(Some(row)));
-        }
-        let here = Location::here();
-        let params = params![
-            claim.name.key().as_bytes(),
-            claim.kind.is_token(),
-            owner,
-            lease_ms(claim.lease),
-            fenced,
-            here.host,
-            here.pid,
-            here.thread,
-            self.boot,
-            up_ms(),
-        ];
-        let taken = change(
-            link,
-            deadline,
-            |conn| Self::fence(conn, &self.queries.take, params),
-            |conn| self.row(conn, &claim.name),
-        )?;
-        Self::in_place(link, taken)
+    ) -> Answer<Option<Change<u64>>> {
+        let seen =
+            self.look(link, &Args::one("name", &*claim.name), deadline).map_err(Failure::of_reading)?;
+        Ok(seen.filter(|row| row.is_of_another(claim)).map(|row| Change::None(Some(row))))
     }
 
-    fn retake(
-        &self,
-        link: &mut SqliteConnection,
-        claim: &Claim,
-        count: u32,
-        fenced: bool,
-        deadline: Moment,
-    ) -> Answer<Change<u64>> {
-        let params = params![
-            claim.name.key().as_bytes(),
-            claim.kind.is_token(),
-            claim.owner.to_string(),
-            lease_ms(claim.lease),
-            fenced,
-            count,
-            self.boot,
-            up_ms(),
-        ];
-        let taken = change(
-            link,
-            deadline,
-            |conn| Self::fence(conn, &self.queries.retake, params),
-            |conn| self.row(conn, &claim.name),
-        )?;
-        Self::in_place(link, taken)
-    }
-
-    fn leave(
-        &self,
-        link: &mut SqliteConnection,
-        claim: &Claim,
-        left: u32,
-        deadline: Moment,
-    ) -> Answer<Change<()>> {
-        let params = params![
-            claim.name.key().as_bytes(),
-            claim.kind.is_token(),
-            claim.owner.to_string(),
-            left,
-            self.boot,
-            up_ms(),
-        ];
-        let left = change(
-            link,
-            deadline,
-            |conn| Self::changes(conn, &self.queries.leave, params),
-            |conn| self.row(conn, &claim.name),
-        )?;
-        // The hold ended with the file that it was in.
-        let is_lost = matches!(left, Change::Made(())) && !link.is_in_place();
-        Ok(if is_lost { Change::None(None) } else { left })
-    }
-
-    fn renew(&self, link: &mut SqliteConnection, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
-        let one = |claim: &Claim| {
-            let params = params![
-                claim.name.key().as_bytes(),
-                claim.kind.is_token(),
-                claim.owner.to_string(),
-                lease_ms(claim.lease),
-                self.boot,
-                up_ms(),
-            ];
-            let renew = |conn: &Connection| Self::changes(conn, &self.queries.renew, params).map_err(failed);
-            on(link, deadline, renew).map(|changed| changed.is_some())
-        };
-        let renewed: Vec<_> = claims.iter().map(one).collect();
-        if link.is_in_place() {
-            return renewed;
-        }
-        claims.iter().map(|_| Err(Failure::Unknown(replaced()))).collect()
-    }
-
-    fn expire_in(
-        &self,
-        link: &mut SqliteConnection,
-        claim: &Claim,
-        rest: Duration,
-        deadline: Moment,
-    ) -> Answer<bool> {
-        let params = params![
-            claim.name.key().as_bytes(),
-            claim.kind.is_token(),
-            claim.owner.to_string(),
-            lease_ms(rest),
-            self.boot,
-            up_ms(),
-        ];
-        let expire = |conn: &Connection| Self::changes(conn, &self.queries.expire, params).map_err(failed);
-        on(link, deadline, expire).map(|changed| changed.is_some())
-    }
-
-    fn look(&self, link: &mut SqliteConnection, name: &LockName, deadline: Moment) -> Answer<Option<Row>> {
-        on(link, deadline, |conn| self.row(conn, name).map_err(failed))
-    }
-
-    fn show(
-        &self,
-        link: &mut SqliteConnection,
-        name: &LockName,
-        deadline: Moment,
-    ) -> Answer<Option<(Row, Told)>> {
-        let read = |row: &rusqlite::Row<'_>| Ok((seen(row)?, told(row)?));
-        let show = |conn: &Connection| {
-            let params = params![name.key().as_bytes(), self.boot, up_ms()];
-            conn.prepare_cached(&self.queries.show)?.query_row(params, read).optional()
-        };
-        on(link, deadline, |conn| show(conn).map_err(failed))
-    }
-
-    fn list(&self, link: &mut SqliteConnection, after: &[u8], deadline: Moment) -> Answer<Vec<ListedRow>> {
-        let read = |row: &rusqlite::Row<'_>| {
-            Ok(ListedRow { id: row.get(9)?, name: row.get(10)?, row: seen(row)?, told: told(row)? })
-        };
-        let list = |conn: &Connection| -> rusqlite::Result<Vec<ListedRow>> {
-            let params = params![after, self.boot, up_ms()];
-            conn.prepare_cached(&self.queries.list)?.query_map(params, read)?.collect()
-        };
-        on(link, deadline, |conn| list(conn).map_err(failed))
-    }
-
-    fn force(
-        &self,
-        link: &mut SqliteConnection,
-        name: &LockName,
-        token: bool,
-        deadline: Moment,
-    ) -> Answer<Change<()>> {
-        let params = params![name.key().as_bytes(), token, self.boot, up_ms()];
-        change(
-            link,
-            deadline,
-            |conn| Self::changes(conn, &self.queries.force, params),
-            |conn| self.row(conn, name),
-        )
-    }
-
-    fn post(
-        &self,
-        link: &mut SqliteConnection,
-        client: &str,
-        entry: &str,
-        lease: Duration,
-        deadline: Moment,
-    ) -> Answer<()> {
-        written(link, &self.queries.post, params![client, entry, lease_ms(lease)], deadline)
-    }
-
-    fn unpost(&self, link: &mut SqliteConnection, client: &str, deadline: Moment) -> Answer<()> {
-        written(link, &self.queries.unpost, [client], deadline)
-    }
-
-    fn tidy_entries(&self, link: &mut SqliteConnection, deadline: Moment) -> Answer<()> {
-        written(link, &self.queries.tidy, [], deadline)
-    }
-
-    fn entry(&self, link: &mut SqliteConnection, client: &str, deadline: Moment) -> Answer<Option<EntryRow>> {
-        let read = |conn: &Connection| {
-            conn.prepare_cached(&self.queries.entry)?.query_row([client], entry_row).optional()
-        };
-        on(link, deadline, |conn| read(conn).map_err(no_directory))
-    }
-
-    fn entries(&self, link: &mut SqliteConnection, after: &str, deadline: Moment) -> Answer<Vec<EntryRow>> {
-        let read = |conn: &Connection| -> rusqlite::Result<Vec<EntryRow>> {
-            conn.prepare_cached(&self.queries.entries)?.query_map([after], entry_row)?.collect()
-        };
-        on(link, deadline, |conn| read(conn).map_err(no_directory))
+    fn displaced(&self, link: &SqliteConnection) -> Option<Error> {
+        (!link.is_in_place()).then(replaced)
     }
 
     fn sweep(&self, link: &mut SqliteConnection, age: Duration, deadline: Moment) -> Answer<u64> {
-        let params = params![lease_ms(age), self.boot, up_ms()];
-        let removed = on(link, deadline, |conn| conn.execute(&self.queries.sweep, params).map_err(failed));
-        removed.map(|removed| u64::try_from(removed).unwrap_or(0))
+        let removed = self.run(link, &self.queries.sweep, &Args::one("age_ms", age), deadline)?;
+        Ok(u64::try_from(removed.len()).unwrap_or(0))
     }
 
     /// The reader is not known here; only that the log could not begin anew.
@@ -471,6 +260,50 @@ impl Rows for Sqlite {
 
     fn is_gone(&self) -> bool {
         std::fs::metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+impl ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Value::Null => ValueRef::Null,
+            Value::Bool(value) => ValueRef::Integer((*value).into()),
+            Value::Int(value) => ValueRef::Integer(*value),
+            Value::Text(text) => ValueRef::Text(text.as_bytes()),
+            Value::Bytes(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+impl FromSql for Value {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Value> {
+        Ok(match value {
+            ValueRef::Integer(value) => Value::Int(value),
+            ValueRef::Text(_) => Value::from(value.as_str()?),
+            ValueRef::Blob(bytes) => Value::from(bytes),
+            ValueRef::Null | ValueRef::Real(_) => Value::Null,
+        })
+    }
+}
+
+/// The statement that made the table, if the table is there.
+fn made_by(conn: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
+    let made = "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE";
+    conn.query_row(made, [table], |row| row.get(0)).optional()
+}
+
+/// Whether the table is there. Refuses one of another format, which the statement that made it says, and one of which
+/// the statement `take` cannot be made.
+fn has_table(conn: &Connection, table: &str, take: &str) -> Answer<bool> {
+    let Some(made) = made_by(conn, table).map_err(failed)? else { return Ok(false) };
+    check_format(&made, &format!("the table {table}")).map_err(Failure::Refused)?;
+    match conn.prepare(take) {
+        // SQLite has no code for columns that are not there.
+        Err(error) if error.to_string().contains("column") => {
+            let error = Error::new(ErrorKind::Unsupported, "connect", other_table(table)).with_source(error);
+            Err(Failure::Refused(error))
+        }
+        prepared => prepared.map(|_| true).map_err(failed),
     }
 }
 
@@ -491,7 +324,7 @@ mod tests {
             path: path.clone().into(),
             table: "leasehold_locks".to_owned(),
             queries: Queries::new("leasehold_locks"),
-            boot: None,
+            boot: Value::Null,
             seen: Mutex::default(),
         };
         let deadline = || Clock::System.after(Duration::from_secs(60));

@@ -7,11 +7,10 @@ use crate::error::{Error, ErrorKind};
 use crate::seam::capabilities::TableInUse;
 use crate::seam::format::check_format;
 use crate::seam::{Answer, Failure};
-use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed};
-use crate::stores::sql::mysql::role::{is_read_only, read_only_now};
+use crate::stores::sql::mysql::refusal::{NO_SUCH_TABLE, failed, is_read_only, read_only_now};
 use crate::stores::sql::mysql::url::{REPEATABLE_READ, limit_in_seconds, settings};
 use crate::stores::sql::mysql::{Mysql, MysqlConnection};
-use crate::stores::sql::trial::try_one;
+use crate::stores::sql::rows::try_one;
 use crate::stores::sql::{beside, no_table, query};
 use crate::time::Moment;
 

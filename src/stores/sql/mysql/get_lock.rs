@@ -10,7 +10,7 @@ use crate::ident::LockName;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Claim, Failure};
 use crate::stores::sql::mysql::link::whole_seconds;
-use crate::stores::sql::mysql::role::{is_read_only, read_only_now};
+use crate::stores::sql::mysql::refusal::{is_read_only, read_only_now};
 use crate::stores::sql::mysql::turnstile::TurnstileQueries;
 use crate::stores::sql::mysql::{Mysql, MysqlConnection};
 use crate::stores::sql::pool::Pool;
@@ -55,9 +55,8 @@ pub(super) fn turnstile() -> TurnstileQueries {
 
 impl MysqlConnection {
     /// Asks something of a name.
-    fn ask<T: mysql::prelude::FromValue>(&mut self, sql: &str, name: &LockName) -> Answer<Option<T>> {
-        let params = params! { "name" => name.key().as_bytes() };
-        Ok(self.first::<Option<T>>(sql, params)?.flatten())
+    fn of_name(&mut self, sql: &str, name: &LockName) -> Answer<Option<i64>> {
+        self.first(sql, params! { "name" => name.key().as_bytes() })
     }
 
     /// How long the session may idle, in the server's whole seconds; `None`: as the server is set.
@@ -87,7 +86,7 @@ fn is_refused_connection(error: &Error) -> bool {
 impl SessionDatabase for Mysql {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
     fn try_lock(&self, link: &mut MysqlConnection, claim: &Claim, _by: Moment) -> Answer<bool> {
-        match link.ask::<i64>(TRY_LOCK, &claim.name)? {
+        match link.of_name(TRY_LOCK, &claim.name)? {
             Some(1) => {}
             Some(-1) => return Err(Failure::Refused(read_only_now())),
             Some(_) => return Ok(false),
@@ -110,21 +109,21 @@ impl SessionDatabase for Mysql {
     }
 
     fn unlock(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Answer<bool> {
-        let freed = link.ask::<i64>(UNLOCK, name)? == Some(1);
+        let freed = link.of_name(UNLOCK, name)? == Some(1);
         // It is free; if this fails, only the connection is not used again.
         link.ended |= link.set_idle_limit(None).is_err();
         Ok(freed)
     }
 
     fn holder(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Answer<Option<String>> {
-        let id = link.ask::<u64>(HOLDER, name)?;
+        let id = link.of_name(HOLDER, name)?;
         Ok(id.map(|id| format!("connection {id}")))
     }
 
     fn end(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Answer<bool> {
         link.refuse_read_only()?;
-        let Some(id) = link.ask::<u64>(HOLDER, name)? else { return Ok(false) };
-        link.kill(id).map(|()| true)
+        let Some(id) = link.of_name(HOLDER, name)? else { return Ok(false) };
+        link.kill(u64::try_from(id).unwrap_or(0)).map(|()| true)
     }
 
     fn session(&self, link: &MysqlConnection) -> u32 {

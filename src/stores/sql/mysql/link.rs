@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use mysql::prelude::Queryable;
-use mysql::{Conn, Params};
+use mysql::prelude::{Protocol, Queryable};
+use mysql::{Conn, Params, Value};
 
 use crate::seam::{Answer, Failure};
-use crate::stores::sql::mysql::refusal::{ends_the_session, failed, took_too_long, was_not_prepared};
-use crate::stores::sql::mysql::role::{is_read_only, read_only_now};
+use crate::stores::sql::mysql::refusal::{
+    ends_the_session, failed, is_read_only, read_only_now, took_too_long, was_not_prepared,
+};
+use crate::stores::sql::statement::{Args, Record, Statement, Value as Column};
 use crate::time::{Clock, Moment};
 
 /// One connection.
@@ -32,41 +34,40 @@ impl MysqlConnection {
         MysqlConnection { conn, used, ended: false, silent: false, as_text: false, answer: Duration::ZERO }
     }
 
-    /// Runs a statement; how many rows it found, and its insert id.
-    pub(super) fn run(&mut self, sql: &str, params: Params) -> Answer<(u64, u64)> {
-        self.rows::<mysql::Row>(sql, params)?;
-        Ok((self.conn.affected_rows(), self.conn.last_insert_id()))
+    /// As [`Rows::run`](crate::stores::sql::rows::Rows::run). Where the server has no room for a prepared statement, or
+    /// has lost it, nothing was run: it gets the same as text. So no hold is lost because others have used up
+    /// `max_prepared_stmt_count`.
+    pub(super) fn run(&mut self, statement: &Statement, args: &Args) -> Answer<Vec<Record>> {
+        let value = |name: &&str| (name.as_bytes().to_vec(), Value::from(args.get(name)));
+        self.ask(&statement.text, Params::Named(statement.names.iter().map(value).collect()))
+    }
+
+    fn ask(&mut self, sql: &str, params: Params) -> Answer<Vec<Record>> {
+        let prepared = match self.as_text {
+            true => None,
+            false => match self.conn.exec_iter(sql, params.clone()).and_then(records) {
+                Err(error) if was_not_prepared(&error) => None,
+                answered => Some(answered),
+            },
+        };
+        let answered =
+            prepared.unwrap_or_else(|| self.conn.query_iter(as_text(sql, &params)).and_then(records));
+        self.judge(answered)
     }
 
     /// Refuses if the server takes no writes.
     pub(super) fn refuse_read_only(&mut self) -> Answer<()> {
-        let read_only = self.first::<i64>(concat!("SELECT ", is_read_only!()), Params::Empty);
-        match read_only.map_err(Failure::of_reading)? {
+        let read_only = concat!("SELECT ", is_read_only!());
+        match self.first(read_only, Params::Empty).map_err(Failure::of_reading)? {
             Some(0) => Ok(()),
             _ => Err(Failure::Refused(read_only_now())),
         }
     }
 
-    pub(super) fn first<T: mysql::prelude::FromRow>(
-        &mut self,
-        sql: &str,
-        params: Params,
-    ) -> Answer<Option<T>> {
-        Ok(self.rows(sql, params)?.into_iter().next())
-    }
-
-    /// Runs a statement. Where the server has no room for a prepared one, or has lost it, nothing was run: it gets
-    /// the same as text. So no hold is lost because others have used up `max_prepared_stmt_count`.
-    pub(super) fn rows<T: mysql::prelude::FromRow>(&mut self, sql: &str, params: Params) -> Answer<Vec<T>> {
-        if self.as_text {
-            let rows = self.conn.query(as_text(sql, &params));
-            return self.judge(rows);
-        }
-        let rows = match self.conn.exec(sql, params.clone()) {
-            Err(error) if was_not_prepared(&error) => self.conn.query(as_text(sql, &params)),
-            rows => rows,
-        };
-        self.judge(rows)
+    /// The number that a statement returns.
+    pub(super) fn first(&mut self, sql: &str, params: Params) -> Answer<Option<i64>> {
+        let records = self.ask(sql, params)?;
+        records.first().map_or(Ok(None), |record| record.maybe(0, Record::int))
     }
 
     /// For how many seconds a statement waits for a row that another transaction has locked.
@@ -112,6 +113,40 @@ impl MysqlConnection {
             }
             failed(error)
         })
+    }
+}
+
+fn records<P: Protocol>(mut answer: mysql::QueryResult<'_, '_, '_, P>) -> mysql::Result<Vec<Record>> {
+    let (changed, id) = (answer.affected_rows(), answer.last_insert_id().unwrap_or(0));
+    if answer.columns().as_ref().is_empty() {
+        let id = Column::Int(i64::try_from(id).unwrap_or(i64::MAX));
+        return Ok(if changed > 0 { vec![Record(vec![id])] } else { Vec::new() });
+    }
+    answer.by_ref().map(|row| Ok(Record(row?.unwrap().into_iter().map(Column::from).collect()))).collect()
+}
+
+impl From<Value> for Column {
+    fn from(value: Value) -> Column {
+        match value {
+            Value::Bytes(bytes) => Column::Bytes(bytes),
+            Value::Int(value) => Column::Int(value),
+            Value::UInt(value) => Column::Int(i64::try_from(value).unwrap_or(i64::MAX)),
+            Value::NULL | Value::Float(_) | Value::Double(_) | Value::Date(..) | Value::Time(..) => {
+                Column::Null
+            }
+        }
+    }
+}
+
+impl From<&Column> for Value {
+    fn from(value: &Column) -> Value {
+        match value {
+            Column::Null => Value::NULL,
+            Column::Bool(value) => Value::from(*value),
+            Column::Int(value) => Value::Int(*value),
+            Column::Text(text) => Value::from(text),
+            Column::Bytes(bytes) => Value::from(bytes),
+        }
     }
 }
 

@@ -8,22 +8,21 @@ mod get_lock;
 pub mod in_transaction;
 mod link;
 mod refusal;
-mod role;
 mod turnstile;
 mod url;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mysql::{OptsBuilder, Params, params};
+use mysql::OptsBuilder;
 
 use self::link::MysqlConnection;
-use self::role::read_only_now;
+use self::refusal::read_only_now;
 use self::turnstile::{TurnstileHub, TurnstileQueries};
 use self::url::{READ_COMMITTED, limit_in_seconds, settings};
 use crate::config::ServerOptions;
-use crate::error::{Error, ErrorKind, Result};
-use crate::ident::LockName;
+use crate::error::{ErrorKind, Result};
+use crate::inspect::Location;
 use crate::seam::capabilities::TableInUse;
 use crate::seam::subscription::Subscription;
 use crate::seam::{Answer, Attempt, Claim, Failure, Store};
@@ -32,8 +31,10 @@ use crate::stores::sql::database::Database;
 use crate::stores::sql::mysql::dial::Dial;
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::Pool;
-use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
+use crate::stores::sql::row_store::RowStore;
+use crate::stores::sql::rows::{Change, Row, Rows, acquire_by_row};
 use crate::stores::sql::sessions::SessionStore;
+use crate::stores::sql::statement::{Args, Record, Statement, Statements};
 use crate::stores::sql::timed_out;
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment};
@@ -78,17 +79,14 @@ pub(crate) fn open(options: &ServerOptions) -> Result<Arc<dyn Store>> {
     }
 }
 
-queries!(
-    "mysql": add, take, retake, leave, renew, expire, look, show, list, force, long_free, forget, old_versions, turn_enter, turn_leave,
-    turn_look, post, unpost, tidy, entry, entries,
-);
+queries!("mysql": add, long_free, forget, old_versions, turn_enter, turn_leave, turn_look);
 
 impl Queries {
     fn turnstile(&self) -> TurnstileQueries {
         TurnstileQueries {
-            enter: self.turn_enter.clone(),
-            leave: self.turn_leave.clone(),
-            look: self.turn_look.clone(),
+            enter: self.turn_enter.text.clone(),
+            leave: self.turn_leave.text.clone(),
+            look: self.turn_look.text.clone(),
             list: ("UNHEX('ID')", ","),
         }
     }
@@ -164,167 +162,63 @@ impl Database for Mysql {
     }
 }
 
-fn lease_us(lease: Duration) -> u64 {
-    u64::try_from(lease.as_micros()).unwrap_or(u64::MAX)
-}
-
-impl Mysql {
-    /// The row that the statement made, or else the row as it is after it.
-    fn change<T>(
-        &self,
-        link: &mut MysqlConnection,
-        name: &LockName,
-        made: Answer<(u64, u64)>,
-        take: impl FnOnce(u64) -> T,
-    ) -> Answer<Change<T>> {
-        let (rows, id) = made?;
-        if rows > 0 {
-            return Ok(Change::Made(take(id)));
-        }
-        self.row(link, name).map(Change::None)
-    }
-
-    fn row(&self, link: &mut MysqlConnection, name: &LockName) -> Answer<Option<Row>> {
-        Ok(self.row_and_role(link, name)?.map(|(row, _)| row))
-    }
-
-    /// The row, and whether the server takes no writes.
-    fn row_and_role(&self, link: &mut MysqlConnection, name: &LockName) -> Answer<Option<(Row, bool)>> {
-        let params = params! { "name" => name.key().as_bytes() };
-        let row: Option<(bool, String, i64, i64, bool)> =
-            link.first(&self.queries.look, params).map_err(Failure::of_reading)?;
-        Ok(row.map(|(token, owner, holds, remaining_ms, is_read_only)| {
-            (Row { token, owner, holds, remaining_ms }, is_read_only)
-        }))
-    }
-}
-
 impl Rows for Mysql {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
+
+    fn statements(&self) -> &Statements {
+        &self.queries.all
+    }
+
+    fn run(
+        &self,
+        link: &mut MysqlConnection,
+        statement: &Statement,
+        args: &Args,
+        _by: Moment,
+    ) -> Answer<Vec<Record>> {
+        link.run(statement, args)
+    }
+
+    fn here(&self) -> Location {
+        self.notes.here()
+    }
+
+    fn refuse_read_only(&self, link: &mut MysqlConnection) -> Answer<()> {
+        link.refuse_read_only()
+    }
 
     fn acquire(&self, link: &mut MysqlConnection, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         self.notes.without_if_refused(|| acquire_by_row(self, link, claim, deadline))
     }
 
-    fn table(&self) -> Option<&TableInUse> {
-        self.table.as_ref()
-    }
-
-    fn take(
+    /// A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with hundreds
+    /// who look now and then the server does nothing but search their queue for deadlocks. That would go on for a
+    /// lease at a server that takes no writes any more, whose rows nobody changes: the look asks for that too.
+    fn look_before(
         &self,
         link: &mut MysqlConnection,
         claim: &Claim,
-        fenced: bool,
         deadline: Moment,
-    ) -> Answer<Change<u64>> {
-        let here = self.notes.here();
-        let take = |link: &mut MysqlConnection| {
-            link.run(
-                &self.queries.take,
-                params! {
-                    "name" => claim.name.key().as_bytes(),
-                    "token" => claim.kind.is_token(),
-                    "owner" => claim.owner.to_string(),
-                    "lease_us" => lease_us(claim.lease),
-                    "fenced" => fenced,
-                    "host" => &here.host,
-                    "pid" => here.pid,
-                    "thread" => &here.thread,
-                },
-            )
-        };
-        // A row that another owner holds is only read: an UPDATE would wait for the row's lock, and with
-        // hundreds who look now and then the server does nothing but search their queue for deadlocks. That
-        // would go on for a lease at a server that takes no writes any more, whose rows nobody changes: it is
-        // asked.
-        let seen = match self.row_and_role(link, &claim.name)? {
-            Some((_, true)) => return Err(Failure::Refused(read_only_now())),
-            Some((row, false)) => Some(row),
+    ) -> Answer<Option<Change<u64>>> {
+        let args = Args::one("name", &*claim.name);
+        let records = link.run(&self.queries.all.look, &args).map_err(Failure::of_reading)?;
+        let seen = match records.first() {
+            Some(record) if record.flag(4)? => return Err(Failure::Refused(read_only_now())),
+            Some(record) => Some(Row::read(record, 0)?),
             None => {
                 link.refuse_read_only()?;
                 None
             }
         };
-        let is_anothers = |row: &Row| row.is_live() && row.owner != claim.owner.to_string();
-        if seen.as_ref().is_some_and(is_anothers) || deadline.since(Clock::System.now()).is_zero() {
-            return Ok(Change::None(seen));
+        let is_over = deadline.since(Clock::System.now()).is_zero();
+        if is_over || seen.as_ref().is_some_and(|row| row.is_of_another(claim)) {
+            return Ok(Some(Change::None(seen)));
         }
         if seen.is_none() {
             // A name's first use. That of another, in between, makes no difference.
-            link.run(&self.queries.add, params! { "name" => claim.name.key().as_bytes() })
-                .map_err(Failure::of_reading)?;
+            link.run(&self.queries.add, &args).map_err(Failure::of_reading)?;
         }
-        let made = take(link);
-        self.change(link, &claim.name, made, |fence| fence)
-    }
-
-    fn retake(
-        &self,
-        link: &mut MysqlConnection,
-        claim: &Claim,
-        count: u32,
-        fenced: bool,
-        _by: Moment,
-    ) -> Answer<Change<u64>> {
-        let made = link.run(
-            &self.queries.retake,
-            params! {
-                "name" => claim.name.key().as_bytes(),
-                "token" => claim.kind.is_token(),
-                "owner" => claim.owner.to_string(),
-                "lease_us" => lease_us(claim.lease),
-                "fenced" => fenced,
-                "count" => count,
-            },
-        );
-        self.change(link, &claim.name, made, |fence| fence)
-    }
-
-    fn leave(&self, link: &mut MysqlConnection, claim: &Claim, left: u32, _by: Moment) -> Answer<Change<()>> {
-        let made = link.run(
-            &self.queries.leave,
-            params! {
-                "name" => claim.name.key().as_bytes(),
-                "token" => claim.kind.is_token(),
-                "owner" => claim.owner.to_string(),
-                "left" => left,
-            },
-        );
-        self.change(link, &claim.name, made, drop)
-    }
-
-    fn renew(&self, link: &mut MysqlConnection, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
-        // A user who may write all the same would keep the hold at a server that others have left.
-        let mut broken: Option<Error> = link.refuse_read_only().err().map(Failure::into_error);
-        // A row that another transaction has locked must not cost the holds behind it: nobody waits for it here,
-        // and the engine soon asks again.
-        if broken.is_none() {
-            broken = self.wait_for_rows(link, true, deadline).err().map(Failure::into_error);
-        }
-        let mut one = |claim: &Claim| {
-            if let Some(error) = &broken {
-                return Err(Failure::Refused(error.copy()));
-            }
-            if deadline.since(Clock::System.now()).is_zero() {
-                return Err(Failure::Refused(timed_out("those before took all the time")));
-            }
-            let renewed = link.run(
-                &self.queries.renew,
-                params! {
-                    "name" => claim.name.key().as_bytes(),
-                    "token" => claim.kind.is_token(),
-                    "owner" => claim.owner.to_string(),
-                    "lease_us" => lease_us(claim.lease),
-                },
-            );
-            if let Err(Failure::Unknown(error)) = &renewed {
-                broken = Some(error.copy());
-            }
-            renewed.map(|(rows, _)| rows > 0)
-        };
-        let renewed = claims.iter().map(&mut one).collect();
-        drop(self.wait_for_rows(link, false, deadline));
-        renewed
+        Ok(None)
     }
 
     fn wait_for_rows(&self, link: &mut MysqlConnection, briefly: bool, _by: Moment) -> Answer<()> {
@@ -337,113 +231,29 @@ impl Rows for Mysql {
         set
     }
 
-    fn expire_in(
-        &self,
-        link: &mut MysqlConnection,
-        claim: &Claim,
-        rest: Duration,
-        _by: Moment,
-    ) -> Answer<bool> {
-        let ran = link.run(
-            &self.queries.expire,
-            params! {
-                "name" => claim.name.key().as_bytes(),
-                "token" => claim.kind.is_token(),
-                "owner" => claim.owner.to_string(),
-                "rest_us" => lease_us(rest),
-            },
-        );
-        ran.map(|(rows, _)| rows > 0)
-    }
-
-    fn look(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Answer<Option<Row>> {
-        self.row(link, name)
-    }
-
-    fn show(&self, link: &mut MysqlConnection, name: &LockName, _by: Moment) -> Answer<Option<(Row, Told)>> {
-        type Shown = (bool, String, i64, i64, i64, String, i64, String, i64);
-        let params = params! { "name" => name.key().as_bytes() };
-        let row: Option<Shown> = link.first(&self.queries.show, params).map_err(Failure::of_reading)?;
-        Ok(row.map(|(token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms)| {
-            let told = Told { fence, host, pid, thread, held_ms };
-            (Row { token, owner, holds, remaining_ms }, told)
-        }))
-    }
-
-    fn list(&self, link: &mut MysqlConnection, after: &[u8], _by: Moment) -> Answer<Vec<ListedRow>> {
-        type Shown = (bool, String, i64, i64, i64, String, i64, String, i64, Vec<u8>, Vec<u8>);
-        let rows = link.rows::<Shown>(&self.queries.list, params! { "after" => after });
-        let rows = rows.map_err(Failure::of_reading)?;
-        let read = |(token, owner, holds, remaining_ms, fence, host, pid, thread, held_ms, id, name)| {
-            let told = Told { fence, host, pid, thread, held_ms };
-            ListedRow { id, name, row: Row { token, owner, holds, remaining_ms }, told }
-        };
-        Ok(rows.into_iter().map(read).collect())
-    }
-
-    fn force(
-        &self,
-        link: &mut MysqlConnection,
-        name: &LockName,
-        token: bool,
-        _by: Moment,
-    ) -> Answer<Change<()>> {
-        let params = params! { "name" => name.key().as_bytes(), "token" => token };
-        let made = link.run(&self.queries.force, params);
-        self.change(link, name, made, drop)
-    }
-
-    fn post(
-        &self,
-        link: &mut MysqlConnection,
-        client: &str,
-        entry: &str,
-        lease: Duration,
-        _by: Moment,
-    ) -> Answer<()> {
-        let params = params! { client, entry, "lease_us" => lease_us(lease) };
-        link.run(&self.queries.post, params).map(drop)
-    }
-
-    fn unpost(&self, link: &mut MysqlConnection, client: &str, _by: Moment) -> Answer<()> {
-        link.run(&self.queries.unpost, params! { client }).map(drop)
-    }
-
-    fn tidy_entries(&self, link: &mut MysqlConnection, _by: Moment) -> Answer<()> {
-        link.run(&self.queries.tidy, Params::Empty).map(drop)
-    }
-
-    fn entry(&self, link: &mut MysqlConnection, client: &str, _by: Moment) -> Answer<Option<EntryRow>> {
-        let row: Option<(String, String, i64)> = link.first(&self.queries.entry, params! { client })?;
-        Ok(row.map(entry_row))
-    }
-
-    fn entries(&self, link: &mut MysqlConnection, after: &str, _by: Moment) -> Answer<Vec<EntryRow>> {
-        let rows = link.rows::<(String, String, i64)>(&self.queries.entries, params! { after });
-        let rows = rows.map_err(Failure::of_reading)?;
-        Ok(rows.into_iter().map(entry_row).collect())
-    }
-
     /// One by one: a DELETE that looks for its rows would lock those that it passes.
     fn sweep(&self, link: &mut MysqlConnection, age: Duration, deadline: Moment) -> Answer<u64> {
-        let age_us = lease_us(age);
-        let ids: Vec<Vec<u8>> = link.rows(&self.queries.long_free, params! { age_us })?;
         let mut removed = 0;
-        for id in ids {
+        for record in link.run(&self.queries.long_free, &Args::one("age_ms", age))? {
             if deadline.since(Clock::System.now()).is_zero() {
                 break;
             }
-            removed += link.run(&self.queries.forget, params! { id, age_us })?.0;
+            let args = Args::one("id", &*record.bytes(0)?).and("age_ms", age);
+            removed += u64::from(!link.run(&self.queries.forget, &args)?.is_empty());
         }
         Ok(removed)
     }
 
     fn old_versions(&self, link: &mut MysqlConnection, age: Duration, _by: Moment) -> Answer<Vec<String>> {
-        match link.rows(&self.queries.old_versions, params! { "age_s" => age.as_secs() }) {
+        match link.run(&self.queries.old_versions, &Args::one("age_ms", age)) {
             // Without the right PROCESS nothing is to be seen.
             Err(Failure::Refused(error)) if error.kind() == ErrorKind::NoPermission => Ok(Vec::new()),
-            found => found,
+            found => found?.iter().map(|record| record.text(0)).collect(),
         }
+    }
+
+    fn table(&self) -> Option<&TableInUse> {
+        self.table.as_ref()
     }
 
     fn listen(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
@@ -453,8 +263,4 @@ impl Rows for Mysql {
     fn close(&self) {
         self.turnstiles.iter().for_each(|turnstiles| turnstiles.close());
     }
-}
-
-fn entry_row((client, text, remaining_ms): (String, String, i64)) -> EntryRow {
-    EntryRow { client, text, remaining_ms }
 }

@@ -8,6 +8,19 @@ use mysql::{DriverError, Error as Driver, MySqlError};
 use crate::error::{Error, ErrorKind};
 use crate::seam::Failure;
 
+/// Whether the server takes no writes, for those of it that ask. Users with the right to write all the same
+/// (SUPER, READ ONLY ADMIN) are to go by it too: grants come from the primary.
+macro_rules! is_read_only {
+    () => {
+        "(CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only)"
+    };
+}
+pub(super) use is_read_only;
+
+pub(super) fn read_only_now() -> Error {
+    Error::new(ErrorKind::ReadOnly, "request", "the server is read-only: grants come from the primary")
+}
+
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const TOO_MANY_CONNECTIONS: u16 = 1040;

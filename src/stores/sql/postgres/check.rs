@@ -7,7 +7,7 @@ use crate::stores::sql::postgres::Postgres;
 use crate::stores::sql::postgres::link::{Dial, PostgresConnection};
 use crate::stores::sql::postgres::place::{Seen, look};
 use crate::stores::sql::postgres::refusal::{POOLED, is_of_protocol};
-use crate::stores::sql::trial::try_one;
+use crate::stores::sql::rows::try_one;
 use crate::time::Moment;
 
 /// Version 11 has `sha256`; 14 ends idle sessions, on which session locks' leases are built.
@@ -66,7 +66,7 @@ pub(super) fn server(options: &ServerOptions, seen: &Seen) -> Answer<()> {
 /// Tries a lock.
 pub(super) fn trial(database: &Postgres, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
     let queries = &database.queries;
-    link.prepare(&[&queries.renew, &queries.take, &queries.leave], deadline)?;
+    link.prepare(&[&queries.all.renew.text, &queries.all.take.text, &queries.all.leave.text], deadline)?;
     // Its first use, which looks for a transaction that a pooler leaves open. A refusal is the trial's to judge: a user
     // who may only read is let in.
     if let Err(Failure::Unknown(error)) = database.write_nothing(link, deadline) {

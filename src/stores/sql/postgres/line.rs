@@ -12,15 +12,16 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio_postgres::Row as PgRow;
-use tokio_postgres::types::ToSql;
 
-use crate::ident::FencingToken;
+use crate::ident::{FencingToken, LockName};
 use crate::seam::capabilities::KeptLook;
 use crate::seam::{AFTER_KEPT, AFTER_LEASE, Answer, Attempt, Claim, Failure, Kind, ListensFor, Others, Turn};
-use crate::stores::sql::lease_ms;
 use crate::stores::sql::postgres::refusal::{is_of_locked_table, is_of_table, or_unheard};
-use crate::stores::sql::postgres::{Postgres, PostgresConnection, change, column, fence};
-use crate::stores::sql::rows::{Change, Row, Rows, acquire_by_row, granted, of_kind};
+use crate::stores::sql::postgres::{Postgres, PostgresConnection, column};
+use crate::stores::sql::rows::{
+    Change, Row, Rows, acquire_by_row, change_of, granted, milliseconds, of_kind,
+};
+use crate::stores::sql::statement::{Args, Record};
 use crate::time::{Clock, Moment, random_between};
 
 /// After an attempt that saw a lock in between two others.
@@ -92,78 +93,55 @@ impl Postgres {
         claim: &Claim,
         deadline: Moment,
     ) -> Answer<Attempt> {
+        let here = self.notes.here();
+        let args = Args::of(claim).and("fenced", claim.wants_fence).and("host", here.host);
+        let args = args.and("pid", here.pid).and("thread", here.thread).and("keeper", self.keeper(claim));
+        let args = args.and("client", claim.owner.client().to_string());
         // Most locks are free: the smaller statement does for those.
         if claim.turn == Turn::Yields || claim.turn == Turn::Waits && !self.line.was_awaited() {
-            let row = self.ask(link, &self.queries.take_kept, claim, None, deadline)?;
-            let taken = change(&row)?.map(fence);
+            let records = link.run(&self.queries.take_kept, &args, deadline)?;
+            let taken = taken_of(&records)?;
             if claim.turn != Turn::Waits {
-                self.recall(link, claim, (&taken, &row), deadline)?;
+                self.recall(link, claim, &taken, deadline);
             }
             let seen = match taken {
                 Change::Made(fence) => return Ok(granted(claim, fence)),
                 Change::None(seen) => of_kind(seen, claim.kind)?,
             };
             if claim.turn != Turn::Waits {
-                return Ok(Attempt::Busy { retry_after: Some(retry(seen.as_ref(), kept(&row)?).0) });
+                return Ok(Attempt::Busy { retry_after: Some(retry(seen.as_ref(), kept(&records)?).0) });
             }
         }
         let channel = self.listener.turn_channel(&claim.name, claim.owner.client());
+        let args = args.and("channel", channel);
         let mut has_asked_again = false;
         loop {
-            let row = self.ask(link, &self.queries.take_in_line, claim, Some(&channel), deadline)?;
-            let taken = change(&row)?.map(fence);
+            let records = link.run(&self.queries.take_in_line, &args, deadline)?;
+            let taken = taken_of(&records)?;
             // Behind the statement that joins the line: a look of the keeper's saw that, or this makes it give the lock back.
-            self.recall(link, claim, (&taken, &row), deadline)?;
+            self.recall(link, claim, &taken, deadline);
+            let column = |at| records.first().map_or(Ok(None), |record| record.maybe(at, Record::int));
             let seen = match taken {
                 Change::Made(fence) => {
-                    let in_line = column::<Option<i64>>(&row, 9)?.unwrap_or(0);
-                    let in_line = u32::try_from(in_line).unwrap_or(u32::MAX);
+                    let in_line = u32::try_from(column(9)?.unwrap_or(0)).unwrap_or(u32::MAX);
                     let fence = claim.wants_fence.then(|| FencingToken::new(fence));
                     return Ok(Attempt::Granted { fence, in_line });
                 }
                 Change::None(seen) => of_kind(seen, claim.kind)?,
             };
-            let was_freed = column(&row, 7)?;
+            let was_freed = column(7)? == Some(1);
             if was_freed && !has_asked_again {
                 has_asked_again = true;
                 continue;
             }
             if self.line.is_to_be_tidied(Clock::System.now()) {
-                link.rows(&self.queries.tidy_line, &[], deadline)?;
+                link.run(&self.queries.tidy_line, &Args::none(), deadline)?;
             }
-            let (left, spread, listens_for) = retry(seen.as_ref(), kept(&row)?);
+            let (left, spread, listens_for) = retry(seen.as_ref(), kept(&records)?);
             let retry_after = if was_freed { AT_ONCE } else { left + random_between(spread) };
             // Nothing else wakes here: who deletes a row notifies nobody.
             return Ok(Attempt::InLine { retry_after: Some(retry_after), listens_for, is_lookout: false });
         }
-    }
-
-    /// Asks once; a client that waits says its channel.
-    fn ask(
-        &self,
-        link: &mut PostgresConnection,
-        statement: &str,
-        claim: &Claim,
-        channel: Option<&String>,
-        deadline: Moment,
-    ) -> Answer<PgRow> {
-        let here = self.notes.here();
-        let (name, token, pid) = (claim.name.key().as_bytes(), claim.kind.is_token(), i64::from(here.pid));
-        let (owner, lease, client) =
-            (claim.owner.to_string(), lease_ms(claim.lease), claim.owner.client().to_string());
-        let mut params: Vec<&(dyn ToSql + Sync)> =
-            vec![&name, &token, &owner, &lease, &claim.wants_fence, &here.host, &pid, &here.thread, &client];
-        if let Some(channel) = &channel {
-            params.push(channel);
-        }
-        let keeper = self.keeper(claim);
-        params.push(&keeper);
-        link.one(statement, &params, deadline)
-    }
-
-    /// The channel on which this client is asked for a lock that it keeps until others ask for it.
-    pub(super) fn keeper(&self, claim: &Claim) -> Option<String> {
-        claim.keeps.then(|| self.listener.turn_channel(&claim.name, claim.owner.client()))
     }
 
     /// If the claim's client waits for a lock that its holder keeps until others ask for it, it asks. The keeper sees by
@@ -172,17 +150,17 @@ impl Postgres {
         &self,
         link: &mut PostgresConnection,
         claim: &Claim,
-        (taken, row): (&Change<u64>, &PgRow),
+        taken: &Change<u64>,
         deadline: Moment,
-    ) -> Answer<()> {
+    ) {
         if let Change::None(Some(seen)) = taken
             && claim.waits
             && seen.is_live()
-            && let Some(keeper) = column::<Option<String>>(row, 5)?
+            && let Some(keeper) = &seen.keeper
         {
-            drop(link.rows(&self.queries.recall, &[&claim.name.key().as_bytes(), &keeper], deadline));
+            let args = Args::one("name", &*claim.name).and("keeper", &**keeper);
+            drop(link.run(&self.queries.recall, &args, deadline));
         }
-        Ok(())
     }
 
     /// Whether others than this client stand in each lock's line or have asked for it.
@@ -199,7 +177,7 @@ impl Postgres {
         let tokens: Vec<bool> = claims.iter().map(|claim| claim.kind.is_token()).collect();
         let owners: Vec<String> = claims.iter().map(|claim| claim.owner.to_string()).collect();
         let looked = link
-            .rows(&self.queries.look_kept, &[&names, &tokens, &owners, &client], deadline)
+            .rows(&self.queries.look_kept.text, &[&names, &tokens, &owners, &client], deadline)
             .and_then(|rows| {
                 let of_one = |row: &PgRow| Ok((column::<i64>(row, 0)?, column::<bool>(row, 1)?));
                 rows.iter().map(of_one).collect::<Answer<HashMap<_, _>>>()
@@ -220,14 +198,15 @@ impl Postgres {
     pub(super) fn force_by_row(
         &self,
         link: &mut PostgresConnection,
-        (name, channel): (&[u8], &str),
+        name: &LockName,
         token: bool,
         deadline: Moment,
     ) -> Answer<Change<()>> {
-        let row = or_unheard(channel, |channel| {
-            link.one(&self.queries.force, &[&name, &token, &channel], deadline)
-        })?;
-        Ok(change(&row)?.map(drop))
+        let changed = or_unheard(&self.listener.channel(name), |channel| {
+            let args = Args::one("name", name).and("token", token).and("channel", channel);
+            self.change(link, &self.queries.all.force, &args, deadline)
+        });
+        Ok(changed?.map(drop))
     }
 
     pub(super) fn free_and_tell(
@@ -249,24 +228,23 @@ impl Postgres {
         claim: &Claim,
         deadline: Moment,
     ) -> Answer<Change<Others>> {
-        let (name, channel) = (claim.name.key().as_bytes(), self.listener.channel(&claim.name));
-        let (token, owner) = (claim.kind.is_token(), claim.owner.to_string());
+        let channel = self.listener.channel(&claim.name);
         if !self.line.was_awaited() {
-            let row = or_unheard(&channel, |channel| {
-                link.one(&self.queries.free_unawaited, &[&name, &token, &owner, &channel], deadline)
-            })?;
-            match change(&row)? {
+            let freed = or_unheard(&channel, |channel| {
+                let args = Args::of(claim).and("channel", channel);
+                self.change(link, &self.queries.free_unawaited, &args, deadline)
+            });
+            let (token, owner) = (claim.kind.is_token(), claim.owner.to_string());
+            match freed? {
                 Change::Made(_) => return Ok(Change::Made(Others::Nobody)),
                 Change::None(Some(seen)) if seen.is_live() && seen.token == token && seen.owner == owner => {}
                 Change::None(seen) => return Ok(Change::None(seen)),
             }
         }
-        let (freed, told) = link.one_then(
-            (&self.queries.leave, &[&name, &token, &owner, &0_i32, &""]),
-            (&self.queries.tell, &[&name, &channel]),
-            deadline,
-        )?;
-        Ok(change(&freed)?.map(|_freed| {
+        let args = Args::of(claim).and("left", 0_i64).and("channel", "").and("listeners", &*channel);
+        let statements = (&self.queries.all.leave, &self.queries.tell);
+        let (freed, told) = link.one_then(statements, &args, deadline)?;
+        Ok(taken_of(&freed)?.map(|_freed| {
             let others = self.others(link, told, &channel, deadline);
             self.line.note_awaited(others == Others::Next);
             others
@@ -276,22 +254,21 @@ impl Postgres {
     pub(super) fn force_and_tell(
         &self,
         link: &mut PostgresConnection,
-        (name, channel): (&[u8], &str),
+        name: &LockName,
         deadline: Moment,
     ) -> Answer<Change<()>> {
+        let channel = self.listener.channel(name);
+        let args = Args::one("name", name).and("token", false).and("channel", "").and("listeners", &*channel);
         self.or_without_line(
             link,
             |link| {
-                let (freed, told) = link.one_then(
-                    (&self.queries.force, &[&name, &false, &""]),
-                    (&self.queries.tell, &[&name, &channel]),
-                    deadline,
-                )?;
-                Ok(change(&freed)?.map(|_freed| {
-                    self.others(link, told, channel, deadline);
+                let statements = (&self.queries.all.force, &self.queries.tell);
+                let (freed, told) = link.one_then(statements, &args, deadline)?;
+                Ok(taken_of(&freed)?.map(|_freed| {
+                    self.others(link, told, &channel, deadline);
                 }))
             },
-            |link| self.force_by_row(link, (name, channel), false, deadline),
+            |link| self.force_by_row(link, name, false, deadline),
         )
     }
 
@@ -300,15 +277,13 @@ impl Postgres {
     fn others(
         &self,
         link: &mut PostgresConnection,
-        told: Answer<PgRow>,
+        told: Answer<Vec<Record>>,
         channel: &str,
         deadline: Moment,
     ) -> Others {
         match told {
-            Ok(row) => match column::<Option<String>>(&row, 0) {
-                Ok(Some(_client)) => Others::Next,
-                _ => Others::Nobody,
-            },
+            Ok(records) if records.first().is_some_and(|record| !record.is_null(0)) => Others::Next,
+            Ok(_) | Err(Failure::Unknown(_)) => Others::Nobody,
             Err(Failure::Refused(error)) => {
                 if is_of_table(&error) {
                     self.line.note_refused(true);
@@ -317,7 +292,6 @@ impl Postgres {
                 drop(link.rows("SELECT pg_notify($1, '')::text", &[&channel], deadline));
                 Others::Nobody
             }
-            Err(Failure::Unknown(_)) => Others::Nobody,
         }
     }
 
@@ -328,20 +302,25 @@ impl Postgres {
         claim: &Claim,
         deadline: Moment,
     ) -> Answer<()> {
-        let name = claim.name.key().as_bytes();
-        let gone =
-            link.rows(&self.queries.leave_line, &[&name, &claim.owner.client().to_string()], deadline)?;
-        let was_told = gone.first().map(|row| column::<bool>(row, 0)).transpose()?;
-        if was_told == Some(true) {
-            link.rows(&self.queries.tell, &[&name, &self.listener.channel(&claim.name)], deadline)?;
+        let args = Args::one("name", &*claim.name).and("client", claim.owner.client().to_string());
+        let gone = link.run(&self.queries.leave_line, &args, deadline)?;
+        if gone.first().map(|record| record.flag(0)).transpose()? == Some(true) {
+            let args = args.and("listeners", self.listener.channel(&claim.name));
+            link.run(&self.queries.tell, &args, deadline)?;
         }
         Ok(())
     }
 }
 
+/// The change of a statement that always returns a row.
+fn taken_of(records: &[Record]) -> Answer<Change<u64>> {
+    Ok(change_of(records)?.unwrap_or(Change::None(None)))
+}
+
 /// For how long a free lock is kept for another client.
-fn kept(row: &PgRow) -> Answer<Option<Duration>> {
-    Ok(column::<Option<i64>>(row, 6)?.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
+fn kept(records: &[Record]) -> Answer<Option<Duration>> {
+    let ms = records.first().map(|record| record.maybe(6, Record::int)).transpose()?.flatten();
+    Ok(ms.map(milliseconds))
 }
 
 /// When a waiter asks again, as a time and the bounds of a random part that is added; and the messages that

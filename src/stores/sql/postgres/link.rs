@@ -15,7 +15,8 @@ use tokio::task::JoinHandle;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::private::BytesMut;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{
     CancelToken, Client, Config, Connection, Row, SimpleQueryMessage, SimpleQueryRow, Socket, Statement,
 };
@@ -28,8 +29,11 @@ use crate::stores::sql::postgres::driver::{Driver, within};
 use crate::stores::sql::postgres::refusal::{BEGUN, ends_the_session, failed, is_changed, unreachable};
 #[cfg(feature = "tls")]
 pub(super) use crate::stores::sql::postgres::secure::Secure;
+use crate::stores::sql::statement::{Args, Record, Statement as Text, Value};
 use crate::stores::sql::timed_out;
 use crate::time::{Clock, Moment};
+
+type Reason = Box<dyn StdError + Sync + Send>;
 
 pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 
@@ -198,19 +202,27 @@ impl PostgresConnection {
         self.judge_checked(answer, is_open)
     }
 
-    /// The only rows that two statements return, of which the second is sent behind the first without
+    /// As [`Rows::run`](crate::stores::sql::rows::Rows::run).
+    pub(super) fn run(&mut self, statement: &Text, args: &Args, deadline: Moment) -> Answer<Vec<Record>> {
+        let rows = self.rows(&statement.text, &params(statement, args), deadline)?;
+        rows.iter().map(record).collect()
+    }
+
+    /// The rows that two statements return, of which the second is sent behind the first without
     /// waiting, and begins when the first is committed. The second answer is waited for no longer than [`BEHIND`]
     /// after the first. An error: that of the first, or the second could not be prepared and neither was sent.
     pub(super) fn one_then(
         &mut self,
-        (sql, params): (&str, Params<'_>),
-        (next_sql, next_params): (&str, Params<'_>),
+        (first, second): (&Text, &Text),
+        args: &Args,
         deadline: Moment,
-    ) -> Answer<(Row, Answer<Row>)> {
-        let (statement, next) = (self.statement(sql, deadline)?, self.statement(next_sql, deadline)?);
+    ) -> Answer<(Vec<Record>, Answer<Vec<Record>>)> {
+        let (params, next_params) = (params(first, args), params(second, args));
+        let (statement, next) =
+            (self.statement(&first.text, deadline)?, self.statement(&second.text, deadline)?);
         let (client, check) = (Arc::clone(&self.client), self.check_if_untried());
-        let mut first = std::pin::pin!(client.query(&statement, params));
-        let mut second = std::pin::pin!(client.query(&next, next_params));
+        let mut first = std::pin::pin!(client.query(&statement, &params));
+        let mut second = std::pin::pin!(client.query(&next, &next_params));
         let answers = self.ask(async {
             let (mut early, check) = (None, check.map(tokio::spawn));
             // Polled in this order: the first is sent first.
@@ -230,39 +242,38 @@ impl PostgresConnection {
         })?;
         let first = self.judge_checked(answers.0, answers.2);
         let second = self.judge(answers.1);
-        Ok((only(first?)?, second.and_then(only)))
+        let read = |rows: Vec<Row>| rows.iter().map(record).collect();
+        Ok((read(first?)?, second.and_then(read)))
     }
 
-    /// Sends the statement once for each list of parameters without waiting in between; how many rows each
-    /// returned.
+    /// Sends the statement once for each list of parameters without waiting in between; whether each returned a row.
     pub(super) fn each(
         &mut self,
-        sql: &str,
-        params: impl Iterator<Item = Vec<Box<dyn ToSql + Sync + Send>>>,
+        text: &Text,
+        args: impl Iterator<Item = Args>,
         deadline: Moment,
-    ) -> Vec<Answer<usize>> {
-        let params: Vec<_> = params.collect();
-        let count = params.len();
-        let refused = |error: Error| (0..count).map(|_| Err(Failure::Refused(error.copy()))).collect();
-        let statement = match self.statement(sql, deadline) {
+    ) -> Vec<Answer<bool>> {
+        let args: Vec<_> = args.collect();
+        let refused = |error: Error| args.iter().map(|_| Err(Failure::Refused(error.copy()))).collect();
+        let statement = match self.statement(&text.text, deadline) {
             Ok(statement) => statement,
             Err(failure) => return refused(failure.into_error()),
         };
         let (client, check) = (Arc::clone(&self.client), self.check_if_untried());
+        let all_params: Vec<_> = args.iter().map(|args| params(text, args)).collect();
         let asked = self.driver.wait(async {
-            let send = |params: Vec<Box<dyn ToSql + Sync + Send>>| {
-                let (client, statement) = (Arc::clone(&client), statement.clone());
-                tokio::spawn(async move {
-                    let params: Vec<_> = params.iter().map(|param| &**param as &(dyn ToSql + Sync)).collect();
-                    client.query(&statement, &params).await
-                })
-            };
-            let sent: Vec<_> = params.into_iter().map(send).collect();
+            // The first poll sends a request; its answer is kept until it is read.
+            let mut sent = Vec::with_capacity(all_params.len());
+            for params in &all_params {
+                let mut request = Box::pin(client.query(&statement, params));
+                let answer =
+                    std::future::poll_fn(|context| Poll::Ready(ready(request.as_mut().poll(context))));
+                sent.push((answer.await, request));
+            }
             let check = check.map(tokio::spawn);
             let mut answers = Vec::with_capacity(sent.len());
-            for request in sent {
-                // A request that was given up ends with the runtime.
-                answers.push(within(deadline, request).await.and_then(|joined| joined.ok()));
+            for (early, request) in sent {
+                answers.push(if early.is_some() { early } else { within(deadline, request).await });
             }
             (answers, is_open(check, deadline).await)
         });
@@ -270,7 +281,7 @@ impl PostgresConnection {
             Ok(asked) => asked,
             Err(error) => return refused(error),
         };
-        let judge = |answer| self.judge_checked(answer, is_open).map(|rows: Vec<Row>| rows.len());
+        let judge = |answer| self.judge_checked(answer, is_open).map(|rows: Vec<Row>| !rows.is_empty());
         answers.into_iter().map(judge).collect()
     }
 
@@ -390,6 +401,55 @@ pub(super) fn longest_wait(command_timeout: Duration) -> Duration {
 
 /// A statement that is sent behind a change is for others. A table that somebody has locked must not delay the caller.
 const BEHIND: Duration = Duration::from_secs(1);
+
+fn params<'a>(statement: &Text, args: &'a Args) -> Vec<&'a (dyn ToSql + Sync)> {
+    statement.names.iter().map(|name| args.get(name) as &(dyn ToSql + Sync)).collect()
+}
+
+fn record(row: &Row) -> Answer<Record> {
+    (0..row.len()).map(|at| column(row, at)).collect::<Answer<_>>().map(Record)
+}
+
+impl ToSql for Value {
+    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> std::result::Result<IsNull, Reason> {
+        match self {
+            Value::Null => Ok(IsNull::Yes),
+            Value::Bool(value) => value.to_sql(ty, out),
+            Value::Int(value) if *ty == Type::INT4 => {
+                i32::try_from(*value).unwrap_or(i32::MAX).to_sql(ty, out)
+            }
+            Value::Int(value) => value.to_sql(ty, out),
+            Value::Text(value) => value.to_sql(ty, out),
+            Value::Bytes(value) => value.to_sql(ty, out),
+        }
+    }
+
+    fn accepts(_ty: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Value {
+    fn from_sql(ty: &Type, raw: &'a [u8]) -> std::result::Result<Value, Reason> {
+        Ok(match *ty {
+            Type::BOOL => Value::Bool(bool::from_sql(ty, raw)?),
+            Type::INT4 => Value::Int(i32::from_sql(ty, raw)?.into()),
+            Type::INT8 => Value::Int(i64::from_sql(ty, raw)?),
+            Type::BYTEA => Value::from(raw),
+            _ => Value::from(<&str>::from_sql(ty, raw)?),
+        })
+    }
+
+    fn from_sql_null(_ty: &Type) -> std::result::Result<Value, Reason> {
+        Ok(Value::Null)
+    }
+
+    fn accepts(_ty: &Type) -> bool {
+        true
+    }
+}
 
 fn only(rows: Vec<Row>) -> Answer<Row> {
     let none = || Error::new(ErrorKind::Protocol, "read", "the server returned no row");

@@ -20,7 +20,7 @@ mod url;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_postgres::{CancelToken, Row as PgRow};
+use tokio_postgres::CancelToken;
 
 use self::line_use::LineUse;
 use self::link::{Dial, PostgresConnection, STAYS, column, longest_wait};
@@ -30,17 +30,19 @@ use self::refusal::{is_of_table, or_unheard};
 use crate::config::ServerOptions;
 use crate::error::Result;
 use crate::ident::LockName;
+use crate::inspect::Location;
 use crate::observe::reporter::Reporter;
 use crate::seam::capabilities::{KeptLook, TableInUse};
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Store, Turn};
 use crate::secrets::Renewable;
 use crate::stores::sql::database::Database;
-use crate::stores::sql::lease_ms;
 use crate::stores::sql::notes::Notes;
 use crate::stores::sql::pool::Pool;
-use crate::stores::sql::rows::{Change, EntryRow, ListedRow, Row, RowStore, Rows, Told, acquire_by_row};
+use crate::stores::sql::row_store::RowStore;
+use crate::stores::sql::rows::{Change, Rows, acquire_by_row};
 use crate::stores::sql::sessions::SessionStore;
+use crate::stores::sql::statement::{Args, Record, Statement, Statements};
 use crate::sync::{Mutex, Waker};
 use crate::time::{Clock, Moment, millis};
 
@@ -105,8 +107,8 @@ fn setup(options: &ServerOptions) -> String {
 }
 
 queries!(
-    "postgres": take, retake, leave, renew, expire, look, show, list, force, sweep, post, unpost, tidy, entry, entries,
-    renew_free, take_kept, take_in_line, free_unawaited, old_versions, tell, leave_line, tidy_line, recall, look_kept,
+    "postgres": sweep, renew_free, take_kept, take_in_line, free_unawaited, old_versions, tell, leave_line, tidy_line, recall,
+    look_kept,
 );
 
 struct Postgres {
@@ -154,42 +156,32 @@ impl Database for Postgres {
     }
 }
 
-/// A change's row: what it made, and the lock as it was before.
-fn change(row: &PgRow) -> Answer<Change<i64>> {
-    match column::<Option<i64>>(row, 0)? {
-        Some(made) => Ok(Change::Made(made)),
-        None if column::<Option<bool>>(row, 1)?.is_some() => Ok(Change::None(Some(seen(row, 1)?))),
-        None => Ok(Change::None(None)),
-    }
-}
-
-fn told(row: &PgRow) -> Answer<Told> {
-    Ok(Told {
-        fence: column(row, 4)?,
-        host: column(row, 5)?,
-        pid: column(row, 6)?,
-        thread: column(row, 7)?,
-        held_ms: column(row, 8)?,
-    })
-}
-
-fn seen(row: &PgRow, first: usize) -> Answer<Row> {
-    Ok(Row {
-        token: column(row, first)?,
-        owner: column(row, first + 1)?,
-        holds: column(row, first + 2)?,
-        remaining_ms: column(row, first + 3)?,
-    })
-}
-
-fn fence(made: i64) -> u64 {
-    u64::try_from(made).unwrap_or(0)
-}
-
 impl Rows for Postgres {
     const POLL_EVERY: (Duration, Duration) = (Duration::from_millis(1_000), Duration::from_millis(1_200));
     const WAKES: bool = true;
     const HAS_LINE: bool = true;
+
+    fn statements(&self) -> &Statements {
+        &self.queries.all
+    }
+
+    fn run(
+        &self,
+        link: &mut PostgresConnection,
+        statement: &Statement,
+        args: &Args,
+        deadline: Moment,
+    ) -> Answer<Vec<Record>> {
+        link.run(statement, args, deadline)
+    }
+
+    fn here(&self) -> Location {
+        self.notes.here()
+    }
+
+    fn keeper(&self, claim: &Claim) -> Option<String> {
+        claim.keeps.then(|| self.listener.turn_channel(&claim.name, claim.owner.client()))
+    }
 
     fn acquire(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Answer<Attempt> {
         self.notes.without_if_refused(|| {
@@ -201,55 +193,8 @@ impl Rows for Postgres {
         })
     }
 
-    fn take(
-        &self,
-        link: &mut PostgresConnection,
-        claim: &Claim,
-        fenced: bool,
-        deadline: Moment,
-    ) -> Answer<Change<u64>> {
-        let here = self.notes.here();
-        let row = link.one(
-            &self.queries.take,
-            &[
-                &claim.name.key().as_bytes(),
-                &claim.kind.is_token(),
-                &claim.owner.to_string(),
-                &lease_ms(claim.lease),
-                &fenced,
-                &here.host,
-                &i64::from(here.pid),
-                &here.thread,
-                &self.keeper(claim),
-            ],
-            deadline,
-        )?;
-        let taken = change(&row)?.map(fence);
-        self.recall(link, claim, (&taken, &row), deadline)?;
-        Ok(taken)
-    }
-
-    fn retake(
-        &self,
-        link: &mut PostgresConnection,
-        claim: &Claim,
-        count: u32,
-        fenced: bool,
-        deadline: Moment,
-    ) -> Answer<Change<u64>> {
-        let row = link.one(
-            &self.queries.retake,
-            &[
-                &claim.name.key().as_bytes(),
-                &claim.kind.is_token(),
-                &claim.owner.to_string(),
-                &lease_ms(claim.lease),
-                &fenced,
-                &holds(count),
-            ],
-            deadline,
-        )?;
-        Ok(change(&row)?.map(fence))
+    fn see_taken(&self, link: &mut PostgresConnection, claim: &Claim, taken: &Change<u64>, deadline: Moment) {
+        self.recall(link, claim, taken, deadline);
     }
 
     fn leave(
@@ -259,12 +204,11 @@ impl Rows for Postgres {
         left: u32,
         deadline: Moment,
     ) -> Answer<Change<()>> {
-        let (name, token, owner) =
-            (claim.name.key().as_bytes(), claim.kind.is_token(), claim.owner.to_string());
-        let row = or_unheard(&self.listener.channel(&claim.name), |channel| {
-            link.one(&self.queries.leave, &[&name, &token, &owner, &holds(left), &channel], deadline)
-        })?;
-        Ok(change(&row)?.map(drop))
+        let changed = or_unheard(&self.listener.channel(&claim.name), |channel| {
+            let args = Args::of(claim).and("left", left).and("channel", channel);
+            self.change(link, &self.queries.all.leave, &args, deadline)
+        });
+        Ok(changed?.map(drop))
     }
 
     fn free(&self, link: &mut PostgresConnection, claim: &Claim, deadline: Moment) -> Answer<Change<Others>> {
@@ -283,17 +227,8 @@ impl Rows for Postgres {
     }
 
     fn renew(&self, link: &mut PostgresConnection, claims: &[Claim], deadline: Moment) -> Vec<Answer<bool>> {
-        let params = claims.iter().map(|claim| -> Vec<Box<dyn tokio_postgres::types::ToSql + Sync + Send>> {
-            vec![
-                Box::new(claim.name.key().as_bytes().to_vec()),
-                Box::new(claim.kind.is_token()),
-                Box::new(claim.owner.to_string()),
-                Box::new(lease_ms(claim.lease)),
-            ]
-        });
-        let answers = link.each(&self.queries.renew_free, params, deadline);
-        let mut answers = answers.into_iter().map(|answer| answer.map(|rows| rows > 0)).collect();
-        self.ask_again(link, (claims, &mut answers), |is_held| is_held, |is_held| !is_held, deadline);
+        let mut answers = link.each(&self.queries.renew_free, claims.iter().map(Args::of), deadline);
+        self.ask_again(link, (claims, &mut answers), deadline);
         answers
     }
 
@@ -313,51 +248,6 @@ impl Rows for Postgres {
         self.look_in_line(link, claims, deadline)
     }
 
-    fn expire_in(
-        &self,
-        link: &mut PostgresConnection,
-        claim: &Claim,
-        rest: Duration,
-        deadline: Moment,
-    ) -> Answer<bool> {
-        let rows = link.rows(
-            &self.queries.expire,
-            &[
-                &claim.name.key().as_bytes(),
-                &claim.kind.is_token(),
-                &claim.owner.to_string(),
-                &lease_ms(rest),
-            ],
-            deadline,
-        )?;
-        Ok(!rows.is_empty())
-    }
-
-    fn look(&self, link: &mut PostgresConnection, name: &LockName, deadline: Moment) -> Answer<Option<Row>> {
-        let rows = link.rows(&self.queries.look, &[&name.key().as_bytes()], deadline)?;
-        rows.first().map(|row| seen(row, 0)).transpose()
-    }
-
-    fn show(
-        &self,
-        link: &mut PostgresConnection,
-        name: &LockName,
-        deadline: Moment,
-    ) -> Answer<Option<(Row, Told)>> {
-        let rows = link.rows(&self.queries.show, &[&name.key().as_bytes()], deadline)?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        Ok(Some((seen(row, 0)?, told(row)?)))
-    }
-
-    fn list(&self, link: &mut PostgresConnection, after: &[u8], deadline: Moment) -> Answer<Vec<ListedRow>> {
-        let rows = link.rows(&self.queries.list, &[&after], deadline)?;
-        let read = |row: &PgRow| {
-            let (id, name) = (column(row, 9)?, column(row, 10)?);
-            Ok(ListedRow { id, name, row: seen(row, 0)?, told: told(row)? })
-        };
-        rows.iter().map(read).collect()
-    }
-
     fn force(
         &self,
         link: &mut PostgresConnection,
@@ -365,55 +255,21 @@ impl Rows for Postgres {
         token: bool,
         deadline: Moment,
     ) -> Answer<Change<()>> {
-        let name = (name.key().as_bytes(), &*self.listener.channel(name));
         if token || self.line.is_refused() {
             return self.force_by_row(link, name, token, deadline);
         }
         self.force_and_tell(link, name, deadline)
     }
 
-    fn post(
-        &self,
-        link: &mut PostgresConnection,
-        client: &str,
-        entry: &str,
-        lease: Duration,
-        deadline: Moment,
-    ) -> Answer<()> {
-        link.rows(&self.queries.post, &[&client, &entry, &lease_ms(lease)], deadline).map(drop)
-    }
-
-    fn unpost(&self, link: &mut PostgresConnection, client: &str, deadline: Moment) -> Answer<()> {
-        link.rows(&self.queries.unpost, &[&client], deadline).map(drop)
-    }
-
-    fn tidy_entries(&self, link: &mut PostgresConnection, deadline: Moment) -> Answer<()> {
-        link.rows(&self.queries.tidy, &[], deadline).map(drop)
-    }
-
-    fn entry(
-        &self,
-        link: &mut PostgresConnection,
-        client: &str,
-        deadline: Moment,
-    ) -> Answer<Option<EntryRow>> {
-        let rows = link.rows(&self.queries.entry, &[&client], deadline)?;
-        rows.first().map(entry_row).transpose()
-    }
-
-    fn entries(&self, link: &mut PostgresConnection, after: &str, deadline: Moment) -> Answer<Vec<EntryRow>> {
-        link.rows(&self.queries.entries, &[&after], deadline)?.iter().map(entry_row).collect()
-    }
-
     fn sweep(&self, link: &mut PostgresConnection, age: Duration, deadline: Moment) -> Answer<u64> {
-        let rows = link.rows(&self.queries.sweep, &[&lease_ms(age)], deadline)?;
+        let records = link.run(&self.queries.sweep, &Args::one("age_ms", age), deadline)?;
         if !self.line.is_refused() {
-            match link.rows(&self.queries.tidy_line, &[], deadline) {
+            match link.run(&self.queries.tidy_line, &Args::none(), deadline) {
                 Err(Failure::Refused(error)) if is_of_table(&error) => self.line.note_refused(true),
                 tidied => drop(tidied?),
             }
         }
-        Ok(u64::try_from(rows.len()).unwrap_or(0))
+        Ok(u64::try_from(records.len()).unwrap_or(0))
     }
 
     fn old_versions(
@@ -422,8 +278,8 @@ impl Rows for Postgres {
         age: Duration,
         deadline: Moment,
     ) -> Answer<Vec<String>> {
-        let rows = link.rows(&self.queries.old_versions, &[&lease_ms(age)], deadline)?;
-        rows.iter().map(|row| column(row, 0)).collect()
+        let records = link.run(&self.queries.old_versions, &Args::one("age_ms", age), deadline)?;
+        records.iter().map(|record| record.text(0)).collect()
     }
 
     fn table(&self) -> Option<&TableInUse> {
@@ -444,12 +300,4 @@ impl Rows for Postgres {
     fn close(&self) {
         self.listener.close();
     }
-}
-
-fn entry_row(row: &PgRow) -> Answer<EntryRow> {
-    Ok(EntryRow { client: column(row, 0)?, text: column(row, 1)?, remaining_ms: column(row, 2)? })
-}
-
-fn holds(count: u32) -> i32 {
-    i32::try_from(count).unwrap_or(i32::MAX)
 }

@@ -23,22 +23,19 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
 }
 
 /// The file's errors. SQLite rolls a statement back that it cannot carry out; only of what the disk did to a
-/// commit it is not sure itself.
+/// commit it is not sure itself. SQLite has no code for a table that is not there: without that of the clients only the
+/// directory does not work.
 pub(super) fn failed(error: rusqlite::Error) -> Failure {
+    let said = error.to_string();
+    if said.contains("no such table") && said.contains("_clients") {
+        let words = format!("the table of clients is not there: see create_schema() and {MIGRATION}");
+        return Failure::Refused(Error::new(ErrorKind::Unsupported, "directory", words).with_source(error));
+    }
     if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
         Failure::Unknown(refused(error))
     } else {
         Failure::Refused(refused(error))
     }
-}
-
-/// The same of the directory. SQLite has no code for a table that is not there.
-pub(super) fn no_directory(error: rusqlite::Error) -> Failure {
-    if error.to_string().contains("no such table") {
-        let words = format!("the table of clients is not there: see create_schema() and {MIGRATION}");
-        return Failure::Refused(Error::new(ErrorKind::Unsupported, "directory", words).with_source(error));
-    }
-    failed(error)
 }
 
 fn refused(error: rusqlite::Error) -> Error {

@@ -1,7 +1,7 @@
 -- Has a lock that the owner holds end by itself after the rest that is given, sooner or later than it would.
 --
--- :name  :token  :owner  :rest_us
+-- :name  :token  :owner  :rest_ms
 --
 -- Changes a row if the owner holds it.
-UPDATE leasehold_locks SET expires_at = UTC_TIMESTAMP(6) + INTERVAL :rest_us MICROSECOND
+UPDATE leasehold_locks SET expires_at = UTC_TIMESTAMP(6) + INTERVAL :rest_ms * 1000 MICROSECOND
 WHERE id = UNHEX(SHA2(:name, 256)) AND token = :token AND owner = :owner AND expires_at > UTC_TIMESTAMP(6)

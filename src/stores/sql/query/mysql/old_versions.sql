@@ -1,14 +1,14 @@
 -- The causes for which old versions of rows are kept: the oldest transaction that is open for longer than an age, and the list of versions if
 -- it is long.
 --
--- :age_s
+-- :age_ms
 --
 -- Returns a row with words for each.
 (
     SELECT CONCAT('a transaction of the session ', trx_mysql_thread_id, ' is open since ',
         TIMESTAMPDIFF(SECOND, trx_started, NOW()), ' s')
     FROM information_schema.innodb_trx
-    WHERE trx_started <= NOW() - INTERVAL :age_s SECOND AND trx_mysql_thread_id NOT IN (0, CONNECTION_ID())
+    WHERE trx_started <= NOW() - INTERVAL :age_ms DIV 1000 SECOND AND trx_mysql_thread_id NOT IN (0, CONNECTION_ID())
     ORDER BY trx_started LIMIT 1
 )
 UNION ALL

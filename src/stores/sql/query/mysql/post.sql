@@ -1,8 +1,8 @@
 -- Writes a client's entry in the directory.
 --
--- :client  :entry  :lease_us
+-- :client  :entry  :lease_ms
 --
 -- Changes its row.
 INSERT INTO leasehold_locks_clients (client, entry, expires_at)
-VALUES (:client, :entry, UTC_TIMESTAMP(6) + INTERVAL :lease_us MICROSECOND)
+VALUES (:client, :entry, UTC_TIMESTAMP(6) + INTERVAL :lease_ms * 1000 MICROSECOND)
 ON DUPLICATE KEY UPDATE entry = VALUES(entry), expires_at = VALUES(expires_at)

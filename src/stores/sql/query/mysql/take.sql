@@ -1,13 +1,13 @@
 -- Takes a lock that is free or the owner's already, with count one. The order matters: what is assigned is
 -- read from then on, so the owner comes last.
 --
--- :name  :token  :owner  :lease_us  :fenced  :host  :pid  :thread
+-- :name  :token  :owner  :lease_ms  :fenced  :host  :pid  :thread
 --
 -- Changes a row if it was taken; the fence is then the statement's insert id.
 UPDATE leasehold_locks SET
     expires_at = IF(owner = :owner,
-        GREATEST(expires_at, UTC_TIMESTAMP(6) + INTERVAL :lease_us MICROSECOND),
-        UTC_TIMESTAMP(6) + INTERVAL :lease_us MICROSECOND),
+        GREATEST(expires_at, UTC_TIMESTAMP(6) + INTERVAL :lease_ms * 1000 MICROSECOND),
+        UTC_TIMESTAMP(6) + INTERVAL :lease_ms * 1000 MICROSECOND),
     fence = LAST_INSERT_ID(IF(:fenced,
         GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), fence)),
     holds = 1, token = :token, host = :host, pid = :pid, thread = :thread, since = UTC_TIMESTAMP(6),

@@ -2,7 +2,7 @@
 --
 -- Nobody waits for the disk: what is lost in a crash is seen by the next look.
 --
--- $1 name  $2 the channel on which that client can be asked
+-- $1 name  $2 keeper: the channel on which that client can be asked
 --
 -- Returns a row if it was asked.
 UPDATE leasehold_locks SET keeper = NULL

@@ -1,6 +1,6 @@
 -- Has a lock that the owner holds run for the lease at least.
 --
--- $1 name  $2 token  $3 owner  $4 lease_ms  $5 how long it waits for a row that another transaction has locked, in ms
+-- $1 name  $2 token  $3 owner  $4 lease_ms  $5 wait_ms: how long it waits for a row that another transaction has locked
 --
 -- Returns a row if the owner holds it.
 WITH limits AS MATERIALIZED (SELECT set_config('lock_timeout', ($5::bigint)::text, true))

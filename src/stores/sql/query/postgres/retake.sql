@@ -1,6 +1,6 @@
 -- Sets the count of a lock that the owner holds; it then runs for the lease at least.
 --
--- $1 name  $2 token  $3 owner  $4 lease_ms  $5 whether with a fence  $6 count
+-- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 count
 --
 -- Returns one row: the fence (NULL: not held), and token, owner, holds, remaining_ms as they were before.
 WITH seen AS MATERIALIZED (

@@ -6,8 +6,8 @@
 -- statement waits until the release is committed, and says that the lock is not held any more. Nobody waits
 -- for the disk then. One that was told and finds the lock taken stands in front again, where it was.
 --
--- $1 name  $2 token  $3 owner  $4 lease_ms  $5 whether with a fence  $6 host  $7 pid  $8 thread
--- $9 client  $10 its channel  $11 the same, if it keeps it until others ask for it (NULL: it does not)
+-- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread
+-- $9 client  $10 channel: its own  $11 keeper: the same, if it keeps it until others ask for it (NULL: it does not)
 --
 -- Returns one row: the fence (NULL: not taken), token, owner, holds, remaining_ms as they were before, the channel on which
 -- its holder can be asked for it (NULL: on none), for how many ms the lock is kept for another (NULL: it is not), whether this

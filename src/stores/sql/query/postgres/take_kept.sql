@@ -1,8 +1,8 @@
 -- Takes a lock that is free or the owner's already, as take.sql does, unless it is kept for another client of
 -- its line.
 --
--- $1 name  $2 token  $3 owner  $4 lease_ms  $5 whether with a fence  $6 host  $7 pid  $8 thread
--- $9 client  $10 its channel, if it keeps it until others ask for it (NULL: it does not)
+-- $1 name  $2 token  $3 owner  $4 lease_ms  $5 fenced  $6 host  $7 pid  $8 thread
+-- $9 client  $10 keeper: its channel, if it keeps it until others ask for it (NULL: it does not)
 --
 -- Returns one row: the fence (NULL: not taken), token, owner, holds, remaining_ms as they were before, the channel on
 -- which its holder can be asked for it (NULL: on none), and for how many ms the lock is kept for another (NULL: it is not).

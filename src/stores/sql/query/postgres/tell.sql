@@ -5,7 +5,7 @@
 -- A client that has not asked for 5 s is passed over: it is dead or stands still. So is an entry that another
 -- statement has locked: its client asks, leaves, or was told just now.
 --
--- $1 name  $2 channel
+-- $1 name  $2 listeners: the channel of those that listen to its releases
 --
 -- Returns one row: the client that was told (NULL: nobody), and what it woke by.
 WITH front AS MATERIALIZED (

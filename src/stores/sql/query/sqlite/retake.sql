@@ -1,6 +1,6 @@
 -- Sets the count of a lock that the owner holds; it then runs for the lease at least.
 --
--- ?1 name  ?2 token  ?3 owner  ?4 lease_ms  ?5 whether with a fence  ?6 count  ?7 boot  ?8 up_ms
+-- ?1 name  ?2 token  ?3 owner  ?4 lease_ms  ?5 fenced  ?6 count  ?7 boot  ?8 up_ms
 --
 -- Returns the fence, if the owner holds it. Whether its lease is over: see `look.sql`.
 UPDATE leasehold_locks SET

@@ -2,7 +2,7 @@
 --
 -- ?1 age_ms  ?2 boot  ?3 up_ms
 --
--- Whether a lease is over: see `look.sql`.
+-- Returns a row for each. Whether a lease is over: see `look.sql`.
 DELETE FROM leasehold_locks WHERE name IN (
     SELECT name FROM leasehold_locks
     WHERE expires_at < CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) - ?1 AND (owner = ''
@@ -10,4 +10,4 @@ DELETE FROM leasehold_locks WHERE name IN (
             WHEN boot <> '' AND expires_at - CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) > lease_ms + 1000 THEN 0
             ELSE expires_at - CAST(unixepoch('now', 'subsec') * 1000 AS INTEGER) END <= 0)
     LIMIT 1000
-)
+) RETURNING 0

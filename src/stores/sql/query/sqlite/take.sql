@@ -1,6 +1,6 @@
 -- Takes a lock that is free or the owner's already, with count one.
 --
--- ?1 name  ?2 token  ?3 owner  ?4 lease_ms  ?5 whether with a fence  ?6 host  ?7 pid  ?8 thread  ?9 boot  ?10 up_ms
+-- ?1 name  ?2 token  ?3 owner  ?4 lease_ms  ?5 fenced  ?6 host  ?7 pid  ?8 thread  ?9 boot  ?10 up_ms
 --
 -- Returns the fence, if it was taken. Whether a lease is over: see `look.sql`.
 INSERT INTO leasehold_locks AS held

@@ -1,0 +1,197 @@
+//! Statements, their parameters by name, and the rows that they return, for every database.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::ident::LockName;
+use crate::seam::{Answer, Claim, Failure};
+use crate::stores::sql::query;
+
+/// A statement of a file in `query/`, with the name of the table in use.
+pub(super) struct Statement {
+    pub(super) text: String,
+    /// The parameters, in the order of their numbers.
+    pub(super) names: Vec<&'static str>,
+}
+
+impl Statement {
+    pub(super) fn new(text: &'static str, table: &str) -> Statement {
+        Statement { text: query(text, table), names: names(text) }
+    }
+}
+
+/// A statement of a database's folder in `query/`.
+macro_rules! statement {
+    ($folder:literal, $table:expr, $name:ident) => {
+        $crate::stores::sql::statement::Statement::new(
+            include_str!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/src/stores/sql/query/",
+                $folder,
+                "/",
+                stringify!($name),
+                ".sql"
+            )),
+            $table,
+        )
+    };
+}
+
+macro_rules! statements {
+    ($($name:ident),+ $(,)?) => {
+        /// The statements that each database has.
+        pub(super) struct Statements {
+            $(pub(super) $name: Statement,)+
+        }
+    };
+}
+
+statements!(take, retake, leave, renew, expire, look, show, list, force, post, unpost, tidy, entry, entries);
+
+/// A database's statements: those that each has, and its own.
+macro_rules! queries {
+    ($folder:literal: $($own:ident),* $(,)?) => {
+        queries!(@ $folder: take, retake, leave, renew, expire, look, show, list, force, post, unpost, tidy, entry, entries; $($own),*);
+    };
+    (@ $folder:literal: $($name:ident),+; $($own:ident),*) => {
+        struct Queries {
+            all: $crate::stores::sql::statement::Statements,
+            $($own: $crate::stores::sql::statement::Statement,)*
+        }
+
+        impl Queries {
+            fn new(table: &str) -> Queries {
+                Queries {
+                    all: $crate::stores::sql::statement::Statements { $($name: statement!($folder, table, $name),)+ },
+                    $($own: statement!($folder, table, $own),)*
+                }
+            }
+        }
+    };
+}
+
+/// The names that the head of a statement gives to its parameters: `$1 name`, `?1 name` or `:name`.
+fn names(text: &'static str) -> Vec<&'static str> {
+    let is_number =
+        |word: &str| word.strip_prefix(['$', '?']).is_some_and(|number| number.parse::<u8>().is_ok());
+    let mut words = text.lines().take_while(|line| line.starts_with("--")).flat_map(str::split_whitespace);
+    let mut names = Vec::new();
+    while let Some(word) = words.next() {
+        let name = if is_number(word) { words.next() } else { word.strip_prefix(':') };
+        names.extend(name.map(|name| name.trim_end_matches([',', ':'])));
+    }
+    names
+}
+
+/// A parameter, or a column of a row.
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+macro_rules! value_from {
+    ($($from:ty => $value:expr),+ $(,)?) => {
+        $(impl From<$from> for Value {
+            fn from(value: $from) -> Value {
+                let make: fn($from) -> Value = $value;
+                make(value)
+            }
+        })+
+    };
+}
+
+value_from!(
+    bool => Value::Bool,
+    i64 => Value::Int,
+    u32 => |value| Value::Int(value.into()),
+    Duration => |value| Value::Int(i64::try_from(value.as_millis()).unwrap_or(i64::MAX)),
+    String => Value::Text,
+    &str => |value| Value::Text(value.to_owned()),
+    &[u8] => |value| Value::Bytes(value.to_owned()),
+    &LockName => |value| Value::Bytes(value.key().as_bytes().to_owned()),
+    Option<String> => |value| value.map_or(Value::Null, Value::Text),
+);
+
+/// Parameters by their names; times are in milliseconds.
+pub(super) struct Args(Vec<(&'static str, Value)>);
+
+impl Args {
+    pub(super) fn none() -> Args {
+        Args(Vec::new())
+    }
+
+    pub(super) fn one(name: &'static str, value: impl Into<Value>) -> Args {
+        Args::none().and(name, value)
+    }
+
+    pub(super) fn of(claim: &Claim) -> Args {
+        Args::one("name", &*claim.name)
+            .and("token", claim.kind.is_token())
+            .and("owner", claim.owner.to_string())
+            .and("lease_ms", claim.lease)
+    }
+
+    pub(super) fn and(mut self, name: &'static str, value: impl Into<Value>) -> Args {
+        self.0.push((name, value.into()));
+        self
+    }
+
+    /// The last that was given for the name.
+    pub(super) fn get(&self, name: &str) -> &Value {
+        self.0.iter().rev().find(|(known, _)| *known == name).map_or(&Value::Null, |(_, value)| value)
+    }
+}
+
+/// A row that a statement returned.
+#[derive(Debug)]
+pub(super) struct Record(pub(super) Vec<Value>);
+
+impl Record {
+    pub(super) fn value(&self, at: usize) -> &Value {
+        self.0.get(at).unwrap_or(&Value::Null)
+    }
+
+    pub(super) fn is_null(&self, at: usize) -> bool {
+        matches!(self.value(at), Value::Null)
+    }
+
+    /// Reads the column unless it is NULL.
+    pub(super) fn maybe<T>(&self, at: usize, read: fn(&Record, usize) -> Answer<T>) -> Answer<Option<T>> {
+        if self.is_null(at) { Ok(None) } else { read(self, at).map(Some) }
+    }
+
+    pub(super) fn int(&self, at: usize) -> Answer<i64> {
+        match self.value(at) {
+            Value::Int(value) => Some(*value),
+            Value::Bool(value) => Some((*value).into()),
+            // Statements that MySQL gets as text return texts.
+            Value::Bytes(digits) => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
+            Value::Null | Value::Text(_) => None,
+        }
+        .ok_or_else(unexpected)
+    }
+
+    pub(super) fn flag(&self, at: usize) -> Answer<bool> {
+        self.int(at).map(|value| value != 0)
+    }
+
+    pub(super) fn text(&self, at: usize) -> Answer<String> {
+        match self.value(at) {
+            Value::Text(text) => Ok(text.clone()),
+            Value::Bytes(bytes) => String::from_utf8(bytes.clone()).map_err(|_other_bytes| unexpected()),
+            Value::Null | Value::Bool(_) | Value::Int(_) => Err(unexpected()),
+        }
+    }
+
+    pub(super) fn bytes(&self, at: usize) -> Answer<Vec<u8>> {
+        if let Value::Bytes(bytes) = self.value(at) { Ok(bytes.clone()) } else { Err(unexpected()) }
+    }
+}
+
+fn unexpected() -> Failure {
+    Failure::Refused(Error::new(ErrorKind::Protocol, "read", "the row is not the one expected"))
+}
