@@ -118,8 +118,8 @@ impl Awake {
         use nix::sys::signal::{SigEvent, SigevNotify, Signal};
         // The timer of a signal that nobody handles does not go on after its first.
         signal_hook::flag::register(signal_hook::consts::SIGCONT, std::sync::Arc::default()).ok();
-        let goes_on = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
         let timer = |millis| {
+            let goes_on = SigEvent::new(SigevNotify::SigevSignal { signal: Signal::SIGCONT, si_value: 0 });
             let timer = nix::sys::timer::Timer::new(nix::time::ClockId::CLOCK_BOOTTIME, goes_on).ok()?;
             Some((timer, Duration::from_millis(millis)))
         };
