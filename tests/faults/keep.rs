@@ -405,6 +405,6 @@ fn keep_is_refused_before_anything_is_asked_where_nobody_could_be_asked_for_the_
         let memory = LockClient::in_memory();
         let error = memory.lock_builder("a").cached().build().lock().unwrap_err();
         assert_eq!(error.kind(), Unsupported);
-        assert!(error.to_string().contains("Leave keep out"), "{error}");
+        assert!(error.to_string().contains("Leave `cached` out"), "{error}");
     });
 }

@@ -347,7 +347,8 @@ fn threads_here_hand_a_lock_on_among_themselves_only_so_often() {
     let place = engine.registry.entry(Kind::Mutex, &name).join(false);
     place.ticket().open(mine.hold.claim());
     let mut times = 0;
-    while let Next::Local(ticket, _) = mine.hold.entry().state().promise(clock.now()) {
+    let next = || mine.hold.entry().state().promise(clock.now());
+    while let Next::Local(ticket, _) = next() {
         ticket.withdraw();
         times += 1;
         assert!(times < 1_000, "others never have a turn");
@@ -355,7 +356,7 @@ fn threads_here_hand_a_lock_on_among_themselves_only_so_often() {
     assert!(times > 1, "{times}");
     // A release is a turn for others; those that listen are remembered for a while.
     engine.registry.note_released(&mine.hold, Others::Listen(2), clock.now());
-    assert!(matches!(mine.hold.entry().state().promise(clock.now()), Next::Local(..)));
+    assert!(matches!(next(), Next::Local(..)));
     assert!(mine.hold.entry().state().contended.is_some());
     engine.registry.tidy(clock.now().plus(Duration::from_secs(60)));
     assert!(mine.hold.entry().state().contended.is_none());
