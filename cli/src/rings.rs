@@ -39,12 +39,12 @@ pub(crate) fn lines(ring: &Deadlock) -> Vec<String> {
     let mut lines = vec![format!("{first} of {count} thread{}", if count == 1 { "" } else { "s" })];
     lines.extend(ring.steps.iter().map(|step| {
         let waited = step.waiting_for.as_secs_f64();
-        let waits = if step.waits_for.is_empty() {
-            "does not say for what it waits".to_owned()
-        } else {
-            format!("has waited {waited:.1} s for {}", step.waits_for)
-        };
-        plain(&format!("  {} holds {} and {waits}", who(step), step.holds))
+        plain(&format!(
+            "  {} holds {} and has waited {waited:.1} s for {}",
+            who(step),
+            step.holds,
+            step.waits_for
+        ))
     }));
     lines
 }
@@ -63,8 +63,8 @@ pub(crate) fn as_json(ring: &Deadlock) -> Value {
         for (field, value) in [
             ("owner", json!(step.owner)),
             ("holds", json!(step.holds)),
-            ("waits_for", json!((!step.waits_for.is_empty()).then_some(&step.waits_for))),
-            ("kind", json!((!step.kind.is_empty()).then_some(&step.kind))),
+            ("waits_for", json!(step.waits_for)),
+            ("kind", json!(step.kind)),
             ("waiting_for_seconds", json!(step.waiting_for.as_secs_f64())),
             ("is_youngest", json!(step.is_youngest)),
         ] {

@@ -289,41 +289,6 @@ fn a_waiter_that_cannot_see_other_processes_is_told_so_once() {
     busy.unlock().unwrap();
 }
 
-/// Java's threads say of nothing that they wait for it. One that holds what ours waits for, and stands in the
-/// queue for what ours holds, is shown with what is known, and our wait does not end for it.
-#[test]
-fn a_ring_through_java_may_be_a_deadlock_and_is_not_broken() {
-    let Some(server) = RedisServer::start_default() else { return };
-    let java = "3b1f9a52-7c4f-4d0e-9a51-5f6f0a7c2d11:17";
-    let does = |words: &[&str]| redis::cmd(words[0]).arg(&words[1..]).exec(&mut server.admin()).unwrap();
-    does(&["HSET", "java's", java, "1"]);
-    does(&["PEXPIRE", "java's", "600000"]);
-    let (sender, told) = unbounded();
-    let builder = LockClient::builder().url(server.url()).observer(Rings(sender)).break_deadlocks(true);
-    let client = builder.detect_deadlocks_after(ms(50)).build().unwrap();
-    let _own = client.get_fair_lock("ours").acquire().unwrap();
-    does(&["RPUSH", "redisson_lock_queue:{ours}", java]);
-    does(&["ZADD", "redisson_lock_timeout:{ours}", "9999999999999", java]);
-    assert!(client.get_lock("java's").try_acquire_for(ms(1_500)).unwrap().is_none(), "it waits to its end");
-    let ring = told.recv_timeout(LONG).unwrap();
-    assert!(!ring.is_certain && ring.steps.len() == 2, "{ring}");
-    assert_eq!(client.stats().deadlocks, 0, "one that may be alarms nobody");
-    let steps: Vec<_> = ring.steps.iter().map(|step| (&*step.holds, &*step.waits_for)).collect();
-    assert_eq!(steps, [("ours", "java's"), ("java's", "ours")], "{ring}");
-    assert_eq!(ring.steps[1].owner.split(':').nth(1), Some("17"), "{ring}");
-    assert!(ring.to_string().contains("may wait for each other"), "{ring}");
-}
-
-struct Rings(leasehold::crossbeam_channel::Sender<leasehold::Deadlock>);
-
-impl Observer for Rings {
-    fn event(&self, event: &Event<'_>) {
-        if let Event::Deadlock { deadlock, .. } = event {
-            self.0.send((*deadlock).clone()).ok(); // the test may have ended
-        }
-    }
-}
-
 /// The process of the other member stands still for good: it stays a deadlock until the lease of what it
 /// holds ends.
 #[test]

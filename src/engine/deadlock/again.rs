@@ -2,10 +2,9 @@
 
 use crate::deadlock::Deadlock;
 use crate::directory::ClientInfo;
-use crate::engine::deadlock::graph::{Link, View, are_held, are_waited_for};
-use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
+use crate::engine::deadlock::graph::{Link, are_held, are_waited_for};
 use crate::engine::deadlock::reading::{Asked, Reading};
-use crate::engine::deadlock::shown::{shown, shown_maybe};
+use crate::engine::deadlock::shown::shown;
 use crate::engine::stuck::Stuck;
 use crate::error::Error;
 use crate::ident::ClientId;
@@ -13,7 +12,6 @@ use crate::ident::ClientId;
 /// Those that it shows too, each as it is told.
 pub(super) struct Again {
     pub(super) rings: Vec<(Vec<Link>, Deadlock)>,
-    pub(super) maybes: Vec<(Maybe, Deadlock)>,
     /// This client's own waits, as they were read last.
     pub(super) own: Stuck,
     pub(super) requests: u64,
@@ -25,7 +23,7 @@ pub(super) struct Again {
 pub(super) fn read_again(
     asked: &Asked<'_>,
     stuck: &dyn Fn() -> Stuck,
-    (mut rings, maybes): (Vec<Vec<Link>>, Vec<Maybe>),
+    mut rings: Vec<Vec<Link>>,
     (here, prefix): (&ClientInfo, &str),
 ) -> Again {
     let own = stuck();
@@ -43,19 +41,10 @@ pub(super) fn read_again(
         (ring, deadlock)
     };
     let rings = rings.into_iter().map(told).collect();
-    let mut still = Vec::new();
-    for maybe in maybes {
-        let Some(first) = maybe.links.first().map(|link| &link.wait) else { continue };
-        let is_there = second.wait_of(first.thread).as_ref() == Some(first);
-        if is_there && maybe_ring(&mut second, first).as_ref() == Some(&maybe) {
-            let deadlock = shown_maybe(&maybe, &mut second, here, prefix);
-            still.push((maybe, deadlock));
-        }
-    }
     let (has_gaps, requests) = (gaps || second.has_gaps, sent + second.requests);
     let refusal = refusal.or_else(|| second.refusal.take());
     drop(second);
-    Again { rings, maybes: still, own, requests, has_gaps, refusal }
+    Again { rings, own, requests, has_gaps, refusal }
 }
 
 #[cfg(not(leasehold_shuttle))]
@@ -123,7 +112,7 @@ mod tests {
         };
         let entry = "host=here\npid=1\nlease_ms=1000\n";
         let here = ClientInfo::read(id, entry, Duration::ZERO).unwrap();
-        let again = read_again(&asked, &stuck, (vec![ring], Vec::new()), (&here, ""));
+        let again = read_again(&asked, &stuck, vec![ring], (&here, ""));
         assert_eq!(times.get(), 2);
         again.rings.len()
     }

@@ -8,7 +8,6 @@ use crate::engine::Engine;
 use crate::engine::deadlock::SEEN_FOR;
 use crate::engine::deadlock::again::read_again;
 use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of};
-use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
 use crate::engine::deadlock::reading::{Asked, Reading, entry_wait, own_wait};
 use crate::error::Result;
 use crate::park::Parker;
@@ -48,30 +47,24 @@ impl Engine {
             next = page.next.map(|place| (directory, place));
         }
         let (mut rings, mut met): (Vec<Vec<Link>>, HashSet<RingKey>) = (Vec::new(), HashSet::new());
-        let mut maybes: Vec<Maybe> = Vec::new();
         for origin in &origins {
-            match ring_of(&mut first, origin) {
-                Some(ring) if met.insert(key_of(&ring)) => rings.push(ring),
-                Some(_) => {}
-                None => maybes.extend(maybe_ring(&mut first, origin)),
-            }
+            rings.extend(ring_of(&mut first, origin).filter(|ring| met.insert(key_of(ring))));
         }
         if let Some(error) = first.refusal.take() {
             return Err(error.during("deadlocks"));
         }
         drop(first);
-        if rings.is_empty() && maybes.is_empty() {
+        if rings.is_empty() {
             return Ok(Vec::new());
         }
         // A wait that was over is out of its client's entry by then: see `SEEN_FOR`.
         Parker::new(&self.clock).park(self.clock.after(SEEN_FOR), None);
         let stuck = || self.stuck(self.clock.now());
         let here = self.announcer.here(self.clock.now());
-        let again = read_again(&asked, &stuck, (rings, maybes), (&here, &self.options.key_prefix));
+        let again = read_again(&asked, &stuck, rings, (&here, &self.options.key_prefix));
         if let Some(error) = again.refusal {
             return Err(error.during("deadlocks"));
         }
-        let rings = again.rings.into_iter().map(|(_, deadlock)| deadlock);
-        Ok(rings.chain(again.maybes.into_iter().map(|(_, deadlock)| deadlock)).collect())
+        Ok(again.rings.into_iter().map(|(_, deadlock)| deadlock).collect())
     }
 }

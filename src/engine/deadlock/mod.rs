@@ -13,7 +13,6 @@
 mod again;
 pub(crate) mod ask;
 pub(crate) mod graph;
-mod maybe;
 #[cfg(all(test, not(leasehold_shuttle)))]
 mod model;
 mod pace;
@@ -30,7 +29,6 @@ use crate::deadlock::Deadlock;
 use crate::engine::core::Core;
 use crate::engine::deadlock::again::read_again;
 use crate::engine::deadlock::graph::{Link, RingKey, Wait, key_of, ring_of, youngest};
-use crate::engine::deadlock::maybe::{Maybe, maybe_ring};
 use crate::engine::deadlock::pace::Pace;
 use crate::engine::deadlock::reading::{Asked, Reading, own_wait};
 use crate::engine::directory::Posting;
@@ -255,7 +253,7 @@ impl Finder {
         let room = self.pace.room(now);
         let mut first = Reading::new(&asked, stuck);
         let (mut rings, mut met): (Vec<Vec<Link>>, HashSet<RingKey>) = (Vec::new(), HashSet::new());
-        let (mut looked, mut leaves, mut maybes) = (Vec::new(), false, Vec::<Maybe>::new());
+        let (mut looked, mut leaves) = (Vec::new(), false);
         for wait in due.iter().filter_map(|id| stuck.waits.iter().find(|wait| wait.told.id == *id)) {
             if sees_others && first.requests >= room {
                 break; // its turn comes when there is room for more
@@ -270,14 +268,11 @@ impl Finder {
             if first.meets_cut && ring.is_none() {
                 self.first.insert(wait.told.id, String::new());
             }
-            match ring {
-                Some(ring) => {
-                    self.name_first(&ring);
-                    if met.insert(key_of(&ring)) {
-                        rings.push(ring);
-                    }
+            if let Some(ring) = ring {
+                self.name_first(&ring);
+                if met.insert(key_of(&ring)) {
+                    rings.push(ring);
                 }
-                None => maybes.extend(maybe_ring(&mut first, &own_wait(core.id, wait))),
             }
         }
         let (mut refusal, mut has_gaps, mut requests) =
@@ -295,23 +290,17 @@ impl Finder {
         looked.iter().filter(is_open).for_each(|id| self.pace.look_by(*id, ended.plus(SEEN_FOR)));
         let own = core.id.as_u128();
         let was_looked = |key: &RingKey| key.iter().any(|(client, id)| *client == own && looked.contains(id));
-        let is_seen = |key: &RingKey| met.contains(key) || maybes.iter().any(|maybe| maybe.key() == *key);
-        self.seen.retain(|key, _| has_gaps || !was_looked(key) || is_seen(key));
+        self.seen.retain(|key, _| has_gaps || !was_looked(key) || met.contains(key));
         rings.retain(|ring| self.is_ripe(&key_of(ring), ended));
-        maybes.retain(|maybe| self.is_ripe(&maybe.key(), ended));
         // Rings of these waits that all of it would have shown.
         let mut found: HashSet<RingKey> = HashSet::new();
-        if !rings.is_empty() || !maybes.is_empty() {
+        if !rings.is_empty() {
             let stuck = || core.stuck(core.clock.now());
             let here = core.announcer.here(ended);
-            let again = read_again(&asked, &stuck, (rings, maybes), (&here, &core.options.key_prefix));
+            let again = read_again(&asked, &stuck, rings, (&here, &core.options.key_prefix));
             for (ring, deadlock) in again.rings {
                 found.insert(key_of(&ring));
                 self.tell(&ring, deadlock, &again.own, ended);
-            }
-            for (maybe, deadlock) in again.maybes {
-                found.insert(maybe.key());
-                self.tell_once(maybe.key(), &Arc::new(deadlock), ended);
             }
             refusal = refusal.or(again.refusal);
             has_gaps |= again.has_gaps;
@@ -348,7 +337,7 @@ impl Finder {
     fn tell_once(&mut self, key: RingKey, deadlock: &Arc<Deadlock>, now: Moment) {
         if let Entry::Vacant(place) = self.told.entry(key) {
             place.insert(Told { ring: Arc::clone(deadlock), since: now });
-            // A chain that may be a ring alarms nobody.
+            // A cycle that a thread not on it may end alarms nobody.
             self.core.reporter.counters.deadlocks.add(u64::from(deadlock.is_certain));
             let told = Arc::clone(deadlock);
             self.core

@@ -181,7 +181,7 @@ impl<'a> Reading<'a> {
     }
 
     /// All that there is of a lock.
-    pub(super) fn described(&mut self, key: &str) -> Option<Arc<Inspection>> {
+    fn described(&mut self, key: &str) -> Option<Arc<Inspection>> {
         if !self.described.contains_key(key)
             && let Some(deadline) = self.one_more()
         {
@@ -192,28 +192,6 @@ impl<'a> Reading<'a> {
             self.described.insert(key.to_owned(), seen);
         }
         self.described.get(key)?.clone()
-    }
-
-    /// Whether a client is known to have no entry: it is Java's, or has its directory off.
-    pub(super) fn is_unknown(&mut self, client: ClientId) -> bool {
-        self.read_clients(&[client]);
-        self.clients.get(&client).is_some_and(Option::is_none)
-    }
-
-    /// Whether clients of this crate stand in a line of the store's.
-    pub(super) fn has_lines(&self) -> bool {
-        self.asked.store.capabilities().lines.is_some_and(|lines| !lines.is_refused())
-    }
-
-    /// The locks that a thread holds.
-    pub(super) fn held_by(&mut self, thread: Thread) -> Vec<String> {
-        if thread.client == self.asked.id {
-            let held = self.own.holds.iter().filter(|hold| hold.thread == Some(thread.id));
-            return held.map(|hold| hold.key.clone()).collect();
-        }
-        let Some(info) = self.client(thread.client) else { return Vec::new() };
-        let held = info.uses.iter().filter(|one| !one.is_waiting && one.by == Some(thread.id));
-        held.map(|one| one.name.clone()).collect()
     }
 
     /// The holds of this process that keep the wait from being granted.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use crate::deadlock::{Deadlock, DeadlockStep};
 use crate::directory::ClientInfo;
 use crate::engine::deadlock::graph::{Link, youngest};
-use crate::engine::deadlock::maybe::Maybe;
 use crate::engine::deadlock::reading::Reading;
 use crate::inspect::Location;
 
@@ -43,36 +42,6 @@ pub(super) fn shown(ring: &[Link], seen: &mut Reading<'_>, here: &ClientInfo, pr
         }
     });
     Deadlock { steps: steps.collect(), is_certain: ring.iter().all(|link| link.is_certain) }
-}
-
-/// The same of a chain that may be a ring.
-pub(super) fn shown_maybe(
-    maybe: &Maybe,
-    seen: &mut Reading<'_>,
-    here: &ClientInfo,
-    prefix: &str,
-) -> Deadlock {
-    let given = |key: &str| key.strip_prefix(prefix).unwrap_or(key).to_owned();
-    let mut deadlock = shown(&maybe.links, seen, here, prefix);
-    deadlock.is_certain = false;
-    deadlock.steps.iter_mut().for_each(|step| step.is_youngest = false);
-    if let Some(first) = deadlock.steps.first_mut() {
-        first.holds = given(&maybe.held);
-    }
-    if let Some(last) = maybe.links.last() {
-        deadlock.steps.push(DeadlockStep {
-            owner: format!("{}:{}", last.holder.client, last.holder.number),
-            wait_id: 0,
-            location: Location::new(String::new(), 0, String::new()),
-            by_this_client: false,
-            holds: given(&last.wait.key),
-            waits_for: if maybe.is_named { given(&maybe.held) } else { String::new() },
-            kind: String::new(),
-            waiting_for: Duration::ZERO,
-            is_youngest: false,
-        });
-    }
-    deadlock
 }
 
 fn place(info: &ClientInfo, thread: String) -> Location {
