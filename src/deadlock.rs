@@ -28,8 +28,8 @@ use crate::inspect::Location;
 pub struct Deadlock {
     /// The threads, each before the one that holds what it waits for.
     pub steps: Vec<DeadlockStep>,
-    /// Whether all of it stood at one moment. `false`: it may be one, since a thread that is not on it may release a
-    /// lock on it: an owned guard's, or that of a command's `leasehold run`.
+    /// Whether the whole cycle existed at one moment. `false` if it may be a deadlock, since another thread may
+    /// release one of its locks: an owned guard's, or that of a command of `leasehold run`.
     pub is_certain: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Deadlock {
 pub struct DeadlockStep {
     /// The owner as which it waits, `client:number`.
     pub owner: String,
-    /// The id of its wait, which no other wait of the client ever has.
+    /// The id of its wait, unique within the client.
     pub wait_id: u64,
     /// Where the waiting thread is; empty if not known.
     pub location: Location,
@@ -60,7 +60,7 @@ pub struct DeadlockStep {
     pub holds: String,
     /// The lock that it waits for.
     pub waits_for: String,
-    /// The kind of lock that it waits for, as [`Event`](crate::Event) names kinds.
+    /// The kind of that lock, as [`Event`](crate::Event) names kinds.
     pub kind: String,
     /// How long it has waited.
     pub waiting_for: Duration,
