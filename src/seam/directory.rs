@@ -97,6 +97,33 @@ pub(crate) struct Page<T> {
     pub(crate) looked_at: u64,
 }
 
+/// A page of a list that goes from server to server, from the answer of the first of `servers`: that one is asked
+/// until it has shown all, then the next.
+pub(crate) fn page_by_server<T>(servers: Vec<String>, answer: Answer<Page<T>>) -> Answer<Page<T>> {
+    let mut page = answer?;
+    let cursor = page.next.take().map_or_else(String::new, |next| next.cursor);
+    let servers: Vec<String> = servers.into_iter().skip(usize::from(cursor.is_empty())).collect();
+    page.next = (!servers.is_empty()).then_some(Place { servers: Some(servers), cursor });
+    Ok(page)
+}
+
+/// Reads the entries of clients that may be on different servers, each where it is.
+pub(crate) fn read_each(
+    clients: &[ClientId],
+    read: impl Fn(ClientId) -> Answer<Page<Option<Posted>>>,
+) -> Answer<Page<Option<Posted>>> {
+    let mut page = Page { found: Vec::new(), next: None, requests: 0, looked_at: 0 };
+    for client in clients {
+        page.requests += 1;
+        match read(*client) {
+            Ok(one) => page.found.extend(one.found),
+            // A server that is away says nothing about the entries of others.
+            Err(_) => page.found.push(None),
+        }
+    }
+    Ok(page)
+}
+
 impl Wanted {
     /// The pattern for whole keys. A prefix is meant as it is.
     pub(crate) fn whole(&self) -> String {

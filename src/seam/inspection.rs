@@ -1,10 +1,11 @@
 //! The seam of questions that people ask: who holds a lock, and what there is under a name.
 
+use std::time::Duration;
+
 use crate::ident::{LockName, Owner};
-use crate::inspect::Inspection;
+use crate::inspect::{Holder, Inspection, Mode, ObjectKind};
 use crate::seam::failure::Answer;
-use crate::seam::kind::Kind;
-use crate::seam::snapshot::Snapshot;
+use crate::seam::kind::{Family, Kind};
 use crate::time::Moment;
 
 /// Questions about locks. They change nothing.
@@ -20,4 +21,35 @@ pub(crate) trait Inspect {
 
     /// Describes the object under a name, of any kind, for people.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection>;
+}
+
+/// The store's view of a lock that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// A holder as the store writes it; empty if the store would not say.
+    pub(crate) holder: String,
+    /// The hold count of the owner that was asked about; zero if it is not a holder.
+    pub(crate) count: u32,
+    /// The rest of the lease; `None` if it has no end.
+    pub(crate) remaining: Option<Duration>,
+}
+
+impl Snapshot {
+    /// The same as it is shown to users.
+    pub(crate) fn described(self, kind: Kind, name: &LockName) -> Inspection {
+        let mode = match kind.family() {
+            Family::Read => Some(Mode::Read),
+            Family::Write => Some(Mode::Write),
+            Family::Lock | Family::Token | Family::Counted => None,
+        };
+        let kind = match mode {
+            Some(mode) => ObjectKind::ReadWriteLock { mode },
+            None if kind.is_token() => ObjectKind::TokenLock,
+            None => ObjectKind::Lock,
+        };
+        let mut seen = Inspection::new(name.given(), kind);
+        seen.remaining = Some(self.remaining.unwrap_or(Duration::MAX));
+        seen.holders.push(Holder { mode, remaining: self.remaining, ..Holder::new(self.holder) });
+        seen
+    }
 }

@@ -22,7 +22,6 @@ pub(crate) mod hub;
 pub(crate) mod inspection;
 pub(crate) mod kind;
 pub(crate) mod ring_member;
-pub(crate) mod snapshot;
 pub(crate) mod subscription;
 
 use std::time::Duration;
@@ -34,9 +33,8 @@ pub(crate) use crate::seam::capabilities::Capabilities;
 pub(crate) use crate::seam::claim::{AFTER_KEPT, AFTER_LEASE, Bound, Claim, HoldNote, ListensFor, Turn};
 pub(crate) use crate::seam::count::Counting;
 pub(crate) use crate::seam::failure::{Answer, Failure, granted_too_late, named, not_set_up};
-pub(crate) use crate::seam::inspection::Inspect;
+pub(crate) use crate::seam::inspection::{Inspect, Snapshot};
 pub(crate) use crate::seam::kind::{Family, Kind};
-pub(crate) use crate::seam::snapshot::Snapshot;
 use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;

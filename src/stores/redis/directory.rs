@@ -156,7 +156,7 @@ impl RedisStore {
 }
 
 /// The place where a list of one server goes on.
-fn goes_on(cursor: String) -> Option<Place> {
+pub(super) fn goes_on(cursor: String) -> Option<Place> {
     (!cursor.is_empty()).then_some(Place { servers: None, cursor })
 }
 

@@ -10,11 +10,9 @@ mod about;
 mod address;
 mod clean_up;
 mod cluster;
-mod compare_and_delete;
 mod conn;
 mod directory;
 mod format;
-mod keeping;
 mod keys;
 mod kinds;
 #[cfg(all(test, leasehold_fuzz))]
@@ -30,7 +28,6 @@ mod sentinel;
 mod server;
 mod show;
 mod store;
-mod underway;
 
 // Their server is reached by a Unix socket.
 #[cfg(all(unix, not(leasehold_shuttle)))]

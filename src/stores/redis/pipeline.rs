@@ -9,8 +9,8 @@ use crate::stores::redis::kinds::kind::Deferrable;
 use crate::stores::redis::kinds::{self, replies, several};
 use crate::stores::redis::reply::{Expected, tagged};
 use crate::stores::redis::script::Command;
+use crate::stores::redis::server::Underway;
 use crate::stores::redis::store::RedisStore;
-use crate::stores::redis::underway::Underway;
 use crate::time::Moment;
 
 impl RedisStore {

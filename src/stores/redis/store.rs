@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ident::{LockName, Owner};
 use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
-use crate::seam::capabilities::{Capabilities, ConnectionWatch, Lines};
+use crate::seam::capabilities::{Capabilities, ConnectionWatch, Keeping, KeptLook, Lines};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
@@ -19,7 +19,6 @@ use crate::seam::{
 };
 use crate::stores::redis::about::{About, probe, scripts_refused};
 use crate::stores::redis::address::{RedisAddress, Target};
-use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::connections::{Connections, maintenance};
 use crate::stores::redis::format::agree_on_format;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind};
@@ -28,8 +27,7 @@ use crate::stores::redis::pubsub::subscriber::{self, Subscriber};
 use crate::stores::redis::reply::{self, Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::stores::redis::sentinel::monitor::SentinelMonitor;
-use crate::stores::redis::server::{LineRights, RedisCall, RedisServer};
-use crate::stores::redis::underway::Underway;
+use crate::stores::redis::server::{CompareAndDelete, LineRights, RedisCall, RedisServer, Underway};
 use crate::stores::redis::{clean_up, pubsub, show};
 use crate::sync::{OnceLock, Waker};
 use crate::time::{Clock, Moment};
@@ -407,5 +405,21 @@ impl Lines for RedisStore {
 impl ConnectionWatch for RedisStore {
     fn hung_up(&self) -> Option<bool> {
         Some(self.server.connections.hung_up())
+    }
+}
+
+impl Keeping for RedisStore {
+    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.listen(&claim.by_own_turn(), waker)
+    }
+
+    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+        self.batch(
+            claims,
+            "renew",
+            deadline,
+            |kind, claim| kind.look_kept(claim, kind.own_listeners(&self.server, claim)),
+            |_, reply| replies::looked(reply),
+        )
     }
 }

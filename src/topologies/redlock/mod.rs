@@ -2,7 +2,7 @@
 //!
 //! `votes` says what their answers come to, `node` which of them can be asked, `opening` connects to them,
 //! and `monitor` is the thread that does what no caller waits for; `restores` keeps what a server has lost
-//! and is given again, `giving` gives it; `directory` lists locks and clients. A request goes out to all that
+//! and is given again; `directory` lists locks and clients. A request goes out to all that
 //! can be asked before the first answer is read. One that does not answer in time is not asked again until it
 //! answers the monitor, so callers pay for it once.
 //!
@@ -10,11 +10,9 @@
 //! another hold (`first_unspent_number`), since a late release could take that hold's key there and with it
 //! the majority. Pairs with `Request::claim`.
 
-mod arrivals;
 mod attempt;
 mod connect;
 mod directory;
-mod giving;
 mod monitor;
 mod node;
 mod opening;

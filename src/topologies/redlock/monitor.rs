@@ -11,13 +11,13 @@ use crate::ident::{LockName, Owner, unbound_number};
 use crate::observe::event::Event;
 use crate::observe::reporter::Reporter;
 use crate::park::{Parker, Service};
-use crate::seam::{Answer, Claim, Failure, Kind, Release};
-use crate::sync::Mutex;
+use crate::seam::fallbacks::begin_attempt;
+use crate::seam::{Answer, Attempt, Claim, Failure, Kind, Release};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::time::{Clock, Moment};
-use crate::topologies::redlock::arrivals::Arrivals;
+use crate::sync::{Mutex, Waker};
+use crate::time::{Clock, Moment, SHORTEST_LEASE};
 use crate::topologies::redlock::node::{Voter, VotingNode};
-use crate::topologies::redlock::restores::Restores;
+use crate::topologies::redlock::restores::{Order, Restores};
 
 /// A lock that one server may still hold, or get to hold, for an owner that is to hold nothing there.
 #[derive(Debug)]
@@ -327,5 +327,92 @@ impl fmt::Debug for NodeMonitorShared {
 impl fmt::Debug for NodeMonitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keeper").finish_non_exhaustive()
+    }
+}
+
+/// The outcomes of connecting, for the thread that makes the client, and for the monitor after it.
+#[derive(Default)]
+pub(super) struct Arrivals(Mutex<ArrivalsState>);
+
+#[derive(Default)]
+struct ArrivalsState {
+    arrived: Vec<(usize, Result<Voter>)>,
+    /// The thread that makes the client, while it waits for them.
+    connector: Option<Waker>,
+}
+
+impl Arrivals {
+    /// All that arrives is for this thread; `None`: for the monitor.
+    pub(super) fn are_for(&self, connector: Option<Waker>) {
+        self.0.lock().connector = connector;
+    }
+
+    /// Returns whether somebody was woken for it. If not, it is for the monitor.
+    pub(super) fn add(&self, node: usize, opened: Result<Voter>) -> bool {
+        let mut state = self.0.lock();
+        state.arrived.push((node, opened));
+        state.connector.as_ref().map(Waker::wake).is_some()
+    }
+
+    /// Takes what is for the thread that makes the client, or what is for the monitor.
+    pub(super) fn take(&self, for_connector: bool) -> Vec<(usize, Result<Voter>)> {
+        let mut state = self.0.lock();
+        if state.connector.is_some() == for_connector {
+            std::mem::take(&mut state.arrived)
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+impl NodeMonitorShared {
+    /// Gives holds back that are due; returns when the next are.
+    fn give_back(&self) -> Moment {
+        let now = Clock::System.now();
+        let orders = self.restores.take_due(|at| self.nodes.get(at).is_some_and(VotingNode::is_ready), now);
+        if orders.is_empty() {
+            return Moment::NEVER;
+        }
+        let deadline = now.plus(batch_timeout(self.node_timeout, orders.len()));
+        let ask = |orders: &[&Order], count: fn(&Claim) -> u32| {
+            let begin = |order: &&Order| {
+                // It ends there no later than where it was renewed.
+                let lease = order.until.since(Clock::System.now());
+                let claim = Claim { lease: lease.max(SHORTEST_LEASE), ..order.claim.clone() };
+                let node = self.nodes.get(order.node);
+                let store = node.and_then(|node| node.ready().ok());
+                Some(begin_attempt(store?.as_ref(), &claim, count(&claim), deadline))
+            };
+            // All are on their way before the first is waited for.
+            let begun: Vec<_> = orders.iter().map(begin).collect();
+            begun.into_iter().map(|pending| pending.map(|pending| pending.wait())).collect::<Vec<_>>()
+        };
+        let mut reentered = Vec::new();
+        let all: Vec<&Order> = orders.iter().collect();
+        for (order, answer) in all.iter().zip(ask(&all, |_| 1)) {
+            match answer {
+                Some(Ok(Attempt::Granted { .. })) => {
+                    self.restores.answered(order.node, &order.claim, Some(Clock::System.now()));
+                    if order.claim.levels > 1 {
+                        reentered.push(*order);
+                    }
+                    self.look_again.store(true, Ordering::SeqCst);
+                }
+                // Another has it there, or it was not asked.
+                Some(Ok(_)) | None => self.restores.answered(order.node, &order.claim, None),
+                Some(Err(Failure::Refused(error))) => {
+                    self.note_silence(order.node, &order.claim, &error);
+                    self.restores.answered(order.node, &order.claim, None);
+                }
+                Some(Err(Failure::Unknown(error))) => {
+                    // Granted late, it would be there beside what has happened since, or after its release.
+                    self.owe(order.node, order.claim.clone());
+                    self.note_silence(order.node, &order.claim, &error);
+                }
+            }
+        }
+        // The number of levels is for people, and is set anew with each change of it.
+        drop(ask(&reentered, |claim| claim.levels));
+        now
     }
 }

@@ -1,6 +1,6 @@
 //! Holds that a server has lost and is given again: which, how, and since when its word counts.
 //!
-//! A renewal that a majority confirmed orders it, the monitor's thread does it (`giving`). The rules, and why
+//! A renewal that a majority confirmed orders it, the monitor's thread does it. The rules, and why
 //! they cannot make two majorities, are decision 0038. In short: a server does not count for a hold (its
 //! "held" is taken for "not held") from the moment it lacked it until a majority has confirmed without it in
 //! a round that began after it was given back; nor while it is to forget a request of that owner that may

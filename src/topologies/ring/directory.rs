@@ -7,7 +7,9 @@ use crate::error::{Error, ErrorKind};
 use crate::ident::ClientId;
 use crate::ident::derived::Part;
 use crate::inspect::Inspection;
-use crate::seam::directory::{Directory, Listing, Page, Place, Posted, Wanted, Written};
+use crate::seam::directory::{
+    Directory, Listing, Page, Place, Posted, Wanted, Written, page_by_server, read_each,
+};
 use crate::seam::ring_member::RingMember;
 use crate::seam::{Answer, Failure};
 use crate::time::Moment;
@@ -48,20 +50,11 @@ impl RingStore {
             let kept = nodes.filter(|(_, home)| view.mark(*home).is_some());
             kept.map(|(node, _)| node.label.clone()).collect::<Vec<String>>()
         };
-        let mut servers = from.servers.clone().unwrap_or_else(labels);
+        let servers = from.servers.clone().unwrap_or_else(labels);
         let Some(node) = view.nodes.iter().find(|node| servers.first() == Some(&node.label)) else {
             return Err(Failure::Refused(moved_on()));
         };
-        let mut page = match ask(&*node.store, &Place { servers: None, cursor: from.cursor.clone() }) {
-            Ok(page) => page,
-            failed => return failed,
-        };
-        let cursor = page.next.take().map_or_else(String::new, |next| next.cursor);
-        if cursor.is_empty() {
-            servers.remove(0);
-        }
-        page.next = (!servers.is_empty()).then_some(Place { servers: Some(servers), cursor });
-        Ok(page)
+        page_by_server(servers, ask(&*node.store, &Place { servers: None, cursor: from.cursor.clone() }))
     }
 }
 
@@ -84,16 +77,7 @@ impl Directory for RingStore {
     }
 
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>> {
-        let mut page = Page { found: Vec::new(), next: None, requests: 0, looked_at: 0 };
-        for client in clients {
-            page.requests += 1;
-            match self.at_entry(*client, |node| node.read(&[*client], deadline)) {
-                Ok(one) => page.found.extend(one.found),
-                // That of one node which is away says nothing about the others'.
-                Err(_) => page.found.push(None),
-            }
-        }
-        Ok(page)
+        read_each(clients, |client| self.at_entry(client, |node| node.read(&[client], deadline)))
     }
 
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {

@@ -8,7 +8,6 @@
 //! Long because it is a list, as that of one server: each question of the seam, sent to where its slot is.
 
 mod directory;
-mod keeping;
 pub(super) mod slots;
 mod topology;
 mod wakeups;
@@ -26,7 +25,7 @@ use crate::inspect::Inspection;
 use crate::observe::reporter::Reporter;
 use crate::refused::Refused;
 use crate::room::CrowdMap;
-use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Lines, Pipeline};
+use crate::seam::capabilities::{Batches, Capabilities, ConnectionWatch, Keeping, KeptLook, Lines, Pipeline};
 use crate::seam::inspection::Inspect;
 use crate::seam::subscription::{Subscription, count_of_all};
 use crate::seam::{
@@ -600,5 +599,15 @@ impl Lines for ClusterStore {
 impl ConnectionWatch for ClusterStore {
     fn hung_up(&self) -> Option<bool> {
         Some(self.topology.nodes().iter().filter(|node| node.store.hung_up() == Some(true)).count() > 0)
+    }
+}
+
+impl Keeping for ClusterStore {
+    fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription> {
+        self.listen(&claim.by_own_turn(), waker)
+    }
+
+    fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>> {
+        self.ask_all(claims, deadline, |store, claims| store.look(claims, deadline))
     }
 }

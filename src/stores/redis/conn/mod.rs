@@ -11,7 +11,6 @@ pub(crate) mod open;
 mod pair;
 pub(crate) mod replies;
 pub(crate) mod shared;
-pub(crate) mod slots;
 
 #[cfg(leasehold_shuttle)]
 #[cfg(test)]

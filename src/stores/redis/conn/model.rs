@@ -12,9 +12,8 @@ use redis::Value;
 
 use crate::error::Result;
 use crate::seam::{Answer, Failure};
-use crate::stores::redis::conn::connection::Connection;
+use crate::stores::redis::conn::connection::{Connection, ConnectionSlots};
 use crate::stores::redis::conn::shared::SharedConnection;
-use crate::stores::redis::conn::slots::ConnectionSlots;
 use crate::sync::{Mutex, check, move_time, spawn, thread, toss};
 use crate::time::{Clock, Moment};
 use crate::wire::{Pipe, Wire};

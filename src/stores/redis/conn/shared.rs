@@ -32,10 +32,9 @@ use redis::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Answer, Failure};
-use crate::stores::redis::conn::connection::{Connection, TRUSTED, unread};
+use crate::stores::redis::conn::connection::{Connection, ConnectionSlots, TRUSTED, unread};
 use crate::stores::redis::conn::ledger::{Ledger, Origin, SentScript};
 use crate::stores::redis::conn::replies::Replies;
-use crate::stores::redis::conn::slots::ConnectionSlots;
 use crate::stores::redis::reply::fitness;
 use crate::stores::redis::script::Script;
 use crate::sync::{Condvar, Mutex, MutexGuard};

@@ -7,7 +7,6 @@ use redis::{ServerError, Value};
 use crate::ident::{LockName, Owner};
 use crate::seam::capabilities::PLAIN_POLL;
 use crate::seam::{Answer, Attempt, Claim, Failure, Others, Release, Snapshot};
-use crate::stores::redis::compare_and_delete::CompareAndDelete;
 use crate::stores::redis::conn::dialog::Dialog;
 use crate::stores::redis::kinds::kind::{Deferrable, RedisKind, unsupported};
 use crate::stores::redis::kinds::replies;
@@ -17,7 +16,7 @@ use crate::stores::redis::reply::{
 use crate::stores::redis::script::{
     Command, RING_TOKEN_ACQUIRE, Script, TOKEN_ACQUIRE, TOKEN_RELEASE, TOKEN_RENEW,
 };
-use crate::stores::redis::server::{LineRights, RedisCall};
+use crate::stores::redis::server::{CompareAndDelete, LineRights, RedisCall};
 use crate::time::millis;
 
 /// The lock by token.
