@@ -21,7 +21,7 @@ impl Watch {
         let listening = state.join(line.text(), waker, source)?;
         let entry = state.enter(line.text(), false);
         entry.lingers = false;
-        entry.note.kept.get_or_insert_with(|| Kept { line, own: None });
+        entry.note.kept.get_or_insert(Kept { line, own: None });
         let channel = Arc::clone(&entry.channel);
         if !state.is_covered(Clock::System.now()) {
             self.begin_anew(&mut state);
