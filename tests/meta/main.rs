@@ -37,5 +37,6 @@ mod operating;
 mod pages;
 mod releases;
 mod rendered;
+mod sizes;
 mod support_selftest;
 mod traps;
