@@ -36,5 +36,6 @@ mod mutations;
 mod operating;
 mod pages;
 mod rendered;
+mod sizes;
 mod support_selftest;
 mod traps;

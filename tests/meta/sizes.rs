@@ -1,0 +1,155 @@
+//! The tree grows only on purpose: lines and words of each room beside the limits that people set.
+//!
+//! `limits.txt` is written by hand. Whoever raises a limit says in the commit what the lines are for.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A limit is at most this many percent above what is there, so that what was deleted does not grow back unseen.
+const ROOM_TO_GROW: usize = 10;
+
+#[test]
+fn no_room_of_the_tree_grows_beyond_its_limit() {
+    let limits = limits(include_str!("limits.txt"));
+    let counts = counts(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let wrong = beyond(&limits, &counts);
+    assert!(wrong.is_empty(), "{}\n(tests/meta/limits.txt)", wrong.join("\n"));
+}
+
+#[test]
+fn a_room_beyond_its_limit_or_without_one_is_reported() {
+    let limits = limits("# why\nsrc/engine 100\ntests 50\ngone 1\n");
+    let counts =
+        [("src/engine", 101), ("tests", 45), ("cli", 7)].map(|(room, count)| (room.to_owned(), count)).into();
+    assert_eq!(
+        beyond(&limits, &counts),
+        [
+            "cli has 7 and no limit",
+            "gone has a limit and is not there",
+            "src/engine has 101, allowed are 100",
+            "tests has 45: lower its limit of 50"
+        ]
+    );
+}
+
+#[test]
+fn comments_and_unit_tests_are_counted_apart_from_code() {
+    let text = "//! What.\nuse a::B;\n\n/// Does.\nfn f() {} // why\n#[cfg(all(test, not(x)))]\nmod tests {\n    // one\n}\n";
+    assert_eq!(Lines::of(text, false), Lines { code: 2, comments: 2, tests: 4 });
+    assert_eq!(Lines::of(text, true), Lines { code: 0, comments: 0, tests: 8 });
+}
+
+fn limits(text: &str) -> BTreeMap<String, usize> {
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    lines
+        .map(|line| {
+            let (room, limit) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no limit in {line:?}"));
+            (room.trim_end().to_owned(), limit.parse().unwrap_or_else(|_| panic!("no number in {line:?}")))
+        })
+        .collect()
+}
+
+fn beyond(limits: &BTreeMap<String, usize>, counts: &BTreeMap<String, usize>) -> Vec<String> {
+    let rooms = limits.keys().chain(counts.keys()).collect::<std::collections::BTreeSet<_>>();
+    let judge = |room: &String| match (limits.get(room), counts.get(room)) {
+        (None, Some(count)) => Some(format!("{room} has {count} and no limit")),
+        (Some(_), None) => Some(format!("{room} has a limit and is not there")),
+        (Some(limit), Some(count)) if count > limit => {
+            Some(format!("{room} has {count}, allowed are {limit}"))
+        }
+        (Some(limit), Some(count)) if count * (100 + ROOM_TO_GROW) < limit * 100 => {
+            Some(format!("{room} has {count}: lower its limit of {limit}"))
+        }
+        _ => None,
+    };
+    rooms.into_iter().filter_map(judge).collect()
+}
+
+/// The lines of a source file that are not empty.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Lines {
+    code: usize,
+    comments: usize,
+    tests: usize,
+}
+
+impl Lines {
+    /// A module of unit tests counts as such from its attribute to the end of the file.
+    fn of(text: &str, only_tests: bool) -> Lines {
+        let (mut counted, mut in_tests) = (Lines::default(), only_tests);
+        let mut lines = text.lines().map(str::trim).peekable();
+        while let Some(line) = lines.next() {
+            let for_tests = line.starts_with("#[cfg(") && line.contains("test");
+            in_tests |=
+                for_tests && lines.peek().is_some_and(|next| next.contains("mod ") && next.ends_with('{'));
+            match line {
+                "" => {}
+                _ if in_tests => counted.tests += 1,
+                _ if line.starts_with("//") => counted.comments += 1,
+                _ => counted.code += 1,
+            }
+        }
+        counted
+    }
+}
+
+fn counts(root: &Path) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    let mut add = |room: &str, count: usize| *counts.entry(room.to_owned()).or_default() += count;
+    for (path, text) in files(root, "src", &["rs"]) {
+        let folders = path.iter().filter_map(|part| part.to_str()).collect::<Vec<_>>();
+        let only_tests = folders
+            .iter()
+            .any(|part| ["tests", "tests.rs", "fake", "fake.rs", "model", "model.rs"].contains(part));
+        let lines = Lines::of(&text, only_tests);
+        let room = match folders.as_slice() {
+            ["src", "stores", store, _, ..] => format!("src/stores/{store}"),
+            ["src", folder, _, ..] => format!("src/{folder}"),
+            _ => "src (other files)".to_owned(),
+        };
+        add(&format!("{room}, code"), lines.code);
+        add("src, code", lines.code);
+        add("src, comments", lines.comments);
+        add("src, unit tests and models", lines.tests);
+    }
+    for folder in ["benches", "cli", "examples", "tests", "xtask"] {
+        add(
+            &format!("{folder}, lines"),
+            files(root, folder, &["rs"]).iter().map(|(_, text)| text.lines().count()).sum(),
+        );
+    }
+    add(
+        "src, lines of scripts and statements",
+        files(root, "src", &["lua", "sql"]).iter().map(|(_, text)| text.lines().count()).sum(),
+    );
+    for (path, text) in files(root, "docs", &["md"]) {
+        let room = match path.iter().nth(1).and_then(|part| part.to_str()) {
+            Some("decisions") => "docs/decisions, words",
+            Some("figures") => "docs/figures, words",
+            _ => "docs, words of pages",
+        };
+        add(room, text.split_whitespace().count());
+    }
+    add("README.md, words", fs::read_to_string(root.join("README.md")).unwrap().split_whitespace().count());
+    counts
+}
+
+/// The files with such ends below a folder, without what is built there; their paths begin at the root.
+fn files(root: &Path, folder: &str, ends: &[&str]) -> Vec<(PathBuf, String)> {
+    let (mut found, mut open) = (Vec::new(), vec![root.join(folder)]);
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if !["target", "node_modules"].iter().any(|built| path.ends_with(built)) {
+                    open.push(path);
+                }
+            } else if path.extension().is_some_and(|end| ends.iter().any(|wanted| end == *wanted)) {
+                let text = fs::read_to_string(&path).unwrap();
+                found.push((path.strip_prefix(root).unwrap().to_owned(), text));
+            }
+        }
+    }
+    found
+}
