@@ -9,7 +9,7 @@ use redis::{ServerError, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::{Answer, Failure};
 
-/// A script's reply: an array whose first element says what the others are, or that element alone.
+/// A script's reply: an array that begins with a tag, or the tag alone.
 pub(super) struct Tagged(Vec<Value>);
 
 impl Tagged {
@@ -32,7 +32,6 @@ impl Tagged {
         }
     }
 
-    /// How many follow the first.
     pub(super) fn len(&self) -> usize {
         self.0.len().saturating_sub(1)
     }
@@ -56,7 +55,7 @@ impl Tagged {
         }
     }
 
-    /// Whether the last that follows the first is this word.
+    /// Whether the last element after the tag equals `word`.
     pub(super) fn ends_with(&self, word: &[u8]) -> bool {
         self.0.len() > 1 && matches!(self.0.last(), Some(Value::BulkString(text)) if text == word)
     }
@@ -66,13 +65,13 @@ impl Tagged {
     }
 }
 
-/// An owner as shown to people. Others may write anything, so it is cut.
+/// Cut, since other programs may write anything.
 pub(super) fn owner_text(bytes: &[u8]) -> String {
     const MOST: usize = 256;
     String::from_utf8_lossy(bytes).chars().take(MOST).collect()
 }
 
-/// A PTTL of a key that exists: `None` if it has no end.
+/// `None`: the key has no expiry.
 pub(super) fn ttl(ttl_ms: i64) -> Option<Duration> {
     match ttl_ms {
         -1 => None,
@@ -92,18 +91,16 @@ pub(super) fn unexpected(reply: &Value) -> Error {
     Error::new(ErrorKind::Protocol, "read", format!("the server's reply is not the one expected, but {kind}"))
 }
 
-/// The script's reply, unless the server refused.
 pub(super) fn tagged(reply: Value, expected: Expected) -> Answer<Tagged> {
     let reply = accepted(reply).map_err(|error| Failure::Refused(refusal(&error, expected)))?;
     decoded(Tagged::new(reply))
 }
 
-/// A reply that makes no sense leaves open what was done.
+/// After a reply that makes no sense the outcome is unknown.
 pub(super) fn decoded<T>(result: Result<T>) -> Answer<T> {
     result.map_err(Failure::Unknown)
 }
 
-/// Splits an error reply off.
 pub(super) fn accepted(reply: Value) -> std::result::Result<Value, ServerError> {
     match reply {
         Value::ServerError(error) => Err(error),
@@ -111,7 +108,7 @@ pub(super) fn accepted(reply: Value) -> std::result::Result<Value, ServerError> 
     }
 }
 
-/// Whether the server does not know the script, and so has run nothing.
+/// Whether the server did not know the script, and so has run nothing.
 pub(super) fn is_forgotten(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error.code() == "NOSCRIPT")
 }
@@ -120,7 +117,7 @@ pub(super) fn is_unknown_command(error: &ServerError) -> bool {
     error.details().is_some_and(|text| text.starts_with("unknown command"))
 }
 
-/// The kind of lock that the key was expected to hold, to name the reason of a WRONGTYPE.
+/// The type that the key should have, for the words of a WRONGTYPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
     Hash,
@@ -131,13 +128,12 @@ pub(super) enum Expected {
 pub(super) const WRONG_PASSWORD: &str =
     "the server rejected the user name or the password; a password alone is given as redis://:PASSWORD@host";
 
-/// The error that a refusal comes to. Redis 6.2 wraps what a script's command raised in a text of its own;
-/// the code is looked for inside.
+/// Redis 6.2 wraps the error of a script's command; the inner code counts.
 pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
     let text = error.details().unwrap_or_default();
     let (kind, words) = classify(error.code(), text, expected);
     let said = said(error.code(), text);
-    // The server's words for a missing password are long, and about its own commands.
+    // The server's own words for a missing password are long, and about its commands.
     let words = if error.code() == "NOAUTH" {
         words.to_owned()
     } else {
@@ -150,16 +146,16 @@ pub(super) fn refusal(error: &ServerError, expected: Expected) -> Error {
     }
 }
 
-/// Whether the server refused for a reason that says nothing of what it can do and the user may do.
+/// Whether the reason says nothing about the server's abilities or the user's rights.
 pub(super) fn is_passing(refusal: &Error) -> bool {
     use ErrorKind::{Authentication, Busy, OutOfMemory, ReadOnly};
     matches!(refusal.kind(), Authentication | Busy | OutOfMemory | ReadOnly)
 }
 
-/// The place of a slot according to a member of a cluster. The source of the error that it answered with.
+/// Where a cluster's member says that a slot is. The source of the error that carried it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redirect {
-    /// The key alone is there already; the rest of its slot is still to come.
+    /// The key is there already; the rest of its slot is still to come.
     pub(super) asking: bool,
     pub(super) slot: u16,
     /// Empty: the host that was asked.
@@ -168,12 +164,10 @@ pub(super) struct Redirect {
 }
 
 impl Redirect {
-    /// The redirect that `error` carries.
     pub(super) fn of(error: &Error) -> Option<&Redirect> {
         StdError::source(error)?.downcast_ref()
     }
 
-    /// Reads `MOVED 3999 127.0.0.1:6381`.
     fn read(code: &str, text: &str) -> Option<Redirect> {
         let asking = match code {
             "MOVED" => false,
@@ -195,7 +189,6 @@ impl fmt::Display for Redirect {
 
 impl StdError for Redirect {}
 
-/// The code that says what is wrong.
 fn own_code<'a>(code: &'a str, text: &'a str) -> &'a str {
     let is_known = |code: &&str| by_code(code, Expected::Nothing).is_some();
     if is_known(&code) {
@@ -207,17 +200,13 @@ fn own_code<'a>(code: &'a str, text: &'a str) -> &'a str {
     words.find(is_known).unwrap_or(code)
 }
 
-/// The fitness of a server, as its reply shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fitness {
     Fit,
-    /// It refuses for a reason that passes, as while it loads its data.
     Passing,
-    /// It is a replica, or read-only.
     Demoted,
 }
 
-/// Reads from a reply how fit the server is.
 pub(super) fn fitness(reply: &Value) -> Fitness {
     let Value::ServerError(error) = reply else { return Fitness::Fit };
     match own_code(error.code(), error.details().unwrap_or_default()) {
@@ -260,11 +249,9 @@ fn classify(code: &str, text: &str, expected: Expected) -> (ErrorKind, &'static 
     (ErrorKind::Refused, "the server refused")
 }
 
-/// A script that was already running came to a key that it had not named and that is on another member by
-/// now.
+/// A running script came to a key that it had not named, and that is on another member by now.
 const SPLIT: &str = "access a non local key";
 
-/// Whether a script ended in the middle.
 pub(super) fn is_split(error: &Error) -> bool {
     error.detail().contains(SPLIT)
 }
@@ -318,7 +305,7 @@ fn by_code(code: &str, expected: Expected) -> Option<(ErrorKind, &'static str)> 
     })
 }
 
-/// The server's words on one line, without the trailer that names the script.
+/// On one line, without the trailer that names the script.
 fn said(code: &str, text: &str) -> String {
     const MOST: usize = 300;
     let text = text.split_once(" script: ").map_or(text, |(before, _)| before);

@@ -1,8 +1,7 @@
 //! One connection: a socket, the handshake on it, and replies read within a time.
 //!
-//! The crate's own `redis::Connection` gives each *read* a time-out, so that a server which drips bytes can
-//! hold a caller for ever; it cannot be split into a writing and a reading half; and it hides why AUTH
-//! failed. So the sockets are ours.
+//! The redis crate's own connection limits each *read*, so a server that drips bytes can hold a caller for ever; it cannot be
+//! split into a writing and a reading half; and it hides why AUTH failed.
 
 use std::cell::Cell;
 use std::io;
@@ -21,8 +20,7 @@ use crate::system::LocalSocket;
 use crate::time::{Clock, Moment};
 use crate::wire::{Timed, Wire, broken};
 
-/// Connects until `deadline` at the latest; but connecting to a Unix socket whose queue is full cannot be
-/// bounded.
+/// Connects by `deadline`; but connecting to a Unix socket whose queue is full cannot be bounded.
 pub(super) fn connect(
     place: &ServerPlace,
     hosts: &Arc<Hosts>,
@@ -43,14 +41,12 @@ pub(super) fn connect(
     Ok(wire)
 }
 
-/// The time since its last use within which a connection is used again without a look at it.
+/// A connection used within this time is used again without a look at it.
 pub(crate) const TRUSTED: Duration = Duration::from_millis(100);
 
-/// A connection that one thread uses at a time.
 pub(crate) struct Connection {
     stream: Arc<Wire>,
     replies: Replies,
-    /// The socket's read time-out.
     armed: Cell<Duration>,
     /// When it was last known to be alive.
     pub(super) used: Moment,
@@ -84,29 +80,25 @@ impl Connection {
         reply.map_err(unread)
     }
 
-    /// Whether the server has not hung up, as far as this machine knows; no round trip. Asks only after a
-    /// while, since a connection in constant use shows its end by itself.
+    /// Whether the server has not hung up, as far as this machine knows; no round trip. Looks only after a while: a connection in
+    /// constant use shows its end by itself.
     pub(crate) fn is_alive(&self) -> bool {
-        // Nothing to read is as it should be. The end, an error, and bytes that nobody asked for are not.
+        // An idle connection has nothing to read: its end, an error, or unasked bytes make it useless.
         Clock::System.now().since(self.used) < TRUSTED || !self.stream.has_bytes()
     }
 
-    /// The same, asked of the socket at once.
     pub(crate) fn is_hung_up(&self) -> bool {
         self.stream.has_bytes()
     }
 
-    /// Gives the socket away, to be read by a parser of its own.
     pub(crate) fn into_stream(self) -> Arc<Wire> {
         self.stream
     }
 }
 
-/// The error of a reply that could not be read.
 pub(crate) fn unread(error: RedisError) -> Error {
     #[cfg(feature = "tls")]
     if let Some(cause) = std::error::Error::source(&error)
-        // As the redis crate keeps what the socket said.
         && let Some(cause) = cause.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>()
         && let Some((kind, words)) = cause.downcast_ref().and_then(crate::tls::refusal)
     {
@@ -126,12 +118,12 @@ pub(crate) fn unread(error: RedisError) -> Error {
     Error::new(kind, "read", words).with_source(error)
 }
 
-/// The item of the r2d2 pool: a place for a connection. The thread that gets it connects, so that errors are
-/// typed and immediate; r2d2 itself would retry in the background and report a string.
+/// The item of the r2d2 pool. The thread that gets the slot connects, so that errors are typed and immediate; r2d2 would retry in
+/// the background and report a string.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlots;
 
-/// A place for a connection; empty before the first use and after a failure.
+/// Empty before the first use and after a failure.
 pub(crate) struct ConnectionSlot(pub(crate) Option<Connection>);
 
 impl ManageConnection for ConnectionSlots {

@@ -1,8 +1,7 @@
-//! Requests and their replies: the connection of each request, and what is known when one fails.
+//! Requests and their replies: which connection carries a request, and what is known when one fails.
 //!
-//! Callers submit requests and get replies or a [`Failure`]; which connection carries them is decided here
-//! alone. Scripts about locks go over shared connections; a request that needs a connection alone gets one
-//! from the pool; renewals have their own.
+//! Scripts about locks go over shared connections; a request that needs a connection alone gets one from the pool; renewals have
+//! their own.
 //!
 //! Long because which connection carries a request, and what serves in its place, is one decision.
 
@@ -28,38 +27,35 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
-/// The time after a failed connect in which other threads get its error instead of trying for themselves.
+/// For this time after a failed connect other threads get its error instead of trying themselves.
 const STORM_GATE: Duration = Duration::from_millis(50);
-/// The most requests of a batch that leave in one write; a server answers them within a few milliseconds.
+/// The most requests in one write; a server answers as many within a few milliseconds.
 const CHUNK: usize = 512;
 
-/// The number of slots that are there before they are needed, so that hardly anybody waits for r2d2's thread.
-/// They are nothing but places, but of thousands the making takes seconds.
+/// Slots made in advance, so that a thread seldom waits for r2d2's. Making thousands takes seconds.
 const READY: u32 = 16;
 
-/// More shared connections than this only make each write carry less.
+/// With more, each write carries fewer requests.
 const MOST_SHARED: u32 = 4;
 
-/// The connections of one client to one server.
 pub(crate) struct Connections {
     address: Arc<RedisAddress>,
     command_timeout: Duration,
-    /// Every connection but the renewals' has a slot of this pool, a shared connection's for as long as it is
-    /// open. Gone when closed: it has a thread.
+    /// Every connection except that for renewals has a slot here, a shared one for as long as it is open. `None` when closed: the
+    /// pool has a thread.
     pool: Mutex<Option<Pool<ConnectionSlots>>>,
     shared_connections: Arc<[SharedConnection]>,
     ledger: Arc<Ledger>,
-    /// Renewals have a connection of their own: nothing that holds up the others may cost a lease.
+    /// Renewals have their own connection: nothing that delays other requests may cost a lease.
     renewals: Mutex<Option<Connection>>,
     gate: Mutex<Option<Gate>>,
     closed: AtomicBool,
-    /// Each request is preceded by ASKING: it is about a key that has come here ahead of its slot.
+    /// ASKING precedes each request: its key has moved here ahead of its slot.
     asking: bool,
-    /// How the scripts that go this way notify waiters.
     publish_mode: PublishMode,
 }
 
-/// A connect that failed a moment ago.
+/// The error of a connect that failed a moment ago.
 struct Gate {
     until: Moment,
     error: Error,
@@ -98,17 +94,15 @@ impl Connections {
         })
     }
 
-    /// The same, but its scripts notify waiters in this way.
     pub(crate) fn with_publish_mode(self, publish_mode: PublishMode) -> Connections {
         Connections { publish_mode, ..self }
     }
 
-    /// The same, but each request is preceded by ASKING, on a connection that it has alone.
+    /// ASKING precedes each request, on a connection that the request has alone.
     pub(crate) fn asking(self) -> Connections {
         Connections { asking: true, ..self }
     }
 
-    /// The same, whose connections last no longer than this.
     #[cfg(all(test, unix, not(leasehold_shuttle)))]
     pub(crate) fn lasting(self, limits: crate::stores::redis::conn::ledger::Limits) -> Connections {
         let ledger = Arc::new(Ledger::limited(limits));
@@ -121,7 +115,6 @@ impl Connections {
         self.ledger.on_demotion(act);
     }
 
-    /// See [`Ledger::link`].
     pub(crate) fn link(&self) -> u32 {
         self.ledger.link()
     }
@@ -130,7 +123,7 @@ impl Connections {
         self.asking
     }
 
-    /// Opens the first connection, so that what is wrong with the server or the settings is known now.
+    /// Opens the first connection, so that wrong settings show now.
     pub(crate) fn connect_first(&self) -> Result<()> {
         let deadline = Clock::System.after(self.address.connect_timeout);
         let first = self.connect(deadline)?;
@@ -139,7 +132,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Sends one request and reads its reply. An error reply is `Ok`: it is for the caller to judge.
+    /// Sends one request and reads its reply. An error reply is `Ok`: the caller judges it.
     pub(crate) fn call(&self, command: &Command, deadline: Moment) -> Answer<Value> {
         let told = command.told(self.publish_mode);
         let command = told.as_ref().unwrap_or(command);
@@ -154,11 +147,11 @@ impl Connections {
             shared.wait(&*sent.map_err(|(failure, _)| failure)?)
         };
         let reply = send(command)?;
-        // A script that the server did not know was not run: sent once more with its body, here and now.
+        // The server did not know the script, so ran nothing: sent once more with its body.
         command.again_after(&reply).map_or(Ok(reply), |whole| send(&whole))
     }
 
-    /// Sends one request, for someone else to read its reply.
+    /// Sends one request, for another thread to read its reply.
     pub(crate) fn start(&self, command: Command, deadline: Moment) -> std::result::Result<Started, Failure> {
         let command = self.as_published(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
@@ -172,11 +165,10 @@ impl Connections {
         })
     }
 
-    /// Sends one request whose reply is given to `take` by the thread that reads it, in order with the others
-    /// of the shared connection.
+    /// Sends one request. The thread that reads the reply gives it to `take`, in order with others of that connection.
     ///
-    /// `releasing`: a script that the server did not know is sent again, with its body, once the hold that it
-    /// releases has been notified that it comes behind others. `None`: `take` gets the refusal.
+    /// `releasing`: a script that the server did not know is sent again with its body, after the hold that it releases was notified
+    /// that its release comes behind others. `None`: `take` gets the refusal.
     pub(crate) fn post(
         &self,
         command: Command,
@@ -209,8 +201,7 @@ impl Connections {
         }
     }
 
-    /// As [`post`](Self::post), of a plain command that need not be in order with any other: over a shared
-    /// connection that is open, if one is.
+    /// As [`post`](Self::post), for a plain command in no order with others: over any open shared connection.
     pub(crate) fn post_anywhere(&self, command: &Command, deadline: Moment, take: ReplySink) {
         let shared = self.any(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
@@ -221,8 +212,7 @@ impl Connections {
         }
     }
 
-    /// The same, but waits for the reply. It comes behind what was posted so before, unless that broke the
-    /// connection.
+    /// The same, but waits for the reply, which comes behind what was posted so before unless the connection broke.
     pub(crate) fn call_anywhere(&self, command: &Command, deadline: Moment) -> Answer<Value> {
         let shared = self.any(command);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
@@ -235,8 +225,7 @@ impl Connections {
         open.unwrap_or_else(|| self.shared(command))
     }
 
-    /// As [`post`](Self::post). If `take` finds that all is well, `then` goes out as well, over the same
-    /// connection; its outcome is reported to nobody.
+    /// As [`post`](Self::post). If `take` returns true, `then` is sent over the same connection; its outcome is ignored.
     pub(crate) fn post_then(
         &self,
         command: Command,
@@ -257,22 +246,21 @@ impl Connections {
         self.post(command, deadline, releasing, take);
     }
 
-    /// Reads replies that nobody has come for; returns whether some are still to come.
+    /// Reads replies that no thread waits for; returns whether some are still to come.
     pub(crate) fn poll_completions(&self) -> bool {
         self.shared_connections.iter().filter(|shared| shared.poll_completions()).count() > 0
     }
 
-    /// How many places its pool has ready or in use.
     #[cfg(all(test, unix, not(leasehold_shuttle)))]
     pub(crate) fn places(&self) -> u32 {
         self.pool.lock().as_ref().map_or(0, |pool| pool.state().connections)
     }
 
-    /// Whether a connection was hung up since this was last asked: a shared one, or that for renewals.
+    /// Whether a connection was hung up since the last call: a shared one, or that for renewals.
     pub(crate) fn hung_up(&self) -> bool {
         // All are asked: each forgets what it has reported.
         let is_one_shared = self.shared_connections.iter().filter(|shared| shared.hung_up()).count() > 0;
-        // While it is in use, the thread that uses it notices.
+        // The thread that uses it notices.
         let renewals = self.renewals.try_lock().is_some_and(|mut connection| {
             let is_hung_up = connection.as_ref().is_some_and(Connection::is_hung_up);
             if is_hung_up {
@@ -283,7 +271,7 @@ impl Connections {
         is_one_shared || renewals
     }
 
-    /// The request as it is sent here: it notifies waiters in this server's way.
+    /// The request with this server's way of notifying waiters.
     pub(crate) fn as_published(&self, command: Command) -> Command {
         command.told(self.publish_mode).unwrap_or(command)
     }
@@ -333,7 +321,6 @@ impl Connections {
         )
     }
 
-    /// Has `talk` use one connection alone.
     pub(crate) fn dialog<T>(
         &self,
         deadline: Moment,
@@ -355,21 +342,20 @@ impl Connections {
             .renewals
             .try_lock_for(deadline.since(Clock::System.now()))
             .ok_or_else(|| Failure::Refused(timed_out("the connection for renewals is in use")))?;
-        // Not gated: it is one thread's, and it must not be kept out by what others ran into. Another open
-        // connection does in its place, for which half of the time is left.
+        // Not gated: the watchdog must not be kept out by other threads' failures. Another open connection may serve instead, so
+        // connecting has half of the time.
         let has_other = self.shared_connections.iter().any(SharedConnection::is_open);
         let connects_by = |deadline| if has_other { Clock::System.halfway(deadline) } else { deadline };
         self.use_connection(&mut connection, deadline, |deadline| self.connect(connects_by(deadline)), talk)
     }
 
-    /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the
-    /// first failure: a request sent by then and not answered is unknown, one not sent is refused.
+    /// Sends many requests and reads their replies in order, on the connection for renewals. Stops at the first failure: requests
+    /// sent by then without an answer are unknown, the others are refused.
     pub(crate) fn batch(
         &self,
         commands: &[Command],
         deadline: Moment,
     ) -> Vec<std::result::Result<Value, Failure>> {
-        // All of them are scripts.
         let told: Option<Vec<Command>> =
             commands.iter().map(|command| command.told(self.publish_mode)).collect();
         let commands = told.as_deref().unwrap_or(commands);
@@ -401,10 +387,8 @@ impl Connections {
         answers
     }
 
-    /// Sends requests over a shared connection that is open. `None`: none is. That their own connection
-    /// cannot be had says nothing against those that are there: a server at its limit of clients serves the
-    /// ones it has. One that is given up meanwhile, as of a server that was demoted, is not replaced for
-    /// this: then the reason stays that of their own.
+    /// Sends requests over an open shared connection; `None`: none is open. A server at its limit of clients still serves existing
+    /// connections. One that ends meanwhile is not replaced; the caller keeps its own connection's error.
     fn batch_over_open(
         &self,
         commands: &[Command],
@@ -431,9 +415,8 @@ impl Connections {
         Some(started?.into_iter().map(|started| started.and_then(Started::wait)).collect())
     }
 
-    /// As [`batch`](Self::batch), of requests that undo what is in doubt. Whether nothing that was asked
-    /// before can come any more: a connection that its server does not have any more has been read to its
-    /// end, or thrown away.
+    /// As [`batch`](Self::batch), for requests that undo what is in doubt. Returns also whether no earlier request can arrive any more:
+    /// the server no longer has any connection that was in doubt.
     pub(crate) fn batch_in_doubt(
         &self,
         commands: &[Command],
@@ -469,8 +452,7 @@ impl Connections {
         if self.closed.load(Ordering::SeqCst) {
             return Err(Failure::Refused(shut_down()));
         }
-        // Taken out while in use: whatever ends the talk early, a panic included, ends the connection with
-        // it.
+        // Taken out while in use: whatever ends the talk early, also a panic, ends the connection.
         let mut connection = match place.take().filter(|connection| self.is_good(connection)) {
             Some(connection) => self.renewed(connection, || connect(Clock::System.halfway(deadline))),
             None => connect(deadline).map_err(Failure::Refused)?,
@@ -499,7 +481,7 @@ impl Connections {
     }
 
     fn connect(&self, deadline: Moment) -> Result<Connection> {
-        // Taken first: a demotion that is found out meanwhile is this connection's too.
+        // Read first: a demotion that is found out meanwhile concerns this connection too.
         let generation = self.ledger.generation();
         let mut connection =
             open(&self.address, deadline.min(Clock::System.after(self.address.connect_timeout)))?;
@@ -511,7 +493,6 @@ impl Connections {
         connection.is_alive() && self.ledger.is_fit(&connection.origin)
     }
 
-    /// Another connection in place of one that is old, if one can be had.
     fn renewed(&self, mut old: Connection, connect: impl FnOnce() -> Result<Connection>) -> Connection {
         let now = Clock::System.now();
         if !self.ledger.is_stale(&old.origin, old.used, now) {
@@ -523,10 +504,9 @@ impl Connections {
         })
     }
 
-    /// Ends the connections that nobody uses; those in use end with their request.
+    /// Ends idle connections; those in use end with their request.
     ///
-    /// Replies that are still to come are waited for first: a release that was sent and not awaited is to
-    /// arrive.
+    /// Waits for outstanding replies first: a release that was sent without waiting must arrive.
     pub(crate) fn close(&self, deadline: Moment) {
         self.closed.store(true, Ordering::SeqCst);
         let deadline = deadline.min(Clock::System.after(self.command_timeout));
@@ -545,18 +525,16 @@ fn share(count: u32, ledger: &Arc<Ledger>) -> Arc<[SharedConnection]> {
     (0..count).map(|_| SharedConnection::noted_in(Arc::clone(ledger))).collect()
 }
 
-/// The thread that r2d2 wants for looking after its pools; one serves many.
+/// The thread for r2d2's pools; one serves many.
 pub(crate) fn maintenance() -> Arc<ScheduledThreadPool> {
     Arc::new(ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("leasehold-pool").build())
 }
 
-/// When the request of a script carries the script's body.
 #[derive(Clone, Copy)]
 enum Body {
-    /// Unless the server is known to know the script: a reply that it does not would come too late to send the
-    /// body then.
+    /// Unless the server is known to know the script: the reply would come too late to send the body.
     UnlessKnown,
-    /// In a second request, once the reply says that the server does not know the script.
+    /// In a second request, after the server has said that it does not know the script.
     IfForgotten,
 }
 
@@ -570,7 +548,6 @@ impl Body {
     }
 }
 
-/// A request that was sent.
 pub(crate) struct Started {
     shared_connections: Arc<[SharedConnection]>,
     shared: usize,

@@ -10,17 +10,14 @@ use crate::stores::redis::reply::fitness;
 use crate::stores::redis::script::Command;
 use crate::time::Moment;
 
-/// One thread's use of a connection.
 pub(crate) struct Dialog<'a> {
     pub(super) connection: &'a mut Connection,
     pub(super) deadline: Moment,
-    /// Whether each request is preceded by ASKING.
     pub(super) asking: bool,
     pub(super) broken: bool,
     pub(super) ledger: &'a Ledger,
 }
 
-/// The replies to some requests.
 pub(crate) struct DialogReplies {
     pub(crate) replies: Vec<Value>,
     pub(crate) sent_again: bool,
@@ -33,12 +30,11 @@ impl Dialog<'_> {
         if self.ledger.knows(&self.connection.origin, sent) { None } else { command.with_body() }
     }
 
-    /// Sends `commands` in one write and reads their replies.
     pub(crate) fn say(&mut self, commands: &[Command]) -> std::result::Result<Vec<Value>, Failure> {
         Ok(self.say_and_count(commands)?.replies)
     }
 
-    /// The same, and whether one of them went out once more after the others.
+    /// Also returns whether a request was sent once more after the others.
     pub(crate) fn say_and_count(
         &mut self,
         commands: &[Command],
@@ -49,16 +45,15 @@ impl Dialog<'_> {
         Ok(DialogReplies { replies: replies.collect::<std::result::Result<_, _>>()?, sent_again })
     }
 
-    /// Like [`say`](Self::say), but on a failure the replies that were read are there: one place for each
-    /// request up to the last that was answered, `None` where the answer is missing. Returns whether a script
-    /// was sent again.
+    /// Like [`say`](Self::say), but keeps the replies that came before a failure: one place for each request up to the last answered
+    /// one, `None` where the answer is missing. Returns whether a script was sent again.
     pub(crate) fn collect(
         &mut self,
         commands: &[Command],
         replies: &mut Vec<Option<Value>>,
     ) -> std::result::Result<bool, Failure> {
         self.exchange(commands, |reply| replies.push(Some(reply)))?;
-        // A script that the server did not know was not run: sent once more with its body, here and now.
+        // The server ran nothing of a script that it did not know: sent once more with its body.
         let (mut places, mut again) = (Vec::new(), Vec::new());
         for (place, command) in replies.iter_mut().zip(commands) {
             if let Some(command) = place.as_ref().and_then(|reply| command.again_after(reply)) {
@@ -92,12 +87,11 @@ impl Dialog<'_> {
             command.pack_into(&mut bytes);
         }
         let forgotten = self.ledger.forgotten();
-        // Broken until all replies are read: a reply that comes later would be taken for the next request's.
+        // Until all replies are read: a late one would be taken for the next request's.
         let was_broken = std::mem::replace(&mut self.broken, true);
         debug_assert!(!was_broken, "a broken connection was used");
         if let Err(error) = self.connection.send(&bytes, self.deadline) {
-            // The write failed, so the last request is not whole on its way; a single one was not carried out
-            // then.
+            // The last request was not sent whole; if it was the only one, it was not carried out.
             return Err(if commands.len() == 1 && !self.asking {
                 Failure::Refused(error)
             } else {
@@ -106,7 +100,7 @@ impl Dialog<'_> {
         }
         for command in commands {
             if self.asking {
-                // Whether it is refused shows in the next reply.
+                // A refusal shows in the next reply.
                 self.connection.receive(self.deadline).map_err(Failure::Unknown)?;
             }
             let reply = self.connection.receive(self.deadline).map_err(Failure::Unknown)?;

@@ -1,4 +1,4 @@
-//! The first exchange on every connection: the client's login, the server's identity.
+//! The first exchange on every connection: login, and the server's identity.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,14 @@ use crate::stores::redis::script::Command;
 use crate::time::{Clock, Moment};
 use crate::wire::Wire;
 
-/// The oldest server that is supported.
 const OLDEST: (u32, u32) = (6, 2);
-/// How long a server that does not know HELLO may take to say its version, which only an error's words need.
+/// For the version of a server without HELLO, which only the error's words need.
 const INFO_WITHIN: Duration = Duration::from_millis(200);
 
-/// Connects to a place until `deadline` at the latest, logs in, and checks that the server is one that locks
-/// can be kept on.
+/// Connects by `deadline`, logs in, and checks that the server can keep locks.
 ///
-/// Done on every connection, not only the first: at the same address there may be another server by now, or
-/// the same one as a replica. All commands leave in one write, so it costs one round trip. `begun` gets the
-/// socket before anything is said over it.
+/// Done on every connection: another server may have the address by now, or the same one is a replica. All commands leave in one
+/// write, so it costs one round trip. `begun` gets the socket before anything is sent.
 pub(crate) fn open_at(
     login: &Login,
     place: &ServerPlace,
@@ -56,7 +53,6 @@ pub(crate) fn open_at(
     Ok(connection)
 }
 
-/// A socket, and nothing said yet.
 pub(crate) fn dial(
     place: &ServerPlace,
     hosts: &Arc<Hosts>,
@@ -94,7 +90,7 @@ fn steps(login: &Login) -> Vec<(HandshakeStep, Command)> {
 }
 
 pub(crate) fn auth(username: Option<&str>, password: Option<&str>) -> Option<Command> {
-    // A user without a password is one whom the server takes at their word; it then ignores what is sent.
+    // Without a password the server trusts the name, and ignores what is sent.
     let is_known = username.is_some() || password.is_some();
     is_known.then(|| {
         username
@@ -109,7 +105,7 @@ impl HandshakeStep {
         match (self, accepted(reply)) {
             (HandshakeStep::Hello, Ok(greeting)) => check_server(&greeting, role),
             (HandshakeStep::Auth, Err(error)) => Err(auth_refused(&error)),
-            // The name only helps people who look at CLIENT LIST; not every user may set one.
+            // The name only helps readers of CLIENT LIST, and not every user may set one.
             (HandshakeStep::SetName, _) | (_, Ok(_)) => Ok(()),
             (HandshakeStep::Hello | HandshakeStep::Select, Err(error)) => {
                 Err(refusal(&error, Expected::Nothing))
@@ -118,7 +114,7 @@ impl HandshakeStep {
     }
 }
 
-/// Whether the command is not there, in the words of servers and of proxies.
+/// In the words of servers and of proxies.
 fn is_lacking(error: &ServerError) -> bool {
     let text = error.details().unwrap_or_default().to_lowercase();
     let says = |words: &str| text.contains(words) || error.code().to_lowercase().contains(words);
@@ -126,8 +122,7 @@ fn is_lacking(error: &ServerError) -> bool {
         || ["unsupported", "not supported", "not allowed", "invalid"].iter().any(|words| says(words))
 }
 
-/// The reason why HELLO, which came with Redis 6.0, is not there: an old server, or a proxy that does not pass
-/// it on. `steps`: how many replies the connection owes in all.
+/// Why HELLO, which came with Redis 6.0, is missing: an old server, or a proxy without it. `steps`: how many replies are owed.
 fn without_hello(mut connection: Connection, steps: usize, deadline: Moment) -> Error {
     let deadline = deadline.min(Clock::System.after(INFO_WITHIN));
     let info = Command::new("INFO").arg("server");
@@ -135,7 +130,6 @@ fn without_hello(mut connection: Connection, steps: usize, deadline: Moment) -> 
     info.pack_into(&mut bytes);
     let mut version = None;
     if connection.send(&bytes, deadline).is_ok() {
-        // The last is that of INFO.
         for _ in 0..steps {
             let Ok(reply) = connection.receive(deadline) else { break };
             version = version_in(&reply).or(version);
@@ -176,7 +170,7 @@ pub(crate) fn auth_refused(error: &ServerError) -> Error {
     Error::new(ErrorKind::Authentication, "connect", words)
 }
 
-/// By which number the server knows the connection. It gives each number once.
+/// The server's id of the connection, which it gives only once.
 fn number(greeting: &Value) -> Option<i64> {
     let Value::Array(items) = greeting else { return None };
     items.chunks(2).find_map(|pair| match pair {
@@ -185,7 +179,7 @@ fn number(greeting: &Value) -> Option<i64> {
     })
 }
 
-/// HELLO's answer is a list of names and values.
+/// HELLO answers with a list of names and values.
 fn check_server(greeting: &Value, wanted: Role) -> Result<()> {
     let Value::Array(items) = greeting else {
         return Err(Error::new(ErrorKind::Protocol, "connect", "HELLO was not answered by a list"));
@@ -205,7 +199,6 @@ fn check_server(greeting: &Value, wanted: Role) -> Result<()> {
         let words = "the server is not a member of a cluster: give its address as redis://…";
         return Err(Error::new(ErrorKind::Unsupported, "connect", words));
     }
-    // Valkey began with 7.2.
     let version = field("version");
     if field("server") != "valkey" && is_too_old(&version) {
         return Err(Error::new(
@@ -224,7 +217,7 @@ fn is_too_old(version: &str) -> bool {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
     match (parts.next().flatten(), parts.next().flatten()) {
         (Some(major), Some(minor)) => (major, minor) < OLDEST,
-        // A server that does not say is taken at what it can do.
+        // A server that does not say its role is judged by what it can do.
         _ => false,
     }
 }

@@ -1,54 +1,42 @@
 //! Replies as they come from a socket.
 //!
-//! Answers of scripts are always of the same few shapes, and those are read here: the redis crate's parser
-//! takes a fifth of all that a client does for a lock. Everything else (refusals, other shapes) is cut out
-//! whole and left to it.
+//! Scripts answer in few shapes, which are read here: the redis crate's parser takes a fifth of a client's time for a lock.
+//! That crate parses everything else, such as refusals.
 
 use std::io::{self, Read};
 
 use redis::{ErrorKind, RedisError, RedisResult, Value, parse_redis_value};
 
-/// The most bytes that are asked of the socket at once.
 const CHUNK: usize = 8 * 1024;
 
-/// Bytes read of a connection and not yet used.
 #[derive(Default)]
 pub(crate) struct Replies {
     bytes: Vec<u8>,
-    /// How many of `bytes` have been used.
     used: usize,
-    /// How far the reply that comes next has been looked through.
+    /// How far the next reply has been scanned.
     seen: Seen,
-    /// The buffer that the socket writes to.
     chunk: Box<[u8]>,
 }
 
-/// The first bytes of replies and of their parts.
 const KINDS: &[u8] = b"+-:_#,($=!*~>%|";
 
-/// Why there is no value.
 enum Not {
-    /// Bytes are missing.
     Whole,
-    /// It has another shape than ours.
     Ours,
-    /// It is longer than what is read.
     TooLong,
 }
 
-/// The longest reply that is read; ours are a few hundred bytes.
+/// Ours are a few hundred bytes.
 const LONGEST: usize = 1024 * 1024;
-/// How many characters a length has at most.
 const LONGEST_NUMBER: usize = 20;
 pub(crate) const TOO_LONG: &str = "the server's reply is too long to be one of ours";
 
 impl Replies {
-    /// Whether all that has been read has been used.
     pub(crate) fn is_empty(&self) -> bool {
         self.used == self.bytes.len()
     }
 
-    /// The next reply of what has been read, if it is whole.
+    /// The next whole reply that has been read.
     pub(crate) fn ready(&mut self) -> RedisResult<Option<Value>> {
         let bytes = self.bytes.get(self.used..).unwrap_or_default();
         if self.seen == Seen::default() {
@@ -81,7 +69,6 @@ impl Replies {
         }
     }
 
-    /// Reads once.
     pub(crate) fn fill(&mut self, mut from: impl Read) -> RedisResult<()> {
         self.bytes.drain(..self.used);
         self.used = 0;
@@ -91,8 +78,7 @@ impl Replies {
         if self.chunk.is_empty() {
             self.chunk = vec![0; CHUNK].into();
         }
-        // A read with a time-out is also ended by a signal, as when a child process ends. That says nothing about
-        // the connection; to the reader it is as if the time-out had come.
+        // A signal, as at the end of a child process, also ends a read with a time-out; to the reader that is a time-out.
         let read = from.read(&mut self.chunk).map_err(|error| match error.kind() {
             io::ErrorKind::Interrupted => io::ErrorKind::WouldBlock.into(),
             _ => error,
@@ -107,15 +93,13 @@ impl Replies {
     }
 }
 
-/// How far a reply that is not whole has been looked through, so that no byte of it is looked at again with
-/// each read.
+/// How far an incomplete reply has been scanned, so that no byte is scanned again with each read.
 #[derive(PartialEq, Eq)]
 struct Seen {
-    /// The start of the part that is not whole.
     at: usize,
-    /// How many parts are still to come, that one among them.
+    /// Parts still to come, the present one included.
     left: u64,
-    /// Up to here there is no end of that part's line.
+    /// That part's line does not end before here.
     no_line: usize,
 }
 
@@ -126,7 +110,7 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// Goes on from where it was; where the reply ends, whatever shape it has, if it is whole.
+    /// Scans on; returns where the reply ends if it is whole.
     fn end(&mut self, bytes: &[u8]) -> RedisResult<Option<usize>> {
         while self.left > 0 {
             match self.part(bytes) {
@@ -139,7 +123,6 @@ impl Seen {
         Ok(Some(self.at))
     }
 
-    /// Goes past one part.
     fn part(&mut self, bytes: &[u8]) -> Result<(), Not> {
         let rest = bytes.get(self.at..).unwrap_or_default();
         let (kind, after) = rest.split_first().ok_or(Not::Whole)?;
@@ -152,7 +135,7 @@ impl Seen {
             return Err(Not::Whole);
         };
         let line = after.get(..unseen + found).unwrap_or_default();
-        // No longer than a number has to be, so that it costs nothing to read it again.
+        // Limited to the length of a number, so that reading it again is cheap.
         let length = || {
             let length = number(line).filter(|_| line.len() <= LONGEST_NUMBER).ok_or(Not::Ours)?;
             Ok(u64::try_from(length).unwrap_or(0))
@@ -173,7 +156,7 @@ impl Seen {
             }
             b'*' | b'~' | b'>' => more = length()?,
             b'%' => more = length()?.saturating_mul(2),
-            // Followed by what they are attributes of.
+            // The value that has these attributes follows.
             b'|' => more = length()?.saturating_mul(2).saturating_add(1),
             _ => {}
         }
@@ -195,7 +178,7 @@ fn too_long() -> RedisError {
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
-    /// A first byte and the rest of its line. A line that cannot begin a reply is not waited for to end.
+    /// A first byte and the rest of its line. A line that cannot begin a reply is refused before its end.
     fn line(&mut self) -> Result<(u8, &'a [u8]), Not> {
         let (kind, after) = self.0.split_first().ok_or(Not::Whole)?;
         if !KINDS.contains(kind) {
@@ -207,7 +190,6 @@ impl<'a> Cursor<'a> {
         Ok((*kind, line))
     }
 
-    /// The next `length` bytes, which the end of a line follows.
     fn bulk(&mut self, length: usize) -> Result<&'a [u8], Not> {
         let (bulk, rest) = self.0.split_at_checked(length).ok_or(Not::Whole)?;
         match rest.split_at_checked(2) {
@@ -228,7 +210,7 @@ impl<'a> Cursor<'a> {
         let Some(length) = number(line).and_then(|length| usize::try_from(length).ok()) else {
             return Err(Not::Ours);
         };
-        // A claimed length is not believed.
+        // A claimed length is not trusted.
         let mut items = Vec::with_capacity(length.min(4));
         for _ in 0..length {
             items.push(self.single()?);

@@ -1,23 +1,19 @@
-//! One connection that many threads share: each writes as it comes, and one of those who wait reads for all.
+//! One connection that many threads share: each writes its own requests, and one waiting thread reads for all.
 //!
-//! Replies come in the order of the requests. A thread writes its request and then waits for its reply: if
-//! nobody is reading, it reads, in order and for the owner of each reply, until its own has come; then it
-//! wakes one of the others to read on. A lone thread so writes and reads without meeting anyone. Requests
-//! that come while another thread writes leave together in the next write. All replies that came in one read
-//! are taken together, and requests still to be written go out before anybody is woken: so the server works
+//! Replies come in the order of the requests. A thread writes its request and waits for the reply. If no thread is reading, it
+//! reads, in order and for the owner of each reply, until its own has come; then it wakes another waiting thread to read on.
+//! So a lone thread writes and reads without meeting another. Requests that come during a write leave together in the next one.
+//! All replies of one read are taken together, and unsent requests are written before any thread is woken: the server works
 //! while threads wake.
 //!
-//! All requests about one lock go over one shared connection (by the hash of its name), so they arrive in the
-//! order they were sent.
+//! All requests about one lock go over one shared connection, chosen by the hash of its name, so they arrive in order.
 //!
-//! The invariant: a thread that stops reading looks for one that waits, after it has let go of `reading`; a
-//! thread that begins to wait says so before it tries to get `reading`. Then either the one sees the other,
-//! or the other can read.
+//! The invariant: a thread that stops reading first lets go of `reading` and then looks for a waiting thread; a thread that
+//! begins to wait first says so and then tries to get `reading`. So one sees the other, or the other can read.
 //!
-//! When a connection ends, every thread whose reply it owed is notified before there is a new one (`end`,
-//! `open`): the notification decides under which owner numbers the lock may be asked for. One that is
-//! replaced owes nothing when there is the next (`drain`): requests about a lock keep their order. And `out`
-//! is never held while anything is waited for.
+//! When a connection ends, every thread that it owes a reply is notified before there is a new one (`end`, `open`): the
+//! notification decides under which owner numbers the lock may be asked for. A replaced connection owes nothing when the next
+//! one begins (`drain`), so requests about a lock keep their order. No thread waits for anything while it holds `out`.
 //!
 //! Long because writing, reading and the end of one connection are one protocol.
 
@@ -41,39 +37,36 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::time::{Clock, Moment};
 use crate::wire::{Timed, Wire, await_any, broken};
 
-/// Gets a reply that nobody waits for. It may be an error reply of the server's.
+/// For a reply that no thread waits for. The reply may be an error of the server's.
 pub(crate) type ReplySink = Box<dyn FnOnce(Answer<Value>) + Send>;
 
 pub(crate) struct SharedConnection {
     out: Mutex<Out>,
-    /// Held by the thread that opens a connection. That takes time, for which nobody is to wait for `out`.
+    /// Held by the thread that opens a connection, so that no thread waits for `out` meanwhile.
     connecting: Mutex<()>,
-    /// Signalled when `Out::notifying` has gone down.
     told: Condvar,
     reading: Mutex<Reading>,
     ledger: Arc<Ledger>,
 }
 
-/// The writing side, and who is owed which reply.
+/// The writing side, and the replies that are owed.
 struct Out {
     open: Option<Open>,
-    /// Counts connections, so that a reader notices that it has an old one.
+    /// Counts connections: by it a reader notices that its own is an old one.
     epoch: u64,
-    /// Bytes to be written, while somebody is writing.
     buffer: Vec<u8>,
     is_writing: bool,
     awaited: VecDeque<Arc<Reply>>,
-    /// How many of `awaited`, the last ones, are for requests that are still in `buffer`.
+    /// How many of the last in `awaited` are for requests that are still in `buffer`.
     unsent: usize,
-    /// Somebody waits for replies, and writes what is left to them when some have come.
+    /// A thread waits for replies, and will write what is left to it when some have come.
     has_reader: bool,
-    /// How many threads are notifying those who were owed a reply by a connection that has ended.
+    /// How many threads are notifying the owners of replies that an ended connection owed.
     notifying: usize,
-    /// When something was last sent, and before that.
+    /// When something was last sent.
     used: Moment,
     used_before: Moment,
-    /// The server has hung up, or something near to it, and [`SharedConnection::hung_up`] has not reported it
-    /// yet.
+    /// The server has hung up, or nearly, and [`SharedConnection::hung_up`] has not reported it yet.
     hung_up: bool,
     /// A thread has the next connection, and waits until this one owes nothing.
     is_replaced: bool,
@@ -83,43 +76,36 @@ struct Out {
 struct Open {
     stream: Arc<Wire>,
     origin: Origin,
-    /// The pool's permission to have it.
+    /// Keeps the pool's slot.
     _slot: PooledConnection<ConnectionSlots>,
 }
 
-/// The reading side.
 struct Reading {
     replies: Replies,
     stream: Option<Arc<Wire>>,
-    /// The socket's read time-out.
     armed: Cell<Duration>,
     epoch: u64,
-    /// The replies being given out; the room is used again.
+    /// The replies being given out; kept for its memory.
     giving: Vec<(Arc<Reply>, Value)>,
 }
 
-/// The number of requests on their way from which on more are left to the reader: enough to keep the server
-/// busy while replies travel.
+/// From this many requests on their way on, more are left to the reader: enough to keep the server busy.
 const ENOUGH_SENT: usize = 2;
 
-/// The number of unsent requests that is too many to leave to the reader, which may be busy giving out
-/// replies while the server has nothing to do.
+/// More unsent requests than this are not left to the reader, which may be busy giving out replies.
 const MOST_LEFT: usize = 8;
 
-/// The most replies that are given out at a time: those behind them may be for requests that are not written
-/// yet.
+/// The most replies given out at a time: those behind them may be for requests that are not written yet.
 const MOST_GIVEN: usize = 64;
 
-/// The most looks of a reader for replies for others after its own has come, before it goes on with its own
-/// business.
+/// How often a reader looks for others' replies after its own has come.
 const MOST_LOOKS: u32 = 4;
 
-/// One reply to come.
 pub(crate) struct Reply {
     state: Mutex<SharedState>,
     changed: Condvar,
     deadline: Moment,
-    /// To the request of this script.
+    /// The script that was asked for.
     script: Option<SentScript>,
 }
 
@@ -129,7 +115,7 @@ struct SharedState {
     take: Option<ReplySink>,
     /// A thread is waiting, or about to.
     is_waited_for: bool,
-    /// Nobody reads any more: the waiting thread should.
+    /// No thread reads any more: the waiting thread should.
     may_read: bool,
 }
 
@@ -196,9 +182,9 @@ impl SharedConnection {
         }
     }
 
-    /// Sends one request, which `pack` puts behind others, over a new connection from `connect`, which gets its
-    /// deadline, if there is none. The reply is read by any thread that waits on this connection, this
-    /// request's own waiter included, until `deadline`. `pack` gets whether the server knows `script` for sure.
+    /// Sends one request, which `pack` puts behind others. If there is no connection, `connect` opens one by the deadline that it
+    /// is given. Any thread that waits on this connection reads the reply, until `deadline`. `pack` learns whether the server is sure
+    /// to know `script`.
     pub(crate) fn send(
         &self,
         script: Option<&'static Script>,
@@ -213,8 +199,7 @@ impl SharedConnection {
         }
     }
 
-    /// As [`send`](Self::send), over the connection that is open; refused if none is. Never waits, so that the
-    /// thread that reads replies may call it.
+    /// As [`send`](Self::send), over an open connection; refused if none is open. Never waits, so the reading thread may call it.
     pub(crate) fn send_if_open(
         &self,
         script: Option<&'static Script>,
@@ -233,7 +218,6 @@ impl SharedConnection {
         }
     }
 
-    /// Puts one request behind others, over the connection that `out` has.
     fn queue(
         &self,
         mut out: MutexGuard<'_, Out>,
@@ -248,8 +232,8 @@ impl SharedConnection {
             _ => false,
         };
         let reply = Reply::new(deadline, take, script);
-        // While replies are being waited for, what comes is left to the reader: it goes out in one write when
-        // they are there. A request more would reach the server no earlier than it can be served.
+        // While a thread waits for replies, requests are left to the reader, which writes them together when replies have come. The
+        // server could serve them no earlier.
         let is_left =
             out.has_reader && out.unsent < MOST_LEFT && out.awaited.len() - out.unsent >= ENOUGH_SENT;
         pack(&mut out.buffer, is_known);
@@ -261,7 +245,7 @@ impl SharedConnection {
         reply
     }
 
-    /// The writing side with a connection: the one there is, or a new one from `connect`.
+    /// The writing side with a connection: the open one, or a new one from `connect`.
     fn open(
         &self,
         deadline: Moment,
@@ -287,8 +271,8 @@ impl SharedConnection {
         let _alone = self.connecting.try_lock_for(left).ok_or_else(too_late)?;
         self.drain(deadline).ok_or_else(too_late)?;
         let mut out = self.out.lock();
-        // Those who were owed replies are notified first: one whose release is of unknown outcome gives its
-        // owner number up, and requests over a new connection are to find that done. Pairs with `end`.
+        // Owners of lost replies are notified first: a release of unknown outcome retires its owner number, and requests over a new
+        // connection must find that done. Pairs with `end`.
         while out.notifying > 0 {
             let left = deadline.since(Clock::System.now());
             if left.is_zero() {
@@ -304,9 +288,8 @@ impl SharedConnection {
         Ok(out)
     }
 
-    /// The writing side with a connection in place of one that is old. The old one serves on if no other can
-    /// be had in half of the time: that a server takes no new connections says nothing against those that it
-    /// has. The caller has `connecting`.
+    /// The writing side with a connection in place of an old one. The old one serves on if no other can be had in half of the
+    /// time: a server that takes no new connections may still serve those that it has. The caller has `connecting`.
     fn replace(
         &self,
         deadline: Moment,
@@ -330,7 +313,7 @@ impl SharedConnection {
         let mut out = self.out.lock();
         out.is_replaced = false;
         if drained.is_none() || out.notifying > 0 {
-            // The next request does it.
+            // The next request replaces it.
             let words = "the connection that is to be replaced still owes replies";
             return Err(Error::new(ErrorKind::TimedOut, "request", words));
         }
@@ -338,8 +321,8 @@ impl SharedConnection {
         Ok(out)
     }
 
-    /// Reads what a connection that is to be replaced still owes, and ends it. `None`: it was not over by
-    /// `deadline`. Nothing is sent over it meanwhile. The caller has `connecting`.
+    /// Reads what an old connection still owes, and ends it. `None`: that took longer than until `deadline`. Nothing is sent over it
+    /// meanwhile. The caller has `connecting`.
     fn drain(&self, deadline: Moment) -> Option<()> {
         const LOOK_AGAIN: Duration = Duration::from_millis(5);
         loop {
@@ -359,7 +342,7 @@ impl SharedConnection {
                 return None;
             }
             match self.reading.try_lock() {
-                // Only what is there: our time is not that of those who are owed replies.
+                // Only what has come: our deadline is not that of the owners of these replies.
                 Some(mut reading) => {
                     out.has_reader = true;
                     self.write_left(out, deadline);
@@ -385,13 +368,13 @@ impl SharedConnection {
             out.unsent = 0;
             let written = MutexGuard::unlocked(&mut out, || stream.write_all(&bytes, deadline));
             if out.epoch != epoch || out.open.is_none() {
-                // Ended meanwhile, and everyone was notified. A new connection has a writer of its own, which
-                // need not wait for this one. Pairs with `break_off`.
+                // The connection ended meanwhile, and all owners were notified. A new connection has its own writer, which does not wait for
+                // this one. Pairs with `break_off`.
                 return;
             }
             if let Err(error) = written {
                 let error = broken("send", error);
-                // A single request that is not whole on its way was not carried out.
+                // A single request that was not sent whole was not carried out.
                 let alone = out.awaited.len() == 1;
                 let failure = if alone { Failure::Refused } else { Failure::Unknown };
                 out.hung_up |= error.kind() != ErrorKind::TimedOut;
@@ -406,7 +389,7 @@ impl SharedConnection {
         out.is_writing = false;
     }
 
-    /// Waits for a reply, reading for everyone while nobody else does.
+    /// Waits for a reply, and reads for all while no other thread does.
     pub(crate) fn wait(&self, reply: &Reply) -> Answer<Value> {
         loop {
             {
@@ -414,15 +397,14 @@ impl SharedConnection {
                 if let Some(outcome) = state.outcome.take() {
                     return outcome;
                 }
-                // Said before `reading` is tried; pairs with `pass_on`.
+                // Said before `reading` is tried. Pairs with `pass_on`.
                 state.is_waited_for = true;
                 state.may_read = false;
             }
             if let Some(mut reading) = self.reading.try_lock() {
                 self.out.lock().has_reader = true;
                 let outcome = self.read_until(&mut reading, reply);
-                // Replies that came for others already are given out now: they wake at the same time, not one
-                // by one.
+                // Replies for others that have come are given out now, so that those threads wake together.
                 let mut looks = 0;
                 while looks < MOST_LOOKS && self.read_some(&mut reading, reply.deadline, true) {
                     looks += 1;
@@ -432,7 +414,7 @@ impl SharedConnection {
                 if let Some(outcome) = outcome {
                     return outcome;
                 }
-                // Broken off by another thread, which is about to notify.
+                // Another thread broke it off, and is about to notify.
             }
             let mut state = reply.state.lock();
             while state.outcome.is_none() && !state.may_read {
@@ -451,20 +433,19 @@ impl SharedConnection {
         }
     }
 
-    /// Reads replies in order until `reply` has come. `None`: the connection was ended, and the thread that
-    /// did that is about to notify.
+    /// Reads replies in order until `reply` has come. `None`: the connection was ended by a thread that is about to notify.
     fn read_until(&self, reading: &mut Reading, reply: &Reply) -> Option<Answer<Value>> {
         loop {
             let outcome = reply.state.lock().outcome.take();
             if outcome.is_some() {
                 return outcome;
             }
-            // A thread that waits for several servers in turn may come late to a reply that came in time.
+            // A thread that waits for several servers in turn may look late for a reply that came in time.
             let is_late = Clock::System.now() >= reply.deadline;
             if is_late && self.read_some(reading, reply.deadline, true) {
                 continue;
             }
-            // Requests left to us are written before we wait.
+            // Requests left to this reader are written before it waits.
             self.write_left(self.out.lock(), reply.deadline);
             if !self.read_some(reading, reply.deadline, false) {
                 return reply.state.lock().outcome.take();
@@ -472,8 +453,8 @@ impl SharedConnection {
         }
     }
 
-    /// Reads a reply, and gives it and those that came with it to their owners; if that fails, all get the
-    /// failure. With `only_ready` it does not wait for bytes. Returns whether there may be more to read.
+    /// Reads a reply, and gives it and those that came with it to their owners; if that fails, all get the failure. With
+    /// `only_ready` waits for no bytes. Returns whether there may be more to read.
     fn read_some(&self, reading: &mut Reading, deadline: Moment, only_ready: bool) -> bool {
         let sent = {
             let out = self.out.lock();
@@ -502,20 +483,20 @@ impl SharedConnection {
                 false
             }
             Ok(value) => {
-                // All at once: a request from here on sees how little is on its way, and is written.
+                // All at once: from here on a request sees how little is on its way, and is written.
                 let mut next = Some(value);
                 while let Some(value) = next.take()
                     && let Some(first) = out.awaited.pop_front()
                 {
                     reading.giving.push((first, value));
                     if reading.giving.len() < sent.min(MOST_GIVEN) {
-                        // If it is no reply, it is read again, and then fails those who are left.
+                        // What is no reply is read again, and then fails the remaining owners.
                         next = reading.replies.ready().unwrap_or(None);
                     }
                 }
                 let has_more = out.awaited.len() <= out.unsent && !reading.replies.is_empty();
                 let is_demoted = self.note(&mut out, &reading.giving);
-                // Before others are woken, which takes longer.
+                // Before threads are woken, which takes longer.
                 if has_more {
                     drop(out);
                 } else {
@@ -528,7 +509,7 @@ impl SharedConnection {
                     self.ledger.tell_demoted();
                 }
                 if has_more {
-                    // Or it would be taken for the reply to what is sent next.
+                    // Else this reply would be taken for the next request's.
                     let out = self.out.lock();
                     if reading.epoch == out.epoch {
                         self.end(out, || Failure::Unknown(unasked()));
@@ -546,8 +527,7 @@ impl SharedConnection {
         }
     }
 
-    /// Ends the connection, and notifies everyone who is owed a reply. Pairs with `open`, which waits for the
-    /// notifying.
+    /// Ends the connection, and notifies all owners of replies. Pairs with `open`, which waits for that.
     fn end(&self, mut out: MutexGuard<'_, Out>, failure: impl Fn() -> Failure) {
         let (unsent, origin) = (out.unsent, out.open.as_ref().map(|open| open.origin.clone()));
         let all = out.break_off();
@@ -569,7 +549,7 @@ impl SharedConnection {
         self.told.notify_all();
     }
 
-    /// Takes note of what replies say about the server; whether that it was demoted is news.
+    /// Notes what replies say about the server; returns whether that it was demoted is news.
     fn note(&self, out: &mut Out, replies: &[(Arc<Reply>, Value)]) -> bool {
         let Some(open) = &mut out.open else { return false };
         let mut is_news = false;
@@ -582,8 +562,7 @@ impl SharedConnection {
         is_news
     }
 
-    /// Ends the connection if it still owes `reply`, whose time is over. If not, there may be a new one,
-    /// which is none of this reply's business.
+    /// Ends the connection if it still owes `reply`, whose time is over. If not, the connection is a new one.
     fn give_up(&self, reply: &Reply) {
         let out = self.out.lock();
         if out.awaited.iter().any(|other| std::ptr::eq(&raw const **other, reply)) {
@@ -591,7 +570,7 @@ impl SharedConnection {
         }
     }
 
-    /// Writes what others have left to the reader: by their deadline, which the reader's may be before.
+    /// Writes requests left to the reader, by their own deadline, which may be later than the reader's.
     fn write_left(&self, out: MutexGuard<'_, Out>, deadline: Moment) {
         let deadline = out.awaited.back().map_or(deadline, |last| deadline.max(last.deadline));
         if !out.is_writing && !out.buffer.is_empty() {
@@ -599,11 +578,10 @@ impl SharedConnection {
         }
     }
 
-    /// Nobody reads now. Wakes one who waits to do so, and leaves nothing unwritten.
+    /// This thread stops reading: wakes a waiting thread to read on, and leaves nothing unwritten.
     fn pass_on(&self, deadline: Moment) {
         let mut out = self.out.lock();
-        // From here on a thread that sends also writes; requests left before are written below. Pairs with
-        // `send`.
+        // From here on a thread that sends also writes; what was left before is written below. Pairs with `send`.
         out.has_reader = false;
         let first = out.awaited.iter().find(|reply| {
             let mut state = reply.state.lock();
@@ -617,7 +595,7 @@ impl SharedConnection {
         self.write_left(out, deadline);
     }
 
-    /// Reads what has come that nobody waits for; returns whether more is to come.
+    /// Reads replies that no thread waits for; returns whether more are to come.
     pub(crate) fn poll_completions(&self) -> bool {
         let (deadline, most) = {
             let out = self.out.lock();
@@ -625,8 +603,7 @@ impl SharedConnection {
             (deadline, out.awaited.len())
         };
         let Some(mut reading) = self.reading.try_lock() else { return true };
-        // Not without end, however many come meanwhile: the caller has holds to renew. Replies that came in
-        // time may be read late.
+        // Bounded: the caller has holds to renew. Replies that came in time may be read late.
         for _ in 0..most {
             if !self.read_some(&mut reading, deadline.max(Clock::System.now()), true) {
                 break;
@@ -643,24 +620,22 @@ impl SharedConnection {
         false
     }
 
-    /// Whether a connection is open, as far as is known.
     pub(crate) fn is_open(&self) -> bool {
         self.out.lock().open.is_some()
     }
 
-    /// Whether the connection was hung up since this was last asked. Does not wait: a thread that uses it
-    /// meanwhile notices, and that is reported the next time.
+    /// Whether the connection was hung up since the last call. Does not wait: a thread that uses the connection finds out, and the
+    /// next call reports it.
     pub(crate) fn hung_up(&self) -> bool {
         let Some(mut out) = self.out.try_lock() else { return false };
         out.drop_if_hung_up();
         std::mem::take(&mut out.hung_up)
     }
 
-    /// Waits until all replies have come, until `deadline` at most, and ends the connection.
+    /// Waits for all replies, until `deadline` at most, and ends the connection.
     pub(crate) fn close(&self, deadline: Moment) {
         let mut reading = self.reading.try_lock_for(deadline.since(Clock::System.now()));
-        // Closed when all have come, since a reply may have something else sent; and then whatever was sent
-        // meanwhile.
+        // In two steps: a reply may cause another request, which is then waited for as well.
         for closed in [false, true] {
             self.out.lock().closed |= closed;
             let Some(reading) = &mut reading else { continue };
@@ -674,19 +649,18 @@ impl SharedConnection {
 }
 
 impl Out {
-    /// Ends the connection and returns who is owed a reply.
+    /// Ends the connection and returns the owners of its replies.
     fn break_off(&mut self) -> VecDeque<Arc<Reply>> {
         if let Some(open) = self.open.take() {
             open.stream.shutdown();
         }
         self.buffer.clear();
         self.unsent = 0;
-        // A thread that is writing to it still finds that out, and leaves the rest alone. Pairs with `write`.
+        // A thread that is writing still notices, and leaves the rest alone. Pairs with `write`.
         self.is_writing = false;
         std::mem::take(&mut self.awaited)
     }
 
-    /// Whether there is a connection to write to.
     fn is_ready(&mut self, now: Moment, ledger: &Ledger) -> Result<bool> {
         if self.closed {
             return Err(shut_down());
@@ -695,12 +669,11 @@ impl Out {
         Ok(!self.is_replaced && self.open.as_ref().is_some_and(|open| ledger.is_fit(&open.origin)))
     }
 
-    /// Whether the connection is to be replaced if another can be had.
+    /// Whether the connection should be replaced if another can be had.
     fn is_stale(&self, now: Moment, ledger: &Ledger) -> bool {
         self.open.as_ref().is_some_and(|open| ledger.is_stale(&open.origin, self.used_before, now))
     }
 
-    /// Begins to use a new connection.
     fn install(&mut self, slot: PooledConnection<ConnectionSlots>, connection: Connection) -> Result<()> {
         if self.closed {
             return Err(shut_down());
@@ -711,7 +684,7 @@ impl Out {
         Ok(())
     }
 
-    /// Lets go of a connection that the server has closed while nobody used it; nothing is lost by that.
+    /// Drops a connection that the server has closed while it was idle; nothing is lost by that.
     fn drop_if_dead(&mut self, now: Moment) {
         if now.since(self.used) >= TRUSTED {
             self.drop_if_hung_up();
@@ -722,7 +695,7 @@ impl Out {
     fn drop_if_hung_up(&mut self) {
         let is_idle = self.awaited.is_empty() && !self.is_writing;
         if is_idle && self.open.as_ref().is_some_and(|open| open.stream.has_bytes()) {
-            // Nothing was asked, so it is the end, or something that nobody should read.
+            // Nothing was asked, so these bytes are the end, or not to be read.
             self.break_off();
             self.hung_up = true;
         }
