@@ -1,4 +1,4 @@
-//! The optional parts of a store: each is a value that the store gives if it has that part.
+//! The optional parts of a store.
 
 use std::any::Any;
 use std::fmt;
@@ -16,24 +16,22 @@ use crate::seam::subscription::Subscription;
 use crate::sync::Waker;
 use crate::time::Moment;
 
-/// The optional abilities of a store. No I/O: it is asked often.
+/// A store's abilities. No I/O: read often.
 #[derive(Clone, Copy)]
 pub(crate) struct Capabilities<'a> {
-    /// Releases elsewhere wake waiters here. Otherwise they poll.
+    /// Releases elsewhere wake waiters here; otherwise waiters poll.
     pub(crate) wakes: bool,
-    /// [`expire_in`](super::Store::expire_in) can be done.
+    /// [`expire_in`](super::Store::expire_in) works.
     pub(crate) can_expire_in: bool,
-    /// Whether a busy attempt for this kind stands in a queue of the store's from then on. Then each waiter
-    /// asks for itself, so that the store's order is the order of arrival, repeating an attempt keeps the
-    /// place, and a waiter that gives up has its claim [cleaned up](super::Store::clean_up).
+    /// Whether a busy attempt for this kind joins a queue in the store. Then each waiter asks for itself, so that the store's
+    /// order is the order of arrival; repeating an attempt keeps the place; and a waiter that gives up has its claim
+    /// [cleaned up](super::Store::clean_up).
     pub(crate) queues: fn(Kind) -> bool,
-    /// Whether what a request in doubt may have left in the store stays after its lease, so that it has to be
-    /// taken away however long the store does not answer.
+    /// Whether what a request in doubt left in the store outlasts its lease, so that it must be cleaned up however long the store
+    /// does not answer.
     pub(crate) outlasts_leases: bool,
-    /// How many claims of a kind one command cleans up.
     pub(crate) cleaned_up_at_a_time: fn(Kind) -> u32,
-    /// How long a waiter may sleep without being woken: at least, at most. Each wait takes a random time
-    /// between.
+    /// The shortest and the longest sleep of a waiter that no message wakes; each wait draws a random time between them.
     pub(crate) poll_every: fn(Kind) -> (Duration, Duration),
     pub(crate) homes: Option<&'a dyn Homes>,
     pub(crate) pipeline: Option<&'a dyn Pipeline>,
@@ -46,21 +44,21 @@ pub(crate) struct Capabilities<'a> {
     pub(crate) keeping: Option<&'a dyn Keeping>,
     pub(crate) directory: Option<&'a dyn Directory>,
     pub(crate) listing: Option<&'a dyn Listing>,
-    /// The table of a database that keeps the locks.
+    /// The table of a database that has the locks.
     pub(crate) table: Option<&'a TableInUse>,
-    /// The store itself, for questions that only its own kind of store can answer.
+    /// For questions that only its own kind of store can answer.
     pub(crate) itself: Option<&'a (dyn Any + Send + Sync)>,
 }
 
-/// How long a waiter sleeps that is woken by messages: this only bounds a lost one.
+/// Bounds the loss of a message where messages wake waiters.
 pub(crate) const SAFETY_POLL: (Duration, Duration) =
     (Duration::from_millis(1_000), Duration::from_millis(1_200));
 
-/// How long a waiter sleeps between its attempts where nothing wakes it.
+/// Where nothing wakes waiters.
 pub(crate) const PLAIN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(100));
 
 impl Default for Capabilities<'_> {
-    /// A store that wakes its waiters, queues none of them, and has no optional part.
+    /// A store that wakes its waiters, has no queue, and no optional part.
     fn default() -> Self {
         Capabilities {
             wakes: true,
@@ -92,21 +90,20 @@ impl fmt::Debug for Capabilities<'_> {
     }
 }
 
-/// The table of a database that keeps the locks, by its full name.
+/// A database's table of locks, by its full name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TableInUse {
     pub(crate) name: String,
-    /// Others of the same name, in which other users of the database may keep theirs.
+    /// Tables of the same name, in which other users of the database may keep locks.
     pub(crate) others: Vec<String>,
 }
 
-/// A store that keeps locks in several places.
 pub(crate) trait Homes: Send + Sync {
     /// The place of a lock of this name. No I/O.
     fn home(&self, name: &LockName) -> u32;
 }
 
-/// Requests whose answers are read later: several stores can be asked at the same time.
+/// Requests whose answers are read later, so that several stores can be asked at the same time.
 pub(crate) trait Pipeline: Send + Sync {
     /// As [`attempt`](super::Store::attempt).
     fn begin_attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Box<dyn Pending<Attempt>>;
@@ -115,15 +112,12 @@ pub(crate) trait Pipeline: Send + Sync {
     fn begin_release(&self, claim: &Claim, left: u32, deadline: Moment) -> Box<dyn Pending<Release>>;
 }
 
-/// Requests for several locks at a time.
 pub(crate) trait Batches: Send + Sync {
-    /// Locks with the same number can be taken, and released, by one request. `None`: this one cannot. No
-    /// I/O.
+    /// Locks with the same number can be taken and released by one request. `None`: this one cannot. No I/O.
     fn group(&self, kind: Kind, name: &LockName) -> Option<u32>;
 
-    /// Asks once for locks of one [`group`](Self::group), each with count one; the answer is read later.
-    /// Granted are all before the first that another owner has (with `or_none`, all or none of them): their
-    /// fences. The owners must be new ones, which hold nothing.
+    /// Asks once for locks of one [`group`](Self::group), each with count one; the answer is read later. Grants all before the first
+    /// that another owner has (with `or_none` all or none), and returns their tokens. The owners must be new: they hold nothing.
     fn begin_attempts(
         &self,
         claims: &[Claim],
@@ -131,96 +125,86 @@ pub(crate) trait Batches: Send + Sync {
         deadline: Moment,
     ) -> Box<dyn Pending<Vec<Option<FencingToken>>>>;
 
-    /// Releases locks of one group; one answer per claim, in order.
+    /// One answer per claim, in order.
     fn begin_releases(&self, claims: &[Claim], deadline: Moment) -> Box<dyn Pending<Vec<Release>>>;
 }
 
 /// A store of several servers that need not agree (Redlock).
 pub(crate) trait Majority: Send + Sync {
-    /// Owner numbers below this are not to be used for another hold: something that was asked under them may
-    /// still arrive, although every answer so far was `Ok`.
+    /// Owner numbers below this must not be used for another hold: a request under them may still arrive, although every answer
+    /// so far was `Ok`.
     fn first_unspent_number(&self) -> u64;
 
-    /// A hold ended while it was being renewed: no server is to be given it again, and one that was is to
-    /// forget it.
+    /// A hold ended during a renewal: no server may be given it again, and one that was must forget it.
     fn ended_meanwhile(&self, claim: &Claim);
 
-    /// For how long a waiter that was refused is still not to ask again, whatever message it gets: it met
-    /// others who want the lock too. A single try is not held off.
+    /// For how long a refused waiter must not ask again, whatever message it gets: it met others who want the lock too. Single tries
+    /// are not held off.
     fn held_off(&self, claim: &Claim) -> Option<Duration>;
 
-    /// Whether parts of a lock are several owners', so that none of them may have it, and all who tried at
-    /// the same time may have been refused. The caller tries again after a random part of [`SPLIT_PAUSE`].
+    /// Whether several owners have parts of a lock, so that none may hold it. All who tried may have been refused; the caller tries
+    /// again after a random part of [`SPLIT_PAUSE`].
     fn is_split(&self, kind: Kind, name: &LockName, deadline: Moment) -> Answer<bool>;
 }
 
-/// After some servers granted and too few, a caller pauses for a random part of this (Redlock).
+/// A caller that got too few servers pauses for a random part of this (Redlock).
 pub(crate) const SPLIT_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 
 /// A store whose holds end with something of its own, such as a session.
 pub(crate) trait Sessions: Send + Sync {
-    /// `timer` is woken when a [`Bound`] has ended, so that holders are notified at once, and when
-    /// something has happened by which holds may be gone.
+    /// Wakes `timer` when a [`Bound`] has ended, and when something happened by which holds may be gone.
     fn attach(&self, timer: ServiceWaker);
 
-    /// The end of a hold that was just granted, besides its lease; `None`: there is none. Asked once for each
-    /// grant.
+    /// The end of a hold that was just granted, besides its lease; `None`: there is none. Called once for each grant.
     fn bound(&self, claim: &Claim) -> Option<Arc<dyn Bound>>;
 }
 
-/// A store that sees its connections end.
 pub(crate) trait ConnectionWatch: Send + Sync {
-    /// Whether a connection was hung up since the last call: the server may be gone with all that is held,
-    /// and a renewal finds that out. `None`: this store does not see that. Asked often while anything is
-    /// held; does not wait.
+    /// Whether a connection was hung up since the last call: the server may have lost everything, which a renewal finds out. `None`:
+    /// this store does not see that. Called often while anything is held; does not wait.
     fn hung_up(&self) -> Option<bool>;
 }
 
-/// A store that keeps an entry for a lock that is free.
+/// A store that keeps entries of free locks.
 pub(crate) trait Sweeping: Send + Sync {
-    /// Removes the entries of locks that have been free for longer than `age`, some at a time; how many.
+    /// Removes some entries of locks that have been free for longer than `age`; how many.
     fn sweep(&self, age: Duration, deadline: Moment) -> Answer<u64>;
 
-    /// The causes for which old versions of rows are kept, in words: transactions that are open for longer than `age`, and the like.
+    /// Why the database keeps old versions of rows, in words, such as transactions that are open for longer than `age`.
     fn old_versions(&self, age: Duration, deadline: Moment) -> Answer<Vec<String>>;
 }
 
-/// A store that keeps a line of the clients that wait for a lock, and tells the first of them when it is
-/// free.
+/// A store that keeps a queue of the clients that wait for a lock, and notifies the first when the lock is free.
 pub(crate) trait Lines: Send + Sync {
-    /// Whether a release of this client's has turned out not to tell the line: the server does not let it.
-    /// Later holds are under an id that says so. No I/O.
+    /// Whether the server did not let a release of this client's notify the queue. Later holds are under an id that says so. No I/O.
     fn is_refused(&self) -> bool;
 
-    /// Has the claim's client stand in no line for the lock any more; if the lock is kept for it, the next is
-    /// told. Sent in order with the client's other requests about the lock. Its outcome is not waited for
-    /// where the order needs no wait.
+    /// Takes the claim's client out of the lock's queue; a reservation for it passes to the next. In order with the client's other
+    /// requests about the lock; waits for the outcome only where that order needs it.
     fn leave_line(&self, claim: &Claim, deadline: Moment);
 
-    /// Has no subscription to the releases of the claim's lock stay when nobody here listens to them. Does
-    /// not wait.
+    /// Ends the subscription to the releases of the claim's lock once no thread here listens. Does not wait.
     fn end_lookout(&self, claim: &Claim) {
         let _ = claim;
     }
 }
 
-/// A store in which those who wait for a lock can ask its holder for it: by a recall, or by standing there.
+/// A store in which waiters can ask a lock's holder for it, by a recall or by being seen.
 pub(crate) trait Keeping: Send + Sync {
-    /// Has `waker` woken when others ask for what the claim's client keeps of this lock.
+    /// Wakes `waker` when others ask for the lock that the claim's client caches.
     fn hear(&self, claim: &Claim, waker: &Waker) -> Option<Subscription>;
 
-    /// For each claim that [`keeps`](Claim::keeps): whether others want it. Changes nothing, so that a look that
-    /// comes late concerns nobody's next hold. One answer per claim, in order.
+    /// For each claim that [`keeps`](Claim::keeps): whether others want the lock. Changes nothing, so a late look harms no later hold.
+    /// One answer per claim, in order.
     fn look(&self, claims: &[Claim], deadline: Moment) -> Vec<Answer<KeptLook>>;
 }
 
-/// The result of a look at a kept hold.
+/// The result of a look at a cached hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeptLook {
-    /// Nobody else wants it.
+    /// No other client wants it.
     Stays,
-    /// Others want it, or it cannot be seen whether they do.
+    /// Others want it, or the store cannot see whether they do.
     Wanted,
-    /// Its owner does not hold it.
     Lost,
 }

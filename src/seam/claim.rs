@@ -1,4 +1,4 @@
-//! The claim of an owner on a lock: asked for, or held.
+//! The claim of an owner to a lock that it wants or holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::inspect::Location;
 use crate::seam::kind::Kind;
 use crate::time::Moment;
 
-/// An owner that wants or holds a lock, and the lease for each time.
+/// An owner that wants or holds a lock, and its lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) kind: Kind,
@@ -16,37 +16,31 @@ pub(crate) struct Claim {
     pub(crate) owner: Owner,
     /// Whole milliseconds, at least one.
     pub(crate) lease: Duration,
-    /// The place where the store keeps it, as [`Homes::home`](super::capabilities::Homes::home) said when
-    /// this was first asked for.
+    /// The lock's place, as [`Homes::home`](super::capabilities::Homes::home) said at the first attempt.
     pub(crate) home: u32,
-    /// Whether the owner goes on asking while others come first: a store that queues gives it a place.
+    /// Whether the owner goes on asking while the lock is busy: a store with a queue gives it a place.
     pub(crate) waits: bool,
-    /// How it goes by the line of waiting clients, where the store keeps one for the lock.
+    /// How the attempt treats the queue of waiting clients, if the store keeps one.
     pub(crate) turn: Turn,
-    /// The messages that a waiter under this claim listens for, as the last answer said.
+    /// What wakes a waiter under this claim, as the last answer said.
     pub(crate) listens_for: ListensFor,
-    /// Of a read-write lock: whether a writer that waits comes before readers that do not read yet. A writer
-    /// then says that it waits, and a reader looks whether one does.
+    /// For read-write locks: waiting writers go before new readers. Such a writer announces itself, and such a reader looks.
     pub(crate) writers_first: bool,
     /// How many permits; one for locks.
     pub(crate) units: u32,
-    /// Information on the hold that the store may show to people. The store ends nothing by it.
+    /// What the store may show to people. The store ends nothing by it.
     pub(crate) note: Option<HoldNote>,
-    /// How many levels the owner has in it, where it is to be renewed: a server that has lost it is told this
-    /// number.
+    /// The number of levels, for renewals: a server that lost the hold is given this count again.
     pub(crate) levels: u32,
-    /// Whether a grant is to carry a new fencing token.
     pub(crate) wants_fence: bool,
-    /// Whether its client keeps the hold until others ask for it. A store that [can](super::capabilities::Keeping)
-    /// has those who wait send a recall.
+    /// Whether the client caches the hold until a recall, which waiters send on stores that [can](super::capabilities::Keeping).
     pub(crate) keeps: bool,
-    /// Whether it is known to have been granted. A claim cleaned up before that must not be granted later
-    /// either.
+    /// Whether the lock is known to have been granted. A claim that is cleaned up before must not be granted later either.
     pub(crate) is_granted: bool,
 }
 
 impl Claim {
-    /// A claim to one of it that does not wait.
+    /// A claim to one unit that does not wait.
     pub(crate) fn new(kind: Kind, name: &Arc<LockName>, owner: Owner, lease: Duration) -> Claim {
         Claim {
             kind,
@@ -67,18 +61,17 @@ impl Claim {
         }
     }
 
-    /// The same, listening for its client's own turn.
+    /// The same, listening for its client's turn in the queue.
     pub(crate) fn by_own_turn(&self) -> Claim {
         Claim { listens_for: ListensFor::OwnTurn, ..self.clone() }
     }
 
-    /// Whether the store may keep more of the hold than its owner: a request for several locks does not see to
-    /// that.
+    /// Whether the store may have more of the hold than its owner, which a request for several locks does not remove.
     pub(crate) fn has_more(&self) -> bool {
         self.note.is_some() || self.keeps
     }
 
-    /// The claim to what was granted under this one: nobody waits under it.
+    /// The claim of the hold that was granted under this one: it waits no more.
     pub(crate) fn of_hold(self) -> Claim {
         Claim {
             waits: false,
@@ -93,55 +86,50 @@ impl Claim {
     }
 }
 
-/// How an attempt goes by a lock's line of waiting clients. A client stands in it once, however many of its
-/// threads wait.
+/// How an attempt treats a lock's queue of waiting clients. A client is in the queue once, however many of its threads wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Takes a free lock, whomever it is kept for.
+    /// Takes a free lock even if it is reserved.
     Barges,
-    /// Leaves a free lock to the client that it is kept for, and does not join the line.
+    /// Leaves a reserved lock alone, and does not join the queue.
     Yields,
-    /// The same, and joins the line.
+    /// Leaves a reserved lock alone, and joins the queue.
     Waits,
-    /// The same; its client may stand in the line already.
+    /// The same; the client may be in the queue already.
     StandsInLine,
-    /// Its client was told that it is next. If another has the lock all the same, it is first in the line
-    /// again.
+    /// The client was notified that it is next. If another has the lock, the client is first in the queue again.
     IsNext,
 }
 
-/// A waiter in line asks a random time between these two after the holder's lease ends, so that not all ask at
-/// once.
+/// A waiter asks at a random time between these after the holder's lease ends, so that not all ask at once.
 pub(crate) const AFTER_LEASE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(200));
-/// The same, after a free lock has stopped being kept for another client.
+/// The same after the end of a reservation.
 pub(crate) const AFTER_KEPT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(20));
 
-/// The messages that wake a waiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ListensFor {
-    /// Each release of the lock; all that there is where a store keeps no line.
+    /// Each release of the lock; the only messages of a store without a queue.
     Releases,
-    /// That its client is next in the line: until an answer says another.
+    /// The client is next in the queue; until an answer says otherwise.
     #[default]
     OwnTurn,
-    /// Both: the holder's release tells nobody in the line.
+    /// Both: the holder's release does not notify the queue.
     OwnTurnAndReleases,
 }
 
-/// A hold's own description: after how long it ends however it is renewed, and where its owner is.
+/// What a hold says about itself: its latest end, however it is renewed, and where its owner is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HoldNote {
     pub(crate) max_hold: Duration,
     pub(crate) place: Arc<Location>,
 }
 
-/// How long a hold can be counted on that lives no longer than something of the store's own, such as a
-/// session.
+/// The end of a hold that lives no longer than something of the store's own, such as a session.
 pub(crate) trait Bound: std::fmt::Debug + Send + Sync {
-    /// Signs of life move it on; what has ended stays in the past.
+    /// Signs of life move it on; once past, it stays.
     fn until(&self) -> Moment;
 
-    /// The store has said that the hold is gone; then it ends at once.
+    /// The store has said that the hold is gone.
     fn is_gone(&self) -> bool {
         false
     }

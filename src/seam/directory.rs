@@ -1,4 +1,4 @@
-//! The seam of the directory of clients, and of lists of locks.
+//! The seam of the directory of clients and of lists of locks.
 
 use std::time::Duration;
 
@@ -9,18 +9,17 @@ use crate::seam::failure::{Answer, Failure};
 use crate::sync::channel::bounded;
 use crate::time::Moment;
 
-/// A client's entry as the store has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Posted {
     pub(crate) text: String,
-    /// The time that is left to it.
+    /// What is left of the entry's time.
     pub(crate) remaining: Duration,
 }
 
-/// The receiver of the answer to the writing of an entry.
+/// Receives the answer to the writing of an entry.
 pub(crate) type Written = Box<dyn FnOnce(Answer<()>) + Send>;
 
-/// The answer about the directory or a list, which is about no lock: an unknown outcome is just a failure.
+/// An unknown outcome is just a failure here: no lock depends on it.
 pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
     match outcome {
         Ok(value) => Ok(value),
@@ -28,14 +27,12 @@ pub(crate) fn answered<T>(outcome: Answer<T>) -> Answer<T> {
     }
 }
 
-/// A store that keeps an entry for each client.
 pub(crate) trait Directory: Send + Sync {
-    /// Writes a client's entry, which is to last for `lease`. `done` gets the answer: on Redis later, from
-    /// the thread that reads it; where requests block, before this returns, which is by `deadline`.
+    /// Writes a client's entry, which lasts for `lease`. `done` gets the answer: on Redis later, on the thread that reads it; where
+    /// requests block, before this returns.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written);
 
-    /// As [`write`](Self::write), and the answer is there on return: the entry stands then, whatever was
-    /// written before.
+    /// As [`write`](Self::write), but waits for the answer: then the entry stands, whatever was written before.
     fn write_now(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment) -> Answer<()> {
         let (sender, answer) = bounded(1);
         let done = move |answer| drop(sender.send(answer));
@@ -46,59 +43,55 @@ pub(crate) trait Directory: Send + Sync {
         })
     }
 
-    /// Whether an entry that is not written again ends with its time.
+    /// Whether an entry ends by itself if it is not written again.
     fn ends_entries(&self) -> bool {
         true
     }
 
-    /// Removes a client's entry.
     fn remove(&self, client: ClientId, deadline: Moment) -> Answer<()>;
 
-    /// The entries of these clients, in order.
+    /// In the order of `clients`.
     fn read(&self, clients: &[ClientId], deadline: Moment) -> Answer<Page<Option<Posted>>>;
 
-    /// Some of the entries that there are.
+    /// One page of all entries.
     fn clients(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>>;
 }
 
-/// A store that can list its locks.
 pub(crate) trait Listing: Send + Sync {
-    /// Some of the locks that there are.
+    /// One page of the locks.
     fn locks(&self, wanted: &Wanted, from: &Place, deadline: Moment) -> Answer<Page<Inspection>>;
 }
 
-/// The locks that a list is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// The beginning of the keys of the client's locks.
     pub(crate) prefix: String,
-    /// A pattern of Redis's for what follows.
+    /// A pattern in Redis's syntax for what follows.
     pub(crate) pattern: String,
 }
 
-/// The place where a list goes on.
+/// Where a list goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The servers that are still to be asked, the present one first; `None`: not begun.
+    /// The servers still to be asked, the present one first; `None`: not begun.
     pub(crate) servers: Option<Vec<String>>,
-    /// The place where the present one goes on; empty: from its beginning.
+    /// Where the present server's list goes on; empty: at its beginning.
     pub(crate) cursor: String,
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug)]
 pub(crate) struct Page<T> {
     pub(crate) found: Vec<T>,
-    /// The place where it goes on; `None`: this was the last.
+    /// `None`: this was the last page.
     pub(crate) next: Option<Place>,
-    /// How many requests it took.
     pub(crate) requests: u64,
-    /// How many keys or rows the store looked at for it.
+    /// How many keys or rows the store looked at.
     pub(crate) looked_at: u64,
 }
 
-/// A page of a list that goes from server to server, from the answer of the first of `servers`: that one is asked
-/// until it has shown all, then the next.
+/// A page of a list that goes from server to server, from the answer of the first of `servers`: that one is asked until it has
+/// shown all, then the next.
 pub(crate) fn page_by_server<T>(servers: Vec<String>, answer: Answer<Page<T>>) -> Answer<Page<T>> {
     let mut page = answer?;
     let cursor = page.next.take().map_or_else(String::new, |next| next.cursor);
@@ -107,7 +100,7 @@ pub(crate) fn page_by_server<T>(servers: Vec<String>, answer: Answer<Page<T>>) -
     Ok(page)
 }
 
-/// Reads the entries of clients that may be on different servers, each where it is.
+/// Reads entries that may be on different servers.
 pub(crate) fn read_each(
     clients: &[ClientId],
     read: impl Fn(ClientId) -> Answer<Page<Option<Posted>>>,
@@ -117,7 +110,7 @@ pub(crate) fn read_each(
         page.requests += 1;
         match read(*client) {
             Ok(one) => page.found.extend(one.found),
-            // A server that is away says nothing about the entries of others.
+            // A server that is away says nothing about others' entries.
             Err(_) => page.found.push(None),
         }
     }
@@ -125,7 +118,7 @@ pub(crate) fn read_each(
 }
 
 impl Wanted {
-    /// The pattern for whole keys. A prefix is meant as it is.
+    /// The pattern for whole keys; the prefix is literal.
     pub(crate) fn whole(&self) -> String {
         let mut whole = String::with_capacity(self.prefix.len() + self.pattern.len());
         for character in self.prefix.chars() {
@@ -137,15 +130,15 @@ impl Wanted {
         whole + &self.pattern
     }
 
-    /// The name that is shown for this key, if it is wanted. For stores that know no patterns.
+    /// The name to be shown for this key, if it is wanted; for stores without patterns.
     pub(crate) fn name<'a>(&self, key: &'a str) -> Option<&'a str> {
         let name = key.strip_prefix(&*self.prefix)?;
         matches(self.pattern.as_bytes(), name.as_bytes()).then_some(name)
     }
 }
 
-/// Whether `text` has the form of `pattern`, as Redis understands patterns. Takes at most as long as both
-/// multiplied: only the last star is ever gone back to.
+/// Whether `text` matches `pattern`, as Redis understands patterns. Takes at most the product of their lengths: only the last star
+/// is ever gone back to.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut place) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -173,7 +166,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// How long the first part of a pattern is, which stands for one byte, if it stands for this one.
+/// The length of the pattern's first element, which stands for one byte, if it matches this one.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [] => None,
@@ -185,7 +178,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
             let mut is_in = false;
             loop {
                 match set.get(at..).unwrap_or_default() {
-                    // Without its end, the set ends with the pattern.
+                    // A set without an end ends with the pattern.
                     [] => break,
                     [b']', ..] => {
                         at += 1;

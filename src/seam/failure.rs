@@ -4,23 +4,18 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 
-/// How a request ended: carried out, with this result, or a failure.
 pub(crate) type Answer<T> = std::result::Result<T, Failure>;
 
-/// Why a request has no result.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was not carried out: nothing changed, and nothing will.
+    /// The request was not carried out: nothing changed, and nothing will.
     Refused(Error),
-    /// It may have been carried out, or still may be. Above the seam the error says so by
-    /// `outcome_unknown()`.
+    /// The request may have been carried out, or still may be. Users see this as `outcome_unknown()`.
     Unknown(Error),
 }
 
-// No `From<Failure> for Error`: although `Failure` is private, it would make the type of `?` ambiguous in
-// users' closures.
+// No `From<Failure> for Error`: although `Failure` is private, it would make the type of `?` ambiguous in users' closures.
 impl Failure {
-    /// The answer that says this.
     pub(crate) fn refused<T>(error: Error) -> Answer<T> {
         Err(Failure::Refused(error))
     }
@@ -37,7 +32,7 @@ impl Failure {
         }
     }
 
-    /// The same, for several requests that failed as one.
+    /// For several requests that failed as one.
     pub(crate) fn copy(&self) -> Failure {
         match self {
             Failure::Refused(error) => Failure::Refused(error.copy()),
@@ -51,26 +46,24 @@ impl Failure {
         matches!(self, Failure::Refused(error) if error.kind() == ErrorKind::ReadOnly)
     }
 
-    /// The failure of a request that only reads: whether it was carried out or not, nothing changed.
+    /// The failure of a request that only reads: nothing changed either way.
     pub(crate) fn of_reading(self) -> Failure {
         Failure::Refused(self.into_read_error())
     }
 
-    /// The error of a request that only reads.
     pub(crate) fn into_read_error(self) -> Error {
         self.into_error().with_known_outcome()
     }
 }
 
-/// The answer to an attempt on a semaphore that does not exist. Waiting for one is no use: nothing says that
-/// somebody will set it up.
+/// For an attempt on a semaphore that does not exist: nothing says that anyone will set it up.
 pub(crate) fn not_set_up() -> Failure {
     let words = "nobody has set the number of permits of this semaphore, or the semaphore was deleted or has ended: call \
                  try_set_permits first";
     Failure::Refused(Error::new(ErrorKind::NotSetUp, "acquire", words))
 }
 
-/// The error of a grant that came when its lease was over, or nearly.
+/// For a grant that came when its lease was over, or nearly.
 pub(crate) fn granted_too_late(action: &'static str, lease: Duration, took: Duration) -> Error {
     let detail = format!(
         "it was granted for a lease of {lease:?}, but the answer took {took:?}, and the lease counts from the request: ask for a lease \
@@ -79,7 +72,7 @@ pub(crate) fn granted_too_late(action: &'static str, lease: Duration, took: Dura
     Error::new(ErrorKind::TimedOut, action, detail)
 }
 
-/// The answer of a store about the lock `name`, which the errors inside the store do not name.
+/// Adds the lock's name, which errors inside a store lack.
 pub(crate) fn named<T>(answer: Answer<T>, action: &'static str, name: &str) -> Answer<T> {
     answer.map_err(|failure| match failure {
         Failure::Refused(error) => Failure::Refused(error.during(action).on(name)),

@@ -11,7 +11,7 @@ use crate::seam::failure::{Answer, Failure};
 use crate::seam::kind::Kind;
 use crate::time::Moment;
 
-/// Begins an attempt. A store without a pipeline is asked at once.
+/// A store without a pipeline is asked at once.
 pub(crate) fn begin_attempt(
     store: &dyn Store,
     claim: &Claim,
@@ -24,7 +24,7 @@ pub(crate) fn begin_attempt(
     }
 }
 
-/// Begins a release, in the same way.
+/// A store without a pipeline is asked at once.
 pub(crate) fn begin_release(
     store: &dyn Store,
     claim: &Claim,
@@ -37,15 +37,14 @@ pub(crate) fn begin_release(
     }
 }
 
-/// The answer of several stores to [`ConnectionWatch::hung_up`]. All are asked.
+/// Asks all stores.
 pub(crate) fn any_hung_up<'a>(stores: impl Iterator<Item = &'a dyn Store>) -> Option<bool> {
     let hung_up = |store: &dyn Store| store.capabilities().connections.and_then(ConnectionWatch::hung_up);
     stores.map(hung_up).fold(None, |any, one| any.max(one))
 }
 
-/// [`Inspect::describe`](super::Inspect::describe) for a store that knows no more than
-/// [`Inspect::inspect`](super::Inspect::inspect) says: it is asked for each kind of lock that the store
-/// keeps.
+/// [`Inspect::describe`](super::Inspect::describe) for a store that knows only what
+/// [`Inspect::inspect`](super::Inspect::inspect) says, which is asked for each kind of lock.
 pub(crate) fn describe_by_kinds(store: &dyn Store, name: &LockName, deadline: Moment) -> Answer<Inspection> {
     let nobody = Owner::new(ClientId::random(), 0);
     let mut kind = ObjectKind::Absent;

@@ -1,4 +1,4 @@
-//! The seam of questions that people ask: who holds a lock, and what there is under a name.
+//! The seam of questions that people ask: who holds a lock, and what is under a name.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::time::Moment;
 
 /// Questions about locks. They change nothing.
 pub(crate) trait Inspect {
-    /// The known facts about a lock; `None` if it is free.
+    /// `None`: the lock is free.
     fn inspect(
         &self,
         kind: Kind,
@@ -19,23 +19,22 @@ pub(crate) trait Inspect {
         deadline: Moment,
     ) -> Answer<Option<Snapshot>>;
 
-    /// Describes the object under a name, of any kind, for people.
+    /// For people: an object of any kind.
     fn describe(&self, name: &LockName, deadline: Moment) -> Answer<Inspection>;
 }
 
-/// The store's view of a lock that is held.
+/// A held lock as the store sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// A holder as the store writes it; empty if the store would not say.
+    /// A holder as the store writes it; empty if the store does not say.
     pub(crate) holder: String,
-    /// The hold count of the owner that was asked about; zero if it is not a holder.
+    /// The hold count of the owner that was asked about; zero if it is no holder.
     pub(crate) count: u32,
-    /// The rest of the lease; `None` if it has no end.
+    /// What is left of the lease; `None`: it has no end.
     pub(crate) remaining: Option<Duration>,
 }
 
 impl Snapshot {
-    /// The same as it is shown to users.
     pub(crate) fn described(self, kind: Kind, name: &LockName) -> Inspection {
         let mode = match kind.family() {
             Family::Read => Some(Mode::Read),

@@ -1,32 +1,30 @@
 //! The kinds of lock that a store may be asked for.
 
-/// The kinds of lock a store may be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// Reentrant, Redisson's `RLock`.
     Mutex,
-    /// The same lock, each new grant with a fence: Redisson's `RFencedLock`.
+    /// The same lock, with a token for each grant: Redisson's `RFencedLock`.
     Fenced,
-    /// Reentrant, and granted in the order in which it was asked for, across clients: Redisson's fair
-    /// `RLock`.
+    /// Reentrant, granted in the order of requests, across clients: Redisson's fair `RLock`.
     Fair,
-    /// The half of a read-write lock that many may hold at a time: Redisson's `RReadWriteLock.readLock()`.
+    /// Held by many at a time: Redisson's `RReadWriteLock.readLock()`.
     Read,
-    /// The half that one may hold, while nobody else holds either.
+    /// Held by one, while no other holds either half.
     Write,
     /// One string key with a token; not reentrant.
     Token,
-    /// Permits that nobody owns and that never end: Redisson's `RSemaphore`.
+    /// Permits without owner or end: Redisson's `RSemaphore`.
     Semaphore,
     /// Permits with ids and leases: Redisson's `RPermitExpirableSemaphore`.
     Permits,
-    /// Granted to everybody while a count is zero: Redisson's `RCountDownLatch`.
+    /// Granted to all while a count is zero: Redisson's `RCountDownLatch`.
     Latch,
-    /// Granted to those who wait for a condition and are notified, in order.
+    /// Granted to notified waiters for a condition, in order.
     Signal,
 }
 
-/// The properties in which kinds differ, as far as the engine and several stores need them.
+/// How kinds differ, as far as the engine and several stores need.
 struct Properties {
     family: Family,
     is_shared: bool,
@@ -40,7 +38,6 @@ struct Properties {
     is_rationed: bool,
 }
 
-/// A lock that one owner holds at a time.
 const LOCK: Properties = Properties {
     family: Family::Lock,
     is_shared: false,
@@ -58,7 +55,6 @@ const LOCK: Properties = Properties {
 const COUNTED: Properties = Properties { family: Family::Counted, is_shared: true, is_leased: false, ..LOCK };
 
 impl Kind {
-    /// One kind of each family that has holders.
     pub(crate) const HELD: [Kind; 4] = [Kind::Mutex, Kind::Token, Kind::Write, Kind::Read];
 
     const fn properties(self) -> Properties {
@@ -84,7 +80,6 @@ impl Kind {
         }
     }
 
-    /// Its name in events and metrics.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Kind::Mutex => "lock",
@@ -100,28 +95,24 @@ impl Kind {
         }
     }
 
-    /// Whether it is the lock by token.
     pub(crate) const fn is_token(self) -> bool {
         matches!(self.properties().family, Family::Token)
     }
 
-    /// The kinds that, under one name, are one lock: a thread that holds the one holds the other.
+    /// Kinds of one family and name are one lock: a thread that holds the one holds the other.
     pub(crate) const fn family(self) -> Family {
         self.properties().family
     }
 
-    /// Whether several owners may hold it at a time.
     pub(crate) const fn is_shared(self) -> bool {
         self.properties().is_shared
     }
 
-    /// Whether those who wait want different things, so that each asks for itself: what the first must wait
-    /// for may be there for the second.
+    /// Whether waiters want different things, so that each asks for itself.
     pub(crate) const fn is_counted(self) -> bool {
         matches!(self.properties().family, Family::Counted)
     }
 
-    /// Whether what is granted ends with a lease.
     pub(crate) const fn is_leased(self) -> bool {
         self.properties().is_leased
     }
@@ -131,29 +122,27 @@ impl Kind {
         self.properties().is_fenced
     }
 
-    /// Whether a thread may be given it by the one that lets go of it.
+    /// Whether a releasing thread may pass it on to another.
     pub(crate) const fn is_handed_off(self) -> bool {
         self.properties().is_handed_off
     }
 
-    /// Whether an owner, a hold count, an end and a fence are all that a store has to keep of it: no queue,
-    /// no second holder, no number.
+    /// Whether owner, hold count, end and token are all that a store keeps: no queue, no second holder, no number.
     pub(crate) const fn is_one_record(self) -> bool {
         self.properties().is_one_record
     }
 
-    /// Whether a store may keep a line of waiting clients for it.
+    /// Whether a store may keep a queue of waiting clients.
     pub(crate) const fn has_line(self) -> bool {
         self.properties().is_handed_off
     }
 
-    /// Whether a release is told to all who wait although it lets only some of them in: those who ask in vain
-    /// ask less readily from then on.
+    /// Whether a release notifies all waiters although only some can get in: then waiters whose attempts fail ask less often.
     pub(crate) const fn is_rationed(self) -> bool {
         self.properties().is_rationed
     }
 
-    /// Whether an attempt only asks: it leaves nothing in the store, granted or not.
+    /// Whether an attempt leaves nothing in the store, granted or not.
     pub(crate) const fn only_asks(self) -> bool {
         self.properties().only_asks
     }
@@ -163,19 +152,16 @@ impl Kind {
         self.properties().shares_its_end
     }
 
-    /// The other half of a read-write lock.
     pub(crate) const fn other_half(self) -> Option<Kind> {
         self.properties().other_half
     }
 }
 
-/// Kinds that are the same lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
     Lock,
     Read,
     Write,
     Token,
-    /// No thread holds these.
     Counted,
 }

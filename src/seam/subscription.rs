@@ -1,8 +1,7 @@
-//! Wake-ups by name: the waiters that listen to each channel, and the messages that each channel got.
+//! Wake-ups by name: the waiters that listen to each channel, and the messages that it got.
 //!
-//! A store that can wake (Redis's subscriber, the memory store) keeps `Channel`s; a waiter holds a
-//! `Subscription`. A message only counts and signals, so any number of them costs a waiter at most one look
-//! each.
+//! A store that can wake keeps `Channel`s; a waiter has a `Subscription`. A message only counts and signals, so any number of
+//! messages costs a waiter at most one look.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +11,13 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orderin
 use crate::sync::{Mutex, Waker};
 use crate::time::random_between;
 
-/// One lock's channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     channel: Box<str>,
     message_count: AtomicU64,
-    /// Of those, how many said that it is this client's turn.
+    /// Of those, messages that say: this client is next.
     turn_count: AtomicU64,
-    /// How many said that it may be soon. They are not among the others.
+    /// Messages that say: this client may be next soon. Not counted above.
     standby_count: AtomicU64,
     up: AtomicBool,
     /// The server refused the subscription.
@@ -27,40 +25,37 @@ pub(crate) struct Channel {
     wakers: Mutex<Vec<Listener>>,
     next_id: AtomicU64,
     listeners: AtomicUsize,
-    /// How many of [`ALL`] messages are reason to ask, about, for those who share what is freed with many
-    /// others.
+    /// About how many of [`ALL`] messages make this client ask, where a release frees something that many share.
     share: AtomicU32,
-    /// How long such an ask took of late, in microseconds.
+    /// The recent duration of such an attempt, in microseconds.
     ask_micros: AtomicU64,
 }
 
-/// One who waits for messages of a channel.
 #[derive(Debug)]
 struct Listener {
     id: u64,
     waker: Waker,
-    /// It looks by itself before long, so that it need not be woken by every message.
+    /// Looks by itself before long, so that not every message need wake it.
     looks_soon: Arc<AtomicBool>,
 }
 
-/// Every message is reason to ask.
+/// Every message makes the client ask.
 const ALL: u32 = 1 << 16;
-/// The share of messages that are, at least.
+/// The smallest share.
 const LEAST_SHARE: u32 = ALL / 256;
-/// The step by which an ask that was not in vain makes the share grow.
+/// How much a successful attempt raises the share.
 const SHARE_STEP: u32 = ALL / 32;
 
-/// An ask that took longer counts as one that took this: more than that, an ask seldom takes because of the
-/// link alone.
+/// Longer attempts count as this long: the link alone seldom makes one longer.
 const LONGEST_ASK: Duration = Duration::from_millis(50);
 
-/// The message to the client that is next in a lock's line; `line.lua` sends it.
+/// Sent by `line.lua` to the client that is next in the queue.
 const IS_NEXT: &[u8] = b"next";
-/// The message to the one behind it.
+/// Sent to the client behind it.
 const STANDBY: &[u8] = b"standby";
 
-/// How far apart channels begin to count. A channel that ended and was made again must not show a count that
-/// the old one showed: a waiter that compares the two would believe that nothing was missed in between.
+/// Channels begin to count this far apart. A channel that is made anew must not show a count of the old one: a waiter that
+/// compares the two would believe that it missed nothing.
 const APART: u64 = 1 << 40;
 
 impl Channel {
@@ -85,7 +80,7 @@ impl Channel {
         &self.channel
     }
 
-    /// A message came: a release's, or one for a client that stands in a lock's line.
+    /// Takes a message of a release, or one for a client in the queue.
     pub(crate) fn take(&self, message: &[u8]) {
         match message {
             IS_NEXT => {
@@ -106,10 +101,10 @@ impl Channel {
         }
     }
 
-    /// The same, of which those who look soon anyway are woken by the odds.
+    /// The same, but a listener that looks soon is woken only with probability 1/odds.
     fn notify_by_odds(&self) {
-        // Count first, look at the listener second; the listener does it the other way around, so that either
-        // this wakes it, or it sees the count. Pairs with `Subscription::looks_soon`.
+        // Counts first and looks at the listener second; the listener does the opposite. So this wakes the listener, or the listener
+        // sees the count. Pairs with `Subscription::looks_soon`.
         self.message_count.fetch_add(1, Ordering::SeqCst);
         let odds = self.odds();
         for listener in self.wakers.lock().iter() {
@@ -119,16 +114,16 @@ impl Channel {
         }
     }
 
-    /// Something happened by which the lock may be free.
+    /// The lock may be free.
     pub(crate) fn notify(&self) {
-        // Count first, wake second: a waiter that reads the old count has its waker signalled after, so it
-        // looks again. Pairs with the waiting loop, which reads the count before its attempt.
+        // Counts first and wakes second: a waiter that has read the old count is signalled later, and looks again. Pairs with the
+        // waiting loop, which reads the count before its attempt.
         self.message_count.fetch_add(1, Ordering::SeqCst);
         self.wake();
     }
 
-    /// The subscription was confirmed, which ends a refusal, or is gone. Either way every waiter looks again:
-    /// before a confirmation a release could pass unheard.
+    /// The subscription was confirmed, which ends a refusal, or is gone. Either way every waiter looks again: a release before the
+    /// confirmation may have passed unheard.
     pub(crate) fn set_up(&self, up: bool) {
         if up {
             self.refused.store(false, Ordering::SeqCst);
@@ -141,7 +136,7 @@ impl Channel {
         self.up.load(Ordering::SeqCst)
     }
 
-    /// The server refused the subscription: its waiters look for another.
+    /// The server refused the subscription: waiters look for another.
     pub(crate) fn set_refused(&self) {
         self.refused.store(true, Ordering::SeqCst);
         self.notify();
@@ -151,14 +146,13 @@ impl Channel {
         self.message_count.load(Ordering::SeqCst)
     }
 
-    /// Notes whether an ask that a message was the reason for was in vain, and how long it took. The share is
-    /// halved if it was in vain, and grows by a step if not: by this all who wait come to about the same
-    /// share, and nobody who had luck keeps the others away (additive increase and multiplicative decrease;
-    /// Chiu and Jain, 1989). A lost update between two threads is made up for by the next.
+    /// Adjusts the share after an attempt that a message triggered: half after a failure, a step more after a success. So all
+    /// waiters come to about the same share, and none keeps others away (additive increase, multiplicative decrease; Chiu and
+    /// Jain, 1989). The next attempt makes up for an update that two threads lost.
     fn note_asked(&self, is_granted: bool, took: Duration) {
         let before = Duration::from_micros(self.ask_micros.load(Ordering::Relaxed));
         let took = took.min(LONGEST_ASK);
-        // Up by a quarter, down by half: one ask that was held up is soon forgotten.
+        // Up by a quarter, down by half: one delayed attempt is soon forgotten.
         let ask = if took > before { (before * 3 + took) / 4 } else { (before + took) / 2 };
         self.ask_micros.store(ask.as_micros() as u64, Ordering::Relaxed);
         let share = self.share.load(Ordering::Relaxed);
@@ -166,13 +160,12 @@ impl Channel {
         self.share.store(next, Ordering::Relaxed);
     }
 
-    /// How long an ask takes of late, on average: on a slow link, or a busy server, what is freed goes from
-    /// hand to hand as slowly.
+    /// The recent duration of an attempt: over a slow link a freed lock changes hands as slowly.
     fn ask_time(&self) -> Duration {
         Duration::from_micros(self.ask_micros.load(Ordering::Relaxed))
     }
 
-    /// The number of messages of which about one is reason to ask.
+    /// About one of so many messages makes the client ask.
     fn odds(&self) -> u32 {
         ALL / self.share.load(Ordering::Relaxed).max(LEAST_SHARE)
     }
@@ -187,12 +180,12 @@ fn is_drawn(odds: u32) -> bool {
     random_between((Duration::ZERO, Duration::from_nanos(u64::from(odds)))).is_zero()
 }
 
-/// Told when a listener leaves, to end subscriptions that nobody needs.
+/// Notified when a listener leaves, to end subscriptions that are not needed.
 pub(crate) trait ChannelSource: Send + Sync {
     fn left(&self, channel: &Arc<Channel>);
 }
 
-/// A waiter's place at a channel, or at one on each of several servers; ends when dropped.
+/// A waiter's place at a channel, or at channels on several servers. Dropping it ends the place.
 pub(crate) struct Subscription(ChannelPlaces);
 
 enum ChannelPlaces {
@@ -208,8 +201,8 @@ struct ChannelPlace {
 }
 
 impl Subscription {
-    /// Counts the listener before returning, so that a source that holds its own lock around this call and
-    /// around its sweep never ends a channel that has just been joined.
+    /// Counts the listener before returning: a source that holds its own mutex around this call and around its sweep never ends a
+    /// channel that has just been joined.
     pub(crate) fn new(channel: Arc<Channel>, source: Arc<dyn ChannelSource>, waker: &Waker) -> Subscription {
         channel.listeners.fetch_add(1, Ordering::SeqCst);
         let id = channel.next_id.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +212,7 @@ impl Subscription {
         Subscription(ChannelPlaces::One(ChannelPlace { channel, source, id, looks_soon }))
     }
 
-    /// Listens to several channels; up when all of them are. `None`: to none.
+    /// Listens to several channels; up when all are up. `None`: there are none.
     pub(crate) fn all(mut parts: Vec<Subscription>) -> Option<Subscription> {
         if parts.len() > 1 {
             let enough = parts.len();
@@ -242,17 +235,15 @@ impl Subscription {
         }
     }
 
-    /// How often it was said that it is this client's turn.
     pub(crate) fn turn_count(&self) -> u64 {
         self.sum(&|channel| channel.turn_count.load(Ordering::SeqCst))
     }
 
-    /// How often it was said that it may be this client's turn soon.
     pub(crate) fn standby_count(&self) -> u64 {
         self.sum(&|channel| channel.standby_count.load(Ordering::SeqCst))
     }
 
-    /// The number of messages of which about one is reason to ask.
+    /// About one of so many messages makes the client ask.
     pub(crate) fn odds(&self) -> u32 {
         match &self.0 {
             ChannelPlaces::One(place) => place.channel.odds(),
@@ -260,7 +251,7 @@ impl Subscription {
         }
     }
 
-    /// How long an ask takes of late, where that was seen.
+    /// The recent duration of an attempt, if known.
     pub(crate) fn ask_time(&self) -> Duration {
         match &self.0 {
             ChannelPlaces::One(place) => place.channel.ask_time(),
@@ -270,13 +261,12 @@ impl Subscription {
         }
     }
 
-    /// Whether a message that came is reason for this waiter to ask, by the odds.
+    /// Whether to ask after this message, by the odds.
     pub(crate) fn draws(&self) -> bool {
         is_drawn(self.odds())
     }
 
-    /// Says whether the waiter looks at the counts soon, woken or not. It must look once more after it has
-    /// said `false`.
+    /// Says whether the waiter looks at the counts soon, woken or not. After it has said `false` it must look once more.
     pub(crate) fn looks_soon(&self, looks: bool) {
         match &self.0 {
             ChannelPlaces::One(place) => place.looks_soon.store(looks, Ordering::SeqCst),
@@ -284,7 +274,7 @@ impl Subscription {
         }
     }
 
-    /// Notes what came of an ask that a message was the reason for, and how long it took.
+    /// Notes the outcome and the duration of an attempt that a message triggered.
     pub(crate) fn note_asked(&self, is_granted: bool, took: Duration) {
         match &self.0 {
             ChannelPlaces::One(place) => place.channel.note_asked(is_granted, took),
@@ -294,7 +284,7 @@ impl Subscription {
         }
     }
 
-    /// Whether the server refused the subscription, or a part of it.
+    /// Whether the server refused any part of the subscription.
     pub(crate) fn is_refused(&self) -> bool {
         self.sum(&|channel| u64::from(channel.refused.load(Ordering::SeqCst))) > 0
     }
@@ -316,13 +306,12 @@ impl Subscription {
     }
 }
 
-/// One count for the channels of those servers whose subscription stands. It changes when one of theirs does,
-/// and when another subscription stands or falls.
+/// One count for several channels: changes when a message comes, and when a subscription comes up or goes down.
 pub(crate) fn count_of_several(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::wrapping_add)
 }
 
-/// The same where all must stand; `None`: there are none.
+/// The same where all must be up; `None`: there are none.
 pub(crate) fn count_of_all(counts: Vec<u64>) -> Option<u64> {
     (!counts.is_empty()).then(|| count_of_several(counts.into_iter()))
 }

@@ -24,7 +24,7 @@ pub const SUITES: &[Suite] = &[
     suite(
         "architecture",
         "meta",
-        "alerts:: api:: api_list:: architecture:: docs:: errors:: fleet:: mutations:: operating:: traps::",
+        "alerts:: api:: api_list:: architecture:: docs:: errors:: fleet:: mutations:: operating:: sizes:: traps::",
     ),
     suite(
         "architecture",

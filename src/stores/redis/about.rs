@@ -1,4 +1,4 @@
-//! The description that a server gives of itself, and whether it lets scripts be used.
+//! What a server says of itself, and whether it lets scripts run.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::seam::Failure;
@@ -7,17 +7,15 @@ use crate::stores::redis::reply::{self, Expected};
 use crate::stores::redis::script::Command;
 use crate::time::Moment;
 
-/// The description that a server gives of itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct About {
-    /// A random text that each start of a server draws anew.
+    /// A random text that the server draws at each start.
     pub(crate) run_id: Option<String>,
     pub(crate) is_cluster_member: bool,
     pub(crate) replicas: u32,
 }
 
 impl About {
-    /// Asks the server.
     pub(super) fn of(connections: &Connections, deadline: Moment) -> Result<About> {
         let reply = connections.call(&Command::new("INFO"), deadline).map_err(Failure::into_error)?;
         let reply = reply::accepted(reply).map_err(|error| reply::refusal(&error, Expected::Nothing))?;
@@ -37,7 +35,6 @@ impl About {
     }
 }
 
-/// Asks whether scripts may be used.
 pub(super) fn probe() -> Command {
     Command::new("EVAL").arg("return 1").arg(0_u32)
 }

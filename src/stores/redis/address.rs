@@ -1,4 +1,4 @@
-//! The server's address and the login used there.
+//! The server's address and the login there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,21 +17,20 @@ use crate::stores::redis::place::{Login, Role, ServerPlace};
 use crate::stores::redis::sentinel::Sentinels;
 use crate::system::NO_LOCAL_SOCKETS;
 
-/// All that a new connection needs. Holds the password, so it is not `Debug`.
+/// What a new connection needs. Not `Debug`: it holds the password.
 #[derive(Clone)]
 pub(super) struct RedisAddress {
     pub(super) target: Target,
     pub(super) login: Login,
     pub(super) connect_timeout: Duration,
-    /// The same as it is made of what the files of secrets have by now.
+    /// Reads the files of secrets again.
     pub(super) renewal: Option<Arc<Renewable<RedisAddress>>>,
 }
 
-/// The target of connections.
 #[derive(Clone)]
 pub(super) enum Target {
     Place(ServerPlace),
-    /// The place where the Sentinels say that the master is, asked anew for each connection.
+    /// The master's place, which Sentinels are asked for at each connection.
     Master(Arc<Sentinels>),
 }
 
@@ -39,8 +38,7 @@ pub(super) enum Target {
 const SENTINEL_PORT: u16 = 26379;
 
 impl RedisAddress {
-    /// Reads the URL; the options' own fields go before what it says. No message repeats the URL: it may hold
-    /// a password.
+    /// Reads the URL; the options' own fields come before it. No message repeats the URL: it may hold a password.
     pub(super) fn new(options: &ServerOptions) -> Result<RedisAddress> {
         let scheme = Scheme::of(&options.url)?;
         check_url(&options.url)?;
@@ -86,8 +84,7 @@ impl RedisAddress {
         Ok(RedisAddress { renewal: Some(renewal), ..address })
     }
 
-    /// This target, with the login and the certificates of `renewed`. Sentinels stay as they are: what is known of the
-    /// master is theirs.
+    /// This target with the login and the certificates of `renewed`. Sentinels stay: they have what is known of the master.
     pub(super) fn by(&self, renewed: &RedisAddress) -> Option<RedisAddress> {
         if self.login.role != Role::Primary {
             let (host, port) = self.host_and_port()?;
@@ -105,7 +102,7 @@ impl RedisAddress {
         })
     }
 
-    /// Reads a cluster's URL: one address for each of its hosts, at least one.
+    /// A cluster's URL: one address for each of its hosts, at least one.
     pub(super) fn cluster(options: &ServerOptions) -> Result<Vec<RedisAddress>> {
         let unusable = || {
             let form = "redis-cluster://[user:password@]host[:port][,host[:port]…]";
@@ -138,7 +135,7 @@ impl RedisAddress {
         hosts.split(',').map(address).collect()
     }
 
-    /// The same user's, elsewhere. `None`: not reached by a host's name and a port.
+    /// The same login elsewhere. `None`: not reached by a host's name and a port.
     pub(super) fn at(&self, host: &Host, port: u16, role: Role) -> Option<RedisAddress> {
         let Target::Place(place) = &self.target else { return None };
         let place = match place {
@@ -157,7 +154,7 @@ impl RedisAddress {
         })
     }
 
-    /// Host and port, where it is reached by them.
+    /// `None`: not reached by these.
     pub(super) fn host_and_port(&self) -> Option<(&Host, u16)> {
         let Target::Place(place) = &self.target else { return None };
         match place {
@@ -210,9 +207,8 @@ fn unusable(form: &str) -> Error {
     Error::invalid("connect", format!("the URL cannot be used; it has the form {form}"))
 }
 
-/// The options with what stands behind the URL's `?`, in the words of redis-py, go-redis and node-redis; the
-/// options' own fields go before it. What means nothing here is refused: to leave it out could lead to
-/// another database, or to a connection without TLS.
+/// The options with the URL's parameters, in the words of redis-py, go-redis and node-redis; the options' own fields come first.
+/// An unknown parameter is refused: ignoring it could mean another database, or no TLS.
 fn with_parameters(options: &ServerOptions) -> Result<ServerOptions> {
     let (url, pairs) = parameters(&options.url)?;
     let mut read = ServerOptions { url: url.to_owned(), ..options.clone() };
@@ -231,7 +227,7 @@ fn with_parameters(options: &ServerOptions) -> Result<ServerOptions> {
                 }
                 read.database = options.database.or(Some(number));
             }
-            // The client speaks RESP2 whatever is said here, which nobody else sees.
+            // Any value: the client speaks RESP2, which nobody else sees.
             "protocol" if matches!(value, "2" | "3" | "resp2" | "resp3") => {}
             "protocol" => return Err(bad()),
             "username" | "user" => username = Some(text()?),
@@ -246,7 +242,7 @@ fn with_parameters(options: &ServerOptions) -> Result<ServerOptions> {
     Ok(read)
 }
 
-/// The database in a URL's path, if its path names one.
+/// The database in a URL's path, if any.
 fn in_path(url: &str) -> Option<&str> {
     let (scheme, rest) = url.split_once("://")?;
     let mut parts = rest.split('/').skip(1);
@@ -269,7 +265,7 @@ fn instead_of(name: &str) -> &'static str {
     }
 }
 
-/// One server, at a place that does not change.
+/// One server, at a fixed place.
 fn direct(options: &ServerOptions) -> Result<(ConnectionInfo, Target)> {
     const FORM: &str = "redis://[user:password@]host[:port][/database] or redis+unix:///path";
     let info = options.url.as_str().into_connection_info();
@@ -297,8 +293,8 @@ fn direct(options: &ServerOptions) -> Result<(ConnectionInfo, Target)> {
     Ok((info, Target::Place(place)))
 }
 
-/// The master of a name, at a place that Sentinels know. The URL is taken apart here; each host, and what is
-/// before the `@`, is then read as part of a plain URL, so that there is one way in which they are written.
+/// The master of a name, at a place that Sentinels know. Takes the URL apart; each host, with what precedes the `@`, is then read as
+/// a plain URL.
 fn by_sentinel(options: &ServerOptions, is_tls: bool) -> Result<(ConnectionInfo, Target)> {
     const FORM: &str = "redis-sentinel://[user:password@]host[:port],host[:port],…/master-name[/database]";
     let bad = || unusable(FORM);

@@ -1,4 +1,4 @@
-//! Clean-ups: many claims a command where the kind allows it, and whether they have to be asked again.
+//! Clean-ups: many claims a command where the kind allows it, and what is to be asked again.
 
 use redis::Value;
 
@@ -9,16 +9,14 @@ use crate::stores::redis::script::Command;
 use crate::stores::redis::server::RedisServer;
 use crate::time::Moment;
 
-/// The claims that go into one script, which the server runs in a millisecond.
+/// Claims in one script, which the server runs in a millisecond.
 const TOGETHER: usize = 100;
 
-/// How many claims of a kind one command cleans up.
 pub(super) fn at_a_time(kind: Kind) -> u32 {
     if kinds::of(kind).is_batched() { TOGETHER as u32 } else { 1 }
 }
 
-/// Has each claim's owner hold nothing. With `settles`, the server is asked whether anything in doubt can
-/// still come.
+/// Ends each owner's hold. With `settles`, asks the server whether anything in doubt can still come.
 pub(super) fn clean_up(
     server: &RedisServer,
     claims: &[Claim],

@@ -1,7 +1,6 @@
 //! The directory of clients on one server, and the list of its locks.
 //!
-//! Both lists go by SCAN, outside of scripts: the server serves others between its pages, and between the
-//! looks at what a page names.
+//! Both lists use SCAN outside of scripts, so the server serves others between pages and between looks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,25 +19,22 @@ use crate::stores::redis::show;
 use crate::stores::redis::store::RedisStore;
 use crate::time::{Moment, millis};
 
-/// The places of its table that the server walks over for one page, in about a millisecond.
+/// Places of the server's table in one page, which take about a millisecond.
 const PAGE: u32 = 500;
 
-/// The keys of a page that are asked about in one write. A server runs all that one read brought it before it
-/// looks at another client's: each write is answered before the next is sent, and others are served between.
-/// One write takes the server a millisecond or two, and a page takes a handful of round trips.
+/// Keys that are asked about in one write. A server runs all of one read before it looks at another client's: each write is
+/// answered before the next is sent. One write takes the server a millisecond or two, and a page a handful of round trips.
 const TOGETHER: usize = 50;
 
-/// The key of a client's entry.
 pub(super) fn entry(client: ClientId) -> String {
     format!("{}{client}", Part::ClientEntry.text())
 }
 
-/// A page of SCAN.
 struct Scanned {
     keys: Vec<String>,
-    /// The place where the next page begins; empty: this is the last.
+    /// Where the next page begins; empty: this is the last.
     cursor: String,
-    /// How many keys have the form that is wanted.
+    /// How many keys match.
     number: u64,
 }
 
@@ -55,14 +51,13 @@ impl RedisStore {
         refused(self.server.connections.call(command, deadline)?)
     }
 
-    /// One page of the keys that have the form of `pattern`.
     fn scan(&self, pattern: &str, cursor: &str, deadline: Moment) -> Answer<Scanned> {
         let cursor = if cursor.is_empty() { "0" } else { cursor };
         let command = Command::new("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(PAGE);
         decoded(scanned(&self.ask_plain(&command, deadline)?))
     }
 
-    /// The same, of keys that may hold a lock. A server that refuses SCAN in a script names all keys.
+    /// The same for keys that may be locks. A server that refuses SCAN in a script names all keys.
     fn scan_locks(&self, pattern: &str, cursor: &str, deadline: Moment) -> Answer<Scanned> {
         let from = if cursor.is_empty() { "0" } else { cursor };
         let command = LIST.on(&[]).arg(from).arg(pattern).arg(PAGE);
@@ -81,12 +76,11 @@ impl RedisStore {
         Err(Failure::Refused(Error::new(ErrorKind::Unsupported, "list", words)))
     }
 
-    /// A page of the locks that are wanted.
     pub(super) fn look_at_page(&self, wanted: &Wanted, cursor: &str, deadline: Moment) -> Answer<Looked> {
         self.check_scripts()?;
         let Scanned { keys, cursor, number: looked_at } =
             self.scan_locks(&wanted.whole(), cursor, deadline)?;
-        // A key that is part of a lock is no lock itself; nor is a key that no name can lead to.
+        // Not keys that are parts of a lock, nor keys that no name can lead to.
         let names = keys.into_iter().filter_map(|key| {
             let name = Arc::from(key.strip_prefix(&*wanted.prefix)?);
             LockName::new(&name, key).ok()
@@ -105,7 +99,7 @@ impl RedisStore {
         Ok(Looked { seen, cursor, requests: 1 + writes, looked_at })
     }
 
-    /// Asks a few at a time; the replies, and in how many writes.
+    /// The replies, and the number of writes.
     fn in_groups(&self, commands: &[Command], deadline: Moment) -> Answer<(Vec<Value>, u64)> {
         self.server.connections.dialog(deadline, |dialog| {
             let (mut replies, mut writes) = (Vec::with_capacity(commands.len()), 0);
@@ -117,7 +111,6 @@ impl RedisStore {
         })
     }
 
-    /// The entries under these keys.
     fn entries(&self, clients: &[ClientId], deadline: Moment) -> Answer<Vec<Option<Posted>>> {
         self.check_scripts()?;
         let keys: Vec<String> = clients.iter().map(|client| entry(*client)).collect();
@@ -125,7 +118,6 @@ impl RedisStore {
         decoded(posted(&self.ask_plain(&ENTRIES.on(&keys), deadline)?))
     }
 
-    /// A page of the entries.
     fn entries_page(&self, from: &Place, deadline: Moment) -> Answer<Page<(ClientId, Posted)>> {
         self.check_scripts()?;
         let prefix = Part::ClientEntry.text();
@@ -134,8 +126,7 @@ impl RedisStore {
         let clients: Vec<ClientId> = clients.collect();
         let mut page = Page { found: Vec::new(), next: goes_on(cursor), requests: 1, looked_at: number };
         if !clients.is_empty() {
-            // One by one: in a cluster they are in different slots, and one that has moved is found where it
-            // is.
+            // One by one: in a cluster they are in different slots, and one that has moved is found where it is.
             let commands = clients.iter().map(|client| ENTRIES.on(&[&entry(*client)]));
             let commands: Vec<Command> = commands.collect();
             let (replies, writes) = self.in_groups(&commands, deadline)?;
@@ -155,7 +146,6 @@ impl RedisStore {
     }
 }
 
-/// The place where a list of one server goes on.
 pub(super) fn goes_on(cursor: String) -> Option<Place> {
     (!cursor.is_empty()).then_some(Place { servers: None, cursor })
 }
@@ -171,7 +161,7 @@ fn scanned(reply: &Value) -> Result<Scanned> {
     };
     let cursor = String::from_utf8_lossy(cursor).into_owned();
     let key = |key: &Value| match key {
-        // A name is text; what is not is nobody's lock here.
+        // A key that is no text is no lock here.
         Value::BulkString(key) => String::from_utf8(key.clone()).ok(),
         _ => None,
     };
@@ -196,9 +186,8 @@ fn posted(reply: &Value) -> Result<Vec<Option<Posted>>> {
     parts.chunks(2).map(one).collect()
 }
 
-/// The lock that a list shows for a key whose owners are written as clients write them; else none. A cache's
-/// entry has the shape of a token lock, and a table of counters that of a lock; neither is shown, nor what is
-/// in it. If something else is kept in the place of what belongs to a lock, it is none.
+/// The lock for a key whose owners are written as clients write them; else none. A cache's entry looks like a token lock, and a
+/// table of counters like a lock; neither is shown. Nor is a key whose other parts hold something else.
 pub(super) fn listed(seen: Result<Inspection>) -> Result<Option<Inspection>> {
     match seen {
         Ok(seen) => {
@@ -214,7 +203,7 @@ fn put(client: ClientId, text: &str, lease: Duration) -> Command {
 }
 
 impl Directory for RedisStore {
-    /// Over a connection that is open already, and not the one for renewals: those are not to wait for it.
+    /// Over an open connection other than that for renewals, which must not wait for this.
     fn write(&self, client: ClientId, text: &str, lease: Duration, deadline: Moment, done: Written) {
         let command = put(client, text, lease);
         let take = |outcome: Answer<Value>| done(answered(outcome.and_then(refused).map(drop)));

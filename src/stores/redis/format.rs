@@ -1,5 +1,5 @@
-//! The number of the format on one server: a key beside the clients' entries in the directory, so that who may write
-//! those may write it too. No client's id is such a word.
+//! The format's number on one server: a key beside the clients' entries, so that whoever may write those may write it. No client's id
+//! is such a word.
 
 use redis::Value;
 
@@ -15,10 +15,9 @@ pub(super) fn format_key() -> String {
     format!("{}format", Part::ClientEntry.text())
 }
 
-/// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted; whether
-/// one is there then. A server that refuses to say or to
-/// note anything is used all the same; one that names another member `is_followed` only in a cluster. `first` goes with
-/// it in one write; the reply to that.
+/// Refuses another format than this version's, and notes ours if the client `notes` anything and none is noted; returns whether one
+/// is there then. A server that refuses to say or note anything is used all the same; one that names another member `is_followed`
+/// only in a cluster. `first` is sent in the same write; returns its reply.
 pub(super) fn agree_on_format(
     connections: &Connections,
     (notes, is_followed): (bool, bool),
@@ -32,7 +31,7 @@ pub(super) fn agree_on_format(
     let replies = say(&first.into_iter().chain([get.clone()]).collect::<Vec<_>>())?;
     let mut is_there = is_noted(replies.last(), is_followed)?;
     if !is_there && notes {
-        // Another client may have noted its own meanwhile.
+        // Another client may have noted its number meanwhile.
         is_there = is_noted(say(&[note, get])?.last(), is_followed)?;
     }
     Ok((is_there, replies.into_iter().next().filter(|_| has_first)))

@@ -5,12 +5,11 @@ use std::fmt::Display;
 use crate::ident::ClientId;
 pub(super) use crate::ident::derived::{Part, in_braces};
 
-/// A part of a name that is called by something put before it.
 pub(super) fn before(part: Part, name: &str) -> String {
     in_parts(part, name).concat()
 }
 
-/// The same, as a word of a request that is put together there.
+/// As a word that the command puts together.
 pub(super) fn in_parts(part: Part, name: &str) -> [&str; 5] {
     let text = part.text();
     let colon = if text.ends_with(':') { "" } else { ":" };
@@ -18,48 +17,42 @@ pub(super) fn in_parts(part: Part, name: &str) -> [&str; 5] {
     [text, colon, open, name, close]
 }
 
-/// The channel of a lock's waiters.
 pub(super) fn channel(lock: &str) -> String {
     before(Part::LockChannel, lock)
 }
 
-/// The channel on which a client is told that it is next in the lock's line.
 pub(super) fn turn_channel(lock: &str, client: ClientId) -> String {
     format!("{}:{client}", before(Part::LockWake, lock))
 }
 
-/// The counter of a lock's fences.
 pub(super) fn fence_counter(lock: &str) -> String {
     before(Part::FenceCounter, lock)
 }
 
-/// The channel of the waiters for either half of a read-write lock.
 pub(super) fn rw_channel(lock: &str) -> String {
     before(Part::RwChannel, lock)
 }
 
-/// The prefix of the markers of an owner's read holds; 1, 2, … follow.
+/// The prefix of an owner's read markers; 1, 2, … follow.
 pub(super) fn rw_markers(lock: &str, owner: impl Display) -> String {
     format!("{}:{owner}{}", in_braces(lock).concat(), Part::RwMarker.text())
 }
 
-/// The channel of the waiters for permits.
 pub(super) fn permits_channel(semaphore: &str) -> String {
     before(Part::PermitsChannel, semaphore)
 }
 
-/// The permits of an expirable semaphore that are out.
 pub(super) fn permits_out(semaphore: &str) -> String {
     let [open, name, close] = in_braces(semaphore);
     [open, name, close, Part::PermitsOut.text()].concat()
 }
 
-/// The channel of a latch's waiters. Always in braces, whatever the name has: Redisson's odd one out.
+/// Always in braces, as Redisson has it, whatever the name contains.
 pub(super) fn latch_channel(latch: &str) -> String {
     [Part::LatchChannel.text(), "{", latch, "}"].concat()
 }
 
-/// The outcome of a request that must not be carried out twice.
+/// The outcome of a request that must not be repeated.
 pub(super) fn command(name: &str, id: &str) -> String {
     [&before(Part::Request, name), ":", id].concat()
 }

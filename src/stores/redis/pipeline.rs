@@ -14,7 +14,6 @@ use crate::stores::redis::store::RedisStore;
 use crate::time::Moment;
 
 impl RedisStore {
-    /// Sends a request whose reply somebody waits for later.
     fn begin<T: Send + 'static>(
         &self,
         action: &'static str,
@@ -67,7 +66,7 @@ impl Pipeline for RedisStore {
 
 impl Batches for RedisStore {
     fn group(&self, kind: Kind, _name: &LockName) -> Option<u32> {
-        // One server: whatever slot a name would be in.
+        // One server: the slot does not matter.
         let server = &self.server;
         (kinds::of(kind).is_batched() && server.scripts && server.replicas.is_none()).then_some(0)
     }

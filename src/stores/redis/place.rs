@@ -1,4 +1,4 @@
-//! The address of one server, and how a connection to it logs in.
+//! The address of one server, and the login there.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::hosts::{Host, Hosts};
 
-/// The parts of the first exchange. Holds the password, so it is not `Debug`.
+/// What the handshake sends. Not `Debug`: it holds the password.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) username: Option<String>,
@@ -20,18 +20,17 @@ pub(crate) struct Login {
     pub(crate) hosts: Arc<Hosts>,
 }
 
-/// The role that the server there must have.
+/// The role that the server must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// One that takes writes.
+    /// Takes writes.
     Primary,
-    /// A cluster's that takes writes.
+    /// A cluster's member that takes writes.
     ClusterPrimary,
-    /// A cluster's, to be asked who the others are.
+    /// A cluster's member of any role, to be asked who the others are.
     ClusterMember,
 }
 
-/// The place of one server.
 #[derive(Clone)]
 pub(crate) enum ServerPlace {
     Tcp {

@@ -29,19 +29,15 @@ impl Replicas {
             Ok(tagged(reply, expected)?.tag() == b"freed")
         };
         let replies = connections.dialog(deadline, |dialog| {
-            // With its body, as long as the server may not know it: else there are two waits, one of them for
-            // nothing.
+            // With its body if the server may not know the script: else the WAIT would be repeated.
             let command = dialog.whole(&command).unwrap_or(command);
             self.attempt(dialog, vec![command], is_granted, undo)
         })?;
         tagged(replies.into_iter().next().unwrap_or(Value::Nil), expected)
     }
 
-    /// Asks for a lock by the first of `commands`. If it is granted, the grant must also have reached the
-    /// replicas; else it is undone by `undo`, over the same connection. Returns all replies.
-    ///
-    /// WAIT is about what its own connection has written, so it goes where the grant goes, and blocks that
-    /// meanwhile.
+    /// Asks for a lock by the first of `commands`. A grant must also reach the replicas; else `undo` undoes it over the same connection.
+    /// Returns all replies. WAIT concerns what its own connection wrote, so it follows the grant there, and blocks that connection.
     pub(super) fn attempt(
         self,
         dialog: &mut Dialog<'_>,
@@ -57,7 +53,7 @@ impl Replicas {
         if !replies.first().is_some_and(is_granted) {
             return Ok(replies);
         }
-        // A script that the server did not know was sent once more, after the WAIT.
+        // A script that the server did not know was sent again, after the WAIT.
         let waited = if said.sent_again { dialog.say(&[wait()])?.pop() } else { waited };
         let error = match waited.map(accepted) {
             Some(Ok(Value::Int(count))) if count >= self.count.into() => return Ok(replies),

@@ -10,24 +10,23 @@ use crate::ident::Owner;
 use crate::seam::ring_member::MARK_KEY;
 use crate::stores::redis::reply::is_forgotten;
 
-/// A script and its SHA-1.
 #[derive(Debug)]
 pub(super) struct Script {
     body: Cow<'static, str>,
     /// EVALSHA and the script's SHA-1, packed.
     call: Vec<u8>,
-    /// One that no other script has.
+    /// Unique among scripts.
     number: usize,
-    /// The same, for waiters that listen to sharded channels, and to both.
+    /// The same for waiters on sharded channels, and on both kinds.
     sharded: OnceLock<Box<Script>>,
     both: OnceLock<Box<Script>>,
 }
 
-/// A prefix to a script that makes it publish otherwise.
+/// Prefixes that make a script publish otherwise.
 const TELL_SHARDED: &str = include_str!("lua/tell_sharded.lua");
 const TELL_BOTH: &str = include_str!("lua/tell_both.lua");
 
-/// The scripts that a connection's server has been seen to know, a bit each, since it last forgot any.
+/// The scripts that a connection's server is known to know, a bit each.
 #[derive(Debug, Clone, Default)]
 pub(super) struct KnownScripts {
     bits: [u64; 4],
@@ -51,12 +50,12 @@ impl KnownScripts {
     }
 }
 
-/// Scripts, each the text of its files: its prefix, if there is one, and the script itself.
+/// Scripts, each made of its files: the prefixes, and the script itself.
 macro_rules! scripts {
     ($($name:ident = $($file:literal),+;)*) => {
         $(pub(super) static $name: LazyLock<Script> =
             LazyLock::new(|| Script::new(concat!($(include_str!(concat!("lua/", $file))),+)));)*
-        /// The files, and what is in them.
+        /// The files and their texts.
         #[cfg(test)]
         static ALL: &[(&str, &str)] = &[$($(($file, include_str!(concat!("lua/", $file)))),+),*];
     };
@@ -102,7 +101,7 @@ scripts! {
     RING_MARK = "ring_mark.lua";
 }
 
-/// Scripts that run only under a ring's mark: the guard, and what it guards.
+/// Scripts behind the guard, which runs them only under a ring's mark.
 macro_rules! guarded {
     ($($name:ident = $($file:literal),+;)*) => {
         $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
@@ -119,7 +118,7 @@ guarded! {
     RING_LOOK = "look.lua";
 }
 
-/// The commands by which scripts notify waiters.
+/// How scripts notify waiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PublishMode {
     /// By PUBLISH.
@@ -144,7 +143,6 @@ impl Script {
         Script { body, call, number, sharded: OnceLock::new(), both: OnceLock::new() }
     }
 
-    /// The script that does the same and notifies waiters in that way.
     fn told(&'static self, publish_mode: PublishMode) -> &'static Script {
         let after = |words: &str| Box::new(Script::of(Cow::Owned([words, &self.body].concat())));
         match publish_mode {
@@ -154,9 +152,9 @@ impl Script {
         }
     }
 
-    /// A request that runs the script on `keys`; its arguments are added by [`Command::arg`], the channel of
-    /// the waiters among them. A channel is no key: a server refuses a script that names a key that is not
-    /// there while its slot moves, and a user would need a permission for it as well (docs/decisions/0051).
+    /// A request that runs the script on `keys`; [`Command::arg`] adds arguments, the waiters' channel among them. A channel is no key: a
+    /// server refuses a script that names a missing key while its slot moves, and a user would need a permission for it as well
+    /// (docs/decisions/0051).
     pub(super) fn on(&'static self, keys: &[&str]) -> Command {
         let about = keys.first().map_or(0, |lock| hash(lock));
         let command = Command { script: Some(self), about, ..Command::empty() }.arg(keys.len());
@@ -164,28 +162,26 @@ impl Script {
     }
 }
 
-/// One command to send. Packed as it is made: a request's way to the socket is one copy.
+/// One command. Packed as it is made: a request's way to the socket is one copy.
 #[derive(Clone)]
 pub(super) struct Command {
-    /// The words, but for those that call the script.
+    /// The words, except those that call the script.
     packed: Vec<u8>,
     words: usize,
     script: Option<&'static Script>,
-    /// The script's body is among the words, and its hash is not sent.
+    /// The words include the script's body, and its hash is not sent.
     has_body: bool,
-    /// The lock that it is about, as a hash.
+    /// The hash of the lock's name.
     about: u64,
 }
 
-/// A type that a word of a command may be made of.
+/// What a word of a command may be made of.
 pub(super) trait Word {
     fn pack(&self, to: &mut Vec<u8>);
 }
 
-/// The end of a line.
 const END: &[u8] = b"\r\n";
 
-/// The line before the bytes of a word, which says how many they are.
 fn length(bytes: usize, to: &mut Vec<u8>) {
     to.push(b'$');
     match u8::try_from(bytes) {
@@ -215,7 +211,7 @@ impl Word for String {
     }
 }
 
-/// One word, of these parts.
+/// One word of these parts.
 impl<const N: usize> Word for [&str; N] {
     fn pack(&self, to: &mut Vec<u8>) {
         length(self.iter().map(|part| part.len()).sum(), to);
@@ -260,7 +256,6 @@ impl Word for u32 {
     }
 }
 
-/// As it is shown.
 impl Word for Owner {
     fn pack(&self, to: &mut Vec<u8>) {
         let client = self.client().text();
@@ -274,7 +269,7 @@ impl Word for Owner {
     }
 }
 
-/// A number's digits; not by `fmt`, which takes several times as long.
+/// Not by `fmt`, which takes several times as long.
 fn digits<T>(number: impl TryInto<u64>, then: impl FnOnce(&[u8]) -> T) -> T {
     let mut number = number.try_into().unwrap_or(u64::MAX);
     let mut digits = [b'0'; 20];
@@ -298,7 +293,7 @@ fn hash(key: &str) -> u64 {
 
 impl Command {
     fn empty() -> Command {
-        // Room for one about a lock of a usual name.
+        // Enough for a lock of a usual name.
         Command { packed: Vec::with_capacity(256), words: 0, script: None, has_body: false, about: 0 }
     }
 
@@ -312,8 +307,7 @@ impl Command {
         self
     }
 
-    /// The same by `guarded`, which is this request's script with the guard before it: run only if the node
-    /// bears `mark`, with a fence above `fence`.
+    /// The same behind `guarded`: the server runs it only if the node bears `mark`, with a token above `fence`.
     pub(super) fn under(self, guarded: &'static Script, mark: &str, fence: u64) -> Command {
         Command { script: Some(guarded), ..self }.arg(fence).arg(MARK_KEY).arg(mark)
     }
@@ -336,7 +330,7 @@ impl Command {
         self.script
     }
 
-    /// The request that notifies waiters in that way; `None`: this one does.
+    /// `None`: this one notifies waiters so already.
     pub(super) fn told(&self, publish_mode: PublishMode) -> Option<Command> {
         let before = self.script.filter(|_| !self.has_body)?;
         let script = before.told(publish_mode);
@@ -350,13 +344,12 @@ impl Command {
         })
     }
 
-    /// The request to send after a reply that says that the server does not know the script; nothing was run
-    /// then.
+    /// The request to send when the reply says that the server does not know the script, and so ran nothing.
     pub(super) fn again_after(&self, reply: &Value) -> Option<Command> {
         if is_forgotten(reply) { self.with_body() } else { None }
     }
 
-    /// The same with the script's body, which is long: made where it is sent, and nowhere else.
+    /// With the script's body, which is long: made only where it is sent.
     pub(super) fn with_body(&self) -> Option<Command> {
         let script = self.script.filter(|_| !self.has_body)?;
         let whole = Command::new("EVAL").arg(&*script.body);
@@ -375,7 +368,6 @@ mod tests {
         body.lines().map_while(|line| line.strip_prefix("--")).collect()
     }
 
-    /// `KEYS[1]`, `ARGV[2]`, … in `text`.
     fn mentions(text: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         for what in ["KEYS[", "ARGV["] {

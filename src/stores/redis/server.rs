@@ -1,4 +1,4 @@
-//! One server as a kind of lock sees it: the target of its requests, and the client's settings.
+//! One server as a kind of lock sees it.
 
 use std::sync::Arc;
 
@@ -12,22 +12,19 @@ use crate::stores::redis::reply::{Expected, Tagged, tagged};
 use crate::stores::redis::script::Command;
 use crate::time::{Clock, Moment};
 
-/// The parts of the store that a kind needs.
+/// What a kind needs of the store.
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     pub(crate) connections: Connections,
     pub(crate) subscriber: Arc<Subscriber>,
-    /// Whether scripts may be used.
     pub(crate) scripts: bool,
-    /// The replicas that a grant must have reached.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) compare_and_delete: CompareAndDelete,
     pub(crate) line_rights: LineRights,
 }
 
-/// Whether the user may tell the lines of waiting clients; the members of a cluster share it. Each reply to a
-/// release may say that it may not, and is read with this. After a while the client goes by the lines again,
-/// until a release says so once more.
+/// Whether the user may notify queues of waiting clients; shared by the members of a cluster. A reply to a release may say that the
+/// user may not. After a while the client uses queues again, until another reply says so.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LineRights {
     pub(crate) refused: Arc<Refused>,
@@ -45,29 +42,28 @@ impl LineRights {
     }
 }
 
-/// One call of the seam: the server, and until when it may take.
+/// One call of the seam.
 pub(crate) struct RedisCall<'a> {
     pub(crate) server: &'a RedisServer,
     pub(crate) deadline: Moment,
 }
 
 impl RedisCall<'_> {
-    /// Runs a script, and waits for its reply.
     pub(crate) fn ask(&self, command: &Command, expected: Expected) -> Answer<Tagged> {
         tagged(self.server.connections.call(command, self.deadline)?, expected)
     }
 }
 
-/// The single command of the server's that deletes a key only if it has a certain value; `NONE`: WATCH and
-/// MULTI do it. Only used where scripts may not be.
+/// The server's single command that deletes a key only if it has a certain value; without one, WATCH and MULTI do it. Used only
+/// where scripts may not be.
 #[derive(Debug, Default)]
 pub(crate) struct CompareAndDelete {
-    /// Of each of the commands, whether the server refused it lately.
+    /// For each command, whether the server refused it lately.
     refused: [Refused; 2],
 }
 
 impl CompareAndDelete {
-    /// Valkey 9's, then Redis 8.4's; which it is, the server's refusals say.
+    /// Valkey 9's, then Redis 8.4's; the server's refusals say which one it has.
     const COMMANDS: [&str; 2] = ["DELIFEQ", "DELEX"];
 
     pub(crate) fn command(&self) -> Option<&'static str> {
@@ -88,7 +84,7 @@ impl CompareAndDelete {
     }
 }
 
-/// A request that was sent, and what its reply means.
+/// A request on its way, and the meaning of its reply.
 pub(super) struct Underway<F> {
     pub(super) started: Started,
     pub(super) read: F,

@@ -1,4 +1,4 @@
-//! All that there is under a name: the shape of its keys, and so the kind of object it is.
+//! What is under a name: the shape of its keys, and so the kind of object.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use crate::stores::redis::reply::{Expected, accepted, decoded, owner_text, refus
 use crate::stores::redis::script::{Command, SHOW};
 use crate::time::Moment;
 
-/// The most waiters, and the most permits, that are shown.
+/// The most waiters and permits that are shown.
 const MOST: u32 = 100;
 
-/// The field of the hash, beside the owner, for what a hold with a ceiling says about itself.
+/// The hash's field in which a hold with a ceiling describes itself.
 const ABOUT: &str = "leasehold:about";
 
-/// The field of a hold that its client keeps until others ask for it, until they do.
+/// The hash's field of a cached hold.
 const KEPT: &str = "leasehold:kept";
 
-/// Redisson's number for a lease that never ends.
+/// Redisson's number for a lease without end.
 const FOR_EVER_MS: i64 = 922_337_203_685_477;
 
 pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Moment) -> Answer<Inspection> {
@@ -33,7 +33,7 @@ pub(super) fn describe(connections: &Connections, name: &LockName, deadline: Mom
     read(name, connections.call(&request(name, &channels), deadline)?)
 }
 
-/// The request that looks at a name. Of these channels it counts who listens.
+/// Looks at a name, and counts the listeners of these channels.
 pub(super) fn request(name: &LockName, channels: &[String]) -> Command {
     let key = name.key();
     let keys = [
@@ -53,7 +53,6 @@ pub(super) fn read(name: &LockName, reply: Value) -> Answer<Inspection> {
     decoded(Shown::read(&reply).and_then(|shown| shown.told(name.given())))
 }
 
-/// The script's reply, as it is.
 struct Shown<'a> {
     kind: String,
     ttl_ms: i64,
@@ -72,7 +71,6 @@ struct Shown<'a> {
     writers_wait: i64,
 }
 
-/// One field of a hash.
 struct Field {
     name: String,
     value: String,
@@ -148,7 +146,7 @@ impl<'a> Shown<'a> {
         Ok(seen)
     }
 
-    /// How many listen to one of the channels; `None`: the user may not ask.
+    /// `None`: the user may not ask.
     fn listeners(&self, channel: usize) -> Option<u64> {
         let told = self.listeners.get(channel).and_then(|told| number(told).ok());
         told.and_then(|told| u64::try_from(told).ok())
@@ -169,12 +167,12 @@ impl<'a> Shown<'a> {
         Ok(())
     }
 
-    /// How long it is from the server's now.
+    /// From the server's present time.
     fn left(&self, until_ms: i64) -> Duration {
         Duration::from_millis(u64::try_from(until_ms.saturating_sub(self.now_ms)).unwrap_or(0))
     }
 
-    /// The kind among the locks that look alike, by what is kept beside it.
+    /// The kind, among locks that look alike, by the keys beside it.
     fn lock(&self, seen: &Inspection) -> Option<ObjectKind> {
         if self.waiting > 0 {
             return Some(ObjectKind::FairLock);
@@ -208,7 +206,7 @@ impl<'a> Shown<'a> {
             Some(_) => return Ok(a_hash()),
         };
         let owners: Option<Vec<Holder>> = fields.iter().map(|field| self.holder(field, mode)).collect();
-        // The content of anything else is somebody's data: neither shown nor called a holder.
+        // The content of anything else is private: neither shown nor called a holder.
         let is_owner = |holder: &Holder| Owner::is_one(&holder.owner);
         let Some(holders) = owners.filter(|all| !all.is_empty() && all.iter().all(is_owner)) else {
             return Ok(a_hash());
@@ -224,7 +222,7 @@ impl<'a> Shown<'a> {
         })
     }
 
-    /// The holder that a field names; `None`: it is no hold.
+    /// `None`: the field is no hold.
     fn holder(&self, field: &Field, mode: Option<Mode>) -> Option<Holder> {
         let whole = ttl(self.ttl_ms);
         let holds = Some(field.count()?);
@@ -241,7 +239,7 @@ impl<'a> Shown<'a> {
             });
         }
         let remaining = match field.ttl_ms {
-            // Nobody's by Redisson's rule, but in the way until the hash ends.
+            // No longer valid by Redisson's rule, but in the way until the hash ends.
             -2 => Some(Duration::ZERO),
             // Not looked at.
             -3 => None,
@@ -255,11 +253,11 @@ impl<'a> Shown<'a> {
         })
     }
 
-    /// Redisson's lock of several values: for each of them its owner, its end and a count.
+    /// Redisson's lock of several values: an owner, an end and a count for each.
     fn group(&self, fields: &[Field]) -> Vec<Holder> {
         let held = fields.iter().filter_map(|field| {
             let hold = field.name.strip_suffix(":lock_count")?;
-            // A value may have colons of its own; an owner has one.
+            // A value may contain colons; an owner has one.
             let (at, _) = hold.rmatch_indices(':').nth(1)?;
             let owner = hold.get(at + 1..)?;
             let ends = fields.iter().find(|other| other.name == format!("{hold}:expire_time"));
@@ -269,8 +267,7 @@ impl<'a> Shown<'a> {
         held.collect()
     }
 
-    /// `owner since_ms ends_ms pid host thread`: the note of a holder when it acquired the lock, if it still
-    /// holds it.
+    /// `owner since_ms ends_ms pid host thread`: the note of a holder from its grant, if it still holds the lock.
     fn tell_about(&self, about: &str, seen: &mut Inspection) {
         let mut words = about.splitn(6, ' ');
         let mut next = || words.next().unwrap_or_default();
@@ -287,8 +284,7 @@ impl<'a> Shown<'a> {
         let Some(count) = std::str::from_utf8(self.value).ok().and_then(|text| text.parse::<i64>().ok())
         else {
             let owner = owner_text(self.value);
-            // Another library's token looks like anybody's secret: `RedisLock::holder` of a token lock asks
-            // for it by its kind.
+            // Another library's token may be a secret: only `RedisLock::holder` of a token lock asks for it, by its kind.
             if !Owner::is_one(&owner) {
                 return Ok(ObjectKind::Foreign { what: "a string".to_owned() });
             }
@@ -321,7 +317,7 @@ fn a_hash() -> ObjectKind {
     ObjectKind::Foreign { what: "a hash".to_owned() }
 }
 
-/// A score, which is a time in milliseconds.
+/// A score is a time in milliseconds.
 #[expect(clippy::cast_possible_truncation, reason = "what is too large is for ever all the same")]
 fn whole(score: f64) -> i64 {
     score as i64
@@ -348,7 +344,7 @@ fn bytes(value: &Value) -> Result<&[u8]> {
     }
 }
 
-/// As it is shown: whole owners, and of anything longer the beginning.
+/// Owners as a whole; of anything longer the beginning.
 fn text(value: &Value) -> Result<String> {
     Ok(match value {
         Value::SimpleString(text) => owner_text(text.as_bytes()),

@@ -1,4 +1,4 @@
-//! The store of one server: each question of the seam is put to the module of the kind of lock.
+//! The store of one server: passes each question to the module of the lock's kind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,23 +32,21 @@ use crate::stores::redis::{clean_up, pubsub, show};
 use crate::sync::{OnceLock, Waker};
 use crate::time::{Clock, Moment};
 
-/// Keeps locks on one server.
 #[derive(Debug)]
 pub(crate) struct RedisStore {
     pub(super) server: RedisServer,
     /// With Sentinels only.
     monitor: Option<SentinelMonitor>,
-    /// All that this client asks the server goes over these connections, and all keys may be in one script:
-    /// no member of a cluster.
+    /// All of this client's requests to the server go over these connections, and one script may use all keys: not a cluster's member.
     settles_doubts: bool,
-    /// Whether the number of the format may be noted.
+    /// Whether it may note the format's number.
     notes: bool,
-    /// Whether a number was there at the first look; empty: nobody has looked.
+    /// Whether a number was there at the first look; empty: not looked yet.
     had_format: OnceLock<bool>,
 }
 
 impl RedisStore {
-    /// Connects and checks that the server can keep locks. Changes nothing on it: see [`RedisStore::note_format`].
+    /// Connects and checks that the server can keep locks. Changes nothing: see [`RedisStore::note_format`].
     pub(crate) fn connect(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let store = RedisStore::unconnected(options, reporter)?;
         store.server.connections.connect_first()?;
@@ -60,7 +58,7 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// Connects when it is first asked for something.
+    /// Connects at the first request.
     pub(crate) fn unconnected(options: &ServerOptions, reporter: Arc<Reporter>) -> Result<RedisStore> {
         let address = Arc::new(RedisAddress::renewed(options)?);
         let (pool_size, timeout) = (options.pool_size, options.command_timeout);
@@ -89,7 +87,7 @@ impl RedisStore {
         line_rights: LineRights,
     ) -> RedisStore {
         let compare_and_delete = CompareAndDelete::default();
-        // Nobody here waits for the messages of a demoted server.
+        // No thread waits for the messages of a demoted server.
         let weak = Arc::downgrade(&subscriber);
         connections.on_demotion(move || {
             if let Some(subscriber) = weak.upgrade() {
@@ -107,7 +105,6 @@ impl RedisStore {
         }
     }
 
-    /// See [`agree_on_format`].
     pub(super) fn agree(
         &self,
         notes: bool,
@@ -120,8 +117,8 @@ impl RedisStore {
         Ok(reply)
     }
 
-    /// Notes the number of the format where none was there at the first look. Of several servers that keep a lock
-    /// together, nothing is noted on one before all were looked at.
+    /// Notes the format's number if none was there at the first look. Where several servers keep a lock together, all are looked at
+    /// before any is noted.
     pub(crate) fn note_format(&self, deadline: Moment) -> Answer<()> {
         if self.had_format.get() == Some(&false) {
             self.agree(true, None, deadline).map(drop)
@@ -130,7 +127,7 @@ impl RedisStore {
         }
     }
 
-    /// As [`agree`](Self::agree), unless somebody has looked already.
+    /// As [`agree`](Self::agree), if not done yet.
     pub(super) fn agree_once(&self, deadline: Moment) -> Answer<()> {
         if self.had_format.get().is_some() { Ok(()) } else { self.agree(true, None, deadline).map(drop) }
     }
@@ -139,7 +136,6 @@ impl RedisStore {
         RedisCall { server: &self.server, deadline }
     }
 
-    /// As [`Store::hand_off`], but waits for the answer.
     pub(super) fn hand_off_now(&self, from: &Claim, to: &Claim, deadline: Moment) -> Answer<Handoff> {
         let command = kinds::of(from.kind).hand_off(from, to);
         let reply = command.ok_or_else(no_request);
@@ -147,7 +143,6 @@ impl RedisStore {
         named(reply.and_then(|reply| handed(reply, to.wants_fence)), "lock", to.name.given())
     }
 
-    /// As [`Store::close`], until `deadline` at most.
     pub(super) fn close_by(&self, deadline: Moment) {
         self.server.subscriber.close();
         self.server.connections.close(deadline);
@@ -156,12 +151,12 @@ impl RedisStore {
         }
     }
 
-    /// The identity of the server, and its place in a cluster.
+    /// The server's identity, and its place in a cluster.
     pub(crate) fn about(&self, deadline: Moment) -> Result<About> {
         About::of(&self.server.connections, deadline)
     }
 
-    /// Host and port of a URL, or the socket's path: the part that may be shown.
+    /// Host and port of a URL, or the socket's path: what may be shown.
     pub(crate) fn place(options: &ServerOptions) -> Result<String> {
         Ok(RedisAddress::new(options)?.target.to_string())
     }
@@ -228,8 +223,7 @@ impl Store for RedisStore {
     fn attempt(&self, claim: &Claim, count: u32, deadline: Moment) -> Answer<Attempt> {
         let yielding;
         let claim = if self.server.connections.is_asking() && claim.turn != Turn::Barges {
-            // The line may still be where the slot comes from. A second one here would be in the way when it
-            // comes.
+            // The queue may still be where the slot comes from; a second one here would be in its way.
             yielding = Claim { turn: Turn::Yields, ..claim.clone() };
             &yielding
         } else {
@@ -246,7 +240,7 @@ impl Store for RedisStore {
 
     fn release_later(&self, claim: &Claim, deadline: Moment, done: Sink) {
         let (server, kind) = (&self.server, kinds::of(claim.kind));
-        // Attempts that wait for replicas take other connections, and could overtake it.
+        // Attempts that wait for replicas use other connections, and could overtake it.
         let is_sent = kind.deferrable() != Deferrable::Neither && server.replicas.is_none();
         if !is_sent || claim.waits && !server.scripts {
             return done.answer(self.release_or_leave(claim, deadline));
@@ -277,7 +271,7 @@ impl Store for RedisStore {
             return None;
         }
         let command = kinds::of(from.kind).hand_off(from, to)?;
-        // A lock whose hand-off cannot be sent is released the plain way, which says why.
+        // A lock whose hand-off cannot be sent is released instead, which says why.
         let started = self.server.connections.start(command, deadline).ok()?;
         let wants_fence = to.wants_fence;
         let read = move |reply| handed(reply, wants_fence);
@@ -376,8 +370,7 @@ impl Lines for RedisStore {
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         if let Some(command) = kinds::of(claim.kind).leaving_line(claim) {
             let connections = &self.server.connections;
-            // A place that could not be left is nobody's: a release finds that nobody listens there, and
-            // passes it over.
+            // A place that could not be left has no listener, so a release passes over it.
             let channel = kinds::of(claim.kind).turn_channel(claim);
             let subscriber = Arc::clone(&self.server.subscriber);
             let take = move |outcome: Answer<redis::Value>| {
@@ -386,10 +379,10 @@ impl Lines for RedisStore {
                 }
             };
             if self.server.replicas.is_some() {
-                // Attempts that wait for replicas take other connections, and could overtake it.
+                // Attempts that wait for replicas use other connections, and could overtake it.
                 take(connections.call(&command, deadline));
             } else {
-                // Not sent again to a server that did not know the script: the place may be wanted again by then.
+                // Not repeated to a server that did not know the script: the place may be wanted again by then.
                 connections.post(command, deadline, None, take);
             }
         }

@@ -1,11 +1,10 @@
 //! A Redis Cluster: each lock is on the member that has its name's slot.
 //!
-//! `slots` says which slot a name is in, `topology` which member has it now and how that is found out,
-//! `wakeups` where its channel is listened to. Each member is used as if it were the only one. A member that
-//! does not have a slot (any more) refuses, and names the one that does: nothing was changed, so the request
-//! is sent there. A request that got no answer is never sent again from here.
+//! `slots` says which slot a name is in, `topology` which member has it, `wakeups` where its channel is. Each member is used as if
+//! it were the only one. A member without the slot refuses and names the one that has it: nothing was changed, so the request is
+//! sent there. A request without an answer is never repeated here.
 //!
-//! Long because it is a list, as that of one server: each question of the seam, sent to where its slot is.
+//! Long because it passes each question of the seam to where its slot is.
 
 mod directory;
 pub(super) mod slots;
@@ -40,13 +39,12 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Waker, spawn_scoped, thread};
 use crate::time::{Clock, Moment};
 
-/// One request is sent on so often at most; more than a slot that moves while it is asked for ever needs.
+/// The most redirects of a request; a moving slot needs fewer.
 const MOST_REDIRECTS: usize = 4;
 
-/// After how long a member that is away is asked again for the number of the format.
+/// After this a member that is away is asked again for the format's number.
 const FORMAT_AGAIN: Duration = Duration::from_secs(2);
 
-/// Keeps locks on the members of a cluster.
 #[derive(Debug)]
 pub(crate) struct ClusterStore {
     topology: Topology,
@@ -55,17 +53,16 @@ pub(crate) struct ClusterStore {
     waits_for_replicas: bool,
     command_timeout: Duration,
     notes: bool,
-    /// The member that has the number of the format has answered.
+    /// The member that has the format's number has answered.
     has_agreed: AtomicBool,
     /// That member was away a moment ago.
     format_is_away: Refused,
-    /// For answers that are read when the caller has gone on.
+    /// For answers that are read after the caller has gone on.
     me: Weak<ClusterStore>,
 }
 
-/// Locks whose release was sent to a member and is not answered yet. Requests about them meanwhile go there
-/// too, behind the release, even if the slot is known to be elsewhere by then: an attempt that overtook it
-/// would find its own owner there, and lose what it believes to hold when the release arrives.
+/// Locks with a release on its way to a member. Requests about them follow it there, even if the slot is known to be elsewhere: an
+/// attempt that overtook the release would find its own owner, and lose its hold when the release arrives.
 #[derive(Debug, Default)]
 struct UnreadReleases(Mutex<CrowdMap<Box<str>, SentRelease>>);
 
@@ -76,16 +73,16 @@ struct SentRelease {
     node: Arc<ClusterNode>,
 }
 
-/// The member that a request goes to.
+/// Where a request goes.
 #[derive(Clone)]
 struct SlotPlace {
     node: Arc<ClusterNode>,
-    /// To be preceded by ASKING.
+    /// ASKING must precede it.
     asking: bool,
 }
 
 impl ClusterStore {
-    /// Finds the members, and checks that locks can be kept on them.
+    /// Finds the members, and checks that locks can be kept there.
     pub(super) fn connect(options: &ServerOptions, reporter: &Arc<Reporter>) -> Result<Arc<ClusterStore>> {
         let topology = Topology::connect(options, reporter)?;
         let store = Arc::new_cyclic(|me| ClusterStore {
@@ -103,13 +100,13 @@ impl ClusterStore {
         Ok(store)
     }
 
-    /// Refuses another format than this version's, and notes ours. A client starts while the member that has the number
-    /// is away, which is asked again before later attempts.
+    /// Refuses another format than this version's, and notes ours. A client starts while the member that has the number is away, and
+    /// asks it before later attempts.
     fn agree(&self, action: &'static str) -> Result<()> {
         if self.has_agreed.load(Ordering::Relaxed) || self.format_is_away.stands(|| Clock::System.now()) {
             return Ok(());
         }
-        // Others need not wait for this.
+        // Other threads do not wait for this.
         self.format_is_away.note_for(Clock::System.now(), FORMAT_AGAIN);
         let (key, deadline) = (LockName::reserved(format_key()), Clock::System.after(topology::LOOK));
         match self.ask(action, &key, deadline, |member| {
@@ -138,7 +135,7 @@ impl ClusterStore {
         Ok(SlotPlace { node, asking: false })
     }
 
-    /// Has `send` ask the member that has the lock, and whom that names instead.
+    /// Asks the member that has the lock, and the ones that redirects name.
     fn ask<T>(
         &self,
         action: &'static str,
@@ -159,7 +156,7 @@ impl ClusterStore {
         self.noted(answer)
     }
 
-    /// Sends a request whose answer is read later, and acted on then if it names another member.
+    /// For a request whose answer, read later, may redirect it.
     fn begin<T: Send + 'static>(
         &self,
         action: &'static str,
@@ -193,7 +190,7 @@ impl ClusterStore {
         }
     }
 
-    /// The place to send the request to instead: it was refused by a member that named another.
+    /// Where to send a request that a member has redirected.
     fn redirected<T>(&self, from: &SlotPlace, answer: &Answer<T>) -> Option<SlotPlace> {
         let Err(Failure::Refused(error)) = answer else { return None };
         let redirect = Redirect::of(error)?;
@@ -211,8 +208,7 @@ impl ClusterStore {
         Some(SlotPlace { node, asking: redirect.asking })
     }
 
-    /// Draws conclusions from a failure: perhaps the slot is elsewhere by now. The next request looks, not
-    /// this one, whose time may be over.
+    /// Learns from a failure: the slot may be elsewhere. The next request looks, since this one's time may be over.
     fn noted<T>(&self, answer: Answer<T>) -> Answer<T> {
         use ErrorKind::{Busy, ReadOnly, TimedOut, Unreachable};
         match answer {
@@ -221,8 +217,7 @@ impl ClusterStore {
                 let moving = Error::new(Busy, "request", "the cluster is moving the lock").with_source(error);
                 Err(Failure::Refused(moving))
             }
-            // A read-write lock's script finds some of its keys by itself, and one has moved: what it did
-            // before that stays done.
+            // The script found some keys by itself, and one has moved: what the script did before stays done.
             Err(Failure::Refused(error)) if is_split(&error) => {
                 Err(Failure::Unknown(error.with_unknown_outcome()))
             }
@@ -240,9 +235,8 @@ impl ClusterStore {
         }
     }
 
-    /// Has `send` ask each member for the claims whose locks it has, and whom that names instead, in few
-    /// requests. All members at the same time: one that does not answer must not keep the others' holds from
-    /// being renewed.
+    /// Asks each member for its claims, and members that redirects name, in few requests. All members at the same time: a silent one
+    /// must not delay the others' renewals.
     fn ask_all<T: Send>(
         &self,
         claims: &[Claim],
@@ -252,7 +246,7 @@ impl ClusterStore {
         let mut answers: Vec<Option<Answer<T>>> = claims.iter().map(|_| None).collect();
         let mut groups: Vec<ClusterGroup> = Vec::new();
         for (index, (claim, answer)) in claims.iter().zip(&mut answers).enumerate() {
-            // Not behind an unread release: these go over a connection of their own anyway.
+            // These use another connection than an unread release anyway.
             match self.topology.primary(slot(claim.name.key()), deadline) {
                 Ok(node) => ClusterGroup::add(&mut groups, SlotPlace { node, asking: false }, index, claim),
                 Err(error) => *answer = Some(Err(Failure::Refused(error))),
@@ -282,7 +276,6 @@ impl ClusterStore {
         answers.into_iter().map(|answer| self.noted(answer.unwrap_or_else(missing))).collect()
     }
 
-    /// Sends each group to its member, and waits for all.
     fn send_groups<'a, T: Send>(
         &self,
         groups: &'a [ClusterGroup],
@@ -313,8 +306,7 @@ impl ClusterStore {
         })
     }
 
-    /// Sends a release whose answer is read later. A refusal that names another member is acted on then, by
-    /// the thread that reads it.
+    /// Sends a release whose answer is read later. The reading thread follows a redirect.
     fn post(&self, node: &Arc<ClusterNode>, claim: &Claim, deadline: Moment, redirects: usize, done: Sink) {
         let number = self.unread.add(&claim.name, node);
         let (me, node_there, posted) = (self.me.clone(), Arc::clone(node), claim.clone());
@@ -324,8 +316,7 @@ impl ClusterStore {
             let from = SlotPlace { node: node_there, asking: false };
             let next = if redirects > 0 { store.redirected(&from, &answer) } else { None };
             let answer = match next {
-                // In its place among what else was asked about this lock: their answers are read after this
-                // one.
+                // In order with other requests about this lock: their answers are read after this one.
                 Some(SlotPlace { node, asking: false }) => {
                     return store.post(&node, &posted, deadline, redirects - 1, done);
                 }
@@ -339,7 +330,6 @@ impl ClusterStore {
     }
 }
 
-/// Claims whose locks one member has.
 struct ClusterGroup {
     place: SlotPlace,
     indices: Vec<usize>,
@@ -386,7 +376,7 @@ impl UnreadReleases {
     }
 }
 
-/// A request that was sent, and what sends it elsewhere.
+/// A request on its way, and how to redirect it.
 struct RedirectedRequest<T, F> {
     store: Arc<ClusterStore>,
     place: SlotPlace,
@@ -479,7 +469,7 @@ impl Store for ClusterStore {
 
     fn count(&self, claim: &Claim, what: &Counting, deadline: Moment) -> Answer<Option<i64>> {
         if *what == Counting::Forget {
-            // If its slot has moved meanwhile, it ends by itself.
+            // A place in a slot that has moved ends by itself.
             if let Ok(place) = self.place(&claim.name, deadline) {
                 drop(place.node.store.count(claim, what, deadline));
             }
@@ -511,7 +501,7 @@ impl Store for ClusterStore {
         let mut nodes = self.topology.nodes();
         nodes.extend(self.unread.nodes());
         nodes.iter().for_each(|node| node.store.server.subscriber.dismiss());
-        // One time for all of them: those that hang do so together.
+        // One time for all: those that hang do so together.
         let deadline = Clock::System.after(self.command_timeout);
         for node in nodes {
             node.store.close_by(deadline);
@@ -582,7 +572,7 @@ impl Lines for ClusterStore {
         self.topology.line_rights().are_refused()
     }
 
-    /// Asks the shard that was last known to have the slot; elsewhere nobody is kept waiting by it for long.
+    /// Asks the shard last known to have the slot; other servers are not waited for.
     fn leave_line(&self, claim: &Claim, deadline: Moment) {
         if let Ok(place) = self.place(&claim.name, deadline) {
             place.node.store.leave_line(claim, deadline);

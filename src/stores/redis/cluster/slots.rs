@@ -1,4 +1,4 @@
-//! Slots: the slot of a key, and the member that has a slot.
+//! The slot of a key, and the member that has a slot.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,11 +9,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hosts::Host;
 
 const SLOTS: u16 = 16_384;
-/// More than a cluster has: Redis's own advice is a thousand at most.
+/// More than a cluster has: Redis advises a thousand at most.
 pub(super) const MOST_MEMBERS: usize = 4096;
 
-/// The slot of a key: the CRC16 (XMODEM) of what stands between its first brace and the next closing one, if
-/// anything does; else of all of it.
+/// The CRC16 (XMODEM) of the text between the first brace and the next closing one, if there is any; else of the whole key.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -25,9 +24,8 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Whether the keys and the channel that are derived from a lock's name are in its slot. They put the name in
-/// braces unless it has an opening one, so it must have no braces at all, or a whole pair with something in
-/// it first.
+/// Whether all keys and channels derived from a lock's name are in its slot. They put the name in braces unless it has an opening
+/// one, so the name must have no braces, or first a pair with something in it.
 pub(crate) fn keeps_its_slot(name: &str) -> bool {
     match name.split_once('{') {
         None => !name.contains('}'),
@@ -48,23 +46,20 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The member of each slot, as far as is known.
 #[derive(Debug, Clone)]
 pub(super) struct SlotMap {
-    /// All members known, those with slots and those without.
+    /// With and without slots.
     members: Vec<Endpoint>,
     /// For each slot, where its primary is in `members`.
     primaries: Vec<Option<u16>>,
 }
 
 impl SlotMap {
-    /// Nothing is known yet.
     pub(super) fn new() -> SlotMap {
         SlotMap { members: Vec::new(), primaries: vec![None; usize::from(SLOTS)] }
     }
 
-    /// Reads the answer to CLUSTER SLOTS; `asked` is the host that gave it. Slots that it does not mention
-    /// stay as before.
+    /// Reads the answer to CLUSTER SLOTS; `asked` is the host that gave it. Slots that it omits stay.
     pub(super) fn updated(&self, reply: &Value, asked: &Host) -> Result<SlotMap> {
         let mut map = SlotMap::new();
         let mut places = HashMap::new();
@@ -103,7 +98,6 @@ impl SlotMap {
         Ok(map)
     }
 
-    /// The index in `members` of an answer's member.
     fn place(&mut self, places: &mut HashMap<(Box<str>, u16), u16>, endpoint: Endpoint) -> Result<u16> {
         let key = (endpoint.host.name().into(), endpoint.port);
         if let Some(place) = places.get(&key) {
@@ -119,7 +113,6 @@ impl SlotMap {
         Ok(place)
     }
 
-    /// Has `slot` at `endpoint`.
     pub(super) fn set(&mut self, slot: u16, endpoint: &Endpoint) {
         let index = self.index(endpoint);
         if let Some(place) = self.primaries.get_mut(usize::from(slot)) {
@@ -136,12 +129,10 @@ impl SlotMap {
         &self.members
     }
 
-    /// Whether all slots are where they are there.
     pub(super) fn is_same(&self, other: &SlotMap) -> bool {
         (0..SLOTS).all(|slot| self.primary(slot) == other.primary(slot))
     }
 
-    /// Whether it has any slot.
     pub(super) fn is_primary(&self, endpoint: &Endpoint) -> bool {
         let Some(index) = self.members.iter().position(|member| member == endpoint) else { return false };
         self.primaries.iter().flatten().any(|primary| usize::from(*primary) == index)
@@ -156,7 +147,7 @@ impl SlotMap {
     }
 }
 
-/// A member in CLUSTER SLOTS. No host means the one that was asked; `?` that it is not known.
+/// An empty host means the one that was asked; `?`: unknown.
 fn member(value: &Value, asked: &Host) -> Result<Option<Endpoint>> {
     let Value::Array(parts) = value else { return Err(unreadable()) };
     let (host, port) = match parts.as_slice() {

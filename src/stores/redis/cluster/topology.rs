@@ -1,4 +1,4 @@
-//! The members of a cluster: the present owner of each slot, and a connected store for each.
+//! The members of a cluster: the owner of each slot, and a store for each member.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,54 +29,49 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Moment};
 
-/// After a look at the slots, the next one is no sooner than this, for any caller.
+/// Between two looks at the slots, for all callers.
 const LOOKS_APART: Duration = Duration::from_millis(100);
-/// The time for which a member is waited for while there are others to ask; a member that answers at all
-/// mostly answers sooner.
+/// How long a member is waited for while there are others to ask.
 const QUICK: Duration = Duration::from_millis(250);
-/// A request waits for a look no longer than this; then it goes by what is known.
+/// The longest wait of a request for a look; then it goes by what is known.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
-/// One member, used as if there were no others.
 pub(super) struct ClusterNode {
     pub(super) endpoint: Endpoint,
     pub(super) store: RedisStore,
-    /// The same for keys that come here ahead of their slots; made when the first does.
+    /// For keys that arrive ahead of their slots; made when needed.
     asking: Mutex<Option<Arc<RedisStore>>>,
 }
 
 pub(super) struct Topology {
     settings: Settings,
-    /// The addresses in the URL.
     seeds: Vec<Endpoint>,
     map: Mutex<Arc<SlotMap>>,
     nodes: Mutex<HashMap<Endpoint, Arc<ClusterNode>>>,
-    /// Something went wrong that the map may be to blame for.
+    /// Something went wrong that an old map may have caused.
     is_doubted: AtomicBool,
-    /// Held by the one thread that looks at the slots anew.
+    /// Held by the one thread that looks at the slots.
     look: Mutex<TopologyLook>,
     pub(super) wakeups: Arc<ClusterWakeups>,
 }
 
-/// The settings common to all members.
 struct Settings {
     options: ServerOptions,
-    /// One of the seeds': the login is the same everywhere.
+    /// A seed's: the login is the same everywhere.
     address: Arc<RedisAddress>,
     reporter: Arc<Reporter>,
     threads: Arc<ScheduledThreadPool>,
     ways: &'static [SubscribeMode],
     publish_mode: PublishMode,
-    /// The user is the same everywhere.
+    /// Shared: the user is the same everywhere.
     line_rights: LineRights,
 }
 
 struct TopologyLook {
     not_before: Moment,
-    /// The member that reported something new, and is asked first.
+    /// The member that reported news, to be asked first.
     first: Option<Endpoint>,
-    /// Counts looks that reported nothing new. Each begins with another member: one that is cut off from the
-    /// others goes on reporting what was so before.
+    /// Counts looks without news. Each begins with another member: one that is cut off goes on reporting the old state.
     in_vain: usize,
 }
 
@@ -104,7 +99,7 @@ impl Topology {
             }
             let mut replies = ask(&address, seed, &commands, deadline)?.into_iter();
             let map = read_slots(&SlotMap::new(), replies.next(), seed)?;
-            // As Redisson decides it: a server that cannot be asked has no sharded channels.
+            // As Redisson: a server that cannot be asked has no sharded channels.
             let probed = replies.next().map(reply::accepted);
             let is_sharded = matches!(probed, Some(Ok(_)));
             if let Some(Err(error)) = &probed {
@@ -155,7 +150,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The member that has `slot`, after a look at the slots if the map is in doubt.
+    /// The member that has `slot`; looks at the slots first if the map is in doubt.
     pub(super) fn primary(&self, slot: u16, deadline: Moment) -> Result<Arc<ClusterNode>> {
         self.look_again(deadline);
         let map = Arc::clone(&self.map.lock());
@@ -169,7 +164,7 @@ impl Topology {
         }
     }
 
-    /// The store for a member; it connects when it is used.
+    /// Connects when used.
     pub(super) fn node(&self, endpoint: &Endpoint) -> Result<Arc<ClusterNode>> {
         let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(endpoint) {
@@ -185,7 +180,6 @@ impl Topology {
         Ok(node)
     }
 
-    /// The store that has each request preceded by ASKING.
     pub(super) fn asking(&self, node: &ClusterNode) -> Result<Arc<RedisStore>> {
         let mut asking = node.asking.lock();
         if let Some(store) = &*asking {
@@ -196,16 +190,14 @@ impl Topology {
         Ok(store)
     }
 
-    /// Has the next request look at the slots anew.
     pub(super) fn doubt(&self) {
         self.is_doubted.store(true, Ordering::SeqCst);
     }
 
-    /// A member said that `endpoint` has `slot`.
     pub(super) fn moved(&self, slot: u16, endpoint: &Endpoint) {
         self.doubt(); // where one slot has moved others may have
         if let Some(mut look) = self.look.try_lock() {
-            // It knows its own slots; the others may not have received the change yet.
+            // The new owner knows its slots before the others do.
             look.first = Some(endpoint.clone());
         }
         self.install(|map| {
@@ -218,8 +210,8 @@ impl Topology {
         });
     }
 
-    /// Asks a member for the slots, if that is due and nobody else is at it. One thread at a time, and
-    /// seldom: the others go on by what is known, and the members correct them if that is wrong.
+    /// Asks a member for the slots if that is due. One thread at a time, and seldom: others go on by what is known, and members
+    /// redirect them if that is wrong.
     fn look_again(&self, deadline: Moment) {
         if !self.is_doubted.load(Ordering::SeqCst) {
             return;
@@ -229,7 +221,7 @@ impl Topology {
         if now < look.not_before {
             return;
         }
-        // Lowered first, looked second: a slot map doubted meanwhile is looked at again.
+        // Lowered before the look: a doubt that comes meanwhile causes another.
         self.is_doubted.store(false, Ordering::SeqCst);
         let known = Arc::clone(&self.map.lock());
         let mut order: Vec<Endpoint> = known.members().to_vec();
@@ -259,7 +251,6 @@ impl Topology {
         look.not_before = Clock::System.after(LOOKS_APART);
     }
 
-    /// Goes by another map from now on, if `make` makes one.
     fn install(&self, make: impl FnOnce(&Arc<SlotMap>) -> Option<SlotMap>) {
         {
             let mut known = self.map.lock();
@@ -268,15 +259,13 @@ impl Topology {
         }
         let latest = || {
             let map = Arc::clone(&self.map.lock());
-            // A member that is no primary any more is dropped; a request still under way there keeps the
-            // connection until it ends.
+            // A member that is no primary any more is dropped; its connection lasts until requests on it end.
             self.nodes.lock().retain(|endpoint, _| map.is_primary(endpoint));
             map
         };
         self.wakeups.follow(latest, |endpoint| self.subscriber(endpoint));
     }
 
-    /// The store of any member learns it for all.
     pub(super) fn line_rights(&self) -> &LineRights {
         &self.settings.line_rights
     }
@@ -285,7 +274,6 @@ impl Topology {
         Some(Arc::clone(&self.node(endpoint).ok()?.store.server.subscriber))
     }
 
-    /// The members that have slots, as far as is known.
     pub(super) fn primaries(&self) -> Vec<Endpoint> {
         let map = Arc::clone(&self.map.lock());
         map.members().iter().filter(|endpoint| map.is_primary(endpoint)).cloned().collect()
@@ -297,7 +285,6 @@ impl Topology {
 }
 
 impl ClusterNode {
-    /// The store that [`Topology::asking`] has made, if it has.
     pub(super) fn asking(&self) -> Option<Arc<RedisStore>> {
         self.asking.lock().clone()
     }
@@ -333,7 +320,7 @@ impl Settings {
     }
 }
 
-/// The first answer of `endpoints`: first each is asked quickly, then each for as long as there is time.
+/// First each is asked quickly, then each for as long as there is time.
 fn first_of<T>(
     endpoints: &[Endpoint],
     deadline: Moment,
@@ -352,7 +339,7 @@ fn first_of<T>(
                 Err(error) => worst = Some(error.or_answer(worst)),
             }
         }
-        // Only silence is worth a second try.
+        // Only silence deserves a second try.
         if worst.as_ref().is_none_or(|error| !error.is_silence()) {
             break;
         }
@@ -361,7 +348,7 @@ fn first_of<T>(
     Err(worst.unwrap_or_else(nobody))
 }
 
-/// One exchange with a member, on a connection of its own.
+/// On a connection of its own.
 fn ask(
     address: &RedisAddress,
     endpoint: &Endpoint,

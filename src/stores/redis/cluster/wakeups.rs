@@ -1,4 +1,4 @@
-//! Wake-ups in a cluster: a lock's channel is listened to where its slot is, and moves along with it.
+//! Wake-ups in a cluster: a lock's channel is on the member that has its slot, and moves with it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,10 +16,10 @@ pub(super) struct ClusterWakeups {
 }
 
 struct ChannelHomes {
-    /// The map by which the channels are placed. It follows the one that requests go by.
+    /// Places the channels. Follows the map of requests.
     map: Arc<SlotMap>,
     hubs: HashMap<Endpoint, Arc<Subscriber>>,
-    /// Channels that somebody listens to and whose slot no member has, as far as is known, by name.
+    /// Channels with listeners whose slot no known member has.
     astray: HashMap<Box<str>, Arc<Channel>>,
 }
 
@@ -28,7 +28,7 @@ impl ChannelHomes {
         self.hubs.get(self.map.primary(slot(channel))?)
     }
 
-    /// The same, of a member that nothing was asked of yet too.
+    /// Also a member that was asked nothing yet.
     fn find(
         &mut self,
         channel: &str,
@@ -51,7 +51,7 @@ impl ClusterWakeups {
         Arc::new_cyclic(|me| ClusterWakeups { homes: Mutex::new(homes), me: me.clone() })
     }
 
-    /// Has `waker` woken at each message on `channel`, at the member's subscriber that `subscriber` finds.
+    /// Wakes `waker` at each message on `channel`, by the member's subscriber that `subscriber` finds.
     pub(super) fn listen(
         &self,
         channel: &str,
@@ -72,7 +72,7 @@ impl ClusterWakeups {
             let listening = home.listen_for(channel, waker, me);
             (home, listening)
         };
-        // Without the lock, which each attempt takes.
+        // Without the mutex, which each attempt takes.
         home.wake();
         listening
     }
@@ -81,7 +81,6 @@ impl ClusterWakeups {
         self.homes.lock().of(channel)?.message_count(|| Some(channel))
     }
 
-    /// As [`Subscriber::end_soon`], at the member that has the channel.
     pub(super) fn end_soon(&self, channel: &str) {
         let subscriber = self.homes.lock().of(channel).cloned();
         if let Some(subscriber) = subscriber {
@@ -89,10 +88,9 @@ impl ClusterWakeups {
         }
     }
 
-    /// Moves the channels to where their slots are by the `latest` map: under the lock, so that of two
-    /// threads that follow at the same time the later one does not go by the older map. All waiters of a
-    /// channel that moves look again, now and when the new subscription stands: a release in between passes
-    /// unnoticed. A channel whose slot nobody has moves when somebody has it.
+    /// Moves the channels to where the `latest` map has their slots. Under the mutex: of two threads, the later does not use the older
+    /// map. All waiters of a moved channel look again, now and when the new subscription stands, since a release in between is missed.
+    /// A channel whose slot has no owner moves when it has one.
     pub(super) fn follow(
         &self,
         latest: impl FnOnce() -> Arc<SlotMap>,
@@ -136,7 +134,7 @@ impl ChannelSource for ClusterWakeups {
     fn left(&self, channel: &Arc<Channel>) {
         let subscriber = {
             let mut homes = self.homes.lock();
-            // Joined under this lock too: one that has just been joined is not dropped.
+            // Joined under this mutex too: a channel that has just been joined is not dropped.
             if channel.listeners() == 0
                 && homes.astray.get(channel.channel()).is_some_and(|own| Arc::ptr_eq(own, channel))
             {
